@@ -1,0 +1,19 @@
+//! Values and states that every floor shares. No I/O, no clock, no randomness of its own: both are arguments.
+
+pub mod clock;
+pub mod context;
+pub mod entropy;
+pub mod error_code;
+pub mod execution;
+pub mod ids;
+pub mod limits;
+
+pub use clock::Clock;
+pub use context::{ContextEvent, ContextKey, ContextStatus, EndReason, IllegalTransition, SandboxState};
+pub use entropy::Entropy;
+pub use error_code::ErrorCode;
+pub use execution::{
+    Capture, CodeError, CodeRequest, Ended, Language, Outcome, OutputChunk, RichResult, StopReason,
+};
+pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
+pub use limits::{Code, OutOfRange, Timeout, Ttl};

@@ -1,0 +1,1 @@
+//! e2b (see ARCHITECTURE.md).

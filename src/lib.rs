@@ -1,0 +1,16 @@
+//! Pathbox: an MCP server that runs a language model's code in sandboxes that follow the conversation's path.
+//!
+//! `ARCHITECTURE.md` has the map. Modules stand on floors and use only what is below them; a test
+//! (`tests/it/architecture.rs`) holds that.
+
+// floor 0: values, names of measurements, message shapes
+pub mod domain;
+pub mod telemetry;
+pub mod wire;
+
+// floor 1: pure parts
+pub mod guard;
+
+// floor 2: reach to the outside
+pub mod e2b;
+pub mod store;
