@@ -14,3 +14,7 @@ pub mod guard;
 // floor 2: reach to the outside
 pub mod e2b;
 pub mod store;
+
+// floor 5: doors
+#[cfg(target_os = "linux")]
+pub mod host;
