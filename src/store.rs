@@ -8,6 +8,10 @@
 //! and its sandbox goes to the outbox of sandboxes that must die, in the same transaction. Everybody else waits.
 //! Whatever ends a context writes the sandbox into that outbox, so a crash leaves nothing without an owner.
 //!
+//! Runs on one key go one at a time, in the order in which they first asked; asking again with the same execution id
+//! keeps the place, and whoever stops asking for [`QUEUE_LEASE`] loses it. A run that never started leaves its
+//! idempotency key free; one that started and whose replica died is `interrupted` and never repeated by itself.
+//!
 //! The surprise: times are the *database's*. Replicas compare durations only, never their own wall clocks.
 
 use std::sync::Arc;
@@ -36,6 +40,9 @@ pub enum StoreError {
     /// The database does not answer, or not in time. Try again later.
     #[error("the database does not answer")]
     Unavailable(#[source] sqlx::Error),
+    /// The disk under the database is full. What was recorded is safe; free some space and try again.
+    #[error("the disk that holds the database is full")]
+    DiskFull(#[source] sqlx::Error),
     /// The database refused a statement: a bug here, or a schema that somebody changed.
     #[error("the database refused a statement")]
     Refused(#[source] sqlx::Error),
@@ -50,9 +57,18 @@ pub enum StoreError {
     /// Migrations are missing and may not be applied by themselves. Run `pathbox migrate`.
     #[error("the database lacks {0} migration(s); run `pathbox migrate`")]
     NotMigrated(usize),
-    /// A migration failed.
-    #[error("a migration failed")]
-    Migrate(#[source] sqlx::migrate::MigrateError),
+    /// A migration failed; the database is as it was before it.
+    #[error("migration {version} failed")]
+    Migrate {
+        /// Which one.
+        version: i64,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A migration in the database is not the one of this program: a file was edited after it was applied.
+    #[error("migration {0} in the database differs from this program's")]
+    Edited(i64),
     /// A stored value does not decode. Names the table and row.
     #[error("row {id} of `{table}` does not decode: {problem}")]
     Corrupt {
@@ -81,12 +97,15 @@ pub enum StoreError {
         #[source]
         source: std::io::Error,
     },
+    /// The keys for tokens at rest cannot be used: malformed, too short, or the same id twice.
+    #[error("the secret keys cannot be used: {0}")]
+    Keys(String),
 }
 
 impl StoreError {
     /// Whether the same call may succeed a little later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable(_))
+        matches!(self, Self::Unavailable(_) | Self::DiskFull(_))
     }
 }
 
@@ -149,6 +168,8 @@ pub struct ContextRow {
     pub end_reason: Option<EndReason>,
     /// The fencing token: rises with each creator.
     pub epoch: i64,
+    /// Which replica made its sandbox, or is making it.
+    pub owner: String,
     /// The sandbox, once there is one. `None` in listings, which never carry credentials.
     pub sandbox: Option<SandboxRef>,
     /// When the row was written.
@@ -293,7 +314,8 @@ pub struct Claim {
     pub key: ContextKey,
     /// The fencing token. The sandbox carries it as metadata.
     pub epoch: i64,
-    /// How the key's previous context ended, if it had one: the caller's state is `reset`, not `fresh`.
+    /// How the key's previous context that had a sandbox ended, if there was one: the caller's state is `reset`,
+    /// not `fresh`.
     pub previous: Option<EndReason>,
 }
 
@@ -333,11 +355,22 @@ pub struct FinishedExecution {
     pub output_bytes: i64,
     /// Findings of the guard, kind to count.
     pub findings: Value,
-    /// The guarded result as the client got it, for replay; at most a few megabytes.
+    /// The guarded result as the client got it. Kept when it is at most [`MAX_RESULT_BYTES`] of JSON, or when the
+    /// run has an idempotency key and it is at most [`MAX_REPLAY_BYTES`]; the record says `None` otherwise.
     pub result: Option<Value>,
     /// When the provider ends the sandbox by itself, if that was moved.
     pub provider_ends_at: Option<DateTime<Utc>>,
+    /// The ask, for a run that began while the database was away and so was never acquired: its row is then
+    /// written here. `None` otherwise.
+    pub unasked: Option<Box<Acquire>>,
 }
+
+/// Results up to so many bytes are kept with every run.
+pub const MAX_RESULT_BYTES: usize = 1024 * 1024;
+/// Results up to so many bytes are kept with a run that has an idempotency key, so that it can be replayed.
+pub const MAX_REPLAY_BYTES: usize = 8 * 1024 * 1024;
+/// A caller in the queue that does not ask again for so long loses its place.
+pub const QUEUE_LEASE: Duration = Duration::from_secs(10);
 
 crate::domain::context::text_enum! {
     /// Where a run is.
@@ -563,10 +596,12 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
     async fn end(&self, end: &End, limits: &Limits) -> Result<bool, StoreError>;
 
     /// Records a run's end, frees its context for the next in the queue and slides the time to live. `false`: the
-    /// run was already recorded.
+    /// run was already recorded. A run that was given up as `interrupted` takes its record after all: its replica
+    /// was only cut off.
     async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError>;
 
-    /// Takes a queued run out of the queue, or marks a running one as failed before it reached the sandbox.
+    /// Takes a queued run out of the queue, or marks a running one as failed before it reached the sandbox. Either
+    /// way the code never ran, so the run's idempotency key is free again. `false`: there was nothing to abandon.
     async fn abandon(
         &self,
         tenant: &TenantId,
@@ -609,8 +644,21 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
     async fn unowned(&self, tags: &[(ContextId, i64)]) -> Result<Vec<(ContextId, i64)>, StoreError>;
 
     /// Live contexts with their sandboxes, for the other direction of the same comparison: whose sandbox is
-    /// gone. Only rows that have been ready for at least `min_age`.
-    async fn owned(&self, min_age: Duration, limit: u32) -> Result<Vec<ContextRow>, StoreError>;
+    /// gone. Only rows that have been ready for at least `min_age`, by id; `after` the last one of the page before.
+    async fn owned(
+        &self,
+        min_age: Duration,
+        after: Option<ContextId>,
+        limit: u32,
+    ) -> Result<Vec<ContextRow>, StoreError>;
+
+    /// Overrides a tenant's limits of live contexts; `None` means the default of [`Limits`].
+    async fn set_tenant_limits(
+        &self,
+        tenant: &TenantId,
+        per_tenant: Option<u32>,
+        per_conversation: Option<u32>,
+    ) -> Result<(), StoreError>;
 
     /// Registers or changes a path. With `expected`, only if its version is still that one.
     async fn change_path(
