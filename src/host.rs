@@ -1,4 +1,155 @@
-//! The embedded sandbox host: a second program in the same binary that speaks E2B's protocol.
+//! The embedded sandbox host: a second program in the same binary that speaks E2B's protocol, so that the official
+//! clients, and our own, run against this machine as they run against the cloud.
+//!
+//! Nothing here is reached but over the wire. [`serve`] binds the port; `http` dispatches; `registry` knows which
+//! sandboxes live; each is a [`jail`] with an [`agent`] in it.
 
 pub mod agent;
+mod auth;
+mod http;
 pub mod jail;
+mod registry;
+mod sandbox;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::domain::{Clock, Entropy};
+
+pub use auth::Secret;
+use registry::{Bounds, Registry};
+use sandbox::Maker;
+
+/// How a host serves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How sandboxes are made and what each may use.
+    pub jail: jail::Options,
+    /// Where it listens. Port 0 takes a free one; [`Host::addr`] tells which.
+    pub listen: SocketAddr,
+    /// Whether `listen` may be reachable from other machines. There is no TLS here: an API key and everything in
+    /// the sandboxes would cross the network readable.
+    pub allow_remote: bool,
+    /// What the control plane asks for; `None` makes one up, told by [`Host::api_key`].
+    pub api_key: Option<Secret>,
+    /// Live sandboxes at a time, at least 1. A create beyond it is answered 429.
+    pub max_sandboxes: usize,
+    /// Sandboxes that stand ready. Each costs the memory of an idle interpreter; 0 makes every create wait.
+    pub ready: usize,
+    /// The longest life of a sandbox from start to end.
+    pub max_life: Duration,
+    /// How long a paused sandbox is kept in memory before it is ended.
+    pub max_pause: Duration,
+    /// Tells the time.
+    pub clock: Clock,
+    /// Makes ids and tokens.
+    pub entropy: Entropy,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            jail: jail::Options::default(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            allow_remote: false,
+            api_key: None,
+            max_sandboxes: 20,
+            ready: 2,
+            max_life: Duration::from_secs(24 * 3600),
+            max_pause: Duration::from_secs(24 * 3600),
+            clock: Clock::system(),
+            entropy: Entropy::system(),
+        }
+    }
+}
+
+/// The host could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The address is reachable from other machines and nobody said that this is wanted.
+    #[error("{0} is not a loopback address, and the host's protocol is not encrypted; allow it explicitly")]
+    NotLoopback(SocketAddr),
+    /// This machine cannot isolate sandboxes; the cause says what to do.
+    #[error("no sandbox can be made on this machine")]
+    Jail(#[from] jail::JailError),
+    /// The address is taken, or not this machine's.
+    #[error("cannot listen on {addr}")]
+    Listen {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A running host. It ends when its shutdown token is cancelled; [`Host::ended`] waits for that.
+#[derive(Debug)]
+pub struct Host {
+    addr: SocketAddr,
+    api_key: Secret,
+    tasks: TaskTracker,
+}
+
+impl Host {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The base address for both the API and the sandboxes: `http://127.0.0.1:1234`, without a path.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// What to send as `X-API-Key`.
+    pub fn api_key(&self) -> &Secret {
+        &self.api_key
+    }
+
+    /// Waits until, after a shutdown, every connection is closed and no sandbox is left.
+    pub async fn ended(&self) {
+        self.tasks.wait().await;
+    }
+}
+
+/// Starts a host.
+///
+/// # Errors
+/// [`HostError`]; each says what to change.
+pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host, HostError> {
+    let addr = options.listen;
+    if !addr.ip().is_loopback() && !options.allow_remote {
+        return Err(HostError::NotLoopback(addr));
+    }
+    let listener = TcpListener::bind(addr).await.map_err(|source| HostError::Listen { addr, source })?;
+    let addr = listener.local_addr().map_err(|source| HostError::Listen { addr, source })?;
+    let api_key = options.api_key.unwrap_or_else(|| Secret::api_key(&options.entropy));
+    let bounds = Bounds {
+        max_sandboxes: options.max_sandboxes,
+        max_life: options.max_life,
+        max_pause: options.max_pause,
+    };
+
+    let maker = Maker::start(&options.jail).await?;
+
+    let tasks = TaskTracker::new();
+    let registry = Registry::start(
+        maker,
+        bounds,
+        options.ready,
+        (options.clock, options.entropy),
+        &tasks,
+        &shutdown,
+    );
+    let doors = Arc::new(http::Doors::new(registry, api_key.clone()));
+    tasks.spawn(http::serve(listener, doors, shutdown));
+    tasks.close();
+    tracing::info!(%addr, "sandbox host listens");
+    Ok(Host { addr, api_key, tasks })
+}

@@ -1,0 +1,332 @@
+//! The host's one port: E2B's control plane, and behind it the ports of every sandbox.
+//!
+//! One address serves them all, because the official clients can be pointed at one: a request that names a sandbox
+//! and a port, in two headers or in the first label of its host, goes to that sandbox; one that names none is for
+//! the control plane. HTTP/1.1 only, on purpose: closing the connection of a running `/execute` is how a client
+//! interrupts it, and a closed HTTP/2 stream does not always get that far.
+
+pub(crate) mod control;
+pub(crate) mod envd;
+pub(crate) mod interpreter;
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use futures::FutureExt;
+use http::{HeaderMap, HeaderName, Request, StatusCode, Uri, header};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+use super::auth::{self, Secret};
+use super::registry::{NotServing, Registry};
+use super::sandbox::Sandbox;
+
+/// The port of a sandbox's file and process service.
+const ENVD_PORT: u16 = 49983;
+/// The port of a sandbox's code interpreter.
+const INTERPRETER_PORT: u16 = 49999;
+
+const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
+const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
+const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
+const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
+
+/// Connections served at a time; more wait in the kernel's backlog.
+const MAX_CONNECTIONS: usize = 1024;
+/// For the whole head of a request. It also ends a connection that idles between two requests.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// For a whole body that is read into memory.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long open answers may take to end once the host shuts down.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The doors and what is behind them.
+pub(crate) struct Doors {
+    pub(crate) registry: Registry,
+    control: Router,
+    envd: Router,
+    interpreter: Router,
+}
+
+impl Doors {
+    pub(crate) fn new(registry: Registry, api_key: Secret) -> Self {
+        Self {
+            control: control::router(registry.clone(), api_key),
+            envd: envd::router(),
+            interpreter: interpreter::router(),
+            registry,
+        }
+    }
+}
+
+/// Serves until `shutdown`, then gives open answers a moment to end.
+pub(crate) async fn serve(listener: TcpListener, doors: Arc<Doors>, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            accepted = accepted => accepted,
+            () = shutdown.cancelled() => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let (doors, shutdown) = (Arc::clone(&doors), shutdown.clone());
+                connections.spawn(async move {
+                    let _place = place;
+                    connection(stream, doors, shutdown).await;
+                });
+            }
+            // Out of descriptors, most likely. Trying again at once would spin.
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await.is_err() {
+        tracing::warn!(open = connections.len(), "connections were still open at the end");
+    }
+}
+
+async fn connection(stream: TcpStream, doors: Arc<Doors>, shutdown: CancellationToken) {
+    // Answers are many small writes; Nagle's algorithm would hold each back for the client's delayed ACK.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY could not be set");
+    }
+    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+        let doors = Arc::clone(&doors);
+        async move { Ok::<_, Infallible>(answer(&doors, request.map(Body::new)).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(256 * 1024)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(served);
+    let result = tokio::select! {
+        result = served.as_mut() => result,
+        () = shutdown.cancelled() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// Answers one request; a panic in a handler is answered too, and ends nothing else.
+async fn answer(doors: &Doors, request: Request<Body>) -> Response {
+    match AssertUnwindSafe(dispatch(doors, request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => {
+            tracing::error!("a request handler panicked");
+            code_and_message(StatusCode::INTERNAL_SERVER_ERROR, "the host failed; its log says more")
+        }
+    }
+}
+
+async fn dispatch(doors: &Doors, mut request: Request<Body>) -> Response {
+    let (id, port) = match Target::of(request.headers(), request.uri()) {
+        Ok(Target::Sandbox { id, port }) => (id, port),
+        Ok(Target::Control) => match envd::sandbox_of_signature(&doors.registry, &request) {
+            Some(id) => (id, ENVD_PORT),
+            None => return forward(&doors.control, request).await,
+        },
+        Err(bad) => return code_and_message(StatusCode::BAD_REQUEST, &bad.to_string()),
+    };
+    let sandbox = match doors.registry.serving(&id).await {
+        Ok(sandbox) => sandbox,
+        Err(NotServing) => return sandbox_not_found(&id),
+    };
+    if port != ENVD_PORT
+        && let Err(refusal) = check_traffic(&sandbox, request.headers())
+    {
+        return refusal;
+    }
+    let router = match port {
+        ENVD_PORT => &doors.envd,
+        INTERPRETER_PORT => &doors.interpreter,
+        _ => return port_not_open(&id, port),
+    };
+    request.extensions_mut().insert(sandbox);
+    forward(router, request).await
+}
+
+async fn forward(router: &Router, request: Request<Body>) -> Response {
+    match router.clone().oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+/// Whom a request is for.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    Control,
+    Sandbox { id: String, port: u16 },
+}
+
+/// A request that names its sandbox in a way that cannot be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum BadTarget {
+    #[error("Missing header: {0}")]
+    MissingHeader(&'static str),
+    #[error("Invalid sandbox ID")]
+    Id,
+    #[error("Invalid sandbox port")]
+    Port,
+}
+
+impl Target {
+    fn of(headers: &HeaderMap, uri: &Uri) -> Result<Self, BadTarget> {
+        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or(""));
+        match (text(SANDBOX_ID), text(SANDBOX_PORT)) {
+            (Some(id), Some(port)) => Self::sandbox(id, port),
+            (Some(_), None) => Err(BadTarget::MissingHeader("E2b-Sandbox-Port")),
+            (None, Some(_)) => Err(BadTarget::MissingHeader("E2b-Sandbox-Id")),
+            (None, None) => {
+                let host = uri.host().or_else(|| text(header::HOST)).unwrap_or("");
+                let label = host.split_once('.').map_or("", |(label, _)| label);
+                match label.split_once('-') {
+                    // Only a label that starts with a number is meant as `<port>-<id>`.
+                    Some((port, id)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
+                        Self::sandbox(id, port)
+                    }
+                    _ => Ok(Self::Control),
+                }
+            }
+        }
+    }
+
+    /// Ids of older clients have a client id behind a dash.
+    fn sandbox(id: &str, port: &str) -> Result<Self, BadTarget> {
+        let id = id.split('-').next().unwrap_or("");
+        if !auth::is_sandbox_id(id) {
+            return Err(BadTarget::Id);
+        }
+        let port = port.parse().ok().filter(|port| *port != 0).ok_or(BadTarget::Port)?;
+        Ok(Self::Sandbox { id: id.to_owned(), port })
+    }
+}
+
+fn check_traffic(sandbox: &Sandbox, headers: &HeaderMap) -> Result<(), Response> {
+    let Some(token) = &sandbox.traffic_token else { return Ok(()) };
+    let problem = match headers.get(TRAFFIC_TOKEN) {
+        Some(sent) if token.matches(sent.as_bytes()) => return Ok(()),
+        Some(_) => "is invalid",
+        None => "is missing",
+    };
+    let message = format!(
+        "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' {problem}"
+    );
+    let body = json!({ "sandboxId": sandbox.id, "message": message, "code": 403 });
+    Err((StatusCode::FORBIDDEN, Json(body)).into_response())
+}
+
+/// Both official clients look for these very words.
+fn sandbox_not_found(id: &str) -> Response {
+    let body = json!({ "sandboxId": id, "message": "The sandbox was not found", "code": 502 });
+    (StatusCode::BAD_GATEWAY, Json(body)).into_response()
+}
+
+fn port_not_open(id: &str, port: u16) -> Response {
+    let message = "The sandbox is running but port is not open";
+    let body = json!({ "sandboxId": id, "message": message, "port": port, "code": 502 });
+    (StatusCode::BAD_GATEWAY, Json(body)).into_response()
+}
+
+/// The error body of control plane and envd: an integer `code` equal to the status, and a `message`.
+fn code_and_message(status: StatusCode, message: &str) -> Response {
+    (status, Json(json!({ "code": status.as_u16(), "message": message }))).into_response()
+}
+
+/// A body that could not be read into memory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("the body did not arrive within {} s", BODY_TIMEOUT.as_secs())]
+    Slow,
+}
+
+/// Reads a whole body, bounded in size and time. The declared type is not looked at: clients differ.
+async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
+    match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => Err(BodyError::TooLarge(limit)),
+        Err(_) => Err(BodyError::Slow),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(headers: &[(HeaderName, &str)], uri: &str) -> Result<Target, BadTarget> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(name, value.parse().unwrap());
+        }
+        Target::of(&map, &uri.parse().unwrap())
+    }
+
+    fn sandbox(id: &str, port: u16) -> Result<Target, BadTarget> {
+        Ok(Target::Sandbox { id: id.into(), port })
+    }
+
+    #[test]
+    fn headers_name_a_sandbox_and_so_does_the_first_label_of_the_host() {
+        let both = [(SANDBOX_ID, "iabc1"), (SANDBOX_PORT, "49983")];
+        assert_eq!(target(&both, "/health"), sandbox("iabc1", 49983));
+        assert_eq!(target(&[(header::HOST, "49999-iabc1.e2b.app")], "/execute"), sandbox("iabc1", 49999));
+        assert_eq!(target(&[(header::HOST, "49999-iabc1.localhost:3900")], "/"), sandbox("iabc1", 49999));
+        assert_eq!(target(&[], "http://8000-iabc1.test/x"), sandbox("iabc1", 8000));
+        let old = [(SANDBOX_ID, "iabc1-6532622b"), (SANDBOX_PORT, "1")];
+        assert_eq!(target(&old, "/"), sandbox("iabc1", 1));
+    }
+
+    #[test]
+    fn a_request_that_names_no_sandbox_is_for_the_control_plane() {
+        for host in ["127.0.0.1:3900", "localhost", "api.e2b.app", "my-host.test", "[::1]:80", ""] {
+            assert_eq!(target(&[(header::HOST, host)], "/sandboxes"), Ok(Target::Control), "{host}");
+        }
+        assert_eq!(target(&[], "/sandboxes"), Ok(Target::Control));
+    }
+
+    #[test]
+    fn half_a_name_or_a_bad_one_is_refused_and_never_falls_through_to_the_control_plane() {
+        assert_eq!(target(&[(SANDBOX_ID, "iabc")], "/"), Err(BadTarget::MissingHeader("E2b-Sandbox-Port")));
+        assert_eq!(target(&[(SANDBOX_PORT, "1")], "/"), Err(BadTarget::MissingHeader("E2b-Sandbox-Id")));
+        for (id, port, problem) in [
+            ("../x", "1", BadTarget::Id),
+            ("", "1", BadTarget::Id),
+            ("ABC", "1", BadTarget::Id),
+            ("iabc", "0", BadTarget::Port),
+            ("iabc", "65536", BadTarget::Port),
+            ("iabc", "x", BadTarget::Port),
+        ] {
+            assert_eq!(target(&[(SANDBOX_ID, id), (SANDBOX_PORT, port)], "/"), Err(problem), "{id} {port}");
+        }
+        assert_eq!(target(&[(header::HOST, "99999-iabc.test")], "/"), Err(BadTarget::Port));
+        assert_eq!(target(&[(header::HOST, "80-.test")], "/"), Err(BadTarget::Id));
+    }
+}

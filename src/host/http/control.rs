@@ -1,0 +1,567 @@
+//! The control plane: create, connect, list, extend, pause and kill sandboxes.
+//!
+//! The two generations of routes differ in defaults only. What this host cannot do (snapshots, templates, volumes,
+//! an open network) is refused in words rather than ignored, unless ignoring it is the safer reading: asking for
+//! the internet is common in older clients' defaults and simply does not open it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, delete, get, post};
+use axum::{Json, Router};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chrono::{DateTime, SecondsFormat, Utc};
+use http::{HeaderName, StatusCode, header};
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{BodyError, code_and_message, read_body};
+use crate::host::auth::Secret;
+use crate::host::registry::{CreateError, Cursor, Entry, Full, Label, Move, New, Paused, Query, Registry, State as Life};
+
+/// The largest accepted body. Create carries environment variables and metadata; nothing here is big.
+const BODY_LIMIT: usize = 1024 * 1024;
+/// What envd of this host can do, said in E2B's version numbers; clients switch features by it.
+const ENVD_VERSION: &str = "0.6.13";
+/// Deprecated by E2B and still required by its clients.
+const CLIENT_ID: &str = "pathbox";
+/// Templates that this host's one kind of sandbox stands in for.
+const TEMPLATES: [&str; 3] = ["code-interpreter-v1", "code-interpreter", "base"];
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
+const TOTAL_RUNNING: HeaderName = HeaderName::from_static("x-total-running");
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
+
+pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
+    let guarded = Router::new()
+        .route("/v2/sandboxes", post(create_v2).get(list_v2))
+        .route("/sandboxes", post(create_v1).get(list_v1))
+        .route("/v2/sandboxes/{id}/connect", post(connect_v2))
+        .route("/sandboxes/{id}/connect", post(connect_v1))
+        .route("/sandboxes/{id}/resume", post(resume))
+        .route("/sandboxes/{id}", get(detail))
+        .route("/sandboxes/{id}", delete(kill))
+        .route("/sandboxes/{id}/timeout", post(set_timeout))
+        .route("/sandboxes/{id}/refreshes", post(refresh))
+        .route("/sandboxes/{id}/pause", post(pause))
+        .route("/sandboxes/{id}/metrics", get(metrics))
+        .route("/sandboxes/{id}/snapshots", any(not_here))
+        .route("/sandboxes/{id}/fork", any(not_here))
+        .route("/sandboxes/{id}/network", any(not_here))
+        .fallback(async || code_and_message(StatusCode::NOT_FOUND, "there is no such route"))
+        .method_not_allowed_fallback(async || {
+            code_and_message(StatusCode::METHOD_NOT_ALLOWED, "this route does not take this method")
+        })
+        .layer(middleware::from_fn_with_state(api_key, check_key))
+        .with_state(registry);
+    Router::new().route("/health", get(async || StatusCode::OK)).merge(guarded)
+}
+
+async fn check_key(State(api_key): State<Secret>, request: Request, next: Next) -> Response {
+    match request.headers().get(API_KEY) {
+        Some(sent) if api_key.matches(sent.as_bytes()) => next.run(request).await,
+        Some(_) => Refusal::Unauthorized("the X-API-Key header does not hold this host's key").into_response(),
+        None => Refusal::Unauthorized("the X-API-Key header is missing").into_response(),
+    }
+}
+
+/// Why a call is not done.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{0}")]
+    Unauthorized(&'static str),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("Sandbox \"{0}\" doesn't exist or you don't have access to it")]
+    NoSandbox(String),
+    #[error("template '{0}' not found; this host has {known}", known = TEMPLATES.join(", "))]
+    NoTemplate(String),
+    #[error("{0}")]
+    Conflict(&'static str),
+    #[error("you have reached the maximum number of concurrent E2B sandboxes ({}); the next ends in {} s", .0.limit, .0.next_end_secs)]
+    Full(Full),
+    #[error("the sandbox could not be started; the host's log says why")]
+    NotStarted,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, error_code) = match &self {
+            Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, None),
+            Self::Invalid(_) => (StatusCode::BAD_REQUEST, None),
+            Self::NoSandbox(_) | Self::NoTemplate(_) => (StatusCode::NOT_FOUND, None),
+            Self::Conflict(_) => (StatusCode::CONFLICT, None),
+            Self::Full(_) => (StatusCode::TOO_MANY_REQUESTS, Some("sandbox_capacity_unavailable")),
+            Self::NotStarted => (StatusCode::INTERNAL_SERVER_ERROR, Some("sandbox_create_failed")),
+        };
+        let mut body = json!({ "code": status.as_u16(), "message": self.to_string() });
+        if let Some(code) = error_code {
+            body["error_code"] = code.into();
+        }
+        let mut response = (status, Json(body)).into_response();
+        // A client that may wait for a place does; one that would wait for minutes is told not to try.
+        if let Self::Full(full) = self {
+            let (name, value) = match full.next_end_secs {
+                secs @ 0..=30 => (header::RETRY_AFTER, secs.to_string()),
+                _ => (SHOULD_RETRY, "false".to_owned()),
+            };
+            if let Ok(value) = value.parse() {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        response
+    }
+}
+
+impl From<BodyError> for Refusal {
+    fn from(error: BodyError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+/// Reads a JSON object; an empty body is `{}`.
+async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
+    let bytes = read_body(body, BODY_LIMIT).await?;
+    let bytes = if bytes.is_empty() { &b"{}"[..] } else { &bytes[..] };
+    serde_json::from_slice(bytes).map_err(|error| Refusal::Invalid(format!("the body does not parse: {error}")))
+}
+
+/// The parts of a create that mean something here; the rest is ignored.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Create {
+    #[serde(rename = "templateID")]
+    template_id: String,
+    timeout: Option<i64>,
+    #[serde(default)]
+    auto_pause: Option<bool>,
+    auto_pause_memory: Option<bool>,
+    auto_resume: Option<AutoResume>,
+    secure: Option<bool>,
+    network: Option<Network>,
+    metadata: Option<BTreeMap<String, String>>,
+    env_vars: Option<BTreeMap<String, String>>,
+    mcp: Option<Value>,
+    iam: Option<Value>,
+    volume_mounts: Option<Vec<Value>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct AutoResume {
+    enabled: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Network {
+    allow_public_traffic: Option<bool>,
+    allow_out: Option<Vec<String>>,
+    rules: Option<BTreeMap<String, Value>>,
+    egress_proxy: Option<Value>,
+}
+
+async fn create_v2(State(registry): State<Registry>, body: Body) -> Result<Response, Refusal> {
+    let asked: Create = read(body).await?;
+    create(registry, asked, 300, true).await
+}
+
+async fn create_v1(State(registry): State<Registry>, body: Body) -> Result<Response, Refusal> {
+    let asked: Create = read(body).await?;
+    let secure = asked.secure.unwrap_or(false);
+    create(registry, asked, 15, secure).await
+}
+
+async fn create(registry: Registry, asked: Create, default_secs: i64, secure: bool) -> Result<Response, Refusal> {
+    let life = registry_life(&registry, asked.timeout.unwrap_or(default_secs))?;
+    let new = asked.into_new(life, secure)?;
+    match registry.create(new).await {
+        Ok(entry) => Ok((StatusCode::CREATED, Json(sandbox(&entry))).into_response()),
+        Err(CreateError::Full(full)) => Err(Refusal::Full(full)),
+        Err(CreateError::Machine(error)) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "a sandbox could not be started");
+            Err(Refusal::NotStarted)
+        }
+    }
+}
+
+impl Create {
+    fn into_new(self, life: Duration, secure: bool) -> Result<New, Refusal> {
+        let template = self.template_id.split(':').next().unwrap_or("").to_owned();
+        if !TEMPLATES.contains(&template.as_str()) {
+            return Err(Refusal::NoTemplate(template));
+        }
+        let network = self.network.unwrap_or_default();
+        let unsupported = [
+            (self.mcp.is_some(), "mcp: there is no MCP gateway in its sandboxes"),
+            (self.iam.is_some(), "iam: it issues no workload tokens"),
+            (self.volume_mounts.is_some_and(|list| !list.is_empty()), "volumeMounts: it has no volumes"),
+            (self.auto_pause_memory == Some(false), "autoPauseMemory false: a pause here keeps everything"),
+            (network.allow_out.is_some_and(|list| !list.is_empty()), "network.allowOut: it opens no network"),
+            (network.rules.is_some_and(|rules| !rules.is_empty()), "network.rules: it opens no network"),
+            (network.egress_proxy.is_some(), "network.egressProxy: it opens no network"),
+        ];
+        if let Some((_, what)) = unsupported.into_iter().find(|(asked, _)| *asked) {
+            return Err(Refusal::Invalid(format!("this host cannot do {what}")));
+        }
+        let public = network.allow_public_traffic.unwrap_or(true);
+        if !public && !secure {
+            return Err(Refusal::Invalid("network.allowPublicTraffic false needs secure true".into()));
+        }
+        let env = self.env_vars.unwrap_or_default();
+        if let Some(name) = env.iter().find(|(name, value)| !is_env(name, value)).map(|(name, _)| name) {
+            return Err(Refusal::Invalid(format!("envVars: {name:?} is no environment variable")));
+        }
+        Ok(New {
+            label: Label {
+                template,
+                metadata: self.metadata.unwrap_or_default(),
+                auto_pause: self.auto_pause.unwrap_or(false),
+                auto_resume: self.auto_resume.unwrap_or_default().enabled,
+            },
+            env,
+            life,
+            secure,
+            public,
+        })
+    }
+}
+
+/// What the kernel can pass on to a program.
+fn is_env(name: &str, value: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
+}
+
+/// A life time as the API takes it: whole seconds, above 0, at most the host's longest.
+fn registry_life(registry: &Registry, secs: i64) -> Result<Duration, Refusal> {
+    let longest = registry.max_life();
+    match u64::try_from(secs) {
+        Ok(0) | Err(_) => Err(Refusal::Invalid("Timeout must be greater than 0".into())),
+        Ok(secs) if Duration::from_secs(secs) > longest => Err(Refusal::Invalid(format!(
+            "Timeout cannot be greater than {} hours",
+            longest.as_secs_f64() / 3600.0
+        ))),
+        Ok(secs) => Ok(Duration::from_secs(secs)),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Connect {
+    timeout: Option<i64>,
+}
+
+async fn connect_v2(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let asked: Connect = read(body).await?;
+    connect(registry, id, asked.timeout.unwrap_or(300)).await
+}
+
+async fn connect_v1(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let asked: Connect = read(body).await?;
+    let secs = asked.timeout.ok_or_else(|| Refusal::Invalid("timeout is missing".into()))?;
+    connect(registry, id, secs).await
+}
+
+async fn connect(registry: Registry, id: String, secs: i64) -> Result<Response, Refusal> {
+    let life = registry_life(&registry, secs)?;
+    let (entry, woken) = registry.connect(known(&id), life).await.ok_or(Refusal::NoSandbox(id))?;
+    let status = if woken { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(sandbox(&entry))).into_response())
+}
+
+async fn resume(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let asked: Connect = read(body).await?;
+    let entry = registry.get(known(&id)).ok_or_else(|| Refusal::NoSandbox(id.clone()))?;
+    if entry.state == Life::Running {
+        return Err(Refusal::Conflict("the sandbox is already running"));
+    }
+    connect(registry, id, asked.timeout.unwrap_or(15)).await
+}
+
+async fn detail(State(registry): State<Registry>, Path(id): Path<String>) -> Result<Json<Value>, Refusal> {
+    let entry = registry.get(known(&id)).ok_or(Refusal::NoSandbox(id))?;
+    let mut detail = listed(&entry);
+    detail["envdAccessToken"] = entry.sandbox.access_token.as_ref().map(Secret::expose).into();
+    detail["domain"] = Value::Null;
+    detail["allowInternetAccess"] = false.into();
+    detail["network"] = json!({ "allowPublicTraffic": entry.sandbox.traffic_token.is_none() });
+    detail["lifecycle"] = json!({
+        "autoResume": entry.label.auto_resume,
+        "onTimeout": if entry.label.auto_pause { "pause" } else { "kill" },
+    });
+    Ok(Json(detail))
+}
+
+async fn list_v2(State(registry): State<Registry>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+    list(&registry, parse_query(query.as_deref().unwrap_or(""))?)
+}
+
+/// The deprecated form: running ones only.
+async fn list_v1(State(registry): State<Registry>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+    let query = parse_query(query.as_deref().unwrap_or(""))?;
+    list(&registry, Query { state: Some(Life::Running), ..query })
+}
+
+fn list(registry: &Registry, query: Query) -> Result<Response, Refusal> {
+    let (page, next) = registry.list(&query);
+    let page: Vec<Value> = page.iter().map(listed).collect();
+    let mut response = ([(TOTAL_RUNNING, registry.running().to_string())], Json(page)).into_response();
+    if let Some(token) = next.and_then(|cursor| write_cursor(&cursor).parse().ok()) {
+        response.headers_mut().insert(NEXT_TOKEN, token);
+    }
+    Ok(response)
+}
+
+fn parse_query(text: &str) -> Result<Query, Refusal> {
+    let mut query = Query {
+        metadata: Vec::new(),
+        state: None,
+        template: None,
+        started_after: None,
+        ascending: false,
+        limit: 100,
+        after: None,
+    };
+    let bad = |what: &str, value: &str| Refusal::Invalid(format!("{what} {value:?} is not understood"));
+    for (name, value) in form_urlencoded::parse(text.as_bytes()) {
+        match name.as_ref() {
+            "metadata" => query.metadata = parse_metadata(&value),
+            "state" => query.state = parse_states(&value).ok_or_else(|| bad("state", &value))?,
+            "template" => query.template = Some(value.into_owned()),
+            "startedAfter" => {
+                let at = DateTime::parse_from_rfc3339(&value).map_err(|_| bad("startedAfter", &value))?;
+                query.started_after = Some(at.to_utc());
+            }
+            "order" if value == "asc" || value == "desc" => query.ascending = value == "asc",
+            "order" => return Err(bad("order", &value)),
+            "limit" => {
+                let limit = value.parse().ok().filter(|limit| (1..=100).contains(limit));
+                query.limit = limit.ok_or_else(|| bad("limit", &value))?;
+            }
+            "nextToken" if value.is_empty() => {}
+            "nextToken" => {
+                query.after = Some(read_cursor(&value).ok_or_else(|| bad("nextToken", &value))?);
+            }
+            _ => {}
+        }
+    }
+    Ok(query)
+}
+
+/// A query string in a query value, whose keys and values are percent-encoded once more.
+fn parse_metadata(value: &str) -> Vec<(String, String)> {
+    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    form_urlencoded::parse(value.as_bytes()).map(|(key, value)| (decode(&key), decode(&value))).collect()
+}
+
+/// A comma list; both states are the same as none.
+fn parse_states(value: &str) -> Option<Option<Life>> {
+    let mut found = (false, false);
+    for state in value.split(',').filter(|state| !state.is_empty()) {
+        match state {
+            "running" => found.0 = true,
+            "paused" => found.1 = true,
+            _ => return None,
+        }
+    }
+    Some(match found {
+        (true, false) => Some(Life::Running),
+        (false, true) => Some(Life::Paused),
+        _ => None,
+    })
+}
+
+/// Opaque to clients. The time is whole, so that no sandbox falls between two pages.
+fn write_cursor((started_at, id): &Cursor) -> String {
+    let started_at = started_at.to_rfc3339_opts(SecondsFormat::Nanos, true);
+    URL_SAFE_NO_PAD.encode(format!("{started_at}__{id}"))
+}
+
+fn read_cursor(token: &str) -> Option<Cursor> {
+    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
+    let (started_at, id) = text.split_once("__")?;
+    Some((DateTime::parse_from_rfc3339(started_at).ok()?.to_utc(), id.to_owned()))
+}
+
+async fn kill(State(registry): State<Registry>, Path(id): Path<String>) -> Result<StatusCode, Refusal> {
+    match registry.kill(known(&id)).await {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(Refusal::NoSandbox(id)),
+    }
+}
+
+async fn set_timeout(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<StatusCode, Refusal> {
+    let asked: Connect = read(body).await?;
+    let secs = asked.timeout.ok_or_else(|| Refusal::Invalid("timeout is missing".into()))?;
+    let life = registry_life(&registry, secs)?;
+    registry.move_end(known(&id), life, Move::Set).ok_or(Refusal::NoSandbox(id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+struct Refresh {
+    duration: Option<i64>,
+}
+
+async fn refresh(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<StatusCode, Refusal> {
+    const SHORTEST: i64 = 15;
+    const LONGEST: i64 = 3600;
+    let asked: Refresh = read(body).await?;
+    let secs = asked.duration.unwrap_or(SHORTEST).max(SHORTEST);
+    if secs > LONGEST {
+        return Err(Refusal::Invalid("Max instance length exceeded".into()));
+    }
+    let life = Duration::from_secs(secs.unsigned_abs());
+    registry.move_end(known(&id), life, Move::Extend).ok_or(Refusal::NoSandbox(id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+struct Pause {
+    memory: Option<bool>,
+}
+
+async fn pause(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<StatusCode, Refusal> {
+    let asked: Pause = read(body).await?;
+    if asked.memory == Some(false) {
+        return Err(Refusal::Invalid("this host keeps memory when it pauses; leave memory out".into()));
+    }
+    match registry.pause(known(&id)).await {
+        Some(Paused::Now) => Ok(StatusCode::NO_CONTENT),
+        Some(Paused::Already) => Err(Refusal::Conflict("the sandbox is already paused")),
+        None => Err(Refusal::NoSandbox(id)),
+    }
+}
+
+async fn metrics(State(registry): State<Registry>, Path(id): Path<String>) -> Result<Json<Value>, Refusal> {
+    let entry = registry.get(known(&id)).ok_or(Refusal::NoSandbox(id))?;
+    let now = registry.now();
+    let point = entry.sandbox.metrics().await;
+    Ok(Json(json!([{
+        "timestamp": rfc3339(now),
+        "timestampUnix": now.timestamp(),
+        "cpuCount": point.cpu_count,
+        "cpuUsedPct": point.cpu_used_percent,
+        "memUsed": point.memory_used_bytes,
+        "memTotal": point.memory_total_bytes,
+        "memCache": 0,
+        "diskUsed": point.disk_used_bytes,
+        "diskTotal": point.disk_total_bytes,
+    }])))
+}
+
+async fn not_here() -> Response {
+    code_and_message(StatusCode::NOT_IMPLEMENTED, "this host has no snapshots, forks or network rules")
+}
+
+/// Ids of older clients have a client id behind a dash.
+fn known(id: &str) -> &str {
+    id.split('-').next().unwrap_or("")
+}
+
+/// What create and connect answer.
+fn sandbox(entry: &Entry) -> Value {
+    json!({
+        "templateID": entry.label.template,
+        "alias": entry.label.template,
+        "sandboxID": entry.id,
+        "clientID": CLIENT_ID,
+        "envdVersion": ENVD_VERSION,
+        "envdAccessToken": entry.sandbox.access_token.as_ref().map(Secret::expose),
+        "trafficAccessToken": entry.sandbox.traffic_token.as_ref().map(Secret::expose),
+        "domain": null,
+    })
+}
+
+fn listed(entry: &Entry) -> Value {
+    let limits = &entry.sandbox.limits;
+    const MIB: u64 = 1024 * 1024;
+    json!({
+        "templateID": entry.label.template,
+        "alias": entry.label.template,
+        "sandboxID": entry.id,
+        "clientID": CLIENT_ID,
+        "envdVersion": ENVD_VERSION,
+        "startedAt": rfc3339(entry.started_at),
+        "endAt": rfc3339(entry.end_at),
+        "cpuCount": limits.cpu_percent.div_ceil(100).max(1),
+        "memoryMB": limits.memory_bytes / MIB,
+        "diskSizeMB": (limits.home_bytes + limits.tmp_bytes) / MIB,
+        "state": entry.state.as_str(),
+        "metadata": entry.label.metadata,
+        "volumeMounts": [],
+    })
+}
+
+fn rfc3339(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_metadata_filter_is_decoded_as_the_official_clients_encode_it() {
+        // {"a b": "c&d"}, recorded from the Python and the JavaScript client.
+        let query = parse_query("metadata=a%252520b%3Dc%252526d&state=running%2Cpaused&limit=5").unwrap();
+        assert_eq!(query.metadata, [("a b".to_owned(), "c&d".to_owned())]);
+        assert_eq!((query.state, query.limit, query.ascending), (None, 5, false));
+        let two = parse_query("metadata=user%3D1%26x%3D%25C3%25A9").unwrap();
+        assert_eq!(two.metadata, [("user".into(), "1".into()), ("x".into(), "é".into())]);
+    }
+
+    #[test]
+    fn a_query_that_is_not_understood_is_refused_by_name() {
+        for (text, what) in [
+            ("state=dead", "state"),
+            ("limit=0", "limit"),
+            ("limit=101", "limit"),
+            ("limit=x", "limit"),
+            ("order=up", "order"),
+            ("nextToken=!!", "nextToken"),
+            ("nextToken=YQ", "nextToken"),
+            ("startedAfter=yesterday", "startedAfter"),
+        ] {
+            let refusal = parse_query(text).unwrap_err().to_string();
+            assert!(refusal.starts_with(what), "{refusal}");
+        }
+        assert!(parse_query("unknown=1&&nextToken=").is_ok());
+    }
+
+    #[test]
+    fn a_page_token_comes_back_as_it_was_to_the_nanosecond() {
+        let cursor = (DateTime::from_timestamp(1_700_000_000, 123_456_789).unwrap(), "iabc".to_owned());
+        assert_eq!(read_cursor(&write_cursor(&cursor)), Some(cursor));
+    }
+}

@@ -1,0 +1,349 @@
+//! The live sandboxes and the few that stand ready: who gets one, for how long, and what happens at the end.
+//!
+//! A ready sandbox belongs to nobody and is given away once; none ever goes back. Making one takes far longer than
+//! handing one over, so the pool is refilled in the background, and only while nobody waits for a sandbox.
+
+mod ledger;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::future::join_all;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::domain::{Clock, Entropy};
+
+use super::auth::{self, Secret};
+use super::sandbox::{Identity, Machine, MachineError, Maker, Sandbox};
+pub(crate) use ledger::{Bounds, Cursor, Full, Label, Move, Query, State};
+use ledger::Ledger;
+
+/// How long a burst of creates is waited out before the pool is refilled.
+const QUIET: Duration = Duration::from_millis(100);
+/// The longest sleep of the sweep: it also bounds what a jump of the wall clock can do.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// After a machine could not be made for the pool.
+const REFILL_PAUSE: Duration = Duration::from_secs(5);
+
+/// One live sandbox with what was said about it.
+pub(crate) type Entry = ledger::Entry<Arc<Sandbox>>;
+
+/// A cheap handle on the live sandboxes.
+#[derive(Debug, Clone)]
+pub(crate) struct Registry(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Mutex<Ledger<Arc<Sandbox>>>,
+    ready: Mutex<VecDeque<Machine>>,
+    ready_size: usize,
+    /// Creates that wait for a machine of their own.
+    waiting: AtomicUsize,
+    maker: Maker,
+    clock: Clock,
+    entropy: Entropy,
+    /// An end moved, or came to be.
+    ends_changed: Notify,
+    /// A ready machine was taken.
+    taken: Notify,
+    shutdown: CancellationToken,
+}
+
+/// What a new sandbox is to be.
+#[derive(Debug)]
+pub(crate) struct New {
+    pub(crate) label: Label,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) life: Duration,
+    /// Envd asks for a token.
+    pub(crate) secure: bool,
+    /// The other ports ask for no token.
+    pub(crate) public: bool,
+}
+
+/// No sandbox was made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CreateError {
+    #[error(transparent)]
+    Full(#[from] Full),
+    #[error("the sandbox could not be started")]
+    Machine(#[from] MachineError),
+}
+
+/// No such sandbox, or one that is paused for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotServing;
+
+/// What a pause found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paused {
+    Now,
+    Already,
+}
+
+impl Registry {
+    /// Starts filling the pool and watching the ends, on `tasks`, until `shutdown`; then every sandbox is ended.
+    pub(crate) fn start(
+        maker: Maker,
+        bounds: Bounds,
+        ready_size: usize,
+        (clock, entropy): (Clock, Entropy),
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Self {
+        let registry = Self(Arc::new(Inner {
+            ledger: Mutex::new(Ledger::new(bounds)),
+            ready: Mutex::new(VecDeque::new()),
+            ready_size,
+            waiting: AtomicUsize::new(0),
+            maker,
+            clock,
+            entropy,
+            ends_changed: Notify::new(),
+            taken: Notify::new(),
+            shutdown: shutdown.clone(),
+        }));
+        tasks.spawn(registry.clone().run());
+        registry
+    }
+
+    async fn run(self) {
+        tokio::select! {
+            () = self.keep_ready() => {}
+            () = self.watch_ends() => {}
+            () = self.0.shutdown.cancelled() => {}
+        }
+        lock(&self.0.ready).clear();
+        let left = lock(&self.0.ledger).drain();
+        join_all(left.iter().map(|entry| entry.sandbox.end())).await;
+    }
+
+    /// Makes a sandbox, or hands over one that stands ready.
+    ///
+    /// Dropping the future takes everything back.
+    pub(crate) async fn create(&self, new: New) -> Result<Entry, CreateError> {
+        let place = Place::reserve(self)?;
+        let machine = self.take_machine().await?;
+        let entropy = &self.0.entropy;
+        let id = auth::sandbox_id(entropy);
+        let identity = Identity {
+            id: id.clone(),
+            access_token: new.secure.then(|| Secret::token(entropy)),
+            traffic_token: (!new.public).then(|| Secret::token(entropy)),
+            env: new.env,
+        };
+        let (registry, dead) = (Arc::downgrade(&self.0), id.clone());
+        let sandbox = Sandbox::new(machine, identity, move || {
+            if let Some(inner) = registry.upgrade() {
+                lock(&inner.ledger).remove(&dead);
+            }
+        });
+        let entry = place.fill(id, new.label, sandbox, new.life);
+        // It may have died, or the host may have ended all it knew, between the two steps above.
+        if entry.sandbox.has_ended() || self.0.shutdown.is_cancelled() {
+            self.kill(&entry.id).await;
+            return Err(CreateError::Machine(MachineError::Died));
+        }
+        Ok(entry)
+    }
+
+    async fn take_machine(&self) -> Result<Machine, MachineError> {
+        loop {
+            let ready = lock(&self.0.ready).pop_front();
+            self.0.taken.notify_one();
+            match ready {
+                Some(machine) if machine.is_alive() => return Ok(machine),
+                Some(_dead) => {}
+                None => break,
+            }
+        }
+        let _waiting = Waiting::on(&self.0.waiting);
+        self.0.maker.make().await
+    }
+
+    /// A sandbox that lives, running or paused.
+    pub(crate) fn get(&self, id: &str) -> Option<Entry> {
+        lock(&self.0.ledger).get(id, self.now()).cloned()
+    }
+
+    /// A sandbox that can serve a request now; wakes one that was made to wake on traffic.
+    pub(crate) async fn serving(&self, id: &str) -> Result<Arc<Sandbox>, NotServing> {
+        let entry = self.get(id).ok_or(NotServing)?;
+        if entry.serves(self.now()) {
+            return Ok(entry.sandbox);
+        }
+        if !entry.label.auto_resume {
+            return Err(NotServing);
+        }
+        const LIFE_AFTER_WAKING: Duration = Duration::from_secs(300);
+        self.connect(id, LIFE_AFTER_WAKING).await.map(|(entry, _)| entry.sandbox).ok_or(NotServing)
+    }
+
+    /// Makes sure that a sandbox runs for `life` from now. Says whether it had been paused.
+    pub(crate) async fn connect(&self, id: &str, life: Duration) -> Option<(Entry, bool)> {
+        let sandbox = self.get(id)?.sandbox;
+        let _turn = sandbox.turn.lock().await;
+        let now = self.now();
+        let extended = lock(&self.0.ledger).move_end(id, now, life, Move::Extend);
+        let (entry, woken) = match extended {
+            Some(entry) => (entry, false),
+            None => {
+                sandbox.thaw().await;
+                (lock(&self.0.ledger).resume(id, self.now(), life)?, true)
+            }
+        };
+        self.0.ends_changed.notify_one();
+        Some((entry, woken))
+    }
+
+    /// Moves the end of a running sandbox.
+    pub(crate) fn move_end(&self, id: &str, life: Duration, how: Move) -> Option<Entry> {
+        let moved = lock(&self.0.ledger).move_end(id, self.now(), life, how);
+        self.0.ends_changed.notify_one();
+        moved
+    }
+
+    /// Stops a sandbox in memory. `None` when there is none.
+    pub(crate) async fn pause(&self, id: &str) -> Option<Paused> {
+        let sandbox = self.get(id)?.sandbox;
+        let _turn = sandbox.turn.lock().await;
+        let found = lock(&self.0.ledger).pause(id, self.now())?;
+        self.0.ends_changed.notify_one();
+        match found {
+            None => Some(Paused::Already),
+            Some(sandbox) => {
+                sandbox.freeze().await;
+                Some(Paused::Now)
+            }
+        }
+    }
+
+    /// Ends a sandbox, running or paused, and returns when nothing of it is left. `false` when there is none.
+    pub(crate) async fn kill(&self, id: &str) -> bool {
+        let removed = {
+            let mut ledger = lock(&self.0.ledger);
+            let lives = ledger.get(id, self.now()).is_some();
+            ledger.remove(id).map(|entry| (entry, lives))
+        };
+        let Some((entry, lives)) = removed else { return false };
+        entry.sandbox.end().await;
+        lives
+    }
+
+    /// One page of the live sandboxes and where the next begins.
+    pub(crate) fn list(&self, query: &Query) -> (Vec<Entry>, Option<Cursor>) {
+        lock(&self.0.ledger).list(query, self.now())
+    }
+
+    /// The longest life that may be asked for.
+    pub(crate) fn max_life(&self) -> Duration {
+        lock(&self.0.ledger).bounds().max_life
+    }
+
+    /// How many sandboxes serve requests.
+    pub(crate) fn running(&self) -> usize {
+        lock(&self.0.ledger).running(self.now())
+    }
+
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        self.0.clock.now()
+    }
+
+    /// Keeps the pool full; runs for ever.
+    async fn keep_ready(&self) {
+        loop {
+            while self.0.waiting.load(Ordering::Relaxed) == 0 && lock(&self.0.ready).len() < self.0.ready_size {
+                match self.0.maker.make().await {
+                    Ok(machine) => lock(&self.0.ready).push_back(machine),
+                    Err(error) => {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "no sandbox could be made ready");
+                        tokio::time::sleep(REFILL_PAUSE).await;
+                    }
+                }
+            }
+            self.0.taken.notified().await;
+            // Whoever took one is about to run code: do not compete for the processor with the first cell.
+            tokio::time::sleep(QUIET).await;
+        }
+    }
+
+    /// Ends and pauses sandboxes when their time has come; runs for ever.
+    async fn watch_ends(&self) {
+        loop {
+            let due = lock(&self.0.ledger).sweep(self.now());
+            for entry in due.ended {
+                tracing::info!(sandbox.id = %entry.id, "a sandbox reached its end");
+                tokio::spawn(async move { entry.sandbox.end().await });
+            }
+            for (id, sandbox) in due.paused {
+                let registry = self.clone();
+                tokio::spawn(async move {
+                    let _turn = sandbox.turn.lock().await;
+                    // Somebody may have connected meanwhile.
+                    if registry.get(&id).is_some_and(|entry| entry.state == State::Paused) {
+                        sandbox.freeze().await;
+                    }
+                });
+            }
+            let next = lock(&self.0.ledger).next_end();
+            let changed = self.0.ends_changed.notified();
+            match next {
+                None => changed.await,
+                Some(end) => {
+                    let wait = (end - self.now()).to_std().unwrap_or_default().min(SWEEP_INTERVAL);
+                    let _ = tokio::time::timeout(wait, changed).await;
+                }
+            }
+        }
+    }
+}
+
+/// A promised place in the ledger; given back on drop unless filled.
+struct Place<'a>(Option<&'a Registry>);
+
+impl<'a> Place<'a> {
+    fn reserve(registry: &'a Registry) -> Result<Self, Full> {
+        lock(&registry.0.ledger).reserve(registry.now())?;
+        Ok(Self(Some(registry)))
+    }
+
+    fn fill(mut self, id: String, label: Label, sandbox: Arc<Sandbox>, life: Duration) -> Entry {
+        let Some(registry) = self.0.take() else { unreachable!("a place is filled once") };
+        let entry = lock(&registry.0.ledger).insert(id, label, sandbox, registry.now(), life);
+        registry.0.ends_changed.notify_one();
+        entry
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(registry) = self.0 {
+            lock(&registry.0.ledger).release();
+        }
+    }
+}
+
+/// Counts a create while it makes its own machine.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn on(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

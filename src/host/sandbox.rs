@@ -1,0 +1,218 @@
+//! One sandbox as the doors see it: who may use it, and the machine behind it.
+//!
+//! A machine is made before anybody asks for it and given away once. What is particular to its owner (tokens,
+//! environment) is therefore never in the machine: the doors add it to each request that starts something.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::agent::{AgentHandle, ProcessEvent, ProcessSpec};
+use super::auth::Secret;
+use super::jail::{self, Jailed, JailError, Limits, SandboxSpec, Spawner, Usage};
+
+/// What makes machines.
+#[derive(Debug)]
+pub(crate) struct Maker {
+    spawner: Spawner,
+    limits: Limits,
+}
+
+/// A machine could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MachineError {
+    #[error(transparent)]
+    Jail(#[from] JailError),
+    #[error("it ended while it was being handed over")]
+    Died,
+}
+
+/// A jail with an agent in it, not yet anybody's.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    jailed: Jailed,
+    limits: Limits,
+}
+
+impl Maker {
+    /// Starts what makes sandboxes; fails where the machine cannot isolate.
+    pub(crate) async fn start(options: &jail::Options) -> Result<Self, JailError> {
+        Ok(Self { spawner: Spawner::start(options).await?, limits: options.limits.clone() })
+    }
+
+    pub(crate) async fn make(&self) -> Result<Machine, MachineError> {
+        let jailed = self.spawner.spawn(&SandboxSpec::default()).await?;
+        Ok(Machine { jailed, limits: self.limits.clone() })
+    }
+}
+
+impl Machine {
+    /// Whether it could be given away now. A look that does not wait.
+    pub(crate) fn is_alive(&self) -> bool {
+        use futures::FutureExt;
+        self.jailed.ended().now_or_never().is_none()
+    }
+}
+
+/// Somebody's sandbox.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    pub(crate) id: String,
+    /// Asked for by envd; `None` for one that was made without `secure`.
+    pub(crate) access_token: Option<Secret>,
+    /// Asked for on every other port, when there is one.
+    pub(crate) traffic_token: Option<Secret>,
+    /// What every process in it finds in its environment.
+    pub(crate) env: BTreeMap<String, String>,
+    /// The way to its processes and files.
+    pub(crate) agent: AgentHandle,
+    pub(crate) limits: Limits,
+    /// Cancelled when the sandbox is to end; open streams break off then.
+    pub(crate) ending: CancellationToken,
+    /// Cancelled when nothing of it is left.
+    ended: CancellationToken,
+    /// Held over a pause or a resume, so that two never mix.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    usage: mpsc::Sender<oneshot::Sender<Usage>>,
+    /// When usage was last asked for, and the CPU time until then.
+    measured: Mutex<(Instant, u64)>,
+}
+
+/// Who may use a sandbox.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: String,
+    pub(crate) access_token: Option<Secret>,
+    pub(crate) traffic_token: Option<Secret>,
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+/// What a sandbox uses and may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Metrics {
+    pub(crate) cpu_count: u32,
+    /// Of one core, since the time before that somebody asked.
+    pub(crate) cpu_used_percent: f64,
+    pub(crate) memory_used_bytes: u64,
+    pub(crate) memory_total_bytes: u64,
+    pub(crate) disk_used_bytes: u64,
+    pub(crate) disk_total_bytes: u64,
+}
+
+impl Sandbox {
+    /// Gives a machine to somebody. `on_death` is called when it has ended without having been told to.
+    pub(crate) fn new(machine: Machine, who: Identity, on_death: impl FnOnce() + Send + 'static) -> Arc<Self> {
+        let (usage, asked) = mpsc::channel(8);
+        let sandbox = Arc::new(Self {
+            id: who.id,
+            access_token: who.access_token,
+            traffic_token: who.traffic_token,
+            env: who.env,
+            agent: machine.jailed.agent.clone(),
+            limits: machine.limits,
+            ending: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            turn: tokio::sync::Mutex::new(()),
+            usage,
+            measured: Mutex::new((Instant::now(), 0)),
+        });
+        let (ending, ended) = (sandbox.ending.clone(), sandbox.ended.clone());
+        tokio::spawn(keep(machine.jailed, asked, ending, ended, on_death));
+        sandbox
+    }
+
+    /// Ends it and returns when nothing of it is left. Safe to call twice.
+    pub(crate) async fn end(&self) {
+        self.ending.cancel();
+        self.ended.cancelled().await;
+    }
+
+    /// Nothing of it is left.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    /// Stops every process where it stands.
+    pub(crate) async fn freeze(&self) {}
+
+    /// Lets every process go on.
+    pub(crate) async fn thaw(&self) {}
+
+    /// Measures now; zeros for what a sandbox that is ending no longer tells.
+    pub(crate) async fn metrics(&self) -> Metrics {
+        let (reply, usage) = oneshot::channel();
+        // A failed send drops `reply`, which the next line sees.
+        let _ = self.usage.send(reply).await;
+        let usage = usage.await.unwrap_or_default();
+        let (disk_used_bytes, disk_total_bytes) = self.disk().await.unwrap_or_default();
+        Metrics {
+            cpu_count: self.limits.cpu_percent.div_ceil(100).max(1),
+            cpu_used_percent: self.cpu_percent(usage.cpu_micros),
+            memory_used_bytes: usage.memory_bytes,
+            memory_total_bytes: self.limits.memory_bytes,
+            disk_used_bytes,
+            disk_total_bytes,
+        }
+    }
+
+    fn cpu_percent(&self, cpu_micros: u64) -> f64 {
+        let now = Instant::now();
+        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, micros_before) = std::mem::replace(&mut *measured, (now, cpu_micros));
+        let wall_micros = now.duration_since(before).as_micros().max(1);
+        let percent = cpu_micros.saturating_sub(micros_before) as f64 * 100.0 / wall_micros as f64;
+        (percent * 100.0).round() / 100.0
+    }
+
+    /// Used and total bytes of the home directory and `/tmp`, asked of the file systems inside.
+    async fn disk(&self) -> Option<(u64, u64)> {
+        let argv = ["stat", "-f", "-c", "%S %b %f", self.agent.home(), "/tmp"].map(str::to_owned).to_vec();
+        let mut process = self.agent.start(ProcessSpec { argv, ..ProcessSpec::default() }).await.ok()?;
+        let mut text = Vec::new();
+        while let Some(event) = process.events.recv().await {
+            match event {
+                ProcessEvent::Stdout(bytes) if text.len() < 1024 => text.extend_from_slice(&bytes),
+                ProcessEvent::Exited { .. } => break,
+                _ => {}
+            }
+        }
+        let mut sum = (0u64, 0u64);
+        for line in std::str::from_utf8(&text).ok()?.lines() {
+            let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
+            let [size, blocks, free] = numbers[..] else { return None };
+            sum.0 = sum.0.saturating_add(size.saturating_mul(blocks.saturating_sub(free)));
+            sum.1 = sum.1.saturating_add(size.saturating_mul(blocks));
+        }
+        Some(sum)
+    }
+}
+
+/// Owns the jail until it ends, by order or by itself.
+async fn keep(
+    jailed: Jailed,
+    mut usage_asked: mpsc::Receiver<oneshot::Sender<Usage>>,
+    ending: CancellationToken,
+    ended: CancellationToken,
+    on_death: impl FnOnce() + Send + 'static,
+) {
+    let cause = loop {
+        tokio::select! {
+            cause = jailed.ended() => break Some(cause),
+            () = ending.cancelled() => break None,
+            Some(reply) = usage_asked.recv() => {
+                // Whoever asked may have left.
+                let _ = reply.send(jailed.usage());
+            }
+        }
+    };
+    jailed.kill().await;
+    ending.cancel();
+    ended.cancel();
+    if let Some(cause) = cause {
+        tracing::warn!(?cause, "a sandbox ended by itself");
+        on_death();
+    }
+}
