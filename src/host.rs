@@ -139,14 +139,8 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
     let maker = Maker::start(&options.jail).await?;
 
     let tasks = TaskTracker::new();
-    let registry = Registry::start(
-        maker,
-        bounds,
-        options.ready,
-        (options.clock, options.entropy),
-        &tasks,
-        &shutdown,
-    );
+    let registry =
+        Registry::start(maker, bounds, options.ready, (options.clock, options.entropy), &tasks, &shutdown);
     let doors = Arc::new(http::Doors::new(registry, api_key.clone()));
     tasks.spawn(http::serve(listener, doors, shutdown));
     tasks.close();

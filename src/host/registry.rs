@@ -20,8 +20,8 @@ use crate::domain::{Clock, Entropy};
 
 use super::auth::{self, Secret};
 use super::sandbox::{Identity, Machine, MachineError, Maker, Sandbox};
-pub(crate) use ledger::{Bounds, Cursor, Full, Label, Move, Query, State};
 use ledger::Ledger;
+pub(crate) use ledger::{Bounds, Cursor, Full, Label, Move, Query, State};
 
 /// How long a burst of creates is waited out before the pool is refilled.
 const QUIET: Duration = Duration::from_millis(100);
@@ -257,11 +257,15 @@ impl Registry {
     /// Keeps the pool full; runs for ever.
     async fn keep_ready(&self) {
         loop {
-            while self.0.waiting.load(Ordering::Relaxed) == 0 && lock(&self.0.ready).len() < self.0.ready_size {
+            while self.0.waiting.load(Ordering::Relaxed) == 0 && lock(&self.0.ready).len() < self.0.ready_size
+            {
                 match self.0.maker.make().await {
                     Ok(machine) => lock(&self.0.ready).push_back(machine),
                     Err(error) => {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "no sandbox could be made ready");
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "no sandbox could be made ready"
+                        );
                         tokio::time::sleep(REFILL_PAUSE).await;
                     }
                 }

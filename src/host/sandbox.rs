@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::{AgentHandle, ProcessEvent, ProcessSpec};
 use super::auth::Secret;
-use super::jail::{self, Jailed, JailError, Limits, SandboxSpec, Spawner, Usage};
+use super::jail::{self, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
 
 /// What makes machines.
 #[derive(Debug)]
@@ -104,7 +104,11 @@ pub(crate) struct Metrics {
 
 impl Sandbox {
     /// Gives a machine to somebody. `on_death` is called when it has ended without having been told to.
-    pub(crate) fn new(machine: Machine, who: Identity, on_death: impl FnOnce() + Send + 'static) -> Arc<Self> {
+    pub(crate) fn new(
+        machine: Machine,
+        who: Identity,
+        on_death: impl FnOnce() + Send + 'static,
+    ) -> Arc<Self> {
         let (usage, asked) = mpsc::channel(8);
         let sandbox = Arc::new(Self {
             id: who.id,

@@ -24,7 +24,9 @@ use serde_json::{Value, json};
 
 use super::{BodyError, code_and_message, read_body};
 use crate::host::auth::Secret;
-use crate::host::registry::{CreateError, Cursor, Entry, Full, Label, Move, New, Paused, Query, Registry, State as Life};
+use crate::host::registry::{
+    CreateError, Cursor, Entry, Full, Label, Move, New, Paused, Query, Registry, State as Life,
+};
 
 /// The largest accepted body. Create carries environment variables and metadata; nothing here is big.
 const BODY_LIMIT: usize = 1024 * 1024;
@@ -68,7 +70,9 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
 async fn check_key(State(api_key): State<Secret>, request: Request, next: Next) -> Response {
     match request.headers().get(API_KEY) {
         Some(sent) if api_key.matches(sent.as_bytes()) => next.run(request).await,
-        Some(_) => Refusal::Unauthorized("the X-API-Key header does not hold this host's key").into_response(),
+        Some(_) => {
+            Refusal::Unauthorized("the X-API-Key header does not hold this host's key").into_response()
+        }
         None => Refusal::Unauthorized("the X-API-Key header is missing").into_response(),
     }
 }
@@ -131,7 +135,8 @@ impl From<BodyError> for Refusal {
 async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     let bytes = read_body(body, BODY_LIMIT).await?;
     let bytes = if bytes.is_empty() { &b"{}"[..] } else { &bytes[..] };
-    serde_json::from_slice(bytes).map_err(|error| Refusal::Invalid(format!("the body does not parse: {error}")))
+    serde_json::from_slice(bytes)
+        .map_err(|error| Refusal::Invalid(format!("the body does not parse: {error}")))
 }
 
 /// The parts of a create that mean something here; the rest is ignored.
@@ -179,7 +184,12 @@ async fn create_v1(State(registry): State<Registry>, body: Body) -> Result<Respo
     create(registry, asked, 15, secure).await
 }
 
-async fn create(registry: Registry, asked: Create, default_secs: i64, secure: bool) -> Result<Response, Refusal> {
+async fn create(
+    registry: Registry,
+    asked: Create,
+    default_secs: i64,
+    secure: bool,
+) -> Result<Response, Refusal> {
     let life = registry_life(&registry, asked.timeout.unwrap_or(default_secs))?;
     let new = asked.into_new(life, secure)?;
     match registry.create(new).await {
