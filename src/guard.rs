@@ -1,1 +1,154 @@
-//! guard (see ARCHITECTURE.md).
+//! The egress guard: text or JSON in, [`Sanitized`] out.
+//!
+//! Whatever a sandbox says passes here before a model, a log or a client sees it. Pure code: no I/O, no clock, no
+//! async. `docs/guard.md` says what is found, how, and what is not.
+//!
+//! ```
+//! use pathbox::guard::{Guard, Numbering};
+//! let guard = Guard::default();
+//! let mut numbering = Numbering::alone();
+//! let (text, report) = guard.text("pay DE89 3704 0044 0532 0130 00, ask bob@example.com", &mut numbering);
+//! assert_eq!(*text, "pay [IBAN_1], ask [EMAIL_1]");
+//! assert_eq!(report.total(), 2);
+//! ```
+
+mod classes;
+mod confirm;
+mod kind;
+mod numbering;
+mod outcome;
+mod pem;
+mod picture;
+mod policy;
+mod redact;
+mod report;
+mod rule;
+mod sanitized;
+mod scan;
+mod simd;
+mod stream;
+mod walk;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use kind::{Kind, UnknownKind};
+pub use numbering::{Numbering, Row};
+pub use outcome::{Guarded, Limits, OutcomeGuard};
+pub use policy::{Action, AllowList, Mode, Overlay, Policy, PolicyFile, Scope};
+pub use report::{Report, Tally};
+pub use rule::{Check, Rule};
+pub use sanitized::Sanitized;
+pub use stream::StreamGuard;
+
+/// A policy does not work.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// A pattern of an allow-list is no regular expression, or a huge one.
+    #[error("allow-list pattern {index} does not compile")]
+    Pattern {
+        /// Which pattern, from 0.
+        index: usize,
+        /// What is wrong with it.
+        #[source]
+        source: regex::Error,
+    },
+    /// A network of an allow-list does not parse.
+    #[error("allow-list network {index} is not an address or address/prefix")]
+    Network {
+        /// Which network, from 0.
+        index: usize,
+    },
+}
+
+/// Looks at output under one policy. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Guard(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    policy: Policy,
+    fingerprint: String,
+}
+
+impl Default for Guard {
+    /// The built-in policy: enforce, redact.
+    fn default() -> Self {
+        let policy = Policy::default();
+        let fingerprint = policy.fingerprint();
+        Self(Arc::new(Inner { policy, fingerprint }))
+    }
+}
+
+impl Guard {
+    /// A guard that works by `policy`.
+    ///
+    /// # Errors
+    /// [`PolicyError`] when an allow-list does not compile; tell whoever wrote the policy.
+    pub fn new(policy: Policy) -> Result<Self, PolicyError> {
+        let fingerprint = policy.fingerprint();
+        Ok(Self(Arc::new(Inner { policy, fingerprint })))
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    /// An empty report that carries this guard's policy and mode: for an output that had nothing in it.
+    pub fn report(&self) -> Report {
+        Report::new(&self.0.policy, &self.0.fingerprint)
+    }
+
+    /// Guards a whole text.
+    pub fn text(&self, text: &str, numbering: &mut Numbering) -> (Sanitized<String>, Report) {
+        let mut report = self.report();
+        let out = self.run(text, numbering, &mut report);
+        (Sanitized::vouch(out), report)
+    }
+
+    /// Guards one line of our own making that may quote a stranger: an error message, a purpose, a file name, a log
+    /// line. Placeholders carry no numbers, for there is no context to count in.
+    pub fn line(&self, text: &str) -> Sanitized<String> {
+        let mut policy = self.0.policy.clone();
+        policy.numbered = false;
+        let fingerprint = self.0.fingerprint.clone();
+        let guard = Self(Arc::new(Inner { policy, fingerprint }));
+        let mut report = guard.report();
+        Sanitized::vouch(guard.run(text, &mut Numbering::alone(), &mut report))
+    }
+
+    /// Guards a JSON value: keys and values. What comes out is JSON of the same shape; a number that had to be
+    /// replaced becomes a string.
+    pub fn json(&self, value: Value, numbering: &mut Numbering) -> (Sanitized<Value>, Report) {
+        let mut report = self.report();
+        let value =
+            if report.mode == Mode::Off { value } else { walk::walk(self, value, numbering, &mut report) };
+        (Sanitized::vouch(value), report)
+    }
+
+    /// Guards text that comes in pieces.
+    pub fn stream(&self) -> StreamGuard {
+        StreamGuard::new(self.clone())
+    }
+
+    /// One text, counted into a report that goes on.
+    fn run(&self, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
+        let mut stream = self.stream();
+        let ready = stream.push(text, numbering).into_inner();
+        let (rest, found) = stream.finish(numbering);
+        report.absorb(&found);
+        ready + rest.get()
+    }
+
+    /// Whether an allow-list names this value.
+    fn lets_through(&self, _kind: Kind, value: &str) -> bool {
+        self.0.policy.allow.exact.iter().any(|exact| exact.eq_ignore_ascii_case(value))
+    }
+}
+
+/// The built-in rules, for people who want to know what is looked for.
+pub fn rules() -> &'static [Rule] {
+    &rule::RULES.list
+}

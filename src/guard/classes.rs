@@ -1,0 +1,136 @@
+//! One pass that turns text into bit masks: which of 64 bytes are digits, letters, `@` and so on.
+//!
+//! Everything after this works on bits, so that text in which nothing can begin costs a few instructions for 64
+//! bytes. The portable form works on eight bytes at a time in a `u64`; [`super::simd`] does the same with AVX2 and a
+//! test holds both equal.
+
+/// The masks of 64 bytes; bit `n` speaks of byte `n`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Block {
+    /// `0-9`
+    pub(super) digit: u64,
+    /// `A-Z a-z`
+    pub(super) alpha: u64,
+    /// Letters, digits, `_` and `-`: what tokens are made of.
+    pub(super) word: u64,
+    /// `@`
+    pub(super) at: u64,
+    /// `:` and `=`
+    pub(super) mark: u64,
+    /// Space, `-`, `/`, `(`, `)`: what stands between groups of digits.
+    pub(super) sep: u64,
+    /// `.`
+    pub(super) dot: u64,
+    /// `+` and `(`: what a telephone number can begin with.
+    pub(super) plus: u64,
+    /// What may hide something: non-ASCII, ESC, NUL, `%`, `\` and `&`.
+    pub(super) odd: u64,
+}
+
+/// Fills `blocks` with the masks of `text` and one empty block behind.
+pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
+    blocks.clear();
+    let (whole, rest) = text.as_chunks::<64>();
+    #[cfg(target_arch = "x86_64")]
+    if super::simd::classify(whole, blocks) {
+        finish(rest, blocks);
+        return;
+    }
+    blocks.extend(whole.iter().map(portable));
+    finish(rest, blocks);
+}
+
+fn finish(rest: &[u8], blocks: &mut Vec<Block>) {
+    if !rest.is_empty() {
+        // Padded with a letter-free, harmless byte: none of the classes has a line feed.
+        let mut last = [b'\n'; 64];
+        last[..rest.len()].copy_from_slice(rest);
+        blocks.push(portable(&last));
+    }
+    blocks.push(Block::default());
+}
+
+/// The masks of 64 bytes without any instruction that a machine may lack.
+pub(super) fn portable(bytes: &[u8; 64]) -> Block {
+    let mut block = Block::default();
+    let (lanes, _) = bytes.as_chunks::<8>();
+    for (at, lane) in lanes.iter().enumerate() {
+        let v = u64::from_le_bytes(*lane);
+        let digit = in_range(v, b'0', b'9');
+        let alpha = in_range(v | splat(0x20), b'a', b'z') & !v;
+        let dash = equal(v, b'-');
+        let open = equal(v, b'(');
+        let shift = at * 8;
+        block.digit |= gather(digit) << shift;
+        block.alpha |= gather(alpha) << shift;
+        block.word |= gather(digit | alpha | dash | equal(v, b'_')) << shift;
+        block.at |= gather(equal(v, b'@')) << shift;
+        block.mark |= gather(equal(v, b':') | equal(v, b'=')) << shift;
+        block.sep |= gather(equal(v, b' ') | dash | equal(v, b'/') | open | equal(v, b')')) << shift;
+        block.dot |= gather(equal(v, b'.')) << shift;
+        block.plus |= gather(equal(v, b'+') | open) << shift;
+        let hiding = v | equal(v, 0x1b) | equal(v, 0) | equal(v, b'%') | equal(v, b'\\') | equal(v, b'&');
+        block.odd |= gather(hiding) << shift;
+    }
+    block
+}
+
+const HIGH: u64 = 0x8080_8080_8080_8080;
+
+fn splat(byte: u8) -> u64 {
+    u64::from(byte) * 0x0101_0101_0101_0101
+}
+
+/// The high bit of each byte that equals `byte`; other bits are noise.
+fn equal(v: u64, byte: u8) -> u64 {
+    let x = v ^ splat(byte);
+    !(((x & !HIGH) + !HIGH) | x)
+}
+
+/// The high bit of each ASCII byte in `low..=high`; other bits are noise.
+fn in_range(v: u64, low: u8, high: u8) -> u64 {
+    let seven = v & !HIGH;
+    (seven + splat(0x80 - low)) & !(seven + splat(0x7f - high)) & !v
+}
+
+/// The eight high bits as eight bits.
+fn gather(v: u64) -> u64 {
+    ((v & HIGH) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(bytes: &[u8; 64]) -> Block {
+        let mask = |test: fn(u8) -> bool| {
+            bytes.iter().enumerate().fold(0, |mask, (at, byte)| mask | (u64::from(test(*byte)) << at))
+        };
+        Block {
+            digit: mask(|b| b.is_ascii_digit()),
+            alpha: mask(|b| b.is_ascii_alphabetic()),
+            word: mask(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'),
+            at: mask(|b| b == b'@'),
+            mark: mask(|b| b == b':' || b == b'='),
+            sep: mask(|b| b" -/()".contains(&b)),
+            dot: mask(|b| b == b'.'),
+            plus: mask(|b| b == b'+' || b == b'('),
+            odd: mask(|b| b >= 0x80 || b"\x1b\0%\\&".contains(&b)),
+        }
+    }
+
+    #[test]
+    fn every_byte_in_every_place_is_classed_the_same_by_all_forms() {
+        for byte in 0..=255u8 {
+            for at in 0..64 {
+                let mut bytes = [byte.wrapping_add(0x55); 64];
+                bytes[at] = byte;
+                let expected = plain(&bytes);
+                assert_eq!(portable(&bytes), expected, "byte {byte:#x} at {at}");
+                let mut blocks = Vec::new();
+                classify(&bytes, &mut blocks);
+                assert_eq!(blocks, [expected, Block::default()], "byte {byte:#x} at {at}");
+            }
+        }
+    }
+}

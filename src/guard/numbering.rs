@@ -1,0 +1,165 @@
+//! Placeholder numbers: the same value is `[EMAIL_1]` each time within a context, over restarts.
+//!
+//! Kept is a keyed hash of the value and a number, never the value. The caller loads the rows that a context has
+//! handed out before and saves the new ones after.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use super::Kind;
+
+/// A stored number: kind, keyed hash of the value (32 hex digits), number.
+pub type Row = (String, String, u32);
+
+/// Hands out the numbers of one context. Not shared between runs at the same time: a context runs one at a time.
+#[derive(Clone)]
+pub struct Numbering {
+    key: Zeroizing<[u8; 32]>,
+    numbers: HashMap<(Kind, [u8; 16]), u32>,
+    highest: BTreeMap<Kind, u32>,
+    fresh: Vec<Row>,
+}
+
+impl Numbering {
+    /// The most values of one kind that get a number of their own; later ones share the last.
+    ///
+    /// A program that prints a million addresses must not grow the context's rows without end.
+    pub const MAX_PER_KIND: u32 = 10_000;
+
+    /// Numbers under `key` (32 random bytes that belong to the context), going on from stored rows.
+    ///
+    /// Rows that this version does not understand are left out.
+    pub fn new(key: [u8; 32], rows: impl IntoIterator<Item = Row>) -> Self {
+        let mut numbering = Self {
+            key: Zeroizing::new(key),
+            numbers: HashMap::new(),
+            highest: BTreeMap::new(),
+            fresh: Vec::new(),
+        };
+        for (kind, hash, number) in rows {
+            let (Ok(kind), Some(hash)) = (kind.parse::<Kind>(), parse_hex(&hash)) else { continue };
+            numbering.numbers.insert((kind, hash), number);
+            let highest = numbering.highest.entry(kind).or_default();
+            *highest = number.max(*highest);
+        }
+        numbering
+    }
+
+    /// Numbers for one text alone, with a key that is the same each time: for a file given to the command line.
+    pub fn alone() -> Self {
+        Self::new([0; 32], [])
+    }
+
+    /// The number of a value, a new one when it was not seen before.
+    pub(super) fn number(&mut self, kind: Kind, value: &str) -> u32 {
+        let hash = self.hash(kind, value);
+        if let Some(number) = self.numbers.get(&(kind, hash)) {
+            return *number;
+        }
+        let highest = self.highest.entry(kind).or_default();
+        if *highest >= Self::MAX_PER_KIND {
+            return *highest;
+        }
+        *highest += 1;
+        self.numbers.insert((kind, hash), *highest);
+        self.fresh.push((kind.as_str().to_owned(), hex(&hash), *highest));
+        *highest
+    }
+
+    /// Whether `[KIND_number]` has been handed out.
+    pub(super) fn issued(&self, kind: Kind, number: u32) -> bool {
+        number >= 1 && self.highest.get(&kind).is_some_and(|highest| number <= *highest)
+    }
+
+    /// The first 48 bits of the keyed hash as 12 hex digits, for the action `hash`.
+    pub(super) fn fingerprint(&self, kind: Kind, value: &str) -> String {
+        hex(&self.hash(kind, value)[..6])
+    }
+
+    /// The numbers handed out since the last call, to be saved.
+    pub fn take_fresh(&mut self) -> Vec<Row> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    fn hash(&self, kind: Kind, value: &str) -> [u8; 16] {
+        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+        let mut mac = Hmac::<Sha256>::new_from_slice(&*self.key).expect("any length of key");
+        mac.update(kind.as_str().as_bytes());
+        mac.update(&[0]);
+        mac.update(normal_form(kind, value).as_bytes());
+        let mut out = [0; 16];
+        out.copy_from_slice(&mac.finalize().into_bytes()[..16]);
+        out
+    }
+}
+
+/// One text for the spellings of one value: e-mail without case, numbers without separators.
+fn normal_form(kind: Kind, value: &str) -> String {
+    match kind {
+        Kind::Email => value.to_ascii_lowercase(),
+        Kind::Phone | Kind::CreditCard | Kind::Ssn | Kind::UkNhs => {
+            value.chars().filter(|c| c.is_ascii_digit()).collect()
+        }
+        Kind::Iban | Kind::Ppsn | Kind::UkNino | Kind::EuVat | Kind::NationalId | Kind::Passport => {
+            value.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
+        }
+        _ => value.to_owned(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse_hex(text: &str) -> Option<[u8; 16]> {
+    let mut out = [0; 16];
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(out)
+}
+
+/// The key stays out of logs.
+impl fmt::Debug for Numbering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Numbering").field("highest", &self.highest).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_on_where_the_stored_rows_end() {
+        let mut first = Numbering::new([7; 32], []);
+        assert_eq!(first.number(Kind::Email, "a@example.com"), 1);
+        assert_eq!(first.number(Kind::Email, "b@example.com"), 2);
+        assert_eq!(first.number(Kind::Email, "A@Example.com"), 1);
+        assert_eq!(first.number(Kind::Iban, "DE89 3704 0044 0532 0130 00"), 1);
+        let rows = first.take_fresh();
+        assert_eq!(rows.len(), 3);
+        assert!(first.take_fresh().is_empty());
+        assert!(!format!("{rows:?}").contains("example"));
+
+        let mut second = Numbering::new([7; 32], rows);
+        assert_eq!(second.number(Kind::Email, "b@example.com"), 2);
+        assert_eq!(second.number(Kind::Email, "c@example.com"), 3);
+        assert_eq!(second.number(Kind::Iban, "DE89370400440532013000"), 1);
+    }
+
+    #[test]
+    fn another_key_gives_another_hash() {
+        let (mut a, mut b) = (Numbering::new([1; 32], []), Numbering::new([2; 32], []));
+        a.number(Kind::Ssn, "219-09-9999");
+        b.number(Kind::Ssn, "219-09-9999");
+        assert_ne!(a.take_fresh()[0].1, b.take_fresh()[0].1);
+    }
+}

@@ -1,0 +1,352 @@
+//! Policies as data: what is done with each kind of finding, for whom, and who may loosen it.
+//!
+//! Four levels speak in turn: base, tenant, conversation, call. Each may tighten what stands above it. Loosening (a
+//! weaker mode, a weaker action, a longer allow-list) is ignored, and noted, unless the level directly above says
+//! `allow_off = true`. So a tool call that a model wrote can never switch the guard off.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::Kind;
+
+/// Whether findings change the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Nothing is looked at; the report says so.
+    Off,
+    /// Everything is looked at and counted, nothing is changed.
+    ReportOnly,
+    /// Findings are replaced.
+    #[default]
+    Enforce,
+}
+
+impl Mode {
+    /// The name as it stands in policies and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::ReportOnly => "report_only",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// What is done with a finding. The order is from loosest to tightest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Left as it is and not counted.
+    Allow,
+    /// All but the last few letters and digits become `*`.
+    Mask,
+    /// A keyed fingerprint: `[EMAIL:1f2e3d4c5b6a]`.
+    Hash,
+    /// A sealed token that a caller with the right can open: `[EMAIL~...]`. Redacted where no key is configured.
+    Tokenize,
+    /// A numbered placeholder: `[EMAIL_1]`.
+    Redact,
+    /// The whole result is withheld.
+    Block,
+}
+
+/// Which level decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// The deployment's policy.
+    #[default]
+    Base,
+    /// The tenant's.
+    Tenant,
+    /// The conversation's.
+    Conversation,
+    /// The single call's.
+    Call,
+}
+
+/// What is let through though a rule finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AllowList {
+    /// Whole values, compared as they stand and without regard to ASCII case.
+    pub exact: Vec<String>,
+    /// Regular expressions that must match the whole value.
+    pub patterns: Vec<String>,
+    /// Domains (and what is below them) of e-mail addresses and URLs.
+    pub domains: Vec<String>,
+    /// IP networks as `10.0.0.0/8`, `fd00::/8` or a single address.
+    pub networks: Vec<String>,
+}
+
+impl AllowList {
+    fn is_empty(&self) -> bool {
+        self == &Self::default()
+    }
+}
+
+/// What one level says. Everything that it does not say stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Overlay {
+    /// The wished mode.
+    pub mode: Option<Mode>,
+    /// Whether the level below may loosen.
+    pub allow_off: bool,
+    /// Wished actions.
+    pub kinds: BTreeMap<Kind, Action>,
+    /// More that is let through.
+    pub allow: AllowList,
+}
+
+/// A policy file: the base level and the tenants' overlays (TOML or any other serde format).
+///
+/// ```
+/// let file: pathbox::guard::PolicyFile = toml::from_str(r#"
+///     version = "2026-11"
+///     [kinds]
+///     PERSON = "redact"
+///     PRIVATE_KEY = "block"
+///     [allow]
+///     domains = ["example.com"]
+///     [tenants.acme]
+///     mode = "report_only"      # ignored: the base does not say allow_off
+/// "#).unwrap();
+/// let policy = file.resolve(Some("acme"), None, None);
+/// assert_eq!(policy.mode, pathbox::guard::Mode::Enforce);
+/// assert_eq!(policy.requested, pathbox::guard::Mode::ReportOnly);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyFile {
+    /// The version that reports carry, at most 64 characters.
+    pub version: String,
+    /// The mode of the deployment.
+    pub mode: Mode,
+    /// Whether tenants may loosen.
+    pub allow_off: bool,
+    /// Actions that differ from the built-in ones.
+    pub kinds: BTreeMap<Kind, Action>,
+    /// What is let through everywhere.
+    pub allow: AllowList,
+    /// How many letters and digits `mask` keeps at the end, 0 to 8.
+    pub mask_keep: u8,
+    /// Whether placeholders carry numbers: `[EMAIL_1]` or `[EMAIL]`.
+    pub numbered: bool,
+    /// Overlays by tenant.
+    pub tenants: BTreeMap<String, Overlay>,
+}
+
+impl Default for PolicyFile {
+    fn default() -> Self {
+        Self {
+            version: "builtin-1".to_owned(),
+            mode: Mode::Enforce,
+            allow_off: false,
+            kinds: BTreeMap::new(),
+            allow: AllowList::default(),
+            mask_keep: 4,
+            numbered: true,
+            tenants: BTreeMap::new(),
+        }
+    }
+}
+
+/// A policy after all levels have spoken: what a [`Guard`](super::Guard) works by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Policy {
+    /// The file's version.
+    pub version: String,
+    /// What counts.
+    pub mode: Mode,
+    /// What the last level that named a mode had wished.
+    pub requested: Mode,
+    /// The level that `mode` comes from.
+    pub decided_by: Scope,
+    /// An action for each kind.
+    pub actions: BTreeMap<Kind, Action>,
+    /// What is let through.
+    pub allow: AllowList,
+    /// How many characters `mask` keeps.
+    pub mask_keep: u8,
+    /// Whether placeholders carry numbers.
+    pub numbered: bool,
+    /// Wishes that were refused because the level above does not allow loosening: level and what.
+    pub refused: Vec<(Scope, String)>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        PolicyFile::default().resolve(None, None, None)
+    }
+}
+
+impl Policy {
+    /// What is done with a kind.
+    pub fn action(&self, kind: Kind) -> Action {
+        self.actions.get(&kind).copied().unwrap_or_else(|| kind.default_action())
+    }
+
+    /// Twelve hex digits that change whenever anything in the policy does.
+    pub fn fingerprint(&self) -> String {
+        let bytes = serde_json::to_vec(self).unwrap_or_default();
+        Sha256::digest(&bytes).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn apply(&mut self, scope: Scope, overlay: &Overlay, may_loosen: bool) {
+        if let Some(mode) = overlay.mode {
+            self.requested = mode;
+            if mode >= self.mode || may_loosen {
+                if mode != self.mode {
+                    self.decided_by = scope;
+                }
+                self.mode = mode;
+            } else {
+                self.refused.push((scope, format!("mode {}", mode.as_str())));
+            }
+        }
+        for (kind, action) in &overlay.kinds {
+            if *action >= self.action(*kind) || may_loosen {
+                self.actions.insert(*kind, *action);
+            } else {
+                self.refused.push((scope, format!("action for {kind}")));
+            }
+        }
+        if overlay.allow.is_empty() {
+            return;
+        }
+        if !may_loosen {
+            self.refused.push((scope, "allow-list".to_owned()));
+            return;
+        }
+        let more = overlay.allow.clone();
+        self.allow.exact.extend(more.exact);
+        self.allow.patterns.extend(more.patterns);
+        self.allow.domains.extend(more.domains);
+        self.allow.networks.extend(more.networks);
+    }
+}
+
+impl PolicyFile {
+    /// The policy for a call: base, then tenant, conversation and call, each as far as it may.
+    pub fn resolve(
+        &self,
+        tenant: Option<&str>,
+        conversation: Option<&Overlay>,
+        call: Option<&Overlay>,
+    ) -> Policy {
+        let mut actions: BTreeMap<Kind, Action> =
+            Kind::ALL.iter().map(|kind| (*kind, kind.default_action())).collect();
+        actions.extend(&self.kinds);
+        let mut policy = Policy {
+            version: self.version.chars().take(64).collect(),
+            mode: self.mode,
+            requested: self.mode,
+            decided_by: Scope::Base,
+            actions,
+            allow: self.allow.clone(),
+            mask_keep: self.mask_keep.min(8),
+            numbered: self.numbered,
+            refused: Vec::new(),
+        };
+        let tenant = tenant.and_then(|name| self.tenants.get(name));
+        let levels = [(Scope::Tenant, tenant), (Scope::Conversation, conversation), (Scope::Call, call)];
+        // A level that says nothing hands nothing on: permission goes from one level to the next only.
+        let mut may_loosen = self.allow_off;
+        for (scope, overlay) in levels {
+            match overlay {
+                Some(overlay) => {
+                    policy.apply(scope, overlay, may_loosen);
+                    may_loosen = may_loosen && overlay.allow_off;
+                }
+                None => may_loosen = false,
+            }
+        }
+        policy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overlay(mode: Mode, allow_off: bool) -> Overlay {
+        Overlay { mode: Some(mode), allow_off, ..Overlay::default() }
+    }
+
+    fn with_tenant(allow_off: bool, tenant: Overlay) -> PolicyFile {
+        PolicyFile { allow_off, tenants: BTreeMap::from([("t".to_owned(), tenant)]), ..PolicyFile::default() }
+    }
+
+    #[test]
+    fn a_call_cannot_switch_the_guard_off() {
+        let policy = PolicyFile::default().resolve(None, None, Some(&overlay(Mode::Off, true)));
+        assert_eq!(
+            (policy.mode, policy.requested, policy.decided_by),
+            (Mode::Enforce, Mode::Off, Scope::Base)
+        );
+        assert_eq!(policy.refused.len(), 1);
+    }
+
+    #[test]
+    fn permission_to_loosen_goes_one_level_down_only() {
+        let file = with_tenant(true, overlay(Mode::ReportOnly, false));
+        let policy =
+            file.resolve(Some("t"), Some(&overlay(Mode::Off, true)), Some(&overlay(Mode::Off, true)));
+        assert_eq!((policy.mode, policy.decided_by), (Mode::ReportOnly, Scope::Tenant));
+
+        let file = with_tenant(true, overlay(Mode::ReportOnly, true));
+        let policy = file.resolve(Some("t"), Some(&overlay(Mode::Off, false)), None);
+        assert_eq!((policy.mode, policy.decided_by), (Mode::Off, Scope::Conversation));
+
+        // The base allows tenants, but this tenant says nothing: the call has no permission from it.
+        let policy = PolicyFile { allow_off: true, ..PolicyFile::default() };
+        assert_eq!(policy.resolve(None, None, Some(&overlay(Mode::Off, false))).mode, Mode::Enforce);
+    }
+
+    #[test]
+    fn tightening_is_always_allowed() {
+        let mut call = overlay(Mode::Enforce, false);
+        call.kinds.insert(Kind::Person, Action::Redact);
+        call.kinds.insert(Kind::Email, Action::Allow);
+        call.kinds.insert(Kind::PrivateKey, Action::Block);
+        let file = PolicyFile { mode: Mode::ReportOnly, ..PolicyFile::default() };
+        let policy = file.resolve(None, None, Some(&call));
+        assert_eq!(policy.mode, Mode::Enforce);
+        assert_eq!(policy.action(Kind::Person), Action::Redact);
+        assert_eq!(policy.action(Kind::PrivateKey), Action::Block);
+        assert_eq!(policy.action(Kind::Email), Action::Redact);
+    }
+
+    #[test]
+    fn an_allow_list_from_below_needs_permission() {
+        let allow = AllowList { domains: vec!["evil.example".to_owned()], ..AllowList::default() };
+        let call = Overlay { allow, ..Overlay::default() };
+        assert!(PolicyFile::default().resolve(None, None, Some(&call)).allow.domains.is_empty());
+        let file = with_tenant(true, call.clone());
+        assert_eq!(file.resolve(Some("t"), None, None).allow.domains.len(), 1);
+    }
+
+    #[test]
+    fn an_unknown_key_in_a_policy_is_an_error() {
+        for bad in [
+            "mod = \"off\"",
+            "[kinds]\nEMIAL = \"redact\"",
+            "[kinds]\nEMAIL = \"delete\"",
+            "[tenants.a]\nx = 1",
+        ] {
+            assert!(toml::from_str::<PolicyFile>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_fingerprint_changes_with_the_policy() {
+        let mut other = Policy::default();
+        assert_eq!(other.fingerprint(), Policy::default().fingerprint());
+        other.actions.insert(Kind::Email, Action::Hash);
+        assert_ne!(other.fingerprint(), Policy::default().fingerprint());
+    }
+}

@@ -1,0 +1,183 @@
+//! Overlapping findings become replacement text.
+
+use std::borrow::Cow;
+
+use super::policy::{Action, Mode};
+use super::rule::RULES;
+use super::scan::Finding;
+use super::{Guard, Kind, Numbering, Report};
+
+/// Joins findings that overlap into their union, so that no fragment of either stays visible. The label is that of
+/// the kind that comes first in [`Kind`]. Afterwards they are in order and apart.
+pub(super) fn settle(findings: &mut Vec<Finding>) {
+    findings.sort_unstable_by_key(|finding| (finding.start, usize::MAX - finding.end));
+    findings.dedup_by(|next, kept| {
+        if next.start >= kept.end {
+            return false;
+        }
+        kept.end = kept.end.max(next.end);
+        kept.decoded &= next.decoded;
+        if next.kind < kept.kind {
+            (kept.kind, kept.rule) = (next.kind, next.rule);
+        }
+        true
+    });
+}
+
+/// Moves the borders of a finding so that no escape sequence and no character is cut: `\n` before an address must
+/// not leave a lone backslash, or JSON stops being JSON.
+fn whole(text: &str, finding: &mut Finding) {
+    let bytes = text.as_bytes();
+    let slashes = |end: usize| bytes[..end].iter().rev().take_while(|byte| **byte == b'\\').count();
+    if slashes(finding.start) % 2 == 1 {
+        let unicode = bytes[finding.start] == b'u'
+            && bytes
+                .get(finding.start + 1..finding.start + 5)
+                .is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+        finding.start = (finding.start + if unicode { 5 } else { 1 }).min(finding.end);
+    }
+    if slashes(finding.end) % 2 == 1 && finding.end > finding.start {
+        finding.end -= 1;
+    }
+    while !text.is_char_boundary(finding.start) {
+        finding.start -= 1;
+    }
+    while !text.is_char_boundary(finding.end) {
+        finding.end += 1;
+    }
+}
+
+/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside.
+pub(super) fn redact(
+    guard: &Guard,
+    text: &str,
+    (from, to): (usize, usize),
+    findings: &[Finding],
+    numbering: &mut Numbering,
+    report: &mut Report,
+    out: &mut String,
+) {
+    let mut done = from;
+    for finding in findings {
+        let mut finding = *finding;
+        whole(text, &mut finding);
+        finding.start = finding.start.max(done);
+        if finding.start >= finding.end {
+            continue;
+        }
+        let value = &text[finding.start..finding.end];
+        let rule = &RULES.list[usize::from(finding.rule)];
+        let action = guard.policy().action(finding.kind);
+        if action == Action::Allow {
+            continue;
+        }
+        if guard.lets_through(finding.kind, value) {
+            *report.allowed.entry(finding.kind).or_default() += 1;
+            continue;
+        }
+        report.found(finding.kind, action, &rule.id, value.len(), finding.decoded);
+        if report.mode != Mode::Enforce {
+            continue;
+        }
+        let quote = is_json_number(text.as_bytes(), &mut finding);
+        out.push_str(&text[done..finding.start]);
+        let label = replacement(guard, finding.kind, action, value, numbering);
+        if quote {
+            report.type_changed += 1;
+            out.push('"');
+            out.push_str(&label);
+            out.push('"');
+        } else {
+            out.push_str(&label);
+        }
+        done = finding.end;
+    }
+    out.push_str(&text[done..to]);
+}
+
+/// What stands in place of a value.
+pub(super) fn replacement<'a>(
+    guard: &Guard,
+    kind: Kind,
+    action: Action,
+    value: &str,
+    numbering: &mut Numbering,
+) -> Cow<'a, str> {
+    match action {
+        Action::Mask => mask(value, usize::from(guard.policy().mask_keep)).into(),
+        Action::Hash => format!("[{kind}:{}]", numbering.fingerprint(kind, value)).into(),
+        _ if guard.policy().numbered => format!("[{kind}_{}]", numbering.number(kind, value)).into(),
+        _ => format!("[{kind}]").into(),
+    }
+}
+
+/// Every letter and digit but the last `keep` becomes `*`. At most half of them are kept.
+fn mask(value: &str, keep: usize) -> String {
+    let total = value.chars().filter(|c| c.is_alphanumeric()).count();
+    let hide = total - keep.min(total / 2);
+    let mut seen = 0;
+    let hidden = value.chars().map(|c| {
+        if c.is_alphanumeric() {
+            seen += 1;
+            if seen <= hide { '*' } else { c }
+        } else if c == '@' {
+            '*'
+        } else {
+            c
+        }
+    });
+    hidden.collect()
+}
+
+/// Whether a finding is a bare number in JSON, so that what replaces it must be quoted to stay JSON. If so it is
+/// widened to the whole number.
+fn is_json_number(text: &[u8], finding: &mut Finding) -> bool {
+    let numeric = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
+    if !text[finding.start..finding.end].iter().all(numeric) {
+        return false;
+    }
+    let start = finding.start - usize::from(finding.start > 0 && text[finding.start - 1] == b'-');
+    let end = finding.end + text[finding.end..].iter().take(32).take_while(|byte| numeric(byte)).count();
+    let blank = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\n' | b'\r');
+    let left = text[..start].iter().rev().take(super::scan::LEFT).skip_while(blank);
+    let mut left = left.copied();
+    let opens = match left.next() {
+        Some(b',' | b'[') => true,
+        Some(b':') => left.next() == Some(b'"'),
+        _ => false,
+    };
+    let right = text[end..].iter().take(64).take_while(|byte| **byte != b'\n').find(|byte| !blank(byte));
+    let closes = matches!(right, None | Some(b',' | b']' | b'}'));
+    if opens && closes {
+        (finding.start, finding.end) = (start, end);
+    }
+    opens && closes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(start: usize, end: usize, kind: Kind) -> Finding {
+        Finding { start, end, kind, rule: 0, decoded: false }
+    }
+
+    #[test]
+    fn overlapping_findings_become_their_union_under_the_stronger_label() {
+        let mut findings = vec![
+            finding(5, 9, Kind::Email),
+            finding(0, 6, Kind::Phone),
+            finding(10, 12, Kind::Ip),
+            finding(8, 9, Kind::Jwt),
+        ];
+        settle(&mut findings);
+        assert_eq!(findings, [finding(0, 9, Kind::Jwt), finding(10, 12, Kind::Ip)]);
+    }
+
+    #[test]
+    fn a_mask_keeps_the_shape_and_at_most_half() {
+        assert_eq!(mask("4111-1111-1111-1234", 4), "****-****-****-1234");
+        assert_eq!(mask("abc", 4), "**c");
+        assert_eq!(mask("al@b.io", 0), "*****.**");
+    }
+}

@@ -1,0 +1,139 @@
+//! What was found: kinds, counts, lengths, rule ids. Never the text, nor a part or plain hash of it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::policy::{Mode, Policy, Scope};
+use super::{Action, Kind};
+
+/// How often a kind was found and how long the values were in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Findings.
+    pub count: u64,
+    /// Bytes of the replaced values, in all.
+    pub bytes: u64,
+}
+
+/// What the guard did with one output. Safe to store, log and show.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Version of the policy.
+    pub policy: String,
+    /// Fingerprint of the policy.
+    pub policy_fingerprint: String,
+    /// The mode that counted.
+    pub mode: Mode,
+    /// The mode that was wished for.
+    pub requested: Mode,
+    /// The level that decided about the mode.
+    pub decided_by: Scope,
+    /// What was replaced, by kind.
+    pub findings: BTreeMap<Kind, Tally>,
+    /// What would have been replaced in `report_only`.
+    pub would_redact: BTreeMap<Kind, Tally>,
+    /// What allow-lists let through.
+    pub allowed: BTreeMap<Kind, u64>,
+    /// How often each rule fired.
+    pub rules: BTreeMap<String, u64>,
+    /// How often each action was taken.
+    pub actions: BTreeMap<String, u64>,
+    /// Findings that were visible only after decoding (base64, hex, percent, escapes, invisible characters).
+    pub decoded: u64,
+    /// Placeholders that the output tried to forge.
+    pub forged: u64,
+    /// JSON numbers that became text.
+    pub type_changed: u64,
+    /// Parts that were dropped because they could not be looked at: deep nesting, unknown binary.
+    pub withheld: u64,
+    /// Faults of the guard itself; the segment was withheld.
+    pub errors: u64,
+    /// Whether a finding's action withholds the whole result.
+    pub blocked: bool,
+    /// Bytes looked at.
+    pub bytes_in: u64,
+    /// Bytes let out.
+    pub bytes_out: u64,
+}
+
+impl Report {
+    /// An empty report under a policy.
+    pub(super) fn new(policy: &Policy, fingerprint: &str) -> Self {
+        Self {
+            policy: policy.version.clone(),
+            policy_fingerprint: fingerprint.to_owned(),
+            mode: policy.mode,
+            requested: policy.requested,
+            decided_by: policy.decided_by,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn found(&mut self, kind: Kind, action: Action, rule: &str, bytes: usize, decoded: bool) {
+        let tallies = if self.mode == Mode::Enforce { &mut self.findings } else { &mut self.would_redact };
+        let tally = tallies.entry(kind).or_default();
+        tally.count += 1;
+        tally.bytes += bytes as u64;
+        self.decoded += u64::from(decoded);
+        *self.rules.entry(rule.to_owned()).or_default() += 1;
+        if self.mode == Mode::Enforce {
+            *self.actions.entry(action_name(action).to_owned()).or_default() += 1;
+            self.blocked |= action == Action::Block;
+        }
+    }
+
+    /// Adds what another report of the same policy counted.
+    pub fn absorb(&mut self, other: &Self) {
+        for (mine, theirs) in
+            [(&mut self.findings, &other.findings), (&mut self.would_redact, &other.would_redact)]
+        {
+            for (kind, tally) in theirs {
+                let sum = mine.entry(*kind).or_default();
+                sum.count += tally.count;
+                sum.bytes += tally.bytes;
+            }
+        }
+        for (kind, count) in &other.allowed {
+            *self.allowed.entry(*kind).or_default() += count;
+        }
+        for (mine, theirs) in [(&mut self.rules, &other.rules), (&mut self.actions, &other.actions)] {
+            for (name, count) in theirs {
+                *mine.entry(name.clone()).or_default() += count;
+            }
+        }
+        self.decoded += other.decoded;
+        self.forged += other.forged;
+        self.type_changed += other.type_changed;
+        self.withheld += other.withheld;
+        self.errors += other.errors;
+        self.blocked |= other.blocked;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+    }
+
+    /// Findings of all kinds, replaced or only counted.
+    pub fn total(&self) -> u64 {
+        self.findings.values().chain(self.would_redact.values()).map(|tally| tally.count).sum()
+    }
+
+    /// Findings by kind, replaced or only counted: what results and the store keep.
+    pub fn by_kind(&self) -> BTreeMap<Kind, u64> {
+        let mut counts = BTreeMap::new();
+        for (kind, tally) in self.findings.iter().chain(&self.would_redact) {
+            *counts.entry(*kind).or_default() += tally.count;
+        }
+        counts
+    }
+}
+
+pub(super) fn action_name(action: Action) -> &'static str {
+    match action {
+        Action::Allow => "allow",
+        Action::Mask => "mask",
+        Action::Hash => "hash",
+        Action::Tokenize => "tokenize",
+        Action::Redact => "redact",
+        Action::Block => "block",
+    }
+}

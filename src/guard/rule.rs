@@ -1,0 +1,283 @@
+//! The rules, as data. Each has examples that it must find and counter-examples that it must not; tests read them.
+//!
+//! Two sorts share one form. A *token rule* has patterns and needs no code: most providers' keys are such. A
+//! *detector* is code in [`super::scan`] that a rule describes: its kind, context words and examples.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+use serde::{Deserialize, Serialize};
+
+use super::Kind;
+
+const FILES: &[&str] = &[
+    include_str!("rules/personal.toml"),
+    include_str!("rules/network.toml"),
+    include_str!("rules/credentials.toml"),
+    include_str!("rules/providers.toml"),
+];
+
+/// A rule as it stands in its file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Stable name, as reports show it.
+    pub id: String,
+    /// What it finds.
+    pub kind: Kind,
+    /// One line for people: what it is and how it is made sure.
+    pub what: String,
+    /// Token patterns (a small part of regular expressions, see [`Pattern`]); empty for a detector.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub patterns: Vec<String>,
+    /// A further condition on a token.
+    #[serde(default)]
+    pub check: Check,
+    /// Words that must or may stand before the value; the detector says which.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub context: Vec<String>,
+    /// Texts in which it must find something. A `·` is taken out first: it keeps other scanners quiet about this
+    /// repository.
+    pub examples: Vec<String>,
+    /// Texts in which it must find nothing.
+    #[serde(default)]
+    pub counter_examples: Vec<String>,
+}
+
+/// A further condition on a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Check {
+    /// None: the prefix is telling enough.
+    #[default]
+    None,
+    /// A letter and a digit, and not a word with dashes: the prefix is short.
+    Random,
+    /// One of the rule's context words stands within the 64 characters before.
+    Context,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleFile {
+    rule: Vec<Rule>,
+}
+
+/// Number of a rule in [`Rules::list`].
+pub(super) type RuleId = u16;
+
+/// All rules, ready to use.
+pub(super) struct Rules {
+    pub(super) list: Vec<Rule>,
+    by_id: HashMap<String, RuleId>,
+    tokens: Vec<(RuleId, Pattern)>,
+    /// By the first two bytes of a token: range of `tokens`.
+    by_start: Vec<(u16, u16)>,
+    words: AhoCorasick,
+    /// For each context word, the rules that it speaks for.
+    word_rules: Vec<Vec<RuleId>>,
+}
+
+/// The built-in rules; parsed once.
+pub(super) static RULES: LazyLock<Rules> = LazyLock::new(Rules::load);
+
+impl Rules {
+    #[expect(clippy::expect_used, reason = "the files are part of the program; a test loads them")]
+    fn load() -> Self {
+        let mut list = Vec::new();
+        for file in FILES {
+            list.extend(toml::from_str::<RuleFile>(file).expect("a built-in rule file parses").rule);
+        }
+        let mut tokens = Vec::new();
+        let mut by_id = HashMap::new();
+        let mut words: Vec<(String, Vec<RuleId>)> = Vec::new();
+        for (at, rule) in list.iter().enumerate() {
+            let id = at as RuleId;
+            by_id.insert(rule.id.clone(), id);
+            for pattern in &rule.patterns {
+                tokens.push((id, Pattern::parse(pattern).expect("a built-in pattern parses")));
+            }
+            for word in &rule.context {
+                match words.iter_mut().find(|(known, _)| known == word) {
+                    Some((_, rules)) => rules.push(id),
+                    None => words.push((word.clone(), vec![id])),
+                }
+            }
+        }
+        tokens.sort_by_key(|(_, pattern)| pattern.start());
+        let mut by_start = vec![(0, 0); 1 << 14];
+        for (at, (_, pattern)) in tokens.iter().enumerate() {
+            let range: &mut (u16, u16) = &mut by_start[pattern.start()];
+            if range.1 == 0 {
+                range.0 = at as u16;
+            }
+            range.1 = at as u16 + 1;
+        }
+        let automaton = AhoCorasick::builder()
+            .ascii_case_insensitive(true)
+            .build(words.iter().map(|(word, _)| word))
+            .expect("a few hundred short words");
+        let word_rules = words.into_iter().map(|(_, rules)| rules).collect();
+        Self { list, by_id, tokens, by_start, words: automaton, word_rules }
+    }
+
+    /// The number of a rule that the code names.
+    pub(super) fn id(&self, name: &str) -> RuleId {
+        debug_assert!(self.by_id.contains_key(name), "no rule `{name}`");
+        self.by_id.get(name).copied().unwrap_or_default()
+    }
+
+    /// The token rules whose pattern can begin with these two bytes.
+    pub(super) fn tokens(&self, first: u8, second: u8) -> &[(RuleId, Pattern)] {
+        if first >= 0x80 || second >= 0x80 {
+            return &[];
+        }
+        let (from, to) = self.by_start[usize::from(first) << 7 | usize::from(second)];
+        &self.tokens[usize::from(from)..usize::from(to)]
+    }
+
+    /// Whether a context word of `rule` stands in `before`, not glued to a longer word on its left.
+    pub(super) fn has_context(&self, rule: RuleId, before: &[u8]) -> bool {
+        self.words.find_overlapping_iter(before).any(|found| {
+            let glued = found.start() > 0 && {
+                let (left, first) = (before[found.start() - 1], before[found.start()]);
+                left.is_ascii_alphabetic() && !(left.is_ascii_lowercase() && first.is_ascii_uppercase())
+            };
+            !glued && self.word_rules[found.pattern().as_usize()].contains(&rule)
+        })
+    }
+}
+
+/// A token pattern: a small part of regular expressions that is matched in one pass without going back.
+///
+/// Literals, `\.` and the like, sets `[A-Za-z0-9_-]`, and `{n}`, `{n,m}`, `{n,}`, `?` behind either. A repeat takes
+/// as much as it can. It begins with two literal characters, at a place where a word begins, and must end where one
+/// ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pattern {
+    atoms: Vec<Atom>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Atom {
+    /// Bit `n` for ASCII character `n`.
+    set: u128,
+    min: u16,
+    max: u16,
+}
+
+/// No token is longer: what is, is cut there and the rest is taken with it.
+const MAX_REPEAT: u16 = 2048;
+
+impl Pattern {
+    fn parse(text: &str) -> Option<Self> {
+        let mut atoms: Vec<Atom> = Vec::new();
+        let mut chars = text.chars().peekable();
+        while let Some(c) = chars.next() {
+            let set = match c {
+                '[' => {
+                    let mut set = 0u128;
+                    loop {
+                        let low = match chars.next()? {
+                            ']' => break,
+                            '\\' => chars.next()?,
+                            other => other,
+                        };
+                        let mut ahead = chars.clone();
+                        let high = match (ahead.next(), ahead.next()) {
+                            (Some('-'), Some(high)) if high != ']' => {
+                                chars = ahead;
+                                high
+                            }
+                            _ => low,
+                        };
+                        for code in low..=high {
+                            set |= bit(code)?;
+                        }
+                    }
+                    set
+                }
+                '\\' => bit(chars.next()?)?,
+                '?' => {
+                    atoms.last_mut()?.min = 0;
+                    continue;
+                }
+                '{' => {
+                    let body: String = chars.by_ref().take_while(|c| *c != '}').collect();
+                    let (min, max) = match body.split_once(',') {
+                        None => (body.parse().ok()?, body.parse().ok()?),
+                        Some((min, "")) => (min.parse().ok()?, MAX_REPEAT),
+                        Some((min, max)) => (min.parse().ok()?, max.parse().ok()?),
+                    };
+                    let last = atoms.last_mut()?;
+                    (last.min, last.max) = (min, max);
+                    continue;
+                }
+                other => bit(other)?,
+            };
+            atoms.push(Atom { set, min: 1, max: 1 });
+        }
+        let literal = |atom: &Atom| atom.set.count_ones() == 1 && atom.min == 1 && atom.max == 1;
+        (atoms.len() > 2 && atoms[..2].iter().all(literal)).then_some(Self { atoms })
+    }
+
+    fn start(&self) -> usize {
+        let code = |atom: &Atom| atom.set.trailing_zeros() as usize;
+        code(&self.atoms[0]) << 7 | code(&self.atoms[1])
+    }
+
+    /// The end of the match that begins at `from`.
+    pub(super) fn find(&self, text: &[u8], from: usize) -> Option<usize> {
+        let mut at = from;
+        for atom in &self.atoms {
+            let limit = text.len().min(at + usize::from(atom.max));
+            let start = at;
+            while at < limit && text[at] < 0x80 && atom.set >> text[at] & 1 == 1 {
+                at += 1;
+            }
+            if at - start < usize::from(atom.min) {
+                return None;
+            }
+        }
+        let ends = text.get(at).is_none_or(|next| !next.is_ascii_alphanumeric() && *next != b'_');
+        ends.then_some(at)
+    }
+}
+
+fn bit(c: char) -> Option<u128> {
+    c.is_ascii().then(|| 1u128 << (c as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(pattern: &str, text: &str) -> Option<usize> {
+        Pattern::parse(pattern).unwrap().find(text.as_bytes(), 0)
+    }
+
+    #[test]
+    fn a_pattern_is_sets_and_counts() {
+        assert_eq!(find("ghp_[A-Za-z0-9]{4}", "ghp_aZ09"), Some(8));
+        assert_eq!(find("ghp_[A-Za-z0-9]{4}", "ghp_aZ09x"), None);
+        assert_eq!(find("ghp_[A-Za-z0-9]{4}", "ghp_aZ0"), None);
+        assert_eq!(find(r"SG\.[\w-]{2,}", "SG.w-"), Some(5));
+        assert_eq!(find("ab-?[0-9]{1,3}", "ab12"), Some(4));
+        assert_eq!(find("ab-?[0-9]{1,3}", "ab-123 "), Some(6));
+        assert_eq!(find("ab[0-9]{2}", "ab12é"), Some(4));
+        for bad in ["a", "[ab]c[0-9]{3}", "ab{", "ab[0-"] {
+            assert!(Pattern::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ids_are_unique_and_short() {
+        let mut ids: Vec<&str> = RULES.list.iter().map(|rule| rule.id.as_str()).collect();
+        ids.sort_unstable();
+        assert!(ids.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(
+            ids.iter().all(|id| id.len() <= 40 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
+        );
+    }
+}

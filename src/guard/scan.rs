@@ -1,0 +1,218 @@
+//! One pass over a piece of text: bit masks, then candidates, then confirmation.
+//!
+//! [`classify`] says of each byte what it is. Bit arithmetic finds the places where something can begin: seven digits
+//! in a row, three groups of digits, sixteen word characters, an `@`, a `:`. Only those wake code that looks at
+//! bytes, and each such look is bounded by a constant or by how far it moves on. So time is linear in the text,
+//! whatever the text is.
+//!
+//! No look goes over a line feed to the right, and none goes further than [`LEFT`] to the left. That is why text may
+//! be guarded line by line with the same result as all at once.
+
+mod mail;
+mod number;
+mod token;
+
+use super::Kind;
+use super::classes::{Block, classify};
+use super::rule::{RULES, RuleId, Rules};
+
+/// How many bytes to the left of a position may have a say about it.
+pub(super) const LEFT: usize = 160;
+
+/// A place in the text that should not be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) kind: Kind,
+    pub(super) rule: RuleId,
+    /// Seen only after decoding.
+    pub(super) decoded: bool,
+}
+
+/// Memory that is used again from piece to piece.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    blocks: Vec<Block>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Looks at `text[from..to]` and leaves what it finds in `scratch.findings`, in no order and perhaps overlapping.
+///
+/// `text[..from]` is context that has been looked at before: nothing is found there.
+pub(super) fn scan(text: &[u8], from: usize, to: usize, scratch: &mut Scratch) {
+    scratch.findings.clear();
+    classify(&text[from..to], &mut scratch.blocks);
+    let mut scanner = Scanner {
+        text: &text[..to],
+        from,
+        to,
+        blocks: &scratch.blocks,
+        rules: &RULES,
+        out: &mut scratch.findings,
+        numbers_done: from,
+    };
+    scanner.run();
+}
+
+struct Scanner<'a> {
+    /// Ends at `to`.
+    text: &'a [u8],
+    from: usize,
+    to: usize,
+    blocks: &'a [Block],
+    rules: &'static Rules,
+    out: &'a mut Vec<Finding>,
+    /// Numbers before this place have been looked at.
+    numbers_done: usize,
+}
+
+/// The lowest set bit's number, taken out of the mask.
+fn next_bit(mask: &mut u64) -> Option<usize> {
+    if *mask == 0 {
+        return None;
+    }
+    let at = mask.trailing_zeros() as usize;
+    *mask &= *mask - 1;
+    Some(at)
+}
+
+impl Scanner<'_> {
+    fn run(&mut self) {
+        let before = |mask: fn(u8) -> bool| self.from > 0 && mask(self.text[self.from - 1]);
+        // The last byte before a block, as bits: whether it is a word character, an alphanumeric, a digit.
+        let mut word_carry = u64::from(before(is_word));
+        let mut alnum_carry = u64::from(before(|b| b.is_ascii_alphanumeric()));
+        let mut digit_carry = u64::from(before(|b| b.is_ascii_digit()));
+        for at in 0..self.blocks.len() - 1 {
+            let (here, next) = (self.blocks[at], self.blocks[at + 1]);
+            let base = self.from + at * 64;
+
+            let alnum = here.alpha | here.digit;
+            let word_starts = here.word & !(here.word << 1 | word_carry);
+            let alnum_starts = alnum & !(alnum << 1 | alnum_carry);
+            let digits = wide(here.digit, next.digit);
+            let before_digit = (digits << 1) | u128::from(digit_carry);
+            (word_carry, alnum_carry, digit_carry) = (here.word >> 63, alnum >> 63, here.digit >> 63);
+
+            if here.digit != 0 || here.plus != 0 {
+                let seven = runs(digits, 7) as u64 & !(before_digit as u64);
+                let joins = before_digit & (digits >> 1);
+                let chains = chained(joins & wide(here.sep, next.sep), digits)
+                    | chained(joins & wide(here.dot, next.dot), digits);
+                let leads = here.plus & (digits >> 1) as u64;
+                let mut numbers = seven | chains as u64 | leads;
+                while let Some(bit) = next_bit(&mut numbers) {
+                    if base + bit >= self.numbers_done {
+                        self.number(base + bit);
+                    }
+                }
+                // Two letters and two digits at the start of a word: IBAN, UK NINO.
+                let alphas = wide(here.alpha, next.alpha);
+                let pairs = alphas & (alphas >> 1) & (digits >> 2) & (digits >> 3);
+                let mut pairs = pairs as u64 & alnum_starts;
+                while let Some(bit) = next_bit(&mut pairs) {
+                    self.letter_pair(base + bit);
+                }
+            }
+            let mut long = runs(wide(here.word, next.word), 16) as u64 & word_starts;
+            while let Some(bit) = next_bit(&mut long) {
+                self.long_word(base + bit);
+            }
+            let mut ats = here.at;
+            while let Some(bit) = next_bit(&mut ats) {
+                self.mail(base + bit);
+            }
+        }
+    }
+
+    fn hit(&mut self, rule: RuleId, start: usize, end: usize) {
+        debug_assert!(start < end && end <= self.to);
+        let start = start.max(self.from);
+        if start < end {
+            let kind = self.rules.list[usize::from(rule)].kind;
+            self.out.push(Finding { start, end, kind, rule, decoded: false });
+        }
+    }
+
+    /// The byte at a place, 0 outside the text.
+    fn byte(&self, at: usize) -> u8 {
+        self.text.get(at).copied().unwrap_or(0)
+    }
+
+    /// The byte before a place, 0 where there is none.
+    fn byte_before(&self, at: usize) -> u8 {
+        at.checked_sub(1).map_or(0, |at| self.byte(at))
+    }
+
+    /// Up to `len` bytes before a place.
+    fn before(&self, at: usize, len: usize) -> &[u8] {
+        &self.text[at.saturating_sub(len)..at]
+    }
+
+    /// The end of the run of word characters that begins at `at`, by the masks.
+    fn word_end(&self, at: usize) -> usize {
+        let offset = at - self.from;
+        let (mut index, shift) = (offset / 64, offset % 64);
+        let ones = (!(self.blocks[index].word >> shift)).trailing_zeros() as usize;
+        if ones < 64 - shift {
+            return at + ones;
+        }
+        // The last block is empty, so this ends.
+        loop {
+            index += 1;
+            let ones = (!self.blocks[index].word).trailing_zeros() as usize;
+            if ones < 64 {
+                return (self.from + index * 64 + ones).min(self.to);
+            }
+        }
+    }
+}
+
+/// Two blocks' masks as one.
+fn wide(here: u64, next: u64) -> u128 {
+    u128::from(here) | u128::from(next) << 64
+}
+
+/// The places where at least `len` set bits begin. `len` is at most 64.
+fn runs(mask: u128, len: u32) -> u128 {
+    let (mut mask, mut have) = (mask, 1);
+    while have < len {
+        let step = have.min(len - have);
+        mask &= mask >> step;
+        have += step;
+    }
+    mask
+}
+
+/// The joins (one separator between two digits) after which the next join comes with only digits between: three
+/// groups of digits, the middle one of one to six.
+fn chained(joins: u128, digits: u128) -> u128 {
+    if joins == 0 {
+        return 0;
+    }
+    // `between` grows with the gap: digits at all places but the two that the joins themselves vouch for.
+    let (mut found, mut between) = (joins >> 2 | joins >> 3, !0);
+    for gap in 4..=7 {
+        between &= digits >> (gap - 2);
+        found |= joins >> gap & between;
+    }
+    joins & found
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_over_the_border_of_two_blocks() {
+        let mask = wide(0xff << 56, 0xff);
+        assert_eq!(runs(mask, 16), 1 << 56);
+        assert_eq!(runs(mask, 17), 0);
+        assert_eq!(runs(0b0111_1111, 7), 1);
+    }
+}

@@ -1,0 +1,60 @@
+//! E-mail addresses (RFC 5322 in the form that people use).
+
+use super::Scanner;
+
+/// The longest local part (RFC 5321 section 4.5.3.1).
+const MAX_LOCAL: usize = 64;
+const MAX_DOMAIN: usize = 253;
+
+/// What stands behind the last dot of `logo@2x.png` and `a@b.T()`, and is no top-level domain.
+const FILE_ENDINGS: &[&[u8]] = &[
+    b"png", b"jpg", b"jpeg", b"gif", b"svg", b"webp", b"css", b"js", b"ts", b"json", b"html", b"py", b"tgz",
+];
+
+impl Scanner<'_> {
+    /// Looks at the address around an `@`.
+    pub(super) fn mail(&mut self, at: usize) {
+        let Some(start) = self.local_part(at) else { return };
+        let Some(end) = self.domain(at + 1) else { return };
+        let local = &self.text[start..at];
+        // `git@host:path` is where a repository is.
+        if local == b"git" && self.byte(end) == b':' {
+            return;
+        }
+        self.hit(self.rules.id("email"), start, end);
+    }
+
+    fn local_part(&self, at: usize) -> Option<usize> {
+        let back = self.before(at, MAX_LOCAL);
+        let taken = back.iter().rev().take_while(|byte| is_local(**byte)).count();
+        let mut start = at - taken;
+        while start < at && !self.text[start].is_ascii_alphanumeric() && self.text[start] != b'_' {
+            start += 1;
+        }
+        (start < at && self.byte_before(at) != b'.').then_some(start)
+    }
+
+    /// The end of a domain of at least two labels, the last one of letters.
+    pub(super) fn domain(&self, from: usize) -> Option<usize> {
+        let limit = self.to.min(from + MAX_DOMAIN);
+        let mut end = from;
+        while end < limit && (self.text[end].is_ascii_alphanumeric() || matches!(self.text[end], b'-' | b'.'))
+        {
+            end += 1;
+        }
+        while end > from && matches!(self.text[end - 1], b'-' | b'.') {
+            end -= 1;
+        }
+        let domain = &self.text[from..end];
+        let dot = domain.iter().rposition(|byte| *byte == b'.')?;
+        let last = &domain[dot + 1..];
+        let letters = last.iter().all(u8::is_ascii_alphabetic) || last.starts_with(b"xn--");
+        let whole = dot > 0 && domain[0] != b'.' && !domain.windows(2).any(|pair| pair == b"..");
+        let code = self.byte(end) == b'(' || FILE_ENDINGS.contains(&last);
+        (letters && last.len() >= 2 && whole && !code).then_some(end)
+    }
+}
+
+fn is_local(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._%+'-".contains(&byte)
+}

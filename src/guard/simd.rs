@@ -1,0 +1,88 @@
+//! The masks of [`super::classes`] with AVX2, where the machine has it.
+//!
+//! The second of two files that may hold `unsafe` code (the other is `host/jail/sys.rs`): a call of a function that
+//! needs AVX2, behind the check that AVX2 is there, and the loads. `docs/adr/0007-guard-simd.md` has the figures.
+#![cfg(target_arch = "x86_64")]
+#![expect(unsafe_code, reason = "vector loads and the call behind feature detection have no safe form yet")]
+
+use std::arch::x86_64::{
+    __m256i, _mm256_and_si256, _mm256_andnot_si256, _mm256_cmpeq_epi8, _mm256_cmpgt_epi8, _mm256_loadu_si256,
+    _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
+};
+
+use super::classes::Block;
+
+/// Appends the masks of `whole`; `false`, and nothing done, on a machine without AVX2.
+pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut Vec<Block>) -> bool {
+    if !std::arch::is_x86_feature_detected!("avx2") {
+        return false;
+    }
+    // SAFETY: the line above makes sure that this machine has AVX2, which is all that the function asks for.
+    unsafe { classify_avx2(whole, blocks) };
+    true
+}
+
+#[target_feature(enable = "avx2")]
+fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
+    blocks.extend(whole.iter().map(|bytes| {
+        let (low, high) = (half(bytes, 0), half(bytes, 32));
+        let join = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        Block {
+            digit: join(low.digit, high.digit),
+            alpha: join(low.alpha, high.alpha),
+            word: join(low.word, high.word),
+            at: join(low.at, high.at),
+            mark: join(low.mark, high.mark),
+            sep: join(low.sep, high.sep),
+            dot: join(low.dot, high.dot),
+            plus: join(low.plus, high.plus),
+            odd: join(low.odd, high.odd),
+        }
+    }));
+}
+
+struct Half {
+    digit: u32,
+    alpha: u32,
+    word: u32,
+    at: u32,
+    mark: u32,
+    sep: u32,
+    dot: u32,
+    plus: u32,
+    odd: u32,
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn half(bytes: &[u8; 64], from: usize) -> Half {
+    debug_assert!(from <= 32);
+    // SAFETY: `bytes` has 64 bytes and `from` is 0 or 32, so 32 bytes from there are inside; the load needs no
+    // alignment.
+    let v = unsafe { _mm256_loadu_si256(bytes.as_ptr().add(from).cast::<__m256i>()) };
+    let is = |byte: u8| _mm256_cmpeq_epi8(v, _mm256_set1_epi8(byte as i8));
+    // Signed compare: bytes of 0x80 and more are negative and so below every bound.
+    let within = |v, low: u8, high: u8| {
+        _mm256_andnot_si256(
+            _mm256_cmpgt_epi8(v, _mm256_set1_epi8(high as i8)),
+            _mm256_cmpgt_epi8(v, _mm256_set1_epi8((low - 1) as i8)),
+        )
+    };
+    let or = |a, b| _mm256_or_si256(a, b);
+    let bits = |v| _mm256_movemask_epi8(v) as u32;
+    let digit = within(v, b'0', b'9');
+    let folded = _mm256_or_si256(v, _mm256_set1_epi8(0x20));
+    let alpha = _mm256_and_si256(within(folded, b'a', b'z'), _mm256_cmpgt_epi8(v, _mm256_set1_epi8(-1)));
+    let (dash, open) = (is(b'-'), is(b'('));
+    Half {
+        digit: bits(digit),
+        alpha: bits(alpha),
+        word: bits(or(or(digit, alpha), or(dash, is(b'_')))),
+        at: bits(is(b'@')),
+        mark: bits(or(is(b':'), is(b'='))),
+        sep: bits(or(or(is(b' '), dash), or(is(b'/'), or(open, is(b')'))))),
+        dot: bits(is(b'.')),
+        plus: bits(or(is(b'+'), open)),
+        odd: bits(or(or(v, or(is(0x1b), is(0))), or(is(b'%'), or(is(b'\\'), is(b'&'))))),
+    }
+}

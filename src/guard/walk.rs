@@ -1,0 +1,56 @@
+//! The guard over a JSON value: keys and values, with the key as a hint. What comes out is always JSON.
+
+use serde_json::{Map, Value};
+
+use super::{Guard, Numbering, Report};
+
+/// How deep a value may be nested.
+const MAX_DEPTH: usize = 128;
+/// What stands in place of what is nested deeper.
+const TOO_DEEP: &str = "[TOO_DEEP]";
+
+/// Guards `value` in place of `key`.
+pub(super) fn walk(guard: &Guard, value: Value, numbering: &mut Numbering, report: &mut Report) -> Value {
+    walk_at(guard, value, 0, numbering, report)
+}
+
+fn walk_at(
+    guard: &Guard,
+    value: Value,
+    depth: usize,
+    numbering: &mut Numbering,
+    report: &mut Report,
+) -> Value {
+    if depth > MAX_DEPTH {
+        report.withheld += 1;
+        return Value::String(TOO_DEEP.to_owned());
+    }
+    match value {
+        Value::Null | Value::Bool(_) => value,
+        Value::String(text) => Value::String(guard.run(&text, numbering, report)),
+        Value::Number(number) => {
+            let text = number.to_string();
+            let guarded = guard.run(&text, numbering, report);
+            if guarded == text {
+                return Value::Number(number);
+            }
+            report.type_changed += 1;
+            Value::String(guarded)
+        }
+        Value::Array(items) => Value::Array(
+            items.into_iter().map(|item| walk_at(guard, item, depth + 1, numbering, report)).collect(),
+        ),
+        Value::Object(fields) => {
+            let mut out = Map::new();
+            for (key, value) in fields {
+                let mut key = guard.run(&key, numbering, report);
+                // Two keys that became one must not swallow a value.
+                while out.contains_key(&key) {
+                    key.push('_');
+                }
+                out.insert(key, walk_at(guard, value, depth + 1, numbering, report));
+            }
+            Value::Object(out)
+        }
+    }
+}

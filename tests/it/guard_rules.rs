@@ -1,0 +1,43 @@
+//! Each rule finds its examples and leaves its counter-examples.
+
+use pathbox::guard::{Guard, Numbering, Policy, rules};
+
+fn everything() -> Guard {
+    let mut policy = Policy::default();
+    for action in policy.actions.values_mut() {
+        *action = pathbox::guard::Action::Redact;
+    }
+    Guard::new(policy).unwrap()
+}
+
+#[test]
+fn every_rule_finds_each_of_its_examples() {
+    let guard = everything();
+    let mut missed = Vec::new();
+    for rule in rules() {
+        assert!(!rule.examples.is_empty(), "{} has no example, so nothing shows that it is reached", rule.id);
+        for example in &rule.examples {
+            let text = example.replace('·', "");
+            let (_, report) = guard.text(&text, &mut Numbering::alone());
+            if !report.rules.contains_key(&rule.id) {
+                missed.push(format!("{}: {example} found {:?}", rule.id, report.rules));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn no_rule_finds_anything_in_its_counter_examples() {
+    let guard = everything();
+    let mut wrong = Vec::new();
+    for rule in rules() {
+        for text in &rule.counter_examples {
+            let (out, report) = guard.text(&text.replace('·', ""), &mut Numbering::alone());
+            if report.rules.contains_key(&rule.id) {
+                wrong.push(format!("{}: {text} became {}", rule.id, *out));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
