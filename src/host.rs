@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::{Clock, Entropy};
+use crate::wire::Secret;
 
-pub use auth::Secret;
 use registry::{Bounds, Registry};
 use sandbox::Maker;
 
@@ -129,7 +129,7 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
     }
     let listener = TcpListener::bind(addr).await.map_err(|source| HostError::Listen { addr, source })?;
     let addr = listener.local_addr().map_err(|source| HostError::Listen { addr, source })?;
-    let api_key = options.api_key.unwrap_or_else(|| Secret::api_key(&options.entropy));
+    let api_key = options.api_key.unwrap_or_else(|| auth::api_key(&options.entropy));
     let bounds = Bounds {
         max_sandboxes: options.max_sandboxes,
         max_life: options.max_life,

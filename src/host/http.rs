@@ -18,30 +18,22 @@ use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use futures::FutureExt;
-use http::{HeaderMap, HeaderName, Request, StatusCode, Uri, header};
+use http::{HeaderMap, Request, StatusCode, Uri, header};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::auth::{self, Secret};
+use super::auth;
 use super::registry::{NotServing, Registry};
 use super::sandbox::Sandbox;
-
-/// The port of a sandbox's file and process service.
-const ENVD_PORT: u16 = 49983;
-/// The port of a sandbox's code interpreter.
-const INTERPRETER_PORT: u16 = 49999;
-
-const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
-const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
-const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
-const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
+use crate::wire::error::{ApiError, ProxyError};
+use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
+use crate::wire::{ENVD_PORT, INTERPRETER_PORT, Secret};
 
 /// Connections served at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 1024;
@@ -139,7 +131,7 @@ async fn answer(doors: &Doors, request: Request<Body>) -> Response {
         Ok(response) => response,
         Err(_) => {
             tracing::error!("a request handler panicked");
-            code_and_message(StatusCode::INTERNAL_SERVER_ERROR, "the host failed; its log says more")
+            api_error(StatusCode::INTERNAL_SERVER_ERROR, "the host failed; its log says more")
         }
     }
 }
@@ -151,11 +143,11 @@ async fn dispatch(doors: &Doors, mut request: Request<Body>) -> Response {
             Some(id) => (id, ENVD_PORT),
             None => return forward(&doors.control, request).await,
         },
-        Err(bad) => return code_and_message(StatusCode::BAD_REQUEST, &bad.to_string()),
+        Err(bad) => return api_error(StatusCode::BAD_REQUEST, bad.to_string()),
     };
     let sandbox = match doors.registry.serving(&id).await {
         Ok(sandbox) => sandbox,
-        Err(NotServing) => return sandbox_not_found(&id),
+        Err(NotServing) => return proxy_error(ProxyError::sandbox_not_found(id)),
     };
     if port != ENVD_PORT
         && let Err(refusal) = check_traffic(&sandbox, request.headers())
@@ -165,7 +157,7 @@ async fn dispatch(doors: &Doors, mut request: Request<Body>) -> Response {
     let router = match port {
         ENVD_PORT => &doors.envd,
         INTERPRETER_PORT => &doors.interpreter,
-        _ => return port_not_open(&id, port),
+        _ => return proxy_error(ProxyError::port_not_open(id, port)),
     };
     request.extensions_mut().insert(sandbox);
     forward(router, request).await
@@ -198,13 +190,13 @@ enum BadTarget {
 
 impl Target {
     fn of(headers: &HeaderMap, uri: &Uri) -> Result<Self, BadTarget> {
-        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or(""));
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or(""));
         match (text(SANDBOX_ID), text(SANDBOX_PORT)) {
             (Some(id), Some(port)) => Self::sandbox(id, port),
             (Some(_), None) => Err(BadTarget::MissingHeader("E2b-Sandbox-Port")),
             (None, Some(_)) => Err(BadTarget::MissingHeader("E2b-Sandbox-Id")),
             (None, None) => {
-                let host = uri.host().or_else(|| text(header::HOST)).unwrap_or("");
+                let host = uri.host().or_else(|| text(header::HOST.as_str())).unwrap_or("");
                 let label = host.split_once('.').map_or("", |(label, _)| label);
                 match label.split_once('-') {
                     // Only a label that starts with a number is meant as `<port>-<id>`.
@@ -231,32 +223,26 @@ impl Target {
 fn check_traffic(sandbox: &Sandbox, headers: &HeaderMap) -> Result<(), Response> {
     let Some(token) = &sandbox.traffic_token else { return Ok(()) };
     let problem = match headers.get(TRAFFIC_TOKEN) {
-        Some(sent) if token.matches(sent.as_bytes()) => return Ok(()),
+        Some(sent) if auth::opens(token, sent) => return Ok(()),
         Some(_) => "is invalid",
         None => "is missing",
     };
     let message = format!(
         "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' {problem}"
     );
-    let body = json!({ "sandboxId": sandbox.id, "message": message, "code": 403 });
-    Err((StatusCode::FORBIDDEN, Json(body)).into_response())
+    let sandbox_id = sandbox.id.clone();
+    Err(proxy_error(ProxyError { sandbox_id, message, port: None, code: 403 }))
 }
 
-/// Both official clients look for these very words.
-fn sandbox_not_found(id: &str) -> Response {
-    let body = json!({ "sandboxId": id, "message": "The sandbox was not found", "code": 502 });
-    (StatusCode::BAD_GATEWAY, Json(body)).into_response()
-}
-
-fn port_not_open(id: &str, port: u16) -> Response {
-    let message = "The sandbox is running but port is not open";
-    let body = json!({ "sandboxId": id, "message": message, "port": port, "code": 502 });
-    (StatusCode::BAD_GATEWAY, Json(body)).into_response()
+/// An answer of the proxy that stands before the sandboxes, as JSON whatever the client accepts.
+fn proxy_error(error: ProxyError) -> Response {
+    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::BAD_GATEWAY);
+    (status, Json(error)).into_response()
 }
 
 /// The error body of control plane and envd: an integer `code` equal to the status, and a `message`.
-fn code_and_message(status: StatusCode, message: &str) -> Response {
-    (status, Json(json!({ "code": status.as_u16(), "message": message }))).into_response()
+fn api_error(status: StatusCode, message: impl Into<String>) -> Response {
+    (status, Json(ApiError::new(status.as_u16(), message))).into_response()
 }
 
 /// A body that could not be read into memory.
@@ -281,10 +267,10 @@ async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
 mod tests {
     use super::*;
 
-    fn target(headers: &[(HeaderName, &str)], uri: &str) -> Result<Target, BadTarget> {
+    fn target(headers: &[(&'static str, &str)], uri: &str) -> Result<Target, BadTarget> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.insert(name, value.parse().unwrap());
+            map.insert(*name, value.parse().unwrap());
         }
         Target::of(&map, &uri.parse().unwrap())
     }
@@ -297,8 +283,8 @@ mod tests {
     fn headers_name_a_sandbox_and_so_does_the_first_label_of_the_host() {
         let both = [(SANDBOX_ID, "iabc1"), (SANDBOX_PORT, "49983")];
         assert_eq!(target(&both, "/health"), sandbox("iabc1", 49983));
-        assert_eq!(target(&[(header::HOST, "49999-iabc1.e2b.app")], "/execute"), sandbox("iabc1", 49999));
-        assert_eq!(target(&[(header::HOST, "49999-iabc1.localhost:3900")], "/"), sandbox("iabc1", 49999));
+        assert_eq!(target(&[("host", "49999-iabc1.e2b.app")], "/execute"), sandbox("iabc1", 49999));
+        assert_eq!(target(&[("host", "49999-iabc1.localhost:3900")], "/"), sandbox("iabc1", 49999));
         assert_eq!(target(&[], "http://8000-iabc1.test/x"), sandbox("iabc1", 8000));
         let old = [(SANDBOX_ID, "iabc1-6532622b"), (SANDBOX_PORT, "1")];
         assert_eq!(target(&old, "/"), sandbox("iabc1", 1));
@@ -307,7 +293,7 @@ mod tests {
     #[test]
     fn a_request_that_names_no_sandbox_is_for_the_control_plane() {
         for host in ["127.0.0.1:3900", "localhost", "api.e2b.app", "my-host.test", "[::1]:80", ""] {
-            assert_eq!(target(&[(header::HOST, host)], "/sandboxes"), Ok(Target::Control), "{host}");
+            assert_eq!(target(&[("host", host)], "/sandboxes"), Ok(Target::Control), "{host}");
         }
         assert_eq!(target(&[], "/sandboxes"), Ok(Target::Control));
     }
@@ -326,7 +312,7 @@ mod tests {
         ] {
             assert_eq!(target(&[(SANDBOX_ID, id), (SANDBOX_PORT, port)], "/"), Err(problem), "{id} {port}");
         }
-        assert_eq!(target(&[(header::HOST, "99999-iabc.test")], "/"), Err(BadTarget::Port));
-        assert_eq!(target(&[(header::HOST, "80-.test")], "/"), Err(BadTarget::Id));
+        assert_eq!(target(&[("host", "99999-iabc.test")], "/"), Err(BadTarget::Port));
+        assert_eq!(target(&[("host", "80-.test")], "/"), Err(BadTarget::Id));
     }
 }

@@ -18,10 +18,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::domain::{Clock, Entropy};
 
-use super::auth::{self, Secret};
+use super::auth;
 use super::sandbox::{Identity, Machine, MachineError, Maker, Sandbox};
+use crate::wire::control::State;
 use ledger::Ledger;
-pub(crate) use ledger::{Bounds, Cursor, Full, Label, Move, Query, State};
+pub(crate) use ledger::{Bounds, Cursor, Full, Label, Move, Query};
 
 /// How long a burst of creates is waited out before the pool is refilled.
 const QUIET: Duration = Duration::from_millis(100);
@@ -133,8 +134,8 @@ impl Registry {
         let id = auth::sandbox_id(entropy);
         let identity = Identity {
             id: id.clone(),
-            access_token: new.secure.then(|| Secret::token(entropy)),
-            traffic_token: (!new.public).then(|| Secret::token(entropy)),
+            access_token: new.secure.then(|| auth::token(entropy)),
+            traffic_token: (!new.public).then(|| auth::token(entropy)),
             env: new.env,
         };
         let (registry, dead) = (Arc::downgrade(&self.0), id.clone());

@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::agent::{AgentHandle, ProcessEvent, ProcessSpec};
-use super::auth::Secret;
 use super::jail::{self, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
+use crate::wire::Secret;
 
 /// What makes machines.
 #[derive(Debug)]

@@ -4,7 +4,6 @@
 //! an open network) is refused in words rather than ignored, unless ignoring it is the safer reading: asking for
 //! the internet is common in older clients' defaults and simply does not open it.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -15,31 +14,30 @@ use axum::routing::{any, delete, get, post};
 use axum::{Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat};
 use http::{HeaderName, StatusCode, header};
-use percent_encoding::percent_decode_str;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{BodyError, code_and_message, read_body};
-use crate::host::auth::Secret;
-use crate::host::registry::{
-    CreateError, Cursor, Entry, Full, Label, Move, New, Paused, Query, Registry, State as Life,
+use super::{BodyError, api_error, read_body};
+use crate::host::auth;
+use crate::host::registry::{CreateError, Cursor, Entry, Full, Label, Move, New, Paused, Query, Registry};
+use crate::wire::control::{
+    ConnectSandbox, CreateSandbox, DEFAULT_TIMEOUT_V1_S, DEFAULT_TIMEOUT_V2_S, Lifecycle, ListedSandbox,
+    Metric, Network, Pause, Refresh, Sandbox, SandboxDetail, SetTimeout, State as Life, decode_metadata,
 };
+use crate::wire::error::{ApiError, error_code};
+use crate::wire::header::{API_KEY, NEXT_TOKEN};
+use crate::wire::{ENVD_VERSION, Secret};
 
 /// The largest accepted body. Create carries environment variables and metadata; nothing here is big.
 const BODY_LIMIT: usize = 1024 * 1024;
-/// What envd of this host can do, said in E2B's version numbers; clients switch features by it.
-const ENVD_VERSION: &str = "0.6.13";
 /// Deprecated by E2B and still required by its clients.
 const CLIENT_ID: &str = "pathbox";
 /// Templates that this host's one kind of sandbox stands in for.
 const TEMPLATES: [&str; 3] = ["code-interpreter-v1", "code-interpreter", "base"];
 
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
-const TOTAL_RUNNING: HeaderName = HeaderName::from_static("x-total-running");
+const TOTAL_RUNNING: &str = "x-total-running";
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
 pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
@@ -58,9 +56,9 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
         .route("/sandboxes/{id}/snapshots", any(not_here))
         .route("/sandboxes/{id}/fork", any(not_here))
         .route("/sandboxes/{id}/network", any(not_here))
-        .fallback(async || code_and_message(StatusCode::NOT_FOUND, "there is no such route"))
+        .fallback(async || api_error(StatusCode::NOT_FOUND, "there is no such route"))
         .method_not_allowed_fallback(async || {
-            code_and_message(StatusCode::METHOD_NOT_ALLOWED, "this route does not take this method")
+            api_error(StatusCode::METHOD_NOT_ALLOWED, "this route does not take this method")
         })
         .layer(middleware::from_fn_with_state(api_key, check_key))
         .with_state(registry);
@@ -69,7 +67,7 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
 
 async fn check_key(State(api_key): State<Secret>, request: Request, next: Next) -> Response {
     match request.headers().get(API_KEY) {
-        Some(sent) if api_key.matches(sent.as_bytes()) => next.run(request).await,
+        Some(sent) if auth::opens(&api_key, sent) => next.run(request).await,
         Some(_) => {
             Refusal::Unauthorized("the X-API-Key header does not hold this host's key").into_response()
         }
@@ -103,13 +101,14 @@ impl IntoResponse for Refusal {
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, None),
             Self::NoSandbox(_) | Self::NoTemplate(_) => (StatusCode::NOT_FOUND, None),
             Self::Conflict(_) => (StatusCode::CONFLICT, None),
-            Self::Full(_) => (StatusCode::TOO_MANY_REQUESTS, Some("sandbox_capacity_unavailable")),
+            Self::Full(_) => (StatusCode::TOO_MANY_REQUESTS, Some(error_code::CAPACITY_UNAVAILABLE)),
             Self::NotStarted => (StatusCode::INTERNAL_SERVER_ERROR, Some("sandbox_create_failed")),
         };
-        let mut body = json!({ "code": status.as_u16(), "message": self.to_string() });
-        if let Some(code) = error_code {
-            body["error_code"] = code.into();
-        }
+        let body = ApiError {
+            code: status.as_u16(),
+            message: self.to_string(),
+            error_code: error_code.map(str::to_owned),
+        };
         let mut response = (status, Json(body)).into_response();
         // A client that may wait for a place does; one that would wait for minutes is told not to try.
         if let Self::Full(full) = self {
@@ -139,59 +138,25 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
         .map_err(|error| Refusal::Invalid(format!("the body does not parse: {error}")))
 }
 
-/// The parts of a create that mean something here; the rest is ignored.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Create {
-    #[serde(rename = "templateID")]
-    template_id: String,
-    timeout: Option<i64>,
-    #[serde(default)]
-    auto_pause: Option<bool>,
-    auto_pause_memory: Option<bool>,
-    auto_resume: Option<AutoResume>,
-    secure: Option<bool>,
-    network: Option<Network>,
-    metadata: Option<BTreeMap<String, String>>,
-    env_vars: Option<BTreeMap<String, String>>,
-    mcp: Option<Value>,
-    iam: Option<Value>,
-    volume_mounts: Option<Vec<Value>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct AutoResume {
-    enabled: bool,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Network {
-    allow_public_traffic: Option<bool>,
-    allow_out: Option<Vec<String>>,
-    rules: Option<BTreeMap<String, Value>>,
-    egress_proxy: Option<Value>,
-}
-
 async fn create_v2(State(registry): State<Registry>, body: Body) -> Result<Response, Refusal> {
-    let asked: Create = read(body).await?;
-    create(registry, asked, 300, true).await
+    let asked: CreateSandbox = read(body).await?;
+    create(registry, asked, DEFAULT_TIMEOUT_V2_S, true).await
 }
 
 async fn create_v1(State(registry): State<Registry>, body: Body) -> Result<Response, Refusal> {
-    let asked: Create = read(body).await?;
+    let asked: CreateSandbox = read(body).await?;
     let secure = asked.secure.unwrap_or(false);
-    create(registry, asked, 15, secure).await
+    create(registry, asked, DEFAULT_TIMEOUT_V1_S, secure).await
 }
 
 async fn create(
     registry: Registry,
-    asked: Create,
-    default_secs: i64,
+    asked: CreateSandbox,
+    default_secs: u64,
     secure: bool,
 ) -> Result<Response, Refusal> {
-    let life = registry_life(&registry, asked.timeout.unwrap_or(default_secs))?;
-    let new = asked.into_new(life, secure)?;
+    let life = registry_life(&registry, asked.timeout.unwrap_or(default_secs.cast_signed()))?;
+    let new = new_sandbox(asked, life, secure)?;
     match registry.create(new).await {
         Ok(entry) => Ok((StatusCode::CREATED, Json(sandbox(&entry))).into_response()),
         Err(CreateError::Full(full)) => Err(Refusal::Full(full)),
@@ -202,46 +167,50 @@ async fn create(
     }
 }
 
-impl Create {
-    fn into_new(self, life: Duration, secure: bool) -> Result<New, Refusal> {
-        let template = self.template_id.split(':').next().unwrap_or("").to_owned();
-        if !TEMPLATES.contains(&template.as_str()) {
-            return Err(Refusal::NoTemplate(template));
-        }
-        let network = self.network.unwrap_or_default();
-        let unsupported = [
-            (self.mcp.is_some(), "mcp: there is no MCP gateway in its sandboxes"),
-            (self.iam.is_some(), "iam: it issues no workload tokens"),
-            (self.volume_mounts.is_some_and(|list| !list.is_empty()), "volumeMounts: it has no volumes"),
-            (self.auto_pause_memory == Some(false), "autoPauseMemory false: a pause here keeps everything"),
-            (network.allow_out.is_some_and(|list| !list.is_empty()), "network.allowOut: it opens no network"),
-            (network.rules.is_some_and(|rules| !rules.is_empty()), "network.rules: it opens no network"),
-            (network.egress_proxy.is_some(), "network.egressProxy: it opens no network"),
-        ];
-        if let Some((_, what)) = unsupported.into_iter().find(|(asked, _)| *asked) {
-            return Err(Refusal::Invalid(format!("this host cannot do {what}")));
-        }
-        let public = network.allow_public_traffic.unwrap_or(true);
-        if !public && !secure {
-            return Err(Refusal::Invalid("network.allowPublicTraffic false needs secure true".into()));
-        }
-        let env = self.env_vars.unwrap_or_default();
-        if let Some(name) = env.iter().find(|(name, value)| !is_env(name, value)).map(|(name, _)| name) {
-            return Err(Refusal::Invalid(format!("envVars: {name:?} is no environment variable")));
-        }
-        Ok(New {
-            label: Label {
-                template,
-                metadata: self.metadata.unwrap_or_default(),
-                auto_pause: self.auto_pause.unwrap_or(false),
-                auto_resume: self.auto_resume.unwrap_or_default().enabled,
-            },
-            env,
-            life,
-            secure,
-            public,
-        })
+/// What is asked of this host, or which part of it cannot be had here. Members of no effect are ignored.
+fn new_sandbox(asked: CreateSandbox, life: Duration, secure: bool) -> Result<New, Refusal> {
+    let template = asked.template_id.split(':').next().unwrap_or("").to_owned();
+    if !TEMPLATES.contains(&template.as_str()) {
+        return Err(Refusal::NoTemplate(template));
     }
+    let network = asked.network.unwrap_or_default();
+    let unsupported = [
+        (is_something(&asked.mcp), "mcp: there is no MCP gateway in its sandboxes"),
+        (is_something(&asked.iam), "iam: it issues no workload tokens"),
+        (!asked.volume_mounts.is_empty(), "volumeMounts: it has no volumes"),
+        (asked.auto_pause_memory == Some(false), "autoPauseMemory false: a pause here keeps everything"),
+        (network.allow_out.is_some_and(|list| !list.is_empty()), "network.allowOut: it opens no network"),
+        (is_something(&network.rules), "network.rules: it opens no network"),
+        (is_something(&network.egress_proxy), "network.egressProxy: it opens no network"),
+    ];
+    if let Some((_, what)) = unsupported.into_iter().find(|(asked, _)| *asked) {
+        return Err(Refusal::Invalid(format!("this host cannot do {what}")));
+    }
+    let public = network.allow_public_traffic.unwrap_or(true);
+    if !public && !secure {
+        return Err(Refusal::Invalid("network.allowPublicTraffic false needs secure true".into()));
+    }
+    if let Some(name) = asked.env_vars.iter().find(|(name, value)| !is_env(name, value)).map(|(name, _)| name)
+    {
+        return Err(Refusal::Invalid(format!("envVars: {name:?} is no environment variable")));
+    }
+    Ok(New {
+        label: Label {
+            template,
+            metadata: asked.metadata,
+            auto_pause: asked.auto_pause.unwrap_or(false),
+            auto_resume: asked.auto_resume.is_some_and(|resume| resume.enabled),
+        },
+        env: asked.env_vars,
+        life,
+        secure,
+        public,
+    })
+}
+
+/// Neither left out nor null nor empty.
+fn is_something(value: &Option<Value>) -> bool {
+    value.as_ref().is_some_and(|value| !value.is_null() && *value != json!({}))
 }
 
 /// What the kernel can pass on to a program.
@@ -262,18 +231,13 @@ fn registry_life(registry: &Registry, secs: i64) -> Result<Duration, Refusal> {
     }
 }
 
-#[derive(Debug, Deserialize)]
-struct Connect {
-    timeout: Option<i64>,
-}
-
 async fn connect_v2(
     State(registry): State<Registry>,
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let asked: Connect = read(body).await?;
-    connect(registry, id, asked.timeout.unwrap_or(300)).await
+    let asked: ConnectSandbox = read(body).await?;
+    connect(registry, id, asked.timeout.unwrap_or(DEFAULT_TIMEOUT_V2_S.cast_signed())).await
 }
 
 async fn connect_v1(
@@ -281,7 +245,7 @@ async fn connect_v1(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let asked: Connect = read(body).await?;
+    let asked: ConnectSandbox = read(body).await?;
     let secs = asked.timeout.ok_or_else(|| Refusal::Invalid("timeout is missing".into()))?;
     connect(registry, id, secs).await
 }
@@ -298,26 +262,46 @@ async fn resume(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let asked: Connect = read(body).await?;
+    let asked: ConnectSandbox = read(body).await?;
     let entry = registry.get(known(&id)).ok_or_else(|| Refusal::NoSandbox(id.clone()))?;
     if entry.state == Life::Running {
         return Err(Refusal::Conflict("the sandbox is already running"));
     }
-    connect(registry, id, asked.timeout.unwrap_or(15)).await
+    connect(registry, id, asked.timeout.unwrap_or(DEFAULT_TIMEOUT_V1_S.cast_signed())).await
 }
 
-async fn detail(State(registry): State<Registry>, Path(id): Path<String>) -> Result<Json<Value>, Refusal> {
+async fn detail(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+) -> Result<Json<SandboxDetail>, Refusal> {
     let entry = registry.get(known(&id)).ok_or(Refusal::NoSandbox(id))?;
-    let mut detail = listed(&entry);
-    detail["envdAccessToken"] = entry.sandbox.access_token.as_ref().map(Secret::expose).into();
-    detail["domain"] = Value::Null;
-    detail["allowInternetAccess"] = false.into();
-    detail["network"] = json!({ "allowPublicTraffic": entry.sandbox.traffic_token.is_none() });
-    detail["lifecycle"] = json!({
-        "autoResume": entry.label.auto_resume,
-        "onTimeout": if entry.label.auto_pause { "pause" } else { "kill" },
-    });
-    Ok(Json(detail))
+    let listed = listed(&entry);
+    Ok(Json(SandboxDetail {
+        template_id: listed.template_id,
+        alias: listed.alias,
+        sandbox_id: listed.sandbox_id,
+        client_id: listed.client_id,
+        started_at: listed.started_at,
+        end_at: listed.end_at,
+        envd_version: listed.envd_version,
+        envd_access_token: entry.sandbox.access_token.clone(),
+        domain: None,
+        cpu_count: listed.cpu_count,
+        memory_mb: listed.memory_mb,
+        disk_size_mb: listed.disk_size_mb,
+        state: listed.state,
+        metadata: listed.metadata,
+        allow_internet_access: Some(false),
+        network: Some(Network {
+            allow_public_traffic: Some(entry.sandbox.traffic_token.is_none()),
+            ..Network::default()
+        }),
+        lifecycle: Some(Lifecycle {
+            auto_resume: entry.label.auto_resume,
+            on_timeout: if entry.label.auto_pause { "pause" } else { "kill" }.to_owned(),
+        }),
+        volume_mounts: Vec::new(),
+    }))
 }
 
 async fn list_v2(State(registry): State<Registry>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
@@ -332,7 +316,7 @@ async fn list_v1(State(registry): State<Registry>, RawQuery(query): RawQuery) ->
 
 fn list(registry: &Registry, query: Query) -> Result<Response, Refusal> {
     let (page, next) = registry.list(&query);
-    let page: Vec<Value> = page.iter().map(listed).collect();
+    let page: Vec<ListedSandbox> = page.iter().map(listed).collect();
     let mut response = ([(TOTAL_RUNNING, registry.running().to_string())], Json(page)).into_response();
     if let Some(token) = next.and_then(|cursor| write_cursor(&cursor).parse().ok()) {
         response.headers_mut().insert(NEXT_TOKEN, token);
@@ -353,7 +337,7 @@ fn parse_query(text: &str) -> Result<Query, Refusal> {
     let bad = |what: &str, value: &str| Refusal::Invalid(format!("{what} {value:?} is not understood"));
     for (name, value) in form_urlencoded::parse(text.as_bytes()) {
         match name.as_ref() {
-            "metadata" => query.metadata = parse_metadata(&value),
+            "metadata" => query.metadata = decode_metadata(&value).into_iter().collect(),
             "state" => query.state = parse_states(&value).ok_or_else(|| bad("state", &value))?,
             "template" => query.template = Some(value.into_owned()),
             "startedAfter" => {
@@ -374,12 +358,6 @@ fn parse_query(text: &str) -> Result<Query, Refusal> {
         }
     }
     Ok(query)
-}
-
-/// A query string in a query value, whose keys and values are percent-encoded once more.
-fn parse_metadata(value: &str) -> Vec<(String, String)> {
-    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-    form_urlencoded::parse(value.as_bytes()).map(|(key, value)| (decode(&key), decode(&value))).collect()
 }
 
 /// A comma list; both states are the same as none.
@@ -423,16 +401,10 @@ async fn set_timeout(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<StatusCode, Refusal> {
-    let asked: Connect = read(body).await?;
-    let secs = asked.timeout.ok_or_else(|| Refusal::Invalid("timeout is missing".into()))?;
-    let life = registry_life(&registry, secs)?;
+    let asked: SetTimeout = read(body).await?;
+    let life = registry_life(&registry, asked.timeout)?;
     registry.move_end(known(&id), life, Move::Set).ok_or(Refusal::NoSandbox(id))?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-#[derive(Debug, Deserialize)]
-struct Refresh {
-    duration: Option<i64>,
 }
 
 async fn refresh(
@@ -452,11 +424,6 @@ async fn refresh(
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Debug, Deserialize)]
-struct Pause {
-    memory: Option<bool>,
-}
-
 async fn pause(
     State(registry): State<Registry>,
     Path(id): Path<String>,
@@ -473,25 +440,29 @@ async fn pause(
     }
 }
 
-async fn metrics(State(registry): State<Registry>, Path(id): Path<String>) -> Result<Json<Value>, Refusal> {
+/// One point, measured now: the history that E2B keeps is not kept here.
+async fn metrics(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+) -> Result<Json<[Metric; 1]>, Refusal> {
     let entry = registry.get(known(&id)).ok_or(Refusal::NoSandbox(id))?;
-    let now = registry.now();
     let point = entry.sandbox.metrics().await;
-    Ok(Json(json!([{
-        "timestamp": rfc3339(now),
-        "timestampUnix": now.timestamp(),
-        "cpuCount": point.cpu_count,
-        "cpuUsedPct": point.cpu_used_percent,
-        "memUsed": point.memory_used_bytes,
-        "memTotal": point.memory_total_bytes,
-        "memCache": 0,
-        "diskUsed": point.disk_used_bytes,
-        "diskTotal": point.disk_total_bytes,
-    }])))
+    let now = registry.now();
+    Ok(Json([Metric {
+        timestamp: now,
+        timestamp_unix: now.timestamp(),
+        cpu_count: point.cpu_count,
+        cpu_used_pct: point.cpu_used_percent,
+        mem_used: point.memory_used_bytes,
+        mem_total: point.memory_total_bytes,
+        mem_cache: 0,
+        disk_used: point.disk_used_bytes,
+        disk_total: point.disk_total_bytes,
+    }]))
 }
 
 async fn not_here() -> Response {
-    code_and_message(StatusCode::NOT_IMPLEMENTED, "this host has no snapshots, forks or network rules")
+    api_error(StatusCode::NOT_IMPLEMENTED, "this host has no snapshots, forks or network rules")
 }
 
 /// Ids of older clients have a client id behind a dash.
@@ -500,41 +471,37 @@ fn known(id: &str) -> &str {
 }
 
 /// What create and connect answer.
-fn sandbox(entry: &Entry) -> Value {
-    json!({
-        "templateID": entry.label.template,
-        "alias": entry.label.template,
-        "sandboxID": entry.id,
-        "clientID": CLIENT_ID,
-        "envdVersion": ENVD_VERSION,
-        "envdAccessToken": entry.sandbox.access_token.as_ref().map(Secret::expose),
-        "trafficAccessToken": entry.sandbox.traffic_token.as_ref().map(Secret::expose),
-        "domain": null,
-    })
+fn sandbox(entry: &Entry) -> Sandbox {
+    Sandbox {
+        template_id: entry.label.template.clone(),
+        sandbox_id: entry.id.clone(),
+        client_id: CLIENT_ID.to_owned(),
+        alias: Some(entry.label.template.clone()),
+        envd_version: ENVD_VERSION.to_owned(),
+        envd_access_token: entry.sandbox.access_token.clone(),
+        traffic_access_token: entry.sandbox.traffic_token.clone(),
+        domain: None,
+    }
 }
 
-fn listed(entry: &Entry) -> Value {
-    let limits = &entry.sandbox.limits;
+fn listed(entry: &Entry) -> ListedSandbox {
     const MIB: u64 = 1024 * 1024;
-    json!({
-        "templateID": entry.label.template,
-        "alias": entry.label.template,
-        "sandboxID": entry.id,
-        "clientID": CLIENT_ID,
-        "envdVersion": ENVD_VERSION,
-        "startedAt": rfc3339(entry.started_at),
-        "endAt": rfc3339(entry.end_at),
-        "cpuCount": limits.cpu_percent.div_ceil(100).max(1),
-        "memoryMB": limits.memory_bytes / MIB,
-        "diskSizeMB": (limits.home_bytes + limits.tmp_bytes) / MIB,
-        "state": entry.state.as_str(),
-        "metadata": entry.label.metadata,
-        "volumeMounts": [],
-    })
-}
-
-fn rfc3339(at: DateTime<Utc>) -> String {
-    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+    let limits = &entry.sandbox.limits;
+    ListedSandbox {
+        template_id: entry.label.template.clone(),
+        alias: Some(entry.label.template.clone()),
+        sandbox_id: entry.id.clone(),
+        client_id: CLIENT_ID.to_owned(),
+        started_at: entry.started_at,
+        end_at: entry.end_at,
+        envd_version: ENVD_VERSION.to_owned(),
+        cpu_count: limits.cpu_percent.div_ceil(100).max(1),
+        memory_mb: limits.memory_bytes / MIB,
+        disk_size_mb: (limits.home_bytes + limits.tmp_bytes) / MIB,
+        state: entry.state,
+        metadata: entry.label.metadata.clone(),
+        volume_mounts: Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use crate::wire::control::State;
+
 /// What a caller said about a sandbox when creating it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Label {
@@ -30,25 +32,9 @@ pub(crate) struct Entry<S> {
     pub(crate) started_at: DateTime<Utc>,
     /// When it ends (running) or when it is forgotten (paused).
     pub(crate) end_at: DateTime<Utc>,
+    /// A paused one is stopped in memory and holds its place in the capacity.
     pub(crate) state: State,
     pub(crate) sandbox: S,
-}
-
-/// Whether a sandbox serves requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    Running,
-    /// Stopped in memory. Holds its place in the capacity.
-    Paused,
-}
-
-impl State {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Paused => "paused",
-        }
-    }
 }
 
 /// How a new end relates to the old one.
