@@ -8,8 +8,10 @@ pub mod agent;
 mod auth;
 mod http;
 pub mod jail;
+mod processes;
 mod registry;
 mod sandbox;
+mod watchers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

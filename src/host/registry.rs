@@ -137,6 +137,7 @@ impl Registry {
             access_token: new.secure.then(|| auth::token(entropy)),
             traffic_token: (!new.public).then(|| auth::token(entropy)),
             env: new.env,
+            clock: self.0.clock.clone(),
         };
         let (registry, dead) = (Arc::downgrade(&self.0), id.clone());
         let sandbox = Sandbox::new(machine, identity, move || {
@@ -234,6 +235,13 @@ impl Registry {
         let Some((entry, lives)) = removed else { return false };
         entry.sandbox.end().await;
         lives
+    }
+
+    /// The running sandbox that a test picks out.
+    pub(crate) fn find(&self, is_it: impl Fn(&Sandbox) -> bool) -> Option<String> {
+        let now = self.now();
+        let found = lock(&self.0.ledger).find(|entry| entry.serves(now) && is_it(&entry.sandbox));
+        found
     }
 
     /// One page of the live sandboxes and where the next begins.

@@ -7,11 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use chrono::{DateTime, Utc};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::agent::{AgentHandle, ProcessEvent, ProcessSpec};
 use super::jail::{self, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
+use super::processes::Processes;
+use super::watchers::Watchers;
+use crate::domain::Clock;
 use crate::wire::Secret;
 
 /// What makes machines.
@@ -67,6 +71,11 @@ pub(crate) struct Sandbox {
     pub(crate) traffic_token: Option<Secret>,
     /// What every process in it finds in its environment.
     pub(crate) env: BTreeMap<String, String>,
+    /// What clients started in it.
+    pub(crate) processes: Processes,
+    /// What clients watch in it.
+    pub(crate) watchers: Watchers,
+    clock: Clock,
     /// The way to its processes and files.
     pub(crate) agent: AgentHandle,
     pub(crate) limits: Limits,
@@ -88,6 +97,7 @@ pub(crate) struct Identity {
     pub(crate) access_token: Option<Secret>,
     pub(crate) traffic_token: Option<Secret>,
     pub(crate) env: BTreeMap<String, String>,
+    pub(crate) clock: Clock,
 }
 
 /// What a sandbox uses and may use.
@@ -115,6 +125,9 @@ impl Sandbox {
             access_token: who.access_token,
             traffic_token: who.traffic_token,
             env: who.env,
+            processes: Processes::default(),
+            watchers: Watchers::default(),
+            clock: who.clock,
             agent: machine.jailed.agent.clone(),
             limits: machine.limits,
             ending: CancellationToken::new(),
@@ -132,6 +145,10 @@ impl Sandbox {
     pub(crate) async fn end(&self) {
         self.ending.cancel();
         self.ended.cancelled().await;
+    }
+
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        self.clock.now()
     }
 
     /// Nothing of it is left.

@@ -149,6 +149,11 @@ impl<S: Clone> Ledger<S> {
         self.entries.get(id).filter(|entry| !entry.is_over(now))
     }
 
+    /// The id of the first sandbox that a test picks out.
+    pub(crate) fn find(&self, is_it: impl Fn(&Entry<S>) -> bool) -> Option<String> {
+        self.entries.values().find(|entry| is_it(entry)).map(|entry| entry.id.clone())
+    }
+
     /// Takes a sandbox out, whatever its state.
     pub(crate) fn remove(&mut self, id: &str) -> Option<Entry<S>> {
         self.entries.remove(id)
