@@ -8,6 +8,7 @@ pub mod agent;
 mod auth;
 mod http;
 pub mod jail;
+pub mod kernel;
 mod processes;
 mod registry;
 mod sandbox;

@@ -35,7 +35,7 @@ class State:
     count = 0  # the cell's number, as in `In [3]`
     results = 0
     dropped = 0
-    result_max = 10_000
+    result_max = frame_max = None  # the host says
     busy = False  # the cell's own code runs, so an interrupt is for it
     critical = 0  # a frame is being written: an interrupt must wait
     interrupted = False  # ... and did
@@ -117,6 +117,8 @@ def send(kind, **members):
                 pass
         members.update(t=kind, id=State.id, k=State.frame)
         data = encode(members).encode("ascii", "replace")
+        if State.frame_max and len(data) > State.frame_max:
+            return send(kind, main=members.get("main"), data={"text/plain": "[%d bytes left out]" % len(data)})
         if State.id:
             mark = ("\x1e%s:%08x\x1e" % (State.id, State.frame)).encode()
             State.frame += 1
@@ -370,7 +372,9 @@ def run_cell(request):
     State.frame = State.results = State.dropped = 0
     State.interrupted = False
     _signal.signal(_signal.SIGINT, on_interrupt)  # the last cell may have taken it
-    env = request.get("env") or {}
+    send("begin")
+    os.environ.update(request["base_env"])
+    env = request["env"]
     saved = {key: os.environ.get(key) for key in env}
     guarded(lambda: run_source(request["code"], env))
     if "matplotlib.pyplot" in sys.modules:
@@ -490,7 +494,7 @@ def in_forked_child():
 def start():
     request = receive()
     State.parts = request["parts"]
-    State.result_max = request["results"]
+    State.result_max, State.frame_max = request["results"], request["frame_max"]
     try:
         os.chdir(request["cwd"])
     except OSError:

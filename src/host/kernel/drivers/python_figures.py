@@ -258,7 +258,8 @@ def boxes(axes):
         middle = (left + right) / 2
         here = [(l, x, y) for l, x, y in others if x and left <= sum(x) / len(x) <= right]
         whiskers = [y for _, x, y in here if len(x) == 2 and x[0] == x[1] == middle]
-        medians = [y[0] for _, x, y in here if len(x) == 2 and x[0] != x[1] and low <= y[0] <= high]
+        widest = max([abs(x[1] - x[0]) for _, x, _ in here if len(x) == 2] or [0])
+        medians = [y[0] for _, x, y in here if len(x) == 2 and 0 < abs(x[1] - x[0]) == widest]
         fliers = [v for l, x, y in here if l.get_linestyle() in ("None", "", " ") for v in y]
         reach = [v for y in whiskers for v in y] + [low, high]
         out.append({

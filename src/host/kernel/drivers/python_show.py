@@ -25,7 +25,6 @@ METHODS = (
 
 def bundle(value):
     """Every form of `value` by MIME type, ready for a frame; empty when it displayed itself."""
-    kind = type(value)
     if method(value, "_ipython_display_"):
         call(value, "_ipython_display_")
         return {}
@@ -44,7 +43,7 @@ def bundle(value):
         data["text/plain"] = text_of(value)
     if isinstance(value, (dict, list)) and "application/json" not in data:
         data["application/json"] = value
-    if "pandas" in sys.modules and kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas."):
+    if isinstance(value, getattr(sys.modules.get("pandas"), "DataFrame", ())):
         data["e2b/data"] = table(value)
     if "matplotlib.figure" in sys.modules and isinstance(value, sys.modules["matplotlib.figure"].Figure):
         data.update(core.figures.forms(value))

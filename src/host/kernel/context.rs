@@ -1,0 +1,388 @@
+//! One code context: an interpreter, the queue in front of it, and what happens when either side goes away.
+//!
+//! A task owns all of it. Executions run one at a time in the order in which they came. Whoever stops reading an
+//! answer thereby interrupts the execution; variables are kept if the interpreter listens. One that does not is
+//! killed, and a new one takes its place in the same sandbox: files stay, variables do not.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::Options;
+use super::driver::{Driver, Exit, Interpreter, StartError};
+use super::output::{Answer, Lane};
+use super::protocol::Frames;
+use crate::host::agent::{AgentError, AgentHandle, ProcessEvent};
+use crate::wire::interpreter::{Event, platform_error};
+
+/// Events of one execution that wait for a slow reader; the program waits then, too.
+const READY_MAX: usize = 16;
+/// How long a killed interpreter may take to be gone.
+const KILL_WAIT: Duration = Duration::from_secs(10);
+
+/// An execution that waits for its turn.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) code: String,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) events: mpsc::Sender<Event>,
+}
+
+/// What does not wait for a turn.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// A new interpreter; answered when it stands ready.
+    Restart(oneshot::Sender<Result<(), StartError>>),
+    /// Starts the interpreter if none runs.
+    Start(oneshot::Sender<Result<(), StartError>>),
+    /// Ends interpreter and context.
+    Remove(oneshot::Sender<()>),
+}
+
+/// The sandbox's environment and how often it was set.
+pub(super) type SharedEnv = Arc<Mutex<(u64, BTreeMap<String, String>)>>;
+
+/// Owns one context.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) agent: AgentHandle,
+    pub(super) options: Arc<Options>,
+    pub(super) driver: Driver,
+    pub(super) cwd: String,
+    pub(super) env: SharedEnv,
+    pub(super) jobs: mpsc::Receiver<Job>,
+    pub(super) orders: mpsc::Receiver<Order>,
+}
+
+/// How the turn of one execution ended.
+enum Turn {
+    /// The interpreter is free again.
+    Done,
+    /// The interpreter is no more.
+    Died,
+    /// Somebody does not want to wait for the end.
+    Ordered(Order),
+    /// The sandbox is no more.
+    Gone,
+}
+
+/// The steps against an execution that nobody waits for any more.
+struct Interrupt {
+    next_signal: Instant,
+    kill_at: Instant,
+    killed: bool,
+}
+
+impl Worker {
+    /// Serves until the context is removed or nobody can reach it any more.
+    pub(super) async fn run(mut self) {
+        let mut interpreter: Option<Interpreter> = None;
+        let mut count = 0;
+        loop {
+            let event = tokio::select! {
+                biased;
+                order = self.orders.recv() => match order {
+                    Some(order) => Next::Order(order),
+                    None => break,
+                },
+                job = self.jobs.recv() => match job {
+                    Some(job) => Next::Job(job),
+                    None => break,
+                },
+                exit = idle(&mut interpreter) => Next::Ended(exit),
+            };
+            let order = match event {
+                Next::Order(order) => order,
+                Next::Ended(exit) => {
+                    tracing::debug!(%exit, "an idle interpreter ended");
+                    interpreter = None;
+                    continue;
+                }
+                Next::Job(job) => {
+                    if job.events.is_closed() {
+                        continue; // it left while it waited, so its code never runs
+                    }
+                    if interpreter.is_none() {
+                        count = 0;
+                        match self.start().await {
+                            Ok(started) => interpreter = Some(started),
+                            Err(error) => {
+                                refuse(&job.events, &error).await;
+                                continue;
+                            }
+                        }
+                    }
+                    let Some(running) = interpreter.as_mut() else { continue };
+                    match self.execute(running, job, &mut count).await {
+                        Turn::Done => continue,
+                        Turn::Gone => break,
+                        Turn::Died => {
+                            // Ready before somebody asks for it. If it fails, the next execution tells why.
+                            interpreter = self.start().await.ok();
+                            count = 0;
+                            continue;
+                        }
+                        Turn::Ordered(order) => order,
+                    }
+                }
+            };
+            match order {
+                Order::Start(reply) => {
+                    let started = match interpreter {
+                        Some(_) => Ok(()),
+                        None => self.start().await.map(|started| interpreter = Some(started)),
+                    };
+                    // Whoever asked may have left.
+                    let _ = reply.send(started);
+                }
+                Order::Restart(reply) => {
+                    end(interpreter.take()).await;
+                    count = 0;
+                    let _ = reply.send(self.start().await.map(|started| interpreter = Some(started)));
+                }
+                Order::Remove(reply) => {
+                    end(interpreter.take()).await;
+                    let _ = reply.send(());
+                    return;
+                }
+            }
+        }
+        end(interpreter).await;
+    }
+
+    async fn start(&self) -> Result<Interpreter, StartError> {
+        let (version, env) = self.env.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Interpreter::start(&self.agent, self.driver, &self.options, env, version, &self.cwd).await
+    }
+
+    /// Runs one execution from its turn to its end.
+    async fn execute(&mut self, interpreter: &mut Interpreter, job: Job, count: &mut u64) -> Turn {
+        let id = self.options.entropy.hex::<16>();
+        let mut answer = Answer::new(&id, self.options.max_output_bytes, self.options.clock.clone());
+        // As IPython counts: an empty cell has the number of the next one.
+        let blank = self.driver.skips_blank() && job.code.trim().is_empty();
+        answer.say(Event::NumberOfExecutions { execution_count: *count + 1 });
+        *count += u64::from(!blank);
+
+        let base_env = {
+            let shared = self.env.lock().unwrap_or_else(PoisonError::into_inner);
+            let news = interpreter.env_version != shared.0;
+            interpreter.env_version = shared.0;
+            if news { shared.1.clone() } else { BTreeMap::new() }
+        };
+        let request = self.driver.request(&id, &job, *count, &base_env);
+        let mut sending = pin!(request.write(interpreter.handle.clone()));
+        let mut sent = false;
+        let mut interrupt: Option<Interrupt> = None;
+        let mut done = false;
+        let mut last_sign = Instant::now();
+        let turn = loop {
+            let deadline = next_deadline(&answer, interrupt.as_ref(), last_sign + self.options.keepalive);
+            tokio::select! {
+                biased;
+                Some(order) = self.orders.recv() => {
+                    if let Order::Start(reply) = order {
+                        let _ = reply.send(Ok(()));
+                        continue;
+                    }
+                    answer.error(
+                        platform_error::WEB_SOCKET,
+                        "The connections was lost, rerun the code to get the results",
+                        "",
+                    );
+                    answer.error(
+                        platform_error::UNEXPECTED_END,
+                        "Connection to the execution was closed before the execution was finished",
+                        "",
+                    );
+                    answer.end();
+                    break Turn::Ordered(order);
+                }
+                () = job.events.closed(), if interrupt.is_none() => {
+                    if done {
+                        break Turn::Done;
+                    }
+                    interrupt = Some(Interrupt {
+                        next_signal: Instant::now(),
+                        kill_at: Instant::now() + self.options.grace,
+                        killed: false,
+                    });
+                }
+                Ok(permit) = job.events.reserve(), if answer.is_ready() && interrupt.is_none() => {
+                    if let Some(event) = answer.take() {
+                        permit.send(event);
+                    }
+                    last_sign = Instant::now();
+                    if done && !answer.is_ready() {
+                        break Turn::Done;
+                    }
+                }
+                result = &mut sending, if !sent => {
+                    sent = true;
+                    if let Err(AgentError::Gone) = result {
+                        break Turn::Gone;
+                    }
+                }
+                event = interpreter.events.recv(), if !done && (interrupt.is_some() || answer.ready_len() < READY_MAX) => {
+                    match event {
+                        Some(ProcessEvent::Stdout(bytes) | ProcessEvent::Pty(bytes)) => answer.output(Lane::Stdout, bytes),
+                        Some(ProcessEvent::Stderr(bytes)) => answer.output(Lane::Stderr, bytes),
+                        Some(ProcessEvent::Control(bytes)) => {
+                            interpreter.frames.push(&bytes);
+                            loop {
+                                match interpreter.frames.next() {
+                                    Ok(Some(frame)) if frame.id.as_deref() == Some(&id) => {
+                                        done |= answer.frame(frame);
+                                    }
+                                    Ok(Some(_)) => {}
+                                    Ok(None) => break,
+                                    Err(error) => {
+                                        tracing::debug!(%error, "an interpreter broke the protocol");
+                                        // Nothing that it says counts from here on; its end is waited for.
+                                        interpreter.frames = Frames::default();
+                                        let _ = interpreter.handle.signal(libc::SIGKILL, true).await;
+                                        break;
+                                    }
+                                }
+                            }
+                            if done {
+                                answer.end();
+                                if interrupt.is_some() {
+                                    break Turn::Done;
+                                }
+                            }
+                        }
+                        Some(ProcessEvent::Exited { code, signal, oom }) => {
+                            let exit = Exit { code, signal, oom };
+                            self.driver.tell_death(&mut answer, &exit);
+                            answer.end();
+                            tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
+                            break Turn::Died;
+                        }
+                        None => break Turn::Gone,
+                    }
+                }
+                () = tokio::time::sleep_until(deadline) => {
+                    let now = Instant::now();
+                    if answer.due().is_some_and(|due| due <= now) {
+                        answer.flush();
+                    }
+                    if let Some(interrupt) = interrupt.as_mut() {
+                        if !interrupt.step(interpreter, self.driver, &id, now, &self.options).await {
+                            break Turn::Died;
+                        }
+                    } else if !answer.is_ready() && now >= last_sign + self.options.keepalive {
+                        answer.say(Event::Keepalive);
+                    }
+                }
+            }
+        };
+        if interrupt.is_none() && !matches!(turn, Turn::Gone) {
+            deliver(&job.events, answer).await;
+        }
+        turn
+    }
+}
+
+enum Next {
+    Order(Order),
+    Job(Job),
+    Ended(Exit),
+}
+
+impl Interrupt {
+    /// What is due now; says whether there is still something to wait for.
+    async fn step(
+        &mut self,
+        interpreter: &Interpreter,
+        driver: Driver,
+        id: &str,
+        now: Instant,
+        options: &Options,
+    ) -> bool {
+        if now >= self.kill_at {
+            if self.killed {
+                return false;
+            }
+            self.killed = true;
+            self.kill_at = now + KILL_WAIT;
+            let _ = interpreter.handle.signal(libc::SIGKILL, true).await;
+        } else if !self.killed && now >= self.next_signal {
+            self.next_signal = now + options.interrupt_again;
+            driver.interrupt(interpreter, id).await;
+        }
+        true
+    }
+}
+
+fn next_deadline(answer: &Answer, interrupt: Option<&Interrupt>, keepalive: Instant) -> Instant {
+    let step = match interrupt {
+        Some(interrupt) if interrupt.killed => interrupt.kill_at,
+        Some(interrupt) => interrupt.kill_at.min(interrupt.next_signal),
+        None => keepalive,
+    };
+    answer.due().map_or(step, |due| due.min(step))
+}
+
+/// The rest of an answer, to somebody who may have left.
+async fn deliver(events: &mpsc::Sender<Event>, mut answer: Answer) {
+    while let Some(event) = answer.take() {
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn refuse(events: &mpsc::Sender<Event>, error: &StartError) {
+    let error = Event::Error(error.to_event());
+    for event in [error, Event::EndOfExecution] {
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for the end of an interpreter that has nothing to do. What it says meanwhile belongs to no execution.
+async fn idle(interpreter: &mut Option<Interpreter>) -> Exit {
+    let Some(interpreter) = interpreter else { return std::future::pending().await };
+    loop {
+        match interpreter.events.recv().await {
+            Some(ProcessEvent::Exited { code, signal, oom }) => return Exit { code, signal, oom },
+            Some(ProcessEvent::Control(bytes)) => {
+                interpreter.frames.push(&bytes);
+                loop {
+                    match interpreter.frames.next() {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break,
+                        Err(_) => {
+                            interpreter.frames = Frames::default();
+                            break;
+                        }
+                    }
+                }
+            }
+            Some(_) => {}
+            None => return Exit { code: None, signal: None, oom: false },
+        }
+    }
+}
+
+/// Kills an interpreter and waits until it is gone.
+async fn end(interpreter: Option<Interpreter>) {
+    let Some(mut interpreter) = interpreter else { return };
+    if interpreter.handle.signal(libc::SIGKILL, true).await.is_err() {
+        return; // the sandbox is gone, and it with it
+    }
+    let gone = async {
+        while let Some(event) = interpreter.events.recv().await {
+            if matches!(event, ProcessEvent::Exited { .. }) {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(KILL_WAIT, gone).await;
+}

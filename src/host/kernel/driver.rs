@@ -1,0 +1,252 @@
+//! The programs that keep an interpreter's state: how each is started, asked, interrupted and mourned.
+//!
+//! A driver's source is part of this binary and reaches the interpreter over the control socket, so that nothing
+//! has to be installed in a sandbox.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::context::Job;
+use super::interpreters::{Language, Problem};
+use super::output::Answer;
+use super::protocol::{FRAME_MAX, FrameKind, Frames, Hello, Request, frame, framed};
+use super::{Options, python};
+use crate::host::agent::{AgentError, AgentHandle, Process, ProcessEvent, ProcessHandle, ProcessSpec, Stdin};
+use crate::wire::interpreter::{ExecutionError, platform_error};
+
+/// How long an interpreter may take until it stands ready. A busy machine starts Node.js in seconds.
+const START_WAIT: Duration = Duration::from_secs(60);
+/// What is kept of the words of an interpreter that does not start.
+const LAST_WORDS_MAX: usize = 2000;
+
+/// One of the driver programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Driver {
+    /// `drivers/python*.py`.
+    Python,
+}
+
+/// An interpreter that runs, with its driver.
+#[derive(Debug)]
+pub(super) struct Interpreter {
+    pub(super) handle: ProcessHandle,
+    pub(super) events: mpsc::Receiver<ProcessEvent>,
+    pub(super) frames: Frames,
+    /// Which state of the sandbox's environment it has.
+    pub(super) env_version: u64,
+}
+
+/// An interpreter did not start.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    #[error("{0}")]
+    Missing(Problem),
+    #[error("the interpreter could not be started")]
+    Agent(#[from] AgentError),
+    #[error("the interpreter ended before it was ready ({exit}): {words}")]
+    Ended { exit: Exit, words: String },
+    #[error("the interpreter was not ready after {} s", START_WAIT.as_secs())]
+    Late,
+}
+
+impl StartError {
+    /// What an execution that needed it is told.
+    pub(super) fn to_event(&self) -> ExecutionError {
+        use std::error::Error;
+        let cause = self.source().map(|source| format!(": {source}")).unwrap_or_default();
+        ExecutionError {
+            name: "ContextStartError".to_owned(),
+            value: format!("{self}{cause}"),
+            traceback: String::new(),
+        }
+    }
+}
+
+/// How an interpreter ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) code: Option<i32>,
+    pub(super) signal: Option<i32>,
+    pub(super) oom: bool,
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.oom {
+            return write!(f, "the sandbox's memory was full");
+        }
+        match (self.signal, self.code) {
+            (Some(number), _) => {
+                let name = match number {
+                    libc::SIGSEGV => " (SIGSEGV, a crash in native code)",
+                    libc::SIGABRT => " (SIGABRT)",
+                    libc::SIGKILL => " (SIGKILL)",
+                    libc::SIGTERM => " (SIGTERM)",
+                    libc::SIGBUS => " (SIGBUS)",
+                    libc::SIGFPE => " (SIGFPE)",
+                    libc::SIGILL => " (SIGILL)",
+                    libc::SIGXFSZ => " (SIGXFSZ, a file became too large)",
+                    libc::SIGSYS => " (SIGSYS, a forbidden system call)",
+                    _ => "",
+                };
+                write!(f, "signal {number}{name}")
+            }
+            (None, Some(code)) => write!(f, "exit code {code}"),
+            (None, None) => write!(f, "unknown reason"),
+        }
+    }
+}
+
+/// Bytes for an interpreter.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    control: Bytes,
+    stdin: Bytes,
+}
+
+impl Writes {
+    /// Writes them; takes as long as the interpreter takes to read.
+    pub(super) async fn write(self, handle: ProcessHandle) -> Result<(), AgentError> {
+        if !self.control.is_empty() {
+            handle.control(self.control).await?;
+        }
+        if !self.stdin.is_empty() {
+            handle.stdin(self.stdin).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Driver {
+    /// The driver for a language.
+    pub(super) fn of(language: Language) -> Option<Self> {
+        match language {
+            Language::Python => Some(Self::Python),
+            Language::JavaScript | Language::TypeScript | Language::Bash => None,
+        }
+    }
+
+    fn language(self) -> Language {
+        match self {
+            Self::Python => Language::Python,
+        }
+    }
+
+    fn argv(self, program: &Path) -> Vec<String> {
+        let program = program.to_string_lossy().into_owned();
+        match self {
+            Self::Python => python::argv(program),
+        }
+    }
+
+    fn hello(self, options: &Options, cwd: &str) -> Writes {
+        let hello = |parts| frame(&Hello { parts, results: options.max_results, frame_max: FRAME_MAX, cwd });
+        match self {
+            Self::Python => {
+                let source = framed(python::DRIVER.as_bytes());
+                Writes { control: [source, hello(python::parts())].concat().into(), ..Writes::default() }
+            }
+        }
+    }
+
+    /// What runs one cell.
+    pub(super) fn request(
+        self,
+        id: &str,
+        job: &Job,
+        number: u64,
+        base_env: &BTreeMap<String, String>,
+    ) -> Writes {
+        let request = Request { id, code: &job.code, n: number, env: &job.env, base_env };
+        match self {
+            Self::Python => Writes { control: frame(&request), ..Writes::default() },
+        }
+    }
+
+    /// Asks the running cell to stop.
+    pub(super) async fn interrupt(self, interpreter: &Interpreter, _id: &str) {
+        // One that is gone needs none.
+        let _ = interpreter.handle.signal(libc::SIGINT, true).await;
+    }
+
+    /// Whether an empty cell is no cell and has no number.
+    pub(super) fn skips_blank(self) -> bool {
+        self == Self::Python
+    }
+
+    /// Says that the interpreter ended while it ran a cell.
+    pub(super) fn tell_death(self, answer: &mut Answer, exit: &Exit) {
+        if exit.oom {
+            answer.stop("oom");
+        }
+        answer.error(
+            platform_error::CONTEXT_RESTARTING,
+            platform_error::CONTEXT_RESTARTING_VALUE,
+            &format!("The interpreter ended: {exit}. Its variables are gone; files stay."),
+        );
+    }
+}
+
+impl Interpreter {
+    /// Starts one and waits until it is ready.
+    pub(super) async fn start(
+        agent: &AgentHandle,
+        driver: Driver,
+        options: &Options,
+        env: BTreeMap<String, String>,
+        env_version: u64,
+        cwd: &str,
+    ) -> Result<Self, StartError> {
+        let program = options
+            .interpreters
+            .program(driver.language())
+            .map_err(|problem| StartError::Missing(problem.clone()))?;
+        let spec = ProcessSpec {
+            argv: driver.argv(program),
+            env: env.into_iter().collect(),
+            stdin: Stdin::Null,
+            control: true,
+            ..ProcessSpec::default()
+        };
+        let Process { handle, events } = agent.start(spec).await?;
+        let mut interpreter = Self { handle, events, frames: Frames::default(), env_version };
+        let ready = async {
+            driver.hello(options, cwd).write(interpreter.handle.clone()).await?;
+            interpreter.ready().await
+        };
+        let outcome = tokio::time::timeout(START_WAIT, ready).await.unwrap_or(Err(StartError::Late));
+        if outcome.is_err() {
+            let _ = interpreter.handle.signal(libc::SIGKILL, true).await;
+        }
+        outcome.map(|()| interpreter)
+    }
+
+    async fn ready(&mut self) -> Result<(), StartError> {
+        let mut words = Vec::new();
+        while let Some(event) = self.events.recv().await {
+            match event {
+                ProcessEvent::Control(bytes) => {
+                    self.frames.push(&bytes);
+                    while let Ok(Some(frame)) = self.frames.next() {
+                        if frame.t == FrameKind::Ready {
+                            return Ok(());
+                        }
+                    }
+                }
+                ProcessEvent::Stdout(bytes) | ProcessEvent::Stderr(bytes) | ProcessEvent::Pty(bytes) => {
+                    let room = LAST_WORDS_MAX.saturating_sub(words.len());
+                    words.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                }
+                ProcessEvent::Exited { code, signal, oom } => {
+                    let words = String::from_utf8_lossy(&words).into_owned();
+                    return Err(StartError::Ended { exit: Exit { code, signal, oom }, words });
+                }
+            }
+        }
+        Err(AgentError::Gone.into())
+    }
+}

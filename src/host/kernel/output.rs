@@ -1,0 +1,542 @@
+//! From what an interpreter writes to the events of one execution: order, text, pace and size.
+//!
+//! Text goes out as it comes, but not more often than every 20 ms and in pieces of at most 64 KiB. What an execution may
+//! say altogether is bounded; the rest is dropped and counted.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::protocol::{Frame, FrameKind, Marks, Piece};
+use crate::domain::Clock;
+use crate::wire::interpreter::{Event, ExecutionError, ExecutionResult, Output};
+
+/// The longest text of one event, in bytes.
+const CHUNK_MAX: usize = 64 << 10;
+/// Text waits this long for more.
+const PACE: Duration = Duration::from_millis(20);
+/// Output that waits for a frame, in bytes of one stream. With more, a driver is not keeping the protocol and
+/// order is given up.
+const BLOCKED_MAX: usize = 1 << 20;
+/// What an event costs besides its text, so that a million empty ones are bounded too.
+const EVENT_COST: u64 = 64;
+
+/// Which of the two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    Stdout,
+    Stderr,
+}
+
+/// The answer to one execution as it comes to be.
+#[derive(Debug)]
+pub(super) struct Answer {
+    stdout: Incoming,
+    stderr: Incoming,
+    /// The frame that is released next.
+    next_frame: u32,
+    /// Text that is due at `text_due`.
+    text: String,
+    text_lane: Lane,
+    text_due: Option<Instant>,
+    last_text: Option<Instant>,
+    ready: VecDeque<Event>,
+    left_bytes: u64,
+    dropped_bytes: u64,
+    stops: Vec<String>,
+    clock: Clock,
+}
+
+/// One output, up to the frame that its text waits for.
+#[derive(Debug)]
+struct Incoming {
+    marks: Marks,
+    waiting: VecDeque<Piece>,
+    waiting_bytes: usize,
+    /// The beginning of a character.
+    partial: Vec<u8>,
+    /// Whether the cell has begun.
+    open: bool,
+}
+
+impl Incoming {
+    fn new(id: &str) -> Self {
+        Self {
+            marks: Marks::new(id),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            partial: Vec::new(),
+            open: false,
+        }
+    }
+
+    fn push(&mut self, bytes: Bytes) {
+        for piece in self.marks.push(bytes) {
+            if let Piece::Text(text) = &piece {
+                self.waiting_bytes += text.len();
+            }
+            self.waiting.push_back(piece);
+        }
+    }
+
+    /// What was written after frame `number` is not the cell's.
+    fn close_at(&mut self, number: u32) {
+        if let Some(at) = self.waiting.iter().position(|piece| *piece == Piece::Mark(number)) {
+            self.waiting.truncate(at);
+            self.marks.finish();
+        }
+    }
+
+    /// The next text that was written before frame `next_frame`.
+    fn take(&mut self, next_frame: u32) -> Option<Bytes> {
+        let give_up = self.waiting_bytes > BLOCKED_MAX;
+        loop {
+            match self.waiting.front()? {
+                Piece::Mark(number) if *number >= next_frame && !give_up => return None,
+                _ => {}
+            }
+            if let Some(Piece::Text(text)) = self.waiting.pop_front() {
+                self.waiting_bytes -= text.len();
+                if self.open {
+                    return Some(text);
+                }
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// For the cell with this id. It may say `max_bytes` in all.
+    pub(super) fn new(id: &str, max_bytes: u64, clock: Clock) -> Self {
+        Self {
+            stdout: Incoming::new(id),
+            stderr: Incoming::new(id),
+            next_frame: 0,
+            text: String::new(),
+            text_lane: Lane::Stdout,
+            text_due: None,
+            last_text: None,
+            ready: VecDeque::new(),
+            left_bytes: max_bytes,
+            dropped_bytes: 0,
+            stops: Vec::new(),
+            clock,
+        }
+    }
+
+    /// Adds output.
+    pub(super) fn output(&mut self, lane: Lane, bytes: Bytes) {
+        self.incoming(lane).push(bytes);
+        self.release(lane);
+    }
+
+    /// Adds a frame; says whether it is the cell's last. All output that was written before it must be here.
+    pub(super) fn frame(&mut self, frame: Frame) -> bool {
+        if frame.k < self.next_frame {
+            return false;
+        }
+        // A mark that is missing will not come: the cell closed the descriptor.
+        for lane in [Lane::Stdout, Lane::Stderr] {
+            self.next_frame = frame.k;
+            self.release(lane);
+        }
+        self.next_frame = frame.k + 1;
+        match frame.t {
+            FrameKind::Ready => {}
+            FrameKind::Begin => (self.stdout.open, self.stderr.open) = (true, true),
+            FrameKind::Result => self.event(Event::Result(Box::new(result(frame)))),
+            FrameKind::Error => {
+                if let Some(reason) = frame.stop {
+                    self.stop(&reason);
+                }
+                self.error(&frame.name, &frame.value, &frame.traceback);
+            }
+            FrameKind::Done => {
+                self.stdout.close_at(frame.k);
+                self.stderr.close_at(frame.k);
+                self.dropped_bytes += frame.dropped.saturating_mul(EVENT_COST);
+                return true;
+            }
+        }
+        self.release(Lane::Stdout);
+        self.release(Lane::Stderr);
+        false
+    }
+
+    /// Adds an error.
+    pub(super) fn error(&mut self, name: &str, value: &str, traceback: &str) {
+        self.event(Event::Error(ExecutionError {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            traceback: traceback.to_owned(),
+        }));
+    }
+
+    /// Notes that a limit of the sandbox was met.
+    pub(super) fn stop(&mut self, reason: &str) {
+        if !self.stops.iter().any(|known| known == reason) {
+            self.stops.push(reason.to_owned());
+        }
+    }
+
+    /// Adds an event that costs nothing: the host's own words.
+    pub(super) fn say(&mut self, event: Event) {
+        self.flush();
+        self.ready.push_back(event);
+    }
+
+    /// The cell is over, or the interpreter is: everything that is here goes out, then the end.
+    pub(super) fn end(&mut self) {
+        self.finish_text();
+        if self.dropped_bytes > 0 {
+            self.stop("output_truncated");
+        }
+        for reason in std::mem::take(&mut self.stops) {
+            let dropped_bytes = if reason == "output_truncated" { self.dropped_bytes } else { 0 };
+            self.ready.push_back(Event::PathboxStop { reason, dropped_bytes });
+        }
+        self.ready.push_back(Event::EndOfExecution);
+    }
+
+    /// When [`Answer::flush`] should be called.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.text_due
+    }
+
+    /// Text that waited goes out.
+    pub(super) fn flush(&mut self) {
+        self.text_due = None;
+        if self.text.is_empty() {
+            return;
+        }
+        self.last_text = Some(Instant::now());
+        let output = Output {
+            text: std::mem::take(&mut self.text),
+            timestamp: Some(self.clock.now().to_rfc3339_opts(chrono::SecondsFormat::Micros, false)),
+        };
+        self.ready.push_back(match self.text_lane {
+            Lane::Stdout => Event::Stdout(output),
+            Lane::Stderr => Event::Stderr(output),
+        });
+    }
+
+    /// Whether an event is ready.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// How many events are ready.
+    pub(super) fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Takes the next ready event.
+    pub(super) fn take(&mut self) -> Option<Event> {
+        self.ready.pop_front()
+    }
+
+    fn incoming(&mut self, lane: Lane) -> &mut Incoming {
+        match lane {
+            Lane::Stdout => &mut self.stdout,
+            Lane::Stderr => &mut self.stderr,
+        }
+    }
+
+    /// Text of a lane that no frame holds back goes on.
+    fn release(&mut self, lane: Lane) {
+        let next_frame = self.next_frame;
+        while let Some(bytes) = self.incoming(lane).take(next_frame) {
+            let partial = std::mem::take(&mut self.incoming(lane).partial);
+            let (text, partial) = decode(partial, &bytes);
+            self.incoming(lane).partial = partial;
+            self.add_text(lane, &text);
+        }
+    }
+
+    /// Everything that is held back goes on: nothing more will come.
+    fn finish_text(&mut self) {
+        self.next_frame = u32::MAX;
+        for lane in [Lane::Stdout, Lane::Stderr] {
+            let rest = self.incoming(lane).marks.finish();
+            if self.incoming(lane).open && !rest.is_empty() {
+                self.incoming(lane).waiting.push_back(Piece::Text(rest));
+            }
+            self.release(lane);
+            let partial = std::mem::take(&mut self.incoming(lane).partial);
+            if !partial.is_empty() {
+                self.add_text(lane, "\u{fffd}");
+            }
+        }
+        self.flush();
+    }
+
+    fn add_text(&mut self, lane: Lane, text: &str) {
+        let text = self.within_budget(text);
+        if text.is_empty() {
+            return;
+        }
+        if self.text_lane != lane {
+            self.flush();
+            self.text_lane = lane;
+        }
+        let mut rest = text;
+        while self.text.len() + rest.len() >= CHUNK_MAX {
+            let at = rest.floor_char_boundary(CHUNK_MAX.saturating_sub(self.text.len()));
+            self.text.push_str(&rest[..at]);
+            rest = &rest[at..];
+            self.flush();
+        }
+        if rest.is_empty() {
+            return;
+        }
+        self.text.push_str(rest);
+        let due = self.last_text.map_or_else(Instant::now, |last| last + PACE);
+        if due <= Instant::now() {
+            self.flush();
+        } else {
+            self.text_due = Some(due);
+        }
+    }
+
+    fn within_budget<'a>(&mut self, text: &'a str) -> &'a str {
+        let fits = usize::try_from(self.left_bytes).unwrap_or(usize::MAX);
+        let kept = &text[..text.floor_char_boundary(fits)];
+        self.left_bytes -= kept.len() as u64;
+        self.dropped_bytes += (text.len() - kept.len()) as u64;
+        if kept.len() < text.len() {
+            self.left_bytes = 0; // what comes later does not fill the hole
+        }
+        kept
+    }
+
+    fn event(&mut self, event: Event) {
+        let bytes = EVENT_COST + size(&event);
+        self.flush();
+        // An error is small and says why the cell failed; it always fits.
+        if bytes > self.left_bytes && !matches!(event, Event::Error(_)) {
+            self.dropped_bytes += bytes;
+            return;
+        }
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        self.ready.push_back(event);
+    }
+}
+
+/// `bytes` after `partial` as text, and the beginning of a character at the end. What is no UTF-8 becomes U+FFFD.
+fn decode(mut partial: Vec<u8>, bytes: &[u8]) -> (String, Vec<u8>) {
+    let all = if partial.is_empty() {
+        bytes
+    } else {
+        partial.extend_from_slice(bytes);
+        &partial
+    };
+    let mut text = String::with_capacity(all.len());
+    let mut chunks = all.utf8_chunks().peekable();
+    while let Some(chunk) = chunks.next() {
+        text.push_str(chunk.valid());
+        let invalid = chunk.invalid();
+        if invalid.is_empty() {
+            continue;
+        }
+        let could_go_on = std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
+        if chunks.peek().is_none() && could_go_on {
+            return (text, invalid.to_vec());
+        }
+        text.push('\u{fffd}');
+    }
+    (text, Vec::new())
+}
+
+/// A result frame in E2B's words.
+fn result(frame: Frame) -> ExecutionResult {
+    let mut result = ExecutionResult { is_main_result: frame.main, ..ExecutionResult::default() };
+    for (mime, raw) in frame.data {
+        match mime.as_str() {
+            "text/plain" => result.text = Some(without_quotes(text(&raw))),
+            "text/html" => result.html = Some(text(&raw)),
+            "text/markdown" => result.markdown = Some(text(&raw)),
+            "text/latex" => result.latex = Some(text(&raw)),
+            "image/svg+xml" => result.svg = Some(text(&raw)),
+            "image/png" => result.png = Some(text(&raw)),
+            "image/jpeg" => result.jpeg = Some(text(&raw)),
+            "application/pdf" => result.pdf = Some(text(&raw)),
+            "application/javascript" => result.javascript = Some(text(&raw)),
+            "application/json" => result.json = Some(value(&raw)),
+            "e2b/data" => result.data = Some(value(&raw)),
+            "e2b/chart" => result.chart = Some(value(&raw)),
+            _ => {
+                result.extra.insert(mime, value(&raw));
+            }
+        }
+    }
+    result
+}
+
+fn value(raw: &RawValue) -> Value {
+    // Deeper than 128 levels is not walked by anybody; its text will do.
+    serde_json::from_str(raw.get()).unwrap_or_else(|_| Value::String(raw.get().to_owned()))
+}
+
+fn text(raw: &RawValue) -> String {
+    match value(raw) {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+/// E2B cuts one pair of outer quotes off, so that a string's repr reads like the string.
+fn without_quotes(text: String) -> String {
+    for quote in ['\'', '"'] {
+        if let Some(inner) = text.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
+            return inner.to_owned();
+        }
+    }
+    text
+}
+
+fn size(event: &Event) -> u64 {
+    let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let of_value = |value: &Option<Value>| value.as_ref().map_or(0, |value| value.to_string().len());
+    let bytes = match event {
+        Event::Result(r) => {
+            [&r.text, &r.html, &r.markdown, &r.svg, &r.png, &r.jpeg, &r.pdf, &r.latex, &r.javascript]
+                .map(len)
+                .iter()
+                .sum::<usize>()
+                + [&r.json, &r.data, &r.chart].map(of_value).iter().sum::<usize>()
+                + r.extra.iter().map(|(mime, value)| mime.len() + value.to_string().len()).sum::<usize>()
+        }
+        Event::Error(e) => e.name.len() + e.value.len() + e.traceback.len(),
+        _ => 0,
+    };
+    bytes as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::kernel::protocol::{Frames, framed};
+
+    fn answer(max: u64) -> Answer {
+        let mut answer = Answer::new("id", max, Clock::system());
+        answer.output(Lane::Stdout, mark(0));
+        answer.output(Lane::Stderr, mark(0));
+        answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));
+        answer
+    }
+
+    fn mark(number: u32) -> Bytes {
+        format!("\x1eid:{number:08x}\x1e").into()
+    }
+
+    fn frame(json: &str) -> Frame {
+        let mut frames = Frames::default();
+        frames.push(&framed(json.as_bytes()));
+        frames.next().unwrap().unwrap()
+    }
+
+    fn told(mut answer: Answer) -> Vec<String> {
+        answer.end();
+        let mut told: Vec<(String, String)> = Vec::new();
+        while let Some(event) = answer.take() {
+            let (kind, text) = match event {
+                Event::Stdout(output) => ("out", output.text),
+                Event::Stderr(output) => ("err", output.text),
+                Event::Result(result) => ("result", result.text.unwrap_or_default()),
+                Event::PathboxStop { reason, dropped_bytes } => ("stop", format!("{reason} {dropped_bytes}")),
+                Event::EndOfExecution => ("end", String::new()),
+                other => panic!("{other:?}"),
+            };
+            match told.last_mut() {
+                Some((last, before)) if last == kind && kind.len() == 3 && kind != "end" => {
+                    before.push_str(&text)
+                }
+                _ => told.push((kind.to_owned(), text)),
+            }
+        }
+        told.into_iter().map(|(kind, text)| format!("{kind} {text}")).collect()
+    }
+
+    #[tokio::test]
+    async fn results_keep_their_place_in_the_output() {
+        let mut answer = answer(1000);
+        // All of the output is read before the first frame is.
+        let output = [&b"a"[..], &mark(1), b"b", &mark(2), b"c"].concat();
+        answer.output(Lane::Stdout, output.into());
+        answer.output(Lane::Stderr, [mark(1), mark(2)].concat().into());
+        answer.frame(frame(r#"{"t":"result","id":"id","k":1,"data":{"text/plain":"'one'"}}"#));
+        answer.frame(frame(r#"{"t":"result","id":"id","k":2,"data":{"text/plain":"two"}}"#));
+        assert_eq!(told(answer), ["out a", "result one", "out b", "result two", "out c", "end "]);
+    }
+
+    #[tokio::test]
+    async fn output_from_before_the_cell_is_not_its() {
+        let mut answer = Answer::new("id", 1000, Clock::system());
+        answer.output(Lane::Stdout, [&b"late"[..], &mark(0), b"mine"].concat().into());
+        answer.output(Lane::Stderr, Bytes::from_static(b"late too"));
+        answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));
+        assert_eq!(told(answer), ["out mine", "end "]);
+    }
+
+    #[tokio::test]
+    async fn a_descriptor_that_was_closed_holds_nothing_up() {
+        let mut answer = answer(1000);
+        answer.output(Lane::Stdout, Bytes::from_static(b"x"));
+        answer.frame(frame(r#"{"t":"result","id":"id","k":1,"data":{"text/plain":"r"}}"#));
+        answer.output(Lane::Stdout, Bytes::from_static(b"y"));
+        assert_eq!(told(answer), ["out x", "result r", "out y", "end "]);
+    }
+
+    #[tokio::test]
+    async fn a_forged_mark_delays_output_but_loses_none() {
+        let mut answer = answer(1 << 30);
+        answer.output(Lane::Stdout, [&mark(900)[..], b"held"].concat().into());
+        assert!(!answer.is_ready());
+        answer.output(Lane::Stdout, vec![b'x'; BLOCKED_MAX + 1].into());
+        assert!(answer.is_ready());
+        answer.output(Lane::Stdout, [&mark(901)[..], b"more", &mark(5), b"late"].concat().into());
+        assert!(answer.frame(frame(r#"{"t":"done","id":"id","k":5}"#)));
+        let told = told(answer);
+        assert!(told[0].starts_with("out heldxxx") && told[0].ends_with("xmore"), "{:.40}", told[0]);
+    }
+
+    #[tokio::test]
+    async fn characters_may_be_cut_and_broken_ones_are_replaced() {
+        for every in 1..12 {
+            let mut answer = answer(1000);
+            for part in "é🎉".as_bytes().chunks(every) {
+                answer.output(Lane::Stdout, Bytes::copy_from_slice(part));
+            }
+            answer.output(Lane::Stdout, Bytes::from_static(b"\xff\xf0\x9f"));
+            assert_eq!(told(answer), ["out é🎉\u{fffd}\u{fffd}", "end "]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_too_much_is_dropped_and_counted() {
+        let mut answer = answer(10);
+        answer.output(Lane::Stdout, Bytes::from_static("12345678é".as_bytes()));
+        answer.output(Lane::Stdout, Bytes::from_static(b"more"));
+        answer.frame(frame(r#"{"t":"result","id":"id","k":1,"data":{"text/plain":"r"}}"#));
+        assert_eq!(told(answer), ["out 12345678é", "stop output_truncated 69", "end "]);
+    }
+
+    #[tokio::test]
+    async fn no_event_is_longer_than_its_maximum() {
+        let mut answer = answer(1 << 30);
+        answer.output(Lane::Stdout, "é".repeat(200_000).into());
+        answer.end();
+        let mut total = 0;
+        while let Some(event) = answer.take() {
+            if let Event::Stdout(output) = event {
+                assert!(output.text.len() <= CHUNK_MAX);
+                total += output.text.len();
+            }
+        }
+        assert_eq!(total, 400_000);
+    }
+}
