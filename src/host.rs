@@ -33,6 +33,10 @@ use sandbox::Maker;
 pub struct Options {
     /// How sandboxes are made and what each may use.
     pub jail: jail::Options,
+    /// Where interpreters are looked for. What is found is added to what every sandbox sees.
+    pub search: kernel::Search,
+    /// How code runs; its interpreters, clock and entropy are set by [`serve`].
+    pub kernel: kernel::Options,
     /// Where it listens. Port 0 takes a free one; [`Host::addr`] tells which.
     pub listen: SocketAddr,
     /// Whether `listen` may be reachable from other machines. There is no TLS here: an API key and everything in
@@ -58,6 +62,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             jail: jail::Options::default(),
+            search: kernel::Search::default(),
+            kernel: kernel::Options::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             allow_remote: false,
             api_key: None,
@@ -139,7 +145,19 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
         max_pause: options.max_pause,
     };
 
-    let maker = Maker::start(&options.jail).await?;
+    let interpreters = kernel::Interpreters::find(&options.search).await;
+    for problem in interpreters.problems() {
+        tracing::warn!("{problem}");
+    }
+    let mut jail = options.jail;
+    jail.read_only.extend(interpreters.dirs());
+    let kernel = kernel::Options {
+        interpreters,
+        clock: options.clock.clone(),
+        entropy: options.entropy.clone(),
+        ..options.kernel
+    };
+    let maker = Maker::start(&jail, kernel).await?;
 
     let tasks = TaskTracker::new();
     let registry =

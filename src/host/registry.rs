@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::domain::{Clock, Entropy};
 
 use super::auth;
+use super::kernel::KernelError;
 use super::sandbox::{Identity, Machine, MachineError, Maker, Sandbox};
 use crate::wire::control::State;
 use ledger::Ledger;
@@ -74,6 +75,8 @@ pub(crate) enum CreateError {
     Full(#[from] Full),
     #[error("the sandbox could not be started")]
     Machine(#[from] MachineError),
+    #[error(transparent)]
+    Env(#[from] KernelError),
 }
 
 /// No such sandbox, or one that is paused for good.
@@ -144,7 +147,7 @@ impl Registry {
             if let Some(inner) = registry.upgrade() {
                 lock(&inner.ledger).remove(&dead);
             }
-        });
+        })?;
         let entry = place.fill(id, new.label, sandbox, new.life);
         // It may have died, or the host may have ended all it knew, between the two steps above.
         if entry.sandbox.has_ended() || self.0.shutdown.is_cancelled() {
@@ -269,7 +272,10 @@ impl Registry {
             while self.0.waiting.load(Ordering::Relaxed) == 0 && lock(&self.0.ready).len() < self.0.ready_size
             {
                 match self.0.maker.make().await {
-                    Ok(machine) => lock(&self.0.ready).push_back(machine),
+                    Ok(machine) => {
+                        machine.warm().await;
+                        lock(&self.0.ready).push_back(machine);
+                    }
                     Err(error) => {
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,

@@ -1,7 +1,7 @@
 //! One sandbox as the doors see it: who may use it, and the machine behind it.
 //!
 //! A machine is made before anybody asks for it and given away once. What is particular to its owner (tokens,
-//! environment) is therefore never in the machine: the doors add it to each request that starts something.
+//! environment) is added when it is given away.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::{AgentHandle, ProcessEvent, ProcessSpec};
 use super::jail::{self, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
+use super::kernel::{self, KernelError, Kernels};
 use super::processes::Processes;
 use super::watchers::Watchers;
 use crate::domain::Clock;
@@ -23,6 +24,7 @@ use crate::wire::Secret;
 pub(crate) struct Maker {
     spawner: Spawner,
     limits: Limits,
+    kernel: Arc<kernel::Options>,
 }
 
 /// A machine could not be made.
@@ -38,22 +40,35 @@ pub(crate) enum MachineError {
 #[derive(Debug)]
 pub(crate) struct Machine {
     jailed: Jailed,
+    kernels: Kernels,
     limits: Limits,
 }
 
 impl Maker {
     /// Starts what makes sandboxes; fails where the machine cannot isolate.
-    pub(crate) async fn start(options: &jail::Options) -> Result<Self, JailError> {
-        Ok(Self { spawner: Spawner::start(options).await?, limits: options.limits.clone() })
+    pub(crate) async fn start(jail: &jail::Options, kernel: kernel::Options) -> Result<Self, JailError> {
+        let spawner = Spawner::start(jail).await?;
+        Ok(Self { spawner, limits: jail.limits.clone(), kernel: Arc::new(kernel) })
     }
+
+    /// Makes a machine whose first interpreter is still starting.
 
     pub(crate) async fn make(&self) -> Result<Machine, MachineError> {
         let jailed = self.spawner.spawn(&SandboxSpec::default()).await?;
-        Ok(Machine { jailed, limits: self.limits.clone() })
+        let kernels = Kernels::new(jailed.agent.clone(), Arc::clone(&self.kernel));
+        Ok(Machine { jailed, kernels, limits: self.limits.clone() })
     }
 }
 
 impl Machine {
+    /// Waits until its first interpreter runs. One that does not start is no reason to throw the machine away:
+    /// whoever needs it is told why.
+    pub(crate) async fn warm(&self) {
+        if let Err(error) = self.kernels.ready().await {
+            tracing::warn!(%error, "a ready sandbox has no interpreter");
+        }
+    }
+
     /// Whether it could be given away now. A look that does not wait.
     pub(crate) fn is_alive(&self) -> bool {
         use futures::FutureExt;
@@ -78,6 +93,8 @@ pub(crate) struct Sandbox {
     clock: Clock,
     /// The way to its processes and files.
     pub(crate) agent: AgentHandle,
+    /// Its code contexts.
+    pub(crate) kernels: Kernels,
     pub(crate) limits: Limits,
     /// Cancelled when the sandbox is to end; open streams break off then.
     pub(crate) ending: CancellationToken,
@@ -114,11 +131,17 @@ pub(crate) struct Metrics {
 
 impl Sandbox {
     /// Gives a machine to somebody. `on_death` is called when it has ended without having been told to.
+    ///
+    /// # Errors
+    /// When the environment holds what no environment can.
     pub(crate) fn new(
         machine: Machine,
         who: Identity,
         on_death: impl FnOnce() + Send + 'static,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, KernelError> {
+        if !who.env.is_empty() {
+            machine.kernels.set_env(who.env.clone())?;
+        }
         let (usage, asked) = mpsc::channel(8);
         let sandbox = Arc::new(Self {
             id: who.id,
@@ -129,6 +152,7 @@ impl Sandbox {
             watchers: Watchers::default(),
             clock: who.clock,
             agent: machine.jailed.agent.clone(),
+            kernels: machine.kernels,
             limits: machine.limits,
             ending: CancellationToken::new(),
             ended: CancellationToken::new(),
@@ -138,7 +162,7 @@ impl Sandbox {
         });
         let (ending, ended) = (sandbox.ending.clone(), sandbox.ended.clone());
         tokio::spawn(keep(machine.jailed, asked, ending, ended, on_death));
-        sandbox
+        Ok(sandbox)
     }
 
     /// Ends it and returns when nothing of it is left. Safe to call twice.
