@@ -31,7 +31,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`E2bClient::execute`] is one request and its events. `Interpreter` is what to build on when runs are timed out or
+//! [`E2bClient::execute`] is one request and its events. [`Interpreter`] is what to build on when runs are timed out or
 //! cancelled: it keeps one run at a time on a context and makes the context sound again after an abort. Files and
 //! processes are [`E2bClient::files`] and [`E2bClient::processes`].
 //!
@@ -45,12 +45,16 @@
 //! # Ok(()) }
 //! ```
 
+mod cells;
 mod circuit;
 mod endpoint;
 mod error;
 mod execute;
+mod interpreter;
+mod liveness;
 mod sandboxes;
 mod send;
+mod traceback;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +66,10 @@ pub use circuit::CircuitState;
 pub use endpoint::{CLOUD_DOMAIN, Endpoint};
 pub use error::{Deadline, E2bError, ProviderText, Subject};
 pub use execute::{Deadlines, Execution};
+pub use interpreter::{Interpreter, Run, RunRequest, Settled, Setup, Target};
+pub use liveness::{Liveness, Readiness};
 pub use sandboxes::{CreateSandbox, ListFilter, NetworkPolicy, Sandbox, SandboxAccess};
+pub use traceback::rebuild as rebuild_traceback;
 
 use crate::domain::{Clock, Entropy};
 use crate::wire;

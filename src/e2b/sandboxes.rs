@@ -30,7 +30,7 @@ pub struct CreateSandbox {
     pub network: NetworkPolicy,
     /// At the end of its life time: pause instead of kill.
     pub pause_on_timeout: bool,
-    /// Settings of MCP servers, by name; start them with [`E2bClient::start_mcp_gateway`].
+    /// Settings of MCP servers, by name; start them with `E2bClient::start_mcp_gateway`.
     pub mcp: Option<Value>,
     /// Makes the create safe to repeat by the caller: 1 to 255 of `a-z 0-9 -`. The client makes one up when left out.
     pub idempotency_key: Option<String>,
@@ -485,7 +485,7 @@ impl E2bClient {
 
 /// Whole seconds, rounded up and at least 1: zero would mean "the default" to some and an error to others.
 fn seconds(timeout: Duration) -> i64 {
-    let up = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+    let up = timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0));
     i64::try_from(up.max(1)).unwrap_or(i64::MAX)
 }
 

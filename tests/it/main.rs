@@ -1,2 +1,5 @@
-//! x
+//! The integration tests: one binary, each module one topic, everything through a public door.
+mod support;
+
+mod e2b_streams;
 mod guard_rules;
