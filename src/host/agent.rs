@@ -4,13 +4,32 @@
 //! byte as hostile: a frame has a largest size, ids that were never given out end the sandbox, and what a
 //! program prints is bounded by credit that only the reader of [`Process::events`] gives back.
 
-use bytes::Bytes;
+mod files;
+pub(crate) mod init;
+pub(crate) mod protocol;
+mod watch;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Semaphore, mpsc};
+
+use self::protocol::{CHUNK, Call, Exit, Failure, FromAgent, MAX_FRAME, Start, ToAgent, WINDOW, Write};
+use super::jail::{JailError, Usage, sys};
 
 /// The async client of one sandbox's agent. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct AgentHandle;
+pub struct AgentHandle {
+    connection: Arc<Connection>,
+    home: Arc<str>,
+    env: Arc<[(String, String)]>,
+}
 
 /// A program to start.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +73,9 @@ pub struct Process {
 /// Speaks to a started program. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ProcessHandle {
+    connection: Arc<Connection>,
+    /// Room at the agent for its two inputs, in bytes.
+    rooms: [Arc<Semaphore>; 2],
     /// The agent's number for it, never given twice in a sandbox.
     pub id: u32,
     /// Its process number inside the sandbox.
@@ -161,95 +183,470 @@ pub enum AgentError {
 
 /// Largest number of bytes that one [`AgentHandle::read_file`] returns.
 pub const READ_MAX: usize = 256 * 1024;
+/// Largest number of entries that one [`AgentHandle::list_dir`] returns.
+pub const LIST_MAX: usize = 10_000;
+/// Programs, requests and watches at one time in one sandbox.
+const AT_ONCE: usize = 1024;
+/// Pieces of output between the agent's credit and the reader.
+const EVENTS: usize = 4;
+/// Changes that a watcher may be behind before the oldest are dropped.
+const CHANGES: usize = 1024;
+
+/// The host's end of the socket and what is under way on it.
+struct Connection {
+    socket: AsyncFd<OwnedFd>,
+    state: Mutex<State>,
+    /// Processes that the kernel has ended so far because memory ran out.
+    oom_kills: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    gone: bool,
+    last_id: u32,
+    programs: HashMap<u32, Program>,
+    /// Programs that the agent was told to start.
+    starting: HashMap<u32, mpsc::Sender<Result<i32, Failure>>>,
+    calls: HashMap<u32, Answer>,
+    watchers: HashMap<u32, mpsc::Sender<WatchEvent>>,
+    usage: Usage,
+}
+
+struct Program {
+    /// To the task that hands events to the reader; holds no more than the credit that was given.
+    events: mpsc::UnboundedSender<ProcessEvent>,
+    /// Bytes that the agent may still send.
+    credit: Arc<Mutex<usize>>,
+    rooms: [Arc<Semaphore>; 2],
+    oom_kills_before: u64,
+}
+
+/// A request's answer as it comes in.
+struct Answer {
+    bytes: BytesMut,
+    entries: Vec<FileInfo>,
+    done: tokio::sync::oneshot::Sender<Result<(Bytes, Vec<FileInfo>), Failure>>,
+}
+
+const STDIN: usize = 0;
+const CONTROL: usize = 1;
 
 impl AgentHandle {
+    /// Takes up the conversation with a sandbox's first process, once it says that the sandbox is complete.
+    ///
+    /// `oom_kills` counts what the kernel has ended for want of memory; the agent cannot know.
+    pub(crate) async fn connect(
+        socket: OwnedFd,
+        env: Vec<(String, String)>,
+        oom_kills: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<Self, JailError> {
+        let at = |step: &str| {
+            let step = step.to_owned();
+            move |source| JailError::Setup { step, source }
+        };
+        let socket = sys::register(socket).map_err(at("connecting to the agent"))?;
+        let connection =
+            Arc::new(Connection { socket, state: Mutex::default(), oom_kills: Box::new(oom_kills) });
+        let mut buffer = vec![0; MAX_FRAME];
+        let home = match connection.receive(&mut buffer).await {
+            Ok(Some((_, FromAgent::Ready(hello)))) => hello.home,
+            Ok(Some((_, FromAgent::SetupFailed(failure)))) => {
+                return Err(at(&failure.doing)(std::io::Error::from_raw_os_error(failure.errno)));
+            }
+            Ok(_) => return Err(at("hearing from the agent")(std::io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => return Err(at("hearing from the agent")(error)),
+        };
+        let mut all: BTreeMap<String, String> = BTreeMap::new();
+        for (name, value) in
+            [("HOME", home.as_str()), ("LANG", "C.UTF-8"), ("USER", "user"), ("LOGNAME", "user")]
+        {
+            all.insert(name.to_owned(), value.to_owned());
+        }
+        all.extend(env);
+        tokio::spawn(listen(Arc::clone(&connection), buffer));
+        Ok(Self { connection, home: home.into(), env: all.into_iter().collect() })
+    }
+
     /// Starts a program.
     ///
     /// # Errors
     /// [`AgentError::Refused`] when it cannot be executed or no process can be made.
-    pub async fn start(&self, _spec: ProcessSpec) -> Result<Process, AgentError> {
-        unimplemented!("lands next")
+    pub async fn start(&self, spec: ProcessSpec) -> Result<Process, AgentError> {
+        let start = Start {
+            argv: spec.argv,
+            env: self.env.iter().cloned().chain(spec.env).collect(),
+            cwd: spec.cwd,
+            stdin: spec.stdin,
+            pty: spec.pty,
+            control: spec.control,
+        };
+        let (started, mut pid) = mpsc::channel(1);
+        let (sender, mut queue) = mpsc::unbounded_channel();
+        let credit = Arc::new(Mutex::new(WINDOW));
+        let rooms = [0, 0].map(|_| Arc::new(Semaphore::new(WINDOW)));
+        let oom_kills_before = (self.connection.oom_kills)();
+        let id = {
+            let mut state = self.connection.state();
+            let id = state.new_id()?;
+            let program = Program {
+                events: sender,
+                credit: Arc::clone(&credit),
+                rooms: rooms.clone(),
+                oom_kills_before,
+            };
+            state.programs.insert(id, program);
+            state.starting.insert(id, started);
+            id
+        };
+        if let Err(error) = self.connection.send(id, &ToAgent::Start(start)).await {
+            self.connection.state().forget(id);
+            return Err(error);
+        }
+        let (events_sender, events) = mpsc::channel(EVENTS);
+        let connection = Arc::clone(&self.connection);
+        // Gives credit back as the reader takes events; when it has gone, goes on taking them for it.
+        tokio::spawn(async move {
+            while let Some(event) = queue.recv().await {
+                let size = event.size();
+                let _ = events_sender.send(event).await;
+                if size > 0 {
+                    *lock(&credit) += size;
+                    let _ = connection.send(id, &ToAgent::Taken(size as u32)).await;
+                }
+            }
+        });
+        match pid.recv().await {
+            Some(Ok(pid)) => {
+                let connection = Arc::clone(&self.connection);
+                Ok(Process { handle: ProcessHandle { connection, rooms, id, pid }, events })
+            }
+            Some(Err(failure)) => Err(failure.into()),
+            None => Err(AgentError::Gone),
+        }
     }
 
     /// The home directory inside: `/home/user`, or where the weaker tiers put it.
     pub fn home(&self) -> &str {
-        unimplemented!("lands next")
+        &self.home
+    }
+
+    /// What the sandbox uses, as last told by the agent; known only where there are no control groups.
+    pub(crate) fn usage(&self) -> Usage {
+        self.connection.state().usage
     }
 
     /// What is at `path`; a link at its end is not followed.
-    pub async fn stat(&self, _path: &str) -> Result<FileInfo, AgentError> {
-        unimplemented!("lands next")
+    pub async fn stat(&self, path: &str) -> Result<FileInfo, AgentError> {
+        let (_, entries) = self.call(ToAgent::Call(Call::Stat { path: path.into() })).await?;
+        entries.into_iter().next().ok_or(AgentError::Gone)
     }
 
-    /// What is in a directory, down to `depth` levels (1: only itself), at most 10 000 entries; links are not followed.
-    pub async fn list_dir(&self, _path: &str, _depth: u32) -> Result<Vec<FileInfo>, AgentError> {
-        unimplemented!("lands next")
+    /// What is in a directory, down to `depth` levels (1: only itself), at most [`LIST_MAX`] entries, by path; links
+    /// are not followed.
+    pub async fn list_dir(&self, path: &str, depth: u32) -> Result<Vec<FileInfo>, AgentError> {
+        let call = Call::List { path: path.into(), depth };
+        self.call(ToAgent::Call(call)).await.map(|(_, entries)| entries)
     }
 
     /// Makes a directory and its parents; says whether it was new.
-    pub async fn make_dir(&self, _path: &str) -> Result<bool, AgentError> {
-        unimplemented!("lands next")
+    pub async fn make_dir(&self, path: &str) -> Result<bool, AgentError> {
+        let (answer, _) = self.call(ToAgent::Call(Call::MakeDir { path: path.into() })).await?;
+        Ok(&answer[..] == b"new")
     }
 
     /// Gives a file or directory another path; parents are made.
-    pub async fn rename(&self, _from: &str, _to: &str) -> Result<(), AgentError> {
-        unimplemented!("lands next")
+    pub async fn rename(&self, from: &str, to: &str) -> Result<(), AgentError> {
+        let call = Call::Rename { from: from.into(), to: to.into() };
+        self.call(ToAgent::Call(call)).await.map(drop)
     }
 
     /// Removes a file, a link or a whole directory.
-    pub async fn remove(&self, _path: &str) -> Result<(), AgentError> {
-        unimplemented!("lands next")
+    pub async fn remove(&self, path: &str) -> Result<(), AgentError> {
+        self.call(ToAgent::Call(Call::Remove { path: path.into() })).await.map(drop)
     }
 
     /// At most `len` bytes (and [`READ_MAX`]) of a regular file from `offset`; fewer only at its end.
-    pub async fn read_file(&self, _path: &str, _offset: u64, _len: usize) -> Result<Bytes, AgentError> {
-        unimplemented!("lands next")
+    pub async fn read_file(&self, path: &str, offset: u64, len: usize) -> Result<Bytes, AgentError> {
+        let call = Call::Read { path: path.into(), offset, len: len as u64 };
+        self.call(ToAgent::Call(call)).await.map(|(bytes, _)| bytes)
     }
 
     /// Writes at `offset`; `truncate` first makes the file (and its parents) new and empty.
     pub async fn write_file(
         &self,
-        _path: &str,
-        _offset: u64,
-        _truncate: bool,
-        _bytes: Bytes,
+        path: &str,
+        offset: u64,
+        truncate: bool,
+        bytes: Bytes,
     ) -> Result<(), AgentError> {
-        unimplemented!("lands next")
+        let mut rest = bytes;
+        let mut at = offset;
+        let mut first = true;
+        while first || !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(CHUNK));
+            let length = piece.len() as u64;
+            let write = Write { path: path.into(), offset: at, truncate: truncate && first };
+            self.call(ToAgent::Write(write, piece)).await?;
+            at += length;
+            first = false;
+        }
+        Ok(())
     }
 
-    /// Changes below a directory, until the receiver is dropped.
-    pub async fn watch(
-        &self,
-        _path: &str,
-        _recursive: bool,
-    ) -> Result<mpsc::Receiver<WatchEvent>, AgentError> {
-        unimplemented!("lands next")
+    /// Changes below a directory, until the receiver is dropped. A reader that falls far behind misses some.
+    pub async fn watch(&self, path: &str, recursive: bool) -> Result<mpsc::Receiver<WatchEvent>, AgentError> {
+        let (sender, receiver) = mpsc::channel(CHANGES);
+        let id = self.connection.state().new_id()?;
+        let closed = sender.clone();
+        self.connection.state().watchers.insert(id, sender);
+        let call = Call::Watch { path: path.into(), recursive };
+        if let Err(error) = self.call_as(id, ToAgent::Call(call)).await {
+            self.connection.state().watchers.remove(&id);
+            return Err(error);
+        }
+        let connection = Arc::clone(&self.connection);
+        tokio::spawn(async move {
+            closed.closed().await;
+            connection.state().watchers.remove(&id);
+            let _ = connection.send(id, &ToAgent::Call(Call::Unwatch)).await;
+        });
+        Ok(receiver)
+    }
+
+    async fn call(&self, message: ToAgent) -> Result<(Bytes, Vec<FileInfo>), AgentError> {
+        let id = self.connection.state().new_id()?;
+        self.call_as(id, message).await
+    }
+
+    async fn call_as(&self, id: u32, message: ToAgent) -> Result<(Bytes, Vec<FileInfo>), AgentError> {
+        let (done, answer) = tokio::sync::oneshot::channel();
+        let waiting = Answer { bytes: BytesMut::new(), entries: Vec::new(), done };
+        self.connection.state().calls.insert(id, waiting);
+        if let Err(error) = self.connection.send(id, &message).await {
+            self.connection.state().calls.remove(&id);
+            return Err(error);
+        }
+        answer.await.map_err(|_| AgentError::Gone)?.map_err(AgentError::from)
     }
 }
 
 impl ProcessHandle {
     /// Writes to its input; returns when the agent has room for more.
-    pub async fn stdin(&self, _bytes: Bytes) -> Result<(), AgentError> {
-        unimplemented!("lands next")
+    pub async fn stdin(&self, bytes: Bytes) -> Result<(), AgentError> {
+        self.feed(STDIN, bytes).await
     }
 
     /// Ends its input. On a terminal: types control-D.
     pub async fn close_stdin(&self) -> Result<(), AgentError> {
-        unimplemented!("lands next")
+        self.connection.send(self.id, &ToAgent::CloseStdin).await
     }
 
     /// Writes to its descriptor 3; returns when the agent has room for more.
-    pub async fn control(&self, _bytes: Bytes) -> Result<(), AgentError> {
-        unimplemented!("lands next")
+    pub async fn control(&self, bytes: Bytes) -> Result<(), AgentError> {
+        self.feed(CONTROL, bytes).await
     }
 
     /// Sends a signal, to it alone or to its whole process group. Nothing happens when it has ended.
-    pub async fn signal(&self, _signal: i32, _group: bool) -> Result<(), AgentError> {
-        unimplemented!("lands next")
+    pub async fn signal(&self, signal: i32, group: bool) -> Result<(), AgentError> {
+        self.connection.send(self.id, &ToAgent::Signal { signal, group }).await
     }
 
     /// Changes the size of its terminal.
-    pub async fn resize(&self, _cols: u16, _rows: u16) -> Result<(), AgentError> {
-        unimplemented!("lands next")
+    pub async fn resize(&self, cols: u16, rows: u16) -> Result<(), AgentError> {
+        self.connection.send(self.id, &ToAgent::Resize { cols, rows }).await
     }
+
+    async fn feed(&self, which: usize, mut bytes: Bytes) -> Result<(), AgentError> {
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(CHUNK));
+            let room =
+                self.rooms[which].acquire_many(piece.len() as u32).await.map_err(|_| AgentError::Gone)?;
+            room.forget();
+            let message = if which == STDIN { ToAgent::Stdin(piece) } else { ToAgent::Control(piece) };
+            self.connection.send(self.id, &message).await?;
+        }
+        Ok(())
+    }
+}
+
+impl ProcessEvent {
+    /// Bytes of output that count against the credit.
+    fn size(&self) -> usize {
+        match self {
+            Self::Stdout(bytes) | Self::Stderr(bytes) | Self::Pty(bytes) | Self::Control(bytes) => {
+                bytes.len()
+            }
+            Self::Exited { .. } => 0,
+        }
+    }
+}
+
+impl From<Failure> for AgentError {
+    fn from(failure: Failure) -> Self {
+        // Both come from the sandbox: the text is shortened, the number is only looked up.
+        let doing = failure.doing.chars().take(500).collect();
+        Self::Refused { doing, source: std::io::Error::from_raw_os_error(failure.errno) }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn new_id(&mut self) -> Result<u32, AgentError> {
+        if self.gone {
+            return Err(AgentError::Gone);
+        }
+        if self.programs.len() + self.calls.len() + self.watchers.len() >= AT_ONCE {
+            return Err(AgentError::Refused {
+                doing: "taking another request".into(),
+                source: std::io::Error::from_raw_os_error(libc::EAGAIN),
+            });
+        }
+        self.last_id += 1;
+        Ok(self.last_id)
+    }
+
+    /// Takes a program off the books; whoever waits to feed it stops waiting.
+    fn forget(&mut self, id: u32) -> Option<Program> {
+        self.starting.remove(&id);
+        let program = self.programs.remove(&id)?;
+        program.rooms.iter().for_each(|room| room.close());
+        Some(program)
+    }
+}
+
+impl Connection {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    async fn send(&self, id: u32, message: &ToAgent) -> Result<(), AgentError> {
+        let bytes = message.encode(id);
+        if bytes.len() > MAX_FRAME {
+            return Err(AgentError::TooLarge);
+        }
+        let send = self.socket.async_io(Interest::WRITABLE, |socket| sys::send(socket.as_fd(), &bytes, &[]));
+        send.await.map_err(|_| AgentError::Gone)
+    }
+
+    /// The next message; `None` at the end. What is too long or malformed is an error.
+    async fn receive(&self, buffer: &mut [u8]) -> std::io::Result<Option<(u32, FromAgent)>> {
+        let receive = self.socket.async_io(Interest::READABLE, |socket| sys::receive(socket.as_fd(), buffer));
+        let (length, _) = receive.await?;
+        if length == 0 {
+            return Ok(None);
+        }
+        FromAgent::decode(&buffer[..length]).map(Some).map_err(std::io::Error::other)
+    }
+
+    /// Ends the conversation; the agent takes that as its end.
+    fn close(&self) {
+        sys::hang_up(self.socket.get_ref());
+        let ended = {
+            let mut state = self.state();
+            for program in state.programs.values() {
+                program.rooms.iter().for_each(|room| room.close());
+            }
+            std::mem::replace(&mut *state, State { gone: true, usage: Usage::default(), ..State::default() })
+        };
+        drop(ended); // outside the lock: wakes everybody who waits
+    }
+
+    /// Hands one message to whoever waits for it. An error is a sandbox that does not keep the rules.
+    fn dispatch(&self, id: u32, message: FromAgent) -> Result<(), protocol::Malformed> {
+        let malformed = protocol::Malformed;
+        let mut state = self.state();
+        match message {
+            FromAgent::Started { pid } => {
+                let waiting = state.starting.remove(&id).ok_or(malformed)?;
+                let _ = waiting.try_send(Ok(pid));
+            }
+            FromAgent::Stdout(bytes) => state.output(id, ProcessEvent::Stdout(bytes))?,
+            FromAgent::Stderr(bytes) => state.output(id, ProcessEvent::Stderr(bytes))?,
+            FromAgent::Pty(bytes) => state.output(id, ProcessEvent::Pty(bytes))?,
+            FromAgent::Control(bytes) => state.output(id, ProcessEvent::Control(bytes))?,
+            FromAgent::TookStdin(count) => state.give_room(id, STDIN, count)?,
+            FromAgent::TookControl(count) => state.give_room(id, CONTROL, count)?,
+            FromAgent::Exited(Exit { code, signal, oom }) => {
+                let program = state.forget(id).ok_or(malformed)?;
+                let killed = signal == Some(libc::SIGKILL) || code == Some(128 + libc::SIGKILL);
+                let oom = oom || killed && (self.oom_kills)() > program.oom_kills_before;
+                let _ = program.events.send(ProcessEvent::Exited { code, signal, oom });
+            }
+            FromAgent::Bytes(bytes) => {
+                let answer = state.calls.get_mut(&id).ok_or(malformed)?;
+                answer.bytes.extend_from_slice(&bytes);
+                if answer.bytes.len() > READ_MAX {
+                    return Err(malformed);
+                }
+            }
+            FromAgent::Entries(entries) => {
+                let answer = state.calls.get_mut(&id).ok_or(malformed)?;
+                answer.entries.extend(entries);
+                if answer.entries.len() > LIST_MAX {
+                    return Err(malformed);
+                }
+            }
+            FromAgent::Done => {
+                let answer = state.calls.remove(&id).ok_or(malformed)?;
+                let _ = answer.done.send(Ok((answer.bytes.freeze(), answer.entries)));
+            }
+            FromAgent::Failed(failure) => {
+                if let Some(answer) = state.calls.remove(&id) {
+                    let _ = answer.done.send(Err(failure));
+                } else {
+                    let waiting = state.starting.remove(&id).ok_or(malformed)?;
+                    state.forget(id);
+                    let _ = waiting.try_send(Err(failure));
+                }
+            }
+            FromAgent::Changed(event) => {
+                // One that is already in the socket when its watch ends has no receiver.
+                if let Some(watcher) = state.watchers.get(&id) {
+                    let _ = watcher.try_send(event);
+                }
+            }
+            FromAgent::Usage(usage) => state.usage = usage,
+            FromAgent::Ready(_) | FromAgent::SetupFailed(_) => return Err(malformed),
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn output(&mut self, id: u32, event: ProcessEvent) -> Result<(), protocol::Malformed> {
+        let program = self.programs.get(&id).ok_or(protocol::Malformed)?;
+        let size = event.size();
+        let mut credit = lock(&program.credit);
+        *credit = credit.checked_sub(size).filter(|_| size > 0).ok_or(protocol::Malformed)?;
+        let _ = program.events.send(event);
+        Ok(())
+    }
+
+    fn give_room(&mut self, id: u32, which: usize, count: u32) -> Result<(), protocol::Malformed> {
+        let room = &self.programs.get(&id).ok_or(protocol::Malformed)?.rooms[which];
+        if room.available_permits() + count as usize > WINDOW {
+            return Err(protocol::Malformed);
+        }
+        room.add_permits(count as usize);
+        Ok(())
+    }
+}
+
+/// Hands out what the agent says until it is gone or breaks a rule.
+async fn listen(connection: Arc<Connection>, mut buffer: Vec<u8>) {
+    while let Ok(Some((id, message))) = connection.receive(&mut buffer).await {
+        if connection.dispatch(id, message).is_err() {
+            break;
+        }
+    }
+    connection.close();
 }

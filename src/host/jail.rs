@@ -5,10 +5,35 @@
 //! [agent](super::agent) after it has locked itself in. So nothing of the host's files is needed inside,
 //! and the one door between the host and a sandbox is a socket whose every byte the host distrusts.
 
-use std::path::PathBuf;
+pub(crate) mod cgroup;
+mod child;
+mod landlock;
+pub(crate) mod limits;
+mod mounts;
+mod namespaces;
+pub(crate) mod policy;
+mod probe;
+mod seccomp;
+mod spawner;
+pub(crate) mod sys;
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{oneshot, watch};
 
+use self::cgroup::Group;
+pub use self::probe::{Check, probe};
+use self::spawner::{Reply, Request};
 use super::agent::AgentHandle;
 
 /// How a host makes its sandboxes.
@@ -170,24 +195,244 @@ pub struct Usage {
 
 /// Makes sandboxes. Dropping it ends every one of them.
 #[derive(Debug)]
-pub struct Spawner;
+pub struct Spawner {
+    shared: Arc<Shared>,
+    limits: Limits,
+    path: String,
+    process: tokio::process::Child,
+    cgroups: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: AsyncFd<OwnedFd>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    gone: bool,
+    last_id: u32,
+    /// Who waits for a sandbox to come to life.
+    births: HashMap<u32, oneshot::Sender<Result<Born, JailError>>>,
+    /// Where the end of a sandbox is told: whether memory was the reason.
+    ends: HashMap<u32, watch::Sender<Option<bool>>>,
+}
+
+#[derive(Debug)]
+struct Born {
+    socket: OwnedFd,
+    pidfd: OwnedFd,
+    group: Option<Group>,
+    end: watch::Receiver<Option<bool>>,
+}
 
 impl Spawner {
     /// Starts the spawner and tries one sandbox, so that a machine that cannot isolate is found here.
     ///
     /// # Errors
     /// [`JailError::Refused`] with what to do when the machine lacks something.
-    pub async fn start(_options: &Options) -> Result<Self, JailError> {
-        unimplemented!("lands next")
+    pub async fn start(options: &Options) -> Result<Self, JailError> {
+        let start = |doing| move |source| JailError::Start { doing, source };
+        check_read_only(&options.read_only)?;
+        let (ours, theirs) = sys::packet_pair().map_err(start("making a socket"))?;
+        let process = launch(&options.exe, "serve", Stdio::from(theirs), Stdio::null()).await?;
+
+        let set_up = Request::SetUp {
+            host: std::process::id() as i32,
+            isolation: options.isolation,
+            read_only: options.read_only.clone(),
+            cgroups: options.cgroups,
+        };
+        let socket = sys::register(ours).map_err(start("watching the socket"))?;
+        let shared = Arc::new(Shared { socket, state: Mutex::default() });
+        shared.send(&set_up).await?;
+        let first = tokio::time::timeout(PATIENCE, shared.receive()).await;
+        let cgroups = match first {
+            Ok(Ok((Reply::Up { cgroups }, _))) => cgroups,
+            Ok(Ok((Reply::CannotStart { step, errno }, _))) => return Err(probe::explain(step, errno)),
+            _ => return Err(JailError::SpawnerGone),
+        };
+        tokio::spawn(listen(Arc::clone(&shared)));
+        let spawner = Self {
+            shared,
+            limits: options.limits.clone(),
+            path: search_path(&options.read_only),
+            process,
+            cgroups,
+        };
+        match spawner.spawn(&SandboxSpec::default()).await {
+            Ok(trial) => trial.kill().await,
+            Err(JailError::Setup { step, source }) => {
+                return Err(probe::explain(step, source.raw_os_error().unwrap_or(libc::EINVAL)));
+            }
+            Err(other) => return Err(other),
+        }
+        Ok(spawner)
+    }
+
+    /// Whether control groups hold the limits. If not, memory is watched by scanning and CPU time is not limited.
+    pub fn has_cgroups(&self) -> bool {
+        self.cgroups
     }
 
     /// Makes one sandbox, ready for [`AgentHandle::start`].
     ///
     /// # Errors
     /// [`JailError::Setup`] when this one could not be made; trying again may help.
-    pub async fn spawn(&self, _spec: &SandboxSpec) -> Result<Jailed, JailError> {
-        unimplemented!("lands next")
+    pub async fn spawn(&self, spec: &SandboxSpec) -> Result<Jailed, JailError> {
+        let (sender, born) = oneshot::channel();
+        let id = {
+            let mut state = self.shared.state();
+            if state.gone {
+                return Err(JailError::SpawnerGone);
+            }
+            state.last_id += 1;
+            let id = state.last_id;
+            state.births.insert(id, sender);
+            id
+        };
+        let limits = spec.limits.clone().unwrap_or_else(|| self.limits.clone());
+        self.shared.send(&Request::Spawn { id, limits }).await?;
+        let born = born.await.map_err(|_| JailError::SpawnerGone)??;
+        let counter = born.group.clone();
+        let mut env = vec![("PATH".to_owned(), self.path.clone())];
+        env.extend(spec.env.iter().cloned());
+        let connected =
+            AgentHandle::connect(born.socket, env, move || counter.as_ref().map_or(0, Group::oom_kills));
+        match tokio::time::timeout(PATIENCE, connected).await {
+            Ok(Ok(agent)) => Ok(Jailed {
+                agent,
+                pidfd: born.pidfd,
+                group: born.group,
+                end: born.end,
+                killed: AtomicBool::new(false),
+            }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(JailError::Setup {
+                step: "waiting for the agent".into(),
+                source: ErrorKind::TimedOut.into(),
+            }),
+        }
     }
+
+    /// Ends every sandbox and waits until nothing is left of any.
+    pub async fn shutdown(mut self) {
+        self.shared.hang_up();
+        let _ = self.process.wait().await;
+    }
+}
+
+impl Drop for Spawner {
+    fn drop(&mut self) {
+        self.shared.hang_up();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn send(&self, request: &Request) -> Result<(), JailError> {
+        let bytes = serde_json::to_vec(request).map_err(|_| JailError::SpawnerGone)?;
+        let send = self.socket.async_io(Interest::WRITABLE, |socket| sys::send(socket.as_fd(), &bytes, &[]));
+        send.await.map_err(|_| JailError::SpawnerGone)
+    }
+
+    async fn receive(&self) -> std::io::Result<(Reply, Vec<OwnedFd>)> {
+        let mut buffer = vec![0; spawner::MAX_MESSAGE];
+        let receive =
+            self.socket.async_io(Interest::READABLE, |socket| sys::receive(socket.as_fd(), &mut buffer));
+        let (length, fds) = receive.await?;
+        if length == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        Ok((serde_json::from_slice(&buffer[..length])?, fds))
+    }
+
+    fn hang_up(&self) {
+        self.state().gone = true;
+        sys::hang_up(self.socket.get_ref());
+    }
+}
+
+/// Hands the spawner's news to whoever waits for them.
+async fn listen(shared: Arc<Shared>) {
+    while let Ok((reply, fds)) = shared.receive().await {
+        match reply {
+            Reply::Spawned { id, group } => {
+                let Ok([socket, pidfd]) = <[OwnedFd; 2]>::try_from(fds) else { break };
+                let mut state = shared.state();
+                let Some(waiting) = state.births.remove(&id) else { continue };
+                let (end_sender, end) = watch::channel(None);
+                state.ends.insert(id, end_sender);
+                // When nobody waits any more, the socket closes here and the sandbox ends by itself.
+                let _ = waiting.send(Ok(Born { socket, pidfd, group, end }));
+            }
+            Reply::NotSpawned { id, step, errno } => {
+                if let Some(waiting) = shared.state().births.remove(&id) {
+                    let source = std::io::Error::from_raw_os_error(errno);
+                    let _ = waiting.send(Err(JailError::Setup { step, source }));
+                }
+            }
+            Reply::Ended { id, oom } => {
+                if let Some(end) = shared.state().ends.remove(&id) {
+                    let _ = end.send(Some(oom));
+                }
+            }
+            Reply::Up { .. } | Reply::CannotStart { .. } => break,
+        }
+    }
+    let mut state = shared.state();
+    state.gone = true;
+    state.births.clear();
+    state.ends.clear();
+}
+
+/// Starts this program again, from a copy in memory, without environment.
+async fn launch(
+    exe: &Path,
+    mode: &str,
+    stdin: Stdio,
+    stdout: Stdio,
+) -> Result<tokio::process::Child, JailError> {
+    let copy = {
+        let exe = exe.to_owned();
+        let copied = tokio::task::spawn_blocking(move || sys::sealed_copy(&exe)).await;
+        copied.map_err(std::io::Error::other).and_then(|copy| copy)
+    };
+    let copy =
+        copy.map_err(|source| JailError::Start { doing: "copying the program into memory", source })?;
+    tokio::process::Command::new(format!("/proc/self/fd/{}", copy.as_raw_fd()))
+        .arg0("pathbox-spawner")
+        .args([SPAWNER_COMMAND, mode])
+        .env_clear()
+        .current_dir("/")
+        .stdin(stdin)
+        .stdout(stdout)
+        .spawn()
+        .map_err(|source| JailError::Start { doing: "running the copy in memory", source })
+}
+
+/// Refuses directories that would show far more than an interpreter.
+fn check_read_only(paths: &[PathBuf]) -> Result<(), JailError> {
+    let too_wide = |path: &&PathBuf| {
+        !path.is_absolute() || policy::TOO_WIDE.iter().any(|wide| Path::new(wide) == path.as_path())
+    };
+    match paths.iter().find(too_wide) {
+        None => Ok(()),
+        Some(path) => Err(JailError::Refused {
+            what: format!("to show {} to sandboxes", path.display()),
+            remedy: "name the interpreter's own directory, by its absolute path".into(),
+            source: ErrorKind::InvalidInput.into(),
+        }),
+    }
+}
+
+fn search_path(read_only: &[PathBuf]) -> String {
+    let bins = read_only.iter().map(|dir| dir.join("bin")).filter(|bin| bin.is_dir());
+    bins.map(|bin| bin.display().to_string()).chain([policy::PATH.to_owned()]).collect::<Vec<_>>().join(":")
 }
 
 /// One sandbox. Dropping it kills every process in it.
@@ -195,27 +440,63 @@ impl Spawner {
 pub struct Jailed {
     /// The way to its processes and files.
     pub agent: AgentHandle,
+    pidfd: OwnedFd,
+    group: Option<Group>,
+    end: watch::Receiver<Option<bool>>,
+    killed: AtomicBool,
 }
 
 impl Jailed {
     /// Kills every process and waits until none is left.
     pub async fn kill(self) {
-        unimplemented!("lands next")
+        self.strike();
+        self.ended().await;
     }
 
     /// Waits for the end. May be called by several tasks and after the end.
     pub async fn ended(&self) -> EndCause {
-        unimplemented!("lands next")
+        let mut end = self.end.clone();
+        let oom = end.wait_for(Option::is_some).await.is_ok_and(|end| *end == Some(true));
+        match (self.killed.load(Ordering::Relaxed), oom) {
+            (true, _) => EndCause::Killed,
+            (false, true) => EndCause::Oom,
+            (false, false) => EndCause::Died,
+        }
     }
 
     /// What it uses now; zeros after the end.
     pub fn usage(&self) -> Usage {
-        unimplemented!("lands next")
+        self.group.as_ref().map_or_else(|| self.agent.usage(), Group::usage)
+    }
+
+    fn strike(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+        let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+}
+
+impl Drop for Jailed {
+    fn drop(&mut self) {
+        self.strike();
     }
 }
 
 /// When this process was started as a spawner: runs it and gives the exit code. Call it first in `main`,
 /// before any thread exists.
 pub fn spawner_main() -> Option<u8> {
-    None
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() != Some(SPAWNER_COMMAND) {
+        return None;
+    }
+    let outcome = match arguments.next().as_deref() {
+        Some("serve") => spawner::run(),
+        Some("probe") => probe::run(),
+        _ => Err(ErrorKind::InvalidInput.into()),
+    };
+    Some(u8::from(outcome.is_err()))
 }
+
+/// The hidden subcommand that [`spawner_main`] answers to.
+const SPAWNER_COMMAND: &str = "host-spawner";
+/// How long a local process may take to come to life on a machine that is very busy.
+const PATIENCE: Duration = Duration::from_secs(20);

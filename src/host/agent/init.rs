@@ -1,0 +1,522 @@
+//! The agent's loop: the first process of a sandbox starts programs, carries their bytes, reaps, and serves files.
+//!
+//! One thread, nothing waits: what cannot be sent is queued, and while something is queued no program is read
+//! from. A program's output stops at the credit that its reader has given, so programs do not hold each other up.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+
+use super::files;
+use super::protocol::{CHUNK, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW};
+use super::watch::Watches;
+use crate::host::agent::Stdin;
+use crate::host::jail::limits::Scan;
+use crate::host::jail::{Usage, policy, sys};
+
+/// Answers that may wait for the host before requests wait too.
+const OUTBOX: usize = 64;
+/// Output that is still passed on after a program ended, in case something that it started goes on writing.
+const AFTER_EXIT: usize = 1 << 20;
+const SCAN_EVERY: Duration = Duration::from_millis(50);
+/// Scans between two reports of what is in use.
+const SCANS_PER_REPORT: u32 = 20;
+
+/// Where in the file system the agent serves.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Home directory of the programs.
+    pub(crate) home: PathBuf,
+    /// Directory for temporary files.
+    pub(crate) tmp: PathBuf,
+    /// Whether it is the first process of its own namespace.
+    own_namespace: bool,
+}
+
+impl Place {
+    /// In a root of one's own.
+    pub(crate) fn inside() -> Self {
+        Self { home: policy::HOME.into(), tmp: "/tmp".into(), own_namespace: true }
+    }
+
+    /// In a directory of the machine.
+    pub(crate) fn at(scratch: &Path) -> Self {
+        Self { home: scratch.join("home"), tmp: scratch.join("tmp"), own_namespace: false }
+    }
+
+    /// A path of the host's, on this file system: relative ones start at the home directory, and where there is no
+    /// root of our own, the usual names lead to what stands for them.
+    pub(crate) fn path(&self, asked: &str) -> PathBuf {
+        let path = self.home.join(asked.strip_prefix("~/").unwrap_or(asked));
+        for (usual, here) in [(policy::HOME, &self.home), ("/tmp", &self.tmp)] {
+            if !self.own_namespace
+                && let Ok(rest) = path.strip_prefix(usual)
+                && !path.starts_with(here)
+            {
+                return here.join(rest);
+            }
+        }
+        path
+    }
+}
+
+/// Serves until the host goes away.
+pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>) {
+    let Ok(children) = sys::child_events() else { return };
+    if sys::set_nonblocking(&socket, true).is_err() {
+        return;
+    }
+    sys::ignore(libc::SIGPIPE);
+    sys::ignore(libc::SIGXFSZ);
+    let mut agent = Agent {
+        socket,
+        children: children.into(),
+        place,
+        nice,
+        scan,
+        next_scan: Instant::now(),
+        scans: 0,
+        reported: Usage::default(),
+        memory_kills: 0,
+        programs: BTreeMap::new(),
+        watches: Watches::default(),
+        outbox: VecDeque::new(),
+        buffer: vec![0; MAX_FRAME],
+    };
+    let home = agent.place.home.to_string_lossy().into_owned();
+    agent.say(0, FromAgent::Ready(Hello { home }));
+    while agent.turn().is_ok() {}
+    if !agent.place.own_namespace {
+        for program in agent.programs.values() {
+            let _ = sys::kill(-program.pid, libc::SIGKILL);
+        }
+    }
+}
+
+/// The host is gone.
+struct HostGone;
+
+struct Agent {
+    socket: OwnedFd,
+    children: File,
+    place: Place,
+    nice: i32,
+    scan: Option<Scan>,
+    next_scan: Instant,
+    scans: u32,
+    reported: Usage,
+    memory_kills: u32,
+    programs: BTreeMap<u32, Program>,
+    watches: Watches,
+    outbox: VecDeque<Vec<u8>>,
+    buffer: Vec<u8>,
+}
+
+struct Program {
+    pid: i32,
+    status: Option<ExitStatus>,
+    outputs: Vec<(Stream, File)>,
+    inputs: [Input; 2],
+    /// Bytes of output that may be sent.
+    credit: usize,
+    after_exit: usize,
+    /// Memory kills in the sandbox when it was started.
+    memory_kills: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Stdout,
+    Stderr,
+    Pty,
+    Control,
+}
+
+/// What goes to a program: [`STDIN`] or [`CONTROL`].
+#[derive(Default)]
+struct Input {
+    file: Option<File>,
+    queue: VecDeque<Bytes>,
+    close: bool,
+}
+
+const STDIN: usize = 0;
+const CONTROL: usize = 1;
+
+/// Why poll returned.
+#[derive(Clone, Copy)]
+enum Ready {
+    Socket,
+    Children,
+    Watch(u32),
+    Output(u32, Stream),
+    Input(u32, usize),
+}
+
+impl Agent {
+    fn turn(&mut self) -> Result<(), HostGone> {
+        let (mut fds, ready) = self.interests();
+        if sys::poll(&mut fds, self.until_scan()).is_err() {
+            return Err(HostGone);
+        }
+        for (fd, ready) in fds.iter().zip(ready).filter(|(fd, _)| fd.revents != 0) {
+            match ready {
+                Ready::Socket => {
+                    if fd.revents & libc::POLLOUT != 0 {
+                        self.send_queued()?;
+                    }
+                    if fd.revents & !libc::POLLOUT != 0 {
+                        self.receive()?;
+                    }
+                }
+                Ready::Children => self.reap(),
+                Ready::Watch(id) => {
+                    for event in self.watches.read(id) {
+                        self.say(id, FromAgent::Changed(event));
+                    }
+                }
+                Ready::Output(id, stream) => self.carry_output(id, stream),
+                Ready::Input(id, which) => self.carry_input(id, which),
+            }
+        }
+        self.finish_ended();
+        self.scan_when_due();
+        Ok(())
+    }
+
+    fn interests(&self) -> (Vec<sys::PollFd>, Vec<Ready>) {
+        let calm = self.outbox.is_empty();
+        let mut fds = vec![
+            sys::poll_fd(&self.socket, self.outbox.len() < OUTBOX, !calm),
+            sys::poll_fd(&self.children, true, false),
+        ];
+        let mut ready = vec![Ready::Socket, Ready::Children];
+        for (id, inotify) in self.watches.descriptors().filter(|_| calm) {
+            fds.push(sys::poll_fd(inotify, true, false));
+            ready.push(Ready::Watch(id));
+        }
+        for (id, program) in &self.programs {
+            for (stream, file) in program.outputs.iter().filter(|_| calm && program.credit > 0) {
+                fds.push(sys::poll_fd(file, true, false));
+                ready.push(Ready::Output(*id, *stream));
+            }
+            for (which, input) in program.inputs.iter().enumerate() {
+                if let Some(file) = input.file.as_ref().filter(|_| !input.queue.is_empty()) {
+                    fds.push(sys::poll_fd(file, false, true));
+                    ready.push(Ready::Input(*id, which));
+                }
+            }
+        }
+        (fds, ready)
+    }
+
+    // ------------------------------------------------------------ the host
+
+    fn say(&mut self, id: u32, message: FromAgent) {
+        self.outbox.push_back(message.encode(id));
+        if self.outbox.len() == 1 {
+            // An error shows again when the socket is next read from.
+            let _ = self.send_queued();
+        }
+    }
+
+    fn send_queued(&mut self) -> Result<(), HostGone> {
+        while let Some(message) = self.outbox.front() {
+            match sys::send(self.socket.as_fd(), message, &[]) {
+                Ok(()) => drop(self.outbox.pop_front()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => return Err(HostGone),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<(), HostGone> {
+        let length = match sys::receive(self.socket.as_fd(), &mut self.buffer) {
+            Ok((0, _)) => return Err(HostGone),
+            Ok((length, _)) => length,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(_) => return Err(HostGone),
+        };
+        let Ok((id, message)) = ToAgent::decode(&self.buffer[..length]) else { return Err(HostGone) };
+        match message {
+            ToAgent::Start(start) => match self.start(&start) {
+                Ok(program) => {
+                    let pid = program.pid;
+                    self.programs.insert(id, program);
+                    self.say(id, FromAgent::Started { pid });
+                }
+                Err(error) => {
+                    let name = start.argv.first().map_or("nothing", String::as_str);
+                    self.say(id, FromAgent::Failed(Failure::new(format!("starting {name}"), &error)));
+                }
+            },
+            ToAgent::Stdin(bytes) => self.queue_input(id, STDIN, bytes),
+            ToAgent::Control(bytes) => self.queue_input(id, CONTROL, bytes),
+            ToAgent::CloseStdin => self.close_stdin(id),
+            ToAgent::Signal { signal, group } => {
+                if let Some(program) = self.programs.get(&id).filter(|program| program.status.is_none()) {
+                    let _ = sys::kill(if group { -program.pid } else { program.pid }, signal);
+                }
+            }
+            ToAgent::Resize { cols, rows } => {
+                let outputs = self.programs.get(&id).map(|program| &program.outputs[..]).unwrap_or_default();
+                if let Some((_, terminal)) = outputs.iter().find(|(stream, _)| *stream == Stream::Pty) {
+                    let _ = sys::resize_terminal(terminal, cols, rows);
+                }
+            }
+            ToAgent::Taken(count) => {
+                if let Some(program) = self.programs.get_mut(&id) {
+                    program.credit = (program.credit + count as usize).min(WINDOW);
+                }
+            }
+            ToAgent::Call(call) => {
+                let answers = files::answer(&self.place, &mut self.watches, id, call);
+                answers.into_iter().for_each(|answer| self.say(id, answer));
+            }
+            ToAgent::Write(write, bytes) => {
+                let answer = files::write(&self.place, &write, &bytes);
+                self.say(id, answer);
+            }
+        }
+        Ok(())
+    }
+
+    // ------------------------------------------------------------ programs
+
+    fn start(&self, start: &Start) -> io::Result<Program> {
+        let (name, arguments) = start.argv.split_first().ok_or(ErrorKind::InvalidInput)?;
+        let mut command = Command::new(name);
+        command.args(arguments).env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
+        command.current_dir(start.cwd.as_deref().map_or(self.place.home.clone(), |cwd| self.place.path(cwd)));
+
+        let mut inputs = [Input::default(), Input::default()];
+        let mut outputs = Vec::new();
+        let mut theirs = None;
+        if let Some((cols, rows)) = start.pty {
+            let (main, peer) = sys::open_terminal(cols, rows)?;
+            command.stdin(peer.try_clone()?).stdout(peer.try_clone()?).stderr(peer);
+            inputs[STDIN].file = Some(File::from(main.try_clone()?));
+            outputs.push((Stream::Pty, File::from(main)));
+        } else {
+            let stdin = if start.stdin == Stdin::Pipe { Stdio::piped() } else { Stdio::null() };
+            command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        if start.control {
+            let (ours, other) = UnixStream::pair()?;
+            inputs[CONTROL].file = Some(File::from(OwnedFd::from(ours.try_clone()?)));
+            outputs.push((Stream::Control, File::from(OwnedFd::from(ours))));
+            theirs = Some(other);
+        }
+        let plan = sys::BeforeExec {
+            control: theirs.as_ref().map(AsRawFd::as_raw_fd),
+            terminal: start.pty.is_some(),
+            nice: self.nice,
+        };
+        sys::before_exec(&mut command, plan);
+        let mut child = command.spawn()?;
+
+        inputs[STDIN].file =
+            inputs[STDIN].file.take().or(child.stdin.take().map(|pipe| OwnedFd::from(pipe).into()));
+        outputs.extend(child.stdout.take().map(|pipe| (Stream::Stdout, OwnedFd::from(pipe).into())));
+        outputs.extend(child.stderr.take().map(|pipe| (Stream::Stderr, OwnedFd::from(pipe).into())));
+        for file in
+            outputs.iter().map(|(_, file)| file).chain(inputs.iter().filter_map(|input| input.file.as_ref()))
+        {
+            sys::set_nonblocking(file, true)?;
+        }
+        Ok(Program {
+            pid: child.id() as i32,
+            status: None,
+            outputs,
+            inputs,
+            credit: WINDOW,
+            after_exit: 0,
+            memory_kills: self.memory_kills,
+        })
+    }
+
+    /// Passes output on. Before control bytes goes all output that was there before them.
+    fn carry_output(&mut self, id: u32, stream: Stream) {
+        if stream == Stream::Control {
+            let Some(program) = self.programs.get(&id) else { return };
+            let streams: Vec<Stream> = program.outputs.iter().map(|(stream, _)| *stream).collect();
+            for other in streams.into_iter().filter(|other| *other != Stream::Control) {
+                let mut waiting = self.waiting_bytes(id, other);
+                while waiting > 0 {
+                    match self.carry(id, other, waiting) {
+                        0 => return,
+                        count => waiting -= count,
+                    }
+                }
+            }
+        }
+        self.carry(id, stream, CHUNK);
+    }
+
+    fn waiting_bytes(&self, id: u32, stream: Stream) -> usize {
+        let outputs = self.programs.get(&id).map(|program| &program.outputs[..]).unwrap_or_default();
+        outputs.iter().find(|(which, _)| *which == stream).map_or(0, |(_, file)| sys::readable_bytes(file))
+    }
+
+    /// Passes one piece on: how many bytes. 0 also when there is no credit or the host is slow.
+    fn carry(&mut self, id: u32, stream: Stream, most: usize) -> usize {
+        let Some(program) = self.programs.get_mut(&id) else { return 0 };
+        let room = program.credit.min(most).min(CHUNK);
+        let Some(index) = program.outputs.iter().position(|(which, _)| *which == stream) else { return 0 };
+        if room == 0 || !self.outbox.is_empty() {
+            return 0;
+        }
+        match program.outputs[index].1.read(&mut self.buffer[..room]) {
+            Ok(0) => drop(program.outputs.remove(index)),
+            Ok(count) => {
+                program.credit -= count;
+                if program.status.is_some() {
+                    program.after_exit += count;
+                }
+                let bytes = Bytes::copy_from_slice(&self.buffer[..count]);
+                let message = match stream {
+                    Stream::Stdout => FromAgent::Stdout(bytes),
+                    Stream::Stderr => FromAgent::Stderr(bytes),
+                    Stream::Pty => FromAgent::Pty(bytes),
+                    Stream::Control => FromAgent::Control(bytes),
+                };
+                self.say(id, message);
+                return count;
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => drop(program.outputs.remove(index)), // a terminal whose program is gone
+        }
+        0
+    }
+
+    fn queue_input(&mut self, id: u32, which: usize, bytes: Bytes) {
+        let Some(program) = self.programs.get_mut(&id) else { return };
+        if program.inputs[which].file.is_none() {
+            self.took(id, which, bytes.len());
+        } else {
+            program.inputs[which].queue.push_back(bytes);
+            self.carry_input(id, which);
+        }
+    }
+
+    fn close_stdin(&mut self, id: u32) {
+        let Some(program) = self.programs.get_mut(&id) else { return };
+        if program.outputs.iter().any(|(stream, _)| *stream == Stream::Pty) {
+            program.inputs[STDIN].queue.push_back(Bytes::from_static(b"\x04"));
+        } else {
+            program.inputs[STDIN].close = true;
+        }
+        self.carry_input(id, STDIN);
+    }
+
+    fn carry_input(&mut self, id: u32, which: usize) {
+        let Some(program) = self.programs.get_mut(&id) else { return };
+        let input = &mut program.inputs[which];
+        let mut took = 0;
+        while let (Some(file), Some(bytes)) = (&mut input.file, input.queue.front_mut()) {
+            match file.write(bytes) {
+                Ok(count) => {
+                    took += count;
+                    bytes.advance(count);
+                    if bytes.is_empty() {
+                        input.queue.pop_front();
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    // Nobody reads it any more: swallow, so that the writer does not wait for ever.
+                    took += input.queue.drain(..).map(|bytes| bytes.len()).sum::<usize>();
+                    input.file = None;
+                }
+            }
+        }
+        if input.close && input.queue.is_empty() {
+            input.file = None;
+        }
+        self.took(id, which, took);
+    }
+
+    fn took(&mut self, id: u32, which: usize, count: usize) {
+        if count > 0 {
+            let count = count as u32;
+            self.say(
+                id,
+                if which == STDIN { FromAgent::TookStdin(count) } else { FromAgent::TookControl(count) },
+            );
+        }
+    }
+
+    fn reap(&mut self) {
+        // How many records are waiting does not matter: signals of several children may have become one.
+        while self.children.read(&mut self.buffer[..512]).is_ok_and(|count| count == 512) {}
+        while let Ok(Some((pid, status))) = sys::reap(-1, false) {
+            if let Some(program) =
+                self.programs.values_mut().find(|program| program.pid == pid && program.status.is_none())
+            {
+                program.status = Some(ExitStatus::from_raw(status));
+            }
+        }
+    }
+
+    /// Reports programs that have ended and whose output has been passed on.
+    fn finish_ended(&mut self) {
+        let ended: Vec<u32> =
+            self.programs.iter().filter(|(_, program)| program.status.is_some()).map(|(id, _)| *id).collect();
+        for id in ended {
+            let Some(program) = self.programs.get(&id) else { continue };
+            let streams: Vec<Stream> = program.outputs.iter().map(|(stream, _)| *stream).collect();
+            for stream in streams {
+                let most = self.waiting_bytes(id, stream).min(CHUNK);
+                if most > 0 {
+                    self.carry(id, stream, most);
+                }
+            }
+            let Some(program) = self.programs.get(&id) else { continue };
+            let rest = program.outputs.iter().any(|(_, file)| sys::readable_bytes(file) > 0);
+            if rest && program.after_exit < AFTER_EXIT {
+                continue;
+            }
+            let status = program.status.unwrap_or_default();
+            let killed = status.signal() == Some(libc::SIGKILL) || status.code() == Some(128 + libc::SIGKILL);
+            let oom = killed && self.memory_kills > program.memory_kills;
+            self.programs.remove(&id);
+            self.say(id, FromAgent::Exited(Exit { code: status.code(), signal: status.signal(), oom }));
+        }
+    }
+
+    // ------------------------------------------------------------ memory
+
+    fn until_scan(&self) -> i32 {
+        if self.scan.is_none() {
+            return -1;
+        }
+        self.next_scan.saturating_duration_since(Instant::now()).as_millis() as i32 + 1
+    }
+
+    fn scan_when_due(&mut self) {
+        let Some(scan) = self.scan.as_ref().filter(|_| Instant::now() >= self.next_scan) else { return };
+        let seen = scan.look();
+        for pid in seen.excess {
+            self.memory_kills += 1;
+            let _ = sys::kill(pid, libc::SIGKILL);
+        }
+        self.scans += 1;
+        self.next_scan = Instant::now() + SCAN_EVERY;
+        if self.scans.is_multiple_of(SCANS_PER_REPORT)
+            && seen.usage != self.reported
+            && self.outbox.is_empty()
+        {
+            self.reported = seen.usage;
+            self.say(0, FromAgent::Usage(seen.usage));
+        }
+    }
+}

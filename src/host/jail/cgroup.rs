@@ -1,0 +1,255 @@
+//! Control groups, where the machine gives us some: version 1 (as root), version 2 (a delegated subtree), or none.
+//!
+//! Whether it does is found by making a group, not by asking. Groups are children of our own, so whatever bounds
+//! the host bounds its sandboxes too.
+
+use std::fs;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Limits, Usage, sys};
+
+const MOUNT: &str = "/sys/fs/cgroup";
+const PERIOD_MICROS: u64 = 100_000;
+
+/// Where groups can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cgroups {
+    /// Version 1: one tree per kind of limit.
+    V1 {
+        /// Memory.
+        memory: PathBuf,
+        /// Processes.
+        pids: PathBuf,
+        /// CPU time.
+        cpu: PathBuf,
+    },
+    /// Version 2: one tree.
+    V2(PathBuf),
+    /// Nowhere.
+    None,
+}
+
+/// The group of one sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Group {
+    v2: bool,
+    /// Memory, processes, CPU; the same directory in version 2.
+    dirs: Vec<PathBuf>,
+}
+
+impl Cgroups {
+    /// Finds what this process may use, and removes groups that a host left behind that was killed.
+    pub(crate) fn find() -> Self {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let found = [Self::v2(&own), Self::v1(&own)].into_iter().flatten().find(|cgroups| {
+            cgroups.sweep();
+            let name = format!("pathbox-{}-trial", std::process::id());
+            cgroups.create(&name, &Limits::default()).is_ok_and(|group| group.remove().is_ok())
+        });
+        found.unwrap_or(Self::None)
+    }
+
+    fn v1(own: &str) -> Option<Self> {
+        let tree = |controller: &str| {
+            let path = own.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':').skip(1);
+                let names = parts.next()?;
+                names.split(',').any(|name| name == controller).then(|| parts.next()).flatten()
+            })?;
+            // In a container the path may be the one outside; what is mounted is then the group itself.
+            let mounted = Path::new(MOUNT).join(controller);
+            let inside = mounted.join(path.trim_start_matches('/'));
+            Some(if inside.is_dir() { inside } else { mounted })
+        };
+        Some(Self::V1 { memory: tree("memory")?, pids: tree("pids")?, cpu: tree("cpu")? })
+    }
+
+    fn v2(own: &str) -> Option<Self> {
+        let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let parent = Path::new(MOUNT).join(path.trim_start_matches('/'));
+        let offered = fs::read_to_string(parent.join("cgroup.controllers")).ok()?;
+        if !["memory", "pids", "cpu"]
+            .iter()
+            .all(|wanted| offered.split_whitespace().any(|name| name == *wanted))
+        {
+            return None;
+        }
+        // A group with processes cannot hand controllers down, so the host and this process move into a leaf.
+        let leaf = parent.join("pathbox-host");
+        let hand_down = || fs::write(parent.join("cgroup.subtree_control"), "+memory +pids +cpu");
+        if hand_down().is_err() {
+            match fs::create_dir(&leaf) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return None,
+                _ => {}
+            }
+            for pid in [sys::parent_pid(), std::process::id() as i32] {
+                fs::write(leaf.join("cgroup.procs"), pid.to_string()).ok()?;
+            }
+            hand_down().ok()?;
+        }
+        Some(Self::V2(parent))
+    }
+
+    /// Makes a group with these limits.
+    pub(crate) fn create(&self, name: &str, limits: &Limits) -> Result<Group> {
+        let quota = u64::from(limits.cpu_percent) * PERIOD_MICROS / 100;
+        let (group, settings) = match self {
+            Self::None => return Err(ErrorKind::Unsupported.into()),
+            Self::V1 { memory, pids, cpu } => {
+                let dirs: Vec<PathBuf> = [memory, pids, cpu].iter().map(|tree| tree.join(name)).collect();
+                let settings = vec![
+                    (dirs[0].join("memory.limit_in_bytes"), limits.memory_bytes.to_string()),
+                    (dirs[1].join("pids.max"), limits.processes.to_string()),
+                    (dirs[2].join("cpu.cfs_period_us"), PERIOD_MICROS.to_string()),
+                    (dirs[2].join("cpu.cfs_quota_us"), quota.to_string()),
+                ];
+                (Group { v2: false, dirs }, settings)
+            }
+            Self::V2(parent) => {
+                let dir = parent.join(name);
+                let settings = vec![
+                    (dir.join("memory.max"), limits.memory_bytes.to_string()),
+                    (dir.join("pids.max"), limits.processes.to_string()),
+                    (dir.join("cpu.max"), format!("{quota} {PERIOD_MICROS}")),
+                ];
+                (Group { v2: true, dirs: vec![dir] }, settings)
+            }
+        };
+        let made = group.dirs.iter().try_for_each(fs::create_dir);
+        let set = made.and_then(|()| settings.iter().try_for_each(|(path, value)| fs::write(path, value)));
+        if let Err(error) = set {
+            let _ = group.remove();
+            return Err(error);
+        }
+        // Swap would only delay the limit; kernels without swap accounting have no such file.
+        let swap = if group.v2 {
+            ("memory.swap.max", "0".to_owned())
+        } else {
+            ("memory.memsw.limit_in_bytes", limits.memory_bytes.to_string())
+        };
+        let _ = fs::write(group.dirs[0].join(swap.0), swap.1);
+        Ok(group)
+    }
+
+    /// Removes empty groups of spawners that no longer run.
+    fn sweep(&self) {
+        let parents = match self {
+            Self::None => vec![],
+            Self::V1 { memory, pids, cpu } => vec![memory, pids, cpu],
+            Self::V2(parent) => vec![parent],
+        };
+        for entry in parents.into_iter().flat_map(fs::read_dir).flatten().flatten() {
+            let name = entry.file_name();
+            let spawner = name.to_str().and_then(|name| name.strip_prefix("pathbox-")?.split('-').next());
+            if spawner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
+            {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+}
+
+impl Group {
+    /// A descriptor to fork into, in version 2.
+    pub(crate) fn to_fork_into(&self) -> Option<OwnedFd> {
+        if self.v2 { fs::File::open(&self.dirs[0]).ok().map(OwnedFd::from) } else { None }
+    }
+
+    /// Moves a process in, in version 1.
+    pub(crate) fn enter(&self, pid: i32) -> Result<()> {
+        if self.v2 {
+            return Ok(());
+        }
+        self.dirs.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
+    }
+
+    /// How many processes the kernel has ended because the memory limit was met.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        self.number(0, if self.v2 { "memory.events" } else { "memory.oom_control" }, "oom_kill ")
+    }
+
+    /// What the group uses now.
+    pub(crate) fn usage(&self) -> Usage {
+        let cpu_micros =
+            if self.v2 { self.number(0, "cpu.stat", "usage_usec ") } else { self.cpuacct_micros() };
+        Usage {
+            memory_bytes: self.number(
+                0,
+                if self.v2 { "memory.current" } else { "memory.usage_in_bytes" },
+                "",
+            ),
+            cpu_micros,
+            processes: self.number(self.dirs.len().min(2) - 1, "pids.current", "") as u32,
+        }
+    }
+
+    /// Removes the group, whose processes must be gone.
+    pub(crate) fn remove(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        for dir in &self.dirs {
+            for attempt in 0.. {
+                match fs::remove_dir(dir) {
+                    // The last process is counted for an instant after it was reaped.
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < 100 => {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        outcome = Err(error);
+                        break;
+                    }
+                    _ => break,
+                }
+            }
+        }
+        outcome
+    }
+
+    fn number(&self, dir: usize, file: &str, before: &str) -> u64 {
+        let text = fs::read_to_string(self.dirs[dir].join(file)).unwrap_or_default();
+        text.lines().find_map(|line| line.strip_prefix(before)?.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn cpuacct_micros(&self) -> u64 {
+        // Usually mounted together with `cpu`; where it is not, the sandbox is not in it and nothing is known.
+        self.number(2, "cpuacct.usage", "") / 1000
+    }
+}
+
+/// What `doctor` says about control groups.
+pub(crate) fn describe(cgroups: &Cgroups) -> std::result::Result<String, Error> {
+    match cgroups {
+        Cgroups::V1 { .. } => Ok("version 1".to_owned()),
+        Cgroups::V2(parent) => Ok(format!("version 2 at {}", parent.display())),
+        Cgroups::None => Err(ErrorKind::PermissionDenied.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_2_settings_go_into_one_directory() {
+        let tree = tempfile::tempdir().expect("temporary directory");
+        let limits = Limits { memory_bytes: 7 << 20, processes: 9, cpu_percent: 150, ..Limits::default() };
+        let group = Cgroups::V2(tree.path().to_owned()).create("pathbox-1-1", &limits).expect("group");
+        let read = |name| fs::read_to_string(tree.path().join("pathbox-1-1").join(name)).expect(name);
+        assert_eq!(read("memory.max"), "7340032");
+        assert_eq!(read("pids.max"), "9");
+        assert_eq!(read("cpu.max"), "150000 100000");
+        fs::write(tree.path().join("pathbox-1-1/memory.events"), "low 0\noom 3\noom_kill 2\n")
+            .expect("events");
+        assert_eq!(group.oom_kills(), 2);
+    }
+
+    #[test]
+    fn a_tree_is_found_by_its_controller_also_when_two_share_it() {
+        let own = "4:memory:/\n3:cpu,cpuacct:/\n2:pids:/\n0::/\n";
+        assert!(matches!(Cgroups::v1(own), Some(Cgroups::V1 { .. })));
+        assert_eq!(Cgroups::v1("4:memory:/\n0::/\n"), None);
+    }
+}

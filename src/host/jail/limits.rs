@@ -1,0 +1,143 @@
+//! Limits that need no control group: per-process ones that the kernel holds, and a scan that adds memory up.
+//!
+//! A per-process limit times the number of processes is far more than the sandbox may have, hence the scan. It
+//! cannot see memory that belongs to no process; the system call filter refuses that kind where the scan is all there is.
+
+use std::fs;
+use std::io::Result;
+use std::path::PathBuf;
+
+use super::sys::{self, Resource};
+use super::{Limits, Usage, policy};
+
+/// Sockets of a sandbox; each can hold some hundred kilobytes of kernel memory that only a control group counts.
+const SOCKETS: u64 = 2000;
+
+/// Lowers the kernel's per-process limits of this process and its descendants.
+/// `others` is how many processes count against the same number without being in the sandbox.
+pub(crate) fn apply(limits: &Limits, others: u32) -> Result<()> {
+    for (resource, value) in [
+        (Resource::Processes, u64::from(limits.processes) + u64::from(others)),
+        (Resource::FileBytes, limits.file_bytes),
+        (Resource::CoreBytes, 0),
+        (Resource::OpenFiles, limits.open_files.into()),
+        (Resource::LockedBytes, 64 << 10),
+        (Resource::QueueBytes, 0),
+        (Resource::PendingSignals, 256),
+        (Resource::DataBytes, limits.memory_bytes),
+    ] {
+        sys::limit(resource, value)?;
+    }
+    Ok(())
+}
+
+/// Processes and threads of a user on the whole machine.
+pub(crate) fn tasks_of(uid: u32) -> u32 {
+    let tasks = |status: String| {
+        let own = field(&status, "Uid:").is_some_and(|value| value == u64::from(uid));
+        if own { field(&status, "Threads:").unwrap_or(1) as u32 } else { 0 }
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| fs::read_to_string(entry.path().join("status")).ok()).map(tasks).sum()
+}
+
+/// Adds up what the processes of a sandbox use.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    /// A `/proc` that hides no process of the sandbox.
+    proc: PathBuf,
+    limit: u64,
+}
+
+/// What a [`Scan`] saw.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// In all.
+    pub(crate) usage: Usage,
+    /// Processes to end, largest first, so that the rest is within the limit.
+    pub(crate) excess: Vec<i32>,
+}
+
+impl Scan {
+    /// Looks at the processes in `proc`, the first of which is the agent.
+    pub(crate) fn new(proc: PathBuf, limit: u64) -> Self {
+        Self { proc, limit }
+    }
+
+    /// Looks once; costs some 20 µs a process.
+    pub(crate) fn look(&self) -> Seen {
+        let mut sizes = Vec::new();
+        let mut seen = Seen::default();
+        for entry in fs::read_dir(&self.proc).into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
+            seen.usage.processes += 1;
+            let kib = |name| field(&status, name).unwrap_or(0);
+            let bytes = 1024 * (kib("RssAnon:") + kib("RssShmem:") + kib("VmPTE:"));
+            seen.usage.memory_bytes += bytes;
+            seen.usage.cpu_micros +=
+                fs::read_to_string(entry.path().join("stat")).map_or(0, |stat| cpu_micros(&stat));
+            if pid != 1 {
+                sizes.push((bytes, pid));
+            }
+        }
+        // Files in memory are somebody's too; mapped ones are counted twice, which errs on the safe side.
+        seen.usage.memory_bytes += [policy::HOME, "/tmp", "/dev/shm"]
+            .iter()
+            .filter_map(|path| sys::used_bytes(path.as_ref()).ok())
+            .sum::<u64>();
+
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let sockets = fs::read_to_string(self.proc.join("1/net/sockstat")).unwrap_or_default();
+        if field(&sockets, "sockets: used").is_some_and(|used| used > SOCKETS) {
+            seen.excess = sizes.into_iter().map(|(_, pid)| pid).collect();
+        } else {
+            let mut over = seen.usage.memory_bytes.saturating_sub(self.limit);
+            for (bytes, pid) in sizes {
+                if over == 0 {
+                    break;
+                }
+                seen.excess.push(pid);
+                over = over.saturating_sub(bytes);
+            }
+        }
+        seen
+    }
+}
+
+/// The number after `name` at the beginning of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// CPU time in a `/proc/<pid>/stat`, children that were waited for included. A program can name itself anything, so
+/// fields are counted after the last parenthesis.
+fn cpu_micros(stat: &str) -> u64 {
+    const MICROS_PER_TICK: u64 = 10_000; // USER_HZ is 100 on every architecture that we know
+    let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
+    rest.split_ascii_whitespace().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>()
+        * MICROS_PER_TICK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_names_itself_like_a_field_does_not_count_less() {
+        let stat = "7 (a) 1 2 3) R 1 7 7 0 -1 0 0 0 0 0 30 20 4 6 25 5 1 0 0";
+        assert_eq!(cpu_micros(stat), 600_000);
+        assert_eq!(cpu_micros("nothing"), 0);
+    }
+
+    #[test]
+    fn own_memory_is_seen() {
+        let seen = Scan::new("/proc".into(), u64::MAX).look();
+        assert!(seen.usage.memory_bytes > 100_000 && seen.usage.processes > 0 && seen.excess.is_empty());
+        let seen = Scan::new("/proc".into(), seen.usage.memory_bytes - 1).look();
+        assert!(!seen.excess.is_empty());
+    }
+}

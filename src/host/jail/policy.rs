@@ -1,0 +1,87 @@
+//! What a sandbox sees, as plain data.
+//!
+//! Nothing of `/etc` that names this machine, its users or its secrets; what programs want from there is made up.
+
+/// Inner user and group.
+pub(crate) const USER: u32 = 1000;
+/// Home directory inside.
+pub(crate) const HOME: &str = "/home/user";
+/// The machine's name inside.
+pub(crate) const HOST_NAME: &str = "sandbox";
+
+/// Directories that hold programs and libraries; a link stays a link.
+pub(crate) const SYSTEM_DIRS: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32"];
+
+/// Files and directories that programs need from `/etc`, none of them secret. Missing ones are skipped.
+pub(crate) const ETC: &[&str] = &[
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/ca-certificates",
+    "/etc/fonts",
+    "/etc/mime.types",
+];
+
+/// Files of `/etc` that are made up: path and content.
+pub(crate) const MADE_UP: &[(&str, &str)] = &[
+    ("/etc/passwd", "root:x:0:0:root:/:/bin/false\nuser:x:1000:1000:user:/home/user:/bin/bash\n"),
+    ("/etc/group", "root:x:0:\nuser:x:1000:\n"),
+    ("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
+    ("/etc/hostname", "sandbox\n"),
+    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
+];
+
+/// Device files.
+pub(crate) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// Links in `/dev`: name and target.
+pub(crate) const DEVICE_LINKS: &[(&str, &str)] = &[
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+    ("/dev/ptmx", "pts/ptmx"),
+];
+
+/// Parts of `/proc` that speak of the whole machine and can be written: made read-only.
+pub(crate) const PROC_READ_ONLY: &[&str] = &["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"];
+
+/// Files of `/proc` that tell about the whole machine: emptied.
+pub(crate) const PROC_EMPTY: &[&str] = &[
+    "/proc/sysrq-trigger",
+    "/proc/kcore",
+    "/proc/kallsyms",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/kmsg",
+    "/proc/timer_list",
+    "/proc/sched_debug",
+    "/proc/latency_stats",
+    "/proc/config.gz",
+    "/proc/cmdline",
+    "/proc/partitions",
+    "/proc/diskstats",
+    "/proc/modules",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/vmallocinfo",
+    "/proc/slabinfo",
+];
+
+/// Directories of `/proc` about the machine's hardware: emptied.
+pub(crate) const PROC_EMPTY_DIRS: &[&str] = &["/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/driver"];
+
+/// Search path of programs, after the interpreters' own directories.
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Directories of an interpreter that must not be bound because far too much else lies in them.
+pub(crate) const TOO_WIDE: &[&str] = &[
+    "/", "/home", "/root", "/etc", "/var", "/tmp", "/dev", "/proc", "/sys", "/run", "/mnt", "/media", "/srv",
+];

@@ -1,0 +1,576 @@
+//! The system calls that a sandbox may use: an allow list, each entry with its reason.
+//!
+//! Two filters are loaded. The first answers `ENOSYS` to everything that is not on the list, so that a C
+//! library takes its fall-back path (`clone3`, `io_uring`, whatever comes next year). The second answers
+//! `EPERM` to calls that are known to be dangerous or that are dangerous with certain arguments; where
+//! both have an answer the kernel takes the one that was loaded last. Calls of another architecture
+//! (32-bit ones) kill the process, x32 ones are unknown numbers.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+/// What varies between sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Variant {
+    /// No socket of any family, for tiers without a network namespace. Socket pairs stay.
+    pub(crate) no_sockets: bool,
+    /// No memory that belongs to no process (`memfd`, shared anonymous maps, System V segments): where no
+    /// control group counts it, nobody else can.
+    pub(crate) no_ownerless_memory: bool,
+}
+
+/// Both filters, in the order in which they are loaded.
+#[derive(Debug, Clone)]
+pub(crate) struct Filters([BpfProgram; 2]);
+
+impl Filters {
+    /// Builds the programs. Done once; loading them costs about half a millisecond.
+    ///
+    /// # Errors
+    /// On an architecture without a table.
+    pub(crate) fn build(variant: Variant) -> Result<Self, seccompiler::BackendError> {
+        let arch = std::env::consts::ARCH.try_into()?;
+        let allowed =
+            ALLOWED.iter().flat_map(|(_, calls)| calls.iter()).map(|call| (*call, vec![])).collect();
+        let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
+        let first = SeccompFilter::new(allowed, unknown, SeccompAction::Allow, arch)?;
+        let refused = SeccompAction::Errno(libc::EPERM as u32);
+        let second = SeccompFilter::new(refused_calls(variant)?, SeccompAction::Allow, refused, arch)?;
+        Ok(Self([first.try_into()?, second.try_into()?]))
+    }
+
+    /// Binds this process and all its descendants for good. Needs `no_new_privileges`.
+    pub(crate) fn load(&self) -> Result<(), seccompiler::Error> {
+        self.0.iter().try_for_each(|program| seccompiler::apply_filter(program))
+    }
+}
+
+/// Calls that are refused with `EPERM`, with the arguments that make them so (none: always).
+fn refused_calls(variant: Variant) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+    let mut calls: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED.iter().flat_map(|(_, calls)| calls.iter()).map(|call| (*call, vec![])).collect();
+
+    // A namespace of one's own gives capabilities and with them most of the kernel's attack surface.
+    let mut clone = Vec::new();
+    for flag in [
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWCGROUP,
+    ] {
+        clone.push(rule(vec![when(0, Op::MaskedEq(flag as u64), flag as u64)?])?);
+    }
+    calls.insert(libc::SYS_clone, clone);
+
+    // AF_VSOCK reaches the hypervisor, AF_ALG and netfilter netlink large parsers, AF_PACKET raw frames. Only
+    // Unix, IPv4, IPv6 and route netlink (`getifaddrs`) stay, and these end at the sandbox's own loopback.
+    let socket = if variant.no_sockets {
+        vec![]
+    } else {
+        let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+        let other =
+            families.iter().map(|family| when(0, Op::Ne, *family as u64)).collect::<Result<_, _>>()?;
+        let netlink = when(0, Op::Eq, libc::AF_NETLINK as u64)?;
+        let not_route = when(2, Op::Ne, libc::NETLINK_ROUTE as u64)?;
+        vec![rule(other)?, rule(vec![netlink, not_route])?]
+    };
+    calls.insert(libc::SYS_socket, socket);
+
+    // Both push characters into a terminal as if somebody had typed them.
+    let ioctl = [libc::TIOCSTI, libc::TIOCLINUX]
+        .iter()
+        .map(|command| rule(vec![when(1, Op::Eq, *command)?]))
+        .collect::<Result<_, _>>()?;
+    calls.insert(libc::SYS_ioctl, ioctl);
+
+    if variant.no_ownerless_memory {
+        calls.insert(libc::SYS_memfd_create, vec![]);
+        calls.insert(libc::SYS_shmget, vec![]);
+        let shared_anonymous = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
+        calls.insert(
+            libc::SYS_mmap,
+            vec![rule(vec![when(3, Op::MaskedEq(shared_anonymous), shared_anonymous)?])?],
+        );
+    }
+    Ok(calls)
+}
+
+fn when(argument: u8, op: Op, value: u64) -> Result<SeccompCondition, seccompiler::BackendError> {
+    // The kernel reads these arguments as 32-bit numbers, so the filter must not look at the upper half.
+    SeccompCondition::new(argument, Len::Dword, op, value)
+}
+
+fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, seccompiler::BackendError> {
+    SeccompRule::new(conditions)
+}
+
+type Group = (&'static str, &'static [i64]);
+
+/// Reason and calls.
+const ALLOWED: &[Group] = &[
+    (
+        "read and write what is open; the mounts and descriptors decide what can be",
+        &[
+            libc::SYS_read,
+            libc::SYS_write,
+            libc::SYS_readv,
+            libc::SYS_writev,
+            libc::SYS_pread64,
+            libc::SYS_pwrite64,
+            libc::SYS_preadv,
+            libc::SYS_pwritev,
+            libc::SYS_preadv2,
+            libc::SYS_pwritev2,
+            libc::SYS_lseek,
+            libc::SYS_sendfile,
+            libc::SYS_splice,
+            libc::SYS_tee,
+            libc::SYS_vmsplice,
+            libc::SYS_copy_file_range,
+            libc::SYS_readahead,
+            libc::SYS_fadvise64,
+            libc::SYS_close,
+            libc::SYS_close_range,
+            libc::SYS_dup,
+            libc::SYS_dup3,
+            libc::SYS_fcntl,
+            libc::SYS_ioctl,
+            libc::SYS_flock,
+            libc::SYS_fsync,
+            libc::SYS_fdatasync,
+            libc::SYS_sync_file_range,
+            libc::SYS_sync,
+            libc::SYS_syncfs,
+            libc::SYS_pipe2,
+        ],
+    ),
+    (
+        "open and look at files, inside the sandbox's own root",
+        &[
+            libc::SYS_openat,
+            libc::SYS_openat2,
+            libc::SYS_newfstatat,
+            libc::SYS_fstat,
+            libc::SYS_statx,
+            libc::SYS_statfs,
+            libc::SYS_fstatfs,
+            libc::SYS_faccessat,
+            libc::SYS_faccessat2,
+            libc::SYS_readlinkat,
+            libc::SYS_getdents64,
+            libc::SYS_getcwd,
+            libc::SYS_chdir,
+            libc::SYS_fchdir,
+            libc::SYS_umask,
+            libc::SYS_inotify_init1,
+            libc::SYS_inotify_add_watch,
+            libc::SYS_inotify_rm_watch,
+        ],
+    ),
+    (
+        "change files; quotas and read-only mounts bound it",
+        &[
+            libc::SYS_mkdirat,
+            libc::SYS_mknodat,
+            libc::SYS_unlinkat,
+            libc::SYS_renameat,
+            libc::SYS_renameat2,
+            libc::SYS_linkat,
+            libc::SYS_symlinkat,
+            libc::SYS_truncate,
+            libc::SYS_ftruncate,
+            libc::SYS_fallocate,
+            libc::SYS_fchmod,
+            libc::SYS_fchmodat,
+            libc::SYS_fchown,
+            libc::SYS_fchownat,
+            libc::SYS_utimensat,
+            libc::SYS_getxattr,
+            libc::SYS_lgetxattr,
+            libc::SYS_fgetxattr,
+            libc::SYS_listxattr,
+            libc::SYS_llistxattr,
+            libc::SYS_flistxattr,
+            libc::SYS_setxattr,
+            libc::SYS_lsetxattr,
+            libc::SYS_fsetxattr,
+            libc::SYS_removexattr,
+            libc::SYS_lremovexattr,
+            libc::SYS_fremovexattr,
+        ],
+    ),
+    (
+        "memory of one's own",
+        &[
+            libc::SYS_brk,
+            libc::SYS_mmap,
+            libc::SYS_munmap,
+            libc::SYS_mremap,
+            libc::SYS_mprotect,
+            libc::SYS_madvise,
+            libc::SYS_mincore,
+            libc::SYS_msync,
+            libc::SYS_mlock,
+            libc::SYS_mlock2,
+            libc::SYS_munlock,
+            libc::SYS_mlockall,
+            libc::SYS_munlockall,
+            libc::SYS_membarrier,
+            libc::SYS_pkey_alloc,
+            libc::SYS_pkey_free,
+            libc::SYS_pkey_mprotect,
+            libc::SYS_get_mempolicy, // OpenBLAS and numactl ask
+            libc::SYS_memfd_create,
+        ],
+    ),
+    (
+        "processes and threads; flags of `clone` that make namespaces are refused below",
+        &[
+            libc::SYS_clone,
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            libc::SYS_exit,
+            libc::SYS_exit_group,
+            libc::SYS_wait4,
+            libc::SYS_waitid,
+            libc::SYS_getpid,
+            libc::SYS_getppid,
+            libc::SYS_gettid,
+            libc::SYS_getpgid,
+            libc::SYS_setpgid,
+            libc::SYS_getsid,
+            libc::SYS_setsid,
+            libc::SYS_set_tid_address,
+            libc::SYS_set_robust_list,
+            libc::SYS_get_robust_list,
+            libc::SYS_rseq,
+            libc::SYS_futex,
+            libc::SYS_futex_waitv,
+            libc::SYS_pidfd_open,
+            libc::SYS_pidfd_send_signal,
+            libc::SYS_prctl,
+            libc::SYS_seccomp, // may only tighten
+            libc::SYS_restart_syscall,
+        ],
+    ),
+    (
+        "users and limits as they are; nothing can be gained without capabilities",
+        &[
+            libc::SYS_getuid,
+            libc::SYS_geteuid,
+            libc::SYS_getgid,
+            libc::SYS_getegid,
+            libc::SYS_getresuid,
+            libc::SYS_getresgid,
+            libc::SYS_getgroups,
+            libc::SYS_setuid,
+            libc::SYS_setgid,
+            libc::SYS_setreuid,
+            libc::SYS_setregid,
+            libc::SYS_setresuid,
+            libc::SYS_setresgid,
+            libc::SYS_setgroups,
+            libc::SYS_setfsuid,
+            libc::SYS_setfsgid,
+            libc::SYS_capget,
+            libc::SYS_capset,
+            libc::SYS_getrlimit,
+            libc::SYS_setrlimit,
+            libc::SYS_prlimit64,
+            libc::SYS_getrusage,
+            libc::SYS_getpriority,
+            libc::SYS_setpriority,
+            libc::SYS_ioprio_get,
+            libc::SYS_ioprio_set,
+        ],
+    ),
+    (
+        "scheduling of one's own threads; real-time classes need a capability",
+        &[
+            libc::SYS_sched_yield,
+            libc::SYS_sched_getaffinity,
+            libc::SYS_sched_setaffinity,
+            libc::SYS_sched_getparam,
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_getscheduler,
+            libc::SYS_sched_setscheduler,
+            libc::SYS_sched_getattr,
+            libc::SYS_sched_setattr,
+            libc::SYS_sched_get_priority_max,
+            libc::SYS_sched_get_priority_min,
+            libc::SYS_sched_rr_get_interval,
+            libc::SYS_getcpu,
+        ],
+    ),
+    (
+        "signals, which end at the process namespace",
+        &[
+            libc::SYS_kill,
+            libc::SYS_tkill,
+            libc::SYS_tgkill,
+            libc::SYS_rt_sigaction,
+            libc::SYS_rt_sigprocmask,
+            libc::SYS_rt_sigreturn,
+            libc::SYS_rt_sigpending,
+            libc::SYS_rt_sigtimedwait,
+            libc::SYS_rt_sigqueueinfo,
+            libc::SYS_rt_tgsigqueueinfo,
+            libc::SYS_rt_sigsuspend,
+            libc::SYS_sigaltstack,
+            libc::SYS_signalfd4,
+        ],
+    ),
+    (
+        "time and timers; setting clocks is refused below",
+        &[
+            libc::SYS_clock_gettime,
+            libc::SYS_clock_getres,
+            libc::SYS_clock_nanosleep,
+            libc::SYS_nanosleep,
+            libc::SYS_gettimeofday,
+            libc::SYS_times,
+            libc::SYS_getitimer,
+            libc::SYS_setitimer,
+            libc::SYS_timer_create,
+            libc::SYS_timer_settime,
+            libc::SYS_timer_gettime,
+            libc::SYS_timer_getoverrun,
+            libc::SYS_timer_delete,
+            libc::SYS_timerfd_create,
+            libc::SYS_timerfd_settime,
+            libc::SYS_timerfd_gettime,
+        ],
+    ),
+    (
+        "waiting for descriptors: every event loop",
+        &[
+            libc::SYS_ppoll,
+            libc::SYS_pselect6,
+            libc::SYS_epoll_create1,
+            libc::SYS_epoll_ctl,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_eventfd2,
+            libc::SYS_io_setup, // libaio; refused by nothing that matters
+            libc::SYS_io_destroy,
+            libc::SYS_io_submit,
+            libc::SYS_io_cancel,
+            libc::SYS_io_getevents,
+        ],
+    ),
+    (
+        "sockets; families are filtered below and the network namespace has loopback only",
+        &[
+            libc::SYS_socket,
+            libc::SYS_socketpair,
+            libc::SYS_bind,
+            libc::SYS_listen,
+            libc::SYS_accept,
+            libc::SYS_accept4,
+            libc::SYS_connect,
+            libc::SYS_getsockname,
+            libc::SYS_getpeername,
+            libc::SYS_sendto,
+            libc::SYS_recvfrom,
+            libc::SYS_sendmsg,
+            libc::SYS_recvmsg,
+            libc::SYS_sendmmsg,
+            libc::SYS_recvmmsg,
+            libc::SYS_shutdown,
+            libc::SYS_setsockopt,
+            libc::SYS_getsockopt,
+        ],
+    ),
+    (
+        "System V and POSIX IPC, which end at the IPC namespace",
+        &[
+            libc::SYS_shmget,
+            libc::SYS_shmat,
+            libc::SYS_shmdt,
+            libc::SYS_shmctl,
+            libc::SYS_semget,
+            libc::SYS_semop,
+            libc::SYS_semtimedop,
+            libc::SYS_semctl,
+            libc::SYS_msgget,
+            libc::SYS_msgsnd,
+            libc::SYS_msgrcv,
+            libc::SYS_msgctl,
+            libc::SYS_mq_open,
+            libc::SYS_mq_unlink,
+            libc::SYS_mq_timedsend,
+            libc::SYS_mq_timedreceive,
+            libc::SYS_mq_notify,
+            libc::SYS_mq_getsetattr,
+        ],
+    ),
+    ("what kind of machine this is", &[libc::SYS_uname, libc::SYS_sysinfo, libc::SYS_getrandom]),
+    ("the same as above under their older names", OLDER_NAMES),
+];
+
+#[cfg(target_arch = "x86_64")]
+const OLDER_NAMES: &[i64] = &[
+    libc::SYS_open,
+    libc::SYS_creat,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_getdents,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_mknod,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_link,
+    libc::SYS_symlink,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    libc::SYS_pipe,
+    libc::SYS_dup2,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_signalfd,
+    libc::SYS_inotify_init,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_getpgrp,
+    libc::SYS_pause,
+    libc::SYS_alarm,
+    libc::SYS_time,
+    libc::SYS_arch_prctl, // thread-local storage
+];
+
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_NAMES: &[i64] = &[];
+
+/// Reason and calls.
+const REFUSED: &[Group] = &[
+    (
+        "change what the sandbox sees",
+        &[
+            libc::SYS_mount,
+            libc::SYS_umount2,
+            libc::SYS_pivot_root,
+            libc::SYS_chroot,
+            libc::SYS_open_tree,
+            libc::SYS_move_mount,
+            libc::SYS_fsopen,
+            libc::SYS_fsconfig,
+            libc::SYS_fsmount,
+            libc::SYS_fspick,
+            libc::SYS_mount_setattr,
+            libc::SYS_unshare,
+            libc::SYS_setns,
+        ],
+    ),
+    (
+        "look into or change other processes",
+        &[
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_readv,
+            libc::SYS_process_vm_writev,
+            libc::SYS_process_madvise,
+            libc::SYS_pidfd_getfd,
+            libc::SYS_kcmp,
+        ],
+    ),
+    (
+        "a second way to make system calls that no filter sees",
+        &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register],
+    ),
+    ("keyrings have no namespace", &[libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key]),
+    (
+        "kernel attack surface that programs do not need",
+        &[
+            libc::SYS_userfaultfd,
+            libc::SYS_bpf,
+            libc::SYS_perf_event_open,
+            libc::SYS_personality,
+            libc::SYS_fanotify_init,
+            libc::SYS_fanotify_mark,
+            libc::SYS_lookup_dcookie,
+            libc::SYS_remap_file_pages,
+            libc::SYS_mbind,
+            libc::SYS_set_mempolicy,
+            libc::SYS_migrate_pages,
+            libc::SYS_move_pages,
+            libc::SYS_vhangup,
+        ],
+    ),
+    ("open files by number, around the mounts", &[libc::SYS_open_by_handle_at, libc::SYS_name_to_handle_at]),
+    (
+        "administer the machine",
+        &[
+            libc::SYS_kexec_load,
+            libc::SYS_kexec_file_load,
+            libc::SYS_init_module,
+            libc::SYS_finit_module,
+            libc::SYS_delete_module,
+            libc::SYS_reboot,
+            libc::SYS_swapon,
+            libc::SYS_swapoff,
+            libc::SYS_acct,
+            libc::SYS_quotactl,
+            libc::SYS_settimeofday,
+            libc::SYS_clock_settime,
+            libc::SYS_clock_adjtime,
+            libc::SYS_adjtimex,
+            libc::SYS_syslog,
+            libc::SYS_sethostname,
+            libc::SYS_setdomainname,
+        ],
+    ),
+    ("the same on this architecture only", REFUSED_HERE),
+];
+
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[i64] = &[
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_uselib,
+    libc::SYS_ustat,
+    libc::SYS_sysfs,
+    libc::SYS__sysctl,
+];
+
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[i64] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_is_both_allowed_and_always_refused() {
+        let always: Vec<i64> = REFUSED.iter().flat_map(|(_, calls)| calls.iter().copied()).collect();
+        for (reason, calls) in ALLOWED {
+            for call in *calls {
+                assert!(!always.contains(call), "{call} ({reason})");
+            }
+        }
+    }
+
+    #[test]
+    fn every_variant_builds() {
+        for (no_sockets, no_ownerless_memory) in [(false, false), (true, false), (false, true), (true, true)]
+        {
+            Filters::build(Variant { no_sockets, no_ownerless_memory }).expect("builds");
+        }
+    }
+}

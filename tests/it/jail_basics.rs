@@ -1,0 +1,175 @@
+//! A jail does its job: programs run, speak, are fed, signalled and ended; files go in and out.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pathbox::host::agent::{FileKind, Process, ProcessEvent, ProcessSpec, Stdin};
+use pathbox::host::jail::{EndCause, SandboxSpec};
+
+use crate::jail_support::{Ran, run, sandbox, spawner};
+
+#[tokio::test]
+async fn a_program_runs_as_nobody_in_particular_and_says_how_it_ended() {
+    let (_spawner, jailed) = sandbox().await;
+    let ran = run(&jailed.agent, &["sh", "-c", "id -un; pwd; hostname; echo oops >&2; exit 3"]).await;
+    assert_eq!(ran.stdout, "user\n/home/user\nsandbox\n");
+    assert_eq!(ran.stderr, "oops\n");
+    assert_eq!(ran.code, Some(3));
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_an_error_with_its_name() {
+    let (_spawner, jailed) = sandbox().await;
+    let spec = ProcessSpec { argv: vec!["no-such-program".into()], ..ProcessSpec::default() };
+    let error = jailed.agent.start(spec).await.expect_err("must fail");
+    assert_eq!(error.to_string(), "starting no-such-program");
+}
+
+#[tokio::test]
+async fn input_is_fed_and_ended() {
+    let (_spawner, jailed) = sandbox().await;
+    let spec = ProcessSpec {
+        argv: vec!["wc".into(), "-c".into()],
+        stdin: Stdin::Pipe,
+        ..ProcessSpec::default()
+    };
+    let process = jailed.agent.start(spec).await.expect("starts");
+    let big = Bytes::from(vec![b'x'; 3_000_000]);
+    process.handle.stdin(big).await.expect("feeds");
+    process.handle.close_stdin().await.expect("closes");
+    assert_eq!(Ran::of(process).await.stdout, "3000000\n");
+}
+
+#[tokio::test]
+async fn control_bytes_come_after_the_output_that_was_written_before_them() {
+    let (_spawner, jailed) = sandbox().await;
+    let script = "head -c 50000 /dev/zero; echo ready >&3; read -r line <&3; echo got $line";
+    let spec =
+        ProcessSpec { argv: ["bash", "-c", script].map(String::from).to_vec(), control: true, ..ProcessSpec::default() };
+    let mut process = jailed.agent.start(spec).await.expect("starts");
+    let mut before = 0;
+    loop {
+        match process.events.recv().await.expect("event") {
+            ProcessEvent::Stdout(bytes) => before += bytes.len(),
+            ProcessEvent::Control(bytes) => {
+                assert_eq!(&bytes[..], b"ready\n");
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(before, 50_000);
+    process.handle.control(Bytes::from_static(b"it\n")).await.expect("speaks");
+    assert_eq!(Ran::of(process).await.stdout, "got it\n");
+}
+
+#[tokio::test]
+async fn a_terminal_has_a_size_that_can_change() {
+    let (_spawner, jailed) = sandbox().await;
+    let spec = ProcessSpec {
+        argv: ["bash", "-c", "tty; stty size; read -r x; stty size"].map(String::from).to_vec(),
+        pty: Some((100, 40)),
+        ..ProcessSpec::default()
+    };
+    let process = jailed.agent.start(spec).await.expect("starts");
+    process.handle.resize(80, 24).await.expect("resizes");
+    process.handle.stdin(Bytes::from_static(b"go\n")).await.expect("types");
+    let ran = Ran::of(process).await;
+    assert!(ran.stdout.starts_with("/dev/pts/0\r\n"), "{:?}", ran.stdout);
+    assert!(ran.stdout.ends_with("24 80\r\n"), "{:?}", ran.stdout);
+}
+
+#[tokio::test]
+async fn a_signal_reaches_the_whole_group() {
+    let (_spawner, jailed) = sandbox().await;
+    let mut process = start(&jailed.agent, &["bash", "-c", "sleep 100 & echo up; wait"]).await;
+    assert!(matches!(process.events.recv().await, Some(ProcessEvent::Stdout(_))));
+    process.handle.signal(libc::SIGTERM, true).await.expect("signals");
+    let ran = Ran::of(process).await;
+    assert_eq!(ran.signal, Some(libc::SIGTERM));
+    let left = run(&jailed.agent, &["sh", "-c", "pgrep sleep || echo none"]).await;
+    assert_eq!(left.stdout, "none\n");
+}
+
+#[tokio::test]
+async fn files_go_in_and_out() {
+    let (_spawner, jailed) = sandbox().await;
+    let agent = &jailed.agent;
+    let content = Bytes::from((0..200_000_u32).map(|i| i as u8).collect::<Vec<_>>());
+    agent.write_file("deep/er/data.bin", 0, true, content.clone()).await.expect("writes");
+    let mut back = Vec::new();
+    loop {
+        let piece = agent.read_file("deep/er/data.bin", back.len() as u64, 150_000).await.expect("reads");
+        if piece.is_empty() {
+            break;
+        }
+        back.extend_from_slice(&piece);
+    }
+    assert_eq!(back, content);
+    let info = agent.stat("/home/user/deep/er/data.bin").await.expect("is there");
+    assert_eq!((info.kind, info.size, info.name.as_str()), (FileKind::File, 200_000, "data.bin"));
+    assert!(agent.make_dir("deep/two").await.expect("makes"));
+    assert!(!agent.make_dir("deep/two").await.expect("was there"));
+    agent.rename("deep/er/data.bin", "deep/two/b").await.expect("renames");
+    let names: Vec<String> = agent.list_dir("deep", 2).await.expect("lists").into_iter().map(|i| i.name).collect();
+    assert_eq!(names, ["er", "two", "b"]);
+    agent.remove("deep").await.expect("removes");
+    let error = agent.stat("deep").await.expect_err("is gone");
+    assert_eq!(std::error::Error::source(&error).map(ToString::to_string).as_deref(), Some("No such file or directory (os error 2)"));
+}
+
+#[tokio::test]
+async fn changes_are_told_also_in_directories_that_are_new() {
+    let (_spawner, jailed) = sandbox().await;
+    let mut changes = jailed.agent.watch("/home/user", true).await.expect("watches");
+    jailed.agent.make_dir("new").await.expect("makes");
+    assert_eq!(changes.recv().await.expect("event").name, "new");
+    jailed.agent.write_file("new/f", 0, true, Bytes::from_static(b"x")).await.expect("writes");
+    assert_eq!(changes.recv().await.expect("event").name, "new/f");
+}
+
+#[tokio::test]
+async fn a_killed_sandbox_says_so_and_so_does_one_that_died() {
+    let (spawner, jailed) = sandbox().await;
+    let process = start(&jailed.agent, &["sleep", "100"]).await;
+    let mut events = process.events;
+    jailed.kill().await;
+    assert_eq!(events.recv().await, None);
+    assert!(process.handle.stdin(Bytes::from_static(b"x")).await.is_err());
+
+    let jailed = spawner.spawn(&SandboxSpec::default()).await.expect("spawns");
+    spawner.shutdown().await;
+    let cause = tokio::time::timeout(Duration::from_secs(5), jailed.ended()).await.expect("ends");
+    assert_eq!(cause, EndCause::Died);
+    assert!(jailed.agent.stat("/").await.is_err());
+}
+
+#[tokio::test]
+async fn output_that_nobody_reads_stops_the_program_and_nobody_else() {
+    let (_spawner, jailed) = sandbox().await;
+    let flood = start(&jailed.agent, &["yes"]).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let ran = run(&jailed.agent, &["echo", "hello"]).await;
+    assert_eq!(ran.stdout, "hello\n");
+    let cpu = run(&jailed.agent, &["sh", "-c", "a=$(ps -o time= -C yes); sleep 1; b=$(ps -o time= -C yes); test \"$a\" = \"$b\" && echo stopped"]).await;
+    assert_eq!(cpu.stdout, "stopped\n");
+    drop(flood.events);
+    flood.handle.signal(libc::SIGKILL, false).await.expect("signals");
+}
+
+async fn start(agent: &pathbox::host::agent::AgentHandle, argv: &[&str]) -> Process {
+    let argv = argv.iter().map(ToString::to_string).collect();
+    agent.start(ProcessSpec { argv, ..ProcessSpec::default() }).await.expect("starts")
+}
+
+#[tokio::test]
+async fn each_sandbox_has_its_own_environment_and_files() {
+    let spawner = spawner().await;
+    let spec = SandboxSpec { env: vec![("COLOUR".into(), "blue".into())], limits: None };
+    let first = spawner.spawn(&spec).await.expect("spawns");
+    let second = spawner.spawn(&SandboxSpec::default()).await.expect("spawns");
+    let ran = run(&first.agent, &["sh", "-c", "echo $COLOUR > /tmp/x; cat /tmp/x"]).await;
+    assert_eq!(ran.stdout, "blue\n");
+    let ran = run(&second.agent, &["sh", "-c", "echo [$COLOUR]; cat /tmp/x"]).await;
+    assert_eq!((ran.stdout.as_str(), ran.code), ("[]\n", Some(1)));
+}
