@@ -28,11 +28,8 @@ async fn a_program_that_is_not_there_is_an_error_with_its_name() {
 #[tokio::test]
 async fn input_is_fed_and_ended() {
     let (_spawner, jailed) = sandbox().await;
-    let spec = ProcessSpec {
-        argv: vec!["wc".into(), "-c".into()],
-        stdin: Stdin::Pipe,
-        ..ProcessSpec::default()
-    };
+    let spec =
+        ProcessSpec { argv: vec!["wc".into(), "-c".into()], stdin: Stdin::Pipe, ..ProcessSpec::default() };
     let process = jailed.agent.start(spec).await.expect("starts");
     let big = Bytes::from(vec![b'x'; 3_000_000]);
     process.handle.stdin(big).await.expect("feeds");
@@ -44,8 +41,11 @@ async fn input_is_fed_and_ended() {
 async fn control_bytes_come_after_the_output_that_was_written_before_them() {
     let (_spawner, jailed) = sandbox().await;
     let script = "head -c 50000 /dev/zero; echo ready >&3; read -r line <&3; echo got $line";
-    let spec =
-        ProcessSpec { argv: ["bash", "-c", script].map(String::from).to_vec(), control: true, ..ProcessSpec::default() };
+    let spec = ProcessSpec {
+        argv: ["bash", "-c", script].map(String::from).to_vec(),
+        control: true,
+        ..ProcessSpec::default()
+    };
     let mut process = jailed.agent.start(spec).await.expect("starts");
     let mut before = 0;
     loop {
@@ -71,11 +71,18 @@ async fn a_terminal_has_a_size_that_can_change() {
         pty: Some((100, 40)),
         ..ProcessSpec::default()
     };
-    let process = jailed.agent.start(spec).await.expect("starts");
+    let mut process = jailed.agent.start(spec).await.expect("starts");
+    let mut before = Vec::new();
+    while !before.ends_with(b"40 100\r\n") {
+        match process.events.recv().await.expect("event") {
+            ProcessEvent::Pty(bytes) => before.extend_from_slice(&bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(before.starts_with(b"/dev/pts/0\r\n"), "{:?}", String::from_utf8_lossy(&before));
     process.handle.resize(80, 24).await.expect("resizes");
     process.handle.stdin(Bytes::from_static(b"go\n")).await.expect("types");
     let ran = Ran::of(process).await;
-    assert!(ran.stdout.starts_with("/dev/pts/0\r\n"), "{:?}", ran.stdout);
     assert!(ran.stdout.ends_with("24 80\r\n"), "{:?}", ran.stdout);
 }
 
@@ -111,11 +118,15 @@ async fn files_go_in_and_out() {
     assert!(agent.make_dir("deep/two").await.expect("makes"));
     assert!(!agent.make_dir("deep/two").await.expect("was there"));
     agent.rename("deep/er/data.bin", "deep/two/b").await.expect("renames");
-    let names: Vec<String> = agent.list_dir("deep", 2).await.expect("lists").into_iter().map(|i| i.name).collect();
+    let names: Vec<String> =
+        agent.list_dir("deep", 2).await.expect("lists").into_iter().map(|i| i.name).collect();
     assert_eq!(names, ["er", "two", "b"]);
     agent.remove("deep").await.expect("removes");
     let error = agent.stat("deep").await.expect_err("is gone");
-    assert_eq!(std::error::Error::source(&error).map(ToString::to_string).as_deref(), Some("No such file or directory (os error 2)"));
+    assert_eq!(
+        std::error::Error::source(&error).map(ToString::to_string).as_deref(),
+        Some("No such file or directory (os error 2)")
+    );
 }
 
 #[tokio::test]
@@ -151,7 +162,15 @@ async fn output_that_nobody_reads_stops_the_program_and_nobody_else() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let ran = run(&jailed.agent, &["echo", "hello"]).await;
     assert_eq!(ran.stdout, "hello\n");
-    let cpu = run(&jailed.agent, &["sh", "-c", "a=$(ps -o time= -C yes); sleep 1; b=$(ps -o time= -C yes); test \"$a\" = \"$b\" && echo stopped"]).await;
+    let cpu = run(
+        &jailed.agent,
+        &[
+            "sh",
+            "-c",
+            "a=$(ps -o time= -C yes); sleep 1; b=$(ps -o time= -C yes); test \"$a\" = \"$b\" && echo stopped",
+        ],
+    )
+    .await;
     assert_eq!(cpu.stdout, "stopped\n");
     drop(flood.events);
     flood.handle.signal(libc::SIGKILL, false).await.expect("signals");

@@ -6,39 +6,40 @@ use pathbox::host::agent::{AgentHandle, Process, ProcessEvent, ProcessSpec};
 use pathbox::host::jail::{Jailed, Options, SandboxSpec, Spawner};
 
 /// Options for the program under test.
-pub fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options { exe: PathBuf::from(env!("CARGO_BIN_EXE_pathbox")), ..Options::default() }
 }
 
-pub async fn spawner() -> Spawner {
+pub(crate) async fn spawner() -> Spawner {
     Spawner::start(&options()).await.unwrap_or_else(|error| panic!("{}", chain(&error)))
 }
 
-pub async fn sandbox() -> (Spawner, Jailed) {
+pub(crate) async fn sandbox() -> (Spawner, Jailed) {
     let spawner = spawner().await;
-    let jailed = spawner.spawn(&SandboxSpec::default()).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let jailed =
+        spawner.spawn(&SandboxSpec::default()).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
     (spawner, jailed)
 }
 
 /// An error with its causes.
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// What a program did.
 #[derive(Debug, Default)]
-pub struct Ran {
-    pub stdout: String,
-    pub stderr: String,
-    pub code: Option<i32>,
-    pub signal: Option<i32>,
-    pub oom: bool,
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) oom: bool,
 }
 
 impl Ran {
     /// Waits for the end.
-    pub async fn of(mut process: Process) -> Self {
+    pub(crate) async fn of(mut process: Process) -> Self {
         let mut ran = Self::default();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         while let Some(event) = process.events.recv().await {
@@ -58,7 +59,7 @@ impl Ran {
 }
 
 /// Runs a program to its end.
-pub async fn run(agent: &AgentHandle, argv: &[&str]) -> Ran {
+pub(crate) async fn run(agent: &AgentHandle, argv: &[&str]) -> Ran {
     let argv = argv.iter().map(ToString::to_string).collect();
     let process = agent.start(ProcessSpec { argv, ..ProcessSpec::default() }).await;
     Ran::of(process.unwrap_or_else(|error| panic!("{}", chain(&error)))).await

@@ -3,3 +3,7 @@ mod support;
 
 mod e2b_streams;
 mod guard_rules;
+#[cfg(target_os = "linux")]
+mod jail_basics;
+#[cfg(target_os = "linux")]
+mod jail_support;

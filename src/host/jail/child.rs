@@ -80,10 +80,11 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>), Fa
             namespaces::furnish().at("setting up the network namespace")?;
             let proc = mounts::enter(&sources, plan.limits).at("building the root file system")?;
             drop(sources);
-            leave_the_outside(socket, plan.scan.then_some(&proc))?;
+            let proc = plan.scan.then_some(proc);
+            leave_the_outside(socket, proc.as_ref())?;
             limits::apply(plan.limits, 0).at("setting limits")?;
             // Stays open, and with it the mount, as long as this process lives.
-            let scan = plan.scan.then(|| {
+            let scan = proc.map(|proc| {
                 let proc = format!("/proc/self/fd/{}", proc.into_raw_fd());
                 Scan::new(proc.into(), plan.limits.memory_bytes)
             });
