@@ -50,10 +50,14 @@ mod circuit;
 mod endpoint;
 mod error;
 mod execute;
+mod files;
 mod interpreter;
 mod liveness;
+mod processes;
+mod rpc;
 mod sandboxes;
 mod send;
+mod shell;
 mod traceback;
 
 use std::collections::HashMap;
@@ -66,9 +70,12 @@ pub use circuit::CircuitState;
 pub use endpoint::{CLOUD_DOMAIN, Endpoint};
 pub use error::{Deadline, E2bError, ProviderText, Subject};
 pub use execute::{Deadlines, Execution};
+pub use files::{FileWatch, Files};
 pub use interpreter::{Interpreter, Run, RunRequest, Settled, Setup, Target};
 pub use liveness::{Liveness, Readiness};
+pub use processes::{Command, CommandOutput, McpGateway, Process, ProcessUpdate, Processes};
 pub use sandboxes::{CreateSandbox, ListFilter, NetworkPolicy, Sandbox, SandboxAccess};
+pub use shell::{EXIT_STATUS, Shell, ShellRun};
 pub use traceback::rebuild as rebuild_traceback;
 
 use crate::domain::{Clock, Entropy};

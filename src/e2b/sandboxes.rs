@@ -30,7 +30,7 @@ pub struct CreateSandbox {
     pub network: NetworkPolicy,
     /// At the end of its life time: pause instead of kill.
     pub pause_on_timeout: bool,
-    /// Settings of MCP servers, by name; start them with `E2bClient::start_mcp_gateway`.
+    /// Settings of MCP servers, by name; start them with [`E2bClient::start_mcp_gateway`].
     pub mcp: Option<Value>,
     /// Makes the create safe to repeat by the caller: 1 to 255 of `a-z 0-9 -`. The client makes one up when left out.
     pub idempotency_key: Option<String>,

@@ -1,0 +1,394 @@
+//! Processes in a sandbox, through envd.
+//!
+//! Three rules of envd that surprise: the deadline of the call that starts a process is the process's life time; a client
+//! that leaves does not stop it; and a signal reaches the process alone, never its children. So a process is started with
+//! the life time that was asked for and with no other, and [`Processes::kill_all`] finds children by a mark in their
+//! environment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::rpc::{Envd, RpcStream};
+use super::{E2bClient, E2bError, ProviderText, SandboxAccess, Subject};
+use crate::wire::Secret;
+use crate::wire::envd::{
+    Base64, Empty, ProcessConfig, ProcessEvent, ProcessInfo, ProcessInput, ProcessList, ProcessOutput,
+    ProcessRequest, ProcessResponse, Selector, SendInput, SendSignal, Signal, StartRequest, process,
+};
+use crate::wire::text::Utf8Decoder;
+
+/// The variable that marks a process and all that it starts.
+const MARK: &str = "PATHBOX_RUN";
+
+/// The processes of one sandbox.
+#[derive(Debug, Clone)]
+pub struct Processes {
+    envd: Envd,
+}
+
+/// What to start.
+#[derive(Debug, Clone, Default)]
+pub struct Command {
+    /// The program.
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Added to its environment.
+    pub envs: BTreeMap<String, Secret>,
+    /// Working directory; the user's home when left out.
+    pub cwd: Option<String>,
+    /// A name to find it by.
+    pub tag: Option<String>,
+    /// Whether [`Processes::send_stdin`] will be used; otherwise its input is empty.
+    pub stdin: bool,
+    /// It is killed after so long; never when left out, which is what a background job needs.
+    pub life: Option<Duration>,
+}
+
+impl Command {
+    /// A line for a login shell, as `commands.run` of the official SDKs does it.
+    pub fn shell(line: impl Into<String>) -> Self {
+        let args = vec!["-l".to_owned(), "-c".to_owned(), line.into()];
+        Self { program: "/bin/bash".to_owned(), args, ..Self::default() }
+    }
+}
+
+/// What happens to a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessUpdate {
+    /// It wrote to standard output.
+    Stdout(String),
+    /// It wrote to standard error.
+    Stderr(String),
+    /// It ended.
+    Ended {
+        /// Its exit status; -1 when a signal ended it.
+        exit_code: i32,
+        /// Envd's words, like `exit status 3` or `signal: killed`.
+        status: String,
+    },
+}
+
+/// A finished command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandOutput {
+    /// Its exit status; -1 when a signal ended it.
+    pub exit_code: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl E2bClient {
+    /// The processes of a sandbox, as its default user.
+    pub fn processes(&self, access: &SandboxAccess) -> Processes {
+        Processes { envd: Envd { client: self.clone(), access: access.clone(), user: None } }
+    }
+}
+
+impl Processes {
+    /// The same as another Linux user.
+    pub fn as_user(&self, user: impl Into<String>) -> Self {
+        Self { envd: Envd { user: Some(user.into()), ..self.envd.clone() } }
+    }
+
+    /// Starts a process and waits until it runs.
+    ///
+    /// # Errors
+    /// [`is_lost`](E2bError::is_lost); [`E2bError::Rpc`] with `invalid_argument` for a directory that does not exist.
+    pub async fn start(&self, command: &Command) -> Result<Process, E2bError> {
+        let mut envs: BTreeMap<String, String> =
+            command.envs.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
+        let mark = self.envd.client.shared.entropy.hex::<16>();
+        envs.insert(MARK.to_owned(), mark.clone());
+        let request = StartRequest {
+            process: ProcessConfig {
+                cmd: command.program.clone(),
+                args: command.args.clone(),
+                envs,
+                cwd: command.cwd.clone(),
+            },
+            pty: None,
+            tag: command.tag.clone(),
+            stdin: Some(command.stdin),
+        };
+        let stream = self.envd.stream(process::START, &request, Subject::Process, command.life).await?;
+        Process::open(stream, Some(mark)).await
+    }
+
+    /// Runs a command to its end, keeping at most `max_bytes` of each output.
+    ///
+    /// # Errors
+    /// Those of [`Processes::start`]; a status other than 0 is none. [`E2bError::TooLarge`] beyond the limit.
+    pub async fn run(&self, command: &Command, max_bytes: usize) -> Result<CommandOutput, E2bError> {
+        let mut process = self.start(command).await?;
+        let mut output = CommandOutput { exit_code: 0, stdout: String::new(), stderr: String::new() };
+        while let Some(update) = process.next().await? {
+            match update {
+                ProcessUpdate::Stdout(text) => output.stdout.push_str(&text),
+                ProcessUpdate::Stderr(text) => output.stderr.push_str(&text),
+                ProcessUpdate::Ended { exit_code, .. } => output.exit_code = exit_code,
+            }
+            if output.stdout.len().max(output.stderr.len()) > max_bytes {
+                self.kill_all(&process).await?;
+                return Err(E2bError::TooLarge { what: "the output of a command", limit_bytes: max_bytes });
+            }
+        }
+        Ok(output)
+    }
+
+    /// Attaches to a process that runs. Only what it writes from now on is seen.
+    ///
+    /// # Errors
+    /// [`E2bError::NotFound`] when there is none; its end is kept for about 30 s.
+    pub async fn attach(&self, selector: Selector) -> Result<Process, E2bError> {
+        let request = ProcessRequest { process: selector };
+        let stream = self.envd.stream(process::CONNECT, &request, Subject::Process, None).await?;
+        Process::open(stream, None).await
+    }
+
+    /// All processes that were started through envd and run.
+    ///
+    /// # Errors
+    /// [`is_lost`](E2bError::is_lost), and those of any call to envd.
+    pub async fn list(&self) -> Result<Vec<ProcessInfo>, E2bError> {
+        let list: ProcessList = self.envd.unary(process::LIST, &Empty {}, Subject::Process).await?;
+        Ok(list.processes)
+    }
+
+    /// Writes to a process's standard input; it must have been started with [`Command::stdin`].
+    ///
+    /// # Errors
+    /// [`E2bError::NotFound`] when it has ended.
+    pub async fn send_stdin(&self, pid: u32, bytes: &[u8]) -> Result<(), E2bError> {
+        let input = ProcessInput::Stdin(Base64(bytes.to_vec()));
+        let request = SendInput { process: Selector::Pid(pid), input };
+        self.envd.unary::<Empty>(process::SEND_INPUT, &request, Subject::Process).await.map(drop)
+    }
+
+    /// Ends a process's standard input.
+    ///
+    /// # Errors
+    /// [`E2bError::NotFound`] when it has ended; `unimplemented` before envd 0.5.2.
+    pub async fn close_stdin(&self, pid: u32) -> Result<(), E2bError> {
+        let request = ProcessRequest { process: Selector::Pid(pid) };
+        self.envd.unary::<Empty>(process::CLOSE_STDIN, &request, Subject::Process).await.map(drop)
+    }
+
+    /// Sends a signal to a process, not to its children; `false` when it has ended.
+    ///
+    /// # Errors
+    /// Those of any call to envd.
+    pub async fn signal(&self, pid: u32, signal: Signal) -> Result<bool, E2bError> {
+        let request = SendSignal { process: Selector::Pid(pid), signal };
+        match self.envd.unary::<Empty>(process::SEND_SIGNAL, &request, Subject::Process).await {
+            Ok(_) => Ok(true),
+            Err(E2bError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Kills a process that this client started, and everything that it started, daemons included.
+    ///
+    /// # Errors
+    /// Those of any call to envd.
+    pub async fn kill_all(&self, started: &Process) -> Result<(), E2bError> {
+        if let Some(mark) = &started.mark {
+            let sweep = Command {
+                program: "/bin/bash".to_owned(),
+                args: vec!["-c".to_owned(), SWEEP.to_owned(), "sweep".to_owned(), format!("{MARK}={mark}")],
+                life: Some(Duration::from_secs(10)),
+                ..Command::default()
+            };
+            // The sweep is marked by a run of its own, so it does not find itself.
+            let mut sweep = self.start(&sweep).await?;
+            while sweep.next().await?.is_some() {}
+        }
+        self.signal(started.pid, Signal::Kill).await.map(drop)
+    }
+}
+
+/// Kills every process whose environment holds the mark, until none is left: one may start another meanwhile.
+const SWEEP: &str = r#"for round in 1 2 3 4 5; do
+  found=
+  for dir in /proc/[0-9]*; do
+    if grep -qzxF -- "$1" "$dir/environ" 2>/dev/null; then kill -KILL "${dir#/proc/}" 2>/dev/null && found=1; fi
+  done
+  [ -z "$found" ] && exit 0
+  sleep 0.05
+done"#;
+
+/// A process and what it writes. Dropping it leaves the process running.
+#[derive(Debug)]
+pub struct Process {
+    stream: RpcStream<ProcessResponse>,
+    pid: u32,
+    mark: Option<String>,
+    stdout: Utf8Decoder,
+    stderr: Utf8Decoder,
+    pending: Vec<ProcessUpdate>,
+    ended: bool,
+}
+
+impl Process {
+    async fn open(mut stream: RpcStream<ProcessResponse>, mark: Option<String>) -> Result<Self, E2bError> {
+        loop {
+            match stream.next().await?.map(|message| message.event) {
+                Some(ProcessEvent::Start(started)) => {
+                    return Ok(Self {
+                        stream,
+                        pid: started.pid,
+                        mark,
+                        stdout: Utf8Decoder::default(),
+                        stderr: Utf8Decoder::default(),
+                        pending: Vec::new(),
+                        ended: false,
+                    });
+                }
+                Some(ProcessEvent::Keepalive(_)) => {}
+                Some(_) | None => {
+                    return Err(E2bError::Protocol { what: "the start of a process", source: None });
+                }
+            }
+        }
+    }
+
+    /// Its process id inside the sandbox.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The next thing that happens; `None` after its end. Safe to cancel.
+    ///
+    /// # Errors
+    /// [`E2bError::Incomplete`] when the stream breaks off without the process's end; it may run on.
+    pub async fn next(&mut self) -> Result<Option<ProcessUpdate>, E2bError> {
+        loop {
+            if let Some(update) = self.pending.pop() {
+                return Ok(Some(update));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            let text = match self.stream.next().await?.map(|message| message.event) {
+                None => return Err(E2bError::Incomplete { events: 0 }),
+                Some(ProcessEvent::Start(_) | ProcessEvent::Keepalive(_)) => continue,
+                Some(ProcessEvent::Data(ProcessOutput::Stdout(bytes) | ProcessOutput::Pty(bytes))) => {
+                    ProcessUpdate::Stdout(self.stdout.push(&bytes.0))
+                }
+                Some(ProcessEvent::Data(ProcessOutput::Stderr(bytes))) => {
+                    ProcessUpdate::Stderr(self.stderr.push(&bytes.0))
+                }
+                Some(ProcessEvent::End(end)) => {
+                    self.ended = true;
+                    // Last in, first out: halves of characters before the end.
+                    self.pending.push(ProcessUpdate::Ended { exit_code: end.exit_code, status: end.status });
+                    let rest = [
+                        ProcessUpdate::Stderr(self.stderr.finish()),
+                        ProcessUpdate::Stdout(self.stdout.finish()),
+                    ];
+                    self.pending.extend(rest.into_iter().filter(|update| !update.is_blank()));
+                    continue;
+                }
+            };
+            if !text.is_blank() {
+                return Ok(Some(text));
+            }
+        }
+    }
+}
+
+impl ProcessUpdate {
+    fn is_blank(&self) -> bool {
+        matches!(self, Self::Stdout(text) | Self::Stderr(text) if text.is_empty())
+    }
+}
+
+/// An MCP gateway that runs in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpGateway {
+    /// Where MCP clients outside find it (Streamable HTTP). Names the sandbox: keep it as a secret.
+    pub url: Secret,
+    /// What they send as a bearer token.
+    pub token: Secret,
+}
+
+impl E2bClient {
+    /// Starts the MCP gateway of a sandbox of the template `mcp-gateway` with servers from the Docker MCP catalog.
+    ///
+    /// `config` maps a server's name to its settings; give the same to [`CreateSandbox::mcp`](super::CreateSandbox::mcp).
+    ///
+    /// # Errors
+    /// [`E2bError::Command`] with the gateway's words; the sandbox is of no use then and should be killed.
+    pub async fn start_mcp_gateway(
+        &self,
+        access: &SandboxAccess,
+        config: &serde_json::Map<String, serde_json::Value>,
+    ) -> Result<McpGateway, E2bError> {
+        let json = serde_json::to_string(config).map_err(|error| E2bError::protocol("a request", error))?;
+        let token = Secret::new(
+            uuid::Builder::from_random_bytes(self.shared.entropy.bytes()).into_uuid().to_string(),
+        );
+        let command = Command {
+            envs: BTreeMap::from([("GATEWAY_ACCESS_TOKEN".to_owned(), token.clone())]),
+            life: Some(Duration::from_secs(120)),
+            ..Command::shell(format!("mcp-gateway --config {}", shell_quote(&json)))
+        };
+        let output = self.processes(access).as_user("root").run(&command, 1 << 20).await?;
+        if output.exit_code != 0 {
+            let mut said = output.stderr;
+            for secret in secrets(config) {
+                said = said.replace(secret, "[secret]");
+            }
+            let said = said.replace(token.expose(), "[secret]");
+            let envd = self.processes(access).envd;
+            let message: ProviderText = envd.hide().text(said.as_bytes());
+            return Err(E2bError::Command { what: "mcp-gateway", exit_code: output.exit_code, message });
+        }
+        let base = self.endpoint.direct_base(&access.id, access.domain.as_deref(), crate::wire::MCP_PORT);
+        Ok(McpGateway { url: Secret::new(format!("{base}/mcp")), token })
+    }
+}
+
+/// Every text in a gateway's settings: any of them may be a key.
+fn secrets(config: &serde_json::Map<String, serde_json::Value>) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut left: Vec<&serde_json::Value> = config.values().collect();
+    while let Some(value) = left.pop() {
+        match value {
+            serde_json::Value::String(text) if text.len() > 3 => found.push(text.as_str()),
+            serde_json::Value::Array(items) => left.extend(items),
+            serde_json::Value::Object(members) => left.extend(members.values()),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A text as one word for a shell.
+fn shell_quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_text_is_one_word_and_runs_nothing() {
+        for text in ["", "a b", "it's", "'; touch /tmp/x; '", "$(id) `id` \\ \"", "a\nb"] {
+            let script = format!("printf %s {}", shell_quote(text));
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn all_texts_of_a_gateways_settings_count_as_secrets() {
+        let config = serde_json::json!({"a": {"apiKey": "k-123", "deep": [{"t": "u-456"}]}, "b": {}});
+        let mut found = secrets(config.as_object().unwrap());
+        found.sort_unstable();
+        assert_eq!(found, ["k-123", "u-456"]);
+    }
+}
