@@ -27,9 +27,15 @@ use crate::domain::{
     SandboxId, TenantId,
 };
 
+mod migrations;
 pub mod postgres;
 pub mod secrets;
 pub mod sqlite;
+
+pub use migrations::MigrationStatus;
+pub use postgres::{PgOptions, PgStore};
+pub use secrets::Keyring;
+pub use sqlite::{SqliteOptions, SqliteStore};
 
 /// A store, whichever it is.
 pub type DynStore = Arc<dyn ContextStore>;
@@ -43,6 +49,12 @@ pub enum StoreError {
     /// The disk under the database is full. What was recorded is safe; free some space and try again.
     #[error("the disk that holds the database is full")]
     DiskFull(#[source] sqlx::Error),
+    /// The URL cannot be read. Its text is not repeated: it holds a password.
+    #[error("DATABASE_URL is not a Postgres URL (postgres://user:password@host:port/database)")]
+    Url(#[source] sqlx::Error),
+    /// User, password or database name are wrong.
+    #[error("the database refused the login: check user, password and database name in DATABASE_URL")]
+    Login(#[source] sqlx::Error),
     /// The database refused a statement: a bug here, or a schema that somebody changed.
     #[error("the database refused a statement")]
     Refused(#[source] sqlx::Error),
@@ -567,6 +579,19 @@ pub enum PathChange {
     Delete,
 }
 
+impl PathChange {
+    /// The change's name, the other path it names, and the message, as both databases take them.
+    fn parts(&self) -> (&'static str, Option<&PathId>, Option<&str>) {
+        match self {
+            Self::Register { parent, message } => ("register", parent.as_ref(), message.as_deref()),
+            Self::Edit => ("edit", None, None),
+            Self::Merge { target } => ("merge", Some(target), None),
+            Self::Archive => ("archive", None, None),
+            Self::Delete => ("delete", None, None),
+        }
+    }
+}
+
 /// The contract. Each method is one transaction and safe to call twice.
 #[async_trait]
 pub trait ContextStore: Send + Sync + std::fmt::Debug {
@@ -723,4 +748,33 @@ pub enum PathError {
         /// The version that the caller had read.
         expected: i64,
     },
+}
+
+/// Makes a directory that only its owner may enter; one that exists stays as it is.
+fn make_private_dir(dir: &std::path::Path) -> Result<(), StoreError> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
+        .create(dir)
+        .map_err(|source| StoreError::DataDir { problem: format!("cannot create {}", dir.display()), source })
+}
+
+/// Text as both databases can hold it: Postgres refuses a NUL character.
+fn storable(text: &str) -> std::borrow::Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
+}
+
+/// Whole milliseconds, as the databases count.
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A finished run's result as it is stored, and whether to keep it without an idempotency key.
+fn storable_result(finished: &FinishedExecution) -> (Option<String>, bool) {
+    let text = finished.result.as_ref().map(Value::to_string);
+    let text = text.filter(|text| text.len() <= MAX_REPLAY_BYTES);
+    let small = text.as_ref().is_none_or(|text| text.len() <= MAX_RESULT_BYTES);
+    (text, small)
 }

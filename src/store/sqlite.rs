@@ -1,1 +1,424 @@
-//! sqlite.
+//! The default store: one SQLite file in the data directory, for one machine and its user.
+//!
+//! Several processes may share the directory (desktop hosts start one a window). Everything that changes rows runs in
+//! `BEGIN IMMEDIATE`: the file's one write lock stands where Postgres needs row and advisory locks, so the
+//! protocol reads here as a plain list of steps. Commits are durable (`synchronous = FULL`).
+//!
+//! The surprise: inside a process all writes go through one connection, in order of arrival. Between processes SQLite
+//! only polls its lock, and a crowd of callers polling it would starve each other.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, TimeZone, Utc};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Sqlite, Transaction};
+
+use super::migrations::{self, Migration};
+use super::{
+    Acquire, Acquired, Claim, ContextFilter, ContextRow, ContextStore, Doomed, End, ExecutionFilter,
+    ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, PathChange,
+    PathError, PathRow, Reaped, SandboxRef, StoreError,
+};
+use crate::domain::{Clock, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
+
+mod acquire;
+mod contexts;
+mod executions;
+mod outbox;
+mod paths;
+mod placeholders;
+mod rows;
+
+/// The migrations, oldest first. A new file is added here.
+pub(super) const MIGRATIONS: &[Migration] = &[Migration {
+    version: 20_261_128_000_100,
+    name: "tables",
+    sql: include_str!("../../migrations/sqlite/20261128000100_tables.sql"),
+}];
+
+/// The file in the data directory.
+pub const DATABASE_FILE: &str = "pathbox.db";
+
+/// How to use the file.
+#[derive(Debug, Clone)]
+pub struct SqliteOptions {
+    /// Apply missing migrations at start (yes).
+    pub auto_migrate: bool,
+    /// How long to wait while another process writes (10 s).
+    pub busy_timeout: Duration,
+    /// Connections that read while one writes (4).
+    pub readers: u32,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { auto_migrate: true, busy_timeout: Duration::from_secs(10), readers: 4 }
+    }
+}
+
+/// The store on SQLite. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    writer: SqlitePool,
+    readers: SqlitePool,
+    keyring: Keyring,
+    clock: Clock,
+}
+
+impl SqliteStore {
+    /// Opens the database in `dir`, making both when they are not there, and migrates or checks the schema.
+    ///
+    /// # Errors
+    /// [`StoreError::DataDir`] names a directory or file that cannot be used; [`StoreError::NotMigrated`],
+    /// [`StoreError::TooNew`] or [`StoreError::Migrate`] say what is wrong with the schema.
+    pub async fn open(
+        dir: &Path,
+        options: &SqliteOptions,
+        keyring: Keyring,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        let connect = connect_options(dir, options)?;
+        let writer = pool(1, options, &connect);
+        let missing = missing(&mut *writer.acquire().await.map_err(|error| unusable(dir, error))?).await?;
+        if !missing.is_empty() {
+            if !options.auto_migrate {
+                return Err(StoreError::NotMigrated(missing.len()));
+            }
+            apply(&writer, &clock).await?;
+        }
+        let readers = pool(options.readers, options, &connect);
+        Ok(Self { writer, readers, keyring, clock })
+    }
+
+    /// Applies the missing migrations, all or none, and says what the database has then.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    pub async fn migrate(
+        dir: &Path,
+        options: &SqliteOptions,
+        clock: &Clock,
+    ) -> Result<Vec<MigrationStatus>, StoreError> {
+        let pool = pool(1, options, &connect_options(dir, options)?);
+        drop(pool.acquire().await.map_err(|error| unusable(dir, error))?);
+        apply(&pool, clock).await?;
+        let missing = missing(&mut *pool.acquire().await.map_err(failure)?).await?;
+        pool.close().await;
+        Ok(migrations::status(MIGRATIONS, &missing))
+    }
+
+    /// What the database has and lacks; changes nothing, and makes no file.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    pub async fn migration_status(
+        dir: &Path,
+        options: &SqliteOptions,
+    ) -> Result<Vec<MigrationStatus>, StoreError> {
+        if !dir.join(DATABASE_FILE).exists() {
+            let all: Vec<&Migration> = MIGRATIONS.iter().collect();
+            return Ok(migrations::status(MIGRATIONS, &all));
+        }
+        let pool = pool(1, options, &connect_options(dir, options)?);
+        let missing = missing(&mut *pool.acquire().await.map_err(|error| unusable(dir, error))?).await?;
+        pool.close().await;
+        Ok(migrations::status(MIGRATIONS, &missing))
+    }
+
+    /// Closes all connections once they are idle.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+
+    /// A transaction that may write: waits its turn, in this process and then among processes.
+    async fn write(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
+        self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(failure)
+    }
+
+    /// A transaction that only reads, of one moment.
+    async fn read(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
+        self.readers.begin().await.map_err(failure)
+    }
+
+    /// The machine's time, which is the database's: whole milliseconds.
+    fn now(&self) -> i64 {
+        self.clock.now().timestamp_millis()
+    }
+}
+
+fn connect_options(dir: &Path, options: &SqliteOptions) -> Result<SqliteConnectOptions, StoreError> {
+    super::make_private_dir(dir)?;
+    let path = dir.join(DATABASE_FILE);
+    make_private_file(&path)?;
+    Ok(SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(options.busy_timeout)
+        .foreign_keys(true)
+        .disable_statement_logging())
+}
+
+/// The file is for its owner; what SQLite puts beside it gets the same mode.
+fn make_private_file(path: &Path) -> Result<(), StoreError> {
+    let mut open = std::fs::OpenOptions::new();
+    open.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut open, 0o600);
+    let opened = open.open(path);
+    opened
+        .map(drop)
+        .map_err(|source| StoreError::DataDir { problem: format!("cannot write {}", path.display()), source })
+}
+
+fn pool(connections: u32, options: &SqliteOptions, connect: &SqliteConnectOptions) -> SqlitePool {
+    SqlitePoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(options.busy_timeout + Duration::from_secs(5))
+        .test_before_acquire(false)
+        .connect_lazy_with(connect.clone())
+}
+
+async fn missing(connection: &mut SqliteConnection) -> Result<Vec<&'static Migration>, StoreError> {
+    let exists: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = 'migrations'")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(failure)?;
+    let applied: Vec<(i64, Vec<u8>)> = if exists > 0 {
+        sqlx::query_as("SELECT version, checksum FROM migrations ORDER BY version")
+            .fetch_all(connection)
+            .await
+            .map_err(failure)?
+    } else {
+        Vec::new()
+    };
+    migrations::pending(MIGRATIONS, &applied)
+}
+
+async fn apply(pool: &SqlitePool, clock: &Clock) -> Result<(), StoreError> {
+    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await.map_err(failure)?;
+    let missing = missing(&mut transaction).await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    sqlx::raw_sql(
+        "CREATE TABLE IF NOT EXISTS migrations (
+             version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum BLOB NOT NULL, applied_at INTEGER NOT NULL
+         ) STRICT",
+    )
+    .execute(&mut *transaction)
+    .await
+    .map_err(failure)?;
+    for migration in missing {
+        let failed = |source| StoreError::Migrate { version: migration.version, source };
+        sqlx::raw_sql(migration.sql).execute(&mut *transaction).await.map_err(failed)?;
+        sqlx::query("INSERT INTO migrations (version, name, checksum, applied_at) VALUES (?, ?, ?, ?)")
+            .bind(migration.version)
+            .bind(migration.name)
+            .bind(migration.checksum())
+            .bind(clock.now().timestamp_millis())
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        tracing::info!(version = migration.version, "applied migration {}", migration.name);
+    }
+    transaction.commit().await.map_err(failure)
+}
+
+/// SQLite's primary result code: extended codes carry it in their low byte (<https://sqlite.org/rescode.html>).
+fn result_code(error: &sqlx::Error) -> Option<i32> {
+    let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
+    Some(code & 0xff)
+}
+
+/// What a database error means to the caller.
+fn failure(error: sqlx::Error) -> StoreError {
+    const BUSY: i32 = 5;
+    const LOCKED: i32 = 6;
+    const IO: i32 = 10;
+    const FULL: i32 = 13;
+    const PROTOCOL: i32 = 15;
+    match (&error, result_code(&error)) {
+        (_, Some(FULL)) => StoreError::DiskFull(error),
+        (_, Some(BUSY | LOCKED | IO | PROTOCOL)) => StoreError::Unavailable(error),
+        (
+            sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::Io(_),
+            _,
+        ) => StoreError::Unavailable(error),
+        _ => StoreError::Refused(error),
+    }
+}
+
+/// The same at the first touch of the file, where the file itself is the likely cause.
+fn unusable(dir: &Path, error: sqlx::Error) -> StoreError {
+    const READ_ONLY: i32 = 8;
+    const CANNOT_OPEN: i32 = 14;
+    const NOT_A_DATABASE: i32 = 26;
+    let path: PathBuf = dir.join(DATABASE_FILE);
+    let what = match result_code(&error) {
+        Some(READ_ONLY) => "cannot write",
+        Some(CANNOT_OPEN) => "cannot open",
+        Some(NOT_A_DATABASE) => "there is something else than a database in",
+        _ => return failure(error),
+    };
+    StoreError::DataDir {
+        problem: format!("{what} {}", path.display()),
+        source: std::io::Error::other(error),
+    }
+}
+
+/// Milliseconds since 1970 as a time; what is out of range is the nearest end.
+fn time(millis: i64) -> DateTime<Utc> {
+    Utc.timestamp_millis_opt(millis).single().unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+#[async_trait]
+impl ContextStore for SqliteStore {
+    fn kind(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1").execute(&self.readers).await.map(drop).map_err(failure)
+    }
+
+    async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
+        self.acquire_context(ask, limits).await
+    }
+
+    async fn ready(
+        &self,
+        claim: &Claim,
+        execution: ExecutionId,
+        sandbox: &SandboxRef,
+        limits: &Limits,
+    ) -> Result<Option<ContextRow>, StoreError> {
+        self.ready_context(claim, execution, sandbox, limits).await
+    }
+
+    async fn renew(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError> {
+        self.renew_claim(claim, limits).await
+    }
+
+    async fn end(&self, end: &End, limits: &Limits) -> Result<bool, StoreError> {
+        self.end_context(end, limits).await
+    }
+
+    async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError> {
+        self.record_execution(finished, limits).await
+    }
+
+    async fn abandon(
+        &self,
+        tenant: &TenantId,
+        execution: ExecutionId,
+        status: ExecutionStatus,
+        error: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        self.abandon_execution(tenant, execution, status, error).await
+    }
+
+    async fn execution(
+        &self,
+        tenant: &TenantId,
+        id: ExecutionId,
+    ) -> Result<Option<ExecutionRow>, StoreError> {
+        self.one_execution(tenant, id).await
+    }
+
+    async fn executions(&self, filter: &ExecutionFilter) -> Result<Vec<ExecutionRow>, StoreError> {
+        self.list_executions(filter).await
+    }
+
+    async fn context(&self, tenant: &TenantId, id: ContextId) -> Result<Option<ContextRow>, StoreError> {
+        self.one_context(tenant, id).await
+    }
+
+    async fn live(&self, key: &ContextKey) -> Result<Option<ContextRow>, StoreError> {
+        self.live_context(key).await
+    }
+
+    async fn contexts(&self, filter: &ContextFilter) -> Result<Vec<ContextRow>, StoreError> {
+        self.list_contexts(filter).await
+    }
+
+    async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
+        self.reap_due(batch, retention, limits).await
+    }
+
+    async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError> {
+        self.claim_doomed(batch, visibility).await
+    }
+
+    async fn buried(&self, entry: i64) -> Result<(), StoreError> {
+        self.delete_doomed(entry).await
+    }
+
+    async fn bury_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
+        self.postpone_doomed(entry, error).await
+    }
+
+    async fn unowned(&self, tags: &[(ContextId, i64)]) -> Result<Vec<(ContextId, i64)>, StoreError> {
+        self.unowned_tags(tags).await
+    }
+
+    async fn owned(
+        &self,
+        min_age: Duration,
+        after: Option<ContextId>,
+        limit: u32,
+    ) -> Result<Vec<ContextRow>, StoreError> {
+        self.owned_contexts(min_age, after, limit).await
+    }
+
+    async fn set_tenant_limits(
+        &self,
+        tenant: &TenantId,
+        per_tenant: Option<u32>,
+        per_conversation: Option<u32>,
+    ) -> Result<(), StoreError> {
+        self.override_limits(tenant, per_tenant, per_conversation).await
+    }
+
+    async fn change_path(
+        &self,
+        tenant: &TenantId,
+        conversation: &ConversationId,
+        path: &PathId,
+        change: &PathChange,
+        expected: Option<i64>,
+        limits: &Limits,
+    ) -> Result<PathRow, PathError> {
+        self.apply_path_change(tenant, conversation, path, change, expected, limits).await
+    }
+
+    async fn paths(
+        &self,
+        tenant: &TenantId,
+        conversation: &ConversationId,
+        deleted: bool,
+    ) -> Result<Vec<PathRow>, StoreError> {
+        self.list_paths(tenant, conversation, deleted).await
+    }
+
+    async fn placeholders(&self, key: &ContextKey) -> Result<Vec<(String, String, u32)>, StoreError> {
+        self.load_placeholders(key).await
+    }
+
+    async fn save_placeholders(
+        &self,
+        key: &ContextKey,
+        new: &[(String, String, u32)],
+    ) -> Result<(), StoreError> {
+        self.add_placeholders(key, new).await
+    }
+}

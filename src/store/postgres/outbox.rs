@@ -1,0 +1,124 @@
+//! Clean-up: what is due, and the outbox of sandboxes that must die.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
+
+use super::rows::Cells;
+use super::{PgStore, failure};
+use crate::domain::ContextId;
+use crate::store::secrets::SealedTokens;
+use crate::store::{Doomed, Keyring, Limits, Reaped, SandboxRef, StoreError, millis, storable};
+
+impl PgStore {
+    pub(super) async fn reap_due(
+        &self,
+        batch: u32,
+        retention: Duration,
+        limits: &Limits,
+    ) -> Result<Reaped, StoreError> {
+        let row = self
+            .call(|| async {
+                sqlx::query(
+                    "select expired, abandoned, interrupted, deleted from pathbox.reap_v1($1, $2, $3, $4)",
+                )
+                .bind(i32::try_from(batch).unwrap_or(i32::MAX))
+                .bind(millis(retention))
+                .bind(millis(limits.create_timeout))
+                .bind(millis(limits.idempotency_ttl))
+                .fetch_one(&self.pool)
+                .await
+            })
+            .await?;
+        let count = |column| row.try_get::<i32, _>(column).map(i32::unsigned_abs).map_err(failure);
+        Ok(Reaped {
+            expired: count("expired")?,
+            abandoned: count("abandoned")?,
+            interrupted: count("interrupted")?,
+            deleted: count("deleted")?,
+        })
+    }
+
+    pub(super) async fn claim_doomed(
+        &self,
+        batch: u32,
+        visibility: Duration,
+    ) -> Result<Vec<Doomed>, StoreError> {
+        let found = self
+            .call(|| async {
+                sqlx::query(
+                    "select id, tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url, host_key_enc, \
+                            reason, attempts from pathbox.doomed_v1($1, $2)",
+                )
+                .bind(i32::try_from(batch).unwrap_or(i32::MAX))
+                .bind(millis(visibility))
+                .fetch_all(&self.pool)
+                .await
+            })
+            .await?;
+        found.iter().map(|row| doomed(row, &self.keyring)).collect()
+    }
+
+    pub(super) async fn delete_doomed(&self, entry: i64) -> Result<(), StoreError> {
+        self.call(|| async {
+            sqlx::query("select pathbox.buried_v1($1)").bind(entry).execute(&self.pool).await.map(|_| ())
+        })
+        .await
+    }
+
+    pub(super) async fn postpone_doomed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
+        self.call(|| async {
+            sqlx::query("select pathbox.bury_failed_v1($1, $2)")
+                .bind(entry)
+                .bind(storable(error))
+                .execute(&self.pool)
+                .await
+                .map(|_| ())
+        })
+        .await
+    }
+}
+
+fn doomed(row: &PgRow, keyring: &Keyring) -> Result<Doomed, StoreError> {
+    let id: i64 = Cells::new(row, "doomed_sandboxes", "?").get("id")?;
+    let cells = Cells::new(row, "doomed_sandboxes", id);
+    let context = ContextId(cells.get::<Uuid>("context_id")?);
+    let sandbox = match cells.parse_optional("sandbox_id")? {
+        None => None,
+        Some(sandbox_id) => {
+            let mut sandbox = SandboxRef {
+                sandbox_id,
+                domain: cells.get("sandbox_domain")?,
+                host_url: cells.get("host_url")?,
+                host_key: None,
+                envd_token: None,
+                traffic_token: None,
+                mcp_url: None,
+                mcp_token: None,
+                provider_ends_at: None,
+            };
+            let sealed = SealedTokens {
+                host_key: cells.get("host_key_enc")?,
+                envd_token: None,
+                traffic_token: None,
+                mcp_token: None,
+            };
+            if let Err(error) =
+                keyring.open_tokens(&cells.parse("tenant_id")?, context, &sealed, &mut sandbox)
+            {
+                tracing::warn!(entry = id, %error, "the key of a doomed sandbox's host does not open");
+            }
+            Some(sandbox)
+        }
+    };
+    Ok(Doomed {
+        id,
+        context,
+        epoch: cells.get("epoch")?,
+        sandbox,
+        reason: cells.get("reason")?,
+        attempts: cells.get("attempts")?,
+    })
+}

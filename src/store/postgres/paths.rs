@@ -1,0 +1,99 @@
+//! The host application's conversation tree.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+
+use super::PgStore;
+use super::rows::Cells;
+use crate::domain::{ConversationId, PathId, TenantId};
+use crate::store::{Limits, PathChange, PathError, PathRow, StoreError, millis, storable};
+
+impl PgStore {
+    pub(super) async fn apply_path_change(
+        &self,
+        tenant: &TenantId,
+        conversation: &ConversationId,
+        path: &PathId,
+        change: &PathChange,
+        expected: Option<i64>,
+        limits: &Limits,
+    ) -> Result<PathRow, PathError> {
+        let (name, other, message) = change.parts();
+        loop {
+            let row = self
+                .call(|| async {
+                    sqlx::query(
+                        "select c.outcome, c.problem, c.problem_status, (c.path).* \
+                           from pathbox.change_path_v1($1, $2, $3, $4, $5, $6, $7, $8) c",
+                    )
+                    .bind(tenant.as_str())
+                    .bind(conversation.as_str())
+                    .bind(path.as_str())
+                    .bind(name)
+                    .bind(other.map(PathId::as_str))
+                    .bind(message.map(storable))
+                    .bind(expected)
+                    .bind(millis(limits.create_timeout))
+                    .fetch_one(&self.pool)
+                    .await
+                })
+                .await?;
+            let cells = Cells::new(&row, "conversation_paths", path);
+            return match cells.get::<&str>("outcome")? {
+                "again" => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    continue;
+                }
+                "ok" => Ok(path_row(&row)?),
+                "unknown" => Err(PathError::Unknown(cells.parse("problem")?)),
+                "not_active" => Err(PathError::NotActive {
+                    path: cells.parse("problem")?,
+                    status: cells.parse("problem_status")?,
+                }),
+                "differs" => Err(PathError::Differs(path.clone())),
+                "cycle" => Err(PathError::Cycle(path.clone())),
+                "stale" => Err(PathError::Stale {
+                    path: path.clone(),
+                    found: cells.get::<Option<i64>>("version")?.unwrap_or(0),
+                    expected: expected.unwrap_or(0),
+                }),
+                other => Err(PathError::Store(cells.corrupt(format_args!("outcome `{other}`")))),
+            };
+        }
+    }
+
+    pub(super) async fn list_paths(
+        &self,
+        tenant: &TenantId,
+        conversation: &ConversationId,
+        deleted: bool,
+    ) -> Result<Vec<PathRow>, StoreError> {
+        let found = self
+            .call(|| async {
+                sqlx::query("select * from pathbox.paths_v1($1, $2, $3)")
+                    .bind(tenant.as_str())
+                    .bind(conversation.as_str())
+                    .bind(deleted)
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        found.iter().map(path_row).collect()
+    }
+}
+
+fn path_row(row: &PgRow) -> Result<PathRow, StoreError> {
+    let id: String = Cells::new(row, "conversation_paths", "?").get("path_id")?;
+    let cells = Cells::new(row, "conversation_paths", id);
+    Ok(PathRow {
+        path: cells.parse("path_id")?,
+        parent: cells.parse_optional("parent_id")?,
+        branched_at_message: cells.get("branched_at_message")?,
+        merged_into: cells.parse_optional("merged_into")?,
+        status: cells.parse("status")?,
+        version: cells.get("version")?,
+        created_at: cells.get("created_at")?,
+        updated_at: cells.get("updated_at")?,
+    })
+}

@@ -1,0 +1,233 @@
+//! Rows of Postgres -> values of the contract. A value that does not fit is `Corrupt`, with table and row.
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::{PgRow, Postgres};
+use sqlx::{Decode, Row, Type};
+use uuid::Uuid;
+
+use crate::domain::{ContextId, ContextKey, ExecutionId};
+use crate::store::secrets::SealedTokens;
+use crate::store::{ContextRow, ExecutionRow, Keyring, SandboxRef, StoreError};
+
+/// Columns of a context, without its sandbox; the argument is what stands before each, e.g. `"c."`.
+macro_rules! context_columns {
+    ($of:literal) => {
+        concat!(
+            $of,
+            "id, ",
+            $of,
+            "tenant_id, ",
+            $of,
+            "conversation_id, ",
+            $of,
+            "path_id, ",
+            $of,
+            "status, ",
+            $of,
+            "end_reason, ",
+            $of,
+            "lease_owner, ",
+            $of,
+            "lease_epoch, ",
+            $of,
+            "created_at, ",
+            $of,
+            "ready_at, ",
+            $of,
+            "last_used_at, ",
+            $of,
+            "expires_at, ",
+            $of,
+            "ended_at, ",
+            $of,
+            "execution_count, ",
+            $of,
+            "total_execution_ms, ",
+            $of,
+            "last_error"
+        )
+    };
+}
+
+/// Columns of a sandbox.
+macro_rules! sandbox_columns {
+    ($of:literal) => {
+        concat!(
+            $of,
+            "sandbox_id, ",
+            $of,
+            "sandbox_domain, ",
+            $of,
+            "host_url, ",
+            $of,
+            "host_key_enc, ",
+            $of,
+            "envd_token_enc, ",
+            $of,
+            "traffic_token_enc, ",
+            $of,
+            "mcp_url, ",
+            $of,
+            "mcp_token_enc, ",
+            $of,
+            "provider_ends_at"
+        )
+    };
+}
+pub(super) use {context_columns, sandbox_columns};
+
+/// A row that knows its table and key, for errors.
+pub(super) struct Cells<'r> {
+    row: &'r PgRow,
+    table: &'static str,
+    id: String,
+}
+
+impl<'r> Cells<'r> {
+    pub(super) fn new(row: &'r PgRow, table: &'static str, id: impl ToString) -> Self {
+        Self { row, table, id: id.to_string() }
+    }
+
+    pub(super) fn corrupt(&self, problem: impl ToString) -> StoreError {
+        StoreError::Corrupt { table: self.table, id: self.id.clone(), problem: problem.to_string() }
+    }
+
+    /// A column as its SQL type.
+    pub(super) fn get<T>(&self, column: &'static str) -> Result<T, StoreError>
+    where
+        T: Decode<'r, Postgres> + Type<Postgres>,
+    {
+        self.row.try_get(column).map_err(|error| self.corrupt(error))
+    }
+
+    /// A text column as a value that can be read from text.
+    pub(super) fn parse<T>(&self, column: &'static str) -> Result<T, StoreError>
+    where
+        T: std::str::FromStr<Err: std::fmt::Display>,
+    {
+        let text: &str = self.get(column)?;
+        text.parse().map_err(|error| self.corrupt(format_args!("{column}: {error}")))
+    }
+
+    /// The same, where NULL is `None`.
+    pub(super) fn parse_optional<T>(&self, column: &'static str) -> Result<Option<T>, StoreError>
+    where
+        T: std::str::FromStr<Err: std::fmt::Display>,
+    {
+        match self.get::<Option<&str>>(column)? {
+            None => Ok(None),
+            Some(_) => self.parse(column).map(Some),
+        }
+    }
+
+    /// A text column that holds JSON.
+    pub(super) fn json(&self, column: &'static str) -> Result<Option<serde_json::Value>, StoreError> {
+        let text: Option<&str> = self.get(column)?;
+        text.map(|text| serde_json::from_str(text).map_err(|error| self.corrupt(error))).transpose()
+    }
+
+    /// Tenant, conversation and path.
+    pub(super) fn key(&self) -> Result<ContextKey, StoreError> {
+        Ok(ContextKey {
+            tenant: self.parse("tenant_id")?,
+            conversation: self.parse("conversation_id")?,
+            path: self.parse("path_id")?,
+        })
+    }
+}
+
+/// A context without its sandbox, from `context_columns` and `read_at`. `None` when its id is NULL.
+pub(super) fn context(row: &PgRow) -> Result<Option<ContextRow>, StoreError> {
+    let cells = Cells::new(row, "execution_contexts", "?");
+    let Some(id) = cells.get::<Option<Uuid>>("id")? else { return Ok(None) };
+    let cells = Cells::new(row, "execution_contexts", id);
+    Ok(Some(ContextRow {
+        id: ContextId(id),
+        key: cells.key()?,
+        status: cells.parse("status")?,
+        end_reason: cells.parse_optional("end_reason")?,
+        epoch: cells.get("lease_epoch")?,
+        owner: cells.get("lease_owner")?,
+        sandbox: None,
+        created_at: cells.get("created_at")?,
+        ready_at: cells.get("ready_at")?,
+        last_used_at: cells.get("last_used_at")?,
+        expires_at: cells.get("expires_at")?,
+        ended_at: cells.get("ended_at")?,
+        execution_count: cells.get("execution_count")?,
+        total_execution_ms: cells.get("total_execution_ms")?,
+        last_error: cells.get("last_error")?,
+        read_at: cells.get::<DateTime<Utc>>("read_at")?,
+    }))
+}
+
+/// The same with its sandbox, from `sandbox_columns` too. `Corrupt` when the tokens do not open.
+pub(super) fn context_with_sandbox(row: &PgRow, keyring: &Keyring) -> Result<Option<ContextRow>, StoreError> {
+    let Some(mut context) = context(row)? else { return Ok(None) };
+    let cells = Cells::new(row, "execution_contexts", context.id);
+    let Some(sandbox_id) = cells.parse_optional("sandbox_id")? else { return Ok(Some(context)) };
+    let mut sandbox = SandboxRef {
+        sandbox_id,
+        domain: cells.get("sandbox_domain")?,
+        host_url: cells.get("host_url")?,
+        host_key: None,
+        envd_token: None,
+        traffic_token: None,
+        mcp_url: cells.get("mcp_url")?,
+        mcp_token: None,
+        provider_ends_at: cells.get("provider_ends_at")?,
+    };
+    let sealed = SealedTokens {
+        host_key: cells.get("host_key_enc")?,
+        envd_token: cells.get("envd_token_enc")?,
+        traffic_token: cells.get("traffic_token_enc")?,
+        mcp_token: cells.get("mcp_token_enc")?,
+    };
+    keyring
+        .open_tokens(&context.key.tenant, context.id, &sealed, &mut sandbox)
+        .map_err(|error| cells.corrupt(format_args!("token {error}")))?;
+    context.sandbox = Some(sandbox);
+    Ok(Some(context))
+}
+
+/// Selects runs from a function.
+macro_rules! execution_query {
+    ($from:literal) => {
+        concat!(
+            "select x.id, x.tenant_id, x.conversation_id, x.path_id, x.context_id, x.tool, x.language, x.purpose, \
+             x.code_sha256, x.principal, x.trace_id, x.status, x.exit_code, x.error, x.created_at, x.started_at, \
+             x.finished_at, x.duration_ms, x.output_bytes, x.findings::text as findings, x.result::text as result \
+             from ",
+            $from,
+            " x"
+        )
+    };
+}
+pub(super) use execution_query;
+
+/// A run.
+pub(super) fn execution(row: &PgRow) -> Result<ExecutionRow, StoreError> {
+    let id: Uuid = Cells::new(row, "executions", "?").get("id")?;
+    let cells = Cells::new(row, "executions", id);
+    Ok(ExecutionRow {
+        id: ExecutionId(id),
+        context: cells.get::<Option<Uuid>>("context_id")?.map(ContextId),
+        key: cells.key()?,
+        tool: cells.get("tool")?,
+        language: cells.parse("language")?,
+        purpose: cells.get("purpose")?,
+        code_sha256: cells.get("code_sha256")?,
+        principal: cells.get("principal")?,
+        trace_id: cells.get("trace_id")?,
+        status: cells.parse("status")?,
+        exit_code: cells.get("exit_code")?,
+        error: cells.get("error")?,
+        created_at: cells.get("created_at")?,
+        started_at: cells.get("started_at")?,
+        finished_at: cells.get("finished_at")?,
+        duration_ms: cells.get("duration_ms")?,
+        output_bytes: cells.get("output_bytes")?,
+        findings: cells.json("findings")?.unwrap_or_default(),
+        result: cells.json("result")?,
+    })
+}

@@ -1,0 +1,538 @@
+//! Acquire, as steps under the file's write lock: the run, its idempotency key, the path, then the context.
+
+use std::time::Duration;
+
+use sqlx::{Row, SqliteConnection};
+
+use super::rows::{self, Cells};
+use super::{SqliteStore, failure};
+use crate::domain::{ContextId, ContextKey, ContextStatus, EndReason, ExecutionId};
+use crate::store::{
+    Acquire, Acquired, Claim, ContextRow, ExecutionRow, ExecutionStatus, LimitReached, Limits, PathStatus,
+    QUEUE_LEASE, StoreError, millis, storable,
+};
+
+/// A run's row, as far as the queue is concerned.
+struct Place {
+    seq: i64,
+    status: ExecutionStatus,
+    context: Option<ContextId>,
+    lease_expires_at: i64,
+}
+
+/// A context as `acquire` sees it: besides the row, whose creation it is and until when.
+struct Live {
+    row: ContextRow,
+    creator: ExecutionId,
+    lease_expires_at: Option<i64>,
+}
+
+impl SqliteStore {
+    pub(super) async fn acquire_context(
+        &self,
+        ask: &Acquire,
+        limits: &Limits,
+    ) -> Result<Acquired, StoreError> {
+        let mut transaction = self.write().await?;
+        let mut asking = Asking { store: self, connection: &mut transaction, now: self.now(), ask, limits };
+        let acquired = asking.decide().await?;
+        transaction.commit().await.map_err(failure)?;
+        Ok(acquired)
+    }
+}
+
+/// One ask, under the write lock.
+struct Asking<'a> {
+    store: &'a SqliteStore,
+    connection: &'a mut SqliteConnection,
+    now: i64,
+    ask: &'a Acquire,
+    limits: &'a Limits,
+}
+
+impl Asking<'_> {
+    async fn decide(&mut self) -> Result<Acquired, StoreError> {
+        let mut mine = None;
+        if let Some(run) = self.run(self.ask.execution.id).await? {
+            if run.key != self.ask.key {
+                return Err(StoreError::NotFound);
+            }
+            match run.status {
+                ExecutionStatus::Queued | ExecutionStatus::Running => mine = self.place().await?,
+                // It lost its place; it gets one at the queue's end.
+                ExecutionStatus::Interrupted if run.started_at.is_none() => self.forget_mine().await?,
+                ExecutionStatus::Interrupted => return Ok(Acquired::Interrupted(Box::new(run))),
+                _ => return Ok(Acquired::Replay(Box::new(run))),
+            }
+        }
+        if mine.is_none()
+            && let Some(answer) = self.same_key().await?
+        {
+            return Ok(answer);
+        }
+        if let Some(closed) = self.closed_path().await? {
+            self.forget_mine().await?;
+            return Ok(Acquired::PathClosed(closed));
+        }
+        let live = self.live().await?;
+        match live {
+            Some(live) if live.row.status == ContextStatus::Creating => self.while_creating(mine, live).await,
+            Some(live) => self.on_ready(mine, live).await,
+            None => self.create(mine).await,
+        }
+    }
+
+    /// Another run's row holds this run's idempotency key: the answer is about that one.
+    async fn same_key(&mut self) -> Result<Option<Acquired>, StoreError> {
+        let Some(once) = &self.ask.execution.idempotency else { return Ok(None) };
+        let row = sqlx::query(
+            "SELECT id, args_sha256, status, created_at, lease_expires_at FROM executions
+              WHERE tenant_id = ? AND idempotency_key = ?",
+        )
+        .bind(self.ask.key.tenant.as_str())
+        .bind(storable(&once.key))
+        .fetch_optional(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let Some(row) = row else { return Ok(None) };
+        let cells = Cells::new(&row, "executions", "id");
+        let id: ExecutionId = cells.parse("id")?;
+        let status: ExecutionStatus = cells.parse("status")?;
+        let lease: Option<i64> = cells.get("lease_expires_at")?;
+        let is_dead = lease.is_some_and(|until| until <= self.now);
+        let is_old = lease.is_none()
+            && cells.get::<i64>("created_at")? <= self.now - millis(self.limits.idempotency_ttl);
+        if is_old || (status == ExecutionStatus::Queued && is_dead) {
+            // Expired, or its caller went away before it began: the key is free.
+            sqlx::query(
+                "UPDATE executions
+                    SET idempotency_key = NULL, args_sha256 = NULL, lease_expires_at = NULL,
+                        status = CASE status WHEN 'queued' THEN 'interrupted' ELSE status END,
+                        finished_at = coalesce(finished_at, ?)
+                  WHERE id = ?",
+            )
+            .bind(self.now)
+            .bind(id.to_string())
+            .execute(&mut *self.connection)
+            .await
+            .map_err(failure)?;
+            return Ok(None);
+        }
+        if cells.get::<&str>("args_sha256")? != storable(&once.args_sha256) {
+            return Ok(Some(Acquired::KeyConflict(id)));
+        }
+        if status == ExecutionStatus::Running && is_dead {
+            self.interrupt(id).await?;
+        } else if lease.is_some() {
+            return Ok(Some(Acquired::InFlight(id)));
+        }
+        let Some(run) = self.run(id).await? else { return Ok(None) };
+        Ok(Some(match run.status {
+            ExecutionStatus::Interrupted => Acquired::Interrupted(Box::new(run)),
+            _ => Acquired::Replay(Box::new(run)),
+        }))
+    }
+
+    /// Somebody is making the sandbox, or was.
+    async fn while_creating(&mut self, mine: Option<Place>, live: Live) -> Result<Acquired, StoreError> {
+        let lease_left = live.lease_expires_at.unwrap_or(0) - self.now;
+        let is_mine = live.creator == self.ask.execution.id
+            && mine.as_ref().is_some_and(|place| place.status == ExecutionStatus::Queued);
+        if lease_left > 0 && is_mine {
+            // The answer was lost; the lease is still this run's.
+            self.lease_context(&live.row, live.row.epoch).await?;
+            return self.claimed(mine, live.row.id, live.row.epoch).await;
+        }
+        if lease_left > 0 {
+            self.keep_place(mine).await?;
+            let lease_left = Duration::from_millis(u64::try_from(lease_left).unwrap_or(0));
+            return Ok(Acquired::WaitForCreator { lease_left });
+        }
+        let position = self.queued_before(&mine).await?;
+        if position > 0 {
+            self.keep_place(mine).await?;
+            return Ok(Acquired::Queued { position });
+        }
+        // Its creator died: take over. What it may have made goes to the outbox by its tag.
+        sqlx::query(
+            "INSERT INTO doomed_sandboxes (tenant_id, context_id, epoch, reason, not_before, created_at)
+             VALUES (?, ?, ?, 'its creator is gone', ?, ?)",
+        )
+        .bind(self.ask.key.tenant.as_str())
+        .bind(live.row.id.to_string())
+        .bind(live.row.epoch)
+        .bind(self.now + millis(self.limits.create_timeout))
+        .bind(self.now)
+        .execute(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let epoch = live.row.epoch + 1;
+        self.lease_context(&live.row, epoch).await?;
+        self.claimed(mine, live.row.id, epoch).await
+    }
+
+    /// There is a sandbox: run on it, wait for those before, or replace it when its time is over.
+    async fn on_ready(&mut self, mine: Option<Place>, live: Live) -> Result<Acquired, StoreError> {
+        let runs_already = mine.as_ref().is_some_and(|place| {
+            place.status == ExecutionStatus::Running && place.context == Some(live.row.id)
+        });
+        if !runs_already {
+            let position = self.queued_before(&mine).await? + self.running_on(live.row.id).await?;
+            if position > 0 {
+                self.keep_place(mine).await?;
+                return Ok(Acquired::Queued { position });
+            }
+            let is_expired = live.row.expires_at.is_some_and(|at| at.timestamp_millis() <= self.now);
+            if is_expired || live.row.execution_count >= i64::from(self.limits.max_executions) {
+                let reason = if is_expired { EndReason::Expired } else { EndReason::Rotated };
+                super::contexts::end_live(self.connection, live.row.id, reason, None, self.now, self.limits)
+                    .await?;
+                return self.create(mine).await;
+            }
+        }
+        let lease = millis(self.ask.execution.lease);
+        self.write_place(mine, ExecutionStatus::Running, Some(live.row.id), lease).await?;
+        Ok(Acquired::Ready(Box::new(live.row)))
+    }
+
+    /// There is no context: make one, within the limits, when this run is first in the queue.
+    async fn create(&mut self, mine: Option<Place>) -> Result<Acquired, StoreError> {
+        let position = self.queued_before(&mine).await?;
+        if position > 0 {
+            self.keep_place(mine).await?;
+            return Ok(Acquired::Queued { position });
+        }
+        if self.limit_reached().await?.is_some() {
+            // What is over but not yet swept need not stand in the way.
+            let tenant = Some(&self.ask.key.tenant);
+            super::outbox::end_due(self.connection, tenant, 1000, self.now, self.limits).await?;
+            if let Some(reached) = self.limit_reached().await? {
+                self.forget_mine().await?;
+                return Ok(Acquired::Limit(reached));
+            }
+        }
+        let id = self.unused_id().await?;
+        sqlx::query(
+            "INSERT INTO execution_contexts (id, tenant_id, conversation_id, path_id, lease_owner, lease_expires_at,
+                 creator_execution, created_at, last_used_at, updated_at)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(id.to_string())
+        .bind(self.ask.key.tenant.as_str())
+        .bind(self.ask.key.conversation.as_str())
+        .bind(self.ask.key.path.as_str())
+        .bind(storable(&self.ask.owner))
+        .bind(self.now + millis(self.limits.create_lease))
+        .bind(self.ask.execution.id.to_string())
+        .bind(self.now)
+        .bind(self.now)
+        .bind(self.now)
+        .execute(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        self.claimed(mine, id, 1).await
+    }
+
+    /// The claim, with this run's row kept for as long as the lease.
+    async fn claimed(
+        &mut self,
+        mine: Option<Place>,
+        context: ContextId,
+        epoch: i64,
+    ) -> Result<Acquired, StoreError> {
+        let lease = millis(self.limits.create_lease);
+        self.write_place(mine, ExecutionStatus::Queued, Some(context), lease).await?;
+        let key = &self.ask.key;
+        let previous: Option<String> = sqlx::query_scalar(
+            "SELECT end_reason FROM execution_contexts
+              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND ended_at IS NOT NULL
+                AND ready_at IS NOT NULL
+              ORDER BY ended_at DESC LIMIT 1",
+        )
+        .bind(key.tenant.as_str())
+        .bind(key.conversation.as_str())
+        .bind(key.path.as_str())
+        .fetch_optional(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let previous = previous.map(|reason| reason.parse::<EndReason>()).transpose().map_err(|problem| {
+            StoreError::Corrupt { table: "execution_contexts", id: context.to_string(), problem }
+        })?;
+        Ok(Acquired::Create(Claim { context, key: key.clone(), epoch, previous }))
+    }
+
+    /// The lease on a context that is being made.
+    async fn lease_context(&mut self, context: &ContextRow, epoch: i64) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE execution_contexts
+                SET lease_epoch = ?, lease_owner = ?, lease_expires_at = ?, creator_execution = ?, updated_at = ?
+              WHERE id = ?",
+        )
+        .bind(epoch)
+        .bind(storable(&self.ask.owner))
+        .bind(self.now + millis(self.limits.create_lease))
+        .bind(self.ask.execution.id.to_string())
+        .bind(self.now)
+        .bind(context.id.to_string())
+        .execute(&mut *self.connection)
+        .await
+        .map(drop)
+        .map_err(failure)
+    }
+
+    /// Runs of the key that asked before this one and still wait.
+    async fn queued_before(&mut self, mine: &Option<Place>) -> Result<u32, StoreError> {
+        sqlx::query_scalar(
+            "SELECT count(*) FROM executions
+              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status = 'queued'
+                AND lease_expires_at > ? AND id <> ? AND seq < ?",
+        )
+        .bind(self.ask.key.tenant.as_str())
+        .bind(self.ask.key.conversation.as_str())
+        .bind(self.ask.key.path.as_str())
+        .bind(self.now)
+        .bind(self.ask.execution.id.to_string())
+        .bind(mine.as_ref().map_or(i64::MAX, |place| place.seq))
+        .fetch_one(&mut *self.connection)
+        .await
+        .map_err(failure)
+    }
+
+    /// 1 when a run holds the context. One whose replica died is marked and holds nothing.
+    async fn running_on(&mut self, context: ContextId) -> Result<u32, StoreError> {
+        let row = sqlx::query(
+            "SELECT id, lease_expires_at FROM executions WHERE context_id = ? AND status = 'running'",
+        )
+        .bind(context.to_string())
+        .fetch_optional(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let Some(row) = row else { return Ok(0) };
+        let cells = Cells::new(&row, "executions", "id");
+        if cells.get::<i64>("lease_expires_at")? > self.now {
+            return Ok(1);
+        }
+        self.interrupt(cells.parse("id")?).await?;
+        Ok(0)
+    }
+
+    async fn interrupt(&mut self, id: ExecutionId) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE executions SET status = 'interrupted', finished_at = ?, lease_expires_at = NULL
+              WHERE id = ? AND status = 'running'",
+        )
+        .bind(self.now)
+        .bind(id.to_string())
+        .execute(&mut *self.connection)
+        .await
+        .map(drop)
+        .map_err(failure)
+    }
+
+    /// Which limit stands in the way of one more context.
+    async fn limit_reached(&mut self) -> Result<Option<LimitReached>, StoreError> {
+        let key = &self.ask.key;
+        let rows = sqlx::query(
+            "SELECT tenant_id, conversation_id, path_id, coalesce(expires_at, lease_expires_at) AS over_at
+               FROM execution_contexts WHERE tenant_id = ? AND status IN ('creating', 'ready') ORDER BY last_used_at",
+        )
+        .bind(key.tenant.as_str())
+        .fetch_all(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let overrides =
+            sqlx::query("SELECT per_tenant, per_conversation FROM tenant_limits WHERE tenant_id = ?")
+                .bind(key.tenant.as_str())
+                .fetch_optional(&mut *self.connection)
+                .await
+                .map_err(failure)?;
+        let overridden = |column| -> Option<u32> { overrides.as_ref()?.try_get(column).ok().flatten() };
+        let per_tenant = overridden("per_tenant").unwrap_or(self.limits.per_tenant);
+        let per_conversation = overridden("per_conversation").unwrap_or(self.limits.per_conversation);
+
+        let mut of_tenant = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let cells = Cells::new(row, "execution_contexts", "path_id");
+            of_tenant.push((cells.key()?, cells.get::<i64>("over_at")?));
+        }
+        let of_conversation: Vec<(ContextKey, i64)> =
+            of_tenant.iter().filter(|(held, _)| held.conversation == key.conversation).cloned().collect();
+        let (scope, limit, held) = if of_conversation.len() >= per_conversation as usize {
+            ("conversation", per_conversation, of_conversation)
+        } else if of_tenant.len() >= per_tenant as usize {
+            ("tenant", per_tenant, of_tenant)
+        } else {
+            return Ok(None);
+        };
+        let frees_in = held.iter().map(|(_, at)| u64::try_from(at - self.now).unwrap_or(0)).min();
+        Ok(Some(LimitReached {
+            scope,
+            limit,
+            holders: held.into_iter().map(|(key, _)| key).collect(),
+            frees_in: frees_in.map(Duration::from_millis),
+        }))
+    }
+
+    /// The id that was asked for; the same ask may come twice in the life of a key, and an id is used once.
+    async fn unused_id(&mut self) -> Result<ContextId, StoreError> {
+        let used: i64 = sqlx::query_scalar("SELECT count(*) FROM execution_contexts WHERE id = ?")
+            .bind(self.ask.new_context.to_string())
+            .fetch_one(&mut *self.connection)
+            .await
+            .map_err(failure)?;
+        Ok(match used {
+            0 => self.ask.new_context,
+            _ => ContextId::mint(&self.store.clock, self.store.keyring.entropy()),
+        })
+    }
+
+    async fn closed_path(&mut self) -> Result<Option<PathStatus>, StoreError> {
+        let key = &self.ask.key;
+        let row = sqlx::query(
+            "SELECT path_id, status FROM conversation_paths
+              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status <> 'active'",
+        )
+        .bind(key.tenant.as_str())
+        .bind(key.conversation.as_str())
+        .bind(key.path.as_str())
+        .fetch_optional(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        row.map(|row| Cells::new(&row, "conversation_paths", "path_id").parse("status")).transpose()
+    }
+
+    /// The key's live context. One whose tokens do not open is lost, and gone before anybody sees it.
+    async fn live(&mut self) -> Result<Option<Live>, StoreError> {
+        let key = &self.ask.key;
+        let row = sqlx::query(
+            "SELECT * FROM execution_contexts
+              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status IN ('creating', 'ready')",
+        )
+        .bind(key.tenant.as_str())
+        .bind(key.conversation.as_str())
+        .bind(key.path.as_str())
+        .fetch_optional(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let Some(row) = row else { return Ok(None) };
+        let cells = Cells::new(&row, "execution_contexts", "id");
+        match rows::context_with_sandbox(&row, &self.store.keyring, self.now) {
+            Ok(context) => Ok(Some(Live {
+                row: context,
+                creator: cells.parse("creator_execution")?,
+                lease_expires_at: cells.get("lease_expires_at")?,
+            })),
+            Err(why) => {
+                let id: ContextId = cells.parse("id")?;
+                super::contexts::end_unreadable(self.connection, id, &why, self.now, self.limits).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn run(&mut self, id: ExecutionId) -> Result<Option<ExecutionRow>, StoreError> {
+        let row = sqlx::query("SELECT * FROM executions WHERE tenant_id = ? AND id = ?")
+            .bind(self.ask.key.tenant.as_str())
+            .bind(id.to_string())
+            .fetch_optional(&mut *self.connection)
+            .await
+            .map_err(failure)?;
+        row.as_ref().map(rows::execution).transpose()
+    }
+
+    async fn place(&mut self) -> Result<Option<Place>, StoreError> {
+        let row = sqlx::query(
+            "SELECT id, seq, status, context_id, lease_expires_at FROM executions
+              WHERE id = ? AND status IN ('queued', 'running')",
+        )
+        .bind(self.ask.execution.id.to_string())
+        .fetch_optional(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let Some(row) = row else { return Ok(None) };
+        let cells = Cells::new(&row, "executions", "id");
+        Ok(Some(Place {
+            seq: cells.get("seq")?,
+            status: cells.parse("status")?,
+            context: cells.parse_optional("context_id")?,
+            lease_expires_at: cells.get("lease_expires_at")?,
+        }))
+    }
+
+    /// A refused ask leaves no row.
+    async fn forget_mine(&mut self) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM executions WHERE id = ? AND started_at IS NULL")
+            .bind(self.ask.execution.id.to_string())
+            .execute(&mut *self.connection)
+            .await
+            .map(drop)
+            .map_err(failure)
+    }
+
+    /// This run's place in the queue; nothing is written while it is safe for long enough.
+    async fn keep_place(&mut self, mine: Option<Place>) -> Result<(), StoreError> {
+        let lease = millis(QUEUE_LEASE);
+        if let Some(place) = &mine
+            && place.status == ExecutionStatus::Queued
+            && place.lease_expires_at > self.now + lease / 2
+        {
+            return Ok(());
+        }
+        self.write_place(mine, ExecutionStatus::Queued, None, lease).await
+    }
+
+    /// This run's row: new, or the one it has.
+    async fn write_place(
+        &mut self,
+        mine: Option<Place>,
+        status: ExecutionStatus,
+        context: Option<ContextId>,
+        lease: i64,
+    ) -> Result<(), StoreError> {
+        let run = &self.ask.execution;
+        let started = (status == ExecutionStatus::Running).then_some(self.now);
+        let query = if mine.is_some() {
+            sqlx::query(
+                "UPDATE executions
+                    SET status = ?1, context_id = ?2, owner = ?3, lease_expires_at = ?4,
+                        started_at = CASE WHEN ?5 IS NULL THEN NULL ELSE coalesce(started_at, ?5) END,
+                        queued_ms = ?5 - created_at
+                  WHERE id = ?6",
+            )
+        } else {
+            sqlx::query(
+                "INSERT INTO executions (status, context_id, owner, lease_expires_at, started_at, id, tenant_id,
+                     conversation_id, path_id, tool, language, purpose, code_sha256, principal, trace_id,
+                     idempotency_key, args_sha256, run_lease_ms, created_at, queued_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
+                     ?5 - ?19)",
+            )
+        };
+        let query = query
+            .bind(status.as_str())
+            .bind(context.map(|id| id.to_string()))
+            .bind(storable(&self.ask.owner))
+            .bind(self.now + lease)
+            .bind(started)
+            .bind(run.id.to_string());
+        let query = if mine.is_some() {
+            query
+        } else {
+            query
+                .bind(self.ask.key.tenant.as_str())
+                .bind(self.ask.key.conversation.as_str())
+                .bind(self.ask.key.path.as_str())
+                .bind(storable(&run.tool))
+                .bind(run.language.as_str())
+                .bind(run.purpose.as_deref().map(storable))
+                .bind(storable(&run.code_sha256))
+                .bind(run.principal.as_deref().map(storable))
+                .bind(run.trace_id.as_deref().map(storable))
+                .bind(run.idempotency.as_ref().map(|once| storable(&once.key)))
+                .bind(run.idempotency.as_ref().map(|once| storable(&once.args_sha256)))
+                .bind(millis(run.lease))
+                .bind(self.now)
+        };
+        query.execute(&mut *self.connection).await.map(drop).map_err(failure)
+    }
+}

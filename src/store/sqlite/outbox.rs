@@ -1,0 +1,198 @@
+//! Clean-up: what is due, and the outbox of sandboxes that must die.
+
+use std::time::Duration;
+
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+
+use super::rows::Cells;
+use super::{SqliteStore, contexts, failure};
+use crate::domain::{ContextId, ContextStatus, EndReason, TenantId};
+use crate::store::secrets::SealedTokens;
+use crate::store::{Doomed, Keyring, Limits, Reaped, SandboxRef, StoreError, millis, storable};
+
+impl SqliteStore {
+    pub(super) async fn reap_due(
+        &self,
+        batch: u32,
+        retention: Duration,
+        limits: &Limits,
+    ) -> Result<Reaped, StoreError> {
+        let mut transaction = self.write().await?;
+        let now = self.now();
+        let old = now.saturating_sub(millis(retention));
+        // Runs whose replica is gone; one that never started leaves its key free.
+        let interrupted = sqlx::query(
+            "UPDATE executions
+                SET finished_at = ?1, lease_expires_at = NULL, status = 'interrupted',
+                    idempotency_key = CASE status WHEN 'running' THEN idempotency_key END,
+                    args_sha256 = CASE status WHEN 'running' THEN args_sha256 END
+              WHERE seq IN (SELECT seq FROM executions
+                             WHERE status IN ('queued', 'running') AND lease_expires_at <= ?1 LIMIT ?2)",
+        )
+        .bind(now)
+        .bind(batch)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?
+        .rows_affected();
+        let mut reaped = end_due(&mut transaction, None, batch, now, limits).await?;
+        let mut deleted = 0;
+        for sql in [
+            "DELETE FROM execution_contexts
+              WHERE rowid IN (SELECT rowid FROM execution_contexts WHERE ended_at < ?1 LIMIT ?2) AND ?3 = ?3",
+            "DELETE FROM executions
+              WHERE seq IN (SELECT seq FROM executions
+                             WHERE finished_at < ?1 AND (idempotency_key IS NULL OR created_at < ?3) LIMIT ?2)",
+        ] {
+            deleted += sqlx::query(sql)
+                .bind(old)
+                .bind(batch)
+                .bind(now - millis(limits.idempotency_ttl))
+                .execute(&mut *transaction)
+                .await
+                .map_err(failure)?
+                .rows_affected();
+        }
+        sqlx::query(
+            "DELETE FROM placeholders
+              WHERE created_at < ?
+                AND NOT EXISTS (SELECT 1 FROM execution_contexts e
+                                 WHERE e.tenant_id = placeholders.tenant_id
+                                   AND e.conversation_id = placeholders.conversation_id
+                                   AND e.path_id = placeholders.path_id)",
+        )
+        .bind(old)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        transaction.commit().await.map_err(failure)?;
+        reaped.interrupted = u32::try_from(interrupted).unwrap_or(u32::MAX);
+        reaped.deleted = u32::try_from(deleted).unwrap_or(u32::MAX);
+        Ok(reaped)
+    }
+
+    pub(super) async fn claim_doomed(
+        &self,
+        batch: u32,
+        visibility: Duration,
+    ) -> Result<Vec<Doomed>, StoreError> {
+        let now = self.now();
+        let found = sqlx::query(
+            "UPDATE doomed_sandboxes SET attempts = attempts + 1, not_before = ?1 + ?2
+              WHERE id IN (SELECT id FROM doomed_sandboxes WHERE not_before <= ?1 ORDER BY not_before LIMIT ?3)
+             RETURNING *",
+        )
+        .bind(now)
+        .bind(millis(visibility))
+        .bind(batch)
+        .fetch_all(&self.writer)
+        .await
+        .map_err(failure)?;
+        found.iter().map(|row| doomed(row, &self.keyring)).collect()
+    }
+
+    pub(super) async fn delete_doomed(&self, entry: i64) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM doomed_sandboxes WHERE id = ?")
+            .bind(entry)
+            .execute(&self.writer)
+            .await
+            .map(drop)
+            .map_err(failure)
+    }
+
+    /// 5 s after the first try, doubling up to 10 minutes.
+    pub(super) async fn postpone_doomed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE doomed_sandboxes
+                SET last_error = ?, not_before = ? + min(600000, 5000 << min(max(attempts - 1, 0), 10))
+              WHERE id = ?",
+        )
+        .bind(storable(error))
+        .bind(self.now())
+        .bind(entry)
+        .execute(&self.writer)
+        .await
+        .map(drop)
+        .map_err(failure)
+    }
+}
+
+/// Ends contexts whose time is over and creators that are gone, a tenant's or everybody's.
+pub(super) async fn end_due(
+    connection: &mut SqliteConnection,
+    tenant: Option<&TenantId>,
+    batch: u32,
+    now: i64,
+    limits: &Limits,
+) -> Result<Reaped, StoreError> {
+    let due = sqlx::query(
+        "SELECT id, status FROM execution_contexts c
+          WHERE status IN ('creating', 'ready') AND tenant_id = coalesce(?, tenant_id)
+            AND CASE status WHEN 'ready' THEN expires_at ELSE lease_expires_at END <= ?
+            AND NOT EXISTS (SELECT 1 FROM executions x WHERE x.context_id = c.id AND x.status = 'running')
+          LIMIT ?",
+    )
+    .bind(tenant.map(TenantId::as_str))
+    .bind(now)
+    .bind(batch)
+    .fetch_all(&mut *connection)
+    .await
+    .map_err(failure)?;
+    let mut reaped = Reaped::default();
+    for row in &due {
+        let cells = Cells::new(row, "execution_contexts", "id");
+        let id: ContextId = cells.parse("id")?;
+        let (reason, error) = if cells.parse::<ContextStatus>("status")? == ContextStatus::Ready {
+            reaped.expired += 1;
+            (EndReason::Expired, None)
+        } else {
+            reaped.abandoned += 1;
+            (EndReason::Error, Some("the replica that was making the sandbox is gone"))
+        };
+        contexts::end_live(connection, id, reason, error, now, limits).await?;
+    }
+    Ok(reaped)
+}
+
+fn doomed(row: &SqliteRow, keyring: &Keyring) -> Result<Doomed, StoreError> {
+    let cells = Cells::new(row, "doomed_sandboxes", "id");
+    let id: i64 = cells.get("id")?;
+    let context: ContextId = cells.parse("context_id")?;
+    let sandbox = match cells.parse_optional("sandbox_id")? {
+        None => None,
+        Some(sandbox_id) => {
+            let mut sandbox = SandboxRef {
+                sandbox_id,
+                domain: cells.get("sandbox_domain")?,
+                host_url: cells.get("host_url")?,
+                host_key: None,
+                envd_token: None,
+                traffic_token: None,
+                mcp_url: None,
+                mcp_token: None,
+                provider_ends_at: None,
+            };
+            let sealed = SealedTokens {
+                host_key: cells.get("host_key_enc")?,
+                envd_token: None,
+                traffic_token: None,
+                mcp_token: None,
+            };
+            if let Err(error) =
+                keyring.open_tokens(&cells.parse("tenant_id")?, context, &sealed, &mut sandbox)
+            {
+                tracing::warn!(entry = id, %error, "the key of a doomed sandbox's host does not open");
+            }
+            Some(sandbox)
+        }
+    };
+    Ok(Doomed {
+        id,
+        context,
+        epoch: cells.get("epoch")?,
+        sandbox,
+        reason: cells.get("reason")?,
+        attempts: cells.get("attempts")?,
+    })
+}
