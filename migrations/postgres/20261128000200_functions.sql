@@ -79,7 +79,7 @@ $$;
 -- ready      ctx; the run is recorded as running
 -- create     ctx (id, epoch), previous
 -- wait       wait_ms, until the creator's lease ends
--- queued     position
+-- queued     ahead
 -- limit      detail: scope, limit, holders, frees_in_ms
 -- path_closed  detail: status
 -- replay, in_flight, key_conflict, interrupted   run
@@ -91,7 +91,7 @@ CREATE FUNCTION pathbox.acquire_v1(
     p_key text, p_args_sha256 text, p_run_lease_ms bigint,
     p_per_tenant integer, p_per_conversation integer, p_max_executions bigint,
     p_create_lease_ms bigint, p_create_timeout_ms bigint, p_key_ttl_ms bigint, p_queue_lease_ms bigint,
-    OUT outcome text, OUT ctx pathbox.execution_contexts, OUT run uuid, OUT position integer, OUT wait_ms bigint,
+    OUT outcome text, OUT ctx pathbox.execution_contexts, OUT run uuid, OUT ahead integer, OUT wait_ms bigint,
     OUT previous text, OUT detail jsonb, OUT read_at timestamptz
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -205,17 +205,17 @@ BEGIN
         END IF;
         read_at := clock_timestamp();
       END IF;
-      position := pathbox.queued_before(p_tenant, p_conversation, p_path, p_id, mine.seq);
+      ahead := pathbox.queued_before(p_tenant, p_conversation, p_path, p_id, mine.seq);
       IF c.status = 'ready' THEN
         SELECT x.* INTO other FROM pathbox.executions x WHERE x.context_id = c.id AND x.status = 'running';
         IF other.lease_expires_at > read_at THEN
-          position := position + 1;
+          ahead := ahead + 1;
         ELSIF other.id IS NOT NULL AND v_locked THEN                                       -- its replica died
           UPDATE pathbox.executions x SET status = 'interrupted', finished_at = read_at, lease_expires_at = NULL
            WHERE x.id = other.id AND x.status = 'running' AND x.lease_expires_at <= read_at;
         END IF;
       END IF;
-      IF position > 0 THEN
+      IF ahead > 0 THEN
         outcome := 'queued';
         EXIT decide;
       END IF;

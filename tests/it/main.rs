@@ -7,3 +7,4 @@ mod guard_rules;
 mod jail_basics;
 #[cfg(target_os = "linux")]
 mod jail_support;
+mod store_contract;

@@ -1,3 +1,5 @@
 //! What the tests share.
 
+pub(crate) mod database;
 pub mod fault_server;
+pub(crate) mod runs;

@@ -17,7 +17,7 @@ use crate::store::{
 };
 
 const ACQUIRE: &str = concat!(
-    "select a.outcome, a.run, a.position, a.wait_ms, a.previous, a.detail, a.read_at, ",
+    "select a.outcome, a.run, a.ahead, a.wait_ms, a.previous, a.detail, a.read_at, ",
     context_columns!("(a.ctx)."),
     ", ",
     sandbox_columns!("(a.ctx)."),
@@ -136,7 +136,7 @@ impl PgStore {
                 Acquired::WaitForCreator { lease_left: Duration::from_millis(left) }
             }
             "queued" => {
-                let position = u32::try_from(cells.get::<i32>("position")?).unwrap_or(1);
+                let position = u32::try_from(cells.get::<i32>("ahead")?).unwrap_or(1);
                 Acquired::Queued { position }
             }
             "limit" => Acquired::Limit(limit_reached(&cells, &ask.key.tenant)?),
