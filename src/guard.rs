@@ -12,6 +12,7 @@
 //! assert_eq!(report.total(), 2);
 //! ```
 
+mod check;
 mod classes;
 mod confirm;
 mod kind;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use check::{Checked, Found, rules_table};
 pub use kind::{Kind, UnknownKind};
 pub use numbering::{Numbering, Row};
 pub use outcome::{Guarded, Limits, OutcomeGuard};

@@ -49,6 +49,7 @@ pub(super) fn card_range(digits: &[u8]) -> CardRange {
         (_, _, 2200..=2204) => &[16],                 // Mir
         (50 | 56..=58 | 60..=69, ..) => &[16],        // Maestro, RuPay, Elo, Verve
         (81 | 82, ..) | (_, _, 9792 | 1800 | 2131) => &[], // RuPay, UnionPay; Troy; old JCB
+        (35, ..) => &[],
         _ => return CardRange::None,
     };
     if usual.contains(&digits.len()) { CardRange::Usual } else { CardRange::Rare }
@@ -62,97 +63,32 @@ fn mod97(text: impl Iterator<Item = u8>) -> u32 {
     })
 }
 
-/// Countries of the SWIFT IBAN register with length and the form of what follows the check digits:
+/// Countries of the SWIFT IBAN register, and those that use the form without being in it, with length and the form of what follows the check digits:
 /// `n` digits, `a` letters, `c` either, each with its count.
+#[rustfmt::skip]
 const IBAN: &[(&[u8; 2], u8, &str)] = &[
-    (b"AD", 24, "8n12c"),
-    (b"AE", 23, "19n"),
-    (b"AL", 28, "8n16c"),
-    (b"AT", 20, "16n"),
-    (b"AZ", 28, "4a20c"),
-    (b"BA", 20, "16n"),
-    (b"BE", 16, "12n"),
-    (b"BG", 22, "4a6n8c"),
-    (b"BH", 22, "4a14c"),
-    (b"BI", 27, "23n"),
-    (b"BR", 29, "23n1a1c"),
-    (b"BY", 28, "4c4n16c"),
-    (b"CH", 21, "5n12c"),
-    (b"CR", 22, "18n"),
-    (b"CY", 28, "8n16c"),
-    (b"CZ", 24, "20n"),
-    (b"DE", 22, "18n"),
-    (b"DJ", 27, "23n"),
-    (b"DK", 18, "14n"),
-    (b"DO", 28, "4c20n"),
-    (b"EE", 20, "16n"),
-    (b"EG", 29, "25n"),
-    (b"ES", 24, "20n"),
-    (b"FI", 18, "14n"),
-    (b"FK", 18, "2a12n"),
-    (b"FO", 18, "14n"),
-    (b"FR", 27, "10n11c2n"),
-    (b"GB", 22, "4a14n"),
-    (b"GE", 22, "2a16n"),
-    (b"GI", 23, "4a15c"),
-    (b"GL", 18, "14n"),
-    (b"GR", 27, "7n16c"),
-    (b"GT", 28, "24c"),
-    (b"HN", 28, "4a20n"),
-    (b"HR", 21, "17n"),
-    (b"HU", 28, "24n"),
-    (b"IE", 22, "4a14n"),
-    (b"IL", 23, "19n"),
-    (b"IQ", 23, "4a15n"),
-    (b"IS", 26, "22n"),
-    (b"IT", 27, "1a10n12c"),
-    (b"JO", 30, "4a4n18c"),
-    (b"KW", 30, "4a22c"),
-    (b"KZ", 20, "3n13c"),
-    (b"LB", 28, "4n20c"),
-    (b"LC", 32, "4a24c"),
-    (b"LI", 21, "5n12c"),
-    (b"LT", 20, "16n"),
-    (b"LU", 20, "3n13c"),
-    (b"LV", 21, "4a13c"),
-    (b"LY", 25, "21n"),
-    (b"MC", 27, "10n11c2n"),
-    (b"MD", 24, "20c"),
-    (b"ME", 22, "18n"),
-    (b"MK", 19, "3n10c2n"),
-    (b"MN", 20, "16n"),
-    (b"MR", 27, "23n"),
-    (b"MT", 31, "4a5n18c"),
-    (b"MU", 30, "4a19n3a"),
-    (b"NI", 28, "4a20n"),
-    (b"NL", 18, "4a10n"),
-    (b"NO", 15, "11n"),
-    (b"OM", 23, "3n16c"),
-    (b"PK", 24, "4a16c"),
-    (b"PL", 28, "24n"),
-    (b"PS", 29, "4a21c"),
-    (b"PT", 25, "21n"),
-    (b"QA", 29, "4a21c"),
-    (b"RO", 24, "4a16c"),
-    (b"RS", 22, "18n"),
-    (b"RU", 33, "14n15c"),
-    (b"SA", 24, "2n18c"),
-    (b"SC", 31, "4a20n3a"),
-    (b"SD", 18, "14n"),
-    (b"SE", 24, "20n"),
-    (b"SI", 19, "15n"),
-    (b"SK", 24, "20n"),
-    (b"SM", 27, "1a10n12c"),
-    (b"SO", 23, "19n"),
-    (b"ST", 25, "21n"),
-    (b"SV", 28, "4a20n"),
-    (b"TL", 23, "19n"),
-    (b"TN", 24, "20n"),
-    (b"TR", 26, "5n1n16c"),
-    (b"UA", 29, "6n19c"),
-    (b"VA", 22, "18n"),
-    (b"VG", 24, "4a16n"),
-    (b"XK", 20, "16n"),
+    (b"AD", 24, "8n12c"), (b"AE", 23, "19n"), (b"AL", 28, "8n16c"), (b"AO", 25, "21n"), (b"AT", 20, "16n"),
+    (b"AZ", 28, "4a20c"), (b"BA", 20, "16n"), (b"BE", 16, "12n"), (b"BF", 28, "2c22n"), (b"BG", 22, "4a6n8c"),
+    (b"BH", 22, "4a14c"), (b"BI", 27, "23n"), (b"BJ", 28, "2c22n"), (b"BR", 29, "23n1a1c"), (b"BY", 28, "4c4n16c"),
+    (b"CF", 27, "23n"), (b"CG", 27, "23n"), (b"CH", 21, "5n12c"), (b"CI", 28, "2c22n"), (b"CM", 27, "23n"),
+    (b"CR", 22, "18n"), (b"CV", 25, "21n"), (b"CY", 28, "8n16c"), (b"CZ", 24, "20n"), (b"DE", 22, "18n"),
+    (b"DJ", 27, "23n"), (b"DK", 18, "14n"), (b"DO", 28, "4c20n"), (b"DZ", 26, "22n"), (b"EE", 20, "16n"),
+    (b"EG", 29, "25n"), (b"ES", 24, "20n"), (b"FI", 18, "14n"), (b"FK", 18, "2a12n"), (b"FO", 18, "14n"),
+    (b"FR", 27, "10n11c2n"), (b"GA", 27, "23n"), (b"GB", 22, "4a14n"), (b"GE", 22, "2a16n"), (b"GI", 23, "4a15c"),
+    (b"GL", 18, "14n"), (b"GQ", 27, "23n"), (b"GR", 27, "7n16c"), (b"GT", 28, "24c"), (b"GW", 25, "2c19n"),
+    (b"HN", 28, "4a20n"), (b"HR", 21, "17n"), (b"HU", 28, "24n"), (b"IE", 22, "4a14n"), (b"IL", 23, "19n"),
+    (b"IQ", 23, "4a15n"), (b"IR", 26, "22n"), (b"IS", 26, "22n"), (b"IT", 27, "1a10n12c"), (b"JO", 30, "4a4n18c"),
+    (b"KM", 27, "23n"), (b"KW", 30, "4a22c"), (b"KZ", 20, "3n13c"), (b"LB", 28, "4n20c"), (b"LC", 32, "4a24c"),
+    (b"LI", 21, "5n12c"), (b"LT", 20, "16n"), (b"LU", 20, "3n13c"), (b"LV", 21, "4a13c"), (b"LY", 25, "21n"),
+    (b"MA", 28, "24n"), (b"MC", 27, "10n11c2n"), (b"MD", 24, "20c"), (b"ME", 22, "18n"), (b"MG", 27, "23n"),
+    (b"MK", 19, "3n10c2n"), (b"ML", 28, "2c22n"), (b"MN", 20, "16n"), (b"MR", 27, "23n"), (b"MT", 31, "4a5n18c"),
+    (b"MU", 30, "4a19n3a"), (b"MZ", 25, "21n"), (b"NE", 28, "2a22n"), (b"NI", 28, "4a20n"), (b"NL", 18, "4a10n"),
+    (b"NO", 15, "11n"), (b"OM", 23, "3n16c"), (b"PK", 24, "4a16c"), (b"PL", 28, "24n"), (b"PS", 29, "4a21c"),
+    (b"PT", 25, "21n"), (b"QA", 29, "4a21c"), (b"RO", 24, "4a16c"), (b"RS", 22, "18n"), (b"RU", 33, "14n15c"),
+    (b"SA", 24, "2n18c"), (b"SC", 31, "4a20n3a"), (b"SD", 18, "14n"), (b"SE", 24, "20n"), (b"SI", 19, "15n"),
+    (b"SK", 24, "20n"), (b"SM", 27, "1a10n12c"), (b"SN", 28, "2c22n"), (b"SO", 23, "19n"), (b"ST", 25, "21n"),
+    (b"SV", 28, "4a20n"), (b"TD", 27, "23n"), (b"TG", 28, "2a22n"), (b"TL", 23, "19n"), (b"TN", 24, "20n"),
+    (b"TR", 26, "5n1n16c"), (b"UA", 29, "6n19c"), (b"VA", 22, "18n"), (b"VG", 24, "4a16n"), (b"XK", 20, "16n"),
     (b"YE", 30, "4a4n18c"),
 ];
 
@@ -250,6 +186,120 @@ pub(super) fn nhs(digits: &[u8]) -> bool {
         digits.iter().zip((2..=10).rev()).map(|(digit, weight)| u32::from(digit - b'0') * weight).sum();
     let check = (11 - sum % 11) % 11;
     check != 10 && check == u32::from(digits[9] - b'0')
+}
+
+/// US national provider identifier: Luhn with the prefix 80840 (45 CFR 162.406).
+pub(super) fn npi(digits: &[u8]) -> bool {
+    let mut whole = *b"808400000000000";
+    let [b'1' | b'2', ..] = digits else { return false };
+    if digits.len() != 10 || digits.iter().all(|digit| *digit == digits[0]) {
+        return false;
+    }
+    whole[5..].copy_from_slice(digits);
+    luhn(&whole)
+}
+
+/// US bank routing number: weights 3, 7, 1.
+pub(super) fn aba(digits: &[u8]) -> bool {
+    let sum = weighted(digits, &[3, 7, 1, 3, 7, 1, 3, 7, 1]);
+    digits[0] <= b'3' && sum != 0 && sum.is_multiple_of(10)
+}
+
+/// Polish PESEL: weights 1, 3, 7, 9, and a month that exists.
+pub(super) fn pesel(digits: &[u8]) -> bool {
+    let month = u32::from(digits[2] - b'0') * 10 + u32::from(digits[3] - b'0');
+    (1..=12).contains(&(month % 20))
+        && weighted(digits, &[1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1]).is_multiple_of(10)
+}
+
+/// Dutch citizen service number: eleven test.
+pub(super) fn bsn(digits: &[u8]) -> bool {
+    let sum = weighted(&digits[..8], &[9, 8, 7, 6, 5, 4, 3, 2]);
+    let check = u32::from(digits[8] - b'0');
+    sum != 0 && sum % 11 == check
+}
+
+/// French social security number: 13 digits and 97 minus their remainder.
+pub(super) fn nir(digits: &[u8]) -> bool {
+    let number = digits[..13].iter().fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    let key = u64::from(digits[13] - b'0') * 10 + u64::from(digits[14] - b'0');
+    matches!(digits[0], b'1' | b'2') && 97 - number % 97 == key
+}
+
+fn weighted(digits: &[u8], weights: &[u32]) -> u32 {
+    digits.iter().zip(weights).map(|(digit, weight)| u32::from(digit - b'0') * weight).sum()
+}
+
+/// German tax identification number: ISO 7064 MOD 11,10.
+pub(super) fn de_tax_id(digits: &[u8]) -> bool {
+    let product = digits[..10].iter().fold(10u32, |product, digit| {
+        let sum = (u32::from(digit - b'0') + product) % 10;
+        (if sum == 0 { 10 } else { sum }) * 2 % 11
+    });
+    digits[0] != b'0'
+        && digits[..10].iter().any(|digit| *digit != digits[0])
+        && (11 - product) % 10 == u32::from(digits[10] - b'0')
+}
+
+/// Spanish NIF: eight digits and a letter by their remainder modulo 23.
+pub(super) fn nif(text: &[u8]) -> bool {
+    let [digits @ .., letter] = text else { return false };
+    if digits.len() != 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return false;
+    }
+    let number = digits.iter().fold(0usize, |sum, digit| sum * 10 + usize::from(digit - b'0'));
+    b"TRWAGMYFPDXBNJZSQVHLCKE"[number % 23] == letter.to_ascii_uppercase()
+}
+
+/// Italian codice fiscale: sixteen characters, the last by two tables.
+pub(super) fn codice_fiscale(text: &[u8]) -> bool {
+    const ODD: &[u8; 26] =
+        &[1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23];
+    let form = b"aaaaaannannannna";
+    if text.len() != 16 {
+        return false;
+    }
+    let fits = text.iter().zip(form).all(|(byte, form)| match form {
+        b'a' => byte.is_ascii_alphabetic(),
+        _ => byte.is_ascii_digit() || b"LMNPQRSTUV".contains(&byte.to_ascii_uppercase()),
+    });
+    if !fits {
+        return false;
+    }
+    let value = |byte: u8| {
+        usize::from(if byte.is_ascii_digit() { byte - b'0' } else { byte.to_ascii_uppercase() - b'A' })
+    };
+    let sum: usize = text[..15]
+        .iter()
+        .enumerate()
+        .map(|(at, byte)| if at % 2 == 0 { usize::from(ODD[value(*byte)]) } else { value(*byte) })
+        .sum();
+    sum % 26 == value(text[15])
+}
+
+/// The second line of a passport's machine-readable zone (ICAO 9303 part 4): 44 characters, three of the check
+/// digits.
+pub(super) fn mrz(line: &[u8]) -> bool {
+    let digit = |range: std::ops::Range<usize>, check: usize| {
+        let sum: u32 = line[range]
+            .iter()
+            .zip([7, 3, 1].iter().cycle())
+            .map(|(byte, weight)| {
+                let value = match byte {
+                    b'0'..=b'9' => u32::from(byte - b'0'),
+                    b'A'..=b'Z' => u32::from(byte - b'A') + 10,
+                    _ => 0,
+                };
+                value * weight
+            })
+            .sum();
+        line[check] == b'0' + (sum % 10) as u8
+    };
+    line.len() == 44
+        && line.iter().all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase() || *byte == b'<')
+        && digit(0..9, 9)
+        && digit(13..19, 19)
+        && digit(21..27, 27)
 }
 
 /// Bits of entropy in a character, by the text's own frequencies.

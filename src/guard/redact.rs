@@ -17,9 +17,7 @@ pub(super) fn settle(findings: &mut Vec<Finding>) {
         }
         kept.end = kept.end.max(next.end);
         kept.decoded &= next.decoded;
-        if next.kind < kept.kind {
-            (kept.kind, kept.rule) = (next.kind, next.rule);
-        }
+        (kept.kind, kept.rule) = (kept.kind, kept.rule).min((next.kind, next.rule));
         true
     });
 }
@@ -47,7 +45,9 @@ fn whole(text: &str, finding: &mut Finding) {
     }
 }
 
-/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside.
+/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. What was
+/// replaced (or would be) is left in `taken`.
+#[expect(clippy::too_many_arguments, reason = "one caller; a struct for its arguments would be read once")]
 pub(super) fn redact(
     guard: &Guard,
     text: &str,
@@ -56,6 +56,7 @@ pub(super) fn redact(
     numbering: &mut Numbering,
     report: &mut Report,
     out: &mut String,
+    taken: &mut Vec<Finding>,
 ) {
     let mut done = from;
     for finding in findings {
@@ -75,6 +76,7 @@ pub(super) fn redact(
             *report.allowed.entry(finding.kind).or_default() += 1;
             continue;
         }
+        taken.push(finding);
         report.found(finding.kind, action, &rule.id, value.len(), finding.decoded);
         if report.mode != Mode::Enforce {
             continue;
@@ -178,6 +180,6 @@ mod tests {
     fn a_mask_keeps_the_shape_and_at_most_half() {
         assert_eq!(mask("4111-1111-1111-1234", 4), "****-****-****-1234");
         assert_eq!(mask("abc", 4), "**c");
-        assert_eq!(mask("al@b.io", 0), "*****.**");
+        assert_eq!(mask("al@b.io", 0), "****.**");
     }
 }

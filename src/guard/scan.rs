@@ -8,16 +8,26 @@
 //! No look goes over a line feed to the right, and none goes further than [`LEFT`] to the left. That is why text may
 //! be guarded line by line with the same result as all at once.
 
+mod address;
+mod keyed;
 mod mail;
 mod number;
 mod token;
+mod url;
 
 use super::Kind;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
 use super::classes::{Block, classify};
 use super::rule::{RULES, RuleId, Rules};
 
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
+
+static PASSWORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"assword"));
+static PASSWORD_CAPITAL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"ASSWORD"));
 
 /// A place in the text that should not be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +61,15 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, scratch: &mut Scratch) {
         rules: &RULES,
         out: &mut scratch.findings,
         numbers_done: from,
+        addresses_done: from,
     };
     scanner.run();
+    // The only words that are looked for everywhere: a password may follow in plain prose.
+    for word in [&*PASSWORD, &*PASSWORD_CAPITAL] {
+        for at in word.find_iter(&text[from..to]) {
+            scanner.password_sentence(from + at + 7);
+        }
+    }
 }
 
 struct Scanner<'a> {
@@ -65,6 +82,8 @@ struct Scanner<'a> {
     out: &'a mut Vec<Finding>,
     /// Numbers before this place have been looked at.
     numbers_done: usize,
+    /// Colons before this place have been looked at.
+    addresses_done: usize,
 }
 
 /// The lowest set bit's number, taken out of the mask.
@@ -100,8 +119,11 @@ impl Scanner<'_> {
                 let joins = before_digit & (digits >> 1);
                 let chains = chained(joins & wide(here.sep, next.sep), digits)
                     | chained(joins & wide(here.dot, next.dot), digits);
+                // Three digits, a separator, four digits: a short telephone number after its label.
+                let three = digits << 1 & digits << 2 & digits << 3;
+                let local = joins & wide(here.sep, next.sep) & three & runs(digits, 4) >> 1;
                 let leads = here.plus & (digits >> 1) as u64;
-                let mut numbers = seven | chains as u64 | leads;
+                let mut numbers = seven | (chains | local) as u64 | leads;
                 while let Some(bit) = next_bit(&mut numbers) {
                     if base + bit >= self.numbers_done {
                         self.number(base + bit);
@@ -119,10 +141,31 @@ impl Scanner<'_> {
             while let Some(bit) = next_bit(&mut long) {
                 self.long_word(base + bit);
             }
+            let mut marks = here.mark;
+            while let Some(bit) = next_bit(&mut marks) {
+                self.mark(base + bit);
+            }
             let mut ats = here.at;
             while let Some(bit) = next_bit(&mut ats) {
                 self.mail(base + bit);
             }
+        }
+    }
+
+    /// A `:` or `=`: of a URL, of an address, or between a name and its value.
+    fn mark(&mut self, at: usize) {
+        let (before, after) = (self.byte_before(at), self.byte(at + 1));
+        if self.text[at] == b':' {
+            if after == b'/' && self.byte(at + 2) == b'/' {
+                return self.url(at);
+            }
+            if after == b':' && before != b':' || before.is_ascii_hexdigit() && after.is_ascii_hexdigit() {
+                self.ipv6(at);
+            }
+        }
+        // Of `:=`, `==`, `::=` the first speaks for all.
+        if !matches!(before, b':' | b'=') {
+            self.pair(at);
         }
     }
 
@@ -148,6 +191,17 @@ impl Scanner<'_> {
     /// Up to `len` bytes before a place.
     fn before(&self, at: usize, len: usize) -> &[u8] {
         &self.text[at.saturating_sub(len)..at]
+    }
+
+    /// Whether any letter stands within `len` (at most 64) bytes before a place: what a label is made of.
+    fn letters_before(&self, at: usize, len: usize) -> bool {
+        if at < self.from + len {
+            return true;
+        }
+        let offset = at - len - self.from;
+        let (index, shift) = (offset / 64, offset % 64);
+        let bits = wide(self.blocks[index].alpha, self.blocks[index + 1].alpha) >> shift;
+        bits as u64 & (u64::MAX >> (64 - len)) != 0
     }
 
     /// The end of the run of word characters that begins at `at`, by the masks.
@@ -198,6 +252,13 @@ fn chained(joins: u128, digits: u128) -> u128 {
         found |= joins >> gap & between;
     }
     joins & found
+}
+
+/// Whether the text is a placeholder of ours: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:1f2e3d4c5b6a]`.
+fn placeholder_at(text: &[u8]) -> bool {
+    let Some(inner) = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")) else { return false };
+    let name = inner.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'_').count();
+    name >= 2 && inner[name..].iter().all(|byte| byte.is_ascii_hexdigit() || *byte == b':')
 }
 
 fn is_word(byte: u8) -> bool {

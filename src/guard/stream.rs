@@ -9,8 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::pem::{self, Extent};
 use super::policy::Mode;
 use super::redact::{redact, settle};
+use super::rule::RuleId;
 use super::scan::{Finding, LEFT, Scratch, scan};
-use super::{Guard, Numbering, Report, Sanitized};
+use super::{Guard, Kind, Numbering, Report, Sanitized};
 
 /// The longest line that is looked at whole.
 const WINDOW: usize = 16 * 1024;
@@ -30,12 +31,34 @@ pub struct StreamGuard {
     start: usize,
     scratch: Scratch,
     report: Report,
+    /// Bytes that were dropped from the front of `text`.
+    dropped: usize,
+    /// Where findings are, when somebody wants to know.
+    pub(super) places: Option<Vec<Place>>,
+}
+
+/// Where a finding was in the whole stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) kind: Kind,
+    pub(super) rule: RuleId,
+    pub(super) decoded: bool,
 }
 
 impl StreamGuard {
     pub(super) fn new(guard: Guard) -> Self {
         let report = guard.report();
-        Self { guard, text: String::new(), start: 0, scratch: Scratch::default(), report }
+        Self {
+            guard,
+            text: String::new(),
+            start: 0,
+            scratch: Scratch::default(),
+            report,
+            dropped: 0,
+            places: None,
+        }
     }
 
     /// Takes a piece and gives back what is ready to go out, perhaps nothing.
@@ -49,11 +72,17 @@ impl StreamGuard {
     }
 
     /// Ends the stream: gives back the rest and what was found in all.
-    pub fn finish(mut self, numbering: &mut Numbering) -> (Sanitized<String>, Report) {
+    pub fn finish(self, numbering: &mut Numbering) -> (Sanitized<String>, Report) {
+        let (rest, report, _) = self.finish_with_places(numbering);
+        (Sanitized::vouch(rest), report)
+    }
+
+    /// As [`StreamGuard::finish`], with the places that were asked for.
+    pub(super) fn finish_with_places(mut self, numbering: &mut Numbering) -> (String, Report, Vec<Place>) {
         let mut out = String::new();
         self.drain(true, numbering, &mut out);
-        let out = self.release(out);
-        (out, self.report)
+        let out = self.release(out).into_inner();
+        (out, self.report, self.places.unwrap_or_default())
     }
 
     /// What was found so far.
@@ -76,6 +105,7 @@ impl StreamGuard {
             }
             self.text.drain(..keep);
             self.start -= keep;
+            self.dropped += keep;
         }
     }
 
@@ -176,7 +206,17 @@ impl StreamGuard {
 
     fn emit(&mut self, end: usize, findings: &[Finding], numbering: &mut Numbering, out: &mut String) {
         let span = (self.start, end);
-        redact(&self.guard, &self.text, span, findings, numbering, &mut self.report, out);
+        let mut taken = Vec::new();
+        redact(&self.guard, &self.text, span, findings, numbering, &mut self.report, out, &mut taken);
+        if let Some(places) = &mut self.places {
+            places.extend(taken.iter().map(|finding| Place {
+                start: finding.start + self.dropped,
+                end: finding.end + self.dropped,
+                kind: finding.kind,
+                rule: finding.rule,
+                decoded: finding.decoded,
+            }));
+        }
         self.start = end;
     }
 

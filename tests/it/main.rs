@@ -2,6 +2,7 @@
 mod support;
 
 mod e2b_streams;
+mod guard_quality;
 mod guard_rules;
 #[cfg(target_os = "linux")]
 mod jail_basics;

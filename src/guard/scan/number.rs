@@ -88,35 +88,358 @@ impl Scanner<'_> {
     fn number_at(&mut self, groups: &[Group], index: usize) -> usize {
         let here = groups[index];
         let before = self.byte_before(here.start);
-        if before.is_ascii_alphabetic() || before == b'_' {
+        if before.is_ascii_alphabetic() || before == b'_' || before >= 0x80 && self.glued(here.start) {
             return 0;
         }
-        let fraction = before == b'.' && index > 0;
-        if fraction {
+        if index > 0 && before == b'.' {
             return 0;
         }
-        if here.len == 7 && self.ppsn(here) {
+        if matches!(here.len, 7 | 8) && self.letter_behind(here) {
             return 1;
         }
-        for count in [self.card(groups, index), self.ipv4(groups, index)] {
-            if count > 0 {
-                return count;
-            }
-        }
-        0
+        let kinds = [
+            Self::card,
+            Self::ipv4,
+            Self::spaced_nino,
+            Self::date,
+            Self::labelled_id,
+            Self::ssn,
+            Self::phone,
+        ];
+        kinds.iter().map(|kind| kind(self, groups, index)).find(|taken| *taken > 0).unwrap_or(0)
     }
 
-    fn ppsn(&mut self, group: Group) -> bool {
+    /// Whether a letter beyond ASCII stands before.
+    fn glued(&self, at: usize) -> bool {
+        let before = String::from_utf8_lossy(self.before(at, 4));
+        before.chars().next_back().is_some_and(char::is_alphabetic)
+    }
+
+    /// Seven digits and one or two letters: PPSN. Eight and one, beside a word that says so: a Spanish NIF.
+    fn letter_behind(&mut self, group: Group) -> bool {
         let letters = self.text[group.end()..].iter().take(3).take_while(|b| b.is_ascii_alphabetic()).count();
         let end = group.end() + letters;
         if !(1..=2).contains(&letters) || is_word_byte(self.byte(end)) {
             return false;
         }
-        if confirm::ppsn(&self.text[group.start..end]) {
-            self.hit(self.rules.id("ppsn"), group.start, end);
-            return true;
+        let text = &self.text[group.start..end];
+        let rule = match group.len {
+            7 if confirm::ppsn(text) => "ppsn",
+            7 if letters == 1 && self.labelled("ppsn-labelled", group.start, 24) => "ppsn-labelled",
+            8 if confirm::nif(text) && self.labelled("es-nif", group.start, 40) => "es-nif",
+            _ => return false,
+        };
+        self.hit(self.rules.id(rule), group.start, end);
+        true
+    }
+
+    /// Whether a context word of the rule stands within `len` bytes before.
+    fn labelled(&self, rule: &str, at: usize, len: usize) -> bool {
+        if !self.letters_before(at, len) {
+            return false;
         }
-        false
+        self.rules.has_context(self.rules.id(rule), self.before(at, len))
+    }
+
+    /// Dates take their groups, so that nothing else is made of them; a date of birth is found by its label.
+    fn date(&mut self, groups: &[Group], index: usize) -> usize {
+        let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
+        let joint = self.byte(a.end());
+        let even = b.start == a.end() + 1 && c.start == b.end() + 1 && self.byte(b.end()) == joint;
+        if !even || !matches!(joint, b'-' | b'/' | b'.') {
+            return 0;
+        }
+        let value = |group: &Group| self.digits_value(*group);
+        let year = |group: &Group| group.len == 4 && (1800..=2199).contains(&value(group));
+        let (month, day) = (
+            |g: &Group| g.len <= 2 && (1..=12).contains(&value(g)),
+            |g: &Group| g.len <= 2 && (1..=31).contains(&value(g)),
+        );
+        let short_year = |group: &Group| group.len == 2 && a.len <= 2 && b.len <= 2;
+        let is_date = year(a) && month(b) && day(c)
+            || (year(c) || short_year(c)) && (day(a) && month(b) || month(a) && day(b));
+        if !is_date {
+            return 0;
+        }
+        if self.labelled("birth-date", a.start, 32) {
+            self.hit(self.rules.id("birth-date"), a.start, c.end());
+        }
+        3
+    }
+
+    fn digits_value(&self, group: Group) -> u32 {
+        self.text[group.start..group.end()]
+            .iter()
+            .take(9)
+            .fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'))
+    }
+
+    /// Identifiers that only a check digit and a word beside them make sure.
+    fn labelled_id(&mut self, groups: &[Group], index: usize) -> usize {
+        type Kind = (&'static str, usize, fn(&[u8]) -> bool);
+        const KINDS: &[Kind] = &[
+            ("uk-nhs", 10, confirm::nhs),
+            ("us-npi", 10, confirm::npi),
+            ("ca-sin", 9, confirm::luhn),
+            ("pl-pesel", 11, confirm::pesel),
+            ("de-tax-id", 11, confirm::de_tax_id),
+            ("us-routing", 9, confirm::aba),
+            ("nl-bsn", 9, confirm::bsn),
+            ("fr-nir", 15, confirm::nir),
+        ];
+        let mut text = [0u8; 16];
+        let mut len = 0;
+        for (taken, group) in groups[index..].iter().enumerate().take(7) {
+            let digits = &self.text[group.start..group.end()];
+            if len + digits.len() > text.len() {
+                break;
+            }
+            text[len..len + digits.len()].copy_from_slice(digits);
+            len += digits.len();
+            if len < 9 || is_word_byte(self.byte(group.end())) {
+                continue;
+            }
+            let start = groups[index].start;
+            let found = KINDS.iter().find(|(rule, digits, check)| {
+                *digits == len && check(&text[..len]) && self.labelled(rule, start, 40)
+            });
+            if let Some((rule, ..)) = found {
+                self.hit(self.rules.id(rule), start, group.end());
+                return taken + 1;
+            }
+        }
+        0
+    }
+
+    /// 3-2-4 digits. Dashes say enough; spaces when nothing else is in the chain; dots and none beside a word.
+    fn ssn(&mut self, groups: &[Group], index: usize) -> usize {
+        let here = groups[index];
+        if here.len == 9 && !is_word_byte(self.byte(here.end())) {
+            let value = self.digits_value(here);
+            let valid = confirm::ssn(value / 1_000_000, value / 10_000 % 100, value % 10_000);
+            if valid && self.labelled("ssn-labelled", here.start, 40) {
+                self.hit(self.rules.id("ssn-labelled"), here.start, here.end());
+                return 1;
+            }
+            return 0;
+        }
+        let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
+        if (a.len, b.len, c.len) != (3, 2, 4)
+            || is_word_byte(self.byte(c.end()))
+            || self.byte_before(a.start) == b'-'
+        {
+            return 0;
+        }
+        let joint = self.byte(a.end());
+        let even = b.start == a.end() + 1 && c.start == b.end() + 1 && self.byte(b.end()) == joint;
+        let values = (self.digits_value(*a), self.digits_value(*b), self.digits_value(*c));
+        if !even || !confirm::ssn(values.0, values.1, values.2) || self.byte(c.end()) == b'-' {
+            return 0;
+        }
+        let alone = groups.len() == 3;
+        let rule = match joint {
+            b'-' => "ssn",
+            b' ' if alone && !self.in_row(a.start) => "ssn",
+            b' ' | b'.' if self.labelled("ssn-labelled", a.start, 40) => "ssn-labelled",
+            _ => return 0,
+        };
+        self.hit(self.rules.id(rule), a.start, c.end());
+        3
+    }
+
+    /// Whether the number stands in a row of numbers: a table, an array.
+    fn in_row(&self, start: usize) -> bool {
+        match self.byte_before(start) {
+            b'[' | b'(' | b'|' | b',' => true,
+            b' ' => matches!(self.byte_before(start - 1), b' ' | b'[' | b'|' | b'0'..=b'9' | b','),
+            _ => false,
+        }
+    }
+
+    /// Telephone numbers: with a country code, in a national form, or after a word that says so.
+    fn phone(&mut self, groups: &[Group], index: usize) -> usize {
+        let here = groups[index];
+        let (mut start, before) = (here.start, self.byte_before(here.start));
+        if matches!(before, b'(' | b'+') {
+            start -= 1;
+        }
+        if before == b'(' && self.byte_before(start) == b'+' {
+            start -= 1;
+        }
+        let outside = self.byte_before(start);
+        // Part of an identifier (`INV-1470326168`, `1e+12`), or of a decimal number.
+        // The tail of a longer grouped number (`DE99 3704 0044 0532 0130 00`) is none either.
+        let tail = index > 0
+            && groups[index - 1].len >= 3
+            && here.start - groups[index - 1].end() == 1
+            && start == here.start;
+        let inner = is_word_byte(outside)
+            || tail
+            || matches!(outside, b'.' | b'#' | b'$')
+            || matches!(outside, b'-' | b'/') && is_word_byte(self.byte_before(start - 1));
+        if inner {
+            return 0;
+        }
+        let plus = self.text[start..here.start].contains(&b'+');
+        let rest = &groups[index..];
+        // The label is looked for last: it costs most.
+        let mut label = false;
+        let mut taken =
+            if plus { self.international(rest, false) } else { self.national(rest, groups.len()) };
+        if taken == 0 {
+            taken = if plus { self.international(rest, true) } else { self.any_phone(rest) };
+            label = taken > 0
+                && (self.labelled("phone-labelled", start, 32) || self.label_behind(rest[taken - 1].end()));
+            if !label {
+                return 0;
+            }
+        }
+        let end = self.extension(rest[taken - 1].end());
+        let next = self.byte(end);
+        if is_word_byte(next) || next == b'.' && self.byte(end + 1).is_ascii_digit() {
+            return 0;
+        }
+        let rule = match (plus, label) {
+            (true, _) => "phone-international",
+            (_, true) => "phone-labelled",
+            _ => "phone-national",
+        };
+        self.hit(self.rules.id(rule), start, end);
+        taken
+    }
+
+    /// `+` and 8 to 15 digits (ITU-T E.164); 6 after a label. How many groups.
+    fn international(&self, rest: &[Group], label: bool) -> usize {
+        let first = self.byte(rest[0].start);
+        if first == b'0' {
+            return 0;
+        }
+        let limit = if first == b'1' { 11 } else { 15 };
+        let (mut digits, mut taken) = (0, 0);
+        for group in rest {
+            if digits + group.len > limit || taken > 0 && digits >= 8 && group.len > 5 {
+                break;
+            }
+            digits += group.len;
+            taken += 1;
+        }
+        let decimal = taken == 2 && self.byte(rest[0].end()) == b'.';
+        let enough = digits >= if label { 6 } else { 8 };
+        if enough && !decimal { taken } else { 0 }
+    }
+
+    /// The forms in which countries print their own numbers.
+    fn national(&self, rest: &[Group], chain: usize) -> usize {
+        let here = rest[0];
+        let digit = |at: usize| self.byte(at);
+        let starts = |group: &Group| (b'2'..=b'9').contains(&self.byte(group.start));
+        // Mobile numbers without a space: Ireland (10 digits), United Kingdom (11).
+        let second = digit(here.start + 1);
+        if digit(here.start) == b'0' && !is_word_byte(digit(here.end())) {
+            let third = digit(here.start + 2);
+            let irish = here.len == 10 && second == b'8' && matches!(third, b'3' | b'5'..=b'7' | b'9');
+            let british = here.len == 11 && second == b'7' && third != b'0';
+            if irish || british {
+                return 1;
+            }
+        }
+        // North America: 3-3-4, perhaps with a 1 before.
+        let skip = usize::from(here.len == 1 && digit(here.start) == b'1');
+        if let Some([a, b, c]) = rest.get(skip..skip + 3)
+            && (a.len, b.len, c.len) == (3, 3, 4)
+            && starts(a)
+            && (starts(b) || digit(a.end()) == b'-')
+        {
+            let (one, two) = (digit(a.end()), digit(b.end()));
+            let sure = match (one, two) {
+                (b'-' | b'/' | b')', b'-' | b' ') => true,
+                (b'.', b'.') => true,
+                (b' ', b' ' | b'-') => chain == skip + 3 && !self.in_row(here.start),
+                _ => false,
+            };
+            if sure {
+                return skip + 3;
+            }
+        }
+        // `(415) 6667777`, `(01) 634 5000`
+        if self.byte_before(here.start) == b'(' && (2..=5).contains(&here.len) && digit(here.end()) == b')' {
+            let (mut digits, mut taken) = (here.len, 1);
+            while let Some(group) = rest.get(taken)
+                && digits + group.len <= 11
+            {
+                digits += group.len;
+                taken += 1;
+            }
+            if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 {
+                return taken;
+            }
+        }
+        // A leading zero and 9 to 11 digits in groups: Ireland, United Kingdom, France, Germany, ...
+        if digit(here.start) == b'0' && second != b'0' && (2..=5).contains(&here.len) {
+            let (mut digits, mut taken, joint) = (here.len, 1, digit(here.end()));
+            while let Some(group) = rest.get(taken)
+                && digits + group.len <= 11
+                && digit(rest[taken - 1].end()) == joint
+                && group.start == rest[taken - 1].end() + 1
+            {
+                digits += group.len;
+                taken += 1;
+            }
+            let french = joint == b'.' && taken == 5 && rest[..5].iter().all(|group| group.len == 2);
+            let listed = rest[..taken].windows(2).all(|pair| {
+                pair[0].len == pair[1].len && self.digits_value(pair[1]) == self.digits_value(pair[0]) + 1
+            });
+            let shape = matches!(joint, b' ' | b'-') || french;
+            if shape && taken > 1 && (9..=11).contains(&digits) && !listed && rest[1].len > 1 {
+                return taken;
+            }
+        }
+        0
+    }
+
+    /// After a label any 6 to 15 digits will do that are no date and no decimal.
+    fn any_phone(&self, rest: &[Group]) -> usize {
+        let (mut digits, mut taken) = (0, 0);
+        for group in rest {
+            if digits + group.len > 15 || digits >= 7 && group.len > 4 {
+                break;
+            }
+            digits += group.len;
+            taken += 1;
+        }
+        let decimal = taken == 2 && self.byte(rest[0].end()) == b'.';
+        if digits >= 6 && !decimal { taken } else { 0 }
+    }
+
+    /// `28-64-66-98 office`, `085 175 7641-Fax`.
+    fn label_behind(&self, end: usize) -> bool {
+        const WORDS: [&[u8]; 8] = [b"office", b"fax", b"mobile", b"cell", b"phone", b"tel", b"home", b"work"];
+        let rest = &self.text[end..self.to.min(end + 10)];
+        let signs = rest.iter().take_while(|byte| matches!(**byte, b' ' | b'-' | b'(')).count();
+        let word = &rest[signs..];
+        (1..=2).contains(&signs)
+            && WORDS
+                .iter()
+                .any(|label| word.len() >= label.len() && word[..label.len()].eq_ignore_ascii_case(label))
+    }
+
+    /// `x12`, `ext. 12` behind a number.
+    fn extension(&self, end: usize) -> usize {
+        let rest = &self.text[end..self.to.min(end + 16)];
+        let blank = rest.iter().take_while(|byte| **byte == b' ').count();
+        let word: usize = [&b"extension"[..], b"ext.", b"ext", b"x", b"#"]
+            .iter()
+            .find(|word| {
+                rest[blank..].len() > word.len() && rest[blank..][..word.len()].eq_ignore_ascii_case(word)
+            })
+            .map_or(0, |word| word.len());
+        if word == 0 {
+            return end;
+        }
+        let tail = &rest[blank + word..];
+        let gap = tail.iter().take_while(|byte| **byte == b' ').count();
+        let digits = tail[gap..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if (1..=6).contains(&digits) { end + blank + word + gap + digits } else { end }
     }
 
     /// A card number in one group or in the groups that networks print.
@@ -142,6 +465,11 @@ impl Scanner<'_> {
             }
             let digits = &digits[..len];
             if !confirm::luhn(digits) {
+                // A number that the networks' grouping and a label call a card is hidden though it is none.
+                if form == [4, 4, 4, 4] && self.labelled("card-labelled", start, 24) {
+                    self.hit(self.rules.id("card-labelled"), start, end);
+                    return 4;
+                }
                 continue;
             }
             let rule = match confirm::card_range(digits) {
@@ -181,8 +509,7 @@ impl Scanner<'_> {
         let (start, end) = (rest[0].start, rest[3].end());
         let (before, after) = (self.byte_before(start), self.byte(end));
         let more = after == b'.' && self.byte(end + 1).is_ascii_digit();
-        let version =
-            after == b'-' && self.byte(end + 1).is_ascii_alphabetic() || is_word_byte(after) && after != b'-';
+        let version = after == b'-' && self.byte(end + 1).is_ascii_alphabetic() || is_word_byte(after);
         if matches!(before, b'.' | b'-' | b'_') || more || version {
             return 0;
         }
@@ -190,6 +517,7 @@ impl Scanner<'_> {
         if self.rules.has_context(rule, self.before(start, 16)) {
             return 0;
         }
+        let end = self.suffix(end);
         self.hit(rule, start, end);
         4
     }
@@ -209,9 +537,32 @@ impl Scanner<'_> {
             && (self.byte(end + 1) != b'0' || self.byte(end + 2).is_ascii_digit())
     }
 
-    /// Two letters and two digits at the start of a word: an IBAN.
+    /// Two letters and two digits at the start of a word: IBAN, UK national insurance number, VAT number, MRZ.
     pub(super) fn letter_pair(&mut self, at: usize) {
-        let Some(len) = confirm::iban_len([self.text[at], self.text[at + 1]]) else { return };
+        if self.iban(at) {
+            return;
+        }
+        let end = self.word_end(at);
+        let word = &self.text[at..end.min(at + 16)];
+        if word.len() == 9 && confirm::nino(word) {
+            return self.hit(self.rules.id("uk-nino"), at, end);
+        }
+        let body = word.get(2..).unwrap_or_default();
+        let digits = body.iter().filter(|byte| byte.is_ascii_digit()).count();
+        let vat = word[..2].iter().all(u8::is_ascii_uppercase)
+            && (8..=12).contains(&body.len())
+            && digits + 2 >= body.len()
+            && body.iter().all(u8::is_ascii_alphanumeric);
+        if vat && self.labelled("eu-vat", at, 32) {
+            return self.hit(self.rules.id("eu-vat"), at, end);
+        }
+        if (6..=9).contains(&word.len()) && self.labelled("passport", at, 32) {
+            self.hit(self.rules.id("passport"), at, end);
+        }
+    }
+
+    fn iban(&mut self, at: usize) -> bool {
+        let Some(len) = confirm::iban_len([self.text[at], self.text[at + 1]]) else { return false };
         let mut text = [0u8; 34];
         let (mut have, mut end) = (0, at);
         while have < len && end < self.to {
@@ -220,14 +571,41 @@ impl Scanner<'_> {
                 text[have] = byte;
                 have += 1;
             } else if !(matches!(byte, b' ' | b'-') && self.byte(end + 1).is_ascii_alphanumeric()) {
-                return;
+                return false;
             }
             end += 1;
         }
-        if have == len && !self.byte(end).is_ascii_alphanumeric() && confirm::iban(&text[..len]) {
+        let found = have == len && !self.byte(end).is_ascii_alphanumeric() && confirm::iban(&text[..len]);
+        if found {
             self.hit(self.rules.id("iban"), at, end);
             self.numbers_done = self.numbers_done.max(end);
         }
+        found
+    }
+
+    /// `QQ 12 34 56 C`: three pairs of digits between two letters and one.
+    fn spaced_nino(&mut self, groups: &[Group], index: usize) -> usize {
+        let Some(pairs @ [a, _, c]) = groups.get(index..index + 3) else { return 0 };
+        if pairs.iter().any(|group| group.len != 2) || !self.same_joint(pairs) || a.start < 3 {
+            return 0;
+        }
+        let joint = self.byte(a.end());
+        if self.byte(a.start - 1) != joint
+            || self.byte(c.end()) != joint
+            || is_word_byte(self.byte(c.end() + 2))
+        {
+            return 0;
+        }
+        let (start, end) = (a.start - 3, c.end() + 2);
+        if end > self.to || is_word_byte(self.byte_before(start)) {
+            return 0;
+        }
+        let text: Vec<u8> = self.text[start..end].iter().copied().filter(|byte| *byte != joint).collect();
+        if !confirm::nino(&text) {
+            return 0;
+        }
+        self.hit(self.rules.id("uk-nino"), start, end);
+        3
     }
 }
 

@@ -1,27 +1,223 @@
 //! Long words: tokens of providers, JSON web tokens, and random text beside a telling name.
 
 use super::{Scanner, is_word};
+use crate::guard::confirm::{self, entropy};
 use crate::guard::rule::Check;
+
+/// Words that say: what follows is secret.
+const SURE_WORDS: &[&[u8]] = &[
+    b"secret",
+    b"token",
+    b"apikey",
+    b"api_key",
+    b"api-key",
+    b"api key",
+    b"password",
+    b"passwd",
+    b"credential",
+    b"bearer",
+    b"access key",
+    b"access_key",
+    b"access-key",
+    b"accesskey",
+    b"secretkey",
+    b"auth",
+    b"private",
+    b"authtoken",
+    b"license",
+];
+/// Weaker ones: only where nothing speaks against.
+const KEY_WORDS: &[&[u8]] = &[b"key", b"pat", b"keys"];
+/// Words that say what a random text is, and it is no secret.
+const AGAINST: &[&[u8]] = &[
+    b"sha",
+    b"sha1",
+    b"sha256",
+    b"sha512",
+    b"md5",
+    b"hash",
+    b"digest",
+    b"checksum",
+    b"commit",
+    b"revision",
+    b"etag",
+    b"integrity",
+    b"fingerprint",
+    b"public",
+    b"uuid",
+    b"guid",
+    b"trace",
+    b"span",
+    b"request",
+    b"primary",
+    b"foreign",
+    b"cache",
+    b"id",
+    b"reqid",
+    b"version",
+    b"tree",
+    b"blob",
+    b"signature",
+    b"cid",
+    b"monkey",
+    b"turkey",
+];
 
 impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
-        // A token may have short parts before this one: `SG.x`, `hvs.x`.
+        // A token may have short parts before this one: `SG.x`, `1//0x`, `110201543:x`.
         let mut start = at;
-        if self.byte_before(at) == b'.' {
-            let back = self.before(at, 32);
-            start -= back.iter().rev().take_while(|byte| is_word(**byte) || **byte == b'.').count();
+        if matches!(self.byte_before(at), b'.' | b':' | b'/' | b'$' | b'!' | b'+' | b'~' | b'|') {
+            let joint = |byte: &&u8| {
+                is_word(**byte) || matches!(**byte, b'.' | b':' | b'/' | b'$' | b'!' | b'+' | b'~' | b'|')
+            };
+            start -= self.before(at, 40).iter().rev().take_while(joint).count();
         }
-        while start < end && matches!(self.text[start], b'-' | b'_' | b'.') {
+        while start < end && matches!(self.text[start], b'-' | b'_' | b'.' | b'/' | b':') {
             start += 1;
         }
-        if self.token(start) || (start < at && self.token(at)) {
+        if self.token(start)
+            || start < at && self.token(at)
+            || self.telegram(at, end)
+            || self.facebook_app(at, end)
+        {
             return;
         }
-        if self.text[start..].starts_with(b"eyJ") {
-            self.jwt(start);
+        let start = self.dotted_start(at);
+        if self.text[start..].starts_with(b"eyJ") && self.jwt(start) {
+            return;
         }
+        if self.byte(end) == b'<' && start + 44 <= self.to && confirm::mrz(&self.text[start..start + 44]) {
+            return self.hit(self.rules.id("passport"), start, start + 44);
+        }
+        if end - start == 16 && confirm::codice_fiscale(&self.text[start..end]) {
+            return self.hit(self.rules.id("it-codice-fiscale"), start, end);
+        }
+        if !self.prefixed(start, end) {
+            self.near_keyword(start, end);
+        }
+    }
+
+    /// Random text that no name is joined to by `:` or `=`, but a telling word stands close before:
+    /// `the api key 5d41...`, `splunk-SECRET 8gNf...`, `gitter-secret-abcd...`.
+    fn near_keyword(&mut self, start: usize, end: usize) {
+        let joint = |byte: &&u8| {
+            byte.is_ascii_alphanumeric() || matches!(**byte, b'_' | b'-' | b'+' | b'/' | b'=' | b'.' | b'~')
+        };
+        let mut end = end + self.text[end..self.to.min(end + 512)].iter().take_while(joint).count();
+        while end > start && matches!(self.text[end - 1], b'.' | b'-' | b'/') {
+            end -= 1;
+        }
+        let word = &self.text[start..end.min(start + 512)];
+        // The keyword within the same run: what follows it is the value.
+        let inside = SURE_WORDS.iter().filter_map(|sure| find_word(&word[..word.len().min(64)], sure)).max();
+        if let Some(after) = inside {
+            let value = &word[after..];
+            if value.len() >= 16 && matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
+                self.hit(self.rules.id("secret-near-word"), start + after, end);
+            }
+            return;
+        }
+        let looks = look(word);
+        let long_enough = match looks {
+            Look::Random => word.len() >= 16,
+            Look::Hex | Look::Uuid => true,
+            Look::Letters => word.len() >= 20 && !is_wordlike(word),
+            _ => false,
+        };
+        if !long_enough {
+            return;
+        }
+        let line = self.before(start, 48);
+        let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
+        if line.is_empty() {
+            return;
+        }
+        let sure = SURE_WORDS.iter().chain(KEY_WORDS).filter_map(|sure| find_word(line, sure)).max();
+        let against = AGAINST.iter().filter_map(|word| find_word(line, word)).max();
+        if let Some(at) = sure {
+            // Nothing but a few short words and signs between, and no word that speaks against it after.
+            let between = &line[at..];
+            let ends_line = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
+            if against.is_none_or(|against| against < at) && !ends_line && between.len() <= 24 {
+                return self.hit(self.rules.id("secret-near-word"), start, end);
+            }
+        }
+        let vendor = self.rules.id("secret-near-vendor");
+        let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
+        if rich && against.is_none() && self.rules.has_context(vendor, line) {
+            self.hit(vendor, start, end);
+        }
+    }
+
+    /// The start of a run of words joined by dots.
+    fn dotted_start(&self, at: usize) -> usize {
+        let mut start = at;
+        if self.byte_before(at) == b'.' {
+            start -=
+                self.before(at, 32).iter().rev().take_while(|byte| is_word(**byte) || **byte == b'.').count();
+        }
+        while matches!(self.byte(start), b'-' | b'_' | b'.') {
+            start += 1;
+        }
+        start
+    }
+
+    /// A bot's number, a colon, and 35 characters.
+    fn telegram(&mut self, at: usize, end: usize) -> bool {
+        if end - at < 34
+            || end - at > 36
+            || self.byte_before(at) != b':'
+            || !self.text[at..].starts_with(b"AA")
+        {
+            return false;
+        }
+        let digits = self.before(at - 1, 11).iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        if !(8..=10).contains(&digits) {
+            return false;
+        }
+        self.hit(self.rules.id("telegram-bot"), at - 1 - digits, end);
+        true
+    }
+
+    /// The number of a Facebook app, a bar, and 27 characters.
+    fn facebook_app(&mut self, at: usize, end: usize) -> bool {
+        if end - at != 27 || self.byte_before(at) != b'|' {
+            return false;
+        }
+        let digits = self.before(at - 1, 18).iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        if !(14..=17).contains(&digits) {
+            return false;
+        }
+        self.hit(self.rules.id("facebook-app"), at - 1 - digits, end);
+        true
+    }
+
+    /// A short prefix, `_`, and thirty characters in a mix of capitals, small letters and digits: the form that most
+    /// new providers take.
+    fn prefixed(&mut self, start: usize, end: usize) -> bool {
+        let word = &self.text[start..end];
+        let Some(bar) = memchr::memrchr(b'_', word) else { return false };
+        let (prefix, body) = (&word[..bar], &word[bar + 1..]);
+        let count = |test: fn(&u8) -> bool| body.iter().filter(|byte| test(byte)).count();
+        let mixed = count(u8::is_ascii_digit) >= 3
+            && count(u8::is_ascii_uppercase) >= 3
+            && count(u8::is_ascii_lowercase) >= 3;
+        let short = (2..=24).contains(&prefix.len())
+            && prefix.iter().all(|b| b.is_ascii_lowercase() || *b == b'_' || b.is_ascii_digit());
+        if !short
+            || body.len() < 30
+            || body.len() > 120
+            || !mixed
+            || !body.iter().all(u8::is_ascii_alphanumeric)
+            || entropy(body) < 3.8
+        {
+            return false;
+        }
+        self.hit(self.rules.id("prefixed-random"), start, end);
+        true
     }
 
     /// A token rule that matches at `start`.
@@ -42,14 +238,14 @@ impl Scanner<'_> {
     }
 
     /// `eyJ...` (a JSON object's beginning in base64url), a dot, and more.
-    fn jwt(&mut self, start: usize) {
+    fn jwt(&mut self, start: usize) -> bool {
         let part = |from: usize| {
             self.text[from..].iter().take_while(|byte| is_word(**byte) || **byte == b'=').count()
         };
         let head = part(start);
         let mut end = start + head;
         if head < 16 || self.byte(end) != b'.' {
-            return;
+            return false;
         }
         let mut parts = 0;
         while parts < 4 && self.byte(end) == b'.' {
@@ -60,10 +256,85 @@ impl Scanner<'_> {
             end += 1 + len;
             parts += 1;
         }
-        if end - start >= head + 8 {
-            self.hit(self.rules.id("jwt"), start, end);
+        if end - start < head + 8 {
+            return false;
         }
+        self.hit(self.rules.id("jwt"), start, end);
+        true
     }
+}
+
+/// What a value looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Letters and digits mixed as no word is.
+    Random,
+    /// Hexadecimal digits of an even number, at least sixteen.
+    Hex,
+    /// `8-4-4-4-12` hexadecimal digits.
+    Uuid,
+    /// Letters only.
+    Letters,
+    /// Digits only.
+    Digits,
+    /// Anything else: words, phrases, paths, code.
+    Other,
+}
+
+/// What a value looks like.
+pub(super) fn look(value: &[u8]) -> Look {
+    let (mut digits, mut upper, mut lower, mut hex, mut joints, mut others) = (0, 0, 0, 0, 0, 0);
+    for byte in value {
+        match byte {
+            b'0'..=b'9' => digits += 1,
+            b'A'..=b'Z' => upper += 1,
+            b'a'..=b'z' => lower += 1,
+            b'-' | b'_' | b'.' | b'+' | b'/' | b'=' | b':' | b'~' => joints += 1,
+            _ => others += 1,
+        }
+        hex += usize::from(byte.is_ascii_hexdigit());
+    }
+    let letters = upper + lower;
+    if value.len() == 36 && joints == 4 && hex == 32 && [8, 13, 18, 23].iter().all(|at| value[*at] == b'-') {
+        return Look::Uuid;
+    }
+    if hex == value.len() && letters > 0 && digits > 0 && value.len() >= 16 {
+        return Look::Hex;
+    }
+    if letters == value.len() {
+        return if mixed_case(value) && value.len() >= 16 { Look::Random } else { Look::Letters };
+    }
+    if digits == value.len() {
+        return Look::Digits;
+    }
+    if others > 0 || letters == 0 {
+        return Look::Other;
+    }
+    if digits == 0 {
+        let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || entropy(value) > 4.3);
+        return if random { Look::Random } else { Look::Other };
+    }
+    // Versions, dates and paths have many joints and short parts.
+    let longest = value.split(|byte| !byte.is_ascii_alphanumeric()).map(<[u8]>::len).max().unwrap_or(0);
+    let spread = longest >= 8 || joints * 6 <= value.len();
+    if spread && (digits >= 2 || value.len() >= 16) && entropy(value) > 2.3 {
+        Look::Random
+    } else {
+        Look::Other
+    }
+}
+
+/// Whether letters are mixed as in words: about two vowels in five.
+fn is_wordlike(word: &[u8]) -> bool {
+    let vowels = word.iter().filter(|byte| b"aeiou".contains(&byte.to_ascii_lowercase())).count();
+    vowels * 100 > word.len() * 28
+}
+
+/// Whether capitals stand where words do not have them.
+fn mixed_case(value: &[u8]) -> bool {
+    let changes =
+        value.windows(2).filter(|pair| pair[0].is_ascii_lowercase() != pair[1].is_ascii_lowercase()).count();
+    changes * 3 >= value.len() && value.iter().any(u8::is_ascii_lowercase)
 }
 
 /// Letters and digits in a mix that words joined by dashes do not have.
@@ -71,4 +342,28 @@ pub(super) fn is_random(token: &[u8]) -> bool {
     let digits = token.iter().filter(|byte| byte.is_ascii_digit()).count();
     let letters = token.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
     digits >= 2 && letters >= 2
+}
+
+/// Where the last occurrence of a word ends, in any case; it may be glued to another word on its left (`vatlayerTOKEN`)
+/// but not on its right.
+fn find_word(line: &[u8], word: &[u8]) -> Option<usize> {
+    let first = word[0] | 0x20;
+    let mut end = line.len();
+    while end >= word.len() {
+        let start = end - word.len();
+        if line[start] | 0x20 == first
+            && line[start..end].eq_ignore_ascii_case(word)
+            && !line.get(end).is_some_and(u8::is_ascii_alphabetic)
+            && (word.len() > 4 || start == 0 || glue(line[start - 1], line[start]))
+        {
+            return Some(end);
+        }
+        end -= 1;
+    }
+    None
+}
+
+/// Whether a short word may begin here: after no letter, or at a change of case.
+fn glue(before: u8, first: u8) -> bool {
+    !before.is_ascii_alphabetic() || before.is_ascii_lowercase() && first.is_ascii_uppercase()
 }

@@ -1,0 +1,73 @@
+//! Addresses with colons: IPv6 (RFC 4291), hardware.
+
+use std::net::Ipv6Addr;
+
+use super::Scanner;
+
+/// Eight groups, a dotted IPv4 tail.
+const MAX: usize = 46;
+
+impl Scanner<'_> {
+    /// Looks at the address around the first of its colons.
+    pub(super) fn ipv6(&mut self, at: usize) {
+        if at < self.addresses_done {
+            return;
+        }
+        let back = self.before(at, MAX).iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let start = at - back;
+        let part = |byte: &&u8| byte.is_ascii_hexdigit() || matches!(**byte, b':' | b'.');
+        let mut end = at + self.text[at..].iter().take(MAX).take_while(part).count();
+        self.addresses_done = end;
+        let colons = self.text[start..end].iter().filter(|byte| **byte == b':').count();
+        let gap = memchr::memmem::find(&self.text[start..end], b"::").is_some();
+        if !gap && colons < 5 {
+            return;
+        }
+        let outside = self.byte_before(start);
+        if outside.is_ascii_alphanumeric() || matches!(outside, b'_' | b':' | b'.') {
+            return;
+        }
+        while end > start
+            && (self.text[end - 1] == b'.'
+                || self.text[end - 1] == b':' && !self.text[..end].ends_with(b"::"))
+        {
+            end -= 1;
+        }
+        if self.byte(end).is_ascii_alphanumeric() || self.byte(end) == b'_' {
+            return;
+        }
+        let Ok(text) = std::str::from_utf8(&self.text[start..end]) else { return };
+        if text.len() == 17 && colons == 5 && text.split(':').all(|pair| pair.len() == 2) {
+            let extreme = text.bytes().all(|byte| matches!(byte, b':' | b'0'))
+                || text.eq_ignore_ascii_case("ff:ff:ff:ff:ff:ff");
+            if !extreme {
+                self.hit(self.rules.id("mac"), start, end);
+            }
+            return;
+        }
+        // `std::fs`, `Ada::Bed`: without a digit it is a path in a program.
+        if !text.bytes().any(|byte| byte.is_ascii_digit()) || text.parse::<Ipv6Addr>().is_err() {
+            return;
+        }
+        self.hit(self.rules.id("ipv6"), start, self.suffix(end));
+    }
+
+    /// A zone (`%eth0`) and a prefix length (`/64`) belong to it.
+    pub(super) fn suffix(&self, end: usize) -> usize {
+        let mut end = end;
+        if self.byte(end) == b'%' {
+            let zone =
+                self.text[end + 1..].iter().take(16).take_while(|byte| byte.is_ascii_alphanumeric()).count();
+            if zone > 0 {
+                end += 1 + zone;
+            }
+        }
+        if self.byte(end) == b'/' {
+            let digits = self.text[end + 1..].iter().take(4).take_while(|byte| byte.is_ascii_digit()).count();
+            if (1..=3).contains(&digits) && !super::is_word(self.byte(end + 1 + digits)) {
+                end += 1 + digits;
+            }
+        }
+        end
+    }
+}

@@ -1,0 +1,675 @@
+//! Values beside a name that says what they are: `password: x`, `"api_key": "x"`, `Authorization: Bearer x`,
+//! `curl -u user:x`, `Pwd=x;`.
+//!
+//! The name is looked at first, and by its last word: `reset_password` is a password, `password_policy` is none. Only
+//! then is the value looked at, and it must look like one: no template, no call, no other name.
+
+use super::token::{Look, look};
+use super::url::is_template;
+use super::{Scanner, is_word};
+
+/// The longest name and value that are looked at.
+const MAX_NAME: usize = 64;
+const MAX_VALUE: usize = 1024;
+
+/// What a name says of its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    /// A password: almost anything may be one.
+    Password,
+    /// A token or key that is certainly secret.
+    Secret,
+    /// `key` with a word before it: secret when it looks random.
+    Key,
+    /// `Authorization` and its like: a scheme, then the credentials.
+    Authorization,
+    /// A cookie.
+    Cookie,
+    /// Nothing of ours.
+    Other,
+}
+
+impl Scanner<'_> {
+    /// Looks at the name before and the value behind a `:` or `=`.
+    pub(super) fn pair(&mut self, at: usize) {
+        let Some((name_start, name_end)) = self.name_before(at) else { return };
+        let name = &self.text[name_start..name_end];
+        let kind = name_kind(name);
+        if kind == Name::Other {
+            return self.command_line_user(at);
+        }
+        let value = self.value_after(at);
+        let Some((start, end, quoted)) = value else { return };
+        if memchr::memmem::find(&self.text[start..end], b"://").is_some() {
+            return;
+        }
+        match kind {
+            Name::Authorization => self.authorization(start, end),
+            Name::Cookie => self.cookie(start, end),
+            _ => {
+                let name = name.to_vec();
+                self.value(kind, &name, start, end, quoted);
+            }
+        }
+    }
+
+    /// The name that ends before a mark: over blanks, a closing quote, an index.
+    fn name_before(&self, at: usize) -> Option<(usize, usize)> {
+        let mut end = at;
+        let floor = at.saturating_sub(MAX_NAME);
+        let back = |end: usize, test: fn(u8) -> bool| {
+            let mut end = end;
+            while end > floor && test(self.text[end - 1]) {
+                end -= 1;
+            }
+            end
+        };
+        end = back(end, |byte| matches!(byte, b' ' | b'\t' | b'!' | b'?' | b'+'));
+        end = back(end, |byte| {
+            matches!(byte, b'"' | b'\'' | b'`' | b']' | b')' | b'\\' | b'[' | b'*' | b'0'..=b'9')
+        });
+        end = back(end, |byte| matches!(byte, b'"' | b'\'' | b'`' | b'[' | b'\\'));
+        // Digits at the end of a name belong to it where no bracket follows.
+        let start = back(end, |byte| is_word(byte) || byte == b'.');
+        (end > start).then_some((start, end))
+    }
+
+    /// The value behind a mark: where it begins and ends, and whether in quotes.
+    fn value_after(&self, at: usize) -> Option<(usize, usize, bool)> {
+        let mut start = at;
+        while matches!(self.byte(start), b':' | b'=' | b'>' | b'~') {
+            start += 1;
+        }
+        let blank =
+            self.text[start..].iter().take(64).take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
+        start += blank;
+        // String prefixes of Python, C# and Go, and an escaped quote.
+        for prefix in
+            [&b"@\""[..], b"f\"", b"b\"", b"r\"", b"u\"", b"b'", b"f'", b"u'", b"r'", b"$\"", b"\\\"", b"\\'"]
+        {
+            if self.text[start..].starts_with(prefix) {
+                start += 1;
+                break;
+            }
+        }
+        let limit = self.to.min(start + MAX_VALUE);
+        let quote = self.byte(start);
+        if matches!(quote, b'"' | b'\'' | b'`') {
+            let escaped = self.byte_before(start) == b'\\';
+            let from = start + 1;
+            let mut end = from;
+            while end < limit && self.text[end] != b'\n' {
+                match self.text[end] {
+                    b'\\' if escaped && self.byte(end + 1) == quote => break,
+                    b'\\' => end += 1,
+                    byte if byte == quote => break,
+                    _ => {}
+                }
+                end += 1;
+            }
+            let end = end.min(limit);
+            return (end > from).then_some((from, end, true));
+        }
+        let stop =
+            |byte: &&u8| !(byte.is_ascii_whitespace() || matches!(**byte, b'"' | b'\'' | b'`' | b'<' | b'>'));
+        let mut end = start + self.text[start..limit].iter().take_while(stop).count();
+        // A separator inside belongs to a value only when more of the value follows.
+        while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') {
+            end -= 1;
+        }
+        // `Pwd=x;Trusted=no`, `a=x&b=y`: the next name ends the value.
+        if let Some(at) = self.text[start..end].iter().position(|byte| matches!(*byte, b';' | b'&' | b',')) {
+            let rest = &self.text[start + at + 1..end];
+            let named = rest.iter().take(24).take_while(|byte| is_word(**byte)).count();
+            if rest.get(named).is_some_and(|byte| matches!(*byte, b'=' | b':')) {
+                end = start + at;
+            }
+        }
+        (end > start).then_some((start, end, false))
+    }
+
+    /// Whether a value is one, by what its name says.
+    pub(super) fn value(&mut self, kind: Name, name: &[u8], start: usize, end: usize, quoted: bool) {
+        let value = &self.text[start..end];
+        if is_template(value) || is_empty_word(value) || is_code(value, quoted) {
+            return;
+        }
+        // `token: Bearer x`
+        if self.scheme_len(start, end) > 0 {
+            return self.authorization(start, end);
+        }
+        let sure = match kind {
+            Name::Password => is_password(value, quoted),
+            Name::Secret => match look(value) {
+                Look::Random => value.len() >= 8,
+                Look::Hex | Look::Uuid => true,
+                Look::Letters => value.len() >= 16 || quoted && value.len() >= 8 && !is_phrase(value),
+                Look::Digits => value.len() >= 12,
+                Look::Other => value.len() >= 8 && has_symbols(value, quoted),
+            },
+            Name::Key => match look(value) {
+                Look::Random => value.len() >= 12,
+                Look::Hex => value.len() >= 16,
+                Look::Uuid => true,
+                Look::Letters => value.len() >= 20,
+                Look::Digits => false,
+                Look::Other => value.len() >= 16 && has_symbols(value, quoted),
+            },
+            _ => false,
+        };
+        if !sure {
+            return;
+        }
+        let aws = contains(name, b"aws") && value.len() == 40;
+        let rule = match kind {
+            _ if aws => "aws-secret",
+            Name::Password => "password",
+            _ => "secret",
+        };
+        self.hit(self.rules.id(rule), start, end);
+    }
+
+    /// The length of `Bearer `, `Basic ` and the like at the start of a value.
+    fn scheme_len(&self, start: usize, end: usize) -> usize {
+        let value = &self.text[start..end.max((start + 10).min(self.to))];
+        let schemes: [&[u8]; 6] = [b"bearer ", b"basic ", b"token ", b"apikey ", b"digest ", b"ssws "];
+        schemes
+            .iter()
+            .find(|name| value.len() > name.len() && value[..name.len()].eq_ignore_ascii_case(name))
+            .map_or(0, |name| name.len())
+    }
+
+    /// `Authorization: Bearer x`: the credentials behind the scheme.
+    fn authorization(&mut self, start: usize, end: usize) {
+        let scheme = self.scheme_len(start, end);
+        let basic = scheme == 6
+            && self.text[start].eq_ignore_ascii_case(&b'b')
+            && self.text[start + 1].eq_ignore_ascii_case(&b'a');
+        let from = start + scheme;
+        let stop = |byte: &&u8| {
+            !(byte.is_ascii_whitespace()
+                || matches!(**byte, b'"' | b'\'' | b'`' | b'<' | b'>' | b',' | b'\\'))
+        };
+        let len = self.text[from..self.to.min(from + MAX_VALUE)].iter().take_while(stop).count();
+        let value = &self.text[from..from + len];
+        if len < 6 || is_template(value) || is_empty_word(value) || is_code(value, true) && scheme == 0 {
+            return;
+        }
+        if scheme == 0 && !matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
+            return;
+        }
+        let rule = if basic { "basic-header" } else { "bearer" };
+        self.hit(self.rules.id(rule), from, from + len);
+    }
+
+    /// `Set-Cookie: name=value; ...`: the first value, when it looks random.
+    fn cookie(&mut self, start: usize, end: usize) {
+        let line_end = start
+            + self.text[start..self.to.min(start + MAX_VALUE)]
+                .iter()
+                .take_while(|byte| !matches!(**byte, b'\n' | b'"'))
+                .count();
+        let line = &self.text[start..line_end.max(end)];
+        let mut at = start;
+        for part in line.split(|byte| *byte == b';') {
+            if let Some(mark) = memchr::memchr(b'=', part) {
+                let value = &part[mark + 1..];
+                if value.len() >= 16 && matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
+                    self.hit(self.rules.id("cookie"), at + mark + 1, at + part.len());
+                }
+            }
+            at += part.len() + 1;
+        }
+    }
+
+    /// `curl -u user:password`, `--user user:password`.
+    fn command_line_user(&mut self, at: usize) {
+        let bare = |byte: &&u8| !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b':' | b'=');
+        if self.text[at] != b':' || self.byte(at + 1) <= b' ' {
+            return;
+        }
+        let user = self.before(at, 48).iter().rev().take_while(bare).count();
+        let mut flag_end = at - user;
+        if user == 0 {
+            return;
+        }
+        while matches!(self.byte_before(flag_end), b'"' | b'\'' | b' ' | b'=') && flag_end > 0 {
+            flag_end -= 1;
+        }
+        let flag = self.before(flag_end, 12);
+        let is_flag = [&b" -u"[..], b"--user", b"--proxy-user", b" -U", b"--basic"]
+            .iter()
+            .any(|name| flag.ends_with(name));
+        if !is_flag || flag_end == at - user {
+            return;
+        }
+        let stop = |byte: &&u8| !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'');
+        let len = self.text[at + 1..self.to.min(at + 1 + 256)].iter().take_while(stop).count();
+        let (start, end) = (at - user, at + 1 + len);
+        let (name, password) = (&self.text[start..at], &self.text[at + 1..end]);
+        let placeholder = is_template(password) || password.iter().all(|byte| !byte.is_ascii_alphanumeric());
+        let words = name.eq_ignore_ascii_case(b"username") && password.eq_ignore_ascii_case(b"password");
+        let indirect = password.contains(&b'$')
+            && password
+                .iter()
+                .skip_while(|byte| **byte != b'$')
+                .skip(1)
+                .take(1)
+                .all(|byte| matches!(byte, b'{' | b'(' | b'A'..=b'Z' | b'_'));
+        if len >= 3 && !placeholder && !words && !indirect {
+            self.hit(self.rules.id("command-line-user"), start, end);
+        }
+    }
+
+    /// `password is x`, `password x` of netrc and command lines: `at` is behind the word.
+    pub(super) fn password_sentence(&mut self, at: usize) {
+        let rest = &self.text[at..self.to.min(at + 96)];
+        let mut from = rest.iter().take_while(|byte| matches!(**byte, b's' | b'S' | b'"' | b'\'')).count();
+        if from > 2 || !matches!(rest.get(from), Some(b' ' | b'\t')) {
+            return;
+        }
+        from += rest[from..].iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
+        let verbs: [&[u8]; 5] = [b"is ", b"was ", b"to ", b"is: ", b"= "];
+        let told = verbs.into_iter().find(|word| rest[from..].starts_with(word));
+        from += told.map_or(0, <[u8]>::len);
+        let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
+        from += usize::from(quote.is_some());
+        let stop = |byte: &&u8| match quote {
+            Some(quote) => **byte != quote && **byte != b'\n',
+            None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
+        };
+        let mut len = rest[from..].iter().take_while(stop).count();
+        while quote.is_none()
+            && len > 0
+            && matches!(rest[from + len - 1], b'.' | b',' | b';' | b')' | b'!' | b'?')
+            && told.is_some()
+        {
+            len -= 1;
+        }
+        let value = &rest[from..from + len];
+        let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
+        if !closed
+            || value.len() < 5
+            || value[0] == b'$'
+            || is_template(value)
+            || is_empty_word(value)
+            || is_code(value, true)
+        {
+            return;
+        }
+        let digits = value.iter().any(u8::is_ascii_digit);
+        let mixed = digits
+            || value.iter().any(|byte| {
+                byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
+            });
+        // A netrc line or a command line names the user before it.
+        let line = self.before(at, 80);
+        let listed = contains(line, b"login ")
+            || contains(line, b"-user ")
+            || contains(line, b"--password")
+            || contains(line, b" -pass");
+        let sure = match (told.is_some(), quote.is_some()) {
+            (true, true) => value.len() >= 5 && !value.contains(&b' '),
+            (true, false) | (false, true) => mixed && !value.contains(&b' '),
+            (false, false) => listed && mixed || listed && contains(line, b"login "),
+        };
+        if sure {
+            self.hit(self.rules.id("password-told"), at + from, at + from + len);
+        }
+    }
+}
+
+/// What a name says of its value, by its last words.
+pub(super) fn name_kind(name: &[u8]) -> Name {
+    let mut name = name;
+    loop {
+        while let [rest @ .., b'_' | b'-' | b'.' | b'0'..=b'9'] = name {
+            name = rest;
+        }
+        // `password_value`, `API_KEY_PROD`: a word that says nothing of its own.
+        let Some(word) = EMPTY_ENDS.iter().find(|word| ends(name, word) && boundary(name, word.len())) else {
+            break;
+        };
+        name = &name[..name.len() - word.len()];
+    }
+    if name.len() < 2 || !LAST_LETTERS.contains(&(name[name.len() - 1] | 0x20)) {
+        return Name::Other;
+    }
+    let any = |words: &[&[u8]]| words.iter().any(|word| ends(name, word));
+    let whole = |words: &[&[u8]]| words.iter().any(|word| ends(name, word) && boundary(name, word.len()));
+    if any(NEVER) {
+        return Name::Other;
+    }
+    if any(PASSWORDS) || whole(SHORT_PASSWORDS) {
+        return Name::Password;
+    }
+    if any(SECRETS) || whole(SHORT_SECRETS) {
+        return Name::Secret;
+    }
+    if whole(&[b"authorization"]) {
+        return Name::Authorization;
+    }
+    if whole(&[b"cookie", b"cookies"]) {
+        return Name::Cookie;
+    }
+    if any(&[b"key"]) || whole(&[b"pat", b"keys", b"creds", b"sid", b"login", b"license", b"licence"]) {
+        return Name::Key;
+    }
+    Name::Other
+}
+
+/// The last letters of all words below: most names are done with here.
+const LAST_LETTERS: &[u8] = b"dswtneyhkrlmfcpz";
+const EMPTY_ENDS: &[&[u8]] = &[
+    b"value",
+    b"val",
+    b"prod",
+    b"production",
+    b"dev",
+    b"test",
+    b"staging",
+    b"stage",
+    b"live",
+    b"string",
+    b"str",
+    b"b64",
+    b"base64",
+    b"secure",
+    b"plain",
+    b"plaintext",
+    b"raw",
+    b"old",
+    b"new",
+    b"current",
+    b"default",
+    b"header",
+    b"base",
+    b"env",
+    b"txt",
+    b"v",
+];
+const PASSWORDS: &[&[u8]] = &[
+    b"password",
+    b"passwd",
+    b"passphrase",
+    b"passcode",
+    b"passwort",
+    b"kennwort",
+    b"contrasena",
+    b"motdepasse",
+    b"pwd",
+    b"dbpass",
+    b"userpass",
+    b"passwords",
+    b"secretword",
+];
+const SHORT_PASSWORDS: &[&[u8]] = &[b"pass", b"pw", b"psw", b"psk", b"passw", b"sshpass", b"rootpw"];
+const SECRETS: &[&[u8]] = &[
+    b"secret",
+    b"secrets",
+    b"secrete",
+    b"token",
+    b"apikey",
+    b"api_key",
+    b"api-key",
+    b"accesskey",
+    b"access_key",
+    b"access-key",
+    b"secretkey",
+    b"secret_key",
+    b"secret-key",
+    b"privatekey",
+    b"private_key",
+    b"private-key",
+    b"authkey",
+    b"auth_key",
+    b"accountkey",
+    b"sharedaccesskey",
+    b"credential",
+    b"credentials",
+    b"subscription-key",
+    b"encryptionkey",
+    b"encryption_key",
+    b"signingkey",
+    b"signing_key",
+    b"masterkey",
+    b"master_key",
+    b"clientkey",
+    b"client_key",
+    b"app_key",
+    b"appkey",
+    b"access_id",
+    b"accessid",
+    b"connectionstring",
+    b"connection_string",
+    b"webhook",
+    b"dsn",
+    b"license_key",
+    b"bearer",
+];
+const SHORT_SECRETS: &[&[u8]] =
+    &[b"jwt", b"otp", b"sig", b"sas", b"salt", b"hmac", b"sessionid", b"session_id", b"session", b"secretid"];
+/// Names that end like one of ours and are none.
+const NEVER: &[&[u8]] = &[
+    b"public_key",
+    b"publickey",
+    b"public-key",
+    b"primary_key",
+    b"primarykey",
+    b"primary-key",
+    b"foreign_key",
+    b"cache_key",
+    b"cache-key",
+    b"cachekey",
+    b"sort_key",
+    b"partition_key",
+    b"dup_key",
+    b"index_key",
+    b"row_key",
+    b"rowkey",
+    b"object_key",
+    b"group_key",
+    b"routing_key",
+    b"idempotency_key",
+    b"idempotency-key",
+    b"natural_key",
+    b"unique_key",
+    b"hotkey",
+    b"monkey",
+    b"turkey",
+    b"donkey",
+    b"whiskey",
+    b"hockey",
+    b"jockey",
+    b"keyboard",
+    b"next_token",
+    b"page_token",
+    b"nexttoken",
+    b"pagetoken",
+    b"csrf_name",
+    b"pad_token",
+    b"eos_token",
+    b"bos_token",
+    b"unk_token",
+    b"mask_token",
+    b"cls_token",
+    b"sep_token",
+    b"stop_token",
+    b"first_token",
+    b"last_token",
+    b"translation_key",
+    b"i18n_key",
+    b"message_key",
+    b"event_key",
+    b"composite_key",
+    b"surrogate_key",
+    b"business_key",
+    b"dedup_key",
+    b"dict_key",
+    b"sort-key",
+    b"compass",
+    b"bypass",
+    b"trespass",
+    b"surpass",
+    b"by_key",
+    b"no_token",
+    b"per_token",
+];
+
+fn ends(name: &[u8], word: &[u8]) -> bool {
+    name.len() >= word.len() && name[name.len() - word.len()..].eq_ignore_ascii_case(word)
+}
+
+/// Whether a word of the name begins `len` bytes before its end.
+fn boundary(name: &[u8], len: usize) -> bool {
+    let Some(before) = name.len().checked_sub(len + 1).map(|at| name[at]) else { return true };
+    let first = name[name.len() - len];
+    !before.is_ascii_alphabetic() || before.is_ascii_lowercase() && first.is_ascii_uppercase()
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+}
+
+/// Words that stand where a value would and are none.
+fn is_empty_word(value: &[u8]) -> bool {
+    const WORDS: &[&[u8]] = &[
+        b"none",
+        b"null",
+        b"nil",
+        b"true",
+        b"false",
+        b"undefined",
+        b"required",
+        b"optional",
+        b"string",
+        b"str",
+        b"text",
+        b"bytes",
+        b"number",
+        b"integer",
+        b"boolean",
+        b"object",
+        b"array",
+        b"yes",
+        b"no",
+        b"on",
+        b"off",
+        b"nan",
+        b"n/a",
+        b"empty",
+        b"unset",
+        b"missing",
+        b"invalid",
+        b"incorrect",
+        b"expired",
+        b"hidden",
+        b"redacted",
+        b"masked",
+        b"password",
+        b"passwd",
+        b"secret",
+        b"token",
+        b"key",
+        b"value",
+        b"string,",
+        b"any",
+        b"varchar",
+        b"char",
+        b"input",
+        b"prompt",
+        b"ok",
+        b"set",
+        b"valid",
+        b"wrong",
+    ];
+    WORDS.iter().any(|word| value.eq_ignore_ascii_case(word)) || super::placeholder_at(value)
+}
+
+/// A name, a call or a look-up in a program, where a value would be a literal.
+fn is_code(value: &[u8], quoted: bool) -> bool {
+    const STARTS: &[&[u8]] = &[
+        b"os.",
+        b"process.",
+        b"env.",
+        b"ENV[",
+        b"self.",
+        b"this.",
+        b"settings.",
+        b"config.",
+        b"getenv",
+        b"System.",
+        b"request.",
+        b"args.",
+        b"var.",
+        b"local.",
+        b"data.",
+        b"secrets.",
+        b"vault:",
+        b"ref+",
+        b"arn:",
+    ];
+    if STARTS.iter().any(|start| value.starts_with(start)) {
+        return true;
+    }
+    if quoted {
+        return false;
+    }
+    let call = value.contains(&b'(')
+        && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.()[]\"',".contains(byte));
+    let name = value.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'.'))
+        && value.iter().any(|byte| matches!(byte, b'_' | b'.'));
+    call || name
+}
+
+fn is_phrase(value: &[u8]) -> bool {
+    value.contains(&b' ') || value.contains(&b'_') || value.contains(&b'-') || value.contains(&b'.')
+}
+
+/// Signs that passwords have and prose, paths and numbers do not.
+fn has_symbols(value: &[u8], quoted: bool) -> bool {
+    let letters = value.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
+    let digits = value.iter().filter(|byte| byte.is_ascii_digit()).count();
+    let blanks = value.iter().filter(|byte| **byte == b' ').count();
+    let symbols = value.len() - letters - digits - blanks;
+    blanks == 0 && letters > 0 && (digits > 0 || symbols >= 2) && (quoted || symbols * 2 <= value.len())
+}
+
+fn is_password(value: &[u8], quoted: bool) -> bool {
+    let blanks = value.iter().filter(|byte| **byte == b' ').count();
+    let digits = value.iter().all(u8::is_ascii_digit);
+    value.len() >= if quoted { 3 } else { 4 }
+        && value.len() <= 256
+        && blanks < 2
+        && !(digits && !quoted && value.len() < 6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_judged_by_its_last_words() {
+        let cases: &[(&str, Name)] = &[
+            ("password", Name::Password),
+            ("DB_PASSWORD", Name::Password),
+            ("userPassword2", Name::Password),
+            ("pw", Name::Password),
+            ("client_secret", Name::Secret),
+            ("API_KEY_PROD", Name::Secret),
+            ("fbApiKey", Name::Secret),
+            ("tomtom_key", Name::Key),
+            ("Authorization", Name::Authorization),
+            ("password_policy", Name::Other),
+            ("token_count", Name::Other),
+            ("public_key", Name::Other),
+            ("compass", Name::Other),
+            ("monkey", Name::Other),
+            ("sha256", Name::Other),
+            ("amount", Name::Other),
+        ];
+        for (name, kind) in cases {
+            assert_eq!(name_kind(name.as_bytes()), *kind, "{name}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! URLs: credentials in them, and addresses that are themselves a secret (web hooks).
+
+use super::Scanner;
+
+/// The longest authority and path that is looked at.
+const MAX: usize = 1024;
+
+/// Schemes of databases and brokers: all of such an address is hidden when a password is in it.
+const DATABASES: &[&[u8]] = &[
+    b"postgres",
+    b"postgresql",
+    b"mysql",
+    b"mariadb",
+    b"mongodb",
+    b"mongodb+srv",
+    b"redis",
+    b"rediss",
+    b"valkey",
+    b"amqp",
+    b"amqps",
+    b"mssql",
+    b"sqlserver",
+    b"oracle",
+    b"cockroachdb",
+    b"clickhouse",
+    b"cassandra",
+    b"couchbase",
+    b"couchdb",
+    b"neo4j",
+    b"bolt",
+    b"nats",
+    b"kafka",
+    b"memcached",
+    b"snowflake",
+    b"redshift",
+    b"db2",
+    b"influxdb",
+    b"elasticsearch",
+    b"ldap",
+    b"ldaps",
+    b"jdbc",
+    b"odbc",
+    b"sqlalchemy",
+    b"libsql",
+    b"hive",
+    b"presto",
+    b"trino",
+];
+
+impl Scanner<'_> {
+    /// Looks at the URL whose `://` begins at `at`.
+    pub(super) fn url(&mut self, at: usize) {
+        let scheme_char =
+            |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'+' | b'.' | b'-' | b':');
+        let back = self.before(at, 32).iter().rev().take_while(scheme_char).count();
+        let start = at - back;
+        let scheme = &self.text[start..at];
+        let body = at + 3;
+        let limit = self.to.min(body + MAX);
+        let outside = |byte: &u8| {
+            byte.is_ascii_whitespace() || matches!(*byte, b'"' | b'\'' | b'<' | b'>' | b'`' | b'|' | b'\\')
+        };
+        let len = self.text[body..limit].iter().take_while(|byte| !outside(byte)).count();
+        let end = body + len;
+        let rest = &self.text[body..end];
+        let authority =
+            rest.iter().position(|byte| matches!(*byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
+        let host = match memchr::memrchr(b'@', &rest[..authority]) {
+            Some(at) => {
+                self.user_info(start, scheme.len(), body, body + at, end);
+                at + 1
+            }
+            None => 0,
+        };
+        let (host, path) = (&rest[host..authority], &rest[authority..]);
+        if path.len() >= 16 && is_hook(host, path) {
+            let path_end = end
+                - rest
+                    .iter()
+                    .rev()
+                    .take_while(|byte| matches!(**byte, b')' | b',' | b'.' | b';' | b']'))
+                    .count();
+            self.hit(self.rules.id("web-hook"), body + authority + 1, path_end);
+        }
+    }
+
+    /// `user:password` or a token before the `@`.
+    fn user_info(&mut self, start: usize, scheme: usize, from: usize, at: usize, end: usize) {
+        let info = &self.text[from..at];
+        let (user, password) = match memchr::memchr(b':', info) {
+            Some(colon) => (&info[..colon], &info[colon + 1..]),
+            None => (&info[..0], info),
+        };
+        let lone = user.is_empty() && memchr::memchr(b':', info).is_none();
+        if password.is_empty() || user == password || is_template(password) || lone && password.len() < 20 {
+            return;
+        }
+        let scheme = &self.text[start..start + scheme];
+        let names_database = scheme
+            .split(|byte| matches!(byte, b':' | b'+'))
+            .any(|part| DATABASES.iter().any(|name| part.eq_ignore_ascii_case(name)));
+        if names_database {
+            let tail = self.text[at..end]
+                .iter()
+                .rev()
+                .take_while(|byte| matches!(**byte, b')' | b',' | b';' | b']' | b'}' | b'.'))
+                .count();
+            self.hit(self.rules.id("database-url"), start, end - tail);
+        } else {
+            self.hit(self.rules.id("url-credentials"), from, at);
+        }
+    }
+}
+
+/// Addresses that let whoever knows them act: the path is the secret.
+fn is_hook(host: &[u8], path: &[u8]) -> bool {
+    let host = host.split(|byte| *byte == b':').next().unwrap_or(host);
+    let is = |name: &[u8]| host.eq_ignore_ascii_case(name);
+    let below =
+        |name: &[u8]| host.len() > name.len() && host[host.len() - name.len()..].eq_ignore_ascii_case(name);
+    is(b"hooks.slack.com")
+        || is(b"hooks.zapier.com")
+        || (is(b"discord.com") || is(b"discordapp.com") || below(b".discord.com"))
+            && path.starts_with(b"/api/webhooks/")
+        || below(b".webhook.office.com")
+        || is(b"outlook.office.com") && path.starts_with(b"/webhook")
+        || below(b".logic.azure.com")
+        || is(b"chat.googleapis.com") && path.starts_with(b"/v1/spaces/")
+        || is(b"api.telegram.org") && path.starts_with(b"/bot")
+        || is(b"maker.ifttt.com")
+        || is(b"hook.eu1.make.com")
+        || is(b"hook.us1.make.com")
+        || is(b"webhook.site")
+        || is(b"open.feishu.cn") && path.starts_with(b"/open-apis/bot/")
+        || is(b"oapi.dingtalk.com")
+        || is(b"qyapi.weixin.qq.com")
+        || is(b"hc-ping.com")
+        || is(b"hooks.pagerduty.com")
+        || below(b".hooks.n8n.cloud")
+}
+
+/// A place to be filled in, not a value.
+pub(super) fn is_template(text: &[u8]) -> bool {
+    let first = text.first().copied().unwrap_or(0);
+    let last = text.last().copied().unwrap_or(0);
+    let same = text.iter().all(|byte| *byte == first);
+    let shell = first == b'$'
+        && text.get(1).is_some_and(|byte| {
+            matches!(*byte, b'{' | b'(')
+                || byte.is_ascii_uppercase()
+                || byte.is_ascii_lowercase()
+                || *byte == b'_'
+        })
+        && text[1..].iter().all(|byte| byte.is_ascii_alphanumeric() || b"_{}().:-[]".contains(byte));
+    shell
+        || same
+        || first == b'<' && last == b'>'
+        || first == b'{' && last == b'}'
+        || first == b'[' && last == b']'
+        || first == b'%' && (last == b'%' || text.len() < 4)
+        || text.starts_with(b"%(")
+        || text.starts_with(b"@{")
+        || text.starts_with(b"#{")
+}
