@@ -9,6 +9,7 @@ pub mod telemetry;
 pub mod wire;
 
 // floor 1: pure parts
+pub mod analysis;
 pub mod guard;
 
 // floor 2: reach to the outside

@@ -1,0 +1,93 @@
+"""Rules against facts. A rule passes only when it was shown to hold; what is not known is said to be unknown."""
+core = use("core")
+conditions = use("conditions")
+
+STATUSES = ("pass", "fail", "unknown", "not_applicable")
+SEVERITIES = ("critical", "high", "medium", "low")
+FULL_DETAIL = 1000  # rules beyond which only failures and unknowns show their comparisons
+
+
+def run(p):
+    core.unique(p["rules"], "rules")
+    facts = conditions.Facts(p["facts"], p.get("as_of"))
+    rules, sources = [], []
+    for index, spec in enumerate(p["rules"]):
+        path = "rules[%d]" % index
+        applies = conditions.parse(spec["applies_when"], path + ".applies_when") if "applies_when" in spec else None
+        requires = conditions.parse(spec["requires"], path + ".requires")
+        rules.append(judge(spec, applies, requires, facts))
+        sources += [spec.get("source")] + (applies.sources() if applies else []) + requires.sources()
+    if len(rules) > FULL_DETAIL:
+        for rule in rules:
+            if rule["status"] in ("pass", "not_applicable"):
+                rule["checks"] = []
+    counts = {status: sum(1 for rule in rules if rule["status"] == status) for status in STATUSES}
+    failed = {level: sum(1 for rule in rules if rule["status"] == "fail" and rule["severity"] == level) for level in SEVERITIES}
+    overall = next((status for status in ("fail", "unknown", "pass") if counts[status]), "not_applicable")
+    missing = list(dict.fromkeys(name for rule in rules if rule["status"] == "unknown" for name in rule["missing"]))
+    output = {"overall": overall, "counts": counts, "failed_by_severity": failed, "missing": missing, "rules": rules}
+    measures = {name: core.Decimal(count) for name, count in (
+        ("passed", counts["pass"]), ("failed", counts["fail"]), ("unknown", counts["unknown"]),
+        ("not_applicable", counts["not_applicable"]))}
+    return core.Result(
+        output, lambda: tables(output), lambda: sentences(output),
+        "Comparisons of numbers are exact; nothing is rounded.",
+        [source for source in sources if source],
+        ["A rule passes only when the facts show it; a missing fact makes it unknown."], measures)
+
+
+def judge(spec, applies, requires, facts):
+    scope = applies.ask(facts) if applies else None
+    out = {"id": spec["id"], "title": spec.get("title"), "severity": spec.get("severity", "medium"),
+           "source": spec.get("source"), "status": None, "reasons": [], "missing": [], "nearest": [], "remedy": None, "checks": []}
+    if scope is not None and scope.truth is False:
+        out["status"] = "not_applicable"
+        out["reasons"] = ["does not apply: " + conditions.describe(leaf) for leaf in scope.leaves][:5]
+        out["checks"] = scope.leaves
+        return out
+    answer = requires.ask(facts)
+    out["checks"] = (scope.leaves if scope else []) + answer.leaves
+    unsettled = scope is not None and scope.truth is None
+    if unsettled or answer.truth is None:
+        out["status"] = "unknown"
+        out["missing"] = (scope.missing() if unsettled else []) + (answer.missing() if answer.truth is None else [])
+        if unsettled:
+            state = {True: "it would pass", False: "it would fail", None: "and what it asks is not known either"}[answer.truth]
+            out["reasons"].append("whether it applies is not known; if it does, " + state)
+        open_leaves = [leaf for leaf in out["checks"] if leaf["truth"] is None]
+        out["reasons"] += [conditions.describe(leaf) for leaf in open_leaves][:5]
+    else:
+        out["status"] = "pass" if answer.truth else "fail"
+        out["reasons"] = [conditions.describe(leaf) for leaf in answer.leaves][:5]
+    if answer.truth is not True:
+        way = requires.way(facts)
+        out["nearest"] = way if way is not None else []
+    if out["status"] == "fail":
+        out["remedy"] = spec.get("remedy")
+    return out
+
+
+def tables(output):
+    rows = [[rule["id"], rule["title"], rule["status"].replace("_", " "), rule["severity"], rule["reasons"],
+             [conditions.change_text(change) for change in rule["nearest"]], rule["source"]] for rule in output["rules"]]
+    return [
+        core.Table("Overall: %s" % output["overall"].replace("_", " "), ["status", "#rules"],
+                   [[status.replace("_", " "), count] for status, count in output["counts"].items()]),
+        core.Table("Rules", ["rule", "title", "status", "severity", "why", "nearest way to pass", "source"], rows),
+    ]
+
+
+def sentences(output):
+    counts = output["counts"]
+    said = ["Overall: %s. Of %d rules %d pass, %d fail, %d are unknown and %d do not apply." % (
+        output["overall"].replace("_", " "), len(output["rules"]), counts["pass"], counts["fail"], counts["unknown"],
+        counts["not_applicable"])]
+    for rule in [rule for rule in output["rules"] if rule["status"] in ("fail", "unknown")][:50]:
+        line = "%s %s (%s): %s." % (core.clip(rule["id"]), {"fail": "fails", "unknown": "is unknown"}[rule["status"]],
+                                    rule["severity"], "; ".join(rule["reasons"]))
+        if rule["nearest"]:
+            line += " Nearest way to pass: %s." % "; ".join(conditions.change_text(change) for change in rule["nearest"])
+        said.append(line)
+    if output["missing"]:
+        said.append("Missing facts: %s." % ", ".join(core.clip(name) for name in output["missing"][:50]))
+    return said

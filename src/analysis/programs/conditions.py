@@ -1,0 +1,458 @@
+"""Conditions over facts in three-valued logic: true, false, and unknown (`None`) when a fact is missing.
+
+Unknown is never rounded to either side: `false and unknown` is false, `true and unknown` is unknown. A fact that is
+there but of another kind than the comparison needs (text where a number is compared) is unknown too, with the reason.
+"""
+import datetime
+from decimal import Decimal
+
+core = use("core")
+
+NUMERIC = {"lt": "below", "le": "at most", "gt": "above", "ge": "at least"}
+DATED = {"before": "before", "after": "after", "on_or_before": "on or before", "on_or_after": "on or after"}
+OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "in": "not_in", "not_in": "in",
+            "before": "on_or_after", "on_or_after": "before", "after": "on_or_before", "on_or_before": "after",
+            "is_true": "is_false", "is_false": "is_true"}
+LISTS = ("in", "not_in", "contains_all", "contains_any")
+NO_VALUE = ("is_true", "is_false", "known")
+MISSING = object()
+
+
+def parse(spec, path):
+    """A condition, refused when it is none or ambiguous."""
+    kinds = [name for name in ("all", "any", "not", "at_least", "fact") if name in spec]
+    if len(kinds) != 1:
+        raise core.Refused(path, "exactly one of all, any, not, at_least or fact is needed, not %s" % (" and ".join(kinds) or "none"))
+    kind = kinds[0]
+    belongs = {"all": {"all"}, "any": {"any"}, "not": {"not"}, "at_least": {"at_least", "of"}}.get(
+        kind, {"fact", "op", "value", "value_fact", "at", "measure", "field", "where"})
+    stray = sorted(set(spec) - belongs - {"title", "source"})
+    if stray:
+        raise core.Refused("%s.%s" % (path, stray[0]), "does not go with %s" % kind)
+    labels = {"title": spec.get("title"), "source": spec.get("source")}
+    if kind == "not":
+        return Not(parse(spec["not"], path + ".not"), labels)
+    if kind == "fact":
+        return Leaf(spec, path, labels)
+    name = "of" if kind == "at_least" else kind
+    if name not in spec:
+        raise core.Refused(path + ".of", "at_least needs the list `of`")
+    parts = [parse(part, "%s.%s[%d]" % (path, name, i)) for i, part in enumerate(spec[name])]
+    need = {"all": len(parts), "any": 1}.get(kind, spec.get("at_least"))
+    if need > len(parts):
+        raise core.Refused(path + ".at_least", "%d can never hold among %d" % (need, len(parts)))
+    return Several(kind, need, parts, labels)
+
+
+class Facts:
+    """Facts by name; a name may be a path through objects and lists."""
+
+    def __init__(self, facts, as_of, outer=None):
+        self.facts = facts
+        self.as_of = core.date_of(as_of) if as_of else None
+        self.outer = outer
+
+    def get(self, name):
+        value = descend(self.facts, name)
+        if value is MISSING and self.outer is not None:
+            return self.outer.get(name)
+        return value
+
+
+def descend(value, name):
+    if isinstance(value, dict):
+        if name in value:
+            return MISSING if value[name] is None else value[name]
+        parts = name.split(".")
+        for cut in range(len(parts) - 1, 0, -1):
+            head = ".".join(parts[:cut])
+            if head in value:
+                return descend(value[head], ".".join(parts[cut:]))
+    if isinstance(value, list):
+        head, _, rest = name.partition(".")
+        if head.isdigit() and len(head) < 7 and int(head) < len(value):
+            found = value[int(head)]
+            return descend(found, rest) if rest else (MISSING if found is None else found)
+    return MISSING
+
+
+class Answer:
+    """Truth of a condition, its leaves in order, and what is missing."""
+
+    def __init__(self, truth, leaves, labels):
+        self.truth = truth
+        self.leaves = leaves
+        self.labels = labels
+
+    def missing(self):
+        return list(dict.fromkeys(name for leaf in self.leaves for name in leaf["missing"]))
+
+
+class Not:
+    def __init__(self, inner, labels):
+        self.inner = inner
+        self.labels = labels
+
+    def leaves(self):
+        return self.inner.leaves()
+
+    def sources(self):
+        return [self.labels["source"]] + self.inner.sources()
+
+    def ask(self, facts):
+        inner = self.inner.ask(facts)
+        return Answer(None if inner.truth is None else not inner.truth, inner.leaves, self.labels)
+
+    def way(self, facts, wanted=True):
+        return self.inner.way(facts, not wanted)
+
+
+class Several:
+    """`all`, `any` and `at_least` are one thing: so many of them have to hold."""
+
+    def __init__(self, kind, need, parts, labels):
+        self.kind = kind
+        self.need = need
+        self.parts = parts
+        self.labels = labels
+
+    def leaves(self):
+        return sum(part.leaves() for part in self.parts)
+
+    def sources(self):
+        return [self.labels["source"]] + [source for part in self.parts for source in part.sources()]
+
+    def ask(self, facts):
+        answers = [part.ask(facts) for part in self.parts]
+        true = sum(1 for answer in answers if answer.truth is True)
+        unknown = sum(1 for answer in answers if answer.truth is None)
+        truth = True if true >= self.need else None if true + unknown >= self.need else False
+        return Answer(truth, [leaf for answer in answers for leaf in answer.leaves], self.labels)
+
+    def way(self, facts, wanted=True):
+        """The fewest changes that make it hold (or not hold); none when it already does; `None` when it cannot be."""
+        need = self.need if wanted else len(self.parts) - self.need + 1
+        ways = [way for way in (part.way(facts, wanted) for part in self.parts) if way is not None]
+        if len(ways) < need:
+            return None
+        best = sorted(range(len(ways)), key=lambda at: (len(ways[at]), at))[:need]
+        return [change for at in sorted(best) for change in ways[at]]
+
+
+class Leaf:
+    def __init__(self, spec, path, labels):
+        self.spec = spec
+        self.path = path
+        self.labels = labels
+        self.fact = spec["fact"]
+        self.op = spec.get("op")
+        if self.op is None:
+            raise core.Refused(path + ".op", "how is the fact compared?")
+        self.where = parse(spec["where"], path + ".where") if "where" in spec else None
+        self.measure = spec.get("measure")
+        if self.measure is None and (self.where is not None or "field" in spec):
+            raise core.Refused(path + ".measure", "where and field need a measure")
+        if self.measure in ("sum", "min", "max") and "field" not in spec and self.where is not None:
+            raise core.Refused(path + ".field", "%s over objects needs the field" % self.measure)
+        has = ("value" in spec) + ("value_fact" in spec)
+        if self.op in NO_VALUE and has:
+            raise core.Refused(path + ".value", "%s takes no value" % self.op)
+        if self.op not in NO_VALUE and has != 1:
+            raise core.Refused(path + ".value", "exactly one of value and value_fact is needed")
+        if "value" in spec:
+            self.check_value(spec["value"])
+        if "at" in spec and not self.op.startswith("age_"):
+            raise core.Refused(path + ".at", "only an age is taken at a date")
+
+    def check_value(self, value):
+        path = self.path + ".value"
+        if self.op in NUMERIC or self.op.startswith("age_"):
+            if as_number(value) is None:
+                raise core.Refused(path, "%s needs a number" % self.op)
+        elif self.op in DATED:
+            if as_date(value) is None:
+                raise core.Refused(path, "%s needs a date like 2024-02-29" % self.op)
+        elif self.op in LISTS:
+            if not isinstance(value, list):
+                raise core.Refused(path, "%s needs a list" % self.op)
+        elif self.op == "between":
+            ends = value if isinstance(value, list) and len(value) == 2 else None
+            pair = ends and ([as_number(v) for v in ends] if None not in [as_number(v) for v in ends] else [as_date(v) for v in ends])
+            if not pair or None in pair:
+                raise core.Refused(path, "between needs [low, high], both numbers or both dates")
+            if pair[0] > pair[1]:
+                raise core.Refused(path, "the low end is above the high end")
+
+    def leaves(self):
+        return 1
+
+    def sources(self):
+        return [self.labels["source"]] + (self.where.sources() if self.where else [])
+
+    # truth
+
+    def ask(self, facts):
+        actual, missing, reason = self.actual(facts)
+        expected = self.expected(facts, missing)
+        truth = None
+        if self.op == "known":
+            truth, missing = actual is not MISSING, []
+        elif not missing and reason is None:
+            truth, reason = self.compare(actual, expected, facts, missing)
+        leaf = {
+            "fact": self.name(), "op": self.op, "expected": None if expected is MISSING else expected,
+            "actual": None if actual is MISSING else shown(actual), "truth": truth, "missing": missing,
+            "reason": reason, "title": self.labels["title"], "source": self.labels["source"],
+        }
+        return Answer(truth, [leaf], self.labels)
+
+    def name(self):
+        if not self.measure:
+            return self.fact
+        field = ".%s" % self.spec["field"] if "field" in self.spec else ""
+        return "%s of %s%s" % (self.measure, self.fact, field)
+
+    def actual(self, facts):
+        """The value that is compared, the facts that are missing for it, and why it cannot be used."""
+        value = facts.get(self.fact)
+        if value is MISSING:
+            return MISSING, [self.fact], None
+        if not self.measure:
+            return value, [], None
+        if not isinstance(value, list):
+            return value, [], "%s is no list" % core.clip(self.fact)
+        taken = []
+        for index, item in enumerate(value):
+            place = "%s[%d]" % (self.fact, index)
+            if self.where is not None:
+                if not isinstance(item, dict):
+                    return MISSING, [], "%s is no object" % place
+                chosen = self.where.ask(Facts(item, None, facts)) if facts.as_of is None else self.where.ask(
+                    Facts(item, facts.as_of.isoformat(), facts))
+                if chosen.truth is None:
+                    return MISSING, ["%s.%s" % (place, name) for name in chosen.missing()] or [place], None
+                if not chosen.truth:
+                    continue
+            if self.measure == "count" and "field" not in self.spec:
+                taken.append(item)
+                continue
+            found = descend(item, self.spec["field"]) if "field" in self.spec else item
+            if found is MISSING or found is None:
+                return MISSING, ["%s.%s" % (place, self.spec.get("field", ""))], None
+            number = as_number(found)
+            if self.measure != "count" and number is None:
+                return MISSING, [], "%s holds no number" % place
+            taken.append(number)
+        if self.measure == "count":
+            return Decimal(len(taken)), [], None
+        if self.measure == "sum":
+            return sum(taken, core.ZERO), [], None
+        if not taken:
+            return MISSING, [], "the %s of an empty list" % self.measure
+        return (min if self.measure == "min" else max)(taken), [], None
+
+    def expected(self, facts, missing):
+        if "value_fact" in self.spec:
+            value = facts.get(self.spec["value_fact"])
+            if value is MISSING:
+                missing.append(self.spec["value_fact"])
+            return value
+        return self.spec.get("value", MISSING)
+
+    def compare(self, actual, expected, facts, missing):
+        op = self.op
+        if op in NUMERIC:
+            left, right = as_number(actual), as_number(expected)
+            if left is None or right is None:
+                return None, "%s is no number" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
+            return {"lt": left < right, "le": left <= right, "gt": left > right, "ge": left >= right}[op], None
+        if op in DATED:
+            left, right = as_date(actual), as_date(expected)
+            if left is None or right is None:
+                return None, "%s is no date" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
+            return {"before": left < right, "after": left > right, "on_or_before": left <= right, "on_or_after": left >= right}[op], None
+        if op in ("eq", "ne"):
+            same = equal(actual, expected)
+            return (same if op == "eq" else not same), None
+        if op == "between":
+            if not isinstance(expected, list) or len(expected) != 2:
+                return None, "%s is no [low, high]" % core.clip(self.spec.get("value_fact", "value"))
+            for kind in (as_number, as_date):
+                low, high, here = kind(expected[0]), kind(expected[1]), kind(actual)
+                if None not in (low, high, here):
+                    return low <= here <= high, None
+            return None, "%s cannot be compared with these ends" % core.clip(self.name())
+        if op in ("in", "not_in"):
+            if not isinstance(expected, list):
+                return None, "%s is no list" % core.clip(self.spec.get("value_fact", "value"))
+            inside = any(equal(actual, item) for item in expected)
+            return (inside if op == "in" else not inside), None
+        if op.startswith("contains"):
+            if isinstance(actual, str) and op == "contains" and isinstance(expected, str):
+                return expected in actual, None
+            if not isinstance(actual, list):
+                return None, "%s is no list" % core.clip(self.name())
+            wanted = [expected] if op == "contains" else expected
+            if not isinstance(wanted, list):
+                return None, "%s is no list" % core.clip(self.spec.get("value_fact", "value"))
+            hits = [any(equal(item, want) for item in actual) for want in wanted]
+            return (any(hits) if op == "contains_any" else all(hits)), None
+        if op in ("is_true", "is_false"):
+            if not isinstance(actual, bool):
+                return None, "%s is neither true nor false" % core.clip(self.name())
+            return actual is (op == "is_true"), None
+        return self.compare_age(actual, expected, facts, missing)
+
+    def compare_age(self, actual, expected, facts, missing):
+        born, limit = as_date(actual), as_number(expected)
+        if born is None:
+            return None, "%s is no date of birth" % core.clip(self.name())
+        if limit is None:
+            return None, "%s is no number" % core.clip(self.spec.get("value_fact", "value"))
+        day, name = self.day(facts)
+        if day is None:
+            missing.append(name)
+            return None, None
+        if day < born:
+            return None, "%s lies after the date of the age" % core.clip(self.name())
+        age = age_at(born, day)
+        return (age >= limit if self.op == "age_at_least" else age <= limit), None
+
+    def day(self, facts):
+        """The date of an age, or the name of what is missing for it."""
+        if "at" not in self.spec:
+            return facts.as_of, "as_of"
+        day = as_date(self.spec["at"])
+        if day is None:
+            found = facts.get(self.spec["at"])
+            day = None if found is MISSING else as_date(found)
+        return day, self.spec["at"]
+
+    # the nearest way
+
+    def way(self, facts, wanted=True):
+        answer = self.ask(facts)
+        leaf = answer.leaves[0]
+        if answer.truth is wanted:
+            return []
+        op = self.op if wanted else OPPOSITE.get(self.op)
+        need = self.phrase(op, leaf["expected"]) if op else "not " + self.phrase(self.op, leaf["expected"])
+        change = {"fact": leaf["fact"], "now": leaf["actual"], "needed": need, "missing": leaf["missing"], "short_by": None}
+        if answer.truth is not None and op in NUMERIC and not isinstance(leaf["actual"], bool):
+            now, then = as_number(leaf["actual"]), as_number(leaf["expected"])
+            if now is not None and then is not None:
+                change["short_by"] = core.plain(abs(then - now))
+        if answer.truth is not None and op in DATED:
+            now, then = as_date(leaf["actual"]), as_date(leaf["expected"])
+            if now and then:
+                change["short_by"] = "%d days" % abs((then - now).days)
+        if answer.truth is False and wanted and self.op == "age_at_least":
+            reached = birthday(as_date(leaf["actual"]), as_number(leaf["expected"]))
+            if reached:
+                change["needed"] += ", reached on %s" % reached.isoformat()
+        return [change]
+
+    def phrase(self, op, expected):
+        value = say(expected) if expected is not None else core.clip(self.spec.get("value_fact", ""))
+        words = dict(NUMERIC, **DATED)
+        words.update({"eq": "equal to", "ne": "other than", "between": "between", "in": "one of", "not_in": "none of",
+                      "contains": "contains", "contains_all": "contains all of", "contains_any": "contains one of",
+                      "age_at_least": "age at least", "age_at_most": "age at most"})
+        if op in NO_VALUE:
+            return {"is_true": "true", "is_false": "false", "known": "known"}[op]
+        return "%s %s" % (words[op], value)
+
+
+def describe(leaf):
+    """One line about a comparison: fact, what it is, what was asked."""
+    if leaf["op"] == "known":
+        return "%s is %s" % (core.clip(leaf["fact"]), "known" if leaf["truth"] else "not known")
+    if leaf["missing"]:
+        return "%s: not known" % ", ".join(core.clip(name) for name in leaf["missing"])
+    if leaf["reason"]:
+        return core.clip(leaf["reason"], 200)
+    expected = "" if leaf["expected"] is None else " " + say(leaf["expected"])
+    return "%s is %s (asked: %s%s)" % (core.clip(leaf["fact"]), say(leaf["actual"]), leaf["op"].replace("_", " "), expected)
+
+
+def change_text(change):
+    """One line about a change of the nearest way."""
+    short = ", short by %s" % change["short_by"] if change["short_by"] else ""
+    return "%s %s%s" % (core.clip(change["fact"]), core.clip(change["needed"], 120), short)
+
+
+def say(value):
+    if isinstance(value, list):
+        most = ", ".join(say(item) for item in value[:10])
+        return "[%s%s]" % (most, ", …" if len(value) > 10 else "")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return core.plain(value)
+    if isinstance(value, dict):
+        return "an object"
+    return core.clip(value)
+
+
+def shown(value):
+    """A fact as a reason shows it: long lists and texts are cut."""
+    if isinstance(value, list):
+        return [shown(item) for item in value[:20]] + (["…"] if len(value) > 20 else [])
+    if isinstance(value, str):
+        return value if len(value) <= 200 else value[:199] + "…"
+    if isinstance(value, dict):
+        return "an object"
+    return value
+
+
+def as_number(value):
+    """A number, or text that is plainly one; a truth value is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, Decimal)):
+        return Decimal(value)
+    if isinstance(value, str) and 0 < len(value) <= 60:
+        digits = value[1:] if value[0] == "-" else value
+        whole, dot, fraction = digits.partition(".")
+        if whole.isascii() and whole.isdigit() and (not dot or fraction.isascii() and fraction.isdigit()):
+            return Decimal(value)
+    return None
+
+
+def as_date(value):
+    """A date out of `YYYY-MM-DD`, or the day that a time is written with."""
+    if not isinstance(value, str) or len(value) < 10 or (len(value) > 10 and value[10] not in "T "):
+        return None
+    if not (value[:4].isdigit() and value[5:7].isdigit() and value[8:10].isdigit() and value[4] == value[7] == "-"):
+        return None
+    try:
+        return core.date_of(value)
+    except ValueError:
+        return None
+
+
+def equal(left, right):
+    """Same value; numbers by value whether written as number or text, `true` is not 1."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    a, b = as_number(left), as_number(right)
+    if a is not None and b is not None:
+        return a == b
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(equal(x, y) for x, y in zip(left, right))
+    return type(left) is type(right) and left == right
+
+
+def age_at(born, day):
+    """Whole years; who is born on 29 February is a year older on 1 March of a common year."""
+    return day.year - born.year - ((day.month, day.day) < (born.month, born.day))
+
+
+def birthday(born, age):
+    """The first day of that age."""
+    if born is None or age is None or age != age.to_integral_value() or not 0 < born.year + age <= 9999:
+        return None
+    year = born.year + int(age)
+    if (born.month, born.day) == (2, 29) and core.last_day(year, 2) == 28:
+        return datetime.date(year, 3, 1)
+    return datetime.date(year, born.month, born.day)

@@ -1,0 +1,196 @@
+"""What all analyses share: decimal numbers, stated rounding, dates, refusals, tables.
+
+Amounts are `decimal.Decimal` in a context of our own (60 digits, errors trapped), so that a context which changed the
+interpreter's default cannot change an answer.
+"""
+import datetime
+import decimal
+import unicodedata
+from decimal import Decimal
+
+MODES = {
+    "half_up": decimal.ROUND_HALF_UP,
+    "half_even": decimal.ROUND_HALF_EVEN,
+    "half_down": decimal.ROUND_HALF_DOWN,
+    "up": decimal.ROUND_UP,
+    "down": decimal.ROUND_DOWN,
+    "ceiling": decimal.ROUND_CEILING,
+    "floor": decimal.ROUND_FLOOR,
+}
+ZERO, ONE = Decimal(0), Decimal(1)
+
+
+class Refused(Exception):
+    """The parameters are well formed and yet make no sense; `path` says where."""
+
+    def __init__(self, path, message):
+        super().__init__(message)
+        self.path = path
+        self.message = message
+
+
+class Result:
+    """What an analysis came to. `tables` and `sentences` are functions, because one call needs at most one of them."""
+
+    def __init__(self, output, tables, sentences, arithmetic, sources=(), notes=(), measures=None, picture=None):
+        self.output = output
+        self.tables = tables
+        self.sentences = sentences
+        self.arithmetic = arithmetic
+        self.sources = list(dict.fromkeys(sources))
+        self.notes = list(dict.fromkeys(notes))
+        self.measures = measures or {}
+        self.picture = picture
+
+
+def arithmetic():
+    """A decimal context for one analysis, as a context manager."""
+    return decimal.localcontext(decimal.Context(
+        prec=60, rounding=decimal.ROUND_HALF_EVEN, Emin=-999999, Emax=999999, capitals=1, clamp=0, flags=[],
+        traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow]))
+
+
+class Rounding:
+    """Places and mode for amounts; calling it rounds."""
+
+    def __init__(self, spec):
+        spec = spec or {}
+        self.places = int(spec.get("places", 2))
+        self.mode = spec.get("mode", "half_up")
+        self.at = spec.get("at", "levy")
+        self._step = ONE.scaleb(-self.places)
+
+    def __call__(self, amount):
+        return amount.quantize(self._step, rounding=MODES[self.mode]) + ZERO
+
+    def __str__(self):
+        return "%d decimal places, %s" % (self.places, self.mode.replace("_", " "))
+
+
+def round_to(amount, step, mode):
+    """The amount as a multiple of `step`."""
+    return (amount / step).to_integral_value(rounding=MODES[mode]) * step
+
+
+def plain(number, places=None):
+    """A decimal as plain text: no exponent, no negative zero, at most `places` decimals without idle zeros."""
+    if places is not None:
+        number = number.quantize(ONE.scaleb(-places), rounding=decimal.ROUND_HALF_EVEN)
+        text = format(number, "f")
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    else:
+        text = format(number, "f")
+    return text[1:] if text.startswith("-") and not text.strip("-0.") else text
+
+
+def percent(share):
+    """A share as text: 0.2 is `20 %`."""
+    return "none" if share is None else plain(share * 100, 4) + " %"
+
+
+def divide(part, whole, places=6):
+    """A quotient rounded half up, or nothing when there is nothing to divide by."""
+    if not whole:
+        return None
+    return (part / whole).quantize(ONE.scaleb(-places), rounding=decimal.ROUND_HALF_UP)
+
+
+def date_of(text):
+    return datetime.date(int(text[:4]), int(text[5:7]), int(text[8:10]))
+
+
+def last_day(year, month):
+    """The number of the month's last day."""
+    if month == 12:
+        return 31
+    return (datetime.date(year, month + 1, 1) - datetime.timedelta(days=1)).day
+
+
+def unique(items, path):
+    """The ids of the items, refused when two are the same."""
+    seen = {}
+    for index, item in enumerate(items):
+        if item["id"] in seen:
+            raise Refused("%s[%d].id" % (path, index), "the id %r stands twice" % clip(item["id"]))
+        seen[item["id"]] = item
+    return seen
+
+
+def clip(text, most=60):
+    """A text for a message: one line, not longer than that."""
+    text = flat(text)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def flat(text):
+    """A text on one line, without control characters."""
+    return "".join(" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c for c in str(text)).strip()
+
+
+def to_json(value, depth=0):
+    """The value in JSON's terms: decimals as plain text, dates as ISO text, sets in order."""
+    if depth > 100:
+        raise Refused("output", "the result is nested more than 100 levels deep")
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return value if -(2 ** 53) < value < 2 ** 53 else str(value)
+    if isinstance(value, Decimal):
+        return plain(value) if value.is_finite() else str(value)
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(key): to_json(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((to_json(item, depth + 1) for item in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [to_json(item, depth + 1) for item in value]
+    raise TypeError(type(value).__name__)
+
+
+class Table:
+    """Rows under headings. A heading that starts with `#` is a column of numbers, set to the right."""
+
+    def __init__(self, title, headings, rows):
+        self.title = title
+        self.headings = headings
+        self.rows = rows
+
+
+def width(text):
+    """Columns that a text takes in a terminal."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def cell(value):
+    if value is None:
+        return "–"
+    if value is True or value is False:
+        return "yes" if value else "no"
+    if isinstance(value, Decimal):
+        return plain(value)
+    if isinstance(value, (list, tuple)):
+        return "; ".join(cell(item) for item in value) or "–"
+    text = flat(value).replace("\\", "\\\\").replace("|", "\\|").replace("`", "\\`").replace("<", "&lt;")
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+def markdown(table):
+    """The table in Markdown, aligned as plain text too; any cell text stays inside its cell."""
+    right = [heading.startswith("#") for heading in table.headings]
+    lines = [[cell(heading.lstrip("#")) for heading in table.headings]]
+    lines += [[cell(value) for value in row] for row in table.rows]
+    widths = [max(3, *(width(line[at]) for line in lines)) for at in range(len(right))]
+
+    def row(line):
+        out = []
+        for at, text in enumerate(line):
+            room = " " * (widths[at] - width(text))
+            out.append(room + text if right[at] else text + room)
+        return "| " + " | ".join(out) + " |"
+
+    rule = "| " + " | ".join("-" * (w - 1) + (":" if r else "-") for w, r in zip(widths, right)) + " |"
+    body = [row(lines[0]), rule] + [row(line) for line in lines[1:]]
+    return "\n".join(["**%s**" % cell(table.title), ""] + body)

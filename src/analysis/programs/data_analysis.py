@@ -1,0 +1,650 @@
+"""Rows of data, described and related, with the standard library alone.
+
+Sums and means are exact decimals; everything with squares and roots is binary floating point, shown with 12
+significant digits. Numbers in text are read by what the whole column shows (`1.234,50` or `1,234.50`), and what is
+not read as a number is counted and never silently dropped.
+"""
+import base64
+import csv
+import io
+import json
+import math
+import operator
+import os
+import re
+from decimal import Decimal
+
+core = use("core")
+
+MAX_FILE = 256 * 1024 * 1024
+MISSING = {"", "na", "n/a", "null", "none", "nan", "-"}
+POINT = re.compile(r"-?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+COMMA = re.compile(r"-?(\d+|\d{1,3}([. ]\d{3})+)(,\d+)?", re.ASCII)
+ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+MOSTLY = 0.9  # share of a column's values that makes it numeric (or dated); the rest are counted as invalid
+POINTS = 20000
+LISTED = 100
+
+
+def run(p):
+    notes = []
+    names, rows = load(p, notes)
+    table = Data(names, rows, p, notes)
+    results, picture = [], None
+    operations = p.get("operations", [{"do": "describe"}, {"do": "missing"}])
+    if sum(1 for op in operations if op["do"] == "chart") > 1:
+        raise core.Refused("operations", "one chart a call")
+    for index, op in enumerate(operations):
+        path = "operations[%d]" % index
+        if op["do"] == "chart":
+            result, picture = chart(table, op, path)
+        else:
+            result = OPERATIONS[op["do"]](table, op, path)
+        results.append(dict({"do": op["do"]}, **result))
+    output = {"rows": len(rows), "columns": [column.summary() for column in table.columns.values()], "results": results}
+    notes += table.notes
+    return core.Result(
+        output, lambda: tables(output), lambda: sentences(output),
+        "Sums and means are exact decimals; deviations, correlations and trends are binary floating point shown with 12 "
+        "significant digits. Quartiles interpolate linearly; deviations divide by n - 1.",
+        [], notes, picture=picture)
+
+
+# loading
+
+def load(p, notes):
+    given = [name for name in ("records", "csv", "file") if name in p]
+    if len(given) != 1:
+        raise core.Refused("parameters", "exactly one of records, csv or file is needed, not %s" % (" and ".join(given) or "none"))
+    if "records" in p:
+        return from_records(p["records"])
+    if "csv" in p:
+        return from_csv(p["csv"], p, notes, "csv")
+    return from_file(p, notes)
+
+
+def from_records(records):
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return names, [[record.get(name) for name in names] for record in records]
+
+
+def from_file(p, notes):
+    path = p["file"]
+    try:
+        if os.path.getsize(path) > MAX_FILE:
+            raise core.Refused("file", "the file is larger than 256 MB")
+        with open(path, "rb") as source:
+            raw = source.read()
+    except (OSError, ValueError) as error:
+        raise core.Refused("file", "the file cannot be read (%s)" % type(error).__name__)
+    text = decode(raw, p.get("encoding"), notes)
+    kind = p.get("format") or {"tsv": "tsv", "json": "json", "jsonl": "jsonl", "ndjson": "jsonl"}.get(path.rpartition(".")[2].lower(), "csv")
+    if kind in ("csv", "tsv"):
+        return from_csv(text, dict(p, delimiter="\t") if kind == "tsv" and "delimiter" not in p else p, notes, "file")
+    try:
+        if kind == "json":
+            records = json.loads(text, parse_float=Decimal, parse_constant=lambda _: None)
+        else:
+            records = [json.loads(line, parse_float=Decimal, parse_constant=lambda _: None) for line in text.splitlines() if line.strip()]
+    except (ValueError, RecursionError):
+        raise core.Refused("file", "the file is no %s" % kind)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise core.Refused("file", "the file holds no list of objects")
+    return from_records(records)
+
+
+def decode(raw, encoding, notes):
+    if encoding is None:
+        if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            encoding = "utf-16"
+        else:
+            try:
+                return raw.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                notes.append("The file is not UTF-8 and was read as Windows-1252.")
+                return raw.decode("cp1252", errors="replace")
+    try:
+        return raw.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except (UnicodeDecodeError, UnicodeError):
+        raise core.Refused("encoding", "the file is not %s" % encoding)
+
+
+def from_csv(text, p, notes, path):
+    text = text.lstrip("\ufeff")
+    delimiter = p.get("delimiter") or sniff(text)
+    if delimiter in "\r\n\"":
+        raise core.Refused("delimiter", "this cannot separate fields")
+    try:
+        lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if line]
+    except csv.Error:
+        raise core.Refused(path, "the text is no CSV that can be read (an open quote, a NUL, or a field over 128 KB)")
+    if not lines:
+        raise core.Refused(path, "there is no heading line")
+    names = []
+    for index, name in enumerate(lines[0]):
+        name = name.strip() or "column_%d" % (index + 1)
+        again = 2
+        while name in names:
+            name = "%s_%d" % (name.rsplit("_", 1)[0] if again > 2 else name, again)
+            again += 1
+        names.append(name)
+    uneven = 0
+    for line in lines[1:]:
+        if len(line) != len(names):
+            uneven += 1
+            line[len(names):] = []
+            line.extend([""] * (len(names) - len(line)))
+    if uneven:
+        notes.append("%d rows have more or fewer fields than the heading; they were cut or filled with nothing." % uneven)
+    p.setdefault("delimiter", delimiter)
+    return names, lines[1:]
+
+
+def sniff(text):
+    """The delimiter that gives the most columns, the same in each of the first lines."""
+    sample = text[:65536].splitlines()[:50]
+    if len(sample) > 1 and len(text) > 65536:
+        sample.pop()
+    best = (0, ",")
+    for delimiter in (",", ";", "\t", "|"):
+        try:
+            counts = [len(line) for line in csv.reader(sample, delimiter=delimiter) if line]
+        except csv.Error:
+            continue
+        if counts and counts[0] > 1:
+            same = sum(1 for count in counts if count == counts[0]) / len(counts)
+            best = max(best, (counts[0] * same ** 4, delimiter), key=lambda pair: pair[0])
+    return best[1]
+
+
+# columns
+
+class Column:
+    def __init__(self, name, kind, values, missing, invalid):
+        self.name = name
+        self.kind = kind
+        self.values = values
+        self.missing = missing
+        self.invalid = invalid
+        self._floats = None
+
+    def summary(self):
+        return {"name": self.name, "type": self.kind, "missing": self.missing, "invalid": self.invalid}
+
+    def present(self):
+        return [value for value in self.values if value is not None]
+
+    def floats(self):
+        """The numbers (dates as day numbers) as binary floating point, nothing where there is none."""
+        if self._floats is None:
+            if self.kind == "date":
+                self._floats = [None if value is None else float(value.toordinal()) for value in self.values]
+            else:
+                self._floats = [None if value is None else float(value) for value in self.values]
+        return self._floats
+
+
+class Data:
+    def __init__(self, names, rows, p, notes):
+        self.notes = notes
+        self.count = len(rows)
+        marks = MISSING | {mark.strip().lower() for mark in p.get("missing_marks", [])}
+        self.columns = {}
+        for index, name in enumerate(names):
+            self.columns[name] = self.read(name, [row[index] for row in rows], marks, p)
+
+    def read(self, name, raw, marks, p):
+        texts, numbers, flags, others, missing = 0, 0, 0, 0, 0
+        cells = []
+        for value in raw:
+            if isinstance(value, str):
+                value = value.strip()
+                if value.lower() in marks:
+                    value = None
+                else:
+                    texts += 1
+            elif isinstance(value, bool):
+                flags += 1
+            elif isinstance(value, (int, Decimal)):
+                numbers += 1
+            elif value is not None:
+                others += 1
+                value = json.dumps(core.to_json(value), ensure_ascii=False, sort_keys=True)
+            missing += value is None
+            cells.append(value)
+        known = len(cells) - missing
+        if known and not texts and not others and flags == known:
+            return Column(name, "flag", cells, missing, 0)
+        if known and not others and not flags:
+            number = self.numeric(name, cells, texts, numbers, known, p)
+            if number is not None:
+                return Column(name, "number", number, missing, known - sum(1 for v in number if v is not None))
+            if not numbers:
+                dates = [day_of(value) if value is not None else None for value in cells]
+                good = sum(1 for value in dates if value is not None)
+                if good >= MOSTLY * known:
+                    if good < known:
+                        self.notes.append("Column %s: %d values are no dates and were left out." % (core.clip(name), known - good))
+                    return Column(name, "date", dates, missing, known - good)
+            lower = {value.lower() for value in cells if isinstance(value, str)}
+            if not numbers and lower and lower <= {"true", "false"}:
+                return Column(name, "flag", [None if v is None else v.lower() == "true" for v in cells], missing, 0)
+        return Column(name, "text" if known else "empty", [None if v is None else text_of(v) for v in cells], missing, 0)
+
+    def numeric(self, name, cells, texts, numbers, known, p):
+        """The cells as decimals, or nothing when they are mostly no numbers."""
+        if not texts:
+            return [None if value is None else Decimal(value) for value in cells]
+        sign = p.get("decimal")
+        point = comma = 0
+        for value in cells:
+            if isinstance(value, str):
+                point += POINT.fullmatch(value) is not None
+                comma += COMMA.fullmatch(value) is not None
+        if sign is None:
+            sign = "," if comma > point or (comma == point and p.get("delimiter") == ";") else "."
+            if point == comma and any(isinstance(v, str) and ("," in v or "." in v) for v in cells) and point >= MOSTLY * texts:
+                self.notes.append("Column %s: the decimal sign is not certain; %r was taken." % (core.clip(name), sign))
+        good = (comma if sign == "," else point) + numbers
+        if good < MOSTLY * known:
+            return None
+        pattern = COMMA if sign == "," else POINT
+        out = []
+        for value in cells:
+            if isinstance(value, str):
+                if pattern.fullmatch(value) is None:
+                    value = None
+                elif sign == ",":
+                    value = Decimal(value.replace(".", "").replace(" ", "").replace(",", "."))
+                else:
+                    value = Decimal(value.replace(",", ""))
+            elif value is not None:
+                value = Decimal(value)
+            out.append(value)
+        if good < known:
+            self.notes.append("Column %s: %d values are no numbers and were left out." % (core.clip(name), known - good))
+        return out
+
+    def get(self, name, path, kinds=None):
+        if name not in self.columns:
+            known = ", ".join(core.clip(known) for known in list(self.columns)[:30])
+            raise core.Refused(path, "there is no column %r; there are: %s" % (core.clip(name), known or "none"))
+        column = self.columns[name]
+        if kinds and column.kind not in kinds:
+            raise core.Refused(path, "column %r holds %s, not %s" % (core.clip(name), column.kind, " or ".join(kinds)))
+        return column
+
+    def several(self, op, path, kinds=None):
+        if "columns" in op:
+            return [self.get(name, "%s.columns[%d]" % (path, i), kinds) for i, name in enumerate(op["columns"])]
+        return [column for column in self.columns.values() if kinds is None or column.kind in kinds]
+
+
+def text_of(value):
+    return value if isinstance(value, str) else core.plain(Decimal(value)) if not isinstance(value, bool) else str(value).lower()
+
+
+def day_of(value):
+    if not isinstance(value, str) or not ISO_DATE.match(value) or (len(value) > 10 and value[10] not in "T "):
+        return None
+    try:
+        return core.date_of(value)
+    except ValueError:
+        return None
+
+
+def need(op, path, *names):
+    for name in names:
+        if name not in op:
+            raise core.Refused("%s.%s" % (path, name), "%s needs it" % op["do"])
+    return [op[name] for name in names]
+
+
+# numbers
+
+def figure(number):
+    """A float with 12 significant digits, a decimal with at most 12 places; nothing for what is no number."""
+    if isinstance(number, float):
+        return Decimal(core.plain(Decimal("%.12g" % number) + core.ZERO)) if math.isfinite(number) else None
+    if isinstance(number, Decimal) and -number.as_tuple().exponent > 12:
+        return Decimal(core.plain(number, 12))
+    return number
+
+
+def mean(values):
+    return sum(values, core.ZERO) / len(values)
+
+
+def quantile(ordered, share):
+    """Linear interpolation between the two nearest values."""
+    at = Decimal(len(ordered) - 1) * share
+    low = int(at)
+    if low + 1 >= len(ordered):
+        return ordered[-1]
+    return ordered[low] + (ordered[low + 1] - ordered[low]) * (at - low)
+
+
+def stdev(floats):
+    if len(floats) < 2:
+        return None
+    middle = math.fsum(floats) / len(floats)
+    return math.sqrt(math.fsum((x - middle) ** 2 for x in floats) / (len(floats) - 1))
+
+
+def aggregate(function, column, at):
+    """One figure over the rows `at` of a column."""
+    if function == "count" and column is None:
+        return len(at)
+    values = [column.values[row] for row in at if column.values[row] is not None]
+    if function == "count":
+        return len(values)
+    if function == "distinct":
+        return len(set(values))
+    if not values:
+        return core.ZERO if function == "sum" else None
+    if function in ("min", "max"):
+        return (min if function == "min" else max)(values)
+    if function == "sum":
+        return sum(values, core.ZERO)
+    if function == "mean":
+        return figure(mean(values))
+    if function == "median":
+        return figure(quantile(sorted(values), Decimal("0.5")))
+    return figure(stdev([float(value) for value in values]))
+
+
+def column_for(table, function, op, path):
+    if function == "count" and "column" not in op:
+        return None
+    if "column" not in op:
+        raise core.Refused(path + ".column", "%s needs it" % function)
+    kinds = None if function in ("count", "distinct") else ("number", "date") if function in ("min", "max") else ("number",)
+    return table.get(op["column"], path + ".column", kinds)
+
+
+# operations
+
+def describe(table, op, path):
+    out = []
+    for column in table.several(op, path):
+        values = column.present()
+        entry = dict(column.summary(), count=len(values), distinct=len(set(values)))
+        if column.kind == "number" and values:
+            ordered = sorted(values)
+            entry.update({
+                "sum": sum(values, core.ZERO), "mean": figure(mean(values)), "stdev": figure(stdev([float(v) for v in values])),
+                "min": ordered[0], "q1": figure(quantile(ordered, Decimal("0.25"))),
+                "median": figure(quantile(ordered, Decimal("0.5"))), "q3": figure(quantile(ordered, Decimal("0.75"))), "max": ordered[-1]})
+        elif column.kind == "date" and values:
+            entry.update({"min": min(values), "max": max(values), "days": (max(values) - min(values)).days})
+        elif values:
+            counts = {}
+            for value in values:
+                counts[value] = counts.get(value, 0) + 1
+            top = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))[:5]
+            entry["top"] = [{"value": core.clip(value, 200) if isinstance(value, str) else value, "count": count} for value, count in top]
+        out.append(entry)
+    return {"columns": out}
+
+
+def missing(table, op, path):
+    columns = table.several(op, path)
+    complete = sum(1 for row in range(table.count) if all(column.values[row] is not None for column in columns))
+    share = lambda count: core.divide(Decimal(count), Decimal(table.count), 6) if table.count else None
+    return {"complete_rows": complete, "columns": [
+        {"name": c.name, "missing": c.missing, "invalid": c.invalid, "share": share(c.missing + c.invalid)} for c in columns]}
+
+
+def group_by(table, op, path):
+    by, measures = need(op, path, "by", "measures")
+    keys = [table.get(name, "%s.by[%d]" % (path, i)) for i, name in enumerate(by)]
+    columns = [column_for(table, m["function"], m, "%s.measures[%d]" % (path, i)) for i, m in enumerate(measures)]
+    groups = {}
+    for row in range(table.count):
+        groups.setdefault(tuple(column.values[row] for column in keys), []).append(row)
+    most = op.get("top", 100)
+    kept = sorted(groups, key=lambda key: -len(groups[key]))[:most]
+    kept = sorted(kept, key=order)
+    rows = [{"group": list(key), "rows": len(groups[key]),
+             "values": [aggregate(m["function"], column, groups[key]) for m, column in zip(measures, columns)]} for key in kept]
+    return {"by": by, "measures": [name_of(m) for m in measures], "groups": rows, "groups_in_all": len(groups)}
+
+
+def order(key):
+    return [(value is None, isinstance(value, str), value if not isinstance(value, bool) else int(value)) for value in key]
+
+
+def name_of(measure):
+    return "%s of %s" % (measure["function"], measure["column"]) if "column" in measure else measure["function"]
+
+
+def pivot(table, op, path):
+    rows, across = need(op, path, "rows", "across")
+    down, along = table.get(rows, path + ".rows"), table.get(across, path + ".across")
+    function = op.get("function", "sum")
+    column = column_for(table, function, op, path)
+    places = {}
+    for row in range(table.count):
+        places.setdefault((down.values[row], along.values[row]), []).append(row)
+    names = sorted({key[1] for key in places}, key=lambda v: order([v]))
+    sides = sorted({key[0] for key in places}, key=lambda v: order([v]))
+    most = op.get("top", 100)
+    if len(names) > most or len(sides) > most:
+        table.notes.append("The pivot shows the first %d rows and columns of %d and %d." % (most, len(sides), len(names)))
+    names, sides = names[:most], sides[:most]
+    cells = [[aggregate(function, column, places[(side, name)]) if (side, name) in places else None for name in names] for side in sides]
+    totals = [aggregate(function, column, [row for name in names for row in places.get((side, name), [])]) for side in sides]
+    return {"function": name_of(dict(op, function=function)), "rows": rows, "across": across, "columns": names,
+            "cells": [{"row": side, "values": line, "total": total} for side, line, total in zip(sides, cells, totals)]}
+
+
+def correlation(table, op, path):
+    columns = table.several(op, path, ("number", "date"))
+    if "columns" in op and len(columns) < 2 or len(columns) > 40:
+        raise core.Refused(path + ".columns", "2 to 40 columns of numbers or dates are needed, not %d" % len(columns))
+    method = op.get("method", "pearson")
+    if method not in ("pearson", "spearman"):
+        raise core.Refused(path + ".method", "a correlation is pearson or spearman")
+    pairs = []
+    for i, a in enumerate(columns):
+        for b in columns[i + 1:]:
+            xs, ys = both(a, b)
+            if method == "spearman":
+                xs, ys = ranks(xs), ranks(ys)
+            pairs.append({"a": a.name, "b": b.name, "r": figure(pearson(xs, ys)), "n": len(xs)})
+    return {"method": method, "pairs": pairs}
+
+
+def both(a, b):
+    xs, ys = a.floats(), b.floats()
+    if a.missing or b.missing or a.invalid or b.invalid:
+        kept = [(x, y) for x, y in zip(xs, ys) if x is not None and y is not None]
+        return [x for x, _ in kept], [y for _, y in kept]
+    return xs, ys
+
+
+def centred(values):
+    middle = math.fsum(values) / len(values)
+    return [value - middle for value in values], middle
+
+
+def pearson(xs, ys):
+    """Nothing where a correlation has no meaning: fewer than two rows, or a column that does not vary."""
+    if len(xs) < 2 or min(xs) == max(xs) or min(ys) == max(ys):
+        return None
+    dx, _ = centred(xs)
+    dy, _ = centred(ys)
+    spread = math.sqrt(math.fsum(x * x for x in dx)) * math.sqrt(math.fsum(y * y for y in dy))
+    return max(-1.0, min(1.0, math.fsum(map(operator.mul, dx, dy)) / spread)) if spread else None
+
+
+def ranks(values):
+    """Ranks from 1; equal values share the mean of theirs."""
+    out = [0.0] * len(values)
+    by_value = sorted(range(len(values)), key=values.__getitem__)
+    at = 0
+    while at < len(by_value):
+        end = at
+        while end + 1 < len(by_value) and values[by_value[end + 1]] == values[by_value[at]]:
+            end += 1
+        for index in by_value[at:end + 1]:
+            out[index] = (at + end) / 2 + 1
+        at = end + 1
+    return out
+
+
+def trend(table, op, path):
+    x, y = need(op, path, "x", "y")
+    a, b = table.get(x, path + ".x", ("number", "date")), table.get(y, path + ".y", ("number",))
+    xs, ys = both(a, b)
+    out = {"x": x, "y": y, "n": len(xs), "slope": None, "intercept": None, "r_squared": None, "slope_error": None, "x_unit": None}
+    if a.kind == "date":
+        out["x_unit"] = "days from %s" % (min(a.present()).isoformat() if a.present() else "the first date")
+        first = min(xs) if xs else 0.0
+        xs = [value - first for value in xs]
+    if len(xs) < 2 or min(xs) == max(xs):
+        return out
+    dx, mx = centred(xs)
+    dy, my = centred(ys)
+    sxx, sxy, syy = math.fsum(v * v for v in dx), math.fsum(map(operator.mul, dx, dy)), math.fsum(v * v for v in dy)
+    if not sxx:
+        return out
+    slope = sxy / sxx
+    left = math.fsum((v - slope * u) ** 2 for u, v in zip(dx, dy))
+    out.update(slope=figure(slope), intercept=figure(my - slope * mx), r_squared=figure(1 - left / syy) if syy else None,
+               slope_error=figure(math.sqrt(left / (len(xs) - 2) / sxx)) if len(xs) > 2 else None)
+    return out
+
+
+def outliers(table, op, path):
+    name, = need(op, path, "column")
+    column = table.get(name, path + ".column", ("number",))
+    method = op.get("method", "iqr")
+    if method not in ("iqr", "zscore", "mad"):
+        raise core.Refused(path + ".method", "outliers are found by iqr, zscore or mad")
+    limit = Decimal(op.get("limit", {"iqr": "1.5", "zscore": "3", "mad": "3.5"}[method]))
+    values = column.present()
+    out = {"column": name, "method": method, "limit": limit, "low": None, "high": None, "count": 0, "rows": []}
+    if not values:
+        return out
+    ordered = sorted(values)
+    if method == "iqr":
+        q1, q3 = quantile(ordered, Decimal("0.25")), quantile(ordered, Decimal("0.75"))
+        low, high = q1 - limit * (q3 - q1), q3 + limit * (q3 - q1)
+    elif method == "zscore":
+        spread = stdev([float(value) for value in values])
+        if not spread:
+            return out
+        low, high = mean(values) - limit * Decimal(spread), mean(values) + limit * Decimal(spread)
+    else:
+        middle = quantile(ordered, Decimal("0.5"))
+        spread = quantile(sorted(abs(value - middle) for value in values), Decimal("0.5")) / Decimal("0.6745")
+        low, high = middle - limit * spread, middle + limit * spread
+    hits = [(row + 1, value) for row, value in enumerate(column.values) if value is not None and not low <= value <= high]
+    out.update(low=figure(low), high=figure(high), count=len(hits), rows=[{"row": row, "value": value} for row, value in hits[:LISTED]])
+    return out
+
+
+def chart(table, op, path):
+    kind = op.get("kind", "line")
+    x, = need(op, path, "x")
+    a = table.get(x, path + ".x", ("number",) if kind == "histogram" else None)
+    b = None if kind == "histogram" else table.get(need(op, path, "y")[0], path + ".y", ("number",))
+    out = {"kind": kind, "x": x, "y": b.name if b else None, "drawn": False, "reason": None}
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        out["reason"] = "matplotlib is not installed"
+        return out, None
+    rows = [row for row in range(table.count) if a.values[row] is not None and (b is None or b.values[row] is not None)]
+    step = max(1, -(-len(rows) // (60 if kind == "bar" else POINTS)))
+    if step > 1 and kind != "histogram":
+        rows = rows[::step]
+        table.notes.append("The chart shows every %d. row." % step)
+    picture = Figure(figsize=(8, 4.5))
+    FigureCanvasAgg(picture)
+    axes = picture.add_subplot()
+    xs = [float(a.values[row]) if a.kind == "number" else a.values[row] if a.kind == "date" else core.clip(a.values[row], 30) for row in rows]
+    if kind == "histogram":
+        axes.hist(xs, bins=min(50, max(5, int(math.sqrt(len(xs) or 1)))))
+    else:
+        ys = [float(b.values[row]) for row in rows]
+        {"line": axes.plot, "bar": axes.bar, "scatter": axes.scatter}[kind](xs, ys)
+        axes.set_ylabel(core.clip(b.name).replace("$", r"\$"))
+    axes.set_xlabel(core.clip(x).replace("$", r"\$"))
+    picture.autofmt_xdate() if a.kind != "number" else None
+    stored = io.BytesIO()
+    picture.savefig(stored, format="png", dpi=100)
+    out["drawn"] = True
+    return out, base64.b64encode(stored.getvalue()).decode("ascii")
+
+
+OPERATIONS = {"describe": describe, "missing": missing, "group_by": group_by, "pivot": pivot, "correlation": correlation,
+              "trend": trend, "outliers": outliers}
+
+
+# reading
+
+def tables(output):
+    out = []
+    for r in output["results"]:
+        do = r["do"]
+        if do == "describe":
+            keys = ("type", "count", "missing", "distinct", "sum", "mean", "stdev", "min", "q1", "median", "q3", "max")
+            out.append(core.Table("Description of %d rows" % output["rows"], ["column", "type"] + ["#" + k for k in keys[1:]],
+                                  [[c["name"]] + [c.get(k) for k in keys] for c in r["columns"]]))
+            rows = [[c["name"], t["value"], t["count"]] for c in r["columns"] for t in c.get("top", [])]
+            if rows:
+                out.append(core.Table("Most frequent values", ["column", "value", "#count"], rows))
+        elif do == "missing":
+            out.append(core.Table("Missing values (%d rows are complete)" % r["complete_rows"], ["column", "#missing", "#invalid", "#share"],
+                                  [[c["name"], c["missing"], c["invalid"], core.percent(c["share"])] for c in r["columns"]]))
+        elif do == "group_by":
+            out.append(core.Table("By %s (%d groups)" % (", ".join(r["by"]), r["groups_in_all"]), r["by"] + ["#rows"] + ["#" + m for m in r["measures"]],
+                                  [g["group"] + [g["rows"]] + g["values"] for g in r["groups"]]))
+        elif do == "pivot":
+            out.append(core.Table("%s by %s and %s" % (r["function"], r["rows"], r["across"]), [r["rows"]] + ["#" + core.cell(c) for c in r["columns"]] + ["#total"],
+                                  [[c["row"]] + c["values"] + [c["total"]] for c in r["cells"]]))
+        elif do == "correlation":
+            out.append(core.Table("Correlation (%s)" % r["method"], ["a", "b", "#r", "#rows"], [[c["a"], c["b"], c["r"], c["n"]] for c in r["pairs"]]))
+        elif do == "outliers":
+            out.append(core.Table("Outliers of %s: %d outside %s to %s" % (r["column"], r["count"], core.cell(r["low"]), core.cell(r["high"])),
+                                  ["#row", "#value"], [[o["row"], o["value"]] for o in r["rows"]]))
+        else:
+            out.append(core.Table(do.capitalize(), ["what", "figure"], [[k.replace("_", " "), v] for k, v in r.items() if k != "do"]))
+    return out
+
+
+def sentences(output):
+    said = ["%d rows with %d columns: %s." % (output["rows"], len(output["columns"]), ", ".join(
+        "%s (%s)" % (core.clip(c["name"]), c["type"]) for c in output["columns"][:40]))]
+    for r in output["results"]:
+        do = r["do"]
+        if do == "describe":
+            for c in r["columns"]:
+                if "mean" in c:
+                    said.append("%s: %s values from %s to %s, mean %s, median %s, sum %s." % tuple(
+                        [core.clip(c["name"])] + [core.cell(c[k]) for k in ("count", "min", "max", "mean", "median", "sum")]))
+                elif c.get("top"):
+                    said.append("%s: %d distinct values, most often %s (%d)." % (core.clip(c["name"]), c["distinct"], core.cell(c["top"][0]["value"]), c["top"][0]["count"]))
+                elif "days" in c:
+                    said.append("%s: from %s to %s." % (core.clip(c["name"]), c["min"], c["max"]))
+        elif do == "missing":
+            holes = ["%s %d" % (core.clip(c["name"]), c["missing"] + c["invalid"]) for c in r["columns"] if c["missing"] + c["invalid"]]
+            said.append("%d rows are complete; missing: %s." % (r["complete_rows"], ", ".join(holes) or "nothing"))
+        elif do == "group_by":
+            for g in r["groups"][:50]:
+                said.append("%s: %s." % (", ".join(core.cell(v) for v in g["group"]), ", ".join("%s %s" % (m, core.cell(v)) for m, v in zip(r["measures"], g["values"]))))
+        elif do == "pivot":
+            said.append("%s for %d by %d groups." % (core.clip(r["function"]), len(r["cells"]), len(r["columns"])))
+        elif do == "correlation":
+            said += ["%s and %s correlate with %s (%d rows)." % (core.clip(c["a"]), core.clip(c["b"]), core.cell(c["r"]), c["n"]) for c in r["pairs"][:50]]
+        elif do == "trend":
+            said.append("%s changes by %s for each 1 of %s (intercept %s, R² %s, %d rows)." % (
+                core.clip(r["y"]), core.cell(r["slope"]), core.clip(r["x_unit"] or r["x"]), core.cell(r["intercept"]), core.cell(r["r_squared"]), r["n"]))
+        elif do == "outliers":
+            said.append("%s has %d values outside %s to %s." % (core.clip(r["column"]), r["count"], core.cell(r["low"]), core.cell(r["high"])))
+        else:
+            said.append("A %s chart of %s was %s." % (r["kind"], core.clip(r["x"]), "drawn" if r["drawn"] else "not drawn: " + r["reason"]))
+    return said

@@ -1,0 +1,186 @@
+"""A base and named changes, a break-even search over one number, a grid over two."""
+from decimal import Decimal
+
+core = use("core")
+cases = use("cases")
+
+SAMPLES = 40  # places at which the search looks for a change of sign
+MOST_ROOTS = 10
+
+
+def run(p):
+    base = cases.Case(p["analysis"], p["base"], "base")
+    measures = cases.chosen(p, base)
+    scenarios, sources = [], list(base.sources)
+    for index, spec in enumerate(p["scenarios"]):
+        case = cases.Case(p["analysis"], spec["parameters"], "scenarios[%d]" % index)
+        sources += ([spec["source"]] if spec.get("source") else []) + case.sources
+        details, _ = cases.differences({"base": base.detail, "scenario": case.detail})
+        scenarios.append({
+            "id": spec["id"], "title": spec.get("title"), "source": spec.get("source"), "based_on": spec.get("based_on") or "base",
+            "changes": spec["set"], "measures": cases.shown_all(case, measures),
+            "differences": {m["id"]: difference(base, case, m["id"]) for m in measures},
+            "detail_changes": [{"detail": d["path"], "base": d["values"]["base"], "scenario": d["values"]["scenario"]} for d in details],
+        })
+    output = {
+        "analysis": p["analysis"], "measures": measures,
+        "base": {"measures": cases.shown_all(base, measures), "detail": base.detail},
+        "scenarios": scenarios,
+        "break_even": break_even(p, base) if "break_even" in p else None,
+        "grid": grid(p, base) if "grid" in p else None,
+    }
+    return core.Result(output, lambda: tables(output), lambda: sentences(output), base.arithmetic, sources, base.notes)
+
+
+def difference(base, case, name):
+    before, after = base.measures.get(name), case.measures.get(name)
+    if before is None or after is None:
+        return {"absolute": None, "relative": None}
+    return {"absolute": cases.shown(after - before), "relative": core.divide(after - before, abs(before)) if before else None}
+
+
+def break_even(p, base):
+    """Brackets of the number in which the figure passes the target, each narrowed down to the tolerance."""
+    spec = p["break_even"]
+    number, target = spec["number"], Decimal(spec["target"])
+    low, high = Decimal(spec["low"]), Decimal(spec["high"])
+    if low >= high:
+        raise core.Refused("break_even.low", "the low end is not below the high end")
+    tolerance = Decimal(spec.get("tolerance", "0.01"))
+    if tolerance == 0 or (high - low) / tolerance > Decimal(10) ** 15:
+        raise core.Refused("break_even.tolerance", "too fine for this range")
+    if number["whole"]:
+        tolerance = core.ONE
+    cases.figure(base, spec["measure"], "break_even.measure")
+    memo = {}
+
+    def gap(x):
+        if x not in memo:
+            value = cases.figure(cases.Case(p["analysis"], cases.with_number(p["base"], number, x), "break_even"), spec["measure"], "break_even.measure")
+            memo[x] = None if value is None else value - target
+        return memo[x]
+
+    points = [low + (high - low) * step / SAMPLES for step in range(SAMPLES + 1)]
+    if number["whole"]:
+        points = sorted({core.round_to(x, core.ONE, "floor") for x in points})
+    else:
+        points = [Decimal(core.plain(x, 12)) for x in points]
+    found = []
+    for left, right in zip(points, points[1:]):
+        a, b = gap(left), gap(right)
+        if a is None or b is None:
+            continue
+        if a == 0:
+            if not found or found[-1]["at"] != left:
+                found.append(root(left, left, gap, target))
+        elif b != 0 and (a < 0) != (b < 0):
+            found.append(narrow(left, right, gap, target, tolerance, number["whole"]))
+        if len(found) == MOST_ROOTS:
+            break
+    if gap(points[-1]) == 0 and len(found) < MOST_ROOTS:
+        found.append(root(points[-1], points[-1], gap, target))
+    known = [x for x in points if gap(x) is not None]
+    nearest = min(known, key=lambda x: abs(gap(x))) if known else None
+    return {
+        "path": spec["path"], "measure": spec["measure"], "target": target, "found": bool(found), "at": found,
+        "at_low": plus(gap(points[0]), target), "at_high": plus(gap(points[-1]), target),
+        "nearest": None if nearest is None else {"at": nearest, "value": cases.shown(gap(nearest) + target)},
+    }
+
+
+def plus(gap, target):
+    return None if gap is None else cases.shown(gap + target)
+
+
+def narrow(left, right, gap, target, tolerance, whole):
+    below = gap(left) < 0
+    while right - left > tolerance:
+        middle = (left + right) / 2
+        middle = core.round_to(middle, core.ONE, "floor") if whole else Decimal(core.plain(middle, 20))
+        here = gap(middle)
+        if here is None or middle in (left, right):
+            break
+        if here == 0:
+            return root(middle, middle, gap, target)
+        if (here < 0) == below:
+            left = middle
+        else:
+            right = middle
+    even = core.round_to((left + right) / 2, tolerance, "half_even")
+    if left < even < right and gap(even) == 0:  # a round number inside that hits the target is the better answer
+        return root(even, even, gap, target)
+    return root(left, right, gap, target)
+
+
+def root(left, right, gap, target):
+    best = left if abs(gap(left)) <= abs(gap(right)) else right
+    return {"at": best, "value": cases.shown(gap(best) + target), "exact": gap(best) == 0,
+            "between": [left, right], "values": [cases.shown(gap(left) + target), cases.shown(gap(right) + target)]}
+
+
+def grid(p, base):
+    spec = p["grid"]
+    cases.figure(base, spec["measure"], "grid.measure")
+    rows, columns = spec["rows"], spec["columns"]
+    cells = []
+    for row in rows["values"]:
+        with_row = cases.with_number(p["base"], rows["number"], Decimal(row))
+        line = []
+        for column in columns["values"]:
+            case = cases.Case(p["analysis"], cases.with_number(with_row, columns["number"], Decimal(column)), "grid")
+            line.append(cases.shown(cases.figure(case, spec["measure"], "grid.measure")))
+        cells.append(line)
+    return {"measure": spec["measure"], "rows": {"path": rows["path"], "values": rows["values"]},
+            "columns": {"path": columns["path"], "values": columns["values"]}, "cells": cells}
+
+
+def label(measure):
+    return measure["title"] or measure["id"].replace("_", " ")
+
+
+def tables(output):
+    measures = output["measures"]
+    headings, base = ["scenario"], ["base"]
+    for m in measures:
+        headings += ["#" + label(m), "#change", "#change %"]
+        base += [output["base"]["measures"][m["id"]], None, None]
+    rows = [base]
+    for s in output["scenarios"]:
+        row = [s["title"] or s["id"]]
+        for m in measures:
+            change = s["differences"][m["id"]]
+            row += [s["measures"][m["id"]], change["absolute"], None if change["relative"] is None else core.plain(change["relative"] * 100, 2)]
+        rows.append(row)
+    out = [core.Table("Scenarios", headings, rows)]
+    search = output["break_even"]
+    if search:
+        out.append(core.Table("Where %s is %s" % (search["measure"], core.plain(search["target"])), ["#" + search["path"], "#value", "exact", "#from", "#to"], [
+            [r["at"], r["value"], r["exact"], r["between"][0], r["between"][1]] for r in search["at"]]))
+    table = output["grid"]
+    if table:
+        out.append(core.Table("%s by %s (down) and %s (across)" % (table["measure"], table["rows"]["path"], table["columns"]["path"]),
+                              ["#"] + ["#" + core.cell(c) for c in table["columns"]["values"]],
+                              [[value] + line for value, line in zip(table["rows"]["values"], table["cells"])]))
+    return out
+
+
+def sentences(output):
+    base = output["base"]["measures"]
+    said = ["Base: %s." % ", ".join("%s %s" % (label(m), core.cell(base[m["id"]])) for m in output["measures"])]
+    for s in output["scenarios"]:
+        parts = []
+        for m in output["measures"]:
+            change = s["differences"][m["id"]]["absolute"]
+            sign = "" if change is None else " (%s%s)" % ("+" if change > 0 else "", core.plain(change))
+            parts.append("%s %s%s" % (label(m), core.cell(s["measures"][m["id"]]), sign))
+        said.append("%s: %s." % (core.clip(s["title"] or s["id"]), ", ".join(parts)))
+    search = output["break_even"]
+    if search and search["found"]:
+        for r in search["at"]:
+            said.append("%s reaches %s at %s = %s." % (search["measure"], core.plain(search["target"]), core.clip(search["path"]), core.plain(r["at"])))
+    elif search:
+        said.append("%s does not reach %s in the range searched: it is %s at the low end and %s at the high end." % (
+            search["measure"], core.plain(search["target"]), core.cell(search["at_low"]), core.cell(search["at_high"])))
+    if output["grid"]:
+        said.append("The grid of %s has %d by %d cells." % (output["grid"]["measure"], len(output["grid"]["cells"]), len(output["grid"]["columns"]["values"])))
+    return said
