@@ -1,6 +1,7 @@
 //! The integration tests: one binary, each module one topic, everything through a public door.
 mod support;
 
+mod analysis_run;
 mod e2b_streams;
 mod guard_quality;
 mod guard_rules;

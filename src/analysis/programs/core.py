@@ -18,6 +18,7 @@ MODES = {
     "floor": decimal.ROUND_FLOOR,
 }
 ZERO, ONE = Decimal(0), Decimal(1)
+TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 class Refused(Exception):
@@ -123,8 +124,8 @@ def clip(text, most=60):
 
 
 def flat(text):
-    """A text on one line, without control characters."""
-    return "".join(" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c for c in str(text)).strip()
+    """A text on one line, without control characters and without marks that turn the direction of writing."""
+    return "".join(" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") or c in TURNS else c for c in str(text)).strip()
 
 
 def to_json(value, depth=0):

@@ -303,12 +303,10 @@ def need(op, path, *names):
 # numbers
 
 def figure(number):
-    """A float with 12 significant digits, a decimal with at most 12 places; nothing for what is no number."""
+    """A computed figure without idle zeros: a float with 12 significant digits, a decimal with at most 12 places."""
     if isinstance(number, float):
         return Decimal(core.plain(Decimal("%.12g" % number) + core.ZERO)) if math.isfinite(number) else None
-    if isinstance(number, Decimal) and -number.as_tuple().exponent > 12:
-        return Decimal(core.plain(number, 12))
-    return number
+    return Decimal(core.plain(number, 12)) if isinstance(number, Decimal) else number
 
 
 def mean(values):
