@@ -2,6 +2,7 @@
 mod support;
 
 mod analysis_run;
+mod e2b_faults;
 mod e2b_streams;
 mod guard_quality;
 mod guard_rules;
