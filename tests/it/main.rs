@@ -11,3 +11,4 @@ mod jail_basics;
 #[cfg(target_os = "linux")]
 mod jail_support;
 mod store_contract;
+mod store_processes;
