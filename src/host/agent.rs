@@ -331,6 +331,15 @@ impl AgentHandle {
         }
     }
 
+    /// Sends a signal to every program and all that they started. Without a namespace of their own, what left its
+    /// program's process group is not reached.
+    ///
+    /// # Errors
+    /// [`AgentError::Gone`].
+    pub async fn signal_all(&self, signal: i32) -> Result<(), AgentError> {
+        self.connection.send(0, &ToAgent::SignalAll(signal)).await
+    }
+
     /// The home directory inside: `/home/user`, or where the weaker tiers put it.
     pub fn home(&self) -> &str {
         &self.home

@@ -181,10 +181,21 @@ impl Sandbox {
     }
 
     /// Stops every process where it stands.
-    pub(crate) async fn freeze(&self) {}
+    pub(crate) async fn freeze(&self) {
+        self.signal_all(libc::SIGSTOP).await;
+    }
 
     /// Lets every process go on.
-    pub(crate) async fn thaw(&self) {}
+    pub(crate) async fn thaw(&self) {
+        self.signal_all(libc::SIGCONT).await;
+    }
+
+    async fn signal_all(&self, signal: i32) {
+        // Of one that has ended nothing needs to be stopped.
+        if let Err(error) = self.agent.signal_all(signal).await {
+            tracing::debug!(%error, "a sandbox was not signalled");
+        }
+    }
 
     /// Measures now; zeros for what a sandbox that is ending no longer tells.
     pub(crate) async fn metrics(&self) -> Metrics {

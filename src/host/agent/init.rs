@@ -267,6 +267,15 @@ impl Agent {
                     let _ = sys::kill(if group { -program.pid } else { program.pid }, signal);
                 }
             }
+            ToAgent::SignalAll(signal) if self.place.own_namespace => {
+                // Everything but this process, in one step: nobody can start something in between.
+                let _ = sys::kill(-1, signal);
+            }
+            ToAgent::SignalAll(signal) => {
+                for program in self.programs.values().filter(|program| program.status.is_none()) {
+                    let _ = sys::kill(-program.pid, signal);
+                }
+            }
             ToAgent::Resize { cols, rows } => {
                 let outputs = self.programs.get(&id).map(|program| &program.outputs[..]).unwrap_or_default();
                 if let Some((_, terminal)) = outputs.iter().find(|(stream, _)| *stream == Stream::Pty) {

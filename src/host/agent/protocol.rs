@@ -42,6 +42,8 @@ pub(crate) enum ToAgent {
     Taken(u32),
     Call(Call),
     Write(Write, Bytes),
+    /// To every program and all that it started; the id means nothing.
+    SignalAll(i32),
 }
 
 /// Agent to host.
@@ -144,6 +146,7 @@ impl ToAgent {
                 body.extend_from_slice(bytes);
                 frame(9, id, &body)
             }
+            Self::SignalAll(signal) => json(10, id, signal),
         }
     }
 
@@ -170,6 +173,7 @@ impl ToAgent {
                 let (head, data) = rest.split_at_checked(number(length)? as usize).ok_or(Malformed)?;
                 Self::Write(parse(head)?, Bytes::copy_from_slice(data))
             }
+            10 => Self::SignalAll(parse(body)?),
             _ => return Err(Malformed),
         };
         Ok((id, decoded))

@@ -169,11 +169,6 @@ async fn download(Extension(sandbox): Box, request: Request) -> Result<Response,
         (header::CONTENT_DISPOSITION, HeaderValue::from_static("inline")),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     ]);
-    // Files that the kernel makes up (/proc) say that they are empty and are not.
-    if info.size == 0 {
-        let body = Body::from_stream(contents(sandbox.agent.clone(), info.path, 0..u64::MAX, false));
-        return Ok((headers, body).into_response());
-    }
     let range = request.headers().get(header::RANGE).and_then(|value| value.to_str().ok());
     let (status, range) = match range.map(|text| byte_range(text, info.size)) {
         Some(Asked::Part(range)) => {
@@ -189,7 +184,12 @@ async fn download(Extension(sandbox): Box, request: Request) -> Result<Response,
         Some(Asked::Whole) | None => (StatusCode::OK, 0..info.size),
     };
     insert(&mut headers, header::CONTENT_LENGTH, (range.end - range.start).to_string());
-    let body = Body::from_stream(contents(sandbox.agent.clone(), info.path, range, true));
+    // The first piece is read before the answer begins, so that a refusal is an answer of its own.
+    let first =
+        read_piece(&sandbox.agent, &info.path, &range).await.map_err(|error| refused(&asked, error))?;
+    let rest = range.start + first.len() as u64..range.end;
+    let rest = contents(sandbox.agent.clone(), info.path, rest);
+    let body = Body::from_stream(stream::once(async { Ok(first) }).chain(rest));
     Ok((status, headers, body).into_response())
 }
 
@@ -199,22 +199,16 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
     }
 }
 
-/// The bytes of a file, read piece by piece as the client takes them. With `exact`, a file that became shorter
-/// meanwhile breaks the answer off rather than ending it as if all were there.
+/// The bytes of a file, read piece by piece as the client takes them. A file that became shorter meanwhile breaks the
+/// answer off rather than ending it as if all were there.
 fn contents(
     agent: AgentHandle,
     path: String,
     range: Range<u64>,
-    exact: bool,
 ) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> {
-    stream::unfold(Some((agent, path, range)), move |state| async move {
-        let (agent, path, mut range) = state?;
-        if range.is_empty() {
-            return None;
-        }
-        let len = usize::try_from(range.end - range.start).unwrap_or(READ_MAX).min(READ_MAX);
-        match agent.read_file(&path, range.start, len).await {
-            Ok(bytes) if bytes.is_empty() && !exact => None,
+    stream::unfold(Some((agent, path, range)), async |state| {
+        let (agent, path, mut range) = state.filter(|(_, _, range)| !range.is_empty())?;
+        match read_piece(&agent, &path, &range).await {
             Ok(bytes) if bytes.is_empty() => Some((Err(std::io::ErrorKind::UnexpectedEof.into()), None)),
             Ok(bytes) => {
                 range.start += bytes.len() as u64;
@@ -223,6 +217,11 @@ fn contents(
             Err(error) => Some((Err(std::io::Error::other(error)), None)),
         }
     })
+}
+
+async fn read_piece(agent: &AgentHandle, path: &str, range: &Range<u64>) -> Result<Bytes, AgentError> {
+    let len = usize::try_from(range.end - range.start).unwrap_or(READ_MAX).min(READ_MAX);
+    agent.read_file(path, range.start, len).await
 }
 
 /// What a `Range` header asks for.
