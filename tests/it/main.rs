@@ -2,6 +2,7 @@
 mod support;
 
 mod analysis_run;
+mod e2b_faults;
 mod e2b_streams;
 mod guard_quality;
 mod guard_rules;
@@ -12,3 +13,4 @@ mod jail_basics;
 #[cfg(target_os = "linux")]
 mod jail_support;
 mod store_contract;
+mod store_processes;

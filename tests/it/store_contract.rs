@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use pathbox::domain::{ContextStatus, EndReason};
-use pathbox::store::{Acquired, ContextFilter, ExecutionFilter, ExecutionStatus, Limits};
+use pathbox::domain::{ContextStatus, EndReason, PathId, TenantId};
+use pathbox::store::{
+    Acquire, Acquired, ContextFilter, DynStore, End, ExecutionFilter, ExecutionStatus, FinishedExecution,
+    Limits, MAX_RESULT_BYTES, PathChange, PathError, PathStatus, QUEUE_LEASE, StoreError,
+};
+use serde_json::json;
 
 use crate::support::database::World;
 use crate::support::runs::{
@@ -34,6 +38,37 @@ on_every_store! {
     a_creator_that_was_too_slow_is_told_and_its_sandbox_dies,
     tokens_come_back_to_runs_and_never_to_lists,
     the_same_key_and_arguments_replay_the_record,
+    runs_wait_in_order_of_arrival,
+    a_caller_that_stops_asking_loses_its_place,
+    asking_again_gives_the_same_answer,
+    waiters_take_over_in_order_when_the_creator_fails,
+    a_dead_replicas_run_is_interrupted_and_the_context_goes_on,
+    a_late_record_replaces_interrupted,
+    an_expired_context_is_replaced_by_the_next_call,
+    a_context_in_use_is_neither_expired_nor_rotated,
+    a_context_that_served_its_number_is_rotated,
+    a_lost_context_is_replaced_for_the_run_that_lost_it,
+    limits_name_their_holders_and_free_again,
+    what_has_expired_does_not_count_against_a_limit,
+    a_tenants_limits_can_be_set,
+    a_refused_ask_leaves_no_row_and_may_come_again,
+    a_run_that_never_started_leaves_its_key_free,
+    a_run_cut_off_in_the_middle_is_not_repeated,
+    keys_expire_and_belong_to_a_tenant,
+    a_run_without_an_ask_is_recorded_afterwards,
+    ending_is_fenced_and_happens_once,
+    an_illegal_end_is_refused,
+    a_sweep_ends_what_is_due_and_retention_removes_it,
+    the_outbox_gives_an_entry_to_one_worker_and_again_after_a_failure,
+    only_tags_without_a_live_row_are_unowned,
+    paths_are_registered_and_changed_by_version,
+    closing_a_path_ends_its_context_and_no_other,
+    a_path_change_that_cannot_be_says_why,
+    placeholders_keep_their_number,
+    one_tenant_never_sees_anothers_rows,
+    any_text_and_large_results_are_kept_as_they_were,
+    tokens_that_do_not_open_mean_lost,
+    the_view_tells_what_is_expired,
 }
 
 fn limits() -> Limits {
@@ -152,4 +187,745 @@ async fn the_same_key_and_arguments_replay_the_record(world: World) {
     }
     let runs = store.executions(&ExecutionFilter::default()).await.unwrap();
     assert_eq!(runs.len(), 1, "retries leave no rows");
+}
+
+/// Acquires again and again until the run is on its context.
+async fn until_ready(store: &DynStore, ask: &Acquire) -> pathbox::store::ContextRow {
+    for _ in 0..100 {
+        match store.acquire(ask, &limits()).await.unwrap() {
+            Acquired::Ready(context) => return *context,
+            Acquired::Queued { .. } | Acquired::WaitForCreator { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("never ready")
+}
+
+async fn queued(store: &DynStore, ask: &Acquire) -> u32 {
+    match store.acquire(ask, &limits()).await.unwrap() {
+        Acquired::Queued { position } => position,
+        other => panic!("expected a place in the queue, got {other:?}"),
+    }
+}
+
+async fn runs_wait_in_order_of_arrival(world: World) {
+    // three replicas, one key
+    let (one, two, three) = (world.store().await, world.store().await, world.store().await);
+    let key = key("acme", "c1", "main");
+    let context = first_run(&one, &key, &limits()).await;
+    let asks = [ask(&key), ask(&key), ask(&key), ask(&key)];
+    ready(one.acquire(&asks[0], &limits()).await.unwrap());
+    assert_eq!(queued(&two, &asks[1]).await, 1);
+    assert_eq!(queued(&three, &asks[2]).await, 2);
+    assert_eq!(queued(&one, &asks[3]).await, 3);
+    assert_eq!(queued(&three, &asks[2]).await, 2, "asking again keeps the place");
+
+    one.record(&finished(&asks[0], context.id), &limits()).await.unwrap();
+    assert_eq!(queued(&one, &asks[3]).await, 2, "the last does not overtake");
+    assert_eq!(queued(&three, &asks[2]).await, 1);
+    assert_eq!(queued(&three, &ask(&key)).await, 3, "nor does a newcomer");
+    ready(two.acquire(&asks[1], &limits()).await.unwrap());
+
+    // whoever leaves the queue lets the others move up
+    assert!(
+        three
+            .abandon(&key.tenant, asks[2].execution.id, ExecutionStatus::Cancelled, Some("cancelled"))
+            .await
+            .unwrap()
+    );
+    assert_eq!(queued(&one, &asks[3]).await, 1);
+    let run = one.execution(&key.tenant, asks[2].execution.id).await.unwrap().unwrap();
+    assert_eq!((run.status, run.started_at), (ExecutionStatus::Cancelled, None));
+    assert_eq!(run.error.as_deref(), Some("cancelled"));
+}
+
+async fn a_caller_that_stops_asking_loses_its_place(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let (running, gone, patient) = (ask(&key), ask(&key), ask(&key));
+    ready(store.acquire(&running, &limits()).await.unwrap());
+    assert_eq!(queued(&store, &gone).await, 1);
+    assert_eq!(queued(&store, &patient).await, 2);
+    world.advance(QUEUE_LEASE / 2 + Duration::from_secs(1)).await;
+    assert_eq!(queued(&store, &patient).await, 2, "and keeps its own place for longer by asking");
+    world.advance(QUEUE_LEASE / 2).await;
+    assert_eq!(queued(&store, &patient).await, 1);
+    store.record(&finished(&running, context.id), &limits()).await.unwrap();
+    ready(store.acquire(&patient, &limits()).await.unwrap());
+
+    store.reap(50, Duration::from_secs(3600), &limits()).await.unwrap();
+    let left = store.execution(&key.tenant, gone.execution.id).await.unwrap().unwrap();
+    assert_eq!((left.status, left.started_at), (ExecutionStatus::Interrupted, None));
+    assert_eq!(queued(&store, &gone).await, 1, "it may come back, at the end");
+}
+
+async fn asking_again_gives_the_same_answer(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let first = ask(&key);
+    let claimed = claim(store.acquire(&first, &limits()).await.unwrap());
+    assert_eq!(claim(store.acquire(&first, &limits()).await.unwrap()), claimed, "the claim is still its own");
+    let sandbox = any_sandbox();
+    let once = store.ready(&claimed, first.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
+    let twice = store.ready(&claimed, first.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
+    assert_eq!(once.id, twice.id);
+    assert!(store.doomed(10, Duration::ZERO).await.unwrap().is_empty(), "and its sandbox lives");
+    assert_eq!(ready(store.acquire(&first, &limits()).await.unwrap()).id, once.id);
+    store.record(&finished(&first, once.id), &limits()).await.unwrap();
+    match store.acquire(&first, &limits()).await.unwrap() {
+        Acquired::Replay(run) => assert_eq!(run.status, ExecutionStatus::Completed),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 1);
+
+    let mut elsewhere = first.clone();
+    elsewhere.key.path = PathId::parse("other").unwrap();
+    assert!(matches!(store.acquire(&elsewhere, &limits()).await, Err(StoreError::NotFound)));
+}
+
+async fn waiters_take_over_in_order_when_the_creator_fails(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let (creator, second, third) = (ask(&key), ask(&key), ask(&key));
+    let claimed = claim(store.acquire(&creator, &limits()).await.unwrap());
+    for waiter in [&second, &third] {
+        assert!(matches!(store.acquire(waiter, &limits()).await.unwrap(), Acquired::WaitForCreator { .. }));
+    }
+    let failed = End {
+        error: Some("the provider is full".to_owned()),
+        ..end(&key, claimed.context, Some(claimed.epoch), EndReason::Error)
+    };
+    assert!(store.end(&failed, &limits()).await.unwrap());
+    let row = store.context(&key.tenant, claimed.context).await.unwrap().unwrap();
+    assert_eq!((row.status, row.end_reason), (ContextStatus::Error, Some(EndReason::Error)));
+    assert_eq!(row.last_error.as_deref(), Some("the provider is full"));
+
+    assert_eq!(queued(&store, &third).await, 2, "the creator and the second come first");
+    store
+        .abandon(&key.tenant, creator.execution.id, ExecutionStatus::Failed, Some("no sandbox"))
+        .await
+        .unwrap();
+    assert_eq!(queued(&store, &third).await, 1);
+    let next = claim(store.acquire(&second, &limits()).await.unwrap());
+    assert_eq!(next.previous, None, "there never was a sandbox whose state could be gone");
+    assert_ne!(next.context, claimed.context);
+}
+
+async fn a_dead_replicas_run_is_interrupted_and_the_context_goes_on(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let dead = ask(&key);
+    ready(store.acquire(&dead, &limits()).await.unwrap());
+    world.advance(dead.execution.lease - Duration::from_secs(2)).await;
+    let next = ask(&key);
+    assert_eq!(queued(&store, &next).await, 1, "it may still be alive");
+    world.advance(Duration::from_secs(3)).await;
+    assert_eq!(ready(store.acquire(&next, &limits()).await.unwrap()).id, context.id);
+    let run = store.execution(&key.tenant, dead.execution.id).await.unwrap().unwrap();
+    assert_eq!(run.status, ExecutionStatus::Interrupted);
+    assert!(run.started_at.is_some() && run.finished_at.is_some());
+}
+
+async fn a_late_record_replaces_interrupted(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let cut_off = ask(&key);
+    ready(store.acquire(&cut_off, &limits()).await.unwrap());
+    world.advance(cut_off.execution.lease + Duration::from_secs(1)).await;
+    assert_eq!(store.reap(50, Duration::from_secs(1 << 20), &limits()).await.unwrap().interrupted, 1);
+    assert!(store.record(&finished(&cut_off, context.id), &limits()).await.unwrap());
+    let run = store.execution(&key.tenant, cut_off.execution.id).await.unwrap().unwrap();
+    assert_eq!(run.status, ExecutionStatus::Completed);
+    assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 2);
+}
+
+async fn an_expired_context_is_replaced_by_the_next_call(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let old = first_run(&store, &key, &limits()).await;
+    world.advance(limits().ttl - Duration::from_secs(10)).await;
+    let again = ask(&key);
+    ready(store.acquire(&again, &limits()).await.unwrap());
+    store.record(&finished(&again, old.id), &limits()).await.unwrap();
+    world.advance(limits().ttl - Duration::from_secs(10)).await;
+    let kept = ask(&key);
+    assert_eq!(ready(store.acquire(&kept, &limits()).await.unwrap()).id, old.id, "use slides the deadline");
+    store.record(&finished(&kept, old.id), &limits()).await.unwrap();
+
+    world.advance(limits().ttl + Duration::from_secs(1)).await;
+    let late = ask(&key);
+    let new = claim(store.acquire(&late, &limits()).await.unwrap());
+    assert_eq!(new.previous, Some(EndReason::Expired));
+    assert_ne!(new.context, old.id);
+    let ended = store.context(&key.tenant, old.id).await.unwrap().unwrap();
+    assert_eq!((ended.status, ended.end_reason), (ContextStatus::Terminated, Some(EndReason::Expired)));
+    assert!(ended.ended_at.is_some());
+    let doomed = store.doomed(10, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(doomed.len(), 1);
+    assert_eq!(doomed[0].sandbox.as_ref().unwrap().sandbox_id, old.sandbox.unwrap().sandbox_id);
+    assert_eq!(doomed[0].reason, "expired");
+
+    // a creator that is replaced still knows what was there before
+    world.advance(limits().create_lease + Duration::from_secs(1)).await;
+    let taken = claim(store.acquire(&ask(&key), &limits()).await.unwrap());
+    assert_eq!((taken.epoch, taken.previous), (2, Some(EndReason::Expired)));
+}
+
+async fn a_context_in_use_is_neither_expired_nor_rotated(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let limits = Limits { max_executions: 2, ..limits() };
+    let context = first_run(&store, &key, &limits).await;
+    let mut long = ask(&key);
+    long.execution.lease = Duration::from_secs(4 * 3600);
+    ready(store.acquire(&long, &limits).await.unwrap());
+    world.advance(limits.ttl + Duration::from_secs(60)).await;
+    let reaped = store.reap(50, Duration::from_secs(1 << 20), &limits).await.unwrap();
+    assert_eq!((reaped.expired, reaped.abandoned, reaped.interrupted), (0, 0, 0));
+    let next = ask(&key);
+    assert!(matches!(store.acquire(&next, &limits).await.unwrap(), Acquired::Queued { position: 1 }));
+    assert_eq!(ready(store.acquire(&long, &limits).await.unwrap()).id, context.id);
+    store.record(&finished(&long, context.id), &limits).await.unwrap();
+    let new = claim(store.acquire(&next, &limits).await.unwrap());
+    assert_eq!(new.previous, Some(EndReason::Rotated), "now it has served its two");
+}
+
+async fn a_context_that_served_its_number_is_rotated(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let limits = Limits { max_executions: 3, per_conversation: 1, ..limits() };
+    let context = first_run(&store, &key, &limits).await;
+    for _ in 0..2 {
+        let ask = ask(&key);
+        assert_eq!(ready(store.acquire(&ask, &limits).await.unwrap()).id, context.id);
+        store.record(&finished(&ask, context.id), &limits).await.unwrap();
+    }
+    let new = claim(store.acquire(&ask(&key), &limits).await.unwrap());
+    assert_eq!(new.previous, Some(EndReason::Rotated), "and it needs no second place in the limit");
+    let doomed = store.doomed(10, Duration::from_secs(60)).await.unwrap();
+    assert_eq!((doomed.len(), doomed[0].reason.as_str()), (1, "rotated"));
+}
+
+async fn a_lost_context_is_replaced_for_the_run_that_lost_it(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let (run, waiter) = (ask(&key), ask(&key));
+    ready(store.acquire(&run, &limits()).await.unwrap());
+    assert_eq!(queued(&store, &waiter).await, 1);
+    assert!(store.end(&end(&key, context.id, Some(1), EndReason::Lost), &limits()).await.unwrap());
+    let claimed = claim(store.acquire(&run, &limits()).await.unwrap());
+    assert_eq!(claimed.previous, Some(EndReason::Lost));
+    let new = store.ready(&claimed, run.execution.id, &any_sandbox(), &limits()).await.unwrap().unwrap();
+    assert_eq!(queued(&store, &waiter).await, 1);
+    assert!(store.record(&finished(&run, new.id), &limits()).await.unwrap());
+    assert_eq!(ready(store.acquire(&waiter, &limits()).await.unwrap()).id, new.id);
+    let recorded = store.execution(&key.tenant, run.execution.id).await.unwrap().unwrap();
+    assert_eq!((recorded.context, recorded.status), (Some(new.id), ExecutionStatus::Completed));
+}
+
+async fn limits_name_their_holders_and_free_again(world: World) {
+    let store = world.store().await;
+    let mut held = Vec::new();
+    for (conversation, paths) in [("c1", 5), ("c2", 5)] {
+        for path in 0..paths {
+            let key = key("acme", conversation, &format!("p{path}"));
+            held.push((key.clone(), first_run(&store, &key, &limits()).await));
+        }
+    }
+    match store.acquire(&ask(&key("acme", "c1", "one-more")), &limits()).await.unwrap() {
+        Acquired::Limit(reached) => {
+            assert_eq!((reached.scope, reached.limit, reached.holders.len()), ("conversation", 5, 5));
+            assert!(reached.holders.iter().all(|holder| holder.conversation.as_str() == "c1"));
+            let frees_in = reached.frees_in.unwrap();
+            assert!(frees_in <= limits().ttl && frees_in > limits().ttl - Duration::from_secs(60));
+        }
+        other => panic!("{other:?}"),
+    }
+    let eleventh = ask(&key("acme", "c3", "main"));
+    match store.acquire(&eleventh, &limits()).await.unwrap() {
+        Acquired::Limit(reached) => {
+            assert_eq!((reached.scope, reached.limit, reached.holders.len()), ("tenant", 10, 10));
+        }
+        other => panic!("{other:?}"),
+    }
+    claim(store.acquire(&ask(&key("bolt", "c1", "main")), &limits()).await.unwrap());
+    let again = ask(&held[0].0);
+    ready(store.acquire(&again, &limits()).await.unwrap());
+    let (key, context) = &held[9];
+    store.end(&end(key, context.id, None, EndReason::Manual), &limits()).await.unwrap();
+    claim(store.acquire(&eleventh, &limits()).await.unwrap());
+}
+
+async fn what_has_expired_does_not_count_against_a_limit(world: World) {
+    let store = world.store().await;
+    let limits = Limits { per_tenant: 2, ..limits() };
+    let (one, two) = (key("acme", "c1", "a"), key("acme", "c1", "b"));
+    first_run(&store, &one, &limits).await;
+    world.advance(limits.ttl / 2).await;
+    first_run(&store, &two, &limits).await;
+    let third = ask(&key("acme", "c1", "c"));
+    assert!(matches!(store.acquire(&third, &limits).await.unwrap(), Acquired::Limit(_)));
+    world.advance(limits.ttl / 2 + Duration::from_secs(1)).await;
+    claim(store.acquire(&third, &limits).await.unwrap());
+    assert!(store.live(&one).await.unwrap().is_none(), "it was swept to make room");
+    assert!(store.live(&two).await.unwrap().is_some());
+    assert_eq!(store.doomed(10, Duration::from_secs(60)).await.unwrap().len(), 1);
+}
+
+async fn a_tenants_limits_can_be_set(world: World) {
+    let store = world.store().await;
+    let acme = TenantId::parse("acme").unwrap();
+    store.set_tenant_limits(&acme, Some(1), None).await.unwrap();
+    claim(store.acquire(&ask(&key("acme", "c1", "a")), &limits()).await.unwrap());
+    let second = ask(&key("acme", "c1", "b"));
+    match store.acquire(&second, &limits()).await.unwrap() {
+        Acquired::Limit(reached) => assert_eq!((reached.scope, reached.limit), ("tenant", 1)),
+        other => panic!("{other:?}"),
+    }
+    store.set_tenant_limits(&acme, None, Some(1)).await.unwrap();
+    match store.acquire(&second, &limits()).await.unwrap() {
+        Acquired::Limit(reached) => assert_eq!((reached.scope, reached.limit), ("conversation", 1)),
+        other => panic!("{other:?}"),
+    }
+    store.set_tenant_limits(&acme, None, None).await.unwrap();
+    claim(store.acquire(&second, &limits()).await.unwrap());
+    store.set_tenant_limits(&TenantId::parse("none").unwrap(), Some(0), None).await.unwrap();
+    assert!(matches!(
+        store.acquire(&ask(&key("none", "c", "p")), &limits()).await.unwrap(),
+        Acquired::Limit(_)
+    ));
+}
+
+async fn a_refused_ask_leaves_no_row_and_may_come_again(world: World) {
+    let store = world.store().await;
+    let limits = Limits { per_tenant: 1, ..limits() };
+    let holder = key("acme", "c1", "a");
+    let context = first_run(&store, &holder, &limits).await;
+    let refused = ask_once(&key("acme", "c1", "b"), "k", "a");
+    for _ in 0..3 {
+        assert!(matches!(store.acquire(&refused, &limits).await.unwrap(), Acquired::Limit(_)));
+    }
+    assert!(store.execution(&holder.tenant, refused.execution.id).await.unwrap().is_none());
+    store.end(&end(&holder, context.id, None, EndReason::Manual), &limits).await.unwrap();
+    claim(store.acquire(&refused, &limits).await.unwrap());
+}
+
+async fn a_run_that_never_started_leaves_its_key_free(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let first = ask_once(&key, "k", "a");
+    let claimed = claim(store.acquire(&first, &limits()).await.unwrap());
+    store.end(&end(&key, claimed.context, Some(1), EndReason::Error), &limits()).await.unwrap();
+    assert!(
+        store.abandon(&key.tenant, first.execution.id, ExecutionStatus::Failed, Some("no")).await.unwrap()
+    );
+    assert!(!store.abandon(&key.tenant, first.execution.id, ExecutionStatus::Failed, None).await.unwrap());
+    let second = ask_once(&key, "k", "other arguments");
+    claim(store.acquire(&second, &limits()).await.unwrap());
+
+    // the second's replica dies before the sandbox is there
+    world.advance(limits().create_lease + Duration::from_secs(1)).await;
+    let third = ask_once(&key, "k", "a");
+    claim(store.acquire(&third, &limits()).await.unwrap());
+    let left = store.execution(&key.tenant, second.execution.id).await.unwrap().unwrap();
+    assert_eq!((left.status, left.started_at), (ExecutionStatus::Interrupted, None));
+}
+
+async fn a_run_cut_off_in_the_middle_is_not_repeated(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    first_run(&store, &key, &limits()).await;
+    let cut_off = ask_once(&key, "k", "a");
+    ready(store.acquire(&cut_off, &limits()).await.unwrap());
+    world.advance(cut_off.execution.lease + Duration::from_secs(1)).await;
+    for _ in 0..2 {
+        match store.acquire(&ask_once(&key, "k", "a"), &limits()).await.unwrap() {
+            Acquired::Interrupted(run) => assert_eq!(run.id, cut_off.execution.id),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(store.acquire(&cut_off, &limits()).await.unwrap(), Acquired::Interrupted(_)));
+    assert!(matches!(
+        store.acquire(&ask_once(&key, "k", "b"), &limits()).await.unwrap(),
+        Acquired::KeyConflict(_)
+    ));
+    ready(store.acquire(&ask_once(&key, "k2", "a"), &limits()).await.unwrap());
+}
+
+async fn keys_expire_and_belong_to_a_tenant(world: World) {
+    let store = world.store().await;
+    let (acme, bolt) = (key("acme", "c1", "main"), key("bolt", "c1", "main"));
+    let first = ask_once(&acme, "k", "a");
+    let claimed = claim(store.acquire(&first, &limits()).await.unwrap());
+    store.ready(&claimed, first.execution.id, &any_sandbox(), &limits()).await.unwrap().unwrap();
+    store.record(&finished(&first, claimed.context), &limits()).await.unwrap();
+    claim(store.acquire(&ask_once(&bolt, "k", "a"), &limits()).await.unwrap());
+
+    world.advance(limits().idempotency_ttl - Duration::from_secs(60)).await;
+    store.reap(50, Duration::ZERO, &limits()).await.unwrap();
+    assert!(matches!(
+        store.acquire(&ask_once(&acme, "k", "a"), &limits()).await.unwrap(),
+        Acquired::Replay(_)
+    ));
+    world.advance(Duration::from_secs(120)).await;
+    claim(store.acquire(&ask_once(&acme, "k", "b"), &limits()).await.unwrap());
+}
+
+async fn a_run_without_an_ask_is_recorded_afterwards(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let ask = ask_once(&key, "k", "a");
+    let late = FinishedExecution { unasked: Some(Box::new(ask.clone())), ..finished(&ask, context.id) };
+    assert!(store.record(&late, &limits()).await.unwrap());
+    assert!(!store.record(&late, &limits()).await.unwrap(), "once");
+    let run = store.execution(&key.tenant, ask.execution.id).await.unwrap().unwrap();
+    assert_eq!((run.status, run.tool.as_str()), (ExecutionStatus::Completed, "run_code"));
+    assert_eq!(run.purpose, ask.execution.purpose);
+    assert!(run.started_at.unwrap() <= run.finished_at.unwrap());
+    assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 2);
+    assert!(matches!(
+        store.acquire(&ask_once(&key, "k", "a"), &limits()).await.unwrap(),
+        Acquired::Replay(_)
+    ));
+
+    // Its idempotency key is another run's by now: the record is kept without it.
+    let other = ask_once(&key, "k", "b");
+    let late = FinishedExecution { unasked: Some(Box::new(other.clone())), ..finished(&other, context.id) };
+    assert!(store.record(&late, &limits()).await.unwrap());
+    assert_eq!(store.executions(&ExecutionFilter::default()).await.unwrap().len(), 3);
+}
+
+async fn ending_is_fenced_and_happens_once(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let stranger =
+        End { tenant: TenantId::parse("bolt").unwrap(), ..end(&key, context.id, None, EndReason::Manual) };
+    assert!(!store.end(&stranger, &limits()).await.unwrap());
+    assert!(!store.end(&end(&key, context.id, Some(7), EndReason::Lost), &limits()).await.unwrap());
+    assert!(store.end(&end(&key, context.id, Some(1), EndReason::Manual), &limits()).await.unwrap());
+    assert!(!store.end(&end(&key, context.id, None, EndReason::Manual), &limits()).await.unwrap());
+    assert_eq!(store.doomed(10, Duration::from_secs(60)).await.unwrap().len(), 1);
+    assert!(store.live(&key).await.unwrap().is_none());
+    let all = ContextFilter { ended: true, tenant: Some(key.tenant.clone()), ..ContextFilter::default() };
+    assert_eq!(store.contexts(&all).await.unwrap()[0].end_reason, Some(EndReason::Manual));
+}
+
+async fn an_illegal_end_is_refused(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let refused = store.end(&end(&key, context.id, None, EndReason::Error), &limits()).await;
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+    assert_eq!(store.live(&key).await.unwrap().unwrap().status, ContextStatus::Ready);
+    assert!(store.doomed(10, Duration::ZERO).await.unwrap().is_empty());
+}
+
+async fn a_sweep_ends_what_is_due_and_retention_removes_it(world: World) {
+    let store = world.store().await;
+    let week = Duration::from_secs(7 * 24 * 3600);
+    for path in ["a", "b", "c"] {
+        first_run(&store, &key("acme", "c1", path), &limits()).await;
+    }
+    let stuck = ask(&key("acme", "c2", "making"));
+    claim(store.acquire(&stuck, &limits()).await.unwrap());
+    let cut_off = ask(&key("acme", "c1", "c"));
+    ready(store.acquire(&cut_off, &limits()).await.unwrap());
+    assert_eq!(store.reap(50, week, &limits()).await.unwrap(), Default::default());
+
+    world.advance(limits().ttl + Duration::from_secs(1)).await;
+    let first = store.reap(2, week, &limits()).await.unwrap();
+    let second = store.reap(50, week, &limits()).await.unwrap();
+    assert_eq!(first.expired + first.abandoned, 2, "a batch is a batch");
+    assert_eq!(first.expired + second.expired, 3);
+    assert_eq!(first.abandoned + second.abandoned, 1);
+    assert_eq!(first.interrupted + second.interrupted, 2, "the run and the creator's own");
+    assert_eq!(store.reap(50, week, &limits()).await.unwrap(), Default::default());
+    let all = ContextFilter { ended: true, ..ContextFilter::default() };
+    assert_eq!(store.contexts(&all).await.unwrap().len(), 4);
+
+    world.advance(week + Duration::from_secs(1)).await;
+    let removed = store.reap(50, week, &limits()).await.unwrap();
+    assert_eq!(removed.deleted, 4 + 5, "contexts and runs");
+    assert!(store.contexts(&all).await.unwrap().is_empty());
+    assert!(store.executions(&ExecutionFilter::default()).await.unwrap().is_empty());
+    assert_eq!(store.doomed(10, Duration::ZERO).await.unwrap().len(), 4, "but not what must still die");
+}
+
+async fn the_outbox_gives_an_entry_to_one_worker_and_again_after_a_failure(world: World) {
+    let (one, two) = (world.store().await, world.store().await);
+    for path in ["a", "b"] {
+        let key = key("acme", "c1", path);
+        let context = first_run(&one, &key, &limits()).await;
+        one.end(&end(&key, context.id, None, EndReason::Manual), &limits()).await.unwrap();
+    }
+    let visibility = Duration::from_secs(30);
+    let mine = one.doomed(1, visibility).await.unwrap();
+    let theirs = two.doomed(10, visibility).await.unwrap();
+    assert_eq!((mine.len(), theirs.len()), (1, 1));
+    assert_ne!(mine[0].id, theirs[0].id);
+    two.buried(theirs[0].id).await.unwrap();
+    two.buried(theirs[0].id).await.unwrap();
+
+    world.advance(visibility + Duration::from_secs(1)).await;
+    let again = two.doomed(10, visibility).await.unwrap();
+    assert_eq!((again[0].id, again[0].attempts), (mine[0].id, 2), "its worker died");
+    two.bury_failed(again[0].id, "503 from the provider").await.unwrap();
+    world.advance(Duration::from_secs(9)).await;
+    assert!(one.doomed(10, visibility).await.unwrap().is_empty(), "10 s after the second failure");
+    world.advance(Duration::from_secs(2)).await;
+    assert_eq!(one.doomed(10, visibility).await.unwrap().len(), 1);
+}
+
+async fn only_tags_without_a_live_row_are_unowned(world: World) {
+    let store = world.store().await;
+    let (alive, making) = (key("acme", "c1", "a"), key("acme", "c1", "b"));
+    let live = first_run(&store, &alive, &limits()).await;
+    let claimed = claim(store.acquire(&ask(&making), &limits()).await.unwrap());
+    let dead = first_run(&store, &key("acme", "c1", "c"), &limits()).await;
+    store.end(&end(&dead.key, dead.id, None, EndReason::Manual), &limits()).await.unwrap();
+    let stranger = ask(&alive).new_context;
+    let tags = [(live.id, 1), (live.id, 2), (claimed.context, 1), (dead.id, 1), (stranger, 1)];
+    let mut unowned = store.unowned(&tags).await.unwrap();
+    unowned.sort();
+    let mut expected = vec![(live.id, 2), (dead.id, 1), (stranger, 1)];
+    expected.sort();
+    assert_eq!(unowned, expected);
+    assert!(store.unowned(&[]).await.unwrap().is_empty());
+}
+
+fn register(parent: Option<&str>, message: Option<&str>) -> PathChange {
+    PathChange::Register {
+        parent: parent.map(|parent| PathId::parse(parent).unwrap()),
+        message: message.map(str::to_owned),
+    }
+}
+
+async fn change(
+    store: &DynStore,
+    path: &str,
+    change: &PathChange,
+    expected: Option<i64>,
+) -> Result<pathbox::store::PathRow, PathError> {
+    let key = key("acme", "c1", path);
+    store.change_path(&key.tenant, &key.conversation, &key.path, change, expected, &limits()).await
+}
+
+async fn paths_are_registered_and_changed_by_version(world: World) {
+    let store = world.store().await;
+    let main = change(&store, "main", &register(None, None), None).await.unwrap();
+    assert_eq!((main.status, main.version), (PathStatus::Active, 1));
+    let branch = change(&store, "b", &register(Some("main"), Some("m-7")), None).await.unwrap();
+    assert_eq!(branch.parent.as_ref().unwrap().as_str(), "main");
+    assert_eq!(change(&store, "b", &register(Some("main"), Some("m-7")), None).await.unwrap(), branch);
+
+    let edited = change(&store, "b", &PathChange::Edit, Some(1)).await.unwrap();
+    assert_eq!(edited.version, 2);
+    assert!(matches!(
+        change(&store, "b", &PathChange::Edit, Some(1)).await,
+        Err(PathError::Stale { found: 2, expected: 1, .. })
+    ));
+    let archived = change(&store, "b", &PathChange::Archive, Some(2)).await.unwrap();
+    assert_eq!((archived.status, archived.version), (PathStatus::Archived, 3));
+    let again = change(&store, "b", &PathChange::Archive, Some(2)).await.unwrap();
+    assert_eq!(again, archived, "the same change again is the same answer");
+    change(&store, "b", &PathChange::Delete, None).await.unwrap();
+
+    let key = key("acme", "c1", "main");
+    let seen = |rows: Vec<pathbox::store::PathRow>| -> Vec<String> {
+        rows.into_iter().map(|row| row.path.to_string()).collect()
+    };
+    assert_eq!(seen(store.paths(&key.tenant, &key.conversation, false).await.unwrap()), ["main"]);
+    assert_eq!(seen(store.paths(&key.tenant, &key.conversation, true).await.unwrap()), ["main", "b"]);
+}
+
+async fn closing_a_path_ends_its_context_and_no_other(world: World) {
+    let store = world.store().await;
+    for path in ["main", "merged", "archived", "deleted"] {
+        change(&store, path, &register(None, None), None).await.unwrap();
+        first_run(&store, &key("acme", "c1", path), &limits()).await;
+    }
+    let merge = PathChange::Merge { target: PathId::main() };
+    for (path, how, status, reason) in [
+        ("merged", &merge, PathStatus::Merged, EndReason::Merged),
+        ("archived", &PathChange::Archive, PathStatus::Archived, EndReason::Archived),
+        ("deleted", &PathChange::Delete, PathStatus::Deleted, EndReason::Deleted),
+    ] {
+        let waiting = ask(&key("acme", "c1", path));
+        change(&store, path, how, None).await.unwrap();
+        assert!(store.live(&key("acme", "c1", path)).await.unwrap().is_none());
+        match store.acquire(&waiting, &limits()).await.unwrap() {
+            Acquired::PathClosed(found) => assert_eq!(found, status),
+            other => panic!("{other:?}"),
+        }
+        let all = ContextFilter { ended: true, ..ContextFilter::default() };
+        let rows = store.contexts(&all).await.unwrap();
+        let row = rows.iter().find(|row| row.key.path.as_str() == path).unwrap();
+        assert_eq!(row.end_reason, Some(reason));
+    }
+    assert_eq!(store.doomed(10, Duration::from_secs(60)).await.unwrap().len(), 3);
+    until_ready(&store, &ask(&key("acme", "c1", "main"))).await;
+    claim(store.acquire(&ask(&key("acme", "c1", "never-registered")), &limits()).await.unwrap());
+    claim(store.acquire(&ask(&key("acme", "c2", "deleted")), &limits()).await.unwrap());
+}
+
+async fn a_path_change_that_cannot_be_says_why(world: World) {
+    let store = world.store().await;
+    change(&store, "main", &register(None, None), None).await.unwrap();
+    change(&store, "old", &register(None, None), None).await.unwrap();
+    change(&store, "old", &PathChange::Archive, None).await.unwrap();
+    let merge = |target: &str| PathChange::Merge { target: PathId::parse(target).unwrap() };
+    let error =
+        |result: Result<_, PathError>| result.map(|row: pathbox::store::PathRow| row.version).unwrap_err();
+
+    assert!(
+        matches!(error(change(&store, "x", &PathChange::Edit, None).await), PathError::Unknown(p) if p.as_str() == "x")
+    );
+    assert!(
+        matches!(error(change(&store, "x", &register(Some("y"), None), None).await), PathError::Unknown(p) if p.as_str() == "y")
+    );
+    assert!(matches!(
+        error(change(&store, "x", &register(Some("x"), None), None).await),
+        PathError::Cycle(_)
+    ));
+    assert!(matches!(error(change(&store, "main", &merge("main"), None).await), PathError::Cycle(_)));
+    assert!(
+        matches!(error(change(&store, "main", &merge("y"), None).await), PathError::Unknown(p) if p.as_str() == "y")
+    );
+    assert!(matches!(
+        error(change(&store, "main", &merge("old"), None).await),
+        PathError::NotActive { path, status: PathStatus::Archived } if path.as_str() == "old"
+    ));
+    assert!(matches!(
+        error(change(&store, "x", &register(Some("old"), None), None).await),
+        PathError::NotActive { path, .. } if path.as_str() == "old"
+    ));
+    assert!(matches!(
+        error(change(&store, "old", &PathChange::Edit, None).await),
+        PathError::NotActive { path, .. } if path.as_str() == "old"
+    ));
+    assert!(matches!(
+        error(change(&store, "main", &register(None, Some("m")), None).await),
+        PathError::Differs(_)
+    ));
+    assert!(matches!(
+        error(change(&store, "new", &register(None, None), Some(3)).await),
+        PathError::Stale { found: 0, expected: 3, .. }
+    ));
+    let key = key("acme", "c1", "main");
+    assert_eq!(
+        store.paths(&key.tenant, &key.conversation, true).await.unwrap().len(),
+        2,
+        "nothing was written"
+    );
+}
+
+async fn placeholders_keep_their_number(world: World) {
+    let store = world.store().await;
+    let (here, there) = (key("acme", "c1", "main"), key("acme", "c1", "other"));
+    let row = |kind: &str, hash: &str, number| (kind.to_owned(), hash.to_owned(), number);
+    store.save_placeholders(&here, &[row("EMAIL", "h1", 1), row("IBAN", "h1", 1)]).await.unwrap();
+    store.save_placeholders(&here, &[row("EMAIL", "h1", 9), row("EMAIL", "h2", 2)]).await.unwrap();
+    store.save_placeholders(&here, &[row("EMAIL", "h3", 2)]).await.unwrap();
+    store.save_placeholders(&here, &[]).await.unwrap();
+    assert_eq!(
+        store.placeholders(&here).await.unwrap(),
+        [row("EMAIL", "h1", 1), row("EMAIL", "h2", 2), row("IBAN", "h1", 1)],
+        "a number is one value's"
+    );
+    assert!(store.placeholders(&there).await.unwrap().is_empty());
+}
+
+async fn one_tenant_never_sees_anothers_rows(world: World) {
+    let store = world.store().await;
+    let acme = key("acme", "c1", "main");
+    let bolt = TenantId::parse("bolt").unwrap();
+    let context = first_run(&store, &acme, &limits()).await;
+    let run = store.executions(&ExecutionFilter::default()).await.unwrap().remove(0);
+    store.save_placeholders(&acme, &[("EMAIL".to_owned(), "h".to_owned(), 1)]).await.unwrap();
+    change(&store, "main", &register(None, None), None).await.unwrap();
+
+    assert!(store.context(&bolt, context.id).await.unwrap().is_none());
+    assert!(store.execution(&bolt, run.id).await.unwrap().is_none());
+    let contexts = ContextFilter { tenant: Some(bolt.clone()), ended: true, ..ContextFilter::default() };
+    assert!(store.contexts(&contexts).await.unwrap().is_empty());
+    let runs = ExecutionFilter { tenant: Some(bolt.clone()), ..ExecutionFilter::default() };
+    assert!(store.executions(&runs).await.unwrap().is_empty());
+    assert!(store.paths(&bolt, &acme.conversation, true).await.unwrap().is_empty());
+    assert!(!store.abandon(&bolt, run.id, ExecutionStatus::Failed, None).await.unwrap());
+    let theirs = key("bolt", "c1", "main");
+    assert!(store.live(&theirs).await.unwrap().is_none());
+    assert!(store.placeholders(&theirs).await.unwrap().is_empty());
+    claim(store.acquire(&ask(&theirs), &limits()).await.unwrap());
+    let stolen = FinishedExecution { tenant: bolt, ..finished(&ask(&acme), context.id) };
+    assert!(!store.record(&stolen, &limits()).await.unwrap());
+    assert_eq!(store.live(&acme).await.unwrap().unwrap().execution_count, 1);
+
+    // the operator's lists show both
+    assert_eq!(store.contexts(&ContextFilter::default()).await.unwrap().len(), 2);
+    assert_eq!(store.executions(&ExecutionFilter::default()).await.unwrap().len(), 2);
+}
+
+async fn any_text_and_large_results_are_kept_as_they_were(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let mut odd = ask_once(&key, "k'\"\u{1F600}", "a");
+    odd.execution.purpose = Some("nul \0 and \u{1F600} and '; drop table x; --".to_owned());
+    ready(store.acquire(&odd, &limits()).await.unwrap());
+    let result = json!({"stdout": "nul \0, lone \u{fffd}, \u{1F600}, 12345678901234567890.5", "n": 0.1});
+    let record = FinishedExecution {
+        result: Some(result.clone()),
+        error: Some("a \0 b".to_owned()),
+        ..finished(&odd, context.id)
+    };
+    store.record(&record, &limits()).await.unwrap();
+    let run = store.execution(&key.tenant, odd.execution.id).await.unwrap().unwrap();
+    assert_eq!(run.result, Some(result));
+    assert_eq!(run.findings, record.findings);
+    assert_eq!(run.purpose.as_deref(), Some("nul \u{fffd} and \u{1F600} and '; drop table x; --"));
+    assert_eq!(run.error.as_deref(), Some("a \u{fffd} b"));
+
+    // a large one is kept for a replay, and only for that
+    let large = json!({"stdout": "x".repeat(MAX_RESULT_BYTES)});
+    for (ask, kept) in [(ask(&key), false), (ask_once(&key, "large", "a"), true)] {
+        ready(store.acquire(&ask, &limits()).await.unwrap());
+        let record = FinishedExecution { result: Some(large.clone()), ..finished(&ask, context.id) };
+        store.record(&record, &limits()).await.unwrap();
+        let run = store.execution(&key.tenant, ask.execution.id).await.unwrap().unwrap();
+        assert_eq!(run.result.is_some(), kept);
+    }
+}
+
+async fn tokens_that_do_not_open_mean_lost(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let other_keys = "1:ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=";
+    let restarted = world.store_with_keys(other_keys).await;
+    let claimed = claim(restarted.acquire(&ask(&key), &limits()).await.unwrap());
+    assert_eq!(claimed.previous, Some(EndReason::Lost));
+    let row = restarted.context(&key.tenant, context.id).await.unwrap().unwrap();
+    assert!(row.last_error.unwrap().contains("keys"));
+    let doomed = restarted.doomed(10, Duration::from_secs(60)).await.unwrap();
+    let left = doomed[0].sandbox.as_ref().unwrap();
+    assert_eq!(left.sandbox_id, context.sandbox.unwrap().sandbox_id, "it still dies at the provider");
+    assert_eq!(left.host_key, None);
+}
+
+async fn the_view_tells_what_is_expired(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    first_run(&store, &key, &limits()).await;
+    let expired = "select count(*) from contexts where is_expired";
+    let left = "select seconds_until_expiry from contexts";
+    assert_eq!(world.number(expired).await, 0);
+    assert!((1700..=1800).contains(&world.number(left).await));
+    world.sql("update execution_contexts set expires_at = created_at").await.unwrap();
+    assert_eq!((world.number(expired).await, world.number(left).await), (1, 0));
 }

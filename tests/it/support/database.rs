@@ -41,11 +41,6 @@ impl World {
         Self { place: Place::Postgres(cluster().await.database().await), clock: Clock::system() }
     }
 
-    /// The clock for ids.
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
     /// A store of its own, as another process would have it.
     pub(crate) async fn store(&self) -> DynStore {
         self.store_with_keys(TEST_KEY).await
