@@ -3,8 +3,10 @@
 mod control;
 mod doors;
 mod files;
+mod interpreter;
 mod life;
 mod processes;
+mod sdk;
 
 use std::sync::Once;
 use std::time::Duration;
