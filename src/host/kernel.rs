@@ -3,9 +3,11 @@
 //! It stands on the sandbox's [agent](super::agent), which only knows processes. What an execution says comes as a
 //! stream of the wire protocol's events; to drop that stream is to interrupt the execution.
 
+mod bash;
 mod context;
 mod driver;
 mod interpreters;
+mod node;
 mod output;
 mod protocol;
 mod python;

@@ -272,7 +272,7 @@ impl Worker {
                         answer.flush();
                     }
                     if let Some(interrupt) = interrupt.as_mut() {
-                        if !interrupt.step(interpreter, self.driver, &id, now, &self.options).await {
+                        if !interrupt.step(interpreter, self.driver, now, &self.options).await {
                             break Turn::Died;
                         }
                     } else if !answer.is_ready() && now >= last_sign + self.options.keepalive {
@@ -300,7 +300,6 @@ impl Interrupt {
         &mut self,
         interpreter: &Interpreter,
         driver: Driver,
-        id: &str,
         now: Instant,
         options: &Options,
     ) -> bool {
@@ -313,7 +312,7 @@ impl Interrupt {
             let _ = interpreter.handle.signal(libc::SIGKILL, true).await;
         } else if !self.killed && now >= self.next_signal {
             self.next_signal = now + options.interrupt_again;
-            driver.interrupt(interpreter, id).await;
+            driver.interrupt(interpreter).await;
         }
         true
     }

@@ -14,7 +14,7 @@ use super::context::Job;
 use super::interpreters::{Language, Problem};
 use super::output::Answer;
 use super::protocol::{FRAME_MAX, FrameKind, Frames, Hello, Request, frame, framed};
-use super::{Options, python};
+use super::{Options, bash, node, python};
 use crate::host::agent::{AgentError, AgentHandle, Process, ProcessEvent, ProcessHandle, ProcessSpec, Stdin};
 use crate::wire::interpreter::{ExecutionError, platform_error};
 
@@ -28,6 +28,10 @@ const LAST_WORDS_MAX: usize = 2000;
 pub(super) enum Driver {
     /// `drivers/python*.py`.
     Python,
+    /// `drivers/node.js`.
+    JavaScript,
+    /// `drivers/bash.sh`.
+    Bash,
 }
 
 /// An interpreter that runs, with its driver.
@@ -111,11 +115,12 @@ pub(super) struct Writes {
 impl Writes {
     /// Writes them; takes as long as the interpreter takes to read.
     pub(super) async fn write(self, handle: ProcessHandle) -> Result<(), AgentError> {
-        if !self.control.is_empty() {
-            handle.control(self.control).await?;
-        }
+        // The shell reads its line first, and then the code that did not fit into the socket at once.
         if !self.stdin.is_empty() {
             handle.stdin(self.stdin).await?;
+        }
+        if !self.control.is_empty() {
+            handle.control(self.control).await?;
         }
         Ok(())
     }
@@ -126,13 +131,17 @@ impl Driver {
     pub(super) fn of(language: Language) -> Option<Self> {
         match language {
             Language::Python => Some(Self::Python),
-            Language::JavaScript | Language::TypeScript | Language::Bash => None,
+            Language::JavaScript => Some(Self::JavaScript),
+            Language::Bash => Some(Self::Bash),
+            Language::TypeScript => None,
         }
     }
 
     fn language(self) -> Language {
         match self {
             Self::Python => Language::Python,
+            Self::JavaScript => Language::JavaScript,
+            Self::Bash => Language::Bash,
         }
     }
 
@@ -140,17 +149,22 @@ impl Driver {
         let program = program.to_string_lossy().into_owned();
         match self {
             Self::Python => python::argv(program),
+            Self::JavaScript => node::argv(program),
+            Self::Bash => bash::argv(program),
         }
     }
 
     fn hello(self, options: &Options, cwd: &str) -> Writes {
-        let hello = |parts| frame(&Hello { parts, results: options.max_results, frame_max: FRAME_MAX, cwd });
-        match self {
-            Self::Python => {
-                let source = framed(python::DRIVER.as_bytes());
-                Writes { control: [source, hello(python::parts())].concat().into(), ..Writes::default() }
+        let (source, parts) = match self {
+            Self::Python => (python::DRIVER, python::parts()),
+            Self::JavaScript => (node::DRIVER, BTreeMap::new()),
+            Self::Bash => {
+                let lines = format!("{}{}", bash::change_dir(cwd), bash::DRIVER);
+                return Writes { stdin: lines.into(), ..Writes::default() };
             }
-        }
+        };
+        let hello = frame(&Hello { parts, results: options.max_results, frame_max: FRAME_MAX, cwd });
+        Writes { control: [framed(source.as_bytes()), hello].concat().into(), ..Writes::default() }
     }
 
     /// What runs one cell.
@@ -161,14 +175,20 @@ impl Driver {
         number: u64,
         base_env: &BTreeMap<String, String>,
     ) -> Writes {
-        let request = Request { id, code: &job.code, n: number, env: &job.env, base_env };
         match self {
-            Self::Python => Writes { control: frame(&request), ..Writes::default() },
+            Self::Python | Self::JavaScript => {
+                let request = Request { id, code: &job.code, n: number, env: &job.env, base_env };
+                Writes { control: frame(&request), ..Writes::default() }
+            }
+            Self::Bash => Writes {
+                control: bash::code(&job.code).into(),
+                stdin: bash::run(id, &job.env, base_env).into(),
+            },
         }
     }
 
     /// Asks the running cell to stop.
-    pub(super) async fn interrupt(self, interpreter: &Interpreter, _id: &str) {
+    pub(super) async fn interrupt(self, interpreter: &Interpreter) {
         // One that is gone needs none.
         let _ = interpreter.handle.signal(libc::SIGINT, true).await;
     }
@@ -182,6 +202,15 @@ impl Driver {
     pub(super) fn tell_death(self, answer: &mut Answer, exit: &Exit) {
         if exit.oom {
             answer.stop("oom");
+        }
+        if let (Self::Bash, Some(status)) = (self, exit.code) {
+            // `exit` in a shell is an ordinary way to end, and its status that of the execution.
+            if status != 0 {
+                let said =
+                    "The shell ended. The next execution has a new one: variables are gone; files stay.";
+                answer.error("", &status.to_string(), said);
+            }
+            return;
         }
         answer.error(
             platform_error::CONTEXT_RESTARTING,
@@ -208,7 +237,7 @@ impl Interpreter {
         let spec = ProcessSpec {
             argv: driver.argv(program),
             env: env.into_iter().collect(),
-            stdin: Stdin::Null,
+            stdin: if driver == Driver::Bash { Stdin::Pipe } else { Stdin::Null },
             control: true,
             ..ProcessSpec::default()
         };

@@ -159,6 +159,11 @@ impl Answer {
                 self.stdout.close_at(frame.k);
                 self.stderr.close_at(frame.k);
                 self.dropped_bytes += frame.dropped.saturating_mul(EVENT_COST);
+                // A shell's exit status; an exception has had its own frame.
+                let status = frame.value.trim();
+                if !status.is_empty() && status != "0" {
+                    self.error("", status, "");
+                }
                 return true;
             }
         }
