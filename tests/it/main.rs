@@ -12,5 +12,13 @@ mod host;
 mod jail_basics;
 #[cfg(target_os = "linux")]
 mod jail_support;
+#[cfg(target_os = "linux")]
+mod kernel_bash;
+#[cfg(target_os = "linux")]
+mod kernel_contexts;
+#[cfg(target_os = "linux")]
+mod kernel_python;
+#[cfg(target_os = "linux")]
+mod kernel_support;
 mod store_contract;
 mod store_processes;

@@ -37,8 +37,7 @@ pub(super) fn run(id: &str, env: &BTreeMap<String, String>, base_env: &BTreeMap<
              builtin unset __pathbox_old_{name} __pathbox_had_{name}; "
         );
     }
-    // Back to the status that the caller's last command had, which a cell may look at.
-    let _ = write!(first, "eval \"$__pathbox_code\" </dev/null 3>&- 8>&-");
+    let _ = write!(first, "builtin eval \"$__pathbox_code\" </dev/null 3>&- 8>&-");
     let _ = write!(second, "__pathbox_done {id} \"$__pathbox_status\"");
     format!("{first}\n{second}\n")
 }

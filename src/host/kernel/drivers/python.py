@@ -458,7 +458,7 @@ def remember(value):
 
 def report(error):
     name, value, traceback = trace.describe(error)
-    send("error", name=name, value=clip(value), traceback=clip(traceback), stop=trace.limit_met(error))
+    send("error", name=name, value=clip(value), traceback=clip(traceback), stop=trace.limit_met(error, value))
 
 
 def flush_and_exit(code):

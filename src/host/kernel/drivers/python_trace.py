@@ -272,14 +272,14 @@ def syntax(error):
     return "\n".join(out) + "\n"
 
 
-def limit_met(error):
+def limit_met(error, value):
     """Which of the sandbox's limits the error speaks of, if any."""
     if isinstance(error, MemoryError):
         return "oom"
     number = error.errno if isinstance(error, OSError) else None
     if number in (27, 28, 122):  # EFBIG, ENOSPC, EDQUOT
         return "disk_full"
-    if number == 11 and fork_failed(error) or "start new thread" in str(error):
+    if number == 11 and fork_failed(error) or "start new thread" in value:
         return "too_many_processes"
     return None
 
