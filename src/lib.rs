@@ -16,6 +16,15 @@ pub mod guard;
 pub mod e2b;
 pub mod store;
 
+// floor 3: use cases
+pub mod execution;
+
 // floor 5: doors
 #[cfg(target_os = "linux")]
 pub mod host;
+pub mod mcp;
+
+// floor 6: wiring
+pub mod app;
+pub mod cli;
+pub mod config;

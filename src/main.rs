@@ -8,5 +8,5 @@ fn main() -> ExitCode {
     if let Some(code) = pathbox::host::jail::spawner_main() {
         return code.into();
     }
-    ExitCode::SUCCESS
+    pathbox::cli::main()
 }

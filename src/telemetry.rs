@@ -1,1 +1,65 @@
-//! telemetry (see ARCHITECTURE.md).
+//! Logs and spans: where they go and what they are called. Logs go to standard error only, because standard
+//! output carries the protocol; neither ever holds code, output, parameters, headers or tokens.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::FmtSpan;
+
+/// How logs look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// A line for a person.
+    #[default]
+    Text,
+    /// One JSON object a line, for a collector.
+    Json,
+}
+
+/// What to log and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The form of a line.
+    pub format: LogFormat,
+    /// A filter in `tracing`'s syntax: `info`, `pathbox=debug,sqlx=warn`.
+    pub filter: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".to_owned() }
+    }
+}
+
+/// rmcp logs whole requests and results at debug, and the HTTP and database crates log addresses and statements:
+/// whatever the filter says, these stay at warnings.
+const QUIET: [&str; 6] =
+    ["rmcp=warn", "sqlx=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn", "rustls=warn"];
+
+/// Starts logging for the life of the process. Later calls do nothing.
+///
+/// # Errors
+/// The filter's syntax error, in words.
+pub fn start(options: &Options) -> Result<(), String> {
+    let mut filter = EnvFilter::try_new(&options.filter).map_err(|error| error.to_string())?;
+    for directive in QUIET {
+        filter = filter.add_directive(directive.parse().map_err(|_| format!("bad directive {directive}"))?);
+    }
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_span_events(FmtSpan::NONE)
+        .with_ansi(false);
+    let started = match options.format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    drop(started);
+    Ok(())
+}
+
+/// Names of spans and fields (SPEC section 8), said once.
+pub mod names {
+    /// Find or make a context's sandbox.
+    pub const GET_OR_CREATE: &str = "execution_context.get_or_create";
+    /// Run code in it.
+    pub const EXECUTE_CODE: &str = "execution_context.execute_code";
+}

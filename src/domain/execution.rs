@@ -2,7 +2,7 @@
 //!
 //! An [`Outcome`] here is raw: it is what a sandbox said. Only `guard` turns one into something that may leave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -113,10 +113,11 @@ text_enum! {
 ///
 /// Keeps the first half and the last half of `max_chars` and cuts on character boundaries, so its memory is
 /// bounded by the limit and not by the text.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Capture {
     head: String,
-    tail: std::collections::VecDeque<char>,
+    #[serde(with = "chars")]
+    tail: VecDeque<char>,
     head_chars: usize,
     max_chars: usize,
     total_chars: u64,
@@ -171,6 +172,21 @@ impl Capture {
         self.total_chars > (self.head_chars + self.tail.len()) as u64
     }
 
+    /// The same capture with head and tail rewritten, for a text that is kept and looked at again.
+    pub fn map(self, mut rewrite: impl FnMut(&str) -> String) -> Self {
+        let tail: String = self.tail.iter().collect();
+        let (head, tail) = (rewrite(&self.head), rewrite(&tail));
+        let (before, after) =
+            (self.head_chars + self.tail.len(), head.chars().count() + tail.chars().count());
+        Self {
+            total_chars: self.total_chars.saturating_sub(before as u64) + after as u64,
+            head_chars: head.chars().count(),
+            tail: tail.chars().collect(),
+            head,
+            ..self
+        }
+    }
+
     /// The text, with one line in place of what was left out that says how much.
     pub fn text(&self) -> String {
         let mut out = self.head.clone();
@@ -184,8 +200,25 @@ impl Capture {
     }
 }
 
+/// The tail of a capture as the text that it is.
+mod chars {
+    use std::collections::VecDeque;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(tail: &VecDeque<char>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&tail.iter().collect::<String>())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<VecDeque<char>, D::Error> {
+        Ok(String::deserialize(deserializer)?.chars().collect())
+    }
+}
+
 /// What a run came to.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Standard output, cut in the middle when it was long.
     pub stdout: Capture,

@@ -189,6 +189,18 @@ impl OutcomeGuard {
     }
 }
 
+impl Guard {
+    /// Guards an outcome that was guarded before and kept: with the same numbering it stays as it is.
+    pub fn recorded(&self, outcome: Outcome, numbering: Numbering) -> Sanitized<Outcome> {
+        let mut guard = OutcomeGuard::new(self, numbering, Limits::default());
+        let stdout = outcome.stdout.map(|text| guard.text(text));
+        let stderr = outcome.stderr.map(|text| guard.text(text));
+        let results = outcome.results.into_iter().map(|result| guard.result(result)).collect();
+        let error = outcome.error.map(|error| guard.error(error));
+        Sanitized::vouch(Outcome { stdout, stderr, results, error, ..outcome })
+    }
+}
+
 impl Stream {
     fn push(&mut self, text: &str, numbering: &mut Numbering) -> Option<String> {
         let ready = self.guard.push(text, numbering).into_inner();

@@ -117,6 +117,20 @@ impl Keyring {
         Self::parse(&text, entropy)
     }
 
+    /// A key for another purpose of this installation (HKDF-SHA-256, RFC 5869). It comes from the key with the lowest
+    /// id, so that it stays the same while keys are rotated, until that one is taken out.
+    pub fn derive(&self, purpose: &str) -> [u8; 32] {
+        let mut out = [0; 32];
+        let oldest = self.keys.iter().min_by_key(|(id, _)| *id);
+        if let Some((_, key)) = oldest {
+            #[expect(clippy::expect_used, reason = "32 bytes is far below HKDF's limit of 255 blocks")]
+            Hkdf::<Sha256>::new(Some(b"pathbox purpose v1"), &key[..])
+                .expand(purpose.as_bytes(), &mut out)
+                .expect("32 bytes");
+        }
+        out
+    }
+
     /// The randomness that it was given.
     pub(super) fn entropy(&self) -> &Entropy {
         &self.entropy

@@ -1,9 +1,13 @@
-//! The integration tests: one binary, each module one topic, everything through a public door.
+//! The integration tests: one program, each module one topic, everything through a public door.
+
 mod support;
 
 mod analysis_run;
+mod architecture;
+mod crash_points;
 mod e2b_faults;
 mod e2b_streams;
+mod generated;
 mod guard_quality;
 mod guard_rules;
 #[cfg(target_os = "linux")]
@@ -13,12 +17,16 @@ mod jail_basics;
 #[cfg(target_os = "linux")]
 mod jail_support;
 #[cfg(target_os = "linux")]
-mod kernel_bash;
-#[cfg(target_os = "linux")]
-mod kernel_contexts;
+mod kernel_support;
 #[cfg(target_os = "linux")]
 mod kernel_python;
 #[cfg(target_os = "linux")]
-mod kernel_support;
+mod kernel_contexts;
+#[cfg(target_os = "linux")]
+mod kernel_bash;
+mod mcp_clients;
+mod mcp_stdio;
+mod replicas;
+mod run_cli;
 mod store_contract;
 mod store_processes;

@@ -3,3 +3,4 @@
 pub(crate) mod database;
 pub mod fault_server;
 pub(crate) mod runs;
+pub mod server;

@@ -1,0 +1,136 @@
+//! The main job, measured against starting a bare Python, in one run: `cargo bench --bench main_job`.
+//!
+//! Prints medians in milliseconds and ratios to `python3 -c 'print(2)'`. Absolute figures are the machine's; the ratios
+//! are what to compare.
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+struct Server {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    id: u64,
+}
+
+impl Server {
+    fn start(data: &std::path::Path, pool: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pathbox"))
+            .arg("serve")
+            .env("PATHBOX_DATA_DIR", data)
+            .env("PATHBOX_HOST_POOL", pool)
+            .env("PATHBOX_LOG", "error")
+            .env("PATHBOX_CONTEXTS_PER_TENANT", "1000")
+            .env("PATHBOX_CONTEXTS_PER_CONVERSATION", "1000")
+            .env("PATHBOX_CONTEXTS_MAX_EXECUTIONS", "1000000")
+            .env("PATHBOX_HOST_MAX_SANDBOXES", "200")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("pathbox starts");
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("piped"));
+        let mut server = Self { child, stdin, stdout: BufReader::new(stdout), id: 0 };
+        server.request(
+            "initialize",
+            &json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "0"}}),
+        );
+        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        server
+    }
+
+    fn send(&mut self, message: &Value) {
+        let stdin = self.stdin.as_mut().expect("open");
+        stdin.write_all(format!("{message}\n").as_bytes()).expect("written");
+    }
+
+    fn request(&mut self, method: &str, params: &Value) -> Value {
+        self.id += 1;
+        let id = self.id;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        loop {
+            let mut line = String::new();
+            assert!(self.stdout.read_line(&mut line).expect("a line") > 0, "the server ended");
+            let message: Value = serde_json::from_str(&line).expect("JSON");
+            if message["id"] == id {
+                return message;
+            }
+        }
+    }
+
+    fn run(&mut self, path: &str) {
+        let answer = self.request(
+            "tools/call",
+            &json!({"name": "run_code", "arguments": {"code": "1+1", "language": "python"}, "_meta": {"pathId": path}}),
+        );
+        assert_eq!(answer["result"]["structuredContent"]["output"], "2", "{answer}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stdin.take();
+        let _ = self.child.wait();
+    }
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn measure(n: usize, mut work: impl FnMut(usize)) -> f64 {
+    let samples = (0..n)
+        .map(|i| {
+            let began = Instant::now();
+            work(i);
+            began.elapsed().as_secs_f64() * 1e3
+        })
+        .collect();
+    median(samples)
+}
+
+fn main() {
+    if std::env::args().any(|arg| arg == "--list") {
+        return;
+    }
+    let bare = measure(40, |_| {
+        let output = Command::new("python3").args(["-c", "print(2)"]).output().expect("python3");
+        assert_eq!(output.stdout, b"2\n");
+    });
+    let row = |name: &str, ms: f64| println!("{name:44} {ms:9.3} ms   {:7.3} x bare python3", ms / bare);
+    row("python3 -c 'print(2)', a process", bare);
+
+    let data = tempfile::tempdir().expect("a directory");
+    row(
+        "start to first tools/list",
+        measure(10, |_| {
+            let mut server = Server::start(data.path(), "0");
+            server.request("tools/list", &json!({}));
+        }),
+    );
+    {
+        let mut server = Server::start(data.path(), "2");
+        server.run("warm");
+        std::thread::sleep(std::time::Duration::from_millis(800));
+        row("warm 1+1 over stdio", measure(300, |_| server.run("warm")));
+        let samples = (0..20)
+            .map(|i| {
+                // The pool is refilled in the background; a hit is what a user meets who opens paths one by one.
+                std::thread::sleep(std::time::Duration::from_millis(400));
+                let began = Instant::now();
+                server.run(&format!("pool-{i}"));
+                began.elapsed().as_secs_f64() * 1e3
+            })
+            .collect();
+        row("cold context to first result, pool hit", median(samples));
+    }
+    {
+        let mut server = Server::start(data.path(), "0");
+        server.run("first");
+        row("cold context to first result, pool miss", measure(20, |i| server.run(&format!("miss-{i}"))));
+    }
+}

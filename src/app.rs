@@ -1,0 +1,302 @@
+//! Puts the parts together: settings in, running tasks out. Only here is known which store and which sandboxes.
+//!
+//! A protocol door must answer within milliseconds, so nothing slow happens before it is open: the database and the
+//! sandbox provider are reached in the background, and a call that comes early waits for them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, Database, InlineImages, Provider};
+use crate::domain::{Clock, ConversationId, Entropy};
+use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
+use crate::execution::{
+    CrashAt, ExecutionService, HandleKey, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
+    Starting, Startup, chain,
+};
+use crate::guard::PolicyFile;
+use crate::mcp::caller::Defaults;
+use crate::mcp::{McpServer, Options as McpOptions};
+use crate::store::postgres::{PgOptions, PgStore};
+use crate::store::secrets::Keyring;
+use crate::store::sqlite::{SqliteOptions, SqliteStore};
+use crate::store::{DynStore, Secret};
+use crate::wire;
+
+pub mod shutdown;
+
+/// Whole outputs are kept up to so many bytes each.
+const MAX_OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// A running Pathbox, without any door yet.
+#[derive(Debug)]
+pub struct App {
+    /// The service, once it has started.
+    pub execution: Starting,
+    config: Config,
+    shutdown: CancellationToken,
+    host: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl App {
+    /// Starts everything in the background and returns at once.
+    pub fn start(config: Config) -> Self {
+        let (sender, execution) = Starting::channel();
+        let (shutdown, host, tasks) =
+            (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
+        let ends = Ends { shutdown: shutdown.clone(), host: host.clone(), tasks: tasks.clone() };
+        tasks.spawn(start_service(config.clone(), sender, ends));
+        Self { execution, config, shutdown, host, tasks }
+    }
+
+    /// The MCP handler for callers of this process.
+    pub fn mcp(&self) -> McpServer {
+        let entropy = Entropy::system();
+        let conversation = self.config.conversation.clone().unwrap_or_else(|| new_conversation(&entropy));
+        let defaults =
+            Defaults { tenant: self.config.tenant.clone(), conversation, path: self.config.path.clone() };
+        McpServer::new(mcp_options(&self.config, defaults), self.execution.clone())
+    }
+
+    /// The token that ends everything.
+    pub fn shutdown_token(&self) -> CancellationToken {
+        self.shutdown.clone()
+    }
+
+    /// Ends everything: runs may finish within `grace`, the rest is interrupted and recorded; then the sandboxes of
+    /// this process's host go.
+    pub async fn stop(self, grace: Duration) {
+        if let Startup::Ready(service) = self.execution.now() {
+            drop(tokio::time::timeout(grace, service.drain()).await);
+            self.shutdown.cancel();
+            let ending = async {
+                service.drain().await;
+                service.ended().await;
+                service.release_own_host().await;
+            };
+            if tokio::time::timeout(LAST_WORDS, ending).await.is_err() {
+                tracing::warn!("not every run could be recorded in time");
+            }
+        }
+        self.shutdown.cancel();
+        self.host.cancel();
+        self.tasks.close();
+        drop(tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await);
+    }
+}
+
+/// How long recording and closing may take once runs have been interrupted.
+const LAST_WORDS: Duration = Duration::from_millis(400);
+
+/// A conversation that nobody named.
+pub fn new_conversation(entropy: &Entropy) -> ConversationId {
+    let name = format!("stdio-{}", entropy.hex::<8>());
+    #[expect(clippy::expect_used, reason = "a fixed prefix and hex digits are within the set")]
+    ConversationId::parse(name).expect("a valid conversation id")
+}
+
+/// Settings of the MCP component.
+pub fn mcp_options(config: &Config, defaults: Defaults) -> McpOptions {
+    McpOptions {
+        code_execution: config.code_execution,
+        inline_images: match config.inline_images {
+            InlineImages::Auto => crate::mcp::InlineImages::Auto,
+            InlineImages::Always => crate::mcp::InlineImages::Always,
+            InlineImages::Never => crate::mcp::InlineImages::Never,
+        },
+        defaults,
+    }
+}
+
+/// How parts end: runs and background tasks by one token, the sandbox host by another, after them.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    /// Ends runs and background tasks.
+    pub shutdown: CancellationToken,
+    /// Ends the sandbox host.
+    pub host: CancellationToken,
+    /// What is waited for.
+    pub tasks: TaskTracker,
+}
+
+async fn start_service(config: Config, sender: watch::Sender<Startup>, ends: Ends) {
+    let mut pause = Duration::from_millis(250);
+    loop {
+        match service(&config, &ends).await {
+            Ok(service) => {
+                service.start_reaper();
+                sender.send_replace(Startup::Ready(service));
+                return;
+            }
+            Err(error) => {
+                tracing::error!(error = %format!("{error:#}"), "the start failed and is tried again");
+                sender.send_replace(Startup::Failed(Arc::from(format!("{error:#}"))));
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(10)),
+            () = ends.shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// The execution service over the configured store and provider.
+///
+/// # Errors
+/// When the store cannot be opened or the policy not be read. A missing provider is not an error: the service then
+/// says on each call why it cannot run anything.
+pub async fn service(config: &Config, ends: &Ends) -> anyhow::Result<ExecutionService> {
+    let entropy = Entropy::system();
+    let keyring = keyring(config, &entropy)?;
+    let handles = HandleKey::derive(&keyring.derive("handles"));
+    let policies = policies(config)?;
+    let (store, (provider, local)) = tokio::join!(open_store(config, keyring), open_provider(config, ends));
+    let parts = Parts {
+        options: ExecutionOptions {
+            limits: config.limits.clone(),
+            sandbox_timeout: config.sandbox_timeout,
+            margin: config.run_margin,
+            output_chars: config.output_chars,
+            cleanup_interval: config.cleanup_interval,
+            retention: config.retention,
+            ..ExecutionOptions::default()
+        },
+        store: store?,
+        provider,
+        local,
+        policies,
+        handles,
+        outputs: Outputs::new(config.data_dir.join("outputs"), MAX_OUTPUT_BYTES),
+        crash: CrashAt::named(config.crash_at.as_deref()),
+        clock: Clock::system(),
+        owner: format!("{}-{}", std::process::id(), entropy.hex::<4>()),
+        entropy,
+    };
+    Ok(ExecutionService::new(parts, ends.shutdown.clone()))
+}
+
+/// Makes the data directory, for its owner only.
+///
+/// # Errors
+/// When it cannot be made or written; the message names it.
+pub fn data_dir(dir: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| {
+        format!("the data directory {} cannot be made; set PATHBOX_DATA_DIR", dir.display())
+    })?;
+    let probe = dir.join(format!(".write-test-{}", std::process::id()));
+    std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).with_context(|| {
+        format!("the data directory {} cannot be written; set PATHBOX_DATA_DIR", dir.display())
+    })
+}
+
+/// The keys for tokens at rest and for handles.
+///
+/// # Errors
+/// When they cannot be read, or the data directory cannot be written.
+pub fn keyring(config: &Config, entropy: &Entropy) -> anyhow::Result<Keyring> {
+    data_dir(&config.data_dir)?;
+    match &config.secret_keys {
+        Some(keys) => Keyring::parse(keys.expose(), entropy).context("setting `secret_keys`"),
+        None => Keyring::open(&config.data_dir, entropy).context("the key file in the data directory"),
+    }
+}
+
+/// The store that the settings name, migrated if that is allowed.
+///
+/// # Errors
+/// The store's own.
+pub async fn open_store(config: &Config, keyring: Keyring) -> anyhow::Result<DynStore> {
+    Ok(match &config.database {
+        Database::Sqlite => {
+            let options = SqliteOptions { auto_migrate: config.auto_migrate, ..SqliteOptions::default() };
+            Arc::new(SqliteStore::open(&config.data_dir, &options, keyring, Clock::system()).await?)
+        }
+        Database::Postgres(url) => {
+            let options = PgOptions { auto_migrate: config.auto_migrate, ..PgOptions::default() };
+            Arc::new(PgStore::connect(url, &options, keyring).await?)
+        }
+    })
+}
+
+fn policies(config: &Config) -> anyhow::Result<Policies> {
+    let mut file = match &config.guard_policy {
+        None => PolicyFile::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("the guard policy {} cannot be read", path.display()))?;
+            toml::from_str(&text)
+                .with_context(|| format!("the guard policy {} cannot be used", path.display()))?
+        }
+    };
+    if let Some(mode) = config.guard_mode {
+        file.mode = mode;
+    }
+    Policies::new(file).context("the guard policy cannot be used")
+}
+
+/// The sandbox provider that the settings name. Not there is an answer too: why, in words for a caller.
+async fn open_provider(config: &Config, ends: &Ends) -> (Result<E2bClient, String>, Option<LocalHost>) {
+    let (endpoint, local) = match &config.provider {
+        Provider::E2b { api_key, domain, api_url, sandbox_url } => {
+            let endpoint = Endpoint {
+                domain: domain.clone(),
+                api_url: api_url.clone(),
+                sandbox_url: sandbox_url.clone(),
+                ..Endpoint::cloud(wire::Secret::new(api_key.expose()))
+            };
+            (endpoint, None)
+        }
+        Provider::Local => match local_host(config, ends).await {
+            Ok(host) => {
+                (Endpoint::local(host.url.as_str(), wire::Secret::new(host.key.expose())), Some(host))
+            }
+            Err(why) => return (Err(why), None),
+        },
+    };
+    let options = E2bOptions { endpoint, template: config.template.clone(), ..E2bOptions::default() };
+    (E2bClient::new(options, Clock::system(), Entropy::system()).map_err(|error| chain(&error)), local)
+}
+
+#[cfg(target_os = "linux")]
+async fn local_host(config: &Config, ends: &Ends) -> Result<LocalHost, String> {
+    let options = host_options(config).map_err(|error| format!("{error:#}"))?;
+    let host = crate::host::serve(options, ends.host.clone()).await.map_err(|error| chain(&error))?;
+    let local = LocalHost { url: host.url(), key: Secret::new(host.api_key().expose()) };
+    ends.tasks.spawn(async move { host.ended().await });
+    Ok(local)
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn local_host(_: &Config, _: &Ends) -> Result<LocalHost, String> {
+    Err("the local sandbox host needs Linux; set E2B_API_KEY to use E2B, or run Pathbox in a Linux container"
+        .into())
+}
+
+/// Settings of the local host.
+///
+/// # Errors
+/// When a setting does not fit.
+#[cfg(target_os = "linux")]
+pub fn host_options(config: &Config) -> anyhow::Result<crate::host::Options> {
+    use crate::host::jail::Isolation;
+    let mut options = crate::host::Options {
+        ready: config.host.pool,
+        max_sandboxes: config.host.max_sandboxes,
+        ..crate::host::Options::default()
+    };
+    options.jail.isolation = match config.host.isolation.as_str() {
+        "landlock" => Isolation::Landlock,
+        "unsafe-none" => Isolation::None,
+        _ => Isolation::Namespaces,
+    };
+    options.jail.limits.memory_bytes = config.host.memory_mb << 20;
+    options.search.python = config.host.python.clone();
+    Ok(options)
+}

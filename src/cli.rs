@@ -1,0 +1,267 @@
+//! The command line: one subcommand each for what a person does with Pathbox. Standard output is for answers (or
+//! for the protocol, under `serve`); everything else goes to standard error.
+#![expect(clippy::print_stdout, reason = "answers of commands; `serve` over stdio prints nothing itself")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, Parser, Subcommand};
+
+use crate::app::App;
+use crate::config::{Config, Source, Sources, Values, reference};
+use crate::domain::{ConversationId, Entropy};
+use crate::execution::Starting;
+use crate::mcp::caller::Defaults;
+use crate::mcp::{McpServer, manifest};
+use crate::telemetry;
+
+mod contexts;
+mod demo;
+mod doctor;
+mod run;
+mod serve;
+
+/// Pathbox: runs a language model's code in sandboxes that follow the conversation's path.
+#[derive(Debug, Parser)]
+#[command(name = "pathbox", version, about, long_about = None)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Args)]
+struct Global {
+    /// A TOML file with settings (also PATHBOX_CONFIG).
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where Pathbox keeps its files (also PATHBOX_DATA_DIR).
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Any setting of `pathbox config`, e.g. `--set host.pool=4`; may be repeated.
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Migrations are not applied at start; `pathbox migrate` applies them.
+    #[arg(long, global = true)]
+    no_auto_migrate: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve MCP over standard input and output (the default).
+    Serve(serve::ServeArgs),
+    /// Show the whole pipeline on this machine with nothing configured.
+    Demo(demo::DemoArgs),
+    /// Run code once through the same pipeline; exits with the code's exit code.
+    Run(run::RunArgs),
+    /// Serve only the local sandbox host, for an official E2B SDK.
+    #[cfg(target_os = "linux")]
+    Host(serve::HostArgs),
+    /// End expired contexts once and print how many.
+    Cleanup,
+    /// Look at contexts, and end one.
+    #[command(subcommand)]
+    Contexts(contexts::ContextsCommand),
+    /// Look at runs.
+    #[command(subcommand)]
+    Executions(contexts::ExecutionsCommand),
+    /// Apply missing migrations.
+    Migrate,
+    /// Check this deployment and say what to do.
+    Doctor(doctor::DoctorArgs),
+    /// Print every setting and where its value came from.
+    Config {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+        /// The reference page in Markdown instead of the values.
+        #[arg(long)]
+        reference: bool,
+    },
+    /// Print the MCPB manifest, generated from the tools.
+    Manifest,
+}
+
+/// Which context a command line acts on.
+#[derive(Debug, Args, Default)]
+struct Identity {
+    /// Tenant; `local` when not set.
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+    /// Conversation; one per process start when not set.
+    #[arg(long, value_name = "ID")]
+    conversation: Option<String>,
+    /// Path of the conversation; `main` when not set.
+    #[arg(long, value_name = "ID")]
+    path: Option<String>,
+}
+
+impl Identity {
+    fn into_flags(self, flags: &mut std::collections::BTreeMap<String, String>) {
+        let parts = [
+            ("identity.tenant", self.tenant),
+            ("identity.conversation", self.conversation),
+            ("identity.path", self.path),
+        ];
+        flags.extend(parts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    }
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&anyhow::Error::new(error).context("the runtime cannot start")),
+    };
+    let result = runtime.block_on(dispatch(cli));
+    // A blocking read of standard input must not hold the exit.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    match result {
+        Ok(code) => code,
+        Err(error) => fail(&error),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the last word of a command that failed")]
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("pathbox: {error:#}");
+    ExitCode::from(2)
+}
+
+async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    let mut sources = cli.global.sources()?;
+    match cli.command.unwrap_or(Command::Serve(serve::ServeArgs::default())) {
+        Command::Serve(args) => serve::serve(args, sources).await,
+        Command::Demo(args) => demo::demo(args, sources).await,
+        Command::Run(args) => run::run(args, sources).await,
+        #[cfg(target_os = "linux")]
+        Command::Host(args) => serve::host(args, sources).await,
+        Command::Cleanup => {
+            let app = App::start(load(&sources)?.0);
+            let service = app.execution.service(Duration::from_secs(30)).await?;
+            let cleaned = service.cleanup().await;
+            println!("{}", serde_json::to_string(&cleaned)?);
+            app.stop(Duration::from_secs(5)).await;
+            Ok(ExitCode::from(u8::from(cleaned.errors > 0)))
+        }
+        Command::Contexts(command) => contexts::contexts(command, sources).await,
+        Command::Executions(command) => contexts::executions(command, sources).await,
+        Command::Migrate => {
+            sources.flags.insert("auto_migrate".into(), "true".into());
+            let (config, _) = load(&sources)?;
+            crate::app::data_dir(&config.data_dir)?;
+            let keyring = crate::app::keyring(&config, &Entropy::system())?;
+            let store =
+                crate::app::open_store(&config, keyring).await.context("the migrations were not applied")?;
+            println!("{{\"store\":\"{}\",\"migrated\":true}}", store.kind());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Doctor(args) => doctor::doctor(args, sources).await,
+        Command::Config { json, reference } => {
+            config(&sources, json, reference)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Manifest => {
+            print!("{}", manifest::text(&offline_server()));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+impl Global {
+    fn sources(&self) -> anyhow::Result<Sources> {
+        let mut sources = Sources::from_process();
+        let named =
+            self.config.clone().or_else(|| sources.environment.get("PATHBOX_CONFIG").map(PathBuf::from));
+        sources.file = named;
+        if let Some(dir) = &self.data_dir {
+            sources.flags.insert("data_dir".into(), dir.display().to_string());
+        }
+        if self.no_auto_migrate {
+            sources.flags.insert("auto_migrate".into(), "false".into());
+        }
+        for pair in &self.set {
+            let Some((key, value)) = pair.split_once('=') else {
+                bail!("--set {pair}: expected KEY=VALUE");
+            };
+            sources.flags.insert(key.trim().to_owned(), value.trim().to_owned());
+        }
+        Ok(sources)
+    }
+}
+
+/// Reads the settings and starts logging as they say.
+/// Commands say only what went wrong unless the filter is set.
+fn load(sources: &Sources) -> anyhow::Result<(Config, Values)> {
+    start(sources, "warn")
+}
+
+/// The same for what runs until it is told to end: its log is its diary.
+fn load_server(sources: &Sources) -> anyhow::Result<(Config, Values)> {
+    start(sources, "warn,pathbox=info")
+}
+
+fn start(sources: &Sources, filter: &str) -> anyhow::Result<(Config, Values)> {
+    let values = Values::read(sources)?;
+    let mut config = values.config(&sources.environment)?;
+    if values.source("log.filter") == Source::Default {
+        config.telemetry.filter = filter.to_owned();
+    }
+    telemetry::start(&config.telemetry)
+        .map_err(|problem| anyhow::anyhow!("setting `log.filter`: {problem}"))?;
+    Ok((config, values))
+}
+
+fn config(sources: &Sources, json: bool, page: bool) -> anyhow::Result<()> {
+    if page {
+        print!("{}", reference::page());
+        return Ok(());
+    }
+    let (_, values) = load(sources)?;
+    let rows = reference::rows(&values);
+    if json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|[key, value, source]| serde_json::json!({ "key": key, "value": value, "source": source }))
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+        return Ok(());
+    }
+    table(&["setting", "value", "source"], &rows);
+    Ok(())
+}
+
+/// Prints rows under their headings, columns aligned.
+fn table<const N: usize>(headings: &[&str; N], rows: &[[String; N]]) {
+    let mut widths = headings.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[String; N]| {
+        let padded: Vec<String> =
+            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        println!("{}", padded.join("  ").trim_end());
+    };
+    line(&headings.map(str::to_owned));
+    rows.iter().for_each(line);
+}
+
+/// The MCP handler with nothing behind it: enough to say what it offers.
+pub fn offline_server() -> McpServer {
+    let (_, execution) = Starting::channel();
+    #[expect(clippy::expect_used, reason = "constants within the set of allowed characters")]
+    let defaults = Defaults {
+        tenant: "local".parse().expect("valid"),
+        conversation: ConversationId::parse("offline").expect("valid"),
+        path: crate::domain::PathId::main(),
+    };
+    let options =
+        crate::mcp::Options { code_execution: true, inline_images: crate::mcp::InlineImages::Auto, defaults };
+    McpServer::new(options, execution)
+}

@@ -1,0 +1,246 @@
+//! `contexts` and `executions`: look at what there is, and end what should not be.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use chrono::{DateTime, Utc};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{load, table};
+use crate::config::{Config, Sources};
+use crate::domain::{ContextId, ConversationId, EndReason, Entropy, ExecutionId, TenantId};
+use crate::store::{ContextFilter, ContextRow, DynStore, End, ExecutionFilter, ExecutionRow};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ContextsCommand {
+    /// List contexts, newest first.
+    Ls {
+        #[command(flatten)]
+        filter: Filter,
+        /// Ended ones too.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show one context.
+    Show {
+        /// Its id.
+        id: ContextId,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// End a live context; its sandbox dies.
+    End {
+        /// Its id.
+        id: ContextId,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ExecutionsCommand {
+    /// List runs, newest first.
+    Ls {
+        #[command(flatten)]
+        filter: Filter,
+        /// Only this context's.
+        #[arg(long, value_name = "ID")]
+        context: Option<ContextId>,
+    },
+    /// Show one run.
+    Show {
+        /// Its id.
+        id: ExecutionId,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Output {
+    /// Whose it is; `local` when not set.
+    #[arg(long, value_name = "ID")]
+    tenant: Option<TenantId>,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Filter {
+    /// Only this tenant's; every tenant's when not set.
+    #[arg(long, value_name = "ID")]
+    tenant: Option<TenantId>,
+    /// Only this conversation's.
+    #[arg(long, value_name = "ID")]
+    conversation: Option<ConversationId>,
+    /// At most so many.
+    #[arg(long, default_value_t = 100)]
+    limit: u32,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+async fn open(sources: &Sources) -> anyhow::Result<(Config, DynStore)> {
+    let (config, _) = load(sources)?;
+    let keyring = crate::app::keyring(&config, &Entropy::system())?;
+    let store = crate::app::open_store(&config, keyring).await?;
+    Ok((config, store))
+}
+
+pub(super) async fn contexts(command: ContextsCommand, sources: Sources) -> anyhow::Result<ExitCode> {
+    let (config, store) = open(&sources).await?;
+    match command {
+        ContextsCommand::Ls { filter, all } => {
+            let wanted = ContextFilter {
+                tenant: filter.tenant,
+                conversation: filter.conversation,
+                ended: all,
+                limit: Some(filter.limit),
+            };
+            let rows = store.contexts(&wanted).await?;
+            if filter.json {
+                print(&rows.iter().map(context_json).collect::<Vec<_>>().into())?;
+            } else {
+                let headings =
+                    ["id", "tenant", "conversation", "path", "status", "runs", "last used", "ends"];
+                table(&headings, &rows.iter().map(context_line).collect::<Vec<_>>());
+            }
+        }
+        ContextsCommand::Show { id, output } => {
+            let tenant = output.tenant.unwrap_or(config.tenant);
+            let Some(row) = store.context(&tenant, id).await? else {
+                bail!("tenant {tenant} has no context {id}")
+            };
+            show(&context_json(&row), output.json)?;
+        }
+        ContextsCommand::End { id, output } => {
+            let tenant = output.tenant.unwrap_or(config.tenant);
+            let end = End {
+                tenant: tenant.clone(),
+                context: id,
+                epoch: None,
+                reason: EndReason::Manual,
+                error: None,
+            };
+            if !store.end(&end, &config.limits).await? {
+                bail!("tenant {tenant} has no live context {id}");
+            }
+            // The sandbox is in the outbox; a running server kills it within moments, and so does `cleanup`.
+            show(&json!({ "id": id, "ended": true }), output.json)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn executions(command: ExecutionsCommand, sources: Sources) -> anyhow::Result<ExitCode> {
+    let (config, store) = open(&sources).await?;
+    match command {
+        ExecutionsCommand::Ls { filter, context } => {
+            let wanted = ExecutionFilter {
+                tenant: filter.tenant,
+                conversation: filter.conversation,
+                context,
+                limit: Some(filter.limit),
+            };
+            let rows = store.executions(&wanted).await?;
+            if filter.json {
+                print(&rows.iter().map(execution_json).collect::<Vec<_>>().into())?;
+            } else {
+                let headings =
+                    ["id", "tenant", "conversation", "path", "tool", "status", "exit", "ms", "started"];
+                table(&headings, &rows.iter().map(execution_line).collect::<Vec<_>>());
+            }
+        }
+        ExecutionsCommand::Show { id, output } => {
+            let tenant = output.tenant.unwrap_or(config.tenant);
+            let Some(row) = store.execution(&tenant, id).await? else {
+                bail!("tenant {tenant} has no execution {id}")
+            };
+            show(&execution_json(&row), output.json)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::print_stdout, reason = "the answer")]
+fn print(value: &Value) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// One object as JSON, or a line for each of its fields.
+fn show(value: &Value, json: bool) -> anyhow::Result<()> {
+    if json {
+        return print(value);
+    }
+    let rows: Vec<[String; 2]> = value
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(key, value)| [key.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned)])
+        .collect();
+    table(&["field", "value"], &rows);
+    Ok(())
+}
+
+fn time(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+fn context_line(row: &ContextRow) -> [String; 8] {
+    let left = row.expires_at.map(|at| (at - row.read_at).to_std().unwrap_or(Duration::ZERO));
+    [
+        row.id.to_string(),
+        row.key.tenant.to_string(),
+        row.key.conversation.to_string(),
+        row.key.path.to_string(),
+        row.end_reason.map_or_else(|| row.status.to_string(), |reason| format!("{} ({reason})", row.status)),
+        row.execution_count.to_string(),
+        time(row.last_used_at),
+        match (row.ended_at, left) {
+            (Some(at), _) => time(at),
+            (None, Some(left)) => format!("in {} s unless used", left.as_secs()),
+            (None, None) => "–".into(),
+        },
+    ]
+}
+
+fn context_json(row: &ContextRow) -> Value {
+    json!({
+        "id": row.id, "tenant": row.key.tenant, "conversation": row.key.conversation, "path": row.key.path,
+        "status": row.status, "endReason": row.end_reason, "createdAt": row.created_at, "readyAt": row.ready_at,
+        "lastUsedAt": row.last_used_at, "expiresAt": row.expires_at, "endedAt": row.ended_at,
+        "executionCount": row.execution_count, "totalExecutionMs": row.total_execution_ms, "owner": row.owner,
+        "lastError": row.last_error,
+    })
+}
+
+fn execution_line(row: &ExecutionRow) -> [String; 9] {
+    [
+        row.id.to_string(),
+        row.key.tenant.to_string(),
+        row.key.conversation.to_string(),
+        row.key.path.to_string(),
+        row.tool.clone(),
+        row.status.to_string(),
+        row.exit_code.map_or_else(|| "–".into(), |code| code.to_string()),
+        row.duration_ms.map_or_else(|| "–".into(), |ms| ms.to_string()),
+        row.started_at.map_or_else(|| "–".into(), time),
+    ]
+}
+
+fn execution_json(row: &ExecutionRow) -> Value {
+    json!({
+        "id": row.id, "context": row.context, "tenant": row.key.tenant, "conversation": row.key.conversation,
+        "path": row.key.path, "tool": row.tool, "language": row.language, "purpose": row.purpose,
+        "codeSha256": row.code_sha256, "principal": row.principal, "traceId": row.trace_id, "status": row.status,
+        "exitCode": row.exit_code, "error": row.error, "createdAt": row.created_at, "startedAt": row.started_at,
+        "finishedAt": row.finished_at, "durationMs": row.duration_ms, "outputBytes": row.output_bytes,
+        "findings": row.findings,
+    })
+}

@@ -1,0 +1,233 @@
+//! `demo`: the whole pipeline on this machine, told as a story.
+//!
+//! It goes in by the front door: each step is a JSON-RPC message to the MCP handler, as a language model's host would
+//! send it, and what is printed is what came back.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use rmcp::ServiceExt;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio_util::sync::CancellationToken;
+
+use super::load;
+use crate::app::App;
+use crate::config::Sources;
+use crate::domain::Entropy;
+use crate::mcp::McpServer;
+use crate::mcp::transport::stdio::Lines;
+
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    /// Where the plot is written.
+    #[arg(long, default_value = "pathbox-demo.png", value_name = "FILE")]
+    out: PathBuf,
+}
+
+/// A line chart without any package: what a sandbox can draw when its Python has no matplotlib.
+const PLOT: &str = r#"
+try:
+    import matplotlib.pyplot as plt
+    plt.figure(figsize=(4, 3))
+    plt.plot([n for n in range(50)], [n * n for n in range(50)])
+    plt.title("n squared")
+    plt.show()
+except ImportError:
+    import struct, zlib
+    class Plot:
+        """y = x * x as a PNG, drawn with the standard library."""
+        def _repr_png_(self):
+            width, height = 320, 240
+            rows = [bytearray(b"\xff" * width * 3) for _ in range(height)]
+            for x in range(width):
+                y = height - 1 - int((x / width) ** 2 * (height - 1))
+                for dy in range(-1, 2):
+                    if 0 <= y + dy < height:
+                        rows[y + dy][3 * x:3 * x + 3] = b"\x1f\x77\xb4"
+            def chunk(kind, data):
+                body = kind + data
+                return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+            return (b"\x89PNG\r\n\x1a\n"
+                    + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+                    + chunk(b"IDAT", zlib.compress(b"".join(b"\0" + bytes(row) for row in rows)))
+                    + chunk(b"IEND", b""))
+    display(Plot())
+"#;
+
+const PRIVATE: &str = r#"
+print("Contact: maeve.byrne@example.com, card 4111 1111 1111 1111, IBAN IE29 AIBK 9311 5212 3456 78")
+print("band        rate   tax")
+print("0-42,000    20%    8,400.00")
+print("42,000+     40%    7,200.00")
+print("S.I. No. 123/2024, Directive 2006/112/EC, version 1.2.3.4")
+"#;
+
+pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
+    let scratch = std::env::temp_dir().join(format!("pathbox-demo-{}", Entropy::system().hex::<6>()));
+    if !sources.flags.contains_key("data_dir") {
+        sources.flags.insert("data_dir".into(), scratch.display().to_string());
+    }
+    let (config, _) = load(&sources)?;
+    let app = App::start(config);
+    let story = tell(app.mcp(), &args.out).await;
+    app.stop(Duration::from_secs(3)).await;
+    drop(std::fs::remove_dir_all(&scratch));
+    story?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::print_stdout, reason = "the story is the answer")]
+async fn tell(server: McpServer, out: &std::path::Path) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let mut client = Client::connect(server).await?;
+
+    println!(
+        "1. A model calls run_code. Nothing exists yet, so a sandbox is made for this conversation path."
+    );
+    let first = client.run_code("x = 21\nprint('x is', x)", "main").await?;
+    show(&first);
+    ensure!(
+        first["state"] == "fresh" && first["stdout"] == "x is 21\n",
+        "the first call went wrong: {first}"
+    );
+
+    println!("2. The next call on the same path finds the variable.");
+    let second = client.run_code("x * 2", "main").await?;
+    show(&second);
+    ensure!(second["state"] == "kept" && second["output"] == "42", "state was not kept: {second}");
+
+    println!("3. Another path of the conversation has its own sandbox and does not see it.");
+    let branch = client.run_code("print(x)", "what-if").await?;
+    show(&branch);
+    ensure!(branch["error"]["name"] == "NameError", "the branch saw the variable: {branch}");
+
+    println!("4. A plot comes back as a picture.");
+    let (picture, result) = client.picture(PLOT).await?;
+    std::fs::write(out, &picture).with_context(|| format!("{} cannot be written", out.display()))?;
+    println!(
+        "   {} bytes of PNG in {}, kept as {}\n",
+        picture.len(),
+        out.display(),
+        result["artifacts"][0]["uri"]
+    );
+
+    println!("5. Personal data does not leave; figures that only look like it do.");
+    let private = client.run_code(PRIVATE, "main").await?;
+    show(&private);
+    let text = private["stdout"].as_str().unwrap_or_default();
+    for secret in ["maeve.byrne", "4111", "AIBK"] {
+        ensure!(!text.contains(secret), "{secret} was not redacted: {text}");
+    }
+    for figure in ["8,400.00", "7,200.00", "123/2024", "2006/112/EC", "1.2.3.4"] {
+        ensure!(text.contains(figure), "{figure} did not survive: {text}");
+    }
+    println!("   found: {}\n", private["guard"]["findings"]);
+
+    println!(
+        "Done in {:.1} s. Put `pathbox serve` into your client's configuration; see README.md.",
+        began.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "the story is the answer")]
+fn show(result: &Value) {
+    println!(
+        "   state {}, exit {}, {} ms",
+        result["state"].as_str().unwrap_or("?"),
+        result["exitCode"],
+        result["executionTimeMs"]
+    );
+    let text = [&result["stdout"], &result["output"]].map(|value| value.as_str().unwrap_or_default());
+    let shown = if text[0].is_empty() { text[1] } else { text[0] };
+    for line in shown.lines() {
+        println!("   | {line}");
+    }
+    println!();
+}
+
+/// A client of the MCP handler in this process, over the same lines that `serve` speaks.
+struct Client {
+    lines: tokio::io::Lines<BufReader<tokio::io::ReadHalf<DuplexStream>>>,
+    writer: tokio::io::WriteHalf<DuplexStream>,
+    next_id: u64,
+}
+
+impl Client {
+    async fn connect(server: McpServer) -> anyhow::Result<Self> {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let (reader, writer) = tokio::io::split(theirs);
+        let token = CancellationToken::new();
+        tokio::spawn(async move {
+            if let Ok(running) = server.serve_with_ct(Lines::new(reader, writer, token.clone()), token).await
+            {
+                drop(running.waiting().await);
+            }
+        });
+        let (reader, writer) = tokio::io::split(ours);
+        let mut client = Self { lines: BufReader::new(reader).lines(), writer, next_id: 0 };
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": { "name": "pathbox-demo", "version": env!("CARGO_PKG_VERSION") },
+        });
+        client.request("initialize", hello).await?;
+        client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await?;
+        Ok(client)
+    }
+
+    async fn send(&mut self, message: &Value) -> anyhow::Result<()> {
+        self.writer.write_all(format!("{message}\n").as_bytes()).await?;
+        Ok(())
+    }
+
+    async fn request(&mut self, method: &str, params: Value) -> anyhow::Result<Value> {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await?;
+        while let Some(line) = self.lines.next_line().await? {
+            let mut message: Value = serde_json::from_str(&line)?;
+            if message["id"] == id {
+                match message.get("error") {
+                    Some(error) => bail!("{method}: {error}"),
+                    None => return Ok(message["result"].take()),
+                }
+            }
+        }
+        bail!("the server closed the connection")
+    }
+
+    async fn call(&mut self, code: &str, path: &str) -> anyhow::Result<Value> {
+        let params = json!({
+            "name": "run_code",
+            "arguments": { "code": code, "language": "python" },
+            "_meta": { "dev.pathbox/conversationId": "demo", "dev.pathbox/pathId": path },
+        });
+        let result = self.request("tools/call", params).await?;
+        if result["isError"] == true {
+            bail!("{}", result["content"][0]["text"].as_str().unwrap_or("the call failed"));
+        }
+        Ok(result)
+    }
+
+    async fn run_code(&mut self, code: &str, path: &str) -> anyhow::Result<Value> {
+        Ok(self.call(code, path).await?["structuredContent"].take())
+    }
+
+    async fn picture(&mut self, code: &str) -> anyhow::Result<(Vec<u8>, Value)> {
+        let mut result = self.call(code, "main").await?;
+        let blocks = result["content"].as_array().cloned().unwrap_or_default();
+        let Some(image) = blocks.iter().find(|block| block["type"] == "image") else {
+            bail!("no picture came back: {}", result["content"]);
+        };
+        let bytes = STANDARD.decode(image["data"].as_str().unwrap_or_default())?;
+        ensure!(bytes.starts_with(b"\x89PNG\r\n\x1a\n"), "the picture is no PNG");
+        Ok((bytes, result["structuredContent"].take()))
+    }
+}

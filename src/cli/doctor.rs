@@ -1,0 +1,165 @@
+//! `doctor`: tries each thing that a deployment needs, for real, and says what to do about what fails.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{load, table};
+use crate::app::App;
+use crate::config::{Config, Provider, Sources};
+use crate::domain::{Code, CodeRequest, ContextKey, ConversationId, Entropy, Language, Timeout};
+use crate::execution::Call;
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that was tried.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: String,
+    ok: bool,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Check {
+    fn new(name: &str, result: Result<String, (String, String)>) -> Self {
+        let name = name.to_owned();
+        match result {
+            Ok(detail) => Self { name, ok: true, detail, remedy: None },
+            Err((detail, remedy)) => Self { name, ok: false, detail, remedy: Some(remedy) },
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the findings are the answer")]
+pub(super) async fn doctor(args: DoctorArgs, sources: Sources) -> anyhow::Result<ExitCode> {
+    let (config, _) = load(&sources)?;
+    let checks = examine(config).await;
+    let healthy = checks.iter().all(|check| check.ok);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&checks)?);
+    } else {
+        let rows: Vec<[String; 3]> = checks
+            .iter()
+            .map(|check| {
+                let verdict = if check.ok { "ok" } else { "FAILS" };
+                let remedy = check.remedy.as_deref().map(|text| format!(" -> {text}")).unwrap_or_default();
+                [check.name.clone(), verdict.to_owned(), format!("{}{remedy}", check.detail)]
+            })
+            .collect();
+        table(&["check", "result", "detail"], &rows);
+    }
+    Ok(ExitCode::from(u8::from(!healthy)))
+}
+
+async fn examine(config: Config) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let dir = config.data_dir.clone();
+    checks.push(Check::new(
+        "data directory",
+        crate::app::data_dir(&dir).map(|()| dir.display().to_string()).map_err(|error| {
+            (format!("{error:#}"), "choose a directory that this user can write, with --data-dir".into())
+        }),
+    ));
+    if matches!(config.provider, Provider::Local) {
+        checks.extend(machine(&config).await);
+    }
+    let app = App::start(config);
+    match app.execution.service(Duration::from_secs(15)).await {
+        Ok(service) => {
+            let ping = service.store().ping().await;
+            checks.push(Check::new(
+                "database",
+                ping.map(|()| format!("{} answers, migrations are applied", service.store().kind())).map_err(
+                    |error| (crate::execution::chain(&error), "check DATABASE_URL and the server".into()),
+                ),
+            ));
+            checks.push(Check::new(
+                "sandbox provider",
+                match service.provider_problem() {
+                    None => Ok("reachable".into()),
+                    Some(why) => {
+                        Err((why.to_owned(), "see the failed checks above, or set E2B_API_KEY".into()))
+                    }
+                },
+            ));
+            checks.push(first_run(&service).await);
+        }
+        Err(error) => checks.push(Check::new("database", Err((error.to_string(), error.advice())))),
+    }
+    app.stop(Duration::from_secs(3)).await;
+    checks
+}
+
+/// The primitives of isolation, each tried in a process of its own.
+#[cfg(target_os = "linux")]
+async fn machine(config: &Config) -> Vec<Check> {
+    let found = match crate::app::host_options(config) {
+        Ok(options) => {
+            crate::host::jail::probe(&options.jail).await.map_err(|error| crate::execution::chain(&error))
+        }
+        Err(error) => Err(format!("{error:#}")),
+    };
+    match found {
+        Ok(found) => found
+            .into_iter()
+            .map(|check| Check {
+                name: check.what,
+                ok: check.works || !check.needed,
+                detail: check.seen,
+                remedy: Some(check.remedy).filter(|text| !text.is_empty()),
+            })
+            .collect(),
+        Err(why) => vec![Check::new("isolation", Err((why, "the checks could not be made".into())))],
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn machine(_: &Config) -> Vec<Check> {
+    let why = "the local sandbox host needs Linux".to_owned();
+    vec![Check::new("isolation", Err((why, "set E2B_API_KEY, or run Pathbox in a Linux container".into())))]
+}
+
+/// `1+1`, through everything.
+async fn first_run(service: &crate::execution::ExecutionService) -> Check {
+    let run = async {
+        let key = ContextKey {
+            tenant: "doctor".parse().map_err(|_| "bad tenant")?,
+            conversation: ConversationId::parse(format!("doctor-{}", Entropy::system().hex::<6>()))
+                .map_err(|_| "bad conversation")?,
+            path: crate::domain::PathId::main(),
+        };
+        let request = CodeRequest {
+            language: Language::Python,
+            code: Code::parse("1+1").map_err(|_| "bad code")?,
+            purpose: Some("doctor".into()),
+            timeout: Timeout::default(),
+        };
+        let call = Call {
+            key: key.clone(),
+            principal: Some("doctor".into()),
+            trace_id: None,
+            idempotency_key: None,
+        };
+        let (news, _) = tokio::sync::mpsc::channel(1);
+        let finished = service
+            .run_code(call, request, news, tokio_util::sync::CancellationToken::new())
+            .await
+            .map_err(|error| format!("{}. {}", crate::execution::chain(&error), error.advice()))?;
+        service.end_context(&key).await.map_err(|error| error.to_string())?;
+        let text = finished.outcome.results.first().and_then(|result| result.text().map(str::to_owned));
+        match text.as_deref() {
+            Some("2") => Ok(format!("1+1 is 2, in {} ms", finished.outcome.duration.as_millis())),
+            other => Err(format!("1+1 came back as {other:?}")),
+        }
+    };
+    Check::new("first run", run.await.map_err(|why: String| (why, "see the failed checks above".into())))
+}

@@ -1,0 +1,159 @@
+//! `run`: code from the command line through the whole pipeline, once.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Identity, load};
+use crate::app::{App, new_conversation, shutdown};
+use crate::config::Sources;
+use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Language, Timeout};
+use crate::execution::{Call, Finished, Progress};
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The code; standard input when neither this nor a file is given.
+    code: Option<String>,
+    /// A file with the code.
+    #[arg(long, short, conflicts_with = "code", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// python, javascript, typescript or bash.
+    #[arg(long, short, default_value = "python")]
+    language: Language,
+    #[command(flatten)]
+    identity: Identity,
+    /// Milliseconds that the run may take, 1000 to 600000.
+    #[arg(long, default_value_t = Timeout::DEFAULT_MS)]
+    timeout_ms: u64,
+    /// Run at most once under this key.
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    /// The result as one JSON object instead of the output itself.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
+    let source = match (args.code, args.file) {
+        (Some(code), _) => code,
+        (None, Some(path)) => std::fs::read_to_string(&path)
+            .map_err(|error| anyhow::anyhow!("{} cannot be read: {error}", path.display()))?,
+        (None, None) => {
+            let mut text = String::new();
+            std::io::stdin().lock().take(2 * Code::MAX_BYTES as u64).read_to_string(&mut text)?;
+            text
+        }
+    };
+    let request = CodeRequest {
+        language: args.language,
+        code: Code::parse(source)?,
+        purpose: None,
+        timeout: Timeout::from_millis(args.timeout_ms)?,
+    };
+    args.identity.into_flags(&mut sources.flags);
+    let (config, _) = load(&sources)?;
+    let key = ContextKey {
+        tenant: config.tenant.clone(),
+        conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),
+        path: config.path.clone(),
+    };
+    let app = App::start(config);
+    let result = call(&app, key, request, args.idempotency_key, args.json).await;
+    app.stop(Duration::from_secs(2)).await;
+    let finished = result?;
+    if args.json {
+        write_out(&format!("{}\n", serde_json::to_string_pretty(&view(&finished))?))?;
+    }
+    Ok(ExitCode::from(u8::try_from(finished.outcome.exit_code()).unwrap_or(1)))
+}
+
+async fn call(
+    app: &App,
+    key: ContextKey,
+    request: CodeRequest,
+    idempotency_key: Option<String>,
+    quiet: bool,
+) -> anyhow::Result<Finished> {
+    let service = app
+        .execution
+        .service(Duration::from_secs(30))
+        .await
+        .map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
+    let cancel = CancellationToken::new();
+    let (news, mut output) = mpsc::channel::<Progress>(1024);
+    let call = Call { key, principal: Some("cli".into()), trace_id: None, idempotency_key };
+    let run = service.run_code(call, request, news, cancel.clone());
+    tokio::pin!(run);
+    let finished = loop {
+        tokio::select! {
+            biased;
+            Some(_) = output.recv() => {}
+            result = &mut run => break result,
+            asked = shutdown::asked(), if !cancel.is_cancelled() => {
+                asked?;
+                cancel.cancel();
+            }
+        }
+    };
+    let finished = finished.map_err(|error| {
+        let cause = crate::execution::chain(&error);
+        anyhow::anyhow!("{cause}. {}", error.advice())
+    })?;
+    if !quiet {
+        show(&finished)?;
+    }
+    Ok(finished)
+}
+
+/// Output where a program's output belongs.
+fn show(finished: &Finished) -> anyhow::Result<()> {
+    let outcome = &finished.outcome;
+    let mut out = outcome.stdout.text();
+    for result in &outcome.results {
+        if let Some(text) = result.text() {
+            out.push_str(text);
+            out.push('\n');
+        }
+    }
+    write_out(&out)?;
+    let mut err = outcome.stderr.text();
+    if let Some(error) = &outcome.error {
+        match error.traceback.is_empty() {
+            true => err.push_str(&format!("{}: {}\n", error.name, error.message)),
+            false => err.push_str(&format!("{}\n", error.traceback.trim_end())),
+        }
+    }
+    std::io::stderr().lock().write_all(err.as_bytes())?;
+    Ok(())
+}
+
+fn view(finished: &Finished) -> serde_json::Value {
+    let outcome = &finished.outcome;
+    json!({
+        "exitCode": outcome.exit_code(),
+        "stdout": outcome.stdout.text(),
+        "stderr": outcome.stderr.text(),
+        "results": outcome.results,
+        "error": outcome.error,
+        "state": finished.record.state,
+        "stateReason": finished.record.state_reason,
+        "executionId": finished.execution,
+        "executionTimeMs": outcome.duration.as_millis(),
+        "artifacts": finished.record.artifacts,
+        "guard": finished.record.guard,
+    })
+}
+
+/// A reader that went away (`| head`) is no failure of ours.
+fn write_out(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}

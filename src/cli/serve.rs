@@ -1,0 +1,85 @@
+//! `serve` and `host`: what runs until it is told to end.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use rmcp::ServiceExt;
+use rmcp::transport::io::stdio_pipes;
+use tokio_util::sync::CancellationToken;
+
+use super::{Identity, load_server};
+use crate::app::{App, shutdown};
+use crate::config::Sources;
+use crate::mcp::transport::stdio::Lines;
+
+#[derive(Debug, Args, Default)]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    identity: Identity,
+}
+
+/// How long everything may take to end once the client has closed its end.
+const EOF_GRACE: Duration = Duration::from_millis(400);
+
+pub(super) async fn serve(args: ServeArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
+    args.identity.into_flags(&mut sources.flags);
+    let (config, _) = load_server(&sources)?;
+    let grace = config.shutdown_grace;
+    let app = App::start(config);
+    let ended = CancellationToken::new();
+    let (reader, writer) = stdio_pipes();
+    let transport = Lines::new(reader, writer, ended.clone());
+    let server = app.mcp();
+    let serving = async {
+        match server.serve_with_ct(transport, ended.clone()).await {
+            Ok(running) => drop(running.waiting().await),
+            Err(error) => tracing::debug!(error = %error, "the client left before it had begun"),
+        }
+    };
+    let grace = tokio::select! {
+        () = serving => EOF_GRACE,
+        asked = shutdown::asked() => {
+            asked?;
+            grace
+        }
+    };
+    app.stop(grace).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(target_os = "linux")]
+#[derive(Debug, Args)]
+pub(super) struct HostArgs {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:3900", value_name = "ADDR:PORT")]
+    listen: std::net::SocketAddr,
+    /// The API key to ask for (also E2B_API_KEY); one is made up and printed when not set.
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// Listen on an address that other machines reach. The protocol is not encrypted.
+    #[arg(long)]
+    allow_remote: bool,
+}
+
+#[cfg(target_os = "linux")]
+#[expect(clippy::print_stdout, reason = "the two lines that a user of an SDK needs")]
+pub(super) async fn host(args: HostArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
+    // Here the key is what callers must send, not whom to call.
+    let key = args.api_key.or_else(|| sources.environment.remove("E2B_API_KEY"));
+    let (config, _) = load_server(&sources)?;
+    let mut options = crate::app::host_options(&config)?;
+    options.listen = args.listen;
+    options.allow_remote = args.allow_remote;
+    options.api_key = key.map(crate::wire::Secret::new);
+    let token = CancellationToken::new();
+    let host = crate::host::serve(options, token.clone()).await?;
+    println!("export E2B_API_URL={url} E2B_SANDBOX_URL={url}", url = host.url());
+    println!("export E2B_API_KEY={}", host.api_key().expose());
+    shutdown::asked().await?;
+    token.cancel();
+    if tokio::time::timeout(Duration::from_secs(5), host.ended()).await.is_err() {
+        tracing::warn!("not every connection had ended");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,118 @@
+//! Every setting, gathered: one field for each component's own `Options`. Only [`load`] reads the environment;
+//! components never do.
+
+pub mod load;
+pub mod reference;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::store::Secret;
+
+pub use load::{ConfigError, Source, Sources, Values};
+
+/// Where contexts are kept.
+#[derive(Debug, Clone)]
+pub enum Database {
+    /// SQLite in the data directory.
+    Sqlite,
+    /// Postgres at this URL (it may hold a password).
+    Postgres(Secret),
+}
+
+/// Where sandboxes come from.
+#[derive(Debug, Clone)]
+pub enum Provider {
+    /// E2B's cloud or a self-hosted E2B.
+    E2b {
+        /// The team's key.
+        api_key: Secret,
+        /// The provider's domain.
+        domain: String,
+        /// Control plane, when it is not `https://api.<domain>`.
+        api_url: Option<String>,
+        /// Data plane, when it is not derived from the domain.
+        sandbox_url: Option<String>,
+    },
+    /// The sandbox host inside this process.
+    Local,
+}
+
+/// When a picture goes into a result as an image block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InlineImages {
+    /// Unless the client is known to drop or choke on it.
+    Auto,
+    /// Always.
+    Always,
+    /// Never: links only.
+    Never,
+}
+
+/// Everything that can be set.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where files of ours live.
+    pub data_dir: PathBuf,
+    /// Which store.
+    pub database: Database,
+    /// Whether missing migrations are applied at start.
+    pub auto_migrate: bool,
+    /// Which sandboxes.
+    pub provider: Provider,
+    /// The provider's template.
+    pub template: String,
+    /// The provider's own life time for a new sandbox.
+    pub sandbox_timeout: Duration,
+    /// Limits and life of contexts.
+    pub limits: crate::store::Limits,
+    /// How long after its time-out a run counts as cut off.
+    pub run_margin: Duration,
+    /// Between two clean-up passes.
+    pub cleanup_interval: Duration,
+    /// How long ended rows are kept.
+    pub retention: Duration,
+    /// Whether the execution tools exist.
+    pub code_execution: bool,
+    /// Characters of output in a result.
+    pub output_chars: usize,
+    /// When pictures are inlined.
+    pub inline_images: InlineImages,
+    /// The guard's base mode, when it is set; else the policy file's.
+    pub guard_mode: Option<crate::guard::Mode>,
+    /// A policy file for the guard.
+    pub guard_policy: Option<PathBuf>,
+    /// Master keys for tokens at rest and handles: `id:base64[,id:base64]`, the first is current.
+    pub secret_keys: Option<Secret>,
+    /// Bearer secret of the clean-up endpoint.
+    pub cron_secret: Option<Secret>,
+    /// Tenant of stdio callers.
+    pub tenant: crate::domain::TenantId,
+    /// Conversation of stdio callers that name none; `None`: one per process start.
+    pub conversation: Option<crate::domain::ConversationId>,
+    /// Path of callers that name none.
+    pub path: crate::domain::PathId,
+    /// The local sandbox host.
+    pub host: HostSettings,
+    /// Logs.
+    pub telemetry: crate::telemetry::Options,
+    /// Where a build with debug assertions dies, for tests.
+    pub crash_at: Option<String>,
+    /// How long running calls may finish at shutdown.
+    pub shutdown_grace: Duration,
+}
+
+/// Settings of the local sandbox host.
+#[derive(Debug, Clone)]
+pub struct HostSettings {
+    /// `auto`, `landlock` or `unsafe-none`.
+    pub isolation: String,
+    /// Sandboxes kept ready.
+    pub pool: usize,
+    /// The Python to use, e.g. a virtual environment's; `None` finds `python3`.
+    pub python: Option<PathBuf>,
+    /// Memory of one sandbox in MiB.
+    pub memory_mb: u64,
+    /// Sandboxes at most.
+    pub max_sandboxes: usize,
+}

@@ -1,0 +1,759 @@
+//! Reads settings: defaults < file < environment < flags. Each setting is one row of [`SETTINGS`], so its name,
+//! its range and where its value came from are known for errors, for `pathbox config` and for the reference page.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::domain::{ConversationId, PathId, TenantId};
+use crate::store::{Limits, Secret};
+use crate::telemetry::{LogFormat, Options as TelemetryOptions};
+
+use super::{Config, Database, HostSettings, InlineImages, Provider};
+
+/// One setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name in the file and for `--set`.
+    pub key: &'static str,
+    /// Environment names, the first one is preferred. `PATHBOX_` names are ours; others are honoured because
+    /// deployments have them already.
+    pub env: &'static [&'static str],
+    /// The value when nobody says anything; empty for "not set".
+    pub default: &'static str,
+    /// What is allowed, for people.
+    pub allowed: &'static str,
+    /// What it does, one sentence.
+    pub doc: &'static str,
+    /// Never printed; may come from a file named by `<env>_FILE`.
+    pub secret: bool,
+}
+
+const fn plain(
+    key: &'static str,
+    env: &'static [&'static str],
+    default: &'static str,
+    allowed: &'static str,
+    doc: &'static str,
+) -> Setting {
+    Setting { key, env, default, allowed, doc, secret: false }
+}
+
+const fn secret(
+    key: &'static str,
+    env: &'static [&'static str],
+    allowed: &'static str,
+    doc: &'static str,
+) -> Setting {
+    Setting { key, env, default: "", allowed, doc, secret: true }
+}
+
+/// Every setting there is, in the order of the reference page.
+pub const SETTINGS: &[Setting] = &[
+    plain(
+        "data_dir",
+        &["PATHBOX_DATA_DIR"],
+        "",
+        "a directory that can be written",
+        "Where Pathbox keeps its database, keys and outputs; the platform's own place when not set.",
+    ),
+    secret(
+        "database_url",
+        &["PATHBOX_DATABASE_URL", "DATABASE_URL"],
+        "postgres://…",
+        "Postgres 15 or later instead of SQLite in the data directory.",
+    ),
+    plain(
+        "auto_migrate",
+        &["PATHBOX_AUTO_MIGRATE"],
+        "true",
+        "true or false",
+        "Apply missing migrations at start.",
+    ),
+    secret(
+        "secret_keys",
+        &["PATHBOX_SECRET_KEYS", "APP_SECRET_KEYS"],
+        "id:base64 of 32 bytes, comma-separated, first is current",
+        "Master keys for provider tokens at rest and for handles; needed to be equal on all replicas. A key file is made in the data directory when not set.",
+    ),
+    secret(
+        "e2b.api_key",
+        &["E2B_API_KEY", "PATHBOX_E2B_API_KEY"],
+        "e2b_…",
+        "Use E2B instead of the local sandbox host.",
+    ),
+    plain(
+        "e2b.domain",
+        &["E2B_DOMAIN", "PATHBOX_E2B_DOMAIN"],
+        "e2b.app",
+        "a host name",
+        "The provider's domain.",
+    ),
+    plain(
+        "e2b.api_url",
+        &["E2B_API_URL", "PATHBOX_E2B_API_URL"],
+        "",
+        "an http or https URL",
+        "Control plane, when it is not https://api.<domain>.",
+    ),
+    plain(
+        "e2b.sandbox_url",
+        &["E2B_SANDBOX_URL", "PATHBOX_E2B_SANDBOX_URL"],
+        "",
+        "an http or https URL",
+        "Data plane of all sandboxes, when it is not derived from the domain.",
+    ),
+    plain(
+        "e2b.template",
+        &["PATHBOX_E2B_TEMPLATE"],
+        "code-interpreter-v1",
+        "a template id or name",
+        "The template of new sandboxes.",
+    ),
+    plain(
+        "e2b.sandbox_timeout_ms",
+        &["E2B_SANDBOX_TIMEOUT", "PATHBOX_E2B_SANDBOX_TIMEOUT_MS"],
+        "600000",
+        "60000 to 86400000 (milliseconds)",
+        "The provider's own life time of a new sandbox; extended before a run that needs more.",
+    ),
+    plain(
+        "contexts.ttl_minutes",
+        &["E2B_DEFAULT_TTL_MINUTES", "PATHBOX_CONTEXTS_TTL_MINUTES"],
+        "30",
+        "1 to 1440 (minutes)",
+        "How long a context lives after its last use.",
+    ),
+    plain(
+        "contexts.cleanup_interval_minutes",
+        &["E2B_CLEANUP_INTERVAL_MINUTES", "PATHBOX_CONTEXTS_CLEANUP_INTERVAL_MINUTES"],
+        "60",
+        "1 to 1440 (minutes)",
+        "Between two clean-up passes.",
+    ),
+    plain(
+        "contexts.per_tenant",
+        &["PATHBOX_CONTEXTS_PER_TENANT"],
+        "10",
+        "1 to 100000",
+        "Live contexts a tenant may have.",
+    ),
+    plain(
+        "contexts.per_conversation",
+        &["PATHBOX_CONTEXTS_PER_CONVERSATION"],
+        "5",
+        "1 to 100000",
+        "Live contexts a conversation may have.",
+    ),
+    plain(
+        "contexts.max_executions",
+        &["PATHBOX_CONTEXTS_MAX_EXECUTIONS"],
+        "100",
+        "1 to 1000000",
+        "Runs after which a context gets a fresh sandbox.",
+    ),
+    plain(
+        "contexts.create_lease_seconds",
+        &["PATHBOX_CONTEXTS_CREATE_LEASE_SECONDS"],
+        "90",
+        "2 to 600 (seconds)",
+        "How long the making of a sandbox may take before another replica takes over.",
+    ),
+    plain(
+        "contexts.create_timeout_seconds",
+        &["PATHBOX_CONTEXTS_CREATE_TIMEOUT_SECONDS"],
+        "60",
+        "1 to 300 (seconds), less than the lease",
+        "How long the provider may take to make a sandbox.",
+    ),
+    plain(
+        "contexts.run_margin_seconds",
+        &["PATHBOX_CONTEXTS_RUN_MARGIN_SECONDS"],
+        "30",
+        "1 to 300 (seconds)",
+        "How long after its time-out a run counts as cut off when nobody has recorded its end.",
+    ),
+    plain(
+        "contexts.retention_days",
+        &["PATHBOX_CONTEXTS_RETENTION_DAYS"],
+        "30",
+        "1 to 3650 (days)",
+        "How long ended contexts and their runs are kept for audit.",
+    ),
+    plain(
+        "code_execution",
+        &["PATHBOX_CODE_EXECUTION", "FEATURE_CODE_EXECUTION"],
+        "true",
+        "true or false",
+        "Whether the execution tools are offered.",
+    ),
+    plain(
+        "output.max_chars",
+        &["PATHBOX_OUTPUT_MAX_CHARS"],
+        "50000",
+        "1000 to 1000000 (characters)",
+        "Output beyond this is cut in the middle.",
+    ),
+    plain(
+        "output.inline_images",
+        &["PATHBOX_OUTPUT_INLINE_IMAGES"],
+        "auto",
+        "auto, always or never",
+        "When pictures are sent as image blocks.",
+    ),
+    plain(
+        "guard.mode",
+        &["PATHBOX_GUARD_MODE"],
+        "enforce",
+        "enforce, report_only or off",
+        "What the egress guard does with what it finds.",
+    ),
+    plain(
+        "guard.policy",
+        &["PATHBOX_GUARD_POLICY"],
+        "",
+        "a TOML file",
+        "The guard's policy: kinds, actions, allow-lists.",
+    ),
+    plain(
+        "identity.tenant",
+        &["PATHBOX_TENANT"],
+        "local",
+        "1 to 128 characters of A-Z a-z 0-9 - _ . : @",
+        "Tenant of callers over stdio.",
+    ),
+    plain(
+        "identity.conversation",
+        &["PATHBOX_CONVERSATION"],
+        "",
+        "1 to 128 characters of A-Z a-z 0-9 - _ . : @",
+        "Conversation of callers over stdio that name none; one per process start when not set.",
+    ),
+    plain(
+        "identity.path",
+        &["PATHBOX_PATH"],
+        "main",
+        "1 to 128 characters of A-Z a-z 0-9 - _ . : @",
+        "Path of callers that name none.",
+    ),
+    plain(
+        "host.isolation",
+        &["PATHBOX_HOST_ISOLATION"],
+        "auto",
+        "auto, landlock or unsafe-none",
+        "How the local host isolates: auto is namespaces or a refusal, landlock is a weaker tier, unsafe-none is no wall at all.",
+    ),
+    plain("host.pool", &["PATHBOX_HOST_POOL"], "2", "0 to 64", "Sandboxes that the local host keeps ready."),
+    plain(
+        "host.python",
+        &["PATHBOX_HOST_PYTHON"],
+        "",
+        "a Python executable",
+        "The Python of the local host, for example a virtual environment's with pandas and matplotlib.",
+    ),
+    plain(
+        "host.memory_mb",
+        &["PATHBOX_HOST_MEMORY_MB"],
+        "1024",
+        "64 to 65536 (MiB)",
+        "Memory of one local sandbox.",
+    ),
+    plain(
+        "host.max_sandboxes",
+        &["PATHBOX_HOST_MAX_SANDBOXES"],
+        "20",
+        "1 to 1000",
+        "Local sandboxes at most.",
+    ),
+    secret(
+        "cron_secret",
+        &["CRON_SECRET", "PATHBOX_CRON_SECRET"],
+        "16 characters or more",
+        "Bearer secret of POST /v1/cleanup; the endpoint is closed when not set.",
+    ),
+    plain(
+        "log.format",
+        &["PATHBOX_LOG_FORMAT"],
+        "text",
+        "text or json",
+        "The form of log lines on standard error.",
+    ),
+    plain(
+        "log.filter",
+        &["PATHBOX_LOG"],
+        "",
+        "a tracing filter, e.g. info,pathbox=debug",
+        "What is logged: warnings and what the server does when not set.",
+    ),
+    plain(
+        "shutdown_grace_seconds",
+        &["PATHBOX_SHUTDOWN_GRACE_SECONDS"],
+        "20",
+        "0 to 600 (seconds)",
+        "How long running calls may finish at shutdown.",
+    ),
+];
+
+const GUARD_MODES: [(&str, crate::guard::Mode); 3] = [
+    ("enforce", crate::guard::Mode::Enforce),
+    ("report_only", crate::guard::Mode::ReportOnly),
+    ("off", crate::guard::Mode::Off),
+];
+
+/// Names of ours that are not settings: the file to read, and where a debug build dies for a test.
+const ALSO_OURS: [&str; 2] = ["PATHBOX_CONFIG", "PATHBOX_CRASH_AT"];
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody set it.
+    Default,
+    /// The settings file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(String),
+    /// The command line.
+    Flag,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag => f.write_str("flag"),
+        }
+    }
+}
+
+/// A setting that cannot be used. Says its name, what is wrong and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// No setting has this name.
+    #[error("unknown setting `{key}` ({source_name}){hint}")]
+    Unknown {
+        /// The name.
+        key: String,
+        /// Where it stands.
+        source_name: String,
+        /// ", did you mean …?" or nothing.
+        hint: String,
+    },
+    /// The value does not fit.
+    #[error("setting `{key}` ({origin}): {problem}; allowed: {allowed}")]
+    Invalid {
+        /// The setting.
+        key: &'static str,
+        /// Where the value came from.
+        origin: Source,
+        /// What is wrong with it.
+        problem: String,
+        /// What would be right.
+        allowed: &'static str,
+    },
+    /// The settings file cannot be read.
+    #[error("settings file {path}: {problem}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// What the outside says, before any of it is looked at.
+#[derive(Debug, Default, Clone)]
+pub struct Sources {
+    /// The environment.
+    pub environment: BTreeMap<String, String>,
+    /// The settings file, if one was named or found.
+    pub file: Option<PathBuf>,
+    /// `key = value` from flags.
+    pub flags: BTreeMap<String, String>,
+}
+
+impl Sources {
+    /// The process's environment and nothing else.
+    pub fn from_process() -> Self {
+        Self { environment: std::env::vars().collect(), ..Self::default() }
+    }
+}
+
+/// Every setting's text and where it came from.
+#[derive(Debug, Clone)]
+pub struct Values(BTreeMap<&'static str, (String, Source)>);
+
+impl Values {
+    /// Lays the sources over each other.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a name that no setting has, or a file that cannot be read.
+    pub fn read(sources: &Sources) -> Result<Self, ConfigError> {
+        let mut values: BTreeMap<_, _> =
+            SETTINGS.iter().map(|s| (s.key, (s.default.to_owned(), Source::Default))).collect();
+        if let Some(path) = &sources.file {
+            for (key, value) in flatten(path)? {
+                let setting = find(&key, &format!("in {}", path.display()))?;
+                values.insert(setting.key, (value, Source::File(path.clone())));
+            }
+        }
+        for name in sources.environment.keys().filter(|name| name.starts_with("PATHBOX_")) {
+            let base = name.strip_suffix("_FILE").unwrap_or(name);
+            let known = |n: &str| ALSO_OURS.contains(&n) || SETTINGS.iter().any(|s| s.env.contains(&n));
+            if !known(name) && !known(base) {
+                let near = nearest(name, SETTINGS.iter().flat_map(|s| s.env.iter().copied()));
+                return Err(ConfigError::Unknown {
+                    key: name.clone(),
+                    source_name: "environment".into(),
+                    hint: near,
+                });
+            }
+        }
+        for setting in SETTINGS {
+            if let Some((name, value)) = from_environment(setting, &sources.environment)? {
+                values.insert(setting.key, (value, Source::Environment(name)));
+            }
+        }
+        for (key, value) in &sources.flags {
+            let setting = find(key, "on the command line")?;
+            values.insert(setting.key, (value.clone(), Source::Flag));
+        }
+        Ok(Self(values))
+    }
+
+    /// A setting's text; empty when not set.
+    pub fn get(&self, key: &str) -> &str {
+        self.0.get(key).map_or("", |(value, _)| value)
+    }
+
+    /// Where a setting's value came from.
+    pub fn source(&self, key: &str) -> Source {
+        self.0.get(key).map_or(Source::Default, |(_, source)| source.clone())
+    }
+
+    fn invalid(&self, key: &'static str, problem: impl Into<String>) -> ConfigError {
+        let allowed = SETTINGS.iter().find(|s| s.key == key).map_or("", |s| s.allowed);
+        ConfigError::Invalid { key, origin: self.source(key), problem: problem.into(), allowed }
+    }
+
+    fn number<T: FromStr + PartialOrd + Copy>(
+        &self,
+        key: &'static str,
+        low: T,
+        high: T,
+    ) -> Result<T, ConfigError> {
+        let text = self.get(key);
+        match text.trim().parse::<T>() {
+            Ok(n) if n >= low && n <= high => Ok(n),
+            Ok(_) => Err(self.invalid(key, format!("{text} is out of range"))),
+            Err(_) => Err(self.invalid(key, format!("{text:?} is not a number"))),
+        }
+    }
+
+    fn boolean(&self, key: &'static str) -> Result<bool, ConfigError> {
+        match self.get(key).trim().to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" => Ok(false),
+            other => Err(self.invalid(key, format!("{other:?} is neither true nor false"))),
+        }
+    }
+
+    fn one_of<T: Copy>(&self, key: &'static str, table: &[(&str, T)]) -> Result<T, ConfigError> {
+        let text = self.get(key).trim().to_ascii_lowercase();
+        let found = table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        found.ok_or_else(|| self.invalid(key, format!("{text:?} is not known")))
+    }
+
+    fn parsed<T: FromStr<Err: std::fmt::Display>>(&self, key: &'static str) -> Result<T, ConfigError> {
+        self.get(key).parse().map_err(|error: T::Err| self.invalid(key, error.to_string()))
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        Some(self.get(key).trim()).filter(|text| !text.is_empty()).map(str::to_owned)
+    }
+
+    fn url(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        match reqwest::Url::parse(&text) {
+            Ok(url) if ["http", "https"].contains(&url.scheme()) => {
+                Ok(Some(text.trim_end_matches('/').to_owned()))
+            }
+            Ok(url) => Err(self.invalid(key, format!("scheme `{}` cannot be used", url.scheme()))),
+            Err(error) => Err(self.invalid(key, error.to_string())),
+        }
+    }
+
+    /// The typed settings.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] for the first value that does not fit.
+    pub fn config(&self, environment: &BTreeMap<String, String>) -> Result<Config, ConfigError> {
+        let minutes = |n: u64| Duration::from_secs(n * 60);
+        let database = match self.text("database_url") {
+            None => Database::Sqlite,
+            Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+                Database::Postgres(Secret::new(url))
+            }
+            Some(_) => return Err(self.invalid("database_url", "the scheme is not postgres")),
+        };
+        let (api_url, sandbox_url) = (self.url("e2b.api_url")?, self.url("e2b.sandbox_url")?);
+        let provider = match self.text("e2b.api_key") {
+            None => Provider::Local,
+            Some(key) => Provider::E2b {
+                api_key: Secret::new(key),
+                domain: self.text("e2b.domain").unwrap_or_else(|| "e2b.app".to_owned()),
+                api_url,
+                sandbox_url,
+            },
+        };
+        let cron_secret = self.text("cron_secret").map(Secret::new);
+        if cron_secret.as_ref().is_some_and(|secret| secret.expose().len() < 16) {
+            return Err(self.invalid("cron_secret", "it is too short to keep anybody out"));
+        }
+        Ok(Config {
+            data_dir: self.data_dir(environment)?,
+            database,
+            auto_migrate: self.boolean("auto_migrate")?,
+            provider,
+            template: self.get("e2b.template").to_owned(),
+            sandbox_timeout: Duration::from_millis(self.number(
+                "e2b.sandbox_timeout_ms",
+                60_000,
+                86_400_000,
+            )?),
+            limits: Limits {
+                per_tenant: self.number("contexts.per_tenant", 1, 100_000)?,
+                per_conversation: self.number("contexts.per_conversation", 1, 100_000)?,
+                max_executions: self.number("contexts.max_executions", 1, 1_000_000)?,
+                ttl: minutes(self.number("contexts.ttl_minutes", 1, 1440)?),
+                create_lease: Duration::from_secs(self.number("contexts.create_lease_seconds", 2, 600)?),
+                create_timeout: self.create_timeout()?,
+                ..Limits::default()
+            },
+            run_margin: Duration::from_secs(self.number("contexts.run_margin_seconds", 1, 300)?),
+            cleanup_interval: minutes(self.number("contexts.cleanup_interval_minutes", 1, 1440)?),
+            retention: Duration::from_secs(86_400 * self.number("contexts.retention_days", 1, 3650)?),
+            code_execution: self.boolean("code_execution")?,
+            output_chars: self.number("output.max_chars", 1_000, 1_000_000)?,
+            inline_images: self.one_of(
+                "output.inline_images",
+                &[
+                    ("auto", InlineImages::Auto),
+                    ("always", InlineImages::Always),
+                    ("never", InlineImages::Never),
+                ],
+            )?,
+            guard_mode: match self.source("guard.mode") {
+                Source::Default => None,
+                _ => Some(self.one_of("guard.mode", &GUARD_MODES)?),
+            },
+            guard_policy: self.text("guard.policy").map(PathBuf::from),
+            secret_keys: self.text("secret_keys").map(Secret::new),
+            cron_secret,
+            tenant: self.parsed::<TenantId>("identity.tenant")?,
+            conversation: match self.text("identity.conversation") {
+                Some(_) => Some(self.parsed::<ConversationId>("identity.conversation")?),
+                None => None,
+            },
+            path: self.parsed::<PathId>("identity.path")?,
+            host: HostSettings {
+                isolation: self
+                    .one_of(
+                        "host.isolation",
+                        &[("auto", "auto"), ("landlock", "landlock"), ("unsafe-none", "unsafe-none")],
+                    )?
+                    .to_owned(),
+                pool: self.number("host.pool", 0, 64)?,
+                python: self.text("host.python").map(PathBuf::from),
+                memory_mb: self.number("host.memory_mb", 64, 65_536)?,
+                max_sandboxes: self.number("host.max_sandboxes", 1, 1000)?,
+            },
+            telemetry: TelemetryOptions {
+                format: self.one_of("log.format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])?,
+                filter: self.get("log.filter").to_owned(),
+            },
+            crash_at: environment.get("PATHBOX_CRASH_AT").cloned(),
+            shutdown_grace: Duration::from_secs(self.number("shutdown_grace_seconds", 0, 600)?),
+        })
+    }
+
+    fn create_timeout(&self) -> Result<Duration, ConfigError> {
+        let (lease, timeout): (u64, u64) = (
+            self.number("contexts.create_lease_seconds", 2, 600)?,
+            self.number("contexts.create_timeout_seconds", 1, 300)?,
+        );
+        match timeout < lease {
+            true => Ok(Duration::from_secs(timeout)),
+            false => Err(self.invalid("contexts.create_timeout_seconds", "it must be less than the lease")),
+        }
+    }
+
+    fn data_dir(&self, environment: &BTreeMap<String, String>) -> Result<PathBuf, ConfigError> {
+        if let Some(dir) = self.text("data_dir") {
+            return Ok(PathBuf::from(dir));
+        }
+        let var = |name: &str| environment.get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let found = if cfg!(target_os = "macos") {
+            var("HOME").map(|home| home.join("Library/Application Support/pathbox"))
+        } else {
+            var("XDG_DATA_HOME")
+                .filter(|dir| dir.is_absolute())
+                .or_else(|| var("HOME").map(|home| home.join(".local/share")))
+                .map(|dir| dir.join("pathbox"))
+        };
+        found.ok_or_else(|| self.invalid("data_dir", "neither it nor HOME is set"))
+    }
+}
+
+fn find(key: &str, place: &str) -> Result<&'static Setting, ConfigError> {
+    SETTINGS.iter().find(|setting| setting.key == key).ok_or_else(|| ConfigError::Unknown {
+        key: key.to_owned(),
+        source_name: place.to_owned(),
+        hint: nearest(key, SETTINGS.iter().map(|s| s.key)),
+    })
+}
+
+fn from_environment(
+    setting: &Setting,
+    environment: &BTreeMap<String, String>,
+) -> Result<Option<(String, String)>, ConfigError> {
+    for name in setting.env {
+        if let Some(value) = environment.get(*name).filter(|value| !value.is_empty()) {
+            return Ok(Some(((*name).to_owned(), value.clone())));
+        }
+        if !setting.secret {
+            continue;
+        }
+        let file = format!("{name}_FILE");
+        if let Some(path) = environment.get(&file).filter(|path| !path.is_empty()) {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| ConfigError::File { path: path.into(), problem: error.to_string() })?;
+            return Ok(Some((file, text.trim_end_matches(['\r', '\n']).to_owned())));
+        }
+    }
+    Ok(None)
+}
+
+/// `[section] key = value` of a TOML file as `section.key` texts.
+fn flatten(path: &Path) -> Result<Vec<(String, String)>, ConfigError> {
+    let file_error = |problem: String| ConfigError::File { path: path.to_owned(), problem };
+    let text = std::fs::read_to_string(path).map_err(|error| file_error(error.to_string()))?;
+    let table: toml::Table = toml::from_str(&text).map_err(|error| file_error(error.to_string()))?;
+    let mut out = Vec::new();
+    let mut stack: Vec<(String, toml::Value)> = table.into_iter().collect();
+    while let Some((key, value)) = stack.pop() {
+        match value {
+            toml::Value::Table(inner) => {
+                stack.extend(inner.into_iter().map(|(name, value)| (format!("{key}.{name}"), value)));
+            }
+            toml::Value::String(text) => out.push((key, text)),
+            toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => {
+                out.push((key, value.to_string()));
+            }
+            other => {
+                return Err(file_error(format!("`{key}` is a {}, not a single value", other.type_str())));
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> String {
+    let best = all.map(|candidate| (distance(name, candidate), candidate)).min();
+    match best {
+        Some((d, candidate)) if d <= name.len() / 3 => format!("; did you mean `{candidate}`?"),
+        _ => String::new(),
+    }
+}
+
+/// Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut previous = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let cost = previous + usize::from(ca != *cb);
+            previous = row[j + 1];
+            row[j + 1] = cost.min(previous + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(env: &[(&str, &str)]) -> Sources {
+        let mut environment: BTreeMap<String, String> = BTreeMap::from([("HOME".into(), "/h".into())]);
+        environment.extend(env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
+        Sources { environment, ..Sources::default() }
+    }
+
+    fn load(sources: &Sources) -> Result<Config, ConfigError> {
+        Values::read(sources)?.config(&sources.environment)
+    }
+
+    #[test]
+    fn a_newcomer_with_nothing_set_gets_sqlite_and_the_local_host() {
+        let config = load(&sources(&[])).unwrap();
+        assert!(matches!(config.database, Database::Sqlite));
+        assert!(matches!(config.provider, Provider::Local));
+        assert_eq!(config.data_dir, PathBuf::from("/h/.local/share/pathbox"));
+        assert_eq!(config.limits, Limits::default());
+    }
+
+    #[test]
+    fn flags_win_over_environment_and_environment_over_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pathbox.toml");
+        std::fs::write(&file, "[contexts]\nper_tenant = 3\nper_conversation = 3\nttl_minutes = 3\n").unwrap();
+        let mut s =
+            sources(&[("PATHBOX_CONTEXTS_PER_TENANT", "4"), ("PATHBOX_CONTEXTS_PER_CONVERSATION", "4")]);
+        s.file = Some(file);
+        s.flags.insert("contexts.per_tenant".into(), "5".into());
+        let limits = load(&s).unwrap().limits;
+        assert_eq!((limits.per_tenant, limits.per_conversation, limits.ttl.as_secs()), (5, 4, 180));
+    }
+
+    #[test]
+    fn an_impossible_value_names_the_setting_the_problem_and_the_range() {
+        let error = load(&sources(&[("E2B_DEFAULT_TTL_MINUTES", "0")])).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "setting `contexts.ttl_minutes` (environment E2B_DEFAULT_TTL_MINUTES): 0 is out of range; \
+             allowed: 1 to 1440 (minutes)"
+        );
+        for (name, value) in [
+            ("DATABASE_URL", "mysql://x"),
+            ("E2B_API_URL", "ftp://x"),
+            ("PATHBOX_TENANT", "a b"),
+            ("CRON_SECRET", "short"),
+            ("PATHBOX_GUARD_MODE", "maybe"),
+            ("FEATURE_CODE_EXECUTION", "2"),
+        ] {
+            assert!(load(&sources(&[(name, value)])).is_err(), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_nearest_one() {
+        let error = load(&sources(&[("PATHBOX_DATA_DIRR", "/x")])).unwrap_err().to_string();
+        assert!(error.contains("did you mean `PATHBOX_DATA_DIR`?"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_may_come_from_a_file_and_is_not_printed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        std::fs::write(&file, "e2b_0123456789abcdef\n").unwrap();
+        let config = load(&sources(&[("E2B_API_KEY_FILE", file.to_str().unwrap())])).unwrap();
+        let Provider::E2b { api_key, .. } = &config.provider else { panic!("local") };
+        assert_eq!(api_key.expose(), "e2b_0123456789abcdef");
+        assert!(!format!("{config:?}").contains("0123456789abcdef"));
+    }
+}

@@ -1,0 +1,37 @@
+//! Renders settings for people: the reference page, and the values of this process with their sources.
+
+use std::fmt::Write;
+
+use super::load::{SETTINGS, Values};
+
+/// `docs/configuration.md`; a test fails when the file differs.
+pub fn page() -> String {
+    let mut out = String::from(
+        "# Settings\n\nGenerated from `src/config/load.rs`. Flags (`--set key=value`) win over the environment, the \
+         environment over the file (`--config`, `PATHBOX_CONFIG`), the file over defaults. Secrets may come from a \
+         file named by `<NAME>_FILE`. An unknown name or an impossible value stops the start.\n\n\
+         | key | environment | default | allowed | what it does |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for s in SETTINGS {
+        let env = s.env.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let default = if s.default.is_empty() { "–".to_owned() } else { format!("`{}`", s.default) };
+        let secret = if s.secret { " (secret)" } else { "" };
+        let _ = writeln!(out, "| `{}`{secret} | {env} | {default} | {} | {} |", s.key, s.allowed, s.doc);
+    }
+    out
+}
+
+/// One row a setting: key, value (secrets hidden), source.
+pub fn rows(values: &Values) -> Vec<[String; 3]> {
+    SETTINGS
+        .iter()
+        .map(|s| {
+            let value = match values.get(s.key) {
+                "" => "–".to_owned(),
+                _ if s.secret => "(set, not shown)".to_owned(),
+                text => text.to_owned(),
+            };
+            [s.key.to_owned(), value, values.source(s.key).to_string()]
+        })
+        .collect()
+}

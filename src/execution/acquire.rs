@@ -1,0 +1,350 @@
+//! Finds a context's sandbox or makes it, once, under concurrency and over replicas.
+//!
+//! The store decides who makes a sandbox; here is the loop around its answers. What may surprise: the creator's
+//! deadline is counted on the local monotonic clock from *before* the claim was asked for, so that a process that
+//! was paused past its lease does not start a provider request whose sandbox nobody would own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::instrument;
+
+use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, SandboxState};
+use crate::e2b::{CreateSandbox, E2bClient, Endpoint, SandboxAccess};
+use crate::store::{
+    Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, SandboxRef, Secret, StoreError,
+};
+
+use super::{ExecutionError, ExecutionService, Progress, ProgressSender};
+
+/// Metadata that each of our sandboxes carries at its provider, so that the reconciler can tell whose it is.
+pub const APP: (&str, &str) = ("app", "pathbox");
+/// Metadata key of the installation: several may share one provider account, and none may reap another's sandboxes.
+pub const INSTALLATION: &str = "pathbox_installation";
+/// Metadata key of the context's id.
+pub const CONTEXT_ID: &str = "pathbox_context";
+/// Metadata key of the creator's epoch.
+pub const EPOCH: &str = "pathbox_epoch";
+
+/// A context that this run holds.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub row: ContextRow,
+    pub state: SandboxState,
+    pub reason: Option<EndReason>,
+    pub queued: Duration,
+    pub client: E2bClient,
+    pub access: SandboxAccess,
+    /// The database was away: the run is not recorded yet, and this keeps others of this process off its context.
+    pub unasked: Option<OwnedMutexGuard<()>>,
+}
+
+/// What acquiring came to.
+#[derive(Debug)]
+pub(super) enum Acquisition {
+    Held(Box<Held>),
+    /// Nothing is to be run: the record of an earlier run under the same idempotency key.
+    Replay(Box<ExecutionRow>),
+}
+
+impl ExecutionService {
+    /// Waits for this run's turn on its context, making the sandbox if need be.
+    #[instrument(name = "execution_context.get_or_create", skip_all, fields(execution.id = %ask.execution.id))]
+    pub(super) async fn acquire(
+        &self,
+        ask: &Acquire,
+        patience: Duration,
+        replaced: Option<EndReason>,
+        progress: &ProgressSender,
+        cancel: &CancellationToken,
+    ) -> Result<Acquisition, ExecutionError> {
+        let began = Instant::now();
+        let result = self.acquire_loop(ask, began, patience, replaced, progress, cancel).await;
+        if let Err(error) = &result {
+            let status = match error {
+                ExecutionError::Cancelled => ExecutionStatus::Cancelled,
+                _ => ExecutionStatus::Failed,
+            };
+            // Refusals leave no row; for everything else the place in the queue is given up.
+            let id = ask.execution.id;
+            let code = error.code().as_str();
+            if let Err(error) = self.store().abandon(&ask.key.tenant, id, status, Some(code)).await {
+                tracing::warn!(error = %error, execution.id = %id, "a run that did not start could not be taken back");
+            }
+        }
+        result
+    }
+
+    async fn acquire_loop(
+        &self,
+        ask: &Acquire,
+        began: Instant,
+        patience: Duration,
+        replaced: Option<EndReason>,
+        progress: &ProgressSender,
+        cancel: &CancellationToken,
+    ) -> Result<Acquisition, ExecutionError> {
+        let limits = &self.options().limits;
+        let mut tried_again_at_limit = false;
+        let mut made: Option<(SandboxState, Option<EndReason>)> = None;
+        loop {
+            if cancel.is_cancelled() {
+                return Err(ExecutionError::Cancelled);
+            }
+            let asked = Instant::now();
+            let mut position = 0;
+            self.0.parts.crash.at("acquire.before");
+            let answer = match self.store().acquire(ask, limits).await {
+                Ok(answer) => answer,
+                Err(error) => return self.without_store(ask, error, began).await,
+            };
+            self.0.parts.crash.at("acquire.answered");
+            match answer {
+                Acquired::Ready(row) => {
+                    let (state, reason) = made.take().unwrap_or(match replaced {
+                        Some(reason) => (SandboxState::Reset, Some(reason)),
+                        None => (SandboxState::Kept, None),
+                    });
+                    return self.hold(*row, state, reason, began.elapsed(), None);
+                }
+                Acquired::Create(claim) => {
+                    let _ = progress.try_send(Progress::Creating);
+                    if let Some(row) = self.create(&claim, ask.execution.id, asked).await? {
+                        let (state, reason) = match (claim.previous, replaced) {
+                            (Some(reason), _) | (None, Some(reason)) => (SandboxState::Reset, Some(reason)),
+                            (None, None) => (SandboxState::Fresh, None),
+                        };
+                        if row.status == ContextStatus::Ready {
+                            return self.hold(row, state, reason, began.elapsed(), None);
+                        }
+                        made = Some((state, reason));
+                    }
+                    continue;
+                }
+                Acquired::WaitForCreator { .. } => {}
+                Acquired::Queued { position: at } => {
+                    position = at;
+                    let _ = progress.try_send(Progress::Queued { position });
+                }
+                Acquired::InFlight(_) => position = 1,
+                Acquired::Limit(limit) => {
+                    // Contexts of a local host that died with its process hold places until somebody looks.
+                    if !tried_again_at_limit && self.release_dead_hosts().await > 0 {
+                        tried_again_at_limit = true;
+                        continue;
+                    }
+                    return Err(ExecutionError::Limit(limit));
+                }
+                Acquired::PathClosed(status) => return Err(ExecutionError::PathClosed(status)),
+                Acquired::Replay(row) => return Ok(Acquisition::Replay(row)),
+                Acquired::KeyConflict(id) => return Err(ExecutionError::KeyConflict(id)),
+                Acquired::Interrupted(row) => return Err(ExecutionError::Interrupted(row.id)),
+            }
+            if began.elapsed() >= patience {
+                let waited_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                return Err(ExecutionError::QueueTimeout { position, waited_ms });
+            }
+            let base = if began.elapsed() < Duration::from_millis(500) { 10 } else { 60 };
+            let pause = Duration::from_millis(base + self.0.parts.entropy.below(base));
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = cancel.cancelled() => {}
+            }
+        }
+    }
+
+    fn hold(
+        &self,
+        row: ContextRow,
+        state: SandboxState,
+        reason: Option<EndReason>,
+        queued: Duration,
+        unasked: Option<OwnedMutexGuard<()>>,
+    ) -> Result<Acquisition, ExecutionError> {
+        let Some(sandbox) = &row.sandbox else {
+            return Err(ExecutionError::Internal(format!("context {} is ready without a sandbox", row.id)));
+        };
+        let (client, access) = (self.client_of(sandbox)?, access_of(sandbox));
+        Ok(Acquisition::Held(Box::new(Held { row, state, reason, queued, client, access, unasked })))
+    }
+
+    /// The database is away: a context that this replica holds goes on, everything else is told to come back. A run
+    /// under an idempotency key is too: nobody could tell whether it has run before.
+    async fn without_store(
+        &self,
+        ask: &Acquire,
+        error: StoreError,
+        began: Instant,
+    ) -> Result<Acquisition, ExecutionError> {
+        if !matches!(error, StoreError::Unavailable(_)) || ask.execution.idempotency.is_some() {
+            return Err(error.into());
+        }
+        match self.0.remembered.take(&ask.key, self.options().limits.ttl).await {
+            Some((row, turn)) => self.hold(row, SandboxState::Kept, None, began.elapsed(), Some(turn)),
+            None => Err(error.into()),
+        }
+    }
+
+    /// The client for a sandbox's provider: the configured one, or the local host that the row names.
+    pub(super) fn client_of(&self, sandbox: &SandboxRef) -> Result<E2bClient, ExecutionError> {
+        let client = self.provider()?;
+        Ok(match (&sandbox.host_url, &sandbox.host_key) {
+            (Some(url), Some(key)) => {
+                client.at(&Endpoint::local(url.as_str(), wire_secret(key))).map_err(ExecutionError::Create)?
+            }
+            _ => client.clone(),
+        })
+    }
+
+    /// Makes the sandbox of a claim. `None`: the claim was lost meanwhile; ask again.
+    #[instrument(name = "sandbox.create", skip_all, fields(context.id = %claim.context, epoch = claim.epoch))]
+    async fn create(
+        &self,
+        claim: &Claim,
+        execution: ExecutionId,
+        asked: Instant,
+    ) -> Result<Option<ContextRow>, ExecutionError> {
+        let limits = &self.options().limits;
+        if asked.elapsed() + limits.create_timeout > limits.create_lease {
+            return Ok(None);
+        }
+        self.0.parts.crash.at("create.claimed");
+        let life = self.sandbox_life();
+        let request = CreateSandbox {
+            timeout: life,
+            metadata: self.tag(claim.context, claim.epoch),
+            ..CreateSandbox::default()
+        };
+        let client = match self.provider() {
+            Ok(client) => client,
+            Err(error) => {
+                self.give_up(claim, &error).await;
+                return Err(error);
+            }
+        };
+        let created = tokio::time::timeout(limits.create_timeout, client.create(&request));
+        let sandbox = match self.keeping_lease(claim, created).await {
+            Ok(Ok(sandbox)) => sandbox,
+            Ok(Err(source)) => {
+                let error = ExecutionError::Create(source);
+                self.give_up(claim, &error).await;
+                return Err(error);
+            }
+            Err(_) => {
+                let why = format!("no answer within {} s", limits.create_timeout.as_secs());
+                let error = ExecutionError::NoProvider(why);
+                self.give_up(claim, &error).await;
+                return Err(error);
+            }
+        };
+        self.0.parts.crash.at("create.made");
+        let local = self.0.parts.local.as_ref();
+        let reference = SandboxRef {
+            sandbox_id: sandbox.id.clone(),
+            domain: sandbox.domain.clone(),
+            host_url: local.map(|host| host.url.clone()),
+            host_key: local.map(|host| host.key.clone()),
+            envd_token: sandbox.envd_token.as_ref().map(|token| Secret::new(token.expose())),
+            traffic_token: sandbox.traffic_token.as_ref().map(|token| Secret::new(token.expose())),
+            mcp_url: None,
+            mcp_token: None,
+            provider_ends_at: Some(self.0.parts.clock.now() + sandbox.timeout),
+        };
+        self.0.parts.crash.at("create.before_ready");
+        let row = self.store().ready(claim, execution, &reference, limits).await?;
+        self.0.parts.crash.at("create.reported");
+        if row.is_none() {
+            self.0.doomed.notify_one();
+        }
+        Ok(row)
+    }
+
+    /// Waits for the provider while the lease is renewed each third of its length.
+    async fn keeping_lease<F: Future>(&self, claim: &Claim, work: F) -> F::Output {
+        let limits = &self.options().limits;
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                output = &mut work => return output,
+                () = tokio::time::sleep(limits.create_lease / 3) => {
+                    if let Err(error) = self.store().renew(claim, limits).await {
+                        tracing::warn!(error = %error, context.id = %claim.context, "a lease could not be renewed");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn give_up(&self, claim: &Claim, error: &ExecutionError) {
+        let end = End {
+            tenant: claim.key.tenant.clone(),
+            context: claim.context,
+            epoch: Some(claim.epoch),
+            reason: EndReason::Error,
+            error: Some(error.to_string()),
+        };
+        self.0.parts.crash.at("create.failed");
+        if let Err(error) = self.store().end(&end, &self.options().limits).await {
+            tracing::warn!(error = %error, context.id = %claim.context, "a failed context could not be closed");
+        }
+        self.0.doomed.notify_one();
+    }
+
+    /// The metadata that all sandboxes of this installation carry.
+    pub(super) fn own_tag(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            (APP.0.to_owned(), APP.1.to_owned()),
+            (INSTALLATION.to_owned(), self.0.parts.handles.installation()),
+        ])
+    }
+
+    /// The metadata of a context's sandbox.
+    pub(super) fn tag(&self, context: ContextId, epoch: i64) -> BTreeMap<String, String> {
+        let mut tag = self.own_tag();
+        tag.insert(CONTEXT_ID.to_owned(), context.to_string());
+        tag.insert(EPOCH.to_owned(), epoch.to_string());
+        tag
+    }
+
+    /// How long a new or extended sandbox should live at its provider: past the context's own time to live, so
+    /// that a row never says ready for a sandbox that the provider has ended.
+    pub(super) fn sandbox_life(&self) -> Duration {
+        let options = self.options();
+        options.sandbox_timeout.max(options.limits.ttl * 2)
+    }
+
+    /// Ends a context whose sandbox is gone.
+    pub(super) async fn mark_lost(&self, row: &ContextRow) -> Result<(), StoreError> {
+        let end = End {
+            tenant: row.key.tenant.clone(),
+            context: row.id,
+            epoch: Some(row.epoch),
+            reason: EndReason::Lost,
+            error: Some("the provider no longer knows the sandbox".into()),
+        };
+        self.0.remembered.forget(&row.key);
+        self.0.parts.crash.at("lost.before");
+        let ended = self.store().end(&end, &self.options().limits).await.map(drop);
+        self.0.parts.crash.at("lost.marked");
+        ended
+    }
+}
+
+/// What the client needs to reach a sandbox's data plane.
+pub(super) fn access_of(sandbox: &SandboxRef) -> SandboxAccess {
+    SandboxAccess {
+        id: sandbox.sandbox_id.clone(),
+        domain: sandbox.domain.clone(),
+        envd_token: sandbox.envd_token.as_ref().map(wire_secret),
+        traffic_token: sandbox.traffic_token.as_ref().map(wire_secret),
+        envd_version: None,
+    }
+}
+
+/// A stored token as the client wants it.
+pub(super) fn wire_secret(secret: &Secret) -> crate::wire::Secret {
+    crate::wire::Secret::new(secret.expose())
+}

@@ -1,0 +1,82 @@
+//! Places where a process may die, by name, so that a test can let it die at each.
+//!
+//! Only builds with debug assertions do anything here: `PATHBOX_CRASH_AT=<name>` aborts the process the first time that
+//! it comes to that place. No destructor runs and nothing is flushed, as under `kill -9`.
+
+/// Every place, in the order in which a call comes by.
+pub const POINTS: &[&str] = &[
+    "acquire.before",
+    "acquire.answered",
+    "create.claimed",
+    "create.made",
+    "create.before_ready",
+    "create.reported",
+    "create.failed",
+    "run.held",
+    "run.before_extend",
+    "run.extended",
+    "run.sent",
+    "run.first_output",
+    "run.ended",
+    "run.interrupted",
+    "run.before_numbers",
+    "run.numbers_saved",
+    "run.artifacts_kept",
+    "record.before",
+    "record.written",
+    "finish.before_answer",
+    "lost.before",
+    "lost.marked",
+    "end.before",
+    "end.written",
+    "reap.before",
+    "reap.ended",
+    "bury.claimed",
+    "bury.killed",
+    "bury.ticked_off",
+    "reconcile.listed",
+    "reconcile.compared",
+    "reconcile.killed",
+];
+
+/// Where this process is to die, if anywhere.
+#[derive(Debug, Clone, Default)]
+pub struct CrashAt(Option<&'static str>);
+
+impl CrashAt {
+    /// Dies at the named place; an unknown name, or a build without debug assertions, never dies.
+    pub fn named(name: Option<&str>) -> Self {
+        if !cfg!(debug_assertions) {
+            return Self(None);
+        }
+        Self(name.and_then(|name| POINTS.iter().find(|point| **point == name).copied()))
+    }
+
+    /// Comes by a place.
+    pub(super) fn at(&self, point: &'static str) {
+        debug_assert!(POINTS.contains(&point), "{point} is not in the list");
+        if self.0 == Some(point) {
+            std::process::abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place that is listed and nowhere passed would be tested without being there.
+    #[test]
+    fn every_listed_place_is_passed_exactly_once_in_the_source() {
+        let sources = [
+            include_str!("../execution.rs"),
+            include_str!("acquire.rs"),
+            include_str!("run_code.rs"),
+            include_str!("reaper.rs"),
+        ]
+        .concat();
+        for point in POINTS {
+            assert_eq!(sources.matches(&format!(".at(\"{point}\")")).count(), 1, "{point}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Why a run did not happen, or did not come to a result. A user's program that fails is not in here.
+
+use crate::domain::{ContextKey, ErrorCode, ExecutionId};
+use crate::e2b::E2bError;
+use crate::store::{LimitReached, PathStatus, StoreError};
+
+/// What the tool could not do.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutionError {
+    /// The tenant or the conversation holds as many contexts as it may.
+    #[error("the {} limit of {} live contexts is reached", .0.scope, .0.limit)]
+    Limit(LimitReached),
+    /// The path is merged, archived or deleted.
+    #[error("the path is {0}")]
+    PathClosed(PathStatus),
+    /// The idempotency key was used with other arguments.
+    #[error("this idempotency key was used with other arguments (execution {0})")]
+    KeyConflict(ExecutionId),
+    /// The run under this idempotency key was cut off.
+    #[error("the run under this idempotency key was interrupted (execution {0})")]
+    Interrupted(ExecutionId),
+    /// The run's turn did not come in time.
+    #[error("the context is busy: position {position} after {waited_ms} ms")]
+    QueueTimeout {
+        /// Where the run stood.
+        position: u32,
+        /// How long it waited.
+        waited_ms: u64,
+    },
+    /// The caller cancelled before the run began.
+    #[error("cancelled before the run began")]
+    Cancelled,
+    /// The store does not answer yet; the start is tried again in the background.
+    #[error("the server has not started: {0}")]
+    NotStarted(String),
+    /// There is no sandbox provider that could work here.
+    #[error("no sandbox provider: {0}")]
+    NoProvider(String),
+    /// The provider did not make a sandbox.
+    #[error("a sandbox could not be made")]
+    Create(#[source] E2bError),
+    /// The provider failed in a run, and nothing was run.
+    #[error("the sandbox failed before the code ran")]
+    Sandbox(#[source] E2bError),
+    /// The sandbox was replaced again and again.
+    #[error("the sandbox was lost {0} times in a row")]
+    LostAgain(u32),
+    /// The database.
+    #[error("the context store failed")]
+    Store(#[from] StoreError),
+    /// The handle is not one of ours, or not this tenant's.
+    #[error("unknown context handle")]
+    UnknownHandle,
+    /// A policy withholds the result.
+    #[error("the egress policy withholds this result")]
+    Blocked,
+    /// A bug here.
+    #[error("internal fault: {0}")]
+    Internal(String),
+}
+
+impl ExecutionError {
+    /// The stable code of `docs/errors.md`.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Limit(_) => ErrorCode::LimitReached,
+            Self::PathClosed(_) => ErrorCode::PathClosed,
+            Self::KeyConflict(_) => ErrorCode::IdempotencyConflict,
+            Self::Interrupted(_) => ErrorCode::Interrupted,
+            Self::QueueTimeout { .. } => ErrorCode::QueueTimeout,
+            Self::Cancelled => ErrorCode::Cancelled,
+            Self::NoProvider(_) | Self::Create(_) => ErrorCode::SandboxUnavailable,
+            Self::Sandbox(_) | Self::LostAgain(_) => ErrorCode::SandboxFailed,
+            Self::NotStarted(_) => ErrorCode::StoreUnavailable,
+            Self::Store(error) if error.is_retryable() => ErrorCode::StoreUnavailable,
+            Self::Store(_) | Self::Internal(_) => ErrorCode::Internal,
+            Self::UnknownHandle => ErrorCode::NotFound,
+            Self::Blocked => ErrorCode::Blocked,
+        }
+    }
+
+    /// What the caller should do next, in one or two sentences.
+    pub fn advice(&self) -> String {
+        match self {
+            Self::Limit(limit) => {
+                let holders = limit.holders.iter().map(place).collect::<Vec<_>>().join(", ");
+                let frees = match limit.frees_in {
+                    Some(left) => format!(" The first of them frees in {} s unless it is used.", left.as_secs()),
+                    None => String::new(),
+                };
+                format!("Held by: {holders}.{frees} End one that is no longer needed, or use one of them.")
+            }
+            Self::PathClosed(_) => "Run on another path of the conversation.".into(),
+            Self::KeyConflict(_) => "Use a new idempotency key for other arguments.".into(),
+            Self::Interrupted(_) => {
+                "The server died in mid-run, so the code may have had effects. Look, then decide; a new idempotency \
+                 key runs it again."
+                    .into()
+            }
+            Self::QueueTimeout { .. } => {
+                "Another run holds this context. Wait for it, cancel it, or use another path.".into()
+            }
+            Self::Cancelled => "Nothing was run.".into(),
+            Self::NotStarted(_) => {
+                "Nothing was run. Try again in a few seconds; `pathbox doctor` on the server says more.".into()
+            }
+            Self::NoProvider(_) => "Run `pathbox doctor` on the server; it says what is missing.".into(),
+            Self::Create(_) | Self::LostAgain(_) => {
+                "Nothing was run. Try again in a few seconds; `pathbox doctor` on the server says more.".into()
+            }
+            Self::Sandbox(_) => "Nothing was run. Try again.".into(),
+            Self::Store(error) if error.is_retryable() => "Nothing was run. Try again in a few seconds.".into(),
+            Self::Store(_) | Self::Internal(_) => "Nothing more can be done here; the server's log has the cause.".into(),
+            Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),
+            Self::Blocked => "Print less: the result held something that may not leave at all.".into(),
+        }
+    }
+}
+
+fn place(key: &ContextKey) -> String {
+    format!("conversation {} path {}", key.conversation, key.path)
+}
+
+/// An error with its causes, for a log line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

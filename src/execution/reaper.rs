@@ -1,0 +1,289 @@
+//! Ends what nobody uses, kills what nobody owns.
+//!
+//! Three jobs, each safe to run on every replica at once: `reap` ends expired contexts and frees what dead replicas
+//! held; `bury` kills the sandboxes in the outbox; `reconcile` compares the provider's list with the rows both ways.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use tracing::instrument;
+
+use crate::domain::{ContextId, SandboxId};
+use crate::e2b::{E2bClient, Endpoint, ListFilter};
+use crate::store::{Doomed, Secret};
+
+use super::ExecutionService;
+use super::acquire::{CONTEXT_ID, EPOCH, access_of, wire_secret};
+use super::error::chain;
+
+/// Rows in one pass (SPEC section 4).
+const BATCH: u32 = 50;
+/// How long a claimed entry of the outbox stays hidden from other replicas.
+const VISIBILITY: Duration = Duration::from_secs(120);
+
+/// What a clean-up came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Cleaned {
+    /// Contexts that were ended.
+    pub cleaned: u32,
+    /// Things that could not be done now and will be tried again.
+    pub errors: u32,
+}
+
+impl ExecutionService {
+    /// Starts the background tasks; they end at shutdown.
+    pub fn start_reaper(&self) {
+        let service = self.clone();
+        self.0.background.spawn(async move {
+            service.release_dead_hosts().await;
+            let mut next_pass = tokio::time::Instant::now();
+            loop {
+                if tokio::time::Instant::now() >= next_pass {
+                    next_pass = tokio::time::Instant::now() + service.options().cleanup_interval;
+                    let cleaned = service.cleanup().await;
+                    if cleaned != Cleaned::default() {
+                        tracing::info!(cleaned = cleaned.cleaned, errors = cleaned.errors, "clean-up");
+                    }
+                } else {
+                    service.bury().await;
+                }
+                tokio::select! {
+                    () = service.0.doomed.notified() => {}
+                    () = tokio::time::sleep(Duration::from_secs(30)) => {}
+                    () = service.0.shutdown.cancelled() => return,
+                }
+            }
+        });
+    }
+
+    /// One whole clean-up pass: reap until nothing is left, bury, reconcile, remove old outputs.
+    #[instrument(name = "execution_context.cleanup", skip_all)]
+    pub async fn cleanup(&self) -> Cleaned {
+        let mut done = Cleaned::default();
+        loop {
+            self.0.parts.crash.at("reap.before");
+            match self.store().reap(BATCH, self.options().retention, &self.options().limits).await {
+                Ok(reaped) => {
+                    self.0.parts.crash.at("reap.ended");
+                    done.cleaned += reaped.expired + reaped.abandoned;
+                    if reaped.expired + reaped.abandoned + reaped.interrupted + reaped.deleted == 0 {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "expired contexts could not be ended");
+                    done.errors += 1;
+                    break;
+                }
+            }
+        }
+        done.cleaned += self.release_dead_hosts().await;
+        done.errors += self.bury().await;
+        done.errors += self.reconcile().await;
+        self.outputs().remove_older_than(self.options().retention);
+        done
+    }
+
+    /// Kills the sandboxes in the outbox. Returns how many could not be killed now.
+    pub async fn bury(&self) -> u32 {
+        let mut failed = 0;
+        loop {
+            let doomed = match self.store().doomed(BATCH, VISIBILITY).await {
+                Ok(doomed) => doomed,
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "the outbox cannot be read");
+                    return failed + 1;
+                }
+            };
+            if doomed.is_empty() {
+                return failed;
+            }
+            self.0.parts.crash.at("bury.claimed");
+            for entry in doomed {
+                if let Err(why) = self.bury_one(&entry).await {
+                    failed += 1;
+                    tracing::warn!(context.id = %entry.context, reason = %entry.reason, error = %why, "a sandbox could not be killed");
+                    let _ = self.store().bury_failed(entry.id, &why).await;
+                    continue;
+                }
+                self.0.parts.crash.at("bury.killed");
+                if let Err(error) = self.store().buried(entry.id).await {
+                    tracing::warn!(error = %chain(&error), "a killed sandbox could not be ticked off");
+                    failed += 1;
+                }
+                self.0.parts.crash.at("bury.ticked_off");
+            }
+        }
+    }
+
+    /// "Not found" counts as success: dead is what it should be.
+    async fn bury_one(&self, entry: &Doomed) -> Result<(), String> {
+        match &entry.sandbox {
+            Some(sandbox) => {
+                let client = self.client_of(sandbox).map_err(|error| error.to_string())?;
+                match client.kill(&access_of(sandbox).id).await {
+                    Ok(_) => Ok(()),
+                    // A local host that does not answer died with its process, and its sandboxes with it.
+                    Err(error) if sandbox.host_url.is_some() && error.is_unreachable() => Ok(()),
+                    Err(error) => Err(chain(&error)),
+                }
+            }
+            None => {
+                let Ok(client) = self.provider() else { return Ok(()) };
+                for id in self.tagged(client, entry.context, entry.epoch).await? {
+                    client.kill(&id).await.map_err(|error| chain(&error))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn tagged(
+        &self,
+        client: &E2bClient,
+        context: ContextId,
+        epoch: i64,
+    ) -> Result<Vec<SandboxId>, String> {
+        let filter = ListFilter { metadata: self.tag(context, epoch), ..ListFilter::default() };
+        let listed = client.list(&filter).await.map_err(|error| chain(&error))?;
+        Ok(listed.into_iter().filter_map(|sandbox| sandbox.sandbox_id.parse().ok()).collect())
+    }
+
+    /// The provider's list against the rows: what no row owns is killed, unless it is so young that its creator may
+    /// not have reported it yet. Returns the number of errors.
+    #[instrument(name = "sandbox.reconcile", skip_all)]
+    pub async fn reconcile(&self) -> u32 {
+        let Ok(client) = self.provider() else { return 0 };
+        let filter = ListFilter { metadata: self.own_tag(), ..ListFilter::default() };
+        let listed = match client.list(&filter).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "the provider's list cannot be read");
+                return 1;
+            }
+        };
+        self.0.parts.crash.at("reconcile.listed");
+        let young = self.options().limits.create_timeout * 2;
+        let now = self.0.parts.clock.now();
+        let tagged: Vec<((ContextId, i64), SandboxId)> = listed
+            .into_iter()
+            .filter(|sandbox| (now - sandbox.started_at).to_std().unwrap_or_default() > young)
+            .filter_map(|sandbox| {
+                let context = sandbox.metadata.get(CONTEXT_ID)?.parse().ok()?;
+                let epoch = sandbox.metadata.get(EPOCH)?.parse().ok()?;
+                Some(((context, epoch), sandbox.sandbox_id.parse().ok()?))
+            })
+            .collect();
+        let tags: Vec<(ContextId, i64)> = tagged.iter().map(|(tag, _)| *tag).collect();
+        let unowned = match self.store().unowned(&tags).await {
+            Ok(unowned) => unowned,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "the rows cannot be compared");
+                return 1;
+            }
+        };
+        self.0.parts.crash.at("reconcile.compared");
+        let mut errors = 0;
+        for (tag, id) in tagged.into_iter().filter(|(tag, _)| unowned.contains(tag)) {
+            tracing::warn!(context.id = %tag.0, "a sandbox without an owner is killed");
+            if let Err(error) = client.kill(&id).await {
+                tracing::warn!(error = %chain(&error), "it could not be killed");
+                errors += 1;
+            }
+            self.0.parts.crash.at("reconcile.killed");
+        }
+        errors + self.mark_vanished().await
+    }
+
+    /// Rows against the provider: a ready context whose sandbox is gone is ended as lost.
+    async fn mark_vanished(&self) -> u32 {
+        let mut errors = 0;
+        let mut after = None;
+        loop {
+            let min_age = self.options().limits.create_timeout;
+            let rows = match self.store().owned(min_age, after, BATCH).await {
+                Ok(rows) if rows.is_empty() => return errors,
+                Ok(rows) => rows,
+                Err(_) => return errors + 1,
+            };
+            for row in rows {
+                after = Some(row.id);
+                let Some(sandbox) = &row.sandbox else { continue };
+                let Ok(client) = self.client_of(sandbox) else { continue };
+                let gone = match client.get(&sandbox.sandbox_id).await {
+                    Ok(_) => false,
+                    Err(error) if error.is_lost() => true,
+                    Err(error) => sandbox.host_url.is_some() && error.is_unreachable(),
+                };
+                if gone && self.mark_lost(&row).await.is_err() {
+                    errors += 1;
+                }
+            }
+        }
+    }
+
+    /// Ends contexts whose local host no longer answers: their process has died and the sandboxes with it. Returns
+    /// how many. Other processes' hosts that answer are left alone.
+    pub(super) async fn release_dead_hosts(&self) -> u32 {
+        let mut released = 0;
+        let mut after = None;
+        let mut known: BTreeMap<String, bool> = BTreeMap::new();
+        loop {
+            let Ok(rows) = self.store().owned(Duration::ZERO, after, BATCH).await else { return released };
+            if rows.is_empty() {
+                return released;
+            }
+            for row in rows {
+                after = Some(row.id);
+                let Some((url, key)) =
+                    row.sandbox.as_ref().and_then(|s| s.host_url.as_ref().zip(s.host_key.as_ref()))
+                else {
+                    continue;
+                };
+                let dead = match known.get(url) {
+                    Some(dead) => *dead,
+                    None => {
+                        let dead = match self.provider() {
+                            Ok(client) => host_is_dead(client, url, key).await,
+                            Err(_) => false,
+                        };
+                        known.insert(url.clone(), dead);
+                        dead
+                    }
+                };
+                if dead && self.mark_lost(&row).await.is_ok() {
+                    released += 1;
+                }
+            }
+        }
+    }
+
+    /// Ends the contexts whose sandboxes live in this process, before it goes: nothing is left that another process
+    /// would have to find out about.
+    pub async fn release_own_host(&self) {
+        let Some(local) = self.0.parts.local.as_ref() else { return };
+        let mut after = None;
+        while let Ok(rows) = self.store().owned(Duration::ZERO, after, BATCH).await {
+            if rows.is_empty() {
+                return;
+            }
+            for row in rows {
+                after = Some(row.id);
+                if row.sandbox.as_ref().and_then(|s| s.host_url.as_deref()) == Some(local.url.as_str()) {
+                    let _ = self.mark_lost(&row).await;
+                }
+            }
+        }
+    }
+}
+
+/// Whether nothing answers at a local host's address, or something that does not know its key: the port may have gone
+/// to another program since.
+async fn host_is_dead(client: &E2bClient, url: &str, key: &Secret) -> bool {
+    let Ok(client) = client.at(&Endpoint::local(url, wire_secret(key))) else { return true };
+    match client.list(&ListFilter { limit: Some(1), ..ListFilter::default() }).await {
+        Ok(_) => false,
+        Err(error) => error.is_unreachable() || matches!(error, crate::e2b::E2bError::Unauthenticated(_)),
+    }
+}

@@ -1,0 +1,553 @@
+//! The use case behind `run_code`: acquire, extend the provider's life if need be, stream through the guard,
+//! record. Straight from top to bottom.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, instrument};
+
+use crate::domain::{
+    CodeError, CodeRequest, ContextId, ContextKey, EndReason, Ended, ExecutionId, Outcome, OutputChunk,
+    SandboxState, StopReason,
+};
+use crate::e2b::{Deadline, Deadlines, E2bError};
+use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Report, Sanitized};
+use crate::store::{Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
+
+use super::acquire::{Acquisition, Held};
+use super::error::chain;
+use super::interpret::{Aftermath, Run};
+use super::outputs::{Artifact, Spool};
+use super::{Call, CrashAt, ExecutionError, ExecutionService, Finished, Progress, ProgressSender, Record};
+
+/// A sandbox that is lost before the code ran is replaced so often, then it is an error.
+const REPLACEMENTS: u32 = 2;
+
+/// The client's own clock ends so much later than the run's, which is the one that callers are told about.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// What is kept of a run so that the same idempotency key gives the same result.
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    record: Record,
+    outcome: Outcome,
+}
+
+/// A run that has been through its sandbox.
+struct Ran {
+    outcome: Sanitized<Outcome>,
+    report: Report,
+    artifacts: Vec<Artifact>,
+    state: SandboxState,
+    state_reason: Option<String>,
+}
+
+/// Why a run has no outcome.
+enum Fault {
+    /// The sandbox is gone and the code did not run.
+    Lost,
+    /// The provider failed and the code did not run.
+    Sandbox(E2bError),
+}
+
+impl ExecutionService {
+    /// Runs code on the call's context and returns what it came to.
+    ///
+    /// The run goes on to its end and is recorded even when the returned future is dropped; `cancel` stops it.
+    ///
+    /// # Errors
+    /// [`ExecutionError`] for what kept the code from running. A program that fails is not an error.
+    pub async fn run_code(
+        &self,
+        call: Call,
+        request: CodeRequest,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> Result<Finished, ExecutionError> {
+        let service = self.clone();
+        let span = tracing::Span::current();
+        let run = async move { service.run(call, request, progress, cancel).await };
+        let task = self.0.runs.spawn(run.instrument(span));
+        task.await
+            .unwrap_or_else(|error| Err(ExecutionError::Internal(format!("the run's task ended: {error}"))))
+    }
+
+    async fn run(
+        &self,
+        call: Call,
+        request: CodeRequest,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> Result<Finished, ExecutionError> {
+        let ask = self.ask(&call, &request);
+        let patience = request.timeout.get();
+        let mut replaced = None;
+        for _ in 0..=REPLACEMENTS {
+            let held = match self.acquire(&ask, patience, replaced, &progress, &cancel).await? {
+                Acquisition::Held(held) => held,
+                Acquisition::Replay(row) => return self.replay(&call, &request, *row).await,
+            };
+            match self.run_on(&held, &ask, &request, &progress, &cancel).await {
+                Ok(ran) => return self.finish(&call, &request, &ask, &held, ran).await,
+                Err(Fault::Lost) => {
+                    self.mark_lost(&held.row).await?;
+                    self.0.doomed.notify_one();
+                    replaced = Some(EndReason::Lost);
+                }
+                Err(Fault::Sandbox(error)) => {
+                    let code = "sandbox_failed";
+                    let tenant = &ask.key.tenant;
+                    self.store()
+                        .abandon(tenant, ask.execution.id, ExecutionStatus::Failed, Some(code))
+                        .await?;
+                    return Err(ExecutionError::Sandbox(error));
+                }
+            }
+        }
+        Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
+    }
+
+    fn ask(&self, call: &Call, request: &CodeRequest) -> Acquire {
+        let parts = &self.0.parts;
+        let arguments = [
+            "run_code",
+            request.language.as_str(),
+            request.code.as_str(),
+            call.key.conversation.as_str(),
+            call.key.path.as_str(),
+        ];
+        Acquire {
+            key: call.key.clone(),
+            new_context: ContextId::mint(&parts.clock, &parts.entropy),
+            owner: parts.owner.clone(),
+            execution: NewExecution {
+                id: ExecutionId::mint(&parts.clock, &parts.entropy),
+                tool: "run_code".into(),
+                language: request.language,
+                purpose: request
+                    .purpose
+                    .as_deref()
+                    .map(|text| parts.policies.of(&call.key.tenant).line(text).into_inner()),
+                code_sha256: hash(&[request.code.as_str()]),
+                principal: call.principal.clone(),
+                trace_id: call.trace_id.clone(),
+                idempotency: call
+                    .idempotency_key
+                    .clone()
+                    .map(|key| Idempotency { key, args_sha256: hash(&arguments) }),
+                lease: request.timeout.get() + self.options().margin,
+            },
+        }
+    }
+
+    /// Sends the code to the sandbox and guards what comes back.
+    #[instrument(name = "execution_context.execute_code", skip_all, fields(
+        app.tenant.id = %held.row.key.tenant, app.conversation.id = %held.row.key.conversation,
+        app.path.id = %held.row.key.path, code.language = %request.language,
+        context.id = %held.row.id, execution.id = %ask.execution.id))]
+    async fn run_on(
+        &self,
+        held: &Held,
+        ask: &Acquire,
+        request: &CodeRequest,
+        progress: &ProgressSender,
+        cancel: &CancellationToken,
+    ) -> Result<Ran, Fault> {
+        self.0.parts.crash.at("run.held");
+        self.extend_life(held, request.timeout.get()).await?;
+        let id = ask.execution.id;
+        let _ = progress.try_send(Progress::Running);
+        let began = Instant::now();
+        let deadline = began + request.timeout.get();
+        let deadlines =
+            Deadlines { start: request.timeout.get(), ..Deadlines::overall(request.timeout.get() + CLOSING) };
+        let mut run =
+            Run::start(&held.client, &held.access, request.language, request.code.as_str(), deadlines)
+                .await
+                .map_err(|error| fault(held, error))?;
+
+        self.0.parts.crash.at("run.sent");
+        let numbering = self.numbering(&held.row.key).await;
+        let mut stream = Stream {
+            guard: OutcomeGuard::new(
+                &self.0.parts.policies.of(&held.row.key.tenant),
+                numbering,
+                self.guard_limits(),
+            ),
+            stdout: self.0.parts.outputs.spool(id, "stdout", self.options().output_chars),
+            stderr: self.0.parts.outputs.spool(id, "stderr", self.options().output_chars),
+            progress,
+            crash: &self.0.parts.crash,
+        };
+        let (ended, platform) = stream.pump(held, &mut run, deadline, cancel, &self.0.shutdown).await?;
+        self.0.parts.crash.at("run.ended");
+        let stops = run.stops().to_vec();
+        let mut state = (held.state, held.reason.map(reason_text));
+        if ended != Ended::Completed && !self.0.shutdown.is_cancelled() {
+            match run.interrupt().await {
+                Aftermath::StateKept => {}
+                Aftermath::StateLost => {
+                    state = (SandboxState::Reset, Some("the interpreter was restarted".into()))
+                }
+                Aftermath::SandboxLost => state = (SandboxState::Reset, Some("the sandbox was lost".into())),
+            }
+        }
+        self.0.parts.crash.at("run.interrupted");
+        match &platform {
+            Some(Platform::InterpreterDied) => {
+                state = (SandboxState::Reset, Some("the interpreter died and was restarted".into()));
+            }
+            Some(Platform::SandboxLost) => {
+                state = (SandboxState::Reset, Some("the sandbox was lost in mid-run".into()));
+                if let Err(error) = self.mark_lost(&held.row).await {
+                    tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
+                }
+            }
+            None => {}
+        }
+        let ended_error = explain(ended, platform.as_ref(), request.timeout.get());
+        if let Some(error) = ended_error {
+            stream.take(OutputChunk::Error(error));
+        }
+        let (guarded, spools) = stream.finish(ended, stops, began.elapsed());
+        let Guarded { outcome, report, numbering, .. } = guarded;
+        self.0.parts.crash.at("run.before_numbers");
+        self.save_numbering(held, numbering).await;
+        self.0.parts.crash.at("run.numbers_saved");
+        let mut artifacts: Vec<Artifact> = spools.into_iter().filter_map(Spool::finish).collect();
+        artifacts.extend(self.keep_pictures(id, &outcome));
+        self.0.parts.crash.at("run.artifacts_kept");
+        Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1 })
+    }
+
+    /// Makes sure that the provider does not end the sandbox before the run's deadline or before the context's own
+    /// time to live. Costs no request when it already holds.
+    async fn extend_life(&self, held: &Held, timeout: Duration) -> Result<(), Fault> {
+        let Some(ends_at) = held.row.sandbox.as_ref().and_then(|sandbox| sandbox.provider_ends_at) else {
+            return Ok(());
+        };
+        let left = (ends_at - held.row.read_at).to_std().unwrap_or_default();
+        if left >= (timeout + self.options().margin).max(self.options().limits.ttl) {
+            return Ok(());
+        }
+        let life = self.sandbox_life().max(timeout + self.options().margin);
+        self.0.parts.crash.at("run.before_extend");
+        held.client.set_timeout(&held.access.id, life).await.map_err(|error| fault(held, error))?;
+        self.0.parts.crash.at("run.extended");
+        Ok(())
+    }
+
+    async fn finish(
+        &self,
+        call: &Call,
+        request: &CodeRequest,
+        ask: &Acquire,
+        held: &Held,
+        ran: Ran,
+    ) -> Result<Finished, ExecutionError> {
+        let record = Record {
+            state: ran.state,
+            state_reason: ran.state_reason,
+            guard: ran.report,
+            artifacts: ran.artifacts,
+            queued_ms: u64::try_from(held.queued.as_millis()).unwrap_or(u64::MAX),
+        };
+        let outcome = &ran.outcome;
+        let stored = Stored { record: record.clone(), outcome: Outcome::clone(outcome) };
+        let finished = FinishedExecution {
+            id: ask.execution.id,
+            tenant: ask.key.tenant.clone(),
+            context: held.row.id,
+            status: match outcome.ended {
+                Ended::Completed => ExecutionStatus::Completed,
+                Ended::TimedOut => ExecutionStatus::TimedOut,
+                Ended::Cancelled => ExecutionStatus::Cancelled,
+                Ended::Died => ExecutionStatus::Died,
+            },
+            exit_code: Some(outcome.exit_code()),
+            error: None,
+            duration_ms: i64::try_from(outcome.duration.as_millis()).unwrap_or(i64::MAX),
+            queued_ms: i64::try_from(record.queued_ms).unwrap_or(i64::MAX),
+            output_bytes: i64::try_from(outcome.stdout.total_bytes() + outcome.stderr.total_bytes())
+                .unwrap_or(i64::MAX),
+            findings: serde_json::to_value(&record.guard).unwrap_or_default(),
+            result: serde_json::to_value(&stored).ok(),
+            provider_ends_at: self.moved_end(held, request.timeout.get()),
+            unasked: held.unasked.is_some().then(|| Box::new(ask.clone())),
+        };
+        self.0.parts.crash.at("record.before");
+        self.0.remembered.keep(&held.row);
+        self.record(finished).await;
+        self.0.parts.crash.at("finish.before_answer");
+        Ok(Finished {
+            execution: ask.execution.id,
+            key: call.key.clone(),
+            handle: self.mint_handle(&call.key),
+            language: request.language,
+            record,
+            outcome: ran.outcome,
+            replayed: false,
+        })
+    }
+
+    /// The provider's new end, when [`Self::extend_life`] moved it.
+    fn moved_end(&self, held: &Held, timeout: Duration) -> Option<chrono::DateTime<chrono::Utc>> {
+        let ends_at = held.row.sandbox.as_ref()?.provider_ends_at?;
+        let left = (ends_at - held.row.read_at).to_std().unwrap_or_default();
+        if left >= (timeout + self.options().margin).max(self.options().limits.ttl) {
+            return None;
+        }
+        Some(held.row.read_at + self.sandbox_life().max(timeout + self.options().margin))
+    }
+
+    /// Writes the run's record. When the database is away the result still goes out, and the record follows when
+    /// the database is back.
+    async fn record(&self, finished: FinishedExecution) {
+        let limits = self.options().limits.clone();
+        match self.store().record(&finished, &limits).await {
+            Ok(_) => self.0.parts.crash.at("record.written"),
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(error = %error, execution.id = %finished.id, "a record waits for the database");
+                let service = self.clone();
+                self.0.runs.spawn(async move { service.record_later(finished).await });
+            }
+            Err(error) => {
+                tracing::error!(error = %chain(&error), execution.id = %finished.id, "a run could not be recorded");
+            }
+        }
+    }
+
+    async fn record_later(&self, finished: FinishedExecution) {
+        let mut pause = Duration::from_millis(200);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.0.shutdown.cancelled() => pause = Duration::from_millis(200),
+            }
+            match self.store().record(&finished, &self.options().limits).await {
+                Err(error) if error.is_retryable() && !self.0.shutdown.is_cancelled() => {
+                    pause = (pause * 2).min(Duration::from_secs(5));
+                }
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::error!(error = %chain(&error), execution.id = %finished.id, "a record is lost");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn replay(
+        &self,
+        call: &Call,
+        request: &CodeRequest,
+        row: ExecutionRow,
+    ) -> Result<Finished, ExecutionError> {
+        let stored: Option<Stored> = row.result.and_then(|value| serde_json::from_value(value).ok());
+        let Some(Stored { record, outcome }) = stored else {
+            return Err(ExecutionError::Internal(format!("execution {} has no recorded result", row.id)));
+        };
+        Ok(Finished {
+            execution: row.id,
+            key: call.key.clone(),
+            handle: self.mint_handle(&call.key),
+            language: request.language,
+            record,
+            outcome: self.guard_again(call, outcome).await,
+            replayed: true,
+        })
+    }
+
+    /// A recorded outcome once more through the guard: what was guarded stays as it is, and the type says so.
+    async fn guard_again(&self, call: &Call, outcome: Outcome) -> Sanitized<Outcome> {
+        let numbering = self.numbering(&call.key).await;
+        self.0.parts.policies.of(&call.key.tenant).recorded(outcome, numbering)
+    }
+
+    fn guard_limits(&self) -> GuardLimits {
+        GuardLimits { max_chars: self.options().output_chars, max_results: self.options().max_results }
+    }
+
+    async fn numbering(&self, key: &ContextKey) -> Numbering {
+        let secret = self.0.parts.handles.placeholder_key(key);
+        match self.store().placeholders(key).await {
+            Ok(rows) => Numbering::new(secret, rows),
+            Err(error) => {
+                tracing::warn!(error = %error, "placeholder numbers start anew: the store does not answer");
+                Numbering::new(secret, [])
+            }
+        }
+    }
+
+    async fn save_numbering(&self, held: &Held, mut numbering: Numbering) {
+        let new = numbering.take_fresh();
+        if new.is_empty() {
+            return;
+        }
+        if let Err(error) = self.store().save_placeholders(&held.row.key, &new).await {
+            tracing::warn!(error = %error, "placeholder numbers could not be kept");
+        }
+    }
+
+    /// Keeps pictures and documents as files, so that each can be read alone.
+    fn keep_pictures(&self, id: ExecutionId, outcome: &Sanitized<Outcome>) -> Vec<Artifact> {
+        const KINDS: [(&str, &str, &str); 4] = [
+            ("png", "png", "image/png"),
+            ("jpeg", "jpg", "image/jpeg"),
+            ("pdf", "pdf", "application/pdf"),
+            ("svg", "svg", "image/svg+xml"),
+        ];
+        let mut kept = Vec::new();
+        for (n, result) in outcome.results.iter().enumerate() {
+            for (format, extension, mime) in KINDS {
+                let Some(text) = result.formats.get(format).and_then(|value| value.as_str()) else {
+                    continue;
+                };
+                let bytes = match format {
+                    "svg" => text.as_bytes().to_vec(),
+                    _ => match STANDARD.decode(text.trim()) {
+                        Ok(bytes) => bytes,
+                        Err(_) => continue,
+                    },
+                };
+                match self.0.parts.outputs.put(id, &format!("result-{}.{extension}", n + 1), mime, &bytes) {
+                    Ok(artifact) => kept.push(artifact),
+                    Err(error) => {
+                        tracing::warn!(error = %error, execution.id = %id, "a picture could not be kept")
+                    }
+                }
+            }
+        }
+        kept
+    }
+}
+
+/// What the platform, not the program, did to a run that had begun.
+enum Platform {
+    InterpreterDied,
+    SandboxLost,
+}
+
+/// One run's output on its way out.
+struct Stream<'a> {
+    guard: OutcomeGuard,
+    stdout: Spool,
+    stderr: Spool,
+    progress: &'a ProgressSender,
+    crash: &'a CrashAt,
+}
+
+impl Stream<'_> {
+    /// Takes events until the run ends, one way or another.
+    async fn pump(
+        &mut self,
+        held: &Held,
+        run: &mut Run,
+        deadline: Instant,
+        cancel: &CancellationToken,
+        shutdown: &CancellationToken,
+    ) -> Result<(Ended, Option<Platform>), Fault> {
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Ok((Ended::Cancelled, None)),
+                () = shutdown.cancelled() => return Ok((Ended::Cancelled, None)),
+                () = tokio::time::sleep_until(deadline) => return Ok((Ended::TimedOut, None)),
+                next = run.next() => next,
+            };
+            match next {
+                Ok(Some(chunk)) => {
+                    self.take(chunk);
+                    self.crash.at("run.first_output");
+                }
+                Ok(None) if run.died() => return Ok((Ended::Died, Some(Platform::InterpreterDied))),
+                Ok(None) => return Ok((Ended::Completed, None)),
+                Err(error) if error.clock() == Some(Deadline::Overall) => return Ok((Ended::TimedOut, None)),
+                Err(error) if !error.may_have_run() => return Err(fault(held, error)),
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "a run was cut off by its platform");
+                    return Ok((Ended::Died, Some(Platform::SandboxLost)));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, chunk: OutputChunk) {
+        for chunk in self.guard.push(chunk) {
+            emit(chunk, &mut self.stdout, &mut self.stderr, self.progress);
+        }
+    }
+
+    /// The end of the output: what was held back goes the same way as the rest.
+    fn finish(self, ended: Ended, stops: Vec<StopReason>, duration: Duration) -> (Guarded, [Spool; 2]) {
+        let Self { guard, mut stdout, mut stderr, progress, .. } = self;
+        let mut guarded = guard.finish(ended, stops, duration);
+        for chunk in std::mem::take(&mut guarded.rest) {
+            emit(chunk, &mut stdout, &mut stderr, progress);
+        }
+        (guarded, [stdout, stderr])
+    }
+}
+
+/// One guarded chunk to its spool and to whoever watches.
+fn emit(chunk: Sanitized<OutputChunk>, stdout: &mut Spool, stderr: &mut Spool, progress: &ProgressSender) {
+    match &*chunk {
+        OutputChunk::Stdout(_) => stdout.push(&chunk),
+        OutputChunk::Stderr(_) => stderr.push(&chunk),
+        OutputChunk::Result(_) | OutputChunk::Error(_) => return,
+    }
+    let _ = progress.try_send(Progress::Output(chunk));
+}
+
+/// What an error before the code ran means. A local host that does not answer, or no longer knows its own key, died
+/// with its process: the sandbox is lost with it.
+fn fault(held: &Held, error: E2bError) -> Fault {
+    let local = held.row.sandbox.as_ref().is_some_and(|sandbox| sandbox.host_url.is_some());
+    let host_gone = local && (error.is_unreachable() || matches!(error, E2bError::Unauthenticated(_)));
+    if error.is_lost() || host_gone { Fault::Lost } else { Fault::Sandbox(error) }
+}
+
+/// The error that a caller sees for an end that the program itself did not bring about.
+fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Option<CodeError> {
+    let (name, message) = match (ended, platform) {
+        (Ended::TimedOut, _) => {
+            let text = format!(
+                "the run did not end within {} ms (timeout_ms) and was interrupted; use a larger timeout_ms or less work",
+                timeout.as_millis()
+            );
+            ("timeout", text)
+        }
+        (Ended::Cancelled, _) => ("cancelled", "the caller cancelled the run; it was interrupted".to_owned()),
+        (Ended::Died, Some(Platform::SandboxLost)) => {
+            let text = "the sandbox was lost while the code ran; it may have had effects and is not run again by itself";
+            ("sandbox_lost", text.to_owned())
+        }
+        _ => return None,
+    };
+    Some(CodeError { name: name.to_owned(), message, traceback: String::new() })
+}
+
+fn reason_text(reason: EndReason) -> String {
+    match reason {
+        EndReason::Expired => "the context had expired".into(),
+        EndReason::Rotated => "the context had served its number of runs".into(),
+        EndReason::Lost => "the sandbox was lost".into(),
+        EndReason::Manual => "the context was ended by a caller".into(),
+        other => format!("the context had ended: {other}"),
+    }
+}
+
+/// SHA-256 over length-prefixed parts, hex: no two lists of parts give one text.
+fn hash(parts: &[&str]) -> String {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part.as_bytes());
+    }
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

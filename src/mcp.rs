@@ -1,0 +1,147 @@
+//! The MCP server: what it offers and how a message becomes a call.
+//!
+//! One handler serves every door and both protocol eras. Two things that rmcp leaves to its users are done here: a
+//! tool that panics is answered and logged, and a failed tool call is a result that a model can act on, never a
+//! protocol error (that is kept for unknown tools and broken messages).
+
+use std::borrow::Cow;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler};
+
+use crate::execution::Starting;
+
+pub mod caller;
+pub mod error;
+pub mod images;
+pub mod manifest;
+pub mod progress;
+pub mod schema;
+pub mod tools;
+pub mod transport;
+
+pub use error::ToolError;
+
+/// How long a call waits for a server that is still starting.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What this component is told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether the execution tools exist.
+    pub code_execution: bool,
+    /// When pictures are sent as image blocks.
+    pub inline_images: InlineImages,
+    /// Who calls when nobody says.
+    pub defaults: caller::Defaults,
+}
+
+/// When pictures are sent as image blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InlineImages {
+    /// Unless the client is known to drop or choke on them.
+    Auto,
+    /// Always.
+    Always,
+    /// Never: links only.
+    Never,
+}
+
+/// The handler. Cheap to clone; every connection gets a clone.
+#[derive(Debug, Clone)]
+pub struct McpServer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    options: Options,
+    execution: Starting,
+    tools: Vec<Tool>,
+}
+
+const INSTRUCTIONS: &str = "Pathbox runs code in an isolated sandbox that belongs to this conversation path. Use \
+`run_code` whenever an exact computation, a data transformation or a plot is needed instead of working it out in \
+words. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept` or `reset`). \
+Print what you want to see; the value of the last expression comes back too. There is no network and no input(). \
+Personal data and secrets in the output are replaced by placeholders such as [EMAIL_1]; the same placeholder always \
+stands for the same value. A run that takes longer than `timeout_ms` is interrupted; variables survive where possible.";
+
+impl McpServer {
+    /// A handler over a service that may still be starting.
+    pub fn new(options: Options, execution: Starting) -> Self {
+        let tools = if options.code_execution { tools::list() } else { Vec::new() };
+        Self(Arc::new(Inner { options, execution, tools }))
+    }
+
+    /// The tools, in their fixed order.
+    pub fn tools(&self) -> &[Tool] {
+        &self.0.tools
+    }
+
+    async fn dispatch(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ErrorData> {
+        if !self.0.tools.iter().any(|tool| tool.name == request.name) {
+            let known: Vec<&str> = self.0.tools.iter().map(|tool| &*tool.name).collect();
+            let text = format!("unknown tool; this server offers: {}", known.join(", "));
+            return Err(ErrorData::invalid_params(text, None));
+        }
+        let arguments = request.arguments.unwrap_or_default();
+        let called = match &*request.name {
+            tools::run_code::NAME => self.run_code(arguments, context).await,
+            name => Err(ToolError::internal(format!("no handler for {name}"))),
+        };
+        Ok(called.unwrap_or_else(|error| error.into_result()))
+    }
+
+    async fn service(&self) -> Result<crate::execution::ExecutionService, ToolError> {
+        Ok(self.0.execution.service(START_PATIENCE).await?)
+    }
+}
+
+impl ServerHandler for McpServer {
+    fn get_info(&self) -> ServerConfig {
+        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
+        info.server_info = Implementation::new("pathbox", env!("CARGO_PKG_VERSION"));
+        info.server_info.title = Some("Pathbox".into());
+        info.instructions = Some(INSTRUCTIONS.to_owned());
+        info
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(self.0.tools.clone()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.0.tools.iter().find(|tool| tool.name == name).cloned()
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let (name, id) = (Cow::clone(&request.name), context.id.clone());
+        match AssertUnwindSafe(self.dispatch(request, context)).catch_unwind().await {
+            Ok(result) => result.map(Into::into),
+            Err(_) => {
+                tracing::error!(mcp.tool = %name, mcp.request_id = %id, "a tool panicked; the call is answered");
+                let error = ToolError::internal("the tool stopped on a fault of its own");
+                Ok(error.into_result().into())
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! How a failed tool call looks to a client: one place decides. A model reads the text, a program the code.
+
+use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
+use serde_json::json;
+
+use crate::domain::{ErrorCode, OutOfRange};
+use crate::execution::ExecutionError;
+
+use super::caller::CallerError;
+
+/// What the tool could not do, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolError {
+    code: ErrorCode,
+    message: String,
+    advice: String,
+}
+
+impl ToolError {
+    /// An argument that does not fit.
+    pub fn argument(message: impl Into<String>) -> Self {
+        Self {
+            code: ErrorCode::InvalidArgument,
+            message: message.into(),
+            advice: "Correct the argument and call again.".into(),
+        }
+    }
+
+    /// A fault of ours.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self {
+            code: ErrorCode::Internal,
+            message: message.into(),
+            advice: "Nothing more can be done here; the server's log has the cause.".into(),
+        }
+    }
+
+    /// `isError: true`, no structured content: clients hold that against the output schema even for errors.
+    pub fn into_result(self) -> CallToolResult {
+        let Self { code, message, advice } = self;
+        let text = format!("{message}. {advice} (code: {code})");
+        let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
+        let mut meta = serde_json::Map::new();
+        let detail = json!({ "code": code, "retryable": code.is_retryable() });
+        meta.insert("dev.pathbox/error".into(), detail);
+        result.meta = Some(MetaObject(meta));
+        result
+    }
+}
+
+impl From<ExecutionError> for ToolError {
+    fn from(error: ExecutionError) -> Self {
+        let (code, advice) = (error.code(), error.advice());
+        let mut message = error.to_string();
+        // The cause is for the log; a caller gets it only where it is about the caller's own doing.
+        match &error {
+            ExecutionError::Cancelled | ExecutionError::Limit(_) | ExecutionError::UnknownHandle => {}
+            error => tracing::warn!(error = %crate::execution::chain(error), code = %code, "a call failed"),
+        }
+        if let Some(first) = message.get(0..1) {
+            message.replace_range(0..1, &first.to_uppercase());
+        }
+        Self { code, message, advice }
+    }
+}
+
+impl From<CallerError> for ToolError {
+    fn from(error: CallerError) -> Self {
+        let advice = match error {
+            CallerError::Invalid { .. } => "Correct the value or leave it out.",
+            CallerError::ForeignTenant => "Leave it out; the connection decides the tenant.",
+        };
+        Self { code: error.code(), message: error.to_string(), advice: advice.into() }
+    }
+}
+
+impl From<OutOfRange> for ToolError {
+    fn from(error: OutOfRange) -> Self {
+        Self::argument(error.to_string())
+    }
+}

@@ -1,0 +1,101 @@
+//! JSON Schemas that every kind of client takes: no `$ref`, no `format: uint…`, no unions with null.
+//!
+//! Strict hosts refuse a whole server over one schema that they do not understand, so every schema that is published
+//! goes through here.
+
+use std::sync::Arc;
+
+use rmcp::model::JsonObject;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+/// The schema of `T`, plain.
+pub fn of<T: JsonSchema>() -> Arc<JsonObject> {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let schema = settings.into_generator().into_root_schema_for::<T>();
+    let mut value = schema.to_value();
+    plain(&mut value);
+    if let Value::Object(object) = &mut value {
+        object.remove("title");
+    }
+    Arc::new(match value {
+        Value::Object(object) => object,
+        _ => JsonObject::new(),
+    })
+}
+
+fn plain(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            let unsigned = matches!(object.get("format"), Some(Value::String(f)) if f.starts_with("uint") || f.starts_with("int") || f == "double" || f == "float");
+            if unsigned {
+                object.remove("format");
+            }
+            if let Some(Value::Array(types)) = object.get_mut("type") {
+                types.retain(|t| t != "null");
+                if let [one] = types.as_slice() {
+                    let one = one.clone();
+                    object.insert("type".into(), one);
+                }
+            }
+            if let Some(Value::Array(options)) = object.get_mut("enum") {
+                options.retain(|option| !option.is_null());
+            }
+            if let Some(Value::Array(any)) = object.get("anyOf") {
+                let real: Vec<&Value> =
+                    any.iter().filter(|s| s.get("type") != Some(&Value::from("null"))).collect();
+                if let [Value::Object(only)] = real.as_slice() {
+                    let only = only.clone();
+                    object.remove("anyOf");
+                    for (key, value) in only {
+                        object.entry(key).or_insert(value);
+                    }
+                }
+            }
+            // `oneOf` of constants, as schemars writes documented enums, is an `enum`.
+            if let Some(Value::Array(options)) = object.get("oneOf") {
+                let constants: Option<Vec<Value>> = options.iter().map(|o| o.get("const").cloned()).collect();
+                if let Some(constants) = constants {
+                    object.remove("oneOf");
+                    object.insert("type".into(), "string".into());
+                    object.insert("enum".into(), constants.into());
+                }
+            }
+            if object.get("default") == Some(&Value::Null) {
+                object.remove("default");
+            }
+            object.values_mut().for_each(plain);
+        }
+        Value::Array(items) => items.iter_mut().for_each(plain),
+        _ => {}
+    }
+}
+
+/// What strict hosts refuse, found in a schema; empty when it is fine. For tests over everything that is listed.
+pub fn refused(schema: &Value) -> Vec<String> {
+    fn walk(value: &Value, at: &str, out: &mut Vec<String>) {
+        match value {
+            Value::Object(object) => {
+                for (key, inner) in object {
+                    let here = format!("{at}/{key}");
+                    let bad = matches!(key.as_str(), "$ref" | "$defs" | "anyOf" | "oneOf" | "allOf")
+                        || (key == "format" && inner.as_str().is_some_and(|f| f.contains("int")))
+                        || (key == "type" && inner.is_array());
+                    if bad && !at.ends_with("/properties") {
+                        out.push(here.clone());
+                    }
+                    walk(inner, &here, out);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| walk(item, at, out)),
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    walk(schema, "", &mut out);
+    out
+}

@@ -1,0 +1,447 @@
+//! `run_code`: runs code in the conversation path's sandbox.
+
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Resource, Tool, ToolAnnotations};
+use rmcp::service::RequestContext;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+
+use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, Timeout};
+use crate::execution::{Artifact, Call, Finished};
+use crate::guard::Sanitized;
+use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema};
+
+/// The tool's name.
+pub const NAME: &str = "run_code";
+
+/// The longest accepted purpose, in characters.
+const MAX_PURPOSE: usize = 500;
+/// Bytes of base64 pictures in one result; hosts refuse results of 1 MB.
+const MAX_PICTURE_BYTES: usize = 600 * 1024;
+
+/// What the tool takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// The source to run, 1 byte to 100 KB. State of earlier calls is there. Print what you want to see; the value
+    /// of the last expression is returned too.
+    code: String,
+    /// The language of `code`.
+    language: InputLanguage,
+    /// One line: what this computes. Kept in the audit record.
+    #[serde(default, alias = "description")]
+    purpose: Option<String>,
+    /// Milliseconds that the run may take, 1000 to 600000; 60000 when left out.
+    #[serde(default)]
+    #[schemars(range(min = 1000, max = 600_000))]
+    timeout_ms: Option<u64>,
+    /// A context handle from an earlier result's `context`; leave it out for this conversation's own context.
+    #[serde(default)]
+    context: Option<String>,
+    /// Runs at most once under this key: a repeated call returns the recorded result. 1 to 255 characters.
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum InputLanguage {
+    Python,
+    Javascript,
+    Typescript,
+    Bash,
+}
+
+impl From<InputLanguage> for Language {
+    fn from(language: InputLanguage) -> Self {
+        match language {
+            InputLanguage::Python => Self::Python,
+            InputLanguage::Javascript => Self::Javascript,
+            InputLanguage::Typescript => Self::Typescript,
+            InputLanguage::Bash => Self::Bash,
+        }
+    }
+}
+
+/// What the tool gives back as structured content. Complete on its own: some hosts show a model nothing else.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Output {
+    /// Whether the program did what it was asked to.
+    pub success: bool,
+    /// The exit code: 0 success, 124 time-out, 130 cancelled.
+    pub exit_code: i32,
+    /// Standard output, cut in the middle when long.
+    pub stdout: String,
+    /// Standard error, cut in the middle when long.
+    pub stderr: String,
+    /// The value of the last expression, else standard output, else the error.
+    pub output: String,
+    /// What `output` is: `text`, `json`, `table` or `error`.
+    pub output_type: String,
+    /// Why the program failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<OutputError>,
+    /// Milliseconds from sending the code to its end.
+    pub execution_time_ms: u64,
+    /// Whether something was cut; the whole is then among the artifacts.
+    pub truncated: bool,
+    /// What the run found of earlier state: `fresh`, `kept` or `reset`.
+    pub state: String,
+    /// Why the state was reset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_reason: Option<String>,
+    /// A handle to the context that served the call.
+    pub context: String,
+    /// The run's id.
+    pub execution_id: String,
+    /// Whole outputs and pictures, readable as resources.
+    pub artifacts: Vec<OutputArtifact>,
+    /// Limits of the sandbox that were met, e.g. `oom`.
+    pub stopped_by: Vec<String>,
+    /// Whether this is the recorded result of an earlier call under the same idempotency key.
+    pub replayed: bool,
+    /// What the egress guard did.
+    pub guard: OutputGuard,
+}
+
+/// Why a program failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputError {
+    /// The exception's class, or `timeout`.
+    pub name: String,
+    /// Its message.
+    pub message: String,
+    /// The traceback with the program's own lines.
+    pub traceback: String,
+}
+
+/// Something that can be read as a resource.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputArtifact {
+    /// Its URI.
+    pub uri: String,
+    /// Its name.
+    pub name: String,
+    /// Its media type.
+    pub mime_type: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// What the egress guard did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputGuard {
+    /// `enforce`, `report_only` or `off`.
+    pub mode: String,
+    /// Kind of finding to how many.
+    pub findings: std::collections::BTreeMap<String, u64>,
+}
+
+/// The tool as it is listed.
+pub fn tool() -> Tool {
+    let description = "Run code in an isolated sandbox that belongs to this conversation path. Variables, imports and \
+        files are kept between calls. Returns stdout, stderr, the value of the last expression, pictures of open \
+        plots, and a traceback when the code fails. There is no network. Personal data and secrets in the output are \
+        replaced by placeholders like [EMAIL_1].";
+    let mut meta = Map::new();
+    meta.insert("anthropic/maxResultSizeChars".into(), json!(200_000));
+    Tool::new(NAME, description, schema::of::<Input>())
+        .with_title("Run code")
+        .with_raw_output_schema(schema::of::<Output>())
+        .with_annotations(
+            ToolAnnotations::with_title("Run code")
+                .read_only(false)
+                .destructive(false)
+                .idempotent(false)
+                .open_world(false),
+        )
+        .with_meta(MetaObject(meta))
+}
+
+/// Reads the arguments; an error names the argument.
+pub fn parse<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, ToolError> {
+    serde_path_to_error::deserialize(Value::Object(arguments)).map_err(|error| {
+        let path = error.path().to_string();
+        let problem = error.into_inner();
+        match path.as_str() {
+            "." | "?" => ToolError::argument(format!("bad arguments: {problem}")),
+            path => ToolError::argument(format!("argument `{path}`: {problem}")),
+        }
+    })
+}
+
+impl McpServer {
+    pub(in crate::mcp) async fn run_code(
+        &self,
+        arguments: JsonObject,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ToolError> {
+        let (news, receiver) = mpsc::channel(64);
+        let reporter = context
+            .meta
+            .get_progress_token()
+            .map(|token| AbortOnDrop(tokio::spawn(progress::report(context.peer.clone(), token, receiver))));
+        let input: Input = parse(arguments)?;
+        let (call, request) = self.call(input, &context.meta.0).await?;
+        let finished = self.service().await?.run_code(call, request, news, context.ct.clone()).await?;
+        drop(reporter);
+        Ok(self.result(&finished))
+    }
+
+    async fn call(&self, input: Input, meta: &Map<String, Value>) -> Result<(Call, CodeRequest), ToolError> {
+        let defaults = &self.0.options.defaults;
+        let purpose = input.purpose.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        if purpose.as_ref().is_some_and(|text| text.chars().count() > MAX_PURPOSE || text.contains('\n')) {
+            return Err(ToolError::argument(format!(
+                "argument `purpose`: allowed is one line of at most {MAX_PURPOSE} characters"
+            )));
+        }
+        let request = CodeRequest {
+            language: input.language.into(),
+            code: Code::parse(input.code)?,
+            purpose,
+            timeout: match input.timeout_ms {
+                Some(millis) => Timeout::from_millis(millis)?,
+                None => Timeout::default(),
+            },
+        };
+        let handle = match &input.context {
+            Some(handle) => Some(self.service().await?.open_handle(handle, &defaults.tenant)?),
+            None => None,
+        };
+        let key = caller::resolve(meta, handle, defaults)?;
+        let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), meta)?;
+        let trace_id = meta
+            .get("traceparent")
+            .and_then(Value::as_str)
+            .and_then(|text| text.split('-').nth(1))
+            .filter(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()))
+            .map(str::to_owned);
+        Ok((Call { key, principal: None, trace_id, idempotency_key }, request))
+    }
+
+    /// The only place where a run becomes a result. It takes guarded output and nothing else.
+    fn result(&self, finished: &Finished) -> CallToolResult {
+        let output = structured(finished);
+        let mut content = vec![ContentBlock::text(summary(finished, &output))];
+        if let Some(text) = body(&output) {
+            content.push(ContentBlock::text(text));
+        }
+        content.extend(self.pictures(&finished.outcome));
+        content.extend(finished.record.artifacts.iter().map(link));
+        let mut result = CallToolResult::success(content);
+        result.is_error = None;
+        result.structured_content = serde_json::to_value(&output).ok();
+        let mut meta = Map::new();
+        meta.insert("dev.pathbox/conversationId".into(), json!(finished.key.conversation));
+        meta.insert("dev.pathbox/pathId".into(), json!(finished.key.path));
+        meta.insert("dev.pathbox/context".into(), json!(finished.handle));
+        meta.insert("dev.pathbox/state".into(), json!(output.state));
+        result.meta = Some(MetaObject(meta));
+        result
+    }
+
+    fn pictures(&self, outcome: &Sanitized<Outcome>) -> Vec<ContentBlock> {
+        if self.0.options.inline_images == InlineImages::Never {
+            return Vec::new();
+        }
+        let mut room = MAX_PICTURE_BYTES;
+        let mut blocks = Vec::new();
+        for result in &outcome.results {
+            for format in ["png", "jpeg"] {
+                let Some(text) = result.formats.get(format).and_then(Value::as_str) else { continue };
+                let Some(picture) = images::fit(text).filter(|picture| picture.base64.len() <= room) else {
+                    continue;
+                };
+                room -= picture.base64.len();
+                blocks.push(ContentBlock::image(picture.base64, picture.mime_type));
+                break;
+            }
+        }
+        blocks
+    }
+}
+
+/// Ends progress reports when the call ends, however it ends.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn structured(finished: &Finished) -> Output {
+    let outcome = &finished.outcome;
+    let (output, output_type) = main_output(outcome);
+    Output {
+        success: outcome.success(),
+        exit_code: outcome.exit_code(),
+        stdout: outcome.stdout.text(),
+        stderr: outcome.stderr.text(),
+        output,
+        output_type: output_type.to_owned(),
+        error: outcome.error.as_ref().map(|error| OutputError {
+            name: error.name.clone(),
+            message: error.message.clone(),
+            traceback: error.traceback.clone(),
+        }),
+        execution_time_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
+        truncated: outcome.stdout.is_truncated()
+            || outcome.stderr.is_truncated()
+            || outcome.results_dropped > 0,
+        state: finished.record.state.to_string(),
+        state_reason: finished.record.state_reason.clone(),
+        context: finished.handle.clone(),
+        execution_id: finished.execution.to_string(),
+        artifacts: finished
+            .record
+            .artifacts
+            .iter()
+            .map(|a| OutputArtifact {
+                uri: a.uri.clone(),
+                name: a.name.clone(),
+                mime_type: a.mime_type.clone(),
+                bytes: a.bytes,
+            })
+            .collect(),
+        stopped_by: outcome.stops.iter().map(ToString::to_string).collect(),
+        replayed: finished.replayed,
+        guard: OutputGuard {
+            mode: finished.record.guard.mode.as_str().to_owned(),
+            findings: finished
+                .record
+                .guard
+                .by_kind()
+                .into_iter()
+                .map(|(k, n)| (k.as_str().to_owned(), n))
+                .collect(),
+        },
+    }
+}
+
+fn main_output(outcome: &Outcome) -> (String, &'static str) {
+    if let Some(error) = outcome.error.as_ref().filter(|_| !outcome.success()) {
+        let text = if error.message.is_empty() {
+            error.name.clone()
+        } else {
+            format!("{}: {}", error.name, error.message)
+        };
+        return (text, "error");
+    }
+    let shown = outcome.results.iter().rev().find(|r| r.is_main).or_else(|| outcome.results.last());
+    if let Some(result) = shown {
+        if let Some(json) = result.formats.get("json") {
+            return (json.to_string(), "json");
+        }
+        let is_table = result.formats.contains_key("data")
+            || result.formats.get("html").and_then(Value::as_str).is_some_and(|html| html.contains("<table"));
+        if let Some(text) = result.text() {
+            return (text.to_owned(), if is_table { "table" } else { "text" });
+        }
+    }
+    (outcome.stdout.text(), "text")
+}
+
+/// One line first: what ran, in what state, how it ended.
+fn summary(finished: &Finished, output: &Output) -> String {
+    let mut line = format!(
+        "{} {} in {} ms; exit {}; state {}",
+        finished.language,
+        if output.success { "finished" } else { "failed" },
+        output.execution_time_ms,
+        output.exit_code,
+        output.state,
+    );
+    if let Some(reason) = &output.state_reason {
+        line.push_str(&format!(" ({reason}: earlier variables and files are gone)"));
+    }
+    if output.truncated {
+        line.push_str(&format!(
+            "; output cut: stdout {} characters, stderr {}, the whole is linked below",
+            count(&finished.outcome.stdout),
+            count(&finished.outcome.stderr)
+        ));
+    }
+    for stop in &output.stopped_by {
+        line.push_str(&format!("; limit met: {stop}"));
+    }
+    if output.replayed {
+        line.push_str("; recorded result of an earlier call with this idempotency key");
+    }
+    let found: u64 = output.guard.findings.values().sum();
+    if found > 0 {
+        line.push_str(&format!("; guard ({}): {found} findings", output.guard.mode));
+    }
+    line
+}
+
+fn count(capture: &Capture) -> u64 {
+    capture.total_chars()
+}
+
+/// Output for a reader: stdout, then values, then stderr, then the failure.
+fn body(output: &Output) -> Option<String> {
+    let mut parts = Vec::new();
+    if !output.stdout.is_empty() {
+        parts.push(output.stdout.clone());
+    }
+    if output.output_type != "error" && output.output != output.stdout && !output.output.is_empty() {
+        parts.push(output.output.clone());
+    }
+    if !output.stderr.is_empty() {
+        parts.push(format!("[stderr]\n{}", output.stderr));
+    }
+    if let Some(error) = &output.error {
+        let text = if error.traceback.is_empty() { &output.output } else { &error.traceback };
+        parts.push(format!("[error]\n{text}"));
+    }
+    Some(parts.join("\n")).filter(|text| !text.is_empty())
+}
+
+fn link(artifact: &Artifact) -> ContentBlock {
+    let mut resource = Resource::new(artifact.uri.clone(), artifact.name.clone());
+    resource.mime_type = Some(artifact.mime_type.clone());
+    resource.size = Some(artifact.bytes);
+    ContentBlock::resource_link(resource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_schemas_hold_nothing_that_strict_hosts_refuse() {
+        let tool = serde_json::to_value(tool()).unwrap();
+        for which in ["inputSchema", "outputSchema"] {
+            assert_eq!(schema::refused(&tool[which]), Vec::<String>::new(), "{which}: {}", tool[which]);
+            assert_eq!(tool[which]["type"], "object");
+        }
+        assert_eq!(tool["inputSchema"]["required"], json!(["code", "language"]));
+        assert_eq!(
+            tool["inputSchema"]["properties"]["language"]["enum"],
+            json!(["python", "javascript", "typescript", "bash"])
+        );
+    }
+
+    fn problem(arguments: Value) -> String {
+        let error = parse::<Input>(arguments.as_object().unwrap().clone()).unwrap_err();
+        serde_json::to_value(error.into_result()).unwrap()["content"][0]["text"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_wrong_argument_is_named() {
+        let text = problem(json!({"code": "1", "language": "cobol"}));
+        assert!(text.contains("argument `language`") && text.contains("`python`"), "{text}");
+        let text = problem(json!({"code": 1, "language": "python"}));
+        assert!(text.contains("argument `code`"), "{text}");
+        let text = problem(json!({"language": "python"}));
+        assert!(text.contains("missing field `code`"), "{text}");
+        let text = problem(json!({"code": "1", "language": "python", "timeout": 5}));
+        assert!(text.contains("unknown field `timeout`"), "{text}");
+    }
+}

@@ -1,0 +1,3 @@
+//! The ways in. Each feeds the same [`super::McpServer`].
+
+pub mod stdio;

@@ -1,0 +1,269 @@
+//! MCP over standard input and output: one JSON-RPC message a line.
+//!
+//! A transport of our own around rmcp's pipes, because a server that people live with must not fall over on what
+//! clients really send: a notification before the first request, a line that is not JSON or far too long, an id
+//! that is still in flight, wrong-typed parameters, and above all an end of input while a call runs.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::io;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use rmcp::RoleServer;
+use rmcp::model::{ClientNotification, ClientRequest, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+/// The longest line that is read, in bytes: two encodings of the largest accepted code and room to spare.
+pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
+
+/// Between the end of input and the cancelling of running calls. Clients kill the process after two seconds.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Newline-delimited JSON-RPC over a reader and a writer.
+pub struct Lines<R, W> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+    overlong: bool,
+    opened: bool,
+    writer: Arc<Mutex<Option<W>>>,
+    in_flight: Arc<StdMutex<HashSet<RequestId>>>,
+    ended: CancellationToken,
+}
+
+impl<R, W> Lines<R, W>
+where
+    R: AsyncRead + Send + Unpin,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    /// Speaks over `reader` and `writer`. Some moments after the end of input, `ended` is cancelled.
+    pub fn new(reader: R, writer: W, ended: CancellationToken) -> Self {
+        Self {
+            reader: BufReader::with_capacity(64 * 1024, reader),
+            line: Vec::new(),
+            overlong: false,
+            opened: false,
+            writer: Arc::new(Mutex::new(Some(writer))),
+            in_flight: Arc::default(),
+            ended,
+        }
+    }
+
+    /// Reads to the next newline into `self.line`. Safe to drop in between: what was read stays.
+    /// `Ok(false)` is the end of input.
+    async fn read_line(&mut self) -> io::Result<bool> {
+        loop {
+            let available = self.reader.fill_buf().await?;
+            if available.is_empty() {
+                return Ok(false);
+            }
+            let (take, complete) = match memchr::memchr(b'\n', available) {
+                Some(at) => (at + 1, true),
+                None => (available.len(), false),
+            };
+            if self.line.len() + take > MAX_LINE_BYTES {
+                self.overlong = true;
+                self.line.clear();
+            }
+            if !self.overlong {
+                self.line.extend_from_slice(&available[..take]);
+            }
+            self.reader.consume(take);
+            if complete {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Answers outside of rmcp. On a task of its own: `receive` may be dropped at any await, half a line may not.
+    fn answer(&self, id: Option<RequestId>, error: ErrorData) {
+        let writer = self.writer.clone();
+        let message = TxJsonRpcMessage::<RoleServer>::error(error, id);
+        tokio::spawn(async move { write_line(&writer, &message).await });
+    }
+
+    /// What to do with a line: a message for the handler, or an answer given here.
+    fn accept(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        if std::mem::take(&mut self.overlong) {
+            self.line.clear();
+            let text = format!("the message is longer than {MAX_LINE_BYTES} bytes");
+            self.answer(None, ErrorData::invalid_request(text, None));
+            return None;
+        }
+        let line = std::mem::take(&mut self.line);
+        let bytes = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&line).trim_ascii();
+        if bytes.is_empty() {
+            return None;
+        }
+        let message: RxJsonRpcMessage<RoleServer> = match serde_json::from_slice(bytes) {
+            Ok(message) => message,
+            Err(error) => {
+                self.refuse(bytes, &error);
+                return None;
+            }
+        };
+        match &message {
+            JsonRpcMessage::Request(request) => {
+                let id = request.id.clone();
+                if let ClientRequest::CustomRequest(custom) = &request.request
+                    && is_standard_request(&custom.method)
+                {
+                    let text = format!("the parameters of {} do not have the right shape", custom.method);
+                    self.answer(Some(id), ErrorData::invalid_params(text, None));
+                    return None;
+                }
+                if !lock(&self.in_flight).insert(id.clone()) {
+                    let text = "a request with this id is still running";
+                    self.answer(Some(id), ErrorData::invalid_request(text, None));
+                    return None;
+                }
+                self.opened = true;
+            }
+            // rmcp ends the process on a notification that comes first; clients do send them.
+            _ if !self.opened => return None,
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    // A cancelled request is not answered, so its id is free again.
+                    lock(&self.in_flight).remove(id);
+                }
+            }
+            _ => {}
+        }
+        Some(message)
+    }
+
+    /// JSON-RPC 2.0 section 5.1: not JSON is -32700, JSON of another shape is -32600. Unknown notifications are
+    /// ignored, as the other official SDKs do.
+    fn refuse(&self, bytes: &[u8], error: &serde_json::Error) {
+        let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
+            let text = format!("not JSON: {}", classify(error));
+            return self.answer(None, ErrorData::new(ErrorCode::PARSE_ERROR, text, None));
+        };
+        let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
+        if value.get("id").is_none() && value.get("method").is_some() {
+            return;
+        }
+        let text = match &value {
+            Value::Array(_) => "batches are not part of this protocol revision",
+            _ => "not a JSON-RPC 2.0 message",
+        };
+        self.answer(id, ErrorData::invalid_request(text, Some(json!({ "reason": classify(error) }))));
+    }
+}
+
+/// Says what is wrong with a text without repeating any of it.
+fn classify(error: &serde_json::Error) -> String {
+    let kind = match error.classify() {
+        serde_json::error::Category::Io => "it cannot be read",
+        serde_json::error::Category::Syntax => "syntax",
+        serde_json::error::Category::Data => "wrong shape",
+        serde_json::error::Category::Eof => "it ends too early",
+    };
+    format!("{kind} at column {}", error.column())
+}
+
+/// Requests that rmcp knows; when one of them arrives as "custom", its parameters did not parse.
+fn is_standard_request(method: &str) -> bool {
+    const STANDARD: [&str; 16] = [
+        "initialize",
+        "ping",
+        "server/discover",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "resources/templates/list",
+        "subscriptions/listen",
+        "tools/call",
+        "tools/list",
+        "completion/complete",
+        "logging/setLevel",
+        "tasks/get",
+    ];
+    STANDARD.contains(&method)
+}
+
+fn lock(ids: &StdMutex<HashSet<RequestId>>) -> std::sync::MutexGuard<'_, HashSet<RequestId>> {
+    ids.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn write_line<W, M>(writer: &Mutex<Option<W>>, message: &M) -> io::Result<()>
+where
+    W: AsyncWrite + Unpin,
+    M: serde::Serialize,
+{
+    let mut bytes = serde_json::to_vec(message)?;
+    bytes.push(b'\n');
+    let mut writer = writer.lock().await;
+    let writer = writer.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+    writer.write_all(&bytes).await?;
+    writer.flush().await
+}
+
+impl<R, W> Transport<RoleServer> for Lines<R, W>
+where
+    R: AsyncRead + Send + Unpin,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    type Error = io::Error;
+
+    fn name() -> Cow<'static, str> {
+        "stdio".into()
+    }
+
+    fn send(
+        &mut self,
+        message: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        match &message {
+            JsonRpcMessage::Response(response) => {
+                lock(&self.in_flight).remove(&response.id);
+            }
+            JsonRpcMessage::Error(error) => {
+                if let Some(id) = &error.id {
+                    lock(&self.in_flight).remove(id);
+                }
+            }
+            _ => {}
+        }
+        let writer = self.writer.clone();
+        async move { write_line(&writer, &message).await }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            match self.read_line().await {
+                Ok(true) => {
+                    if let Some(message) = self.accept() {
+                        return Some(message);
+                    }
+                }
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(error = %error, "standard input cannot be read");
+                    break;
+                }
+            }
+        }
+        let ended = self.ended.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(GRACE).await;
+            ended.cancel();
+        });
+        None
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        self.writer.lock().await.take();
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! The floors of ARCHITECTURE.md: a module names only modules that its row allows. A new arrow is a visible line here.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Module, and what of ours it may use.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("domain", &[]),
+    ("telemetry", &[]),
+    ("wire", &[]),
+    ("guard", &["domain"]),
+    ("analysis", &["domain"]),
+    ("store", &["domain", "telemetry"]),
+    ("e2b", &["domain", "telemetry", "wire"]),
+    ("execution", &["domain", "telemetry", "guard", "analysis", "store", "e2b", "wire"]),
+    ("mcp", &["domain", "telemetry", "guard", "analysis", "execution"]),
+    ("http", &["domain", "telemetry", "guard", "execution", "mcp"]),
+    ("host", &["domain", "telemetry", "wire"]),
+];
+
+/// Wiring may name everything.
+const WIRING: &[&str] = &["app", "cli", "config", "main", "lib"];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn files(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, out);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn module_of(file: &Path) -> String {
+    let relative = file.strip_prefix(source()).unwrap();
+    let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// Names that follow `crate::`, in code and not in comments; `crate::{a, b}` counts for each.
+fn uses(text: &str) -> BTreeSet<String> {
+    let code: String = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| [line.split(" // ").next().unwrap_or_default(), "\n"])
+        .collect();
+    let mut out = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        let name = |text: &str| {
+            text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>()
+        };
+        match rest.strip_prefix('{') {
+            None => {
+                out.insert(name(rest));
+            }
+            Some(group) => {
+                let mut depth = 0;
+                let mut start = true;
+                for (i, c) in group.char_indices() {
+                    match c {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => start = true,
+                        c if start && c.is_ascii_alphabetic() => {
+                            out.insert(name(&group[i..]));
+                            start = false;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn a_module_uses_only_floors_below_it() {
+    let mut all = Vec::new();
+    files(&source(), &mut all);
+    let modules: BTreeSet<String> = all.iter().map(|file| module_of(file)).collect();
+    let mut wrong = Vec::new();
+    for file in &all {
+        let module = module_of(file);
+        if WIRING.contains(&module.as_str()) {
+            continue;
+        }
+        let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == module) else {
+            wrong.push(format!("module `{module}` has no row in the table of floors"));
+            continue;
+        };
+        for used in uses(&std::fs::read_to_string(file).unwrap()) {
+            if used != module && modules.contains(&used) && !allowed.contains(&used.as_str()) {
+                wrong.push(format!("{} uses `{used}`, which `{module}` may not", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_reader_of_uses_finds_each_form() {
+    let text = "use crate::{a::{b, c}, d};\n// crate::e\nlet x = crate::f::g(); // crate::h\nuse crate::i;";
+    let found: Vec<String> = uses(text).into_iter().collect();
+    assert_eq!(found, ["a", "d", "f", "i"]);
+}
+
+#[test]
+fn unsafe_code_is_allowed_in_named_files_only() {
+    let mut all = Vec::new();
+    files(&source(), &mut all);
+    let exempt: Vec<String> = all
+        .iter()
+        .filter(|file| {
+            std::fs::read_to_string(file).unwrap().lines().any(|line| {
+                let line = line.trim_start();
+                !line.starts_with("//") && line.contains("unsafe_code") && line.contains("expect")
+            })
+        })
+        .map(|file| file.strip_prefix(source()).unwrap().display().to_string())
+        .collect();
+    for file in exempt {
+        assert!(["host/jail/sys.rs", "guard/simd.rs"].contains(&file.as_str()), "{file} allows unsafe code");
+    }
+}

@@ -1,0 +1,122 @@
+//! `pathbox run`, `demo`, `config` and friends, as a person types them.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::server::command;
+
+fn run(data: &std::path::Path, args: &[&str]) -> (i32, String, String) {
+    let output = command(data).arg("run").args(args).stdin(Stdio::null()).output().unwrap();
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn the_exit_code_is_the_codes_and_output_goes_where_it_belongs() {
+    let data = tempfile::tempdir().unwrap();
+    assert_eq!(run(data.path(), &["print('out')"]), (0, "out\n".into(), String::new()));
+    let (code, out, err) = run(data.path(), &["import sys; print('e', file=sys.stderr); sys.exit(3)"]);
+    assert_eq!((code, out.as_str()), (3, ""));
+    assert!(err.starts_with("e\n"), "{err}");
+    let (code, _, err) = run(data.path(), &["1/0"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("ZeroDivisionError"), "{err}");
+    let (code, _, err) = run(data.path(), &["--timeout-ms", "1000", "while True: pass"]);
+    assert_eq!(code, 124);
+    assert!(err.contains("timeout"), "{err}");
+}
+
+#[test]
+fn code_may_come_from_a_file_or_from_standard_input() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("code.py");
+    std::fs::write(&file, "print(6 * 7)").unwrap();
+    assert_eq!(run(data.path(), &["--file", file.to_str().unwrap()]).1, "42\n");
+    let mut child =
+        command(data.path()).arg("run").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"print(6 * 9)").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"54\n");
+}
+
+#[test]
+fn bad_input_says_what_is_allowed() {
+    let data = tempfile::tempdir().unwrap();
+    for (args, expected) in [
+        (vec![" "], "1 to 102400 bytes"),
+        (vec!["--timeout-ms", "5", "1"], "1000 to 600000"),
+        (vec!["--language", "cobol", "1"], "python, javascript, typescript, bash"),
+        (vec!["--file", "/no/such/file"], "/no/such/file"),
+        (vec!["--tenant", "a b", "1"], "identity.tenant"),
+    ] {
+        let (code, out, err) = run(data.path(), &args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
+        assert!(err.contains(expected), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn an_idempotency_key_runs_once_and_refuses_other_arguments() {
+    let data = tempfile::tempdir().unwrap();
+    let args = |code: &'static str| ["--conversation", "c", "--idempotency-key", "k", "--json", code];
+    let (_, first, _) = run(data.path(), &args("import random; random.random()"));
+    let (_, second, _) = run(data.path(), &args("import random; random.random()"));
+    let (first, second): (Value, Value) =
+        (serde_json::from_str(&first).unwrap(), serde_json::from_str(&second).unwrap());
+    assert_eq!(first["results"], second["results"]);
+    assert_eq!(first["executionId"], second["executionId"]);
+    let (code, _, err) = run(data.path(), &args("2"));
+    assert_eq!(code, 2);
+    assert!(err.contains("other arguments"), "{err}");
+}
+
+#[test]
+fn the_demo_tells_its_story_and_writes_a_picture_that_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("plot.png");
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_pathbox"));
+    demo.env_clear();
+    for name in ["PATH", "HOME"] {
+        demo.env(name, std::env::var_os(name).unwrap_or_default());
+    }
+    let output = demo.args(["demo", "--out"]).arg(&out).output().unwrap();
+    let story = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{story}\n{}", String::from_utf8_lossy(&output.stderr));
+    for step in ["1. ", "2. ", "3. ", "4. ", "5. ", "[EMAIL_1]", "NameError", "8,400.00"] {
+        assert!(story.contains(step), "{step}: {story}");
+    }
+    let picture = image::load_from_memory(&std::fs::read(&out).unwrap()).unwrap();
+    assert!(picture.width() > 100);
+}
+
+#[test]
+fn settings_are_shown_with_their_sources_and_without_secrets() {
+    let data = tempfile::tempdir().unwrap();
+    let output = command(data.path())
+        .env("E2B_API_KEY", "e2b_supersecret")
+        .args(["--set", "host.pool=0", "config", "--json"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("supersecret"));
+    let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let row = |key: &str| rows.iter().find(|row| row["key"] == key).unwrap();
+    assert_eq!(row("host.pool")["source"], "flag");
+    assert_eq!(row("e2b.api_key")["source"], "environment E2B_API_KEY");
+    assert_eq!(row("data_dir")["source"], "environment PATHBOX_DATA_DIR");
+}
+
+#[test]
+fn an_unknown_setting_stops_the_start_with_its_name() {
+    let data = tempfile::tempdir().unwrap();
+    for (variable, value) in [("PATHBOX_POOOL", "1"), ("PATHBOX_HOST_POOL", "many")] {
+        let output = command(data.path()).env(variable, value).arg("config").output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(err.contains(variable), "{err}");
+    }
+}
