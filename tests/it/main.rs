@@ -17,13 +17,13 @@ mod jail_basics;
 #[cfg(target_os = "linux")]
 mod jail_support;
 #[cfg(target_os = "linux")]
-mod kernel_support;
-#[cfg(target_os = "linux")]
-mod kernel_python;
+mod kernel_bash;
 #[cfg(target_os = "linux")]
 mod kernel_contexts;
 #[cfg(target_os = "linux")]
-mod kernel_bash;
+mod kernel_python;
+#[cfg(target_os = "linux")]
+mod kernel_support;
 mod mcp_clients;
 mod mcp_stdio;
 mod replicas;
