@@ -10,8 +10,11 @@ pub(crate) mod envd;
 pub(crate) mod interpreter;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -19,6 +22,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use futures::FutureExt;
 use http::{HeaderMap, Request, StatusCode, Uri, header};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -41,6 +45,9 @@ const MAX_CONNECTIONS: usize = 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// For a whole body that is read into memory.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is still read of a body that no handler wants, in bytes and in time.
+const REST_LIMIT: usize = 1024 * 1024;
+const REST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long open answers may take to end once the host shuts down.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -103,9 +110,11 @@ async fn connection(stream: TcpStream, doors: Arc<Doors>, shutdown: Cancellation
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY could not be set");
     }
-    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let doors = Arc::clone(&doors);
-        async move { Ok::<_, Infallible>(answer(&doors, request.map(Body::new)).await) }
+        async move {
+            Ok::<_, Infallible>(answer(&doors, request.map(|body| Body::new(ReadToEnd(Some(body))))).await)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -122,6 +131,48 @@ async fn connection(stream: TcpStream, doors: Arc<Doors>, shutdown: Cancellation
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// A request's body that is read to its end even when the handler did not care for it. A connection with unread bytes
+/// on it has to be closed, and a client that already sends its next request there would see that fail.
+#[derive(Debug)]
+struct ReadToEnd(Option<Incoming>);
+
+impl HttpBody for ReadToEnd {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.0 {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+impl Drop for ReadToEnd {
+    fn drop(&mut self) {
+        let Some(mut body) = self.0.take().filter(|body| !body.is_end_stream()) else { return };
+        tokio::spawn(tokio::time::timeout(REST_TIMEOUT, async move {
+            let mut rest = 0;
+            while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await
+                && rest < REST_LIMIT
+            {
+                rest += frame.data_ref().map_or(0, Bytes::len);
+            }
+        }));
     }
 }
 

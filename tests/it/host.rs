@@ -17,29 +17,29 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 /// A host of its own for one test.
-pub struct TestHost {
-    pub host: Host,
-    pub client: reqwest::Client,
+pub(crate) struct TestHost {
+    pub(crate) host: Host,
+    pub(crate) client: reqwest::Client,
     shutdown: CancellationToken,
 }
 
 /// A sandbox as the control plane told of it.
-pub struct TestSandbox {
-    pub id: String,
-    pub token: Option<String>,
-    pub told: Value,
+pub(crate) struct TestSandbox {
+    pub(crate) id: String,
+    pub(crate) token: Option<String>,
+    pub(crate) told: Value,
 }
 
 /// A status and a body; null when there is none.
-pub type Answer = (u16, Value);
+pub(crate) type Answer = (u16, Value);
 
 impl TestHost {
     /// Starts one with no ready sandboxes, so that a test makes no more than it needs.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(|_| {}).await
     }
 
-    pub async fn with(change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
         static PROVIDER: Once = Once::new();
         PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
         let mut options = Options { ready: 0, ..Options::default() };
@@ -52,7 +52,7 @@ impl TestHost {
     }
 
     /// A call of the control plane.
-    pub async fn api(&self, method: Method, path: &str, body: Value) -> Answer {
+    pub(crate) async fn api(&self, method: Method, path: &str, body: Value) -> Answer {
         let request = self
             .client
             .request(method, format!("{}{path}", self.host.url()))
@@ -60,12 +60,12 @@ impl TestHost {
         answer(if body.is_null() { request } else { request.json(&body) }).await
     }
 
-    pub async fn create(&self) -> TestSandbox {
+    pub(crate) async fn create(&self) -> TestSandbox {
         self.create_as(json!({})).await
     }
 
     /// Creates with these members besides the template.
-    pub async fn create_as(&self, mut body: Value) -> TestSandbox {
+    pub(crate) async fn create_as(&self, mut body: Value) -> TestSandbox {
         body["templateID"] = "code-interpreter-v1".into();
         let (status, told) = self.api(Method::POST, "/v2/sandboxes", body).await;
         assert_eq!(status, 201, "{told}");
@@ -77,7 +77,7 @@ impl TestHost {
     }
 
     /// A request to a port of a sandbox, with its access token.
-    pub fn to(
+    pub(crate) fn to(
         &self,
         sandbox: &TestSandbox,
         port: u16,
@@ -96,19 +96,19 @@ impl TestHost {
     }
 
     /// A unary call of envd.
-    pub async fn rpc(&self, sandbox: &TestSandbox, path: &str, message: Value) -> Answer {
+    pub(crate) async fn rpc(&self, sandbox: &TestSandbox, path: &str, message: Value) -> Answer {
         let request = self.to(sandbox, 49983, Method::POST, path).header("connect-protocol-version", "1");
         answer(request.json(&message)).await
     }
 
     /// Runs a command to its end: the events of its stream.
-    pub async fn run(&self, sandbox: &TestSandbox, command: &str) -> Vec<Value> {
+    pub(crate) async fn run(&self, sandbox: &TestSandbox, command: &str) -> Vec<Value> {
         let start = json!({"process": {"cmd": "/bin/bash", "args": ["-l", "-c", command]}, "stdin": false});
         self.stream(sandbox, "/process.Process/Start", start, &[]).await
     }
 
     /// A server stream of envd to its end; the last element is the end envelope.
-    pub async fn stream(
+    pub(crate) async fn stream(
         &self,
         sandbox: &TestSandbox,
         path: &str,
@@ -129,7 +129,7 @@ impl TestHost {
     }
 
     /// Ends the host and waits for it.
-    pub async fn end(self) {
+    pub(crate) async fn end(self) {
         self.shutdown.cancel();
         tokio::time::timeout(Duration::from_secs(10), self.host.ended()).await.expect("the host ends");
     }
@@ -141,7 +141,7 @@ impl Drop for TestHost {
     }
 }
 
-pub async fn answer(request: reqwest::RequestBuilder) -> Answer {
+pub(crate) async fn answer(request: reqwest::RequestBuilder) -> Answer {
     let response = request.send().await.unwrap();
     let status = response.status().as_u16();
     let bytes = response.bytes().await.unwrap();
@@ -150,7 +150,7 @@ pub async fn answer(request: reqwest::RequestBuilder) -> Answer {
     (status, body)
 }
 
-pub fn envelope(message: &Value) -> Vec<u8> {
+pub(crate) fn envelope(message: &Value) -> Vec<u8> {
     let payload = message.to_string();
     let mut bytes = vec![0];
     bytes.extend_from_slice(&(payload.len() as u32).to_be_bytes());
@@ -158,7 +158,7 @@ pub fn envelope(message: &Value) -> Vec<u8> {
     bytes
 }
 
-pub fn envelopes(mut bytes: &[u8]) -> Vec<Value> {
+pub(crate) fn envelopes(mut bytes: &[u8]) -> Vec<Value> {
     let mut out = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<5>() {
         let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
@@ -170,7 +170,7 @@ pub fn envelopes(mut bytes: &[u8]) -> Vec<Value> {
 }
 
 /// What a command of [`TestHost::run`] wrote on one stream.
-pub fn written(events: &[Value], stream: &str) -> String {
+pub(crate) fn written(events: &[Value], stream: &str) -> String {
     use base64::Engine;
     let pieces = events.iter().filter_map(|event| event["event"]["data"][stream].as_str());
     let bytes = pieces.flat_map(|piece| base64::prelude::BASE64_STANDARD.decode(piece).unwrap()).collect();
@@ -178,7 +178,7 @@ pub fn written(events: &[Value], stream: &str) -> String {
 }
 
 /// How a command of [`TestHost::run`] ended.
-pub fn exit_code(events: &[Value]) -> i64 {
+pub(crate) fn exit_code(events: &[Value]) -> i64 {
     let end =
         events.iter().find_map(|event| event["event"].get("end")).unwrap_or_else(|| panic!("{events:?}"));
     end.get("exitCode").and_then(Value::as_i64).unwrap_or(0)

@@ -165,3 +165,24 @@ async fn unknown_routes_of_a_sandbox_are_404_and_never_the_control_planes() {
     }
     assert_eq!(host.api(Method::GET, &format!("/sandboxes/{}", sandbox.id), Value::Null).await.0, 200);
 }
+
+/// The official Python client sends the last bytes of a body after it has the answer, and then its next request.
+#[tokio::test]
+async fn a_refusal_that_comes_before_the_body_does_not_break_the_connection() {
+    let host = TestHost::start().await;
+    let sandbox = host.create().await;
+    let mut stream = TcpStream::connect(host.host.addr()).await.unwrap();
+    for path in ["/files?path=x", "/process.Process/Start", "/no/such/route", "/filesystem.Filesystem/Stat"] {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ne2b-sandbox-id: {}\r\ne2b-sandbox-port: 49983\r\n\
+             transfer-encoding: chunked\r\n\r\n",
+            sandbox.id
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let count = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..count].starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&answer));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stream.write_all(b"5\r\nhello\r\n0\r\n\r\n").await.unwrap();
+    }
+}
