@@ -250,6 +250,7 @@ static LEVY: Shape = Shape::Object(&[
     may("deductions", &DEDUCTIONS, "Further deductions of this levy alone."),
     may("deduct_levies", &IDS, "Earlier levies that reduce this one's base."),
     may("exempt_up_to", &Shape::Positive, "No levy at all while its incomes are not above this."),
+    may("nil_rate", &Shape::Positive, "The first so much fills the bands without being charged."),
     may("base_rounding", &BASE_ROUNDING, "The base to a multiple, for instance down to whole pounds."),
     may(
         "method",

@@ -3,6 +3,7 @@
 mod support;
 
 mod analysis_run;
+mod analysis_tax;
 mod architecture;
 mod crash_points;
 mod e2b_faults;

@@ -321,6 +321,7 @@ class Levy:
         self.base_rounding = spec.get("base_rounding")
         if self.base_rounding and Decimal(self.base_rounding["to"]) == 0:
             raise core.Refused(path + ".base_rounding.to", "a multiple of 0 is no multiple")
+        self.nil_rate = number(spec, "nil_rate") or ZERO
         self.slab = spec.get("method") == "slab"
         self.flat = number(spec, "flat") or ZERO
         self.minimum = number(spec, "minimum")
@@ -341,22 +342,19 @@ class Levy:
                    if (kind in self.incomes if self.incomes is not None else kind not in self.under)), ZERO)
         under = sum((a for person in unit for kind, a in person["incomes"].items() if kind in self.under), ZERO)
         key = (self.id, tuple(person["id"] for person in unit))
-        line = {"people": key[1], "income": own, "deductions": [], "base": ZERO, "loss": ZERO, "brought": ZERO,
+        line = {"people": key[1], "income": own, "deductions": [], "base": ZERO, "loss": ZERO, "brought": ZERO, "nil_rate": ZERO,
                 "bands": [], "gross": ZERO, "credits": [], "amount": ZERO, "exempt": False}
 
-        reliefs = [(rule, relief(rule, unit, scale, total, own, exact))
-                   for rule in (calculation.deductions if self.use_deductions else []) + self.deductions]
+        common = calculation.deductions if self.use_deductions else []
+        reliefs = [(rule, relief(rule, unit, scale, total, own, exact)) for rule in common + self.deductions]
         brought = losses.get(key, ZERO) if losses is not None else ZERO
         below, left = max(ZERO, under), own
-        room = max(ZERO, under)
-        for rule, amount in reliefs:
-            usable = min(amount, room + max(ZERO, left))
-            first = min(usable, room)
-            room -= first
-            left -= usable - first
-            if amount or usable:
-                line["deductions"].append({"id": rule["id"], "amount": usable})
-        below = room
+        for at, (rule, amount) in enumerate(reliefs):
+            first = min(amount, below) if at < len(common) else ZERO  # the levy's own deductions leave what lies under it
+            second = min(amount - first, max(ZERO, left))
+            below, left = below - first, left - second
+            if amount:
+                line["deductions"].append({"id": rule["id"], "amount": first + second})
         if prior:
             line["deductions"].append({"id": "earlier levies", "amount": prior})
             left -= prior
@@ -371,17 +369,19 @@ class Levy:
             left = core.round_to(left, Decimal(self.base_rounding["to"]), self.base_rounding.get("mode", "down"))
         line["base"] = left
 
-        low, high = below / heads, (below + left) / heads
+        nil = min(left, self.nil_rate * scale * heads)
+        low, high = (below + nil) / heads, (below + left) / heads
         incomes = sorted((sum(person["incomes"].values(), ZERO) for person in unit), reverse=True)
         second = max(ZERO, incomes[1]) if len(incomes) > 1 and not split else ZERO
         scaled = [(start * scale, None if end is None else end * scale, rate, fixed * scale, widen * scale)
                   for start, end, rate, fixed, widen in self.bands]
         scaled = widened(scaled, second)
         if trace is not None:
-            self.trace_bands(trace, scaled, high, own, scale, reliefs, total)
+            self.trace_bands(trace, scaled, low, high, own, scale, reliefs, total)
         if self.exempt is not None and own <= self.exempt * scale:
             line["exempt"] = True
         elif left > 0:
+            line["nil_rate"] = nil
             money = calculation.money(exact, "band")
             for start, end, rate, fixed, _ in scaled:
                 part = max(ZERO, (high if end is None else min(high, end)) - max(low, start))
@@ -409,8 +409,8 @@ class Levy:
         line["amount"] = money(due)
         return line
 
-    def trace_bands(self, trace, scaled, high, own, scale, reliefs, total):
-        trace.append(("%s: allowances are used up" % self.id, high, ZERO))
+    def trace_bands(self, trace, scaled, low, high, own, scale, reliefs, total):
+        trace.append(("%s: allowances are used up" % self.id, high - low, ZERO))
         for start, end, _, _, _ in scaled:
             if end is not None:
                 trace.append(("%s: band up to %s" % (self.id, core.plain(end, 2)), high, end))
@@ -431,7 +431,7 @@ class Levy:
     def unit_out(line):
         return {"persons": list(line["people"]), "income": line["income"], "deductions": line["deductions"],
                 "base": line["base"], "loss": line["loss"], "losses_used": line["brought"], "exempt": line["exempt"],
-                "bands": line["bands"], "gross": line["gross"],
+                "nil_rate": line["nil_rate"], "bands": line["bands"], "gross": line["gross"],
                 "credits": [credit_out(credit) for credit in line["credits"]], "amount": line["amount"]}
 
 
