@@ -15,7 +15,7 @@ use super::{Checked, Kind, OutputFormat};
 pub const RESULT_FORMAT: &str = "application/vnd.pathbox.analysis+json";
 
 /// The largest report that is taken back, in bytes of JSON text.
-pub const MAX_REPORT_BYTES: usize = 8 * 1024 * 1024;
+pub const MAX_REPORT_BYTES: usize = 4 * 1024 * 1024;
 
 /// Says under every report what it is.
 pub const DISCLAIMER: &str =

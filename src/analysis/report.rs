@@ -51,7 +51,7 @@ impl Report {
             .ok_or(AnalysisError::NoReport)?;
         let text = said.as_str().ok_or(AnalysisError::BadReport("it is no JSON text"))?;
         if text.len() > MAX_REPORT_BYTES {
-            return Err(AnalysisError::BadReport("it is larger than 8 MiB"));
+            return Err(AnalysisError::BadReport("it is larger than 4 MiB"));
         }
         let mut said: Map<String, Value> =
             serde_json::from_str(text).map_err(|_| AnalysisError::BadReport("it is no JSON object"))?;
@@ -69,7 +69,7 @@ impl Report {
     }
 
     fn promised(checked: &Checked, format: OutputFormat, report: Value) -> Result<Self, AnalysisError> {
-        let report: Self = serde_json::from_value(report)
+        let mut report: Self = serde_json::from_value(report)
             .map_err(|_| AnalysisError::BadReport("a field is missing, unknown or of another type"))?;
         if report.analysis_type != checked.kind().as_str() || report.output_format != format.as_str() {
             return Err(AnalysisError::BadReport("it answers another call"));
@@ -91,6 +91,9 @@ impl Report {
             if !fits {
                 return Err(AnalysisError::BadReport("an output field is of another type"));
             }
+        }
+        if format == OutputFormat::Json {
+            report.text = format!("{:#}", report.output);
         }
         Ok(report)
     }

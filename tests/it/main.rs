@@ -2,8 +2,10 @@
 
 mod support;
 
+mod analysis_rules;
 mod analysis_run;
 mod analysis_tax;
+mod analysis_timeline;
 mod architecture;
 mod crash_points;
 mod e2b_faults;

@@ -4,7 +4,7 @@ conditions = use("conditions")
 
 STATUSES = ("pass", "fail", "unknown", "not_applicable")
 SEVERITIES = ("critical", "high", "medium", "low")
-FULL_DETAIL = 1000  # rules beyond which only failures and unknowns show their comparisons
+FULL_DETAIL = 1000  # rules that are explained when there are more; failures and unknowns first
 
 
 def run(p):
@@ -17,10 +17,12 @@ def run(p):
         requires = conditions.parse(spec["requires"], path + ".requires")
         rules.append(judge(spec, applies, requires, facts))
         sources += [spec.get("source")] + (applies.sources() if applies else []) + requires.sources()
+    notes = ["A rule passes only when the facts show it; a missing fact makes it unknown."]
     if len(rules) > FULL_DETAIL:
-        for rule in rules:
-            if rule["status"] in ("pass", "not_applicable"):
-                rule["checks"] = []
+        by_need = sorted(rules, key=lambda rule: rule["status"] not in ("fail", "unknown"))
+        for rule in by_need[FULL_DETAIL:]:
+            rule.update(checks=[], reasons=[], nearest=[])
+        notes.append("Of %d rules %d are explained, failures and unknowns first." % (len(rules), FULL_DETAIL))
     counts = {status: sum(1 for rule in rules if rule["status"] == status) for status in STATUSES}
     failed = {level: sum(1 for rule in rules if rule["status"] == "fail" and rule["severity"] == level) for level in SEVERITIES}
     overall = next((status for status in ("fail", "unknown", "pass") if counts[status]), "not_applicable")
@@ -32,8 +34,7 @@ def run(p):
     return core.Result(
         output, lambda: tables(output), lambda: sentences(output),
         "Comparisons of numbers are exact; nothing is rounded.",
-        [source for source in sources if source],
-        ["A rule passes only when the facts show it; a missing fact makes it unknown."], measures)
+        [source for source in sources if source], notes, measures)
 
 
 def judge(spec, applies, requires, facts):

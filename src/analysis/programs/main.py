@@ -51,7 +51,7 @@ def answer(request):
     result = program.run(parameters)
     output = core.to_json(result.output)
     texts = {
-        "json": lambda: json.dumps(output, ensure_ascii=False, indent=2),
+        "json": lambda: "",  # Pathbox writes it out of the output
         "table": lambda: "\n\n".join(core.markdown(table) for table in result.tables()),
         "summary": lambda: "\n".join(result.sentences()),
     }
