@@ -76,6 +76,7 @@ pub(super) fn scenario(mut parameters: Value) -> Result<Value, AnalysisError> {
     }
     parameters["scenarios"] = json!(written);
 
+    let base = parameters["base"].clone(); // with every number in its canonical form
     let moving = Moving { shape, base: &base };
     if let Some(search) = parameters.get("break_even").cloned() {
         parameters["break_even"]["number"] = moving.number(&search, "break_even", &["low", "high"])?;

@@ -2,6 +2,8 @@
 
 mod support;
 
+mod analysis_cases;
+mod analysis_data;
 mod analysis_rules;
 mod analysis_run;
 mod analysis_tax;

@@ -128,12 +128,19 @@ def flat(text):
     return "".join(" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") or c in TURNS else c for c in str(text)).strip()
 
 
+def whole(text):
+    """The text without half characters, which no encoding can carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def to_json(value, depth=0):
     """The value in JSON's terms: decimals as plain text, dates as ISO text, sets in order."""
     if depth > 100:
         raise Refused("output", "the result is nested more than 100 levels deep")
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return whole(value)
     if isinstance(value, int):
         return value if -(2 ** 53) < value < 2 ** 53 else str(value)
     if isinstance(value, Decimal):
@@ -143,7 +150,7 @@ def to_json(value, depth=0):
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, dict):
-        return {str(key): to_json(item, depth + 1) for key, item in value.items()}
+        return {whole(str(key)): to_json(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted((to_json(item, depth + 1) for item in value), key=str)
     if isinstance(value, (list, tuple)):

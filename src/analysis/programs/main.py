@@ -66,7 +66,7 @@ def answer(request):
         "analysis_type": kind,
         "output_format": request["output_format"],
         "output": output,
-        "text": text,
+        "text": core.whole(text),
         "sources": result.sources,
         "arithmetic": result.arithmetic,
         "notes": result.notes,

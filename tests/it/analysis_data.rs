@@ -1,0 +1,401 @@
+//! Data and custom code: figures worked out by hand or from their definition, files of every make, and code that fails.
+
+use pathbox::analysis::{self, Kind, OutputFormat, Program, RESULT_FORMAT};
+use serde_json::{Value, json};
+
+use crate::analysis_run::{answers, each, golden, output, refusal, run_cells};
+
+fn csv(text: &str, operations: Value) -> Value {
+    json!({"csv": text, "operations": operations})
+}
+
+#[test]
+fn data_by_hand() {
+    let sales = "region,amount,day\nN,10,2024-01-01\nS,20,2024-01-02\nN,30,2024-01-03\nS,40,2024-01-05\n,50,2024-01-05\n";
+    let do_ = |operation: Value| csv(sales, json!([operation]));
+    golden(
+        Kind::DataAnalysis,
+        vec![
+            // 10, 20, 30, 40, 50: mean 30, deviation √(1000/4) = 15.8113883008
+            (
+                "description",
+                do_(json!({"do": "describe", "columns": ["amount"]})),
+                vec![
+                    ("/rows", json!(5)),
+                    ("/results/0/columns/0/sum", json!("150")),
+                    ("/results/0/columns/0/mean", json!("30")),
+                    ("/results/0/columns/0/stdev", json!("15.8113883008")),
+                    ("/results/0/columns/0/q1", json!("20")),
+                    ("/results/0/columns/0/median", json!("30")),
+                    ("/results/0/columns/0/max", json!("50")),
+                ],
+            ),
+            (
+                "missing",
+                do_(json!({"do": "missing"})),
+                vec![
+                    ("/results/0/complete_rows", json!(4)),
+                    ("/results/0/columns/0/missing", json!(1)),
+                    ("/results/0/columns/0/share", json!("0.200000")),
+                ],
+            ),
+            (
+                "groups",
+                do_(
+                    json!({"do": "group_by", "by": ["region"], "measures": [{"function": "count"}, {"function": "sum", "column": "amount"}, {"function": "median", "column": "amount"}]}),
+                ),
+                vec![
+                    ("/results/0/groups/0", json!({"group": ["N"], "rows": 2, "values": [2, "40", "20"]})),
+                    ("/results/0/groups/2", json!({"group": [null], "rows": 1, "values": [1, "50", "50"]})),
+                ],
+            ),
+            (
+                "pivot",
+                do_(json!({"do": "pivot", "rows": "region", "across": "day", "column": "amount"})),
+                vec![
+                    ("/results/0/columns/3", json!("2024-01-05")),
+                    (
+                        "/results/0/cells/1",
+                        json!({"row": "S", "values": [null, "20", null, "40"], "total": "60"}),
+                    ),
+                ],
+            ),
+            // days 0, 1, 2, 4, 4 against 10 … 50: Σdx² = 12.8, Σdxdy = 110, Σdy² = 1000: slope 8.59375, r² = 110²/12800
+            (
+                "trend over days",
+                do_(json!({"do": "trend", "x": "day", "y": "amount"})),
+                vec![
+                    ("/results/0/slope", json!("8.59375")),
+                    ("/results/0/intercept", json!("11.09375")),
+                    ("/results/0/r_squared", json!("0.9453125")),
+                    ("/results/0/x_unit", json!("days from 2024-01-01")),
+                ],
+            ),
+            (
+                "correlation",
+                do_(json!({"do": "correlation", "columns": ["day", "amount"]})),
+                vec![("/results/0/pairs/0/r", json!("0.972271824132"))],
+            ),
+            // ranks 1, 2, 3, 4.5, 4.5 against 1 … 5: Σdx² = 9.5, Σdxdy = 9.5, r = 9.5 / √95
+            (
+                "rank correlation with a tie",
+                do_(json!({"do": "correlation", "columns": ["day", "amount"], "method": "spearman"})),
+                vec![("/results/0/pairs/0/r", json!("0.974679434481"))],
+            ),
+            // 1, 2, 3, 4, 100: quartiles 2 and 4, so beyond -1 and 7
+            (
+                "outliers by quartiles",
+                csv("x\n1\n2\n3\n4\n100\n", json!([{"do": "outliers", "column": "x"}])),
+                vec![
+                    ("/results/0/low", json!("-1")),
+                    ("/results/0/high", json!("7")),
+                    ("/results/0/rows", json!([{"row": 5, "value": "100"}])),
+                ],
+            ),
+            // median 3, deviations 2 1 0 1 97: median 1; 3.5 × 1 / 0.6745 = 5.18902891030
+            (
+                "outliers by median",
+                csv("x\n1\n2\n3\n4\n100\n", json!([{"do": "outliers", "column": "x", "method": "mad"}])),
+                vec![("/results/0/count", json!(1)), ("/results/0/high", json!("8.189028910304"))],
+            ),
+            (
+                "no outlier by deviations",
+                csv("x\n1\n2\n3\n4\n100\n", json!([{"do": "outliers", "column": "x", "method": "zscore"}])),
+                vec![("/results/0/count", json!(0))],
+            ),
+            (
+                "decimal commas",
+                csv("n;v\na;1.234,50\nb;2,25\n", json!([{"do": "describe", "columns": ["v"]}])),
+                vec![("/results/0/columns/0/sum", json!("1236.75"))],
+            ),
+            (
+                "thousands with commas",
+                csv("v\tw\n\"1,234.50\"\t1\n\"2.25\"\t2\n", json!([{"do": "describe", "columns": ["v"]}])),
+                vec![("/results/0/columns/0/sum", json!("1236.75"))],
+            ),
+            (
+                "tenths stay tenths",
+                csv("v\n0.1\n0.2\n0.3\n", json!([{"do": "describe"}])),
+                vec![("/results/0/columns/0/sum", json!("0.6")), ("/results/0/columns/0/mean", json!("0.2"))],
+            ),
+            (
+                "quotes, line ends and lines inside",
+                csv("a,b\r\n\"x, \"\"y\"\"\r\nz\",1\r\n", json!([{"do": "describe"}])),
+                vec![("/rows", json!(1)), ("/results/0/columns/0/top/0/value", json!("x, \"y\"  z"))],
+            ),
+            (
+                "numbers that are none are counted",
+                csv("v\n1\n2\n3\n4\n5\n6\n7\n8\n9\nten\n", json!([{"do": "describe"}])),
+                vec![
+                    ("/columns/0", json!({"name": "v", "type": "number", "missing": 0, "invalid": 1})),
+                    ("/results/0/columns/0/count", json!(9)),
+                ],
+            ),
+            (
+                "marks of what is missing",
+                csv("v\n1\nN/A\nnull\n-\n?\n", json!([{"do": "missing"}])),
+                vec![("/columns/0/type", json!("text"))],
+            ),
+            (
+                "marks of one's own",
+                json!({"csv": "v\n1\nN/A\nnull\n-\n?\n", "missing_marks": ["?"]}),
+                vec![("/columns/0", json!({"name": "v", "type": "number", "missing": 4, "invalid": 0}))],
+            ),
+            (
+                "uneven rows and headings",
+                csv("a,,a\n1\n1,2,3,4\n", json!([{"do": "missing"}])),
+                vec![
+                    ("/columns/1/name", json!("column_2")),
+                    ("/columns/2/name", json!("a_2")),
+                    ("/columns/2/missing", json!(1)),
+                ],
+            ),
+            (
+                "records",
+                json!({"records": [{"a": 1, "b": true}, {"a": 2.5}, {"b": false, "c": {"x": 1}}]}),
+                vec![
+                    ("/rows", json!(3)),
+                    ("/columns/0", json!({"name": "a", "type": "number", "missing": 1, "invalid": 0})),
+                    ("/columns/1/type", json!("flag")),
+                    ("/columns/2/type", json!("text")),
+                ],
+            ),
+            ("no rows", json!({"records": []}), vec![("/rows", json!(0)), ("/columns", json!([]))]),
+            (
+                "a heading alone",
+                csv("a,b\n", json!([{"do": "describe"}, {"do": "correlation"}, {"do": "missing"}])),
+                vec![("/rows", json!(0)), ("/results/0/columns/0/type", json!("empty"))],
+            ),
+            (
+                "nothing varies",
+                csv("a,b\n1,2\n1,3\n", json!([{"do": "correlation"}, {"do": "trend", "x": "a", "y": "b"}])),
+                vec![("/results/0/pairs/0/r", json!(null)), ("/results/1/slope", json!(null))],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn files_of_every_make_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let utf16: Vec<u8> = [0xFEFF_u16]
+        .into_iter()
+        .chain("stadt,n\nKöln,1\n".encode_utf16())
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    let sources = [
+        file("bom.csv", b"\xef\xbb\xbfstadt,n\nK\xc3\xb6ln,1\n"),
+        file("windows.csv", b"stadt;n\r\nK\xf6ln;1\r\n"),
+        file("wide.csv", &utf16),
+        file("tab.tsv", "stadt\tn\nKöln\t1\n".as_bytes()),
+        file("list.json", r#"[{"stadt": "Köln", "n": 1}]"#.as_bytes()),
+        file("lines.jsonl", "{\"stadt\": \"Köln\", \"n\": 1}\n\n".as_bytes()),
+    ];
+    let calls = sources.iter().map(|path| json!({"file": path, "operations": [{"do": "describe"}]}));
+    for (path, report) in sources.iter().zip(each(Kind::DataAnalysis, calls)) {
+        let output = report.unwrap().output;
+        assert_eq!(output["results"][0]["columns"][0]["name"], "stadt", "{path}");
+        assert_eq!(output["results"][0]["columns"][0]["top"][0]["value"], "Köln", "{path}");
+        assert_eq!(output["results"][0]["columns"][1]["sum"], "1", "{path}");
+    }
+    for (parameters, said) in [
+        (json!({"file": "/nowhere/at/all.csv"}), "file: the file cannot be read (FileNotFoundError)"),
+        (json!({"file": "a\u{0}b"}), "file: the file cannot be read"),
+        (json!({"file": dir.path().to_str().unwrap()}), "file: the file cannot be read"),
+        (json!({"file": file("no.json", b"{")}), "file: the file is no json"),
+        (json!({"file": file("nested.json", "[".repeat(100_000).as_bytes())}), "file: the file is no json"),
+        (json!({"file": file("object.json", b"{\"a\": 1}")}), "file: the file holds no list of objects"),
+        (
+            json!({"file": file("latin.csv", b"a\n\xff\n"), "encoding": "utf-8"}),
+            "encoding: the file is not utf-8",
+        ),
+        (json!({"file": file("empty.csv", b"")}), "file: there is no heading line"),
+        (json!({"file": "x", "csv": "a"}), "exactly one of records, csv or file is needed, not csv and file"),
+        (
+            json!({"csv": "a\n1\n", "operations": [{"do": "trend", "x": "a"}]}),
+            "operations[0].y: trend needs it",
+        ),
+        (
+            json!({"csv": "a\n1\n", "operations": [{"do": "trend", "x": "b", "y": "a"}]}),
+            "operations[0].x: there is no column 'b'; there are: a",
+        ),
+        (
+            json!({"csv": "a\nx\n", "operations": [{"do": "outliers", "column": "a"}]}),
+            "operations[0].column: column 'a' holds text, not number",
+        ),
+        (
+            json!({"csv": "a\nx\n", "operations": [{"do": "correlation", "columns": ["a"]}]}),
+            "column 'a' holds text",
+        ),
+        (
+            json!({"csv": "a\n1\n", "operations": [{"do": "chart", "x": "a", "y": "a"}, {"do": "chart", "x": "a", "y": "a"}]}),
+            "operations: one chart a call",
+        ),
+        (json!({"csv": "a\n1\n", "delimiter": "\n"}), "delimiter: this cannot separate fields"),
+    ] {
+        let told = refusal(Kind::DataAnalysis, parameters.clone());
+        assert!(told.contains(said), "{parameters}: {told}");
+    }
+}
+
+#[test]
+fn two_hundred_thousand_rows_are_described_and_related() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.csv");
+    let mut text = "id,group,amount\n".to_owned();
+    for n in 0..200_000_u64 {
+        text.push_str(&format!("{n},{},{}.{:02}\n", ["a", "b", "c"][(n % 3) as usize], n % 1_000, n % 100));
+    }
+    std::fs::write(&path, text).unwrap();
+    let output = output(
+        Kind::DataAnalysis,
+        json!({"file": path, "operations": [
+        {"do": "describe"}, {"do": "group_by", "by": ["group"], "measures": [{"function": "sum", "column": "amount"}]}, {"do": "correlation"}, {"do": "outliers", "column": "amount"}]}),
+    );
+    // each thousand rows sum to 499,500 and ten times 0 … 99 hundredths, 495
+    assert_eq!(output["results"][0]["columns"][2]["sum"], "99999000.00");
+    assert_eq!(output["results"][0]["columns"][0]["sum"], "19999900000");
+    assert_eq!(output["results"][1]["groups_in_all"], 3);
+}
+
+#[test]
+fn a_chart_is_a_picture_beside_the_report_or_a_reason() {
+    let checked = analysis::check(
+        Kind::DataAnalysis,
+        &csv("d,$v$\n2024-01-01,1\n2024-01-02,3\n", json!([{"do": "chart", "x": "d", "y": "$v$"}])),
+    )
+    .unwrap();
+    let ran = run_cells(&[Program::new(&checked, OutputFormat::Json).code]).remove(0);
+    let said: Value = serde_json::from_str(ran.formats[RESULT_FORMAT].as_str().unwrap()).unwrap();
+    let chart = &said["output"]["results"][0];
+    if chart["drawn"] == true {
+        assert!(ran.formats["image/png"].as_str().unwrap().starts_with("iVBOR"));
+    } else {
+        assert_eq!(chart["reason"], "matplotlib is not installed");
+        assert!(!ran.formats.contains_key("image/png"));
+    }
+}
+
+#[test]
+fn custom_code_gives_its_last_expression_or_its_result() {
+    let code = |code: &str| json!({"code": code, "params": {"x": 2, "rate": 0.1, "text": "'; 1/0 #", "list": [true, null]}});
+    let value = |value: Value| vec![("/success", json!(true)), ("/result", value), ("/error", json!(null))];
+    let failure = |name: &str, message: &str, trace: &str| {
+        vec![
+            ("/success", json!(false)),
+            ("/error", json!({"name": name, "message": message, "traceback": trace})),
+        ]
+    };
+    golden(
+        Kind::Custom,
+        vec![
+            ("last expression", code("y = params['x'] * 21\ny"), value(json!(42))),
+            (
+                "result",
+                code("result = {'a': params['x']}\nfor n in range(3): result['a'] += n"),
+                value(json!({"a": 5})),
+            ),
+            ("a value goes before result", code("result = 1\n2"), value(json!(2))),
+            ("nothing", code("x = 1"), value(json!(null))),
+            ("a call for its effect", code("result = [1]\nresult.append(2)"), value(json!([1, 2]))),
+            ("parameters are data", code("params['text']"), value(json!("'; 1/0 #"))),
+            ("true and null", code("params['list']"), value(json!([true, null]))),
+            ("floats", code("params['rate'] * 3 == 0.1 * 3"), value(json!(true))),
+            (
+                "decimals",
+                json!({"code": "params['rate'] * 3", "params": {"rate": 0.1}, "numbers": "decimal"}),
+                value(json!("0.3")),
+            ),
+            (
+                "decimal by default precision",
+                code("import decimal\ndecimal.Decimal(1) / 3"),
+                value(json!("0.3333333333333333333333333333")),
+            ),
+            (
+                "dates, sets, tuples, bytes",
+                code("import datetime\n[datetime.date(2024, 2, 29), {3, 1, 2}, (1,), b'x']"),
+                value(json!(["2024-02-29", [1, 2, 3], [1], "b'x'"])),
+            ),
+            ("what is no number", code("[float('nan'), float('inf')]"), value(json!(["nan", "inf"]))),
+            ("large numbers", code("2 ** 70"), value(json!("1180591620717411303424"))),
+            (
+                "functions see each other",
+                code("def f(n): return g(n) + 1\ndef g(n): return n * 2\nf(4)"),
+                value(json!(9)),
+            ),
+            (
+                "an exception",
+                code("def f():\n    return params['nope']\nf()"),
+                failure("KeyError", "'nope'", "line 3: f()\nline 2: return params['nope']"),
+            ),
+            (
+                "a syntax error",
+                code("x = = 1"),
+                failure("SyntaxError", "invalid syntax (<analysis>, line 1)", "line 1: x = = 1"),
+            ),
+            ("an exit", code("import sys\nsys.exit(3)"), failure("SystemExit", "3", "line 2: sys.exit(3)")),
+            (
+                "a circle",
+                code("l = []\nl.append(l)\nl"),
+                vec![
+                    ("/success", json!(false)),
+                    ("/error/message", json!("the result is nested more than 50 levels deep")),
+                ],
+            ),
+            (
+                "a flood",
+                code("list(range(10**6))"),
+                vec![
+                    ("/success", json!(false)),
+                    ("/error/message", json!("the result has more than 200000 values")),
+                ],
+            ),
+            (
+                "a liar",
+                code("class Liar:\n    def __repr__(self): raise OSError('no')\nLiar()"),
+                vec![("/success", json!(false)), ("/error/name", json!("OSError"))],
+            ),
+            (
+                "endless recursion",
+                code("def f(): return f()\nf()"),
+                vec![("/success", json!(false)), ("/error/name", json!("RecursionError"))],
+            ),
+            ("a half character", code("'\\ud800'"), vec![("/success", json!(true))]),
+        ],
+    );
+}
+
+#[test]
+fn custom_code_runs_apart_from_the_context_and_prints_to_it() {
+    let cell = |code: &str| {
+        let checked = analysis::check(Kind::Custom, &json!({"code": code})).unwrap();
+        Program::new(&checked, OutputFormat::Summary).code
+    };
+    let ran = run_cells(&[
+        "mine = 1".to_owned(),
+        cell("print('seen'); 'mine' in globals()"),
+        cell("mine = 2"),
+        "mine".to_owned(),
+        cell("raise KeyboardInterrupt"),
+    ]);
+    assert_eq!(ran[1].printed, "seen\n");
+    assert!(ran[1].formats[RESULT_FORMAT].as_str().unwrap().contains("The result is no."));
+    assert_eq!(ran[3].formats["text/plain"], "1");
+    assert_eq!(ran[4].error.as_deref(), Some("KeyboardInterrupt"), "the platform sees an interrupt");
+}
+
+#[test]
+fn rows_that_custom_code_gives_become_a_table() {
+    let parameters = json!({"code": "[{'name': 'a|b', 'n': 1}, {'name': 'c', 'n': 20}]"});
+    let report = answers(&[(Kind::Custom, parameters, OutputFormat::Table)]).remove(0).unwrap();
+    assert!(
+        report.text.contains("| name |   n |\n| ---- | --: |\n| a\\|b |   1 |\n| c    |  20 |"),
+        "{}",
+        report.text
+    );
+}
