@@ -1,5 +1,4 @@
-//! The integration tests: one program, each module one topic, everything through a public door.
-
+//! The integration tests: one binary, each module one topic, everything through a public door.
 mod support;
 
 mod analysis_cases;
@@ -10,6 +9,7 @@ mod analysis_tax;
 mod analysis_timeline;
 mod architecture;
 mod crash_points;
+mod e2b_contract;
 mod e2b_faults;
 mod e2b_streams;
 mod generated;

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+mod healthy;
+
 use pathbox::domain::{Clock, Entropy};
 use pathbox::e2b::{E2bClient, Endpoint, Options, RetryOptions, SandboxAccess};
 use pathbox::wire::Secret;
@@ -181,6 +183,13 @@ impl FaultServer {
             }
         });
         Self { addr, state }
+    }
+
+    /// A server without faults, as far as a fake can be one: its interpreter knows the few programs of the contract suite
+    /// by heart.
+    pub async fn healthy() -> Self {
+        let world = Mutex::new(healthy::World::default());
+        Self::start(move |request| world.lock().unwrap().answer(request)).await
     }
 
     /// Always the same reply.
