@@ -11,6 +11,8 @@ mod architecture;
 mod crash_points;
 mod e2b_contract;
 mod e2b_faults;
+#[cfg(target_os = "linux")]
+mod e2b_local;
 mod e2b_streams;
 mod generated;
 mod guard_quality;
