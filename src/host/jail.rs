@@ -199,7 +199,9 @@ pub struct Spawner {
     shared: Arc<Shared>,
     limits: Limits,
     path: String,
-    process: tokio::process::Child,
+    pid: u32,
+    /// Ends when the process has been reaped.
+    reaped: tokio::task::JoinHandle<()>,
     cgroups: bool,
 }
 
@@ -236,7 +238,7 @@ impl Spawner {
         let start = |doing| move |source| JailError::Start { doing, source };
         check_read_only(&options.read_only)?;
         let (ours, theirs) = sys::packet_pair().map_err(start("making a socket"))?;
-        let process = launch(&options.exe, "serve", Stdio::from(theirs), Stdio::null()).await?;
+        let mut process = launch(&options.exe, "serve", Stdio::from(theirs), Stdio::null()).await?;
 
         let set_up = Request::SetUp {
             host: std::process::id() as i32,
@@ -253,12 +255,15 @@ impl Spawner {
             Ok(Ok((Reply::CannotStart { step, errno }, _))) => return Err(probe::explain(step, errno)),
             _ => return Err(JailError::SpawnerGone),
         };
+        let pid = process.id().ok_or(JailError::SpawnerGone)?;
+        let reaped = tokio::spawn(async move { drop(process.wait().await) });
         tokio::spawn(listen(Arc::clone(&shared)));
         let spawner = Self {
             shared,
             limits: options.limits.clone(),
             path: search_path(&options.read_only),
-            process,
+            pid,
+            reaped,
             cgroups,
         };
         match spawner.spawn(&SandboxSpec::default()).await {
@@ -269,6 +274,11 @@ impl Spawner {
             Err(other) => return Err(other),
         }
         Ok(spawner)
+    }
+
+    /// The spawner's process number.
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Whether control groups hold the limits. If not, memory is watched by scanning and CPU time is not limited.
@@ -319,7 +329,7 @@ impl Spawner {
     /// Ends every sandbox and waits until nothing is left of any.
     pub async fn shutdown(mut self) {
         self.shared.hang_up();
-        let _ = self.process.wait().await;
+        let _ = (&mut self.reaped).await;
     }
 }
 

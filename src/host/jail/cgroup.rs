@@ -24,8 +24,10 @@ pub(crate) enum Cgroups {
         memory: PathBuf,
         /// Processes.
         pids: PathBuf,
-        /// CPU time.
+        /// CPU time: its limit.
         cpu: PathBuf,
+        /// CPU time: its account; often the same tree.
+        cpuacct: PathBuf,
     },
     /// Version 2: one tree.
     V2(PathBuf),
@@ -37,7 +39,7 @@ pub(crate) enum Cgroups {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Group {
     v2: bool,
-    /// Memory, processes, CPU; the same directory in version 2.
+    /// In version 1 those for memory, processes, the CPU's limit and, if it is another, the CPU's account.
     dirs: Vec<PathBuf>,
 }
 
@@ -65,7 +67,13 @@ impl Cgroups {
             let inside = mounted.join(path.trim_start_matches('/'));
             Some(if inside.is_dir() { inside } else { mounted })
         };
-        Some(Self::V1 { memory: tree("memory")?, pids: tree("pids")?, cpu: tree("cpu")? })
+        let tree = |controller| tree(controller)?.canonicalize().ok();
+        Some(Self::V1 {
+            memory: tree("memory")?,
+            pids: tree("pids")?,
+            cpu: tree("cpu")?,
+            cpuacct: tree("cpuacct")?,
+        })
     }
 
     fn v2(own: &str) -> Option<Self> {
@@ -99,8 +107,10 @@ impl Cgroups {
         let quota = u64::from(limits.cpu_percent) * PERIOD_MICROS / 100;
         let (group, settings) = match self {
             Self::None => return Err(ErrorKind::Unsupported.into()),
-            Self::V1 { memory, pids, cpu } => {
-                let dirs: Vec<PathBuf> = [memory, pids, cpu].iter().map(|tree| tree.join(name)).collect();
+            Self::V1 { memory, pids, cpu, cpuacct } => {
+                let mut dirs: Vec<PathBuf> =
+                    [memory, pids, cpu, cpuacct].iter().map(|tree| tree.join(name)).collect();
+                dirs.dedup();
                 let settings = vec![
                     (dirs[0].join("memory.limit_in_bytes"), limits.memory_bytes.to_string()),
                     (dirs[1].join("pids.max"), limits.processes.to_string()),
@@ -139,7 +149,7 @@ impl Cgroups {
     fn sweep(&self) {
         let parents = match self {
             Self::None => vec![],
-            Self::V1 { memory, pids, cpu } => vec![memory, pids, cpu],
+            Self::V1 { memory, pids, cpu, cpuacct } => vec![memory, pids, cpu, cpuacct],
             Self::V2(parent) => vec![parent],
         };
         for entry in parents.into_iter().flat_map(fs::read_dir).flatten().flatten() {
@@ -214,8 +224,7 @@ impl Group {
     }
 
     fn cpuacct_micros(&self) -> u64 {
-        // Usually mounted together with `cpu`; where it is not, the sandbox is not in it and nothing is known.
-        self.number(2, "cpuacct.usage", "") / 1000
+        self.number(self.dirs.len() - 1, "cpuacct.usage", "") / 1000
     }
 }
 

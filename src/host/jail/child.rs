@@ -77,7 +77,7 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>), Fa
             let sources = mounts::locate(plan.read_only).at("finding the interpreters")?;
             sys::become_user(policy::USER, policy::USER).at("becoming the sandbox's user")?;
             stay_with(plan.spawner)?;
-            namespaces::furnish().at("setting up the network namespace")?;
+            namespaces::furnish().at("furnishing the namespaces")?;
             let proc = mounts::enter(&sources, plan.limits).at("building the root file system")?;
             drop(sources);
             let proc = plan.scan.then_some(proc);

@@ -28,8 +28,9 @@ pub(crate) fn map_ids(pid: i32, (uid, gid): (u32, u32)) -> Result<()> {
     std::fs::write(format!("/proc/{pid}/gid_map"), format!("{} {gid} 1", policy::USER))
 }
 
-/// Sets what is empty in a new network and UTS namespace.
+/// Sets what is empty in a new network and UTS namespace, and forgets where its control group is.
 pub(crate) fn furnish() -> Result<()> {
+    sys::new_cgroup_namespace()?;
     sys::set_host_name(policy::HOST_NAME)?;
     sys::loopback_up()
 }

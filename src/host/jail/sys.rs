@@ -31,14 +31,14 @@ fn own(fd: i64) -> OwnedFd {
 
 // ---------------------------------------------------------------- processes
 
-/// The seven namespaces of a sandbox.
+/// The namespaces that a sandbox is born in. The seventh, of control groups, comes with [`new_cgroup_namespace`]
+/// once it is in its group.
 pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP) as u64;
+    | libc::CLONE_NEWUTS) as u64;
 
 /// Which side of a fork this is.
 #[derive(Debug)]
@@ -72,6 +72,12 @@ pub(crate) fn fork(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Fo
     let pid =
         check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) })?;
     Ok(if pid == 0 { Forked::Child } else { Forked::Parent(pid as i32, own(pidfd.into())) })
+}
+
+/// Makes the group that this process is in the root of what it sees.
+pub(crate) fn new_cgroup_namespace() -> Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }).map(drop)
 }
 
 /// Ends this process at once, running nothing.
