@@ -20,9 +20,7 @@ mod guard_rules;
 #[cfg(target_os = "linux")]
 mod host;
 #[cfg(target_os = "linux")]
-mod jail_basics;
-#[cfg(target_os = "linux")]
-mod jail_support;
+mod jail;
 #[cfg(target_os = "linux")]
 mod kernel_bash;
 #[cfg(target_os = "linux")]

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pathbox::host::agent::{FileKind, Process, ProcessEvent, ProcessSpec, Stdin};
+use pathbox::host::agent::{FileKind, ProcessEvent, ProcessSpec, Stdin};
 use pathbox::host::jail::{EndCause, SandboxSpec};
 
-use crate::jail_support::{Ran, run, sandbox, spawner};
+use super::support::{Ran, launch, python, run, run_python, sandbox, spawner};
 
 #[tokio::test]
 async fn a_program_runs_as_nobody_in_particular_and_says_how_it_ended() {
@@ -89,7 +89,7 @@ async fn a_terminal_has_a_size_that_can_change() {
 #[tokio::test]
 async fn a_signal_reaches_the_whole_group() {
     let (_spawner, jailed) = sandbox().await;
-    let mut process = start(&jailed.agent, &["bash", "-c", "sleep 100 & echo up; wait"]).await;
+    let mut process = launch(&jailed.agent, &["bash", "-c", "sleep 100 & echo up; wait"]).await;
     assert!(matches!(process.events.recv().await, Some(ProcessEvent::Stdout(_))));
     process.handle.signal(libc::SIGTERM, true).await.expect("signals");
     let ran = Ran::of(process).await;
@@ -142,7 +142,7 @@ async fn changes_are_told_also_in_directories_that_are_new() {
 #[tokio::test]
 async fn a_killed_sandbox_says_so_and_so_does_one_that_died() {
     let (spawner, jailed) = sandbox().await;
-    let process = start(&jailed.agent, &["sleep", "100"]).await;
+    let process = launch(&jailed.agent, &["sleep", "100"]).await;
     let mut events = process.events;
     jailed.kill().await;
     assert_eq!(events.recv().await, None);
@@ -158,7 +158,7 @@ async fn a_killed_sandbox_says_so_and_so_does_one_that_died() {
 #[tokio::test]
 async fn output_that_nobody_reads_stops_the_program_and_nobody_else() {
     let (_spawner, jailed) = sandbox().await;
-    let flood = start(&jailed.agent, &["yes"]).await;
+    let flood = launch(&jailed.agent, &["yes"]).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let ran = run(&jailed.agent, &["echo", "hello"]).await;
     assert_eq!(ran.stdout, "hello\n");
@@ -176,11 +176,6 @@ async fn output_that_nobody_reads_stops_the_program_and_nobody_else() {
     flood.handle.signal(libc::SIGKILL, false).await.expect("signals");
 }
 
-async fn start(agent: &pathbox::host::agent::AgentHandle, argv: &[&str]) -> Process {
-    let argv = argv.iter().map(ToString::to_string).collect();
-    agent.start(ProcessSpec { argv, ..ProcessSpec::default() }).await.expect("starts")
-}
-
 #[tokio::test]
 async fn each_sandbox_has_its_own_environment_and_files() {
     let spawner = spawner().await;
@@ -191,4 +186,20 @@ async fn each_sandbox_has_its_own_environment_and_files() {
     assert_eq!(ran.stdout, "blue\n");
     let ran = run(&second.agent, &["sh", "-c", "echo [$COLOUR]; cat /tmp/x"]).await;
     assert_eq!((ran.stdout.as_str(), ran.code), ("[]\n", Some(1)));
+}
+
+#[tokio::test]
+async fn python_runs_from_where_it_lives_and_its_neighbours_stay_hidden() {
+    let (_spawner, jailed) = sandbox().await;
+    let code = "import sys, json, ssl, sqlite3, ctypes, threading, subprocess, multiprocessing as m; \
+                v = m.Value('i', 4); p = m.Process(target=lambda: setattr(v, 'value', 5)); p.start(); p.join(); \
+                print(v.value, subprocess.check_output(['echo', 'child']).decode(), end='')";
+    let ran = run_python(&jailed.agent, code).await;
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("5 child\n", ""));
+    for dir in &python().dirs {
+        for above in dir.ancestors().skip(1).take_while(|above| above.parent().is_some()) {
+            let inside = jailed.agent.list_dir(&above.to_string_lossy(), 1).await.expect("lists");
+            assert_eq!(inside.len(), 1, "{} shows {inside:?}", above.display());
+        }
+    }
 }
