@@ -5,5 +5,5 @@ mod basics;
 mod escape;
 mod life;
 mod limits;
-mod support;
+pub(crate) mod support;
 mod user;

@@ -10,7 +10,7 @@ use pathbox::host::jail::{self, Jailed, SandboxSpec, Spawner};
 use pathbox::host::kernel::{EventStream, Interpreters, Kernels, Options, Search};
 use pathbox::wire::interpreter::{Event, ExecuteRequest, ExecutionError, ExecutionResult};
 
-use crate::jail_support::chain;
+use crate::jail::support::chain;
 
 /// A sandbox with code contexts.
 pub(crate) struct Bench {
@@ -37,7 +37,7 @@ impl Bench {
     ) -> Self {
         let interpreters = Interpreters::find(&search).await;
         let options =
-            jail::Options { read_only: interpreters.dirs(), limits, ..crate::jail_support::options() };
+            jail::Options { read_only: interpreters.dirs(), limits, ..crate::jail::support::options() };
         let spawner = Spawner::start(&options).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
         let spawned = spawner.spawn(&SandboxSpec::default()).await;
         let jailed = spawned.unwrap_or_else(|error| panic!("{}", chain(&error)));
