@@ -173,6 +173,10 @@ impl PgStore {
 }
 
 fn parse(url: &Secret, options: &PgOptions) -> Result<PgConnectOptions, StoreError> {
+    let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| url.expose().starts_with(scheme));
+    if !is_postgres {
+        return Err(StoreError::Url(sqlx::Error::Configuration("another scheme".into())));
+    }
     let parsed: PgConnectOptions = url.expose().parse().map_err(StoreError::Url)?;
     let parsed = parsed.application_name("pathbox").disable_statement_logging();
     Ok(if options.named_statements { parsed } else { parsed.statement_cache_capacity(0) })

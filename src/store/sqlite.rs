@@ -138,7 +138,16 @@ impl SqliteStore {
 
     /// A transaction that may write: waits its turn, in this process and then among processes.
     async fn write(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(failure)
+        loop {
+            match self.writer.begin_with("BEGIN IMMEDIATE").await {
+                // SQLite ends a transaction by itself when the disk is full; sqlx then believes for ever that it is
+                // still in one. Such a connection is of no more use.
+                Err(sqlx::Error::InvalidSavePointStatement) => {
+                    self.writer.acquire().await.map_err(failure)?.close().await.map_err(failure)?;
+                }
+                begun => return begun.map_err(failure),
+            }
+        }
     }
 
     /// A transaction that only reads, of one moment.

@@ -34,4 +34,7 @@ mod mcp_stdio;
 mod replicas;
 mod run_cli;
 mod store_contract;
+mod store_postgres;
 mod store_processes;
+mod store_sqlite;
+mod store_states;

@@ -260,6 +260,7 @@ impl SqliteStore {
         per_tenant: Option<u32>,
         per_conversation: Option<u32>,
     ) -> Result<(), StoreError> {
+        let mut transaction = self.write().await?;
         sqlx::query(
             "INSERT INTO tenant_limits (tenant_id, per_tenant, per_conversation) VALUES (?, ?, ?)
              ON CONFLICT (tenant_id) DO UPDATE
@@ -268,10 +269,10 @@ impl SqliteStore {
         .bind(tenant.as_str())
         .bind(per_tenant)
         .bind(per_conversation)
-        .execute(&self.writer)
+        .execute(&mut *transaction)
         .await
-        .map(drop)
-        .map_err(failure)
+        .map_err(failure)?;
+        transaction.commit().await.map_err(failure)
     }
 }
 

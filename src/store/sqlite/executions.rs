@@ -85,6 +85,7 @@ impl SqliteStore {
         status: ExecutionStatus,
         error: Option<&str>,
     ) -> Result<bool, StoreError> {
+        let mut transaction = self.write().await?;
         let abandoned = sqlx::query(
             "UPDATE executions
                 SET status = ?1, error = ?2, finished_at = ?3, lease_expires_at = NULL,
@@ -97,9 +98,10 @@ impl SqliteStore {
         .bind(self.now())
         .bind(execution.to_string())
         .bind(tenant.as_str())
-        .execute(&self.writer)
+        .execute(&mut *transaction)
         .await
         .map_err(failure)?;
+        transaction.commit().await.map_err(failure)?;
         Ok(abandoned.rows_affected() > 0)
     }
 

@@ -77,6 +77,7 @@ impl SqliteStore {
         batch: u32,
         visibility: Duration,
     ) -> Result<Vec<Doomed>, StoreError> {
+        let mut transaction = self.write().await?;
         let now = self.now();
         let found = sqlx::query(
             "UPDATE doomed_sandboxes SET attempts = attempts + 1, not_before = ?1 + ?2
@@ -86,23 +87,26 @@ impl SqliteStore {
         .bind(now)
         .bind(millis(visibility))
         .bind(batch)
-        .fetch_all(&self.writer)
+        .fetch_all(&mut *transaction)
         .await
         .map_err(failure)?;
+        transaction.commit().await.map_err(failure)?;
         found.iter().map(|row| doomed(row, &self.keyring)).collect()
     }
 
     pub(super) async fn delete_doomed(&self, entry: i64) -> Result<(), StoreError> {
+        let mut transaction = self.write().await?;
         sqlx::query("DELETE FROM doomed_sandboxes WHERE id = ?")
             .bind(entry)
-            .execute(&self.writer)
+            .execute(&mut *transaction)
             .await
-            .map(drop)
-            .map_err(failure)
+            .map_err(failure)?;
+        transaction.commit().await.map_err(failure)
     }
 
     /// 5 s after the first try, doubling up to 10 minutes.
     pub(super) async fn postpone_doomed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
+        let mut transaction = self.write().await?;
         sqlx::query(
             "UPDATE doomed_sandboxes
                 SET last_error = ?, not_before = ? + min(600000, 5000 << min(max(attempts - 1, 0), 10))
@@ -111,10 +115,10 @@ impl SqliteStore {
         .bind(storable(error))
         .bind(self.now())
         .bind(entry)
-        .execute(&self.writer)
+        .execute(&mut *transaction)
         .await
-        .map(drop)
-        .map_err(failure)
+        .map_err(failure)?;
+        transaction.commit().await.map_err(failure)
     }
 }
 

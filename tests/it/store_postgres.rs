@@ -1,0 +1,330 @@
+//! What only Postgres has: row-level security, owners that are no superuser, migrations by several servers at once,
+//! and a server that is away.
+
+use std::time::{Duration, Instant};
+
+use pathbox::domain::Entropy;
+use pathbox::store::{
+    Acquired, ContextFilter, ContextStore, Keyring, Limits, PgOptions, PgStore, Secret, StoreError,
+};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::support::database::{Cluster, Database, TEST_KEY, World, cluster};
+use crate::support::runs::{any_sandbox, ask, claim, finished, first_run, key, ready};
+
+fn keyring() -> Keyring {
+    Keyring::parse(TEST_KEY, &Entropy::system()).unwrap()
+}
+
+async fn run(connection: &mut PgConnection, sql: &str) -> Result<u64, sqlx::Error> {
+    Ok(sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await?.rows_affected())
+}
+
+async fn count(connection: &mut PgConnection, sql: &str) -> i64 {
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
+}
+
+/// Logs in as a role that the test makes.
+async fn login(database: &Database, role: &str, how: &str) -> PgConnection {
+    let mut admin = database.connect().await;
+    run(&mut admin, &format!("create role {role} login; {how}")).await.unwrap();
+    PgConnection::connect(database.url_as(role).expose()).await.unwrap()
+}
+
+/// A name that no other test has: roles belong to the cluster.
+fn role(name: &str) -> String {
+    format!("{name}_{}", Entropy::system().hex::<4>())
+}
+
+fn refused(result: Result<u64, sqlx::Error>) -> String {
+    let error = result.expect_err("this must be refused");
+    error.as_database_error().expect("by the database").message().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_reader_sees_its_tenants_rows_and_no_credential_and_writes_nothing() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    first_run(&store, &key("acme", "c1", "main"), &Limits::default()).await;
+    first_run(&store, &key("bolt", "c1", "main"), &Limits::default()).await;
+    let name = role("reader");
+    let mut reader = login(world.database(), &name, &format!("grant pathbox_tenant to {name}")).await;
+
+    let contexts = "select count(*) from pathbox.contexts";
+    assert_eq!(count(&mut reader, contexts).await, 0, "no tenant named, nothing seen");
+    run(&mut reader, "begin; set local pathbox.tenant_id = 'acme'").await.unwrap();
+    assert_eq!(count(&mut reader, contexts).await, 1);
+    assert_eq!(count(&mut reader, "select count(*) from pathbox.executions").await, 1);
+    assert_eq!(count(&mut reader, "select count(*) from pathbox.contexts where tenant_id = 'bolt'").await, 0);
+    run(&mut reader, "rollback").await.unwrap();
+    assert_eq!(count(&mut reader, contexts).await, 0, "the setting is gone with its transaction");
+
+    run(&mut reader, "set pathbox.tenant_id = 'acme'").await.unwrap();
+    for column in [
+        "sandbox_id",
+        "host_url",
+        "host_key_enc",
+        "envd_token_enc",
+        "traffic_token_enc",
+        "mcp_url",
+        "mcp_token_enc",
+        "lease_owner",
+        "*",
+    ] {
+        let message =
+            refused(run(&mut reader, &format!("select {column} from pathbox.execution_contexts")).await);
+        assert!(message.contains("permission denied"), "{column}: {message}");
+    }
+    for sql in [
+        "update pathbox.execution_contexts set last_error = 'x'",
+        "update pathbox.execution_contexts set sandbox_id = 'sb-of-bolt'",
+        "delete from pathbox.execution_contexts",
+        "insert into pathbox.tenant_limits values ('acme', 1000, 1000)",
+        "insert into pathbox.conversation_paths (tenant_id, conversation_id, path_id) values ('acme', 'c', 'p')",
+        "update pathbox.contexts set last_error = 'x'",
+        "select idempotency_key from pathbox.executions",
+        "select count(*) from pathbox.doomed_sandboxes",
+        "select count(*) from pathbox.tenant_logins",
+        "select count(*) from pathbox.placeholders",
+        "select count(*) from pathbox.migrations",
+        "select pathbox.end_v1('bolt', gen_random_uuid(), null, 'manual', null, 0)",
+        "select count(*) from pathbox.all_contexts_v1(null, true, 10)",
+        "select count(*) from pathbox.owned_v1(0, null, 10)",
+        "select count(*) from pathbox.doomed_v1(10, 0)",
+        "select pathbox.set_tenant_limits_v1('acme', 1000, 1000)",
+        "select pathbox.end_context(gen_random_uuid(), 'manual', null, '0')",
+        "set role pathbox_worker",
+        "set role pathbox_app",
+        "create function pathbox.mine() returns int language sql as 'select 1'",
+        "create table pathbox.mine ()",
+        "truncate pathbox.executions",
+    ] {
+        let message = refused(run(&mut reader, sql).await);
+        assert!(
+            message.contains("permission denied") || message.contains("cannot update view"),
+            "{sql}: {message}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_listed_login_is_bound_to_its_tenant_whatever_it_sets() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    first_run(&store, &key("acme", "c1", "main"), &Limits::default()).await;
+    first_run(&store, &key("bolt", "c1", "main"), &Limits::default()).await;
+    let name = role("acme_reports");
+    let how = format!(
+        "grant pathbox_tenant to {name}; insert into pathbox.tenant_logins values ('{name}', 'acme')"
+    );
+    let mut reader = login(world.database(), &name, &how).await;
+    for trick in ["select 1", "set pathbox.tenant_id = 'bolt'", "set pathbox.tenant_id = ''"] {
+        run(&mut reader, trick).await.unwrap();
+        assert_eq!(count(&mut reader, "select count(*) from pathbox.contexts").await, 1, "{trick}");
+        let theirs = "select count(*) from pathbox.executions where tenant_id <> 'acme'";
+        assert_eq!(count(&mut reader, theirs).await, 0, "{trick}");
+    }
+}
+
+/// What a mistake in a function could do: even inside, the function's owner sees one tenant.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn the_functions_owner_is_bound_although_a_superuser_calls() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    first_run(&store, &key("acme", "c1", "main"), &Limits::default()).await;
+    first_run(&store, &key("bolt", "c1", "main"), &Limits::default()).await;
+    let mut admin = world.database().connect().await;
+    run(&mut admin, "begin; set local role pathbox_app").await.unwrap();
+    let contexts = "select count(*) from pathbox.execution_contexts";
+    assert_eq!(count(&mut admin, contexts).await, 0);
+    run(&mut admin, "set local pathbox.tenant_id = 'acme'").await.unwrap();
+    assert_eq!(count(&mut admin, contexts).await, 1);
+    assert_eq!(run(&mut admin, "update pathbox.execution_contexts set last_error = 'x'").await.unwrap(), 1);
+    assert!(
+        refused(run(&mut admin, "delete from pathbox.execution_contexts").await)
+            .contains("permission denied")
+    );
+    run(&mut admin, "rollback; begin; set local role pathbox_app; set local pathbox.tenant_id = 'acme'")
+        .await
+        .unwrap();
+    let foreign = "insert into pathbox.placeholders values ('bolt', 'c', 'p', 'EMAIL', 'h', 1)";
+    assert!(refused(run(&mut admin, foreign).await).contains("row-level security"));
+    run(&mut admin, "rollback").await.unwrap();
+
+    let owners = "select count(*) from pg_proc p join pg_roles r on r.oid = p.proowner
+                   where p.pronamespace = 'pathbox'::regnamespace and p.prosecdef
+                     and (r.rolsuper or r.rolbypassrls or r.rolcanlogin)";
+    assert_eq!(count(&mut admin, owners).await, 0, "no definer could bypass row-level security");
+    let open = "select count(*) from pg_class where relnamespace = 'pathbox'::regnamespace and relkind = 'r'
+                   and relname <> 'migrations' and not (relrowsecurity and relforcerowsecurity)";
+    assert_eq!(count(&mut admin, open).await, 0, "every table has it");
+    let public = "select count(*) from pg_proc p where p.pronamespace = 'pathbox'::regnamespace
+                    and has_function_privilege('public', p.oid, 'execute')";
+    assert_eq!(count(&mut admin, public).await, 0, "nothing is for everybody");
+}
+
+/// Plays the protocol once.
+async fn works(store: &PgStore) {
+    let key = key("acme", "c1", "main");
+    let limits = Limits::default();
+    let first = ask(&key);
+    let claimed = claim(store.acquire(&first, &limits).await.unwrap());
+    let context = store.ready(&claimed, first.execution.id, &any_sandbox(), &limits).await.unwrap().unwrap();
+    store.record(&finished(&first, context.id), &limits).await.unwrap();
+    ready(store.acquire(&ask(&key), &limits).await.unwrap());
+    assert_eq!(store.contexts(&ContextFilter::default()).await.unwrap().len(), 1);
+    assert_eq!(store.owned(Duration::ZERO, None, 10).await.unwrap().len(), 1);
+    store.reap(50, Duration::from_secs(3600), &limits).await.unwrap();
+    store.doomed(10, Duration::ZERO).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn an_owner_that_is_no_superuser_can_migrate_and_serve() {
+    // What Supabase's `postgres` is: makes roles, bypasses row-level security, owns its database. In a cluster where
+    // nobody has made our roles yet.
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&[])));
+    let database = cluster.empty_database();
+    let owner = role("supabase");
+    let mut admin = database.connect().await;
+    run(&mut admin, &format!("create role {owner} login createrole bypassrls")).await.unwrap();
+    let name: String =
+        sqlx::query_scalar("select current_database()::text").fetch_one(&mut admin).await.unwrap();
+    run(&mut admin, &format!("alter database {name} owner to {owner}")).await.unwrap();
+
+    let url = database.url_as(&owner);
+    let store = PgStore::connect(&url, &PgOptions::default(), keyring()).await.unwrap();
+    works(&store).await;
+
+    // And a login of its own for the server, which owns nothing.
+    let server = role("server");
+    run(&mut admin, &format!("create role {server} login; grant pathbox_server to {server}")).await.unwrap();
+    let served = PgStore::connect(&database.url_as(&server), &PgOptions::default(), keyring()).await.unwrap();
+    assert_eq!(served.contexts(&ContextFilter::default()).await.unwrap().len(), 1);
+    served.acquire(&ask(&key("acme", "c2", "main")), &Limits::default()).await.unwrap();
+    let mut direct = PgConnection::connect(database.url_as(&server).expose()).await.unwrap();
+    for sql in ["select * from pathbox.execution_contexts", "select * from pathbox.doomed_sandboxes"] {
+        assert!(refused(run(&mut direct, sql).await).contains("permission denied"), "{sql}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn many_servers_that_start_at_once_migrate_once() {
+    let database = cluster().await.empty_database();
+    let url = database.url();
+    let before = PgStore::migration_status(&url, &PgOptions::default()).await.unwrap();
+    assert!(before.iter().all(|migration| !migration.applied));
+    let no_auto = PgOptions { auto_migrate: false, ..PgOptions::default() };
+    let error = PgStore::connect(&url, &no_auto, keyring()).await.unwrap_err();
+    assert!(matches!(error, StoreError::NotMigrated(n) if n == before.len()), "{error:?}");
+
+    let starts: Vec<_> = (0..8)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(
+                async move { PgStore::connect(&url, &PgOptions::default(), keyring()).await.map(drop) },
+            )
+        })
+        .collect();
+    for start in starts {
+        start.await.unwrap().unwrap();
+    }
+    let mut admin = database.connect().await;
+    let rows = count(&mut admin, "select count(*) from pathbox.migrations").await;
+    assert_eq!(usize::try_from(rows).unwrap(), before.len());
+    let after = PgStore::migrate(&url, &PgOptions::default()).await.unwrap();
+    assert!(after.iter().all(|migration| migration.applied));
+    works(&PgStore::connect(&url, &no_auto, keyring()).await.unwrap()).await;
+
+    run(&mut admin, "insert into pathbox.migrations values (99991231000000, 'from the future', '')")
+        .await
+        .unwrap();
+    let error = PgStore::connect(&url, &PgOptions::default(), keyring()).await.unwrap_err();
+    assert!(matches!(error, StoreError::TooNew { found: 99_991_231_000_000, .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_failed_migration_leaves_the_database_as_it_was() {
+    let database = cluster().await.empty_database();
+    let mut admin = database.connect().await;
+    // Somebody has a schema of that name already.
+    run(&mut admin, "create schema pathbox; create table pathbox.executions (mine int)").await.unwrap();
+    let error = PgStore::connect(&database.url(), &PgOptions::default(), keyring()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Migrate { .. }), "{error:?}");
+    let tables = "select count(*) from information_schema.tables where table_schema = 'pathbox'";
+    assert_eq!(count(&mut admin, tables).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn an_address_that_does_not_serve_says_why_and_soon() {
+    let database = cluster().await.empty_database();
+    let good = database.url().expose().to_owned();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("postgres://u:hunter2@{}/db", silent.local_addr().unwrap());
+    let options = PgOptions { connect_timeout: Duration::from_secs(1), ..PgOptions::default() };
+    let unused = format!("postgres://u:hunter2@127.0.0.1:{}/db", 1);
+    let no_database = good.replace("/test_", "/missing_");
+    let no_user = good.replace("postgres@", "nobody-here:hunter2@");
+    type Expected = fn(&StoreError) -> bool;
+    let cases: [(&str, Expected); 6] = [
+        ("mysql://u:hunter2@localhost/db", |error| matches!(error, StoreError::Url(_))),
+        ("not a url hunter2", |error| matches!(error, StoreError::Url(_))),
+        (&unused, |error| matches!(error, StoreError::Unavailable(_))),
+        (&silent, |error| matches!(error, StoreError::Unavailable(_))),
+        (&no_database, |error| matches!(error, StoreError::Login(_))),
+        (&no_user, |error| matches!(error, StoreError::Login(_))),
+    ];
+    for (url, expected) in cases {
+        let started = Instant::now();
+        let error = PgStore::connect(&Secret::new(url), &options, keyring()).await.unwrap_err();
+        assert!(expected(&error), "{url}: {error:?}");
+        assert!(started.elapsed() < Duration::from_secs(10), "{url}");
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "the password is told: {error:?}");
+    }
+}
+
+/// A store goes on when its server was restarted under it, and says `Unavailable` while it is away.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn broken_connections_are_replaced_without_the_caller_seeing_it() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &Limits::default()).await;
+    let mut admin = world.database().connect().await;
+    for _ in 0..5 {
+        let killed = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+                       where datname = current_database() and pid <> pg_backend_pid()";
+        assert!(count(&mut admin, killed).await > 0);
+        let ask = ask(&key);
+        ready(store.acquire(&ask, &Limits::default()).await.unwrap());
+        store.record(&finished(&ask, context.id), &Limits::default()).await.unwrap();
+    }
+    assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_waiting_call_holds_no_connection_in_a_transaction() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    first_run(&store, &key, &Limits::default()).await;
+    ready(store.acquire(&ask(&key), &Limits::default()).await.unwrap());
+    let waiting = ask(&key);
+    assert!(matches!(store.acquire(&waiting, &Limits::default()).await.unwrap(), Acquired::Queued { .. }));
+    let mut admin = world.database().connect().await;
+    let open =
+        "select count(*) from pg_stat_activity where datname = current_database() and xact_start is not null
+                   and pid <> pg_backend_pid()";
+    assert_eq!(count(&mut admin, open).await, 0);
+    let locks = "select count(*) from pg_locks where locktype = 'advisory'
+                   and database = (select oid from pg_database where datname = current_database())";
+    assert_eq!(count(&mut admin, locks).await, 0);
+}

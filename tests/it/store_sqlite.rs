@@ -1,0 +1,250 @@
+//! What only SQLite has: a file, a directory, a disk that fills, and processes that open it at the same moment.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::task::Poll;
+use std::time::Duration;
+
+use pathbox::domain::{Clock, Entropy, ExecutionId};
+use pathbox::store::sqlite::DATABASE_FILE;
+use pathbox::store::{Acquired, ContextStore, Keyring, Limits, SqliteOptions, SqliteStore, StoreError};
+use sqlx::Connection;
+
+use crate::support::database::{TEST_KEY, World};
+use crate::support::runs::{any_sandbox, ask, claim, finished, first_run, key, ready};
+
+fn keyring() -> Keyring {
+    Keyring::parse(TEST_KEY, &Entropy::system()).unwrap()
+}
+
+async fn open(dir: &Path) -> Result<SqliteStore, StoreError> {
+    SqliteStore::open(dir, &SqliteOptions::default(), keyring(), Clock::system()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_is_for_its_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("a/b");
+    let store = open(&home).await.unwrap();
+    store.acquire(&ask(&key("acme", "c1", "main")), &Limits::default()).await.unwrap();
+    assert_eq!(fs::metadata(&home).unwrap().permissions().mode() & 0o777, 0o700);
+    let mut files = 0;
+    for entry in fs::read_dir(&home).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
+        files += 1;
+    }
+    assert!(files >= 2, "the database and its log");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_cannot_hold_a_database_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let error = open(&file).await.unwrap_err();
+    assert!(matches!(&error, StoreError::DataDir { problem, .. } if problem.contains("/file")), "{error:?}");
+    let error = open(&file.join("below")).await.unwrap_err();
+    assert!(
+        matches!(&error, StoreError::DataDir { problem, .. } if problem.contains("/file/below")),
+        "{error:?}"
+    );
+    let error = Keyring::open(&file, &Entropy::system()).unwrap_err();
+    assert!(matches!(error, StoreError::DataDir { .. }), "{error:?}");
+
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join(DATABASE_FILE), "this is a letter to my aunt, and no database at all\n".repeat(50))
+        .unwrap();
+    let error = open(&other).await.unwrap_err();
+    assert!(
+        matches!(&error, StoreError::DataDir { problem, .. } if problem.contains("something else than a database")),
+        "{error:?}"
+    );
+    let text = fs::read_to_string(other.join(DATABASE_FILE)).unwrap();
+    assert!(text.starts_with("this is a letter"), "and it is left as it was");
+
+    let taken = dir.path().join("taken");
+    fs::create_dir_all(taken.join(DATABASE_FILE)).unwrap();
+    let error = open(&taken).await.unwrap_err();
+    assert!(
+        matches!(&error, StoreError::DataDir { problem, .. } if problem.contains(DATABASE_FILE)),
+        "{error:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_not_this_programs_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let no_auto = SqliteOptions { auto_migrate: false, ..SqliteOptions::default() };
+    let error = SqliteStore::open(dir.path(), &no_auto, keyring(), Clock::system()).await.unwrap_err();
+    assert!(matches!(error, StoreError::NotMigrated(_)), "{error:?}");
+    let before = SqliteStore::migration_status(dir.path(), &no_auto).await.unwrap();
+    assert!(before.iter().all(|migration| !migration.applied));
+    let after = SqliteStore::migrate(dir.path(), &no_auto, &Clock::system()).await.unwrap();
+    assert!(after.iter().all(|migration| migration.applied));
+    SqliteStore::open(dir.path(), &no_auto, keyring(), Clock::system()).await.unwrap();
+
+    let mut connection = raw(dir.path()).await;
+    sqlx::raw_sql("INSERT INTO migrations VALUES (99991231000000, 'from the future', x'00', 0)")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let error = open(dir.path()).await.unwrap_err();
+    assert!(matches!(error, StoreError::TooNew { found: 99_991_231_000_000, .. }), "{error:?}");
+    sqlx::raw_sql(
+        "DELETE FROM migrations WHERE version > 90000000000000; UPDATE migrations SET checksum = x'00'",
+    )
+    .execute(&mut connection)
+    .await
+    .unwrap();
+    assert!(matches!(open(dir.path()).await.unwrap_err(), StoreError::Edited(_)));
+}
+
+async fn raw(dir: &Path) -> sqlx::SqliteConnection {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.join(DATABASE_FILE));
+    sqlx::SqliteConnection::connect_with(&options).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_stores_that_open_a_new_directory_at_once_all_work() {
+    for _ in 0..5 {
+        let dir = tempfile::tempdir().unwrap();
+        let opening: Vec<_> = (0..12)
+            .map(|_| {
+                let home = dir.path().join("new");
+                tokio::spawn(async move { open(&home).await.map(drop) })
+            })
+            .collect();
+        for one in opening {
+            one.await.unwrap().unwrap();
+        }
+    }
+}
+
+/// The writer waits its turn behind another process's transaction, and says so when it lasts too long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_held_elsewhere_is_waited_for_and_then_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let patience = Duration::from_millis(300);
+    let options = SqliteOptions { busy_timeout: patience, ..SqliteOptions::default() };
+    let store = SqliteStore::open(dir.path(), &options, keyring(), Clock::system()).await.unwrap();
+    let mut other = raw(dir.path()).await;
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    let run = ask(&key("acme", "c1", "main"));
+    let error = store.acquire(&run, &Limits::default()).await.unwrap_err();
+    assert!(error.is_retryable() && matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    store.ping().await.unwrap();
+    assert!(store.live(&run.key).await.unwrap().is_none(), "reading goes on");
+    let waiting = tokio::spawn({
+        let (store, run) = (store.clone(), run.clone());
+        async move { store.acquire(&run, &Limits::default()).await }
+    });
+    tokio::time::sleep(patience / 3).await;
+    sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
+    claim(waiting.await.unwrap().unwrap());
+}
+
+/// A caller that goes away in the middle leaves no transaction open behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_cut_off_at_any_point_changes_nothing_or_everything() {
+    let world = World::sqlite();
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &Limits::default()).await;
+    let limits = Limits { max_executions: 1000, ..Limits::default() };
+    let mut cut = 0;
+    for polls in 0..60 {
+        let run = ask(&key);
+        let mut call = Box::pin(store.acquire(&run, &limits));
+        let mut left = polls;
+        let done = std::future::poll_fn(|context| {
+            if left == 0 {
+                return Poll::Ready(false);
+            }
+            left -= 1;
+            call.as_mut().poll(context).map(|_| true)
+        });
+        cut += usize::from(!done.await);
+        drop(call);
+        // Asking again answers for the same run, whatever became of the first call.
+        ready(store.acquire(&run, &limits).await.unwrap());
+        assert!(store.record(&finished(&run, context.id), &limits).await.unwrap());
+    }
+    assert!((5..60).contains(&cut), "{cut} calls were cut off, the others not");
+    assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 61);
+}
+
+/// The disk fills up under the database: a clear error, nothing lost, and it goes on when there is space again.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the right to mount a small disk: scripts/test as root"]
+async fn a_full_disk_is_said_and_loses_nothing() {
+    let disk = Disk::new();
+    let store = open(&disk.0).await.unwrap();
+    fill_until_full(&store, &disk.0.join("filler")).await;
+}
+
+/// A mounted file system of 4 MiB, unmounted when dropped.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap().keep();
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(&dir).output();
+        let mount = mount.unwrap();
+        assert!(mount.status.success(), "mount: {}", String::from_utf8_lossy(&mount.stderr));
+        Self(dir)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Takes all space that is left with a file of zeros.
+fn fill(filler: &Path) {
+    let mut file = fs::File::create(filler).unwrap();
+    for size in [1 << 16, 1 << 12, 1 << 9] {
+        while file.write_all(&vec![0_u8; size]).is_ok() {}
+    }
+}
+
+async fn fill_until_full(store: &SqliteStore, filler: &Path) {
+    let key = key("acme", "c1", "main");
+    let limits = Limits { max_executions: 1_000_000, ..Limits::default() };
+    let first = ask(&key);
+    let claimed = claim(store.acquire(&first, &limits).await.unwrap());
+    store.ready(&claimed, first.execution.id, &any_sandbox(), &limits).await.unwrap().unwrap();
+    store.record(&finished(&first, claimed.context), &limits).await.unwrap();
+    fill(filler);
+    let mut done: Vec<ExecutionId> = vec![first.execution.id];
+    let error = loop {
+        let run = ask(&key);
+        match store.acquire(&run, &limits).await {
+            Ok(Acquired::Ready(_)) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+        match store.record(&finished(&run, claimed.context), &limits).await {
+            Ok(recorded) => assert!(recorded),
+            Err(error) => break error,
+        }
+        done.push(run.execution.id);
+        assert!(done.len() < 100_000, "the disk never filled");
+    };
+    assert!(matches!(error, StoreError::DiskFull(_)) && error.is_retryable(), "{error:?}");
+    assert!(error.to_string().contains("full"));
+    fs::remove_file(filler).unwrap();
+    for id in &done {
+        assert!(store.execution(&key.tenant, *id).await.unwrap().is_some(), "{id} is lost");
+    }
+    let live = store.live(&key).await.unwrap().unwrap();
+    assert_eq!(usize::try_from(live.execution_count).unwrap(), done.len());
+    store.reap(50, Duration::from_secs(3600), &limits).await.unwrap();
+}
