@@ -1,0 +1,321 @@
+// Every call that the official JavaScript clients make to a code interpreter sandbox, against a local host.
+//
+// Started by the Rust tests in the folder where the clients are installed, with E2B_API_URL, E2B_SANDBOX_URL and
+// E2B_API_KEY set. Arguments pick checks by name.
+
+import assert from 'node:assert/strict'
+import { createRequire } from 'node:module'
+
+const require = createRequire(process.cwd() + '/')
+const { Sandbox } = require('@e2b/code-interpreter')
+const e2b = require('e2b')
+
+const checks = []
+const check = (name, run) => checks.push({ name, run })
+
+/** The exact class matters to callers, so a subclass does not count. */
+async function rejects(kind, promise, ...words) {
+  let value
+  try {
+    value = await promise
+  } catch (error) {
+    assert.equal(error.constructor.name, kind, `${error.constructor.name}: ${error.message}`)
+    for (const word of words) assert.ok(error.message.includes(word), `${word} is not in ${error.message}`)
+    return error
+  }
+  assert.fail(`${kind} was not thrown, but ${JSON.stringify(value)} came`)
+}
+
+async function withSandbox(options, run) {
+  const sandbox = await Sandbox.create(options)
+  try {
+    await run(sandbox)
+  } finally {
+    await sandbox.kill()
+  }
+}
+
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms))
+
+// --- control plane
+
+check('a sandbox is created, described, extended and killed', async () => {
+  const sandbox = await Sandbox.create({ timeoutMs: 120_000, metadata: { user: '42' }, envs: { A: '1' } })
+  assert.equal(await sandbox.isRunning(), true)
+  const info = await sandbox.getInfo()
+  assert.equal(info.sandboxId, sandbox.sandboxId)
+  assert.deepEqual(info.metadata, { user: '42' })
+  assert.equal(info.state, 'running')
+  await sandbox.setTimeout(60_000)
+  const left = (await sandbox.getInfo()).endAt - Date.now()
+  assert.ok(left > 50_000 && left <= 60_000, `${left}`)
+  const [metrics] = await sandbox.getMetrics()
+  assert.ok(metrics.memTotal > 0 && metrics.diskTotal > 0)
+  const other = await Sandbox.connect(sandbox.sandboxId)
+  assert.equal((await other.runCode('40 + 2')).text, '42')
+  assert.equal(await sandbox.kill(), true)
+  assert.equal(await sandbox.kill(), false)
+  assert.equal(await sandbox.isRunning(), false)
+  await rejects('SandboxNotFoundError', sandbox.getInfo())
+  await rejects('SandboxNotFoundError', Sandbox.connect(sandbox.sandboxId))
+})
+
+check('sandboxes are listed by metadata and in pages', async () => {
+  const tag = `t${process.hrtime.bigint()} &=%ü`
+  const made = []
+  for (let n = 0; n < 3; n++) made.push(await Sandbox.create({ metadata: { tag, n: `${n}` } }))
+  try {
+    const pages = Sandbox.list({ query: { metadata: { tag } }, limit: 2 })
+    const seen = []
+    while (pages.hasNext) seen.push((await pages.nextItems()).map((listed) => listed.sandboxId))
+    assert.deepEqual(seen.map((page) => page.length), [2, 1])
+    assert.deepEqual(seen.flat().sort(), made.map((sandbox) => sandbox.sandboxId).sort())
+    assert.deepEqual(await Sandbox.list({ query: { metadata: { tag }, state: ['paused'] } }).nextItems(), [])
+  } finally {
+    await Promise.all(made.map((sandbox) => sandbox.kill()))
+  }
+})
+
+check('a pause keeps everything and connect wakes', async () => {
+  const sandbox = await Sandbox.create()
+  await sandbox.runCode('x = "kept"')
+  assert.equal(await sandbox.pause(), true)
+  assert.equal(await sandbox.pause(), false)
+  assert.equal(await sandbox.isRunning(), false)
+  const again = await Sandbox.connect(sandbox.sandboxId)
+  assert.equal((await again.runCode('x')).text, 'kept')
+  await again.kill()
+})
+
+check('refusals have their class', async () => {
+  await rejects('AuthenticationError', Sandbox.create({ apiKey: 'e2b_' + '1'.repeat(40) }))
+  await rejects('SandboxError', Sandbox.create('no-such-template'), 'no-such-template')
+  await withSandbox({}, async (sandbox) => {
+    await rejects('SandboxError', sandbox.createSnapshot(), '501')
+  })
+})
+
+check('one sandbox too many is a rate limit error', async () => {
+  const made = []
+  try {
+    await rejects(
+      'RateLimitError',
+      (async () => {
+        for (let n = 0; n < 40; n++) made.push(await Sandbox.create({ timeoutMs: 600_000 }))
+      })(),
+      'maximum number of concurrent'
+    )
+  } finally {
+    await Promise.all(made.map((sandbox) => sandbox.kill()))
+  }
+})
+
+// --- code interpreter
+
+check('code streams output, results and errors', async () => {
+  await withSandbox({ envs: { A: 'sandbox' } }, async (sandbox) => {
+    const heard = { out: [], err: [], results: [], errors: [] }
+    const execution = await sandbox.runCode(
+      "import sys\nprint('out ü\\u2028😀')\nprint('err', file=sys.stderr)\n{'a': 1}",
+      {
+        onStdout: (message) => heard.out.push(message),
+        onStderr: (message) => heard.err.push(message),
+        onResult: (result) => heard.results.push(result),
+        onError: (error) => heard.errors.push(error),
+      }
+    )
+    assert.equal(execution.logs.stdout.join(''), 'out ü\u2028😀\n')
+    assert.equal(execution.logs.stderr.join(''), 'err\n')
+    assert.equal(execution.text, "{'a': 1}")
+    assert.deepEqual(execution.results[0].json, { a: 1 })
+    assert.equal(heard.out.map((message) => message.line).join(''), 'out ü\u2028😀\n')
+    assert.ok(heard.err[0].error)
+    assert.equal(heard.results.length, 1)
+    const failed = await sandbox.runCode('1/0', { onError: (error) => heard.errors.push(error) })
+    assert.equal(failed.error.name, 'ZeroDivisionError')
+    assert.ok(failed.error.traceback.includes('1/0'))
+    assert.equal(heard.errors.length, 1)
+    assert.equal((await sandbox.runCode("import os; os.environ['A']")).text, 'sandbox')
+    assert.equal((await sandbox.runCode("os.environ['A']", { envs: { A: 'call' } })).text, 'call')
+    assert.equal((await sandbox.runCode("os.environ['A']")).text, 'sandbox')
+    assert.equal((await sandbox.runCode("print('é😀' * 200_000)")).logs.stdout.join('').length, 600_001)
+  })
+})
+
+check('contexts are apart', async () => {
+  await withSandbox({}, async (sandbox) => {
+    const context = await sandbox.createCodeContext({ cwd: '/tmp' })
+    await sandbox.runCode('x = 1')
+    assert.equal((await sandbox.runCode('x', { context })).error.name, 'NameError')
+    assert.equal((await sandbox.runCode('import os; os.getcwd()', { context })).text, '/tmp')
+    assert.ok((await sandbox.listCodeContexts()).some((listed) => listed.id === context.id))
+    await sandbox.restartCodeContext(context)
+    await sandbox.removeCodeContext(context)
+    await rejects('NotFoundError', sandbox.runCode('1', { context }))
+  })
+})
+
+check('a time-out interrupts and keeps the state', async () => {
+  await withSandbox({}, async (sandbox) => {
+    await sandbox.runCode("x = 'kept'")
+    await rejects('TimeoutError', sandbox.runCode('while True: pass', { timeoutMs: 1000 }))
+    assert.equal((await sandbox.runCode('x', { timeoutMs: 10_000 })).text, 'kept')
+  })
+})
+
+check('a dead interpreter says so', async () => {
+  await withSandbox({}, async (sandbox) => {
+    assert.equal((await sandbox.runCode('import os; os._exit(7)')).error.name, 'ContextRestarting')
+    assert.equal((await sandbox.runCode('1 + 1')).text, '2')
+  })
+})
+
+check('the other languages keep state too', async () => {
+  await withSandbox({}, async (sandbox) => {
+    for (const language of (process.env.PATHBOX_TEST_LANGUAGES ?? '').split(',').filter(Boolean)) {
+      if (language === 'bash') {
+        await sandbox.runCode('X=40', { language })
+        const execution = await sandbox.runCode('echo $((X + 2))', { language })
+        assert.equal(execution.logs.stdout.join(''), '42\n')
+        continue
+      }
+      await sandbox.runCode(`const x${language === 'typescript' ? ': number' : ''} = 40`, { language })
+      assert.equal((await sandbox.runCode('x + 2', { language })).text, '42')
+    }
+  })
+})
+
+// --- files
+
+check('files are written, read and described', async () => {
+  await withSandbox({}, async (sandbox) => {
+    const info = await sandbox.files.write('dir/a b ü.txt', 'héllo')
+    assert.equal(info.path, '/home/user/dir/a b ü.txt')
+    assert.equal(await sandbox.files.read('dir/a b ü.txt'), 'héllo')
+    const bytes = new Uint8Array(300_000).map((_, n) => n * 7)
+    await sandbox.files.write('/tmp/bin', bytes.buffer)
+    assert.deepEqual(await sandbox.files.read('/tmp/bin', { format: 'bytes' }), bytes)
+    const written = await sandbox.files.write([
+      { path: 'm/1', data: 'one' },
+      { path: 'm/2', data: 'two' },
+    ])
+    assert.deepEqual(written.map((entry) => entry.path), ['/home/user/m/1', '/home/user/m/2'])
+    assert.equal(await sandbox.files.exists('m/1'), true)
+    assert.equal(await sandbox.files.exists('m/3'), false)
+    const entry = await sandbox.files.getInfo('m/1')
+    assert.equal(Number(entry.size), 3)
+    assert.equal(entry.type, 'file')
+    assert.equal(await sandbox.files.makeDir('m/d'), true)
+    assert.equal(await sandbox.files.makeDir('m/d'), false)
+    assert.deepEqual((await sandbox.files.list('m')).map((entry) => entry.name).sort(), ['1', '2', 'd'])
+    assert.equal((await sandbox.files.rename('m/1', 'moved')).path, '/home/user/moved')
+    await sandbox.files.remove('m')
+    assert.equal(await sandbox.files.exists('m'), false)
+    await rejects('FileNotFoundError', sandbox.files.read('none'))
+    await rejects('FileNotFoundError', sandbox.files.getInfo('none'))
+    await rejects('InvalidArgumentError', sandbox.files.read('/tmp'))
+    await rejects('NotEnoughSpaceError', sandbox.files.write('/tmp/full', new ArrayBuffer(300 << 20)))
+  })
+})
+
+check('addresses for files work without headers', async () => {
+  await withSandbox({}, async (sandbox) => {
+    await sandbox.files.write('a.txt', 'by address')
+    const address = await sandbox.downloadUrl('a.txt', { useSignatureExpiration: 60_000 })
+    assert.equal(await (await fetch(address)).text(), 'by address')
+    const form = new FormData()
+    form.append('file', new Blob(['new']), 'x')
+    const posted = await fetch(await sandbox.uploadUrl('up.txt'), { method: 'POST', body: form })
+    assert.equal(posted.status, 200)
+    assert.equal(await sandbox.files.read('up.txt'), 'new')
+  })
+})
+
+check('changes to files are seen', async () => {
+  await withSandbox({}, async (sandbox) => {
+    await sandbox.files.makeDir('w')
+    const seen = []
+    const watch = await sandbox.files.watchDir('w', (event) => seen.push(`${event.type} ${event.name}`))
+    await sandbox.files.write('w/new', 'x')
+    for (let n = 0; n < 100 && !seen.includes('create new'); n++) await sleep(50)
+    assert.ok(seen.includes('create new'), seen.join())
+    await watch.stop()
+  })
+})
+
+// --- commands
+
+check('commands run and tell how they ended', async () => {
+  await withSandbox({ envs: { A: '1' } }, async (sandbox) => {
+    const out = []
+    const result = await sandbox.commands.run('echo $A ü; echo oops >&2', { onStdout: (text) => out.push(text) })
+    assert.deepEqual([result.stdout, result.stderr, result.exitCode, out.join('')], ['1 ü\n', 'oops\n', 0, '1 ü\n'])
+    const failed = await rejects('CommandExitError', sandbox.commands.run('echo half; exit 3'))
+    assert.deepEqual([failed.exitCode, failed.stdout], [3, 'half\n'])
+    assert.equal((await sandbox.commands.run('pwd', { cwd: '/tmp', user: 'user' })).stdout, '/tmp\n')
+    await rejects('AuthenticationError', sandbox.commands.run('id', { user: 'root' }), 'root')
+    await rejects('InvalidArgumentError', sandbox.commands.run('true', { cwd: '/none' }))
+    await rejects('TimeoutError', sandbox.commands.run('sleep 30', { timeoutMs: 1000 }))
+    const big = await sandbox.commands.run("head -c 3000000 /dev/zero | tr '\\0' x")
+    assert.equal(big.stdout.length, 3_000_000)
+  })
+})
+
+check('background commands are connected, spoken to and killed', async () => {
+  await withSandbox({}, async (sandbox) => {
+    const command = 'while read line; do echo got $line; done; echo bye'
+    const handle = await sandbox.commands.run(command, { background: true, stdin: true, timeoutMs: 0 })
+    assert.ok((await sandbox.commands.list()).some((process) => process.pid === handle.pid))
+    await handle.disconnect()
+    const again = await sandbox.commands.connect(handle.pid, { timeoutMs: 0 })
+    await sandbox.commands.sendStdin(handle.pid, 'one\n')
+    await sandbox.commands.closeStdin(handle.pid)
+    assert.equal((await again.wait()).stdout, 'got one\nbye\n')
+    const sleeping = await sandbox.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
+    assert.equal(await sandbox.commands.kill(sleeping.pid), true)
+    await rejects('CommandExitError', sleeping.wait())
+    assert.equal(await sandbox.commands.kill(sleeping.pid), false)
+    await rejects('NotFoundError', sandbox.commands.connect(99_999))
+  })
+})
+
+check('a terminal can be typed into', async () => {
+  await withSandbox({}, async (sandbox) => {
+    let screen = ''
+    const onData = (bytes) => (screen += Buffer.from(bytes).toString())
+    const terminal = await sandbox.pty.create({ cols: 77, rows: 11, onData, timeoutMs: 30_000 })
+    await sandbox.pty.resize(terminal.pid, { cols: 99, rows: 22 })
+    await sandbox.pty.sendInput(terminal.pid, new TextEncoder().encode('stty size; exit 4\n'))
+    assert.equal((await rejects('CommandExitError', terminal.wait())).exitCode, 4)
+    assert.ok(screen.includes('22 99'), screen)
+  })
+})
+
+check('a dead sandbox is told apart at every call', async () => {
+  const sandbox = await Sandbox.create()
+  await sandbox.kill()
+  for (const call of [
+    () => sandbox.commands.run('true'),
+    () => sandbox.files.read('x'),
+    () => sandbox.files.list('/'),
+    () => sandbox.runCode('1'),
+  ]) {
+    const error = await call().then(() => assert.fail('it worked'), (error) => error)
+    assert.ok(error instanceof e2b.TimeoutError || error instanceof e2b.SandboxNotFoundError, `${call}: ${error}`)
+  }
+})
+
+const failed = []
+for (const { name, run } of checks) {
+  if (process.argv.length > 2 && !process.argv.slice(2).some((word) => name.includes(word))) continue
+  const started = Date.now()
+  try {
+    await run()
+    console.log(`ok ${name} ${(Date.now() - started) / 1000} s`)
+  } catch (error) {
+    failed.push(name)
+    console.log(`FAILED ${name}\n${error.stack}`)
+  }
+}
+if (failed.length) console.log(`failed: ${failed.join(', ')}`)
+process.exit(failed.length ? 1 : 0)
