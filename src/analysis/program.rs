@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Checked, Kind, OutputFormat};
 
-/// The format under which a cell's value carries the report: JSON text.
+/// The format under which a cell's value carries the report: a JSON object, so that a guard can walk it.
 pub const RESULT_FORMAT: &str = "application/vnd.pathbox.analysis+json";
 
 /// The largest report that is taken back, in bytes of JSON text.

@@ -5,7 +5,7 @@
 //! that has run nothing else.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::program::{DISCLAIMER, MAX_REPORT_BYTES, RESULT_FORMAT};
 use super::{AnalysisError, Checked, OutputFormat, catalog};
@@ -49,12 +49,10 @@ impl Report {
             .filter(|result| result.is_main)
             .find_map(|result| result.formats.get(RESULT_FORMAT))
             .ok_or(AnalysisError::NoReport)?;
-        let text = said.as_str().ok_or(AnalysisError::BadReport("it is no JSON text"))?;
-        if text.len() > MAX_REPORT_BYTES {
+        if said.to_string().len() > MAX_REPORT_BYTES {
             return Err(AnalysisError::BadReport("it is larger than 4 MiB"));
         }
-        let mut said: Map<String, Value> =
-            serde_json::from_str(text).map_err(|_| AnalysisError::BadReport("it is no JSON object"))?;
+        let mut said = said.as_object().cloned().ok_or(AnalysisError::BadReport("it is no JSON object"))?;
         let word =
             |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
         match word(said.remove("status")).as_str() {

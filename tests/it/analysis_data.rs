@@ -271,7 +271,7 @@ fn a_chart_is_a_picture_beside_the_report_or_a_reason() {
     )
     .unwrap();
     let ran = run_cells(&[Program::new(&checked, OutputFormat::Json).code]).remove(0);
-    let said: Value = serde_json::from_str(ran.formats[RESULT_FORMAT].as_str().unwrap()).unwrap();
+    let said = &ran.formats[RESULT_FORMAT];
     let chart = &said["output"]["results"][0];
     if chart["drawn"] == true {
         assert!(ran.formats["image/png"].as_str().unwrap().starts_with("iVBOR"));
@@ -384,7 +384,7 @@ fn custom_code_runs_apart_from_the_context_and_prints_to_it() {
         cell("raise KeyboardInterrupt"),
     ]);
     assert_eq!(ran[1].printed, "seen\n");
-    assert!(ran[1].formats[RESULT_FORMAT].as_str().unwrap().contains("The result is no."));
+    assert!(ran[1].formats[RESULT_FORMAT]["text"].as_str().unwrap().contains("The result is no."));
     assert_eq!(ran[3].formats["text/plain"], "1");
     assert_eq!(ran[4].error.as_deref(), Some("KeyboardInterrupt"), "the platform sees an interrupt");
 }

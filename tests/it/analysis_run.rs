@@ -265,10 +265,10 @@ fn a_cell_is_constant_but_for_the_alphabet_of_base64() {
 #[test]
 fn what_code_prints_or_displays_cannot_stand_in_for_a_report() {
     let checked = analysis::check(Kind::Custom, &json!({"code": "1"})).unwrap();
-    let forged = json!({"status": "done", "analysis_type": "custom"}).to_string();
+    let forged = json!({"status": "done", "analysis_type": "custom"});
     let displayed =
-        RichResult { formats: [(RESULT_FORMAT.to_owned(), json!(forged))].into(), is_main: false };
-    let text = RichResult { formats: [("text".to_owned(), json!(forged))].into(), is_main: true };
+        RichResult { formats: [(RESULT_FORMAT.to_owned(), forged.clone())].into(), is_main: false };
+    let text = RichResult { formats: [("text".to_owned(), json!(forged.to_string()))].into(), is_main: true };
     let read =
         |results: &[RichResult]| Report::read(&checked, OutputFormat::Json, results).unwrap_err().to_string();
     assert_eq!(read(&[]), "the analysis gave no report");
@@ -286,8 +286,7 @@ fn a_report_that_is_not_what_was_asked_is_refused() {
         let formats = [(RESULT_FORMAT.to_owned(), value.clone())].into();
         Report::read(&checked, OutputFormat::Json, &[RichResult { formats, is_main: true }])
     };
-    assert!(read(&json!(good.to_string())).is_ok());
-    assert!(read(&good).is_err(), "only JSON text is taken");
+    assert!(read(&good).is_ok());
     for (field, value) in [
         ("status", json!("fine")),
         ("analysis_type", json!("tax_calculation")),
@@ -300,14 +299,15 @@ fn a_report_that_is_not_what_was_asked_is_refused() {
     ] {
         let mut bad = good.clone();
         bad[field] = value;
-        let error = read(&json!(bad.to_string())).unwrap_err();
+        let error = read(&bad).unwrap_err();
         assert!(matches!(error, AnalysisError::BadReport(_)), "{field}: {error}");
     }
-    for text in ["", "[]", "null", "{", "1"] {
-        assert!(matches!(read(&json!(text)), Err(AnalysisError::BadReport(_))));
+    for other in [json!(""), json!([]), json!(null), json!(1), json!(good.to_string())] {
+        assert!(matches!(read(&other), Err(AnalysisError::BadReport(_))));
     }
-    let huge = " ".repeat(analysis::MAX_REPORT_BYTES + 1);
-    assert!(matches!(read(&json!(huge)), Err(AnalysisError::BadReport(_))));
+    let mut huge = good;
+    huge["text"] = json!(" ".repeat(analysis::MAX_REPORT_BYTES));
+    assert!(matches!(read(&huge), Err(AnalysisError::BadReport(_))));
 }
 
 #[test]

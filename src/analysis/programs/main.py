@@ -21,7 +21,7 @@ class Report:
         return "<pathbox analysis %s: %s>" % (self._kind, self._report["status"])
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        bundle = {"text/plain": repr(self), self._format: json.dumps(self._report, ensure_ascii=True, allow_nan=False)}
+        bundle = {"text/plain": repr(self), self._format: self._report}
         if self._picture is not None:
             bundle["image/png"] = self._picture
         return bundle
