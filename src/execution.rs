@@ -26,6 +26,7 @@ pub mod error;
 pub mod handle;
 mod interpret;
 pub mod outputs;
+pub mod paths;
 pub mod policies;
 pub mod reaper;
 mod remembered;

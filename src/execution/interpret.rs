@@ -1,8 +1,9 @@
 //! One run on a sandbox's interpreter: wire events in, output chunks out, and the truth about the state afterwards.
 
+use super::error::chain;
 use crate::domain::{CodeError, Language, OutputChunk, RichResult, StopReason};
-use crate::e2b::{Deadlines, E2bClient, E2bError, Execution, SandboxAccess};
-use crate::wire::interpreter::{Event, ExecuteRequest};
+use crate::e2b::{self, Deadlines, E2bClient, E2bError, RunRequest, SandboxAccess, Settled, Target};
+use crate::wire::interpreter::{Event, platform_error};
 
 /// What is left after a run was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,10 +19,7 @@ pub(super) enum Aftermath {
 /// A run whose events have not all come.
 #[derive(Debug)]
 pub(super) struct Run {
-    client: E2bClient,
-    access: SandboxAccess,
-    language: Language,
-    execution: Option<Execution>,
+    run: Option<e2b::Run>,
     stops: Vec<StopReason>,
     died: bool,
 }
@@ -35,22 +33,15 @@ impl Run {
         code: &str,
         deadlines: Deadlines,
     ) -> Result<Self, E2bError> {
-        let request = ExecuteRequest::in_language(code, language.as_str());
-        let execution = client.execute(access, &request, deadlines).await?;
-        Ok(Self {
-            client: client.clone(),
-            access: access.clone(),
-            language,
-            execution: Some(execution),
-            stops: Vec::new(),
-            died: false,
-        })
+        let interpreter = client.interpreter(access, Target::Language(language.as_str().to_owned()));
+        let run = interpreter.run(&RunRequest { deadlines, ..RunRequest::new(code) }).await?;
+        Ok(Self { run: Some(run), stops: Vec::new(), died: false })
     }
 
     /// The next piece of output; `None` at the end. Safe to cancel.
     pub(super) async fn next(&mut self) -> Result<Option<OutputChunk>, E2bError> {
-        let Some(execution) = &mut self.execution else { return Ok(None) };
-        while let Some(event) = execution.next().await? {
+        let Some(run) = &mut self.run else { return Ok(None) };
+        while let Some(event) = run.next().await? {
             match event {
                 Event::Stdout(output) => return Ok(Some(OutputChunk::Stdout(output.text))),
                 Event::Stderr(output) => return Ok(Some(OutputChunk::Stderr(output.text))),
@@ -60,7 +51,6 @@ impl Run {
                     return Ok(Some(OutputChunk::Result(RichResult { formats, is_main })));
                 }
                 Event::Error(error) => {
-                    use crate::wire::interpreter::platform_error;
                     let platform = [
                         platform_error::CONTEXT_RESTARTING,
                         platform_error::WEB_SOCKET,
@@ -95,10 +85,16 @@ impl Run {
         self.died
     }
 
-    /// Stops the run, as far as the protocol can: by closing its connection. Then finds out what is left.
+    /// Stops the run by closing its connection, lets the interpreter settle, and says what is left.
     pub(super) async fn interrupt(&mut self) -> Aftermath {
-        self.execution = None;
-        let _ = (&self.client, &self.access, self.language);
-        Aftermath::StateKept
+        let Some(run) = self.run.take() else { return Aftermath::StateKept };
+        match run.settle().await {
+            Ok(Settled::Kept) => Aftermath::StateKept,
+            Ok(Settled::StateLost) => Aftermath::StateLost,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "an interrupted interpreter does not answer");
+                Aftermath::SandboxLost
+            }
+        }
     }
 }

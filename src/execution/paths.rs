@@ -1,0 +1,91 @@
+//! The paths of a conversation, as the host application tells about them: branch, edit, merge, archive, delete.
+//!
+//! A path that nobody registered works as an independent one; registering adds lineage and lets it be closed. Whatever
+//! closes a path ends its context, and the sandbox goes the usual way through the outbox.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::ExecutionService;
+use crate::domain::{ConversationId, PathId, TenantId};
+pub use crate::store::{PathChange, PathError, PathRow, PathStatus, StoreError};
+
+/// A path and the paths that branched from it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PathNode {
+    /// The path itself.
+    #[serde(flatten)]
+    pub row: PathRow,
+    /// Its branches, oldest first.
+    pub children: Vec<PathNode>,
+}
+
+impl ExecutionService {
+    /// Registers or changes a path; see [`PathChange`]. Safe to repeat.
+    ///
+    /// # Errors
+    /// [`PathError`] for what the caller can do something about.
+    pub async fn change_path(
+        &self,
+        tenant: &TenantId,
+        conversation: &ConversationId,
+        path: &PathId,
+        change: &PathChange,
+        expected: Option<i64>,
+    ) -> Result<PathRow, PathError> {
+        let limits = &self.options().limits;
+        let row = self.store().change_path(tenant, conversation, path, change, expected, limits).await?;
+        if row.status != PathStatus::Active {
+            self.0.doomed.notify_one();
+        }
+        Ok(row)
+    }
+
+    /// The registered paths of a conversation, oldest first.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn paths(
+        &self,
+        tenant: &TenantId,
+        conversation: &ConversationId,
+        deleted: bool,
+    ) -> Result<Vec<PathRow>, StoreError> {
+        self.store().paths(tenant, conversation, deleted).await
+    }
+
+    /// The same as a tree. A path whose parent is not in the list stands at the top.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn path_tree(
+        &self,
+        tenant: &TenantId,
+        conversation: &ConversationId,
+    ) -> Result<Vec<PathNode>, StoreError> {
+        Ok(tree(self.paths(tenant, conversation, false).await?))
+    }
+}
+
+fn tree(rows: Vec<PathRow>) -> Vec<PathNode> {
+    let names: Vec<PathId> = rows.iter().map(|row| row.path.clone()).collect();
+    let mut by_parent: BTreeMap<Option<PathId>, Vec<PathRow>> = BTreeMap::new();
+    for row in rows {
+        let parent = row.parent.clone().filter(|parent| names.contains(parent));
+        by_parent.entry(parent).or_default().push(row);
+    }
+    grow(None, &mut by_parent)
+}
+
+/// The store keeps lineage free of cycles, so this ends; each row is taken out once in any case.
+fn grow(parent: Option<PathId>, by_parent: &mut BTreeMap<Option<PathId>, Vec<PathRow>>) -> Vec<PathNode> {
+    let rows = by_parent.remove(&parent).unwrap_or_default();
+    rows.into_iter()
+        .map(|row| {
+            let children = grow(Some(row.path.clone()), by_parent);
+            PathNode { row, children }
+        })
+        .collect()
+}
