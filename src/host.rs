@@ -42,6 +42,10 @@ pub struct Options {
     /// Whether `listen` may be reachable from other machines. There is no TLS here: an API key and everything in
     /// the sandboxes would cross the network readable.
     pub allow_remote: bool,
+    /// Connections served at a time; more wait in the kernel's backlog.
+    pub max_connections: usize,
+    /// For the whole head of a request. It also ends a connection that idles between two requests.
+    pub head_timeout: Duration,
     /// What the control plane asks for; `None` makes one up, told by [`Host::api_key`].
     pub api_key: Option<Secret>,
     /// Live sandboxes at a time, at least 1. A create beyond it is answered 429.
@@ -66,6 +70,8 @@ impl Default for Options {
             kernel: kernel::Options::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             allow_remote: false,
+            max_connections: 1024,
+            head_timeout: Duration::from_secs(75),
             api_key: None,
             max_sandboxes: 20,
             ready: 2,
@@ -163,7 +169,9 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
     let registry =
         Registry::start(maker, bounds, options.ready, (options.clock, options.entropy), &tasks, &shutdown);
     let doors = Arc::new(http::Doors::new(registry, api_key.clone()));
-    tasks.spawn(http::serve(listener, doors, shutdown));
+    let limits =
+        http::Limits { max_connections: options.max_connections, head_timeout: options.head_timeout };
+    tasks.spawn(http::serve(listener, doors, limits, shutdown));
     tasks.close();
     tracing::info!(%addr, "sandbox host listens");
     Ok(Host { addr, api_key, tasks })

@@ -39,10 +39,6 @@ use crate::wire::error::{ApiError, ProxyError};
 use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
 use crate::wire::{ENVD_PORT, INTERPRETER_PORT, Secret};
 
-/// Connections served at a time; more wait in the kernel's backlog.
-const MAX_CONNECTIONS: usize = 1024;
-/// For the whole head of a request. It also ends a connection that idles between two requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// For a whole body that is read into memory.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// What is still read of a body that no handler wants, in bytes and in time.
@@ -70,10 +66,22 @@ impl Doors {
     }
 }
 
+/// What clients that mean no good can hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) max_connections: usize,
+    pub(crate) head_timeout: Duration,
+}
+
 /// Serves until `shutdown`, then gives open answers a moment to end.
-pub(crate) async fn serve(listener: TcpListener, doors: Arc<Doors>, shutdown: CancellationToken) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    doors: Arc<Doors>,
+    limits: Limits,
+    shutdown: CancellationToken,
+) {
     let connections = TaskTracker::new();
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Arc::new(Semaphore::new(limits.max_connections));
     loop {
         let accepted = async {
             let place = Arc::clone(&places).acquire_owned().await;
@@ -88,7 +96,7 @@ pub(crate) async fn serve(listener: TcpListener, doors: Arc<Doors>, shutdown: Ca
                 let (doors, shutdown) = (Arc::clone(&doors), shutdown.clone());
                 connections.spawn(async move {
                     let _place = place;
-                    connection(stream, doors, shutdown).await;
+                    connection(stream, doors, limits.head_timeout, shutdown).await;
                 });
             }
             // Out of descriptors, most likely. Trying again at once would spin.
@@ -105,7 +113,12 @@ pub(crate) async fn serve(listener: TcpListener, doors: Arc<Doors>, shutdown: Ca
     }
 }
 
-async fn connection(stream: TcpStream, doors: Arc<Doors>, shutdown: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    doors: Arc<Doors>,
+    head_timeout: Duration,
+    shutdown: CancellationToken,
+) {
     // Answers are many small writes; Nagle's algorithm would hold each back for the client's delayed ACK.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY could not be set");
@@ -118,7 +131,7 @@ async fn connection(stream: TcpStream, doors: Arc<Doors>, shutdown: Cancellation
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(head_timeout)
         .max_buf_size(256 * 1024)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(served);

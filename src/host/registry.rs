@@ -4,6 +4,7 @@
 //! handing one over, so the pool is refilled in the background, and only while nobody waits for a sandbox.
 
 mod ledger;
+mod repeats;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +25,7 @@ use super::sandbox::{Identity, Machine, MachineError, Maker, Sandbox};
 use crate::wire::control::State;
 use ledger::Ledger;
 pub(crate) use ledger::{Bounds, Cursor, Full, Label, Move, Query};
+use repeats::{Repeats, Turn};
 
 /// How long a burst of creates is waited out before the pool is refilled.
 const QUIET: Duration = Duration::from_millis(100);
@@ -42,6 +44,7 @@ pub(crate) struct Registry(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     ledger: Mutex<Ledger<Arc<Sandbox>>>,
+    repeats: Mutex<Repeats>,
     ready: Mutex<VecDeque<Machine>>,
     ready_size: usize,
     /// Creates that wait for a machine of their own.
@@ -77,6 +80,20 @@ pub(crate) enum CreateError {
     Machine(#[from] MachineError),
     #[error(transparent)]
     Env(#[from] KernelError),
+    #[error("the first request with this idempotency key has not been answered yet")]
+    UnderWay,
+    #[error("this idempotency key came with another request before")]
+    OtherRequest,
+    #[error("the sandbox that this idempotency key made has ended")]
+    MadeAndEnded,
+}
+
+/// Makes a create safe to send again: the same key and request give the same sandbox.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) text: String,
+    /// What was asked for, shortened.
+    pub(crate) request: [u8; 32],
 }
 
 /// No such sandbox, or one that is paused for good.
@@ -102,6 +119,7 @@ impl Registry {
     ) -> Self {
         let registry = Self(Arc::new(Inner {
             ledger: Mutex::new(Ledger::new(bounds)),
+            repeats: Mutex::default(),
             ready: Mutex::new(VecDeque::new()),
             ready_size,
             waiting: AtomicUsize::new(0),
@@ -125,6 +143,22 @@ impl Registry {
         lock(&self.0.ready).clear();
         let left = lock(&self.0.ledger).drain();
         join_all(left.iter().map(|entry| entry.sandbox.end())).await;
+    }
+
+    /// As [`Registry::create`], and once only for a key.
+    pub(crate) async fn create_once(&self, new: New, key: &Key) -> Result<Entry, CreateError> {
+        let turn = lock(&self.0.repeats).turn(&key.text, key.request, self.now());
+        match turn {
+            Turn::Made(id) => return self.get(&id).ok_or(CreateError::MadeAndEnded),
+            Turn::UnderWay => return Err(CreateError::UnderWay),
+            Turn::Other => return Err(CreateError::OtherRequest),
+            Turn::First => {}
+        }
+        // Does nothing once the sandbox is made; otherwise, also when this future is dropped, frees the key.
+        let _free_again = FreeAgain { repeats: &self.0.repeats, key: &key.text };
+        let entry = self.create(new).await?;
+        lock(&self.0.repeats).made(&key.text, &entry.id);
+        Ok(entry)
     }
 
     /// Makes a sandbox, or hands over one that stands ready.
@@ -344,6 +378,18 @@ impl Drop for Place<'_> {
         if let Some(registry) = self.0 {
             lock(&registry.0.ledger).release();
         }
+    }
+}
+
+/// Frees a key on drop unless it made a sandbox.
+struct FreeAgain<'a> {
+    repeats: &'a Mutex<Repeats>,
+    key: &'a str,
+}
+
+impl Drop for FreeAgain<'_> {
+    fn drop(&mut self) {
+        lock(self.repeats).forget(self.key);
     }
 }
 

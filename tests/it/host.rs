@@ -40,15 +40,12 @@ impl TestHost {
     }
 
     pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
-        static PROVIDER: Once = Once::new();
-        PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
         let mut options = Options { ready: 0, ..Options::default() };
         options.jail.exe = env!("CARGO_BIN_EXE_pathbox").into();
         change(&mut options);
         let shutdown = CancellationToken::new();
         let host = host::serve(options, shutdown.clone()).await.expect("the host starts");
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).no_proxy().build().unwrap();
-        Self { host, client, shutdown }
+        Self { host, client: client(), shutdown }
     }
 
     /// A call of the control plane.
@@ -139,6 +136,12 @@ impl Drop for TestHost {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }
+}
+
+pub(crate) fn client() -> reqwest::Client {
+    static PROVIDER: Once = Once::new();
+    PROVIDER.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+    reqwest::Client::builder().timeout(Duration::from_secs(60)).no_proxy().build().unwrap()
 }
 
 pub(crate) async fn answer(request: reqwest::RequestBuilder) -> Answer {

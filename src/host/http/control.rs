@@ -15,19 +15,22 @@ use axum::{Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, SecondsFormat};
-use http::{HeaderName, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::{BodyError, api_error, read_body};
 use crate::host::auth;
-use crate::host::registry::{CreateError, Cursor, Entry, Full, Label, Move, New, Paused, Query, Registry};
+use crate::host::registry::{
+    CreateError, Cursor, Entry, Full, Key, Label, Move, New, Paused, Query, Registry,
+};
 use crate::wire::control::{
     ConnectSandbox, CreateSandbox, DEFAULT_TIMEOUT_V1_S, DEFAULT_TIMEOUT_V2_S, Lifecycle, ListedSandbox,
     Metric, Network, Pause, Refresh, Sandbox, SandboxDetail, SetTimeout, State as Life, decode_metadata,
 };
 use crate::wire::error::{ApiError, error_code};
-use crate::wire::header::{API_KEY, NEXT_TOKEN};
+use crate::wire::header::{API_KEY, IDEMPOTENCY_KEY, NEXT_TOKEN};
 use crate::wire::{ENVD_VERSION, Secret};
 
 /// The largest accepted body. Create carries environment variables and metadata; nothing here is big.
@@ -87,7 +90,7 @@ enum Refusal {
     #[error("template '{0}' not found; this host has {known}", known = TEMPLATES.join(", "))]
     NoTemplate(String),
     #[error("{0}")]
-    Conflict(&'static str),
+    Conflict(String, Option<&'static str>),
     #[error("you have reached the maximum number of concurrent E2B sandboxes ({}); the next ends in {} s", .0.limit, .0.next_end_secs)]
     Full(Full),
     #[error("the sandbox could not be started; the host's log says why")]
@@ -100,7 +103,7 @@ impl IntoResponse for Refusal {
             Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, None),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, None),
             Self::NoSandbox(_) | Self::NoTemplate(_) => (StatusCode::NOT_FOUND, None),
-            Self::Conflict(_) => (StatusCode::CONFLICT, None),
+            Self::Conflict(_, code) => (StatusCode::CONFLICT, *code),
             Self::Full(_) => (StatusCode::TOO_MANY_REQUESTS, Some(error_code::CAPACITY_UNAVAILABLE)),
             Self::NotStarted => (StatusCode::INTERNAL_SERVER_ERROR, Some("sandbox_create_failed")),
         };
@@ -132,21 +135,39 @@ impl From<BodyError> for Refusal {
 
 /// Reads a JSON object; an empty body is `{}`.
 async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
-    let bytes = read_body(body, BODY_LIMIT).await?;
-    let bytes = if bytes.is_empty() { &b"{}"[..] } else { &bytes[..] };
+    parse(&read_body(body, BODY_LIMIT).await?)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     serde_json::from_slice(bytes)
         .map_err(|error| Refusal::Invalid(format!("the body does not parse: {error}")))
 }
 
-async fn create_v2(State(registry): State<Registry>, body: Body) -> Result<Response, Refusal> {
-    let asked: CreateSandbox = read(body).await?;
-    create(registry, asked, DEFAULT_TIMEOUT_V2_S, true).await
+async fn create_v2(
+    State(registry): State<Registry>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let bytes = read_body(body, BODY_LIMIT).await?;
+    let key = headers.get(IDEMPOTENCY_KEY).map(|key| idempotency_key(key, &bytes)).transpose()?;
+    create(registry, parse(&bytes)?, DEFAULT_TIMEOUT_V2_S, true, key).await
+}
+
+fn idempotency_key(key: &HeaderValue, request: &[u8]) -> Result<Key, Refusal> {
+    let is_key = |key: &&str| {
+        (1..=255).contains(&key.len())
+            && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    };
+    let key = key.to_str().ok().filter(is_key);
+    let text = key.ok_or_else(|| Refusal::Invalid("Idempotency-Key is not 1 to 255 of a-z 0-9 -".into()))?;
+    Ok(Key { text: text.to_owned(), request: Sha256::digest(request).into() })
 }
 
 async fn create_v1(State(registry): State<Registry>, body: Body) -> Result<Response, Refusal> {
     let asked: CreateSandbox = read(body).await?;
     let secure = asked.secure.unwrap_or(false);
-    create(registry, asked, DEFAULT_TIMEOUT_V1_S, secure).await
+    create(registry, asked, DEFAULT_TIMEOUT_V1_S, secure, None).await
 }
 
 async fn create(
@@ -154,13 +175,27 @@ async fn create(
     asked: CreateSandbox,
     default_secs: u64,
     secure: bool,
+    key: Option<Key>,
 ) -> Result<Response, Refusal> {
     let life = registry_life(&registry, asked.timeout.unwrap_or(default_secs.cast_signed()))?;
     let new = new_sandbox(asked, life, secure)?;
-    match registry.create(new).await {
+    let made = match key {
+        Some(key) => registry.create_once(new, &key).await,
+        None => registry.create(new).await,
+    };
+    match made {
         Ok(entry) => Ok((StatusCode::CREATED, Json(sandbox(&entry))).into_response()),
         Err(CreateError::Env(error)) => Err(Refusal::Invalid(format!("envVars: {error}"))),
         Err(CreateError::Full(full)) => Err(Refusal::Full(full)),
+        Err(error @ CreateError::UnderWay) => {
+            Err(Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_IN_PROGRESS)))
+        }
+        Err(error @ CreateError::OtherRequest) => {
+            Err(Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_MISMATCH)))
+        }
+        Err(error @ CreateError::MadeAndEnded) => {
+            Err(Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_UNKNOWN)))
+        }
         Err(CreateError::Machine(error)) => {
             tracing::error!(error = &error as &dyn std::error::Error, "a sandbox could not be started");
             Err(Refusal::NotStarted)
@@ -257,7 +292,7 @@ async fn resume(
     let asked: ConnectSandbox = read(body).await?;
     let entry = registry.get(known(&id)).ok_or_else(|| Refusal::NoSandbox(id.clone()))?;
     if entry.state == Life::Running {
-        return Err(Refusal::Conflict("the sandbox is already running"));
+        return Err(Refusal::Conflict("the sandbox is already running".into(), None));
     }
     connect(registry, id, asked.timeout.unwrap_or(DEFAULT_TIMEOUT_V1_S.cast_signed())).await
 }
@@ -427,7 +462,7 @@ async fn pause(
     }
     match registry.pause(known(&id)).await {
         Some(Paused::Now) => Ok(StatusCode::NO_CONTENT),
-        Some(Paused::Already) => Err(Refusal::Conflict("the sandbox is already paused")),
+        Some(Paused::Already) => Err(Refusal::Conflict("the sandbox is already paused".into(), None)),
         None => Err(Refusal::NoSandbox(id)),
     }
 }

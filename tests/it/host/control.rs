@@ -224,3 +224,28 @@ async fn metrics_are_one_true_point() {
         assert!(!point[member].is_null(), "{member}");
     }
 }
+
+#[tokio::test]
+async fn a_create_sent_again_with_its_key_makes_no_second_sandbox() {
+    let host = TestHost::start().await;
+    let post = async |key: &str, body: Value| {
+        let request = host.client.post(format!("{}/v2/sandboxes", host.host.url())).json(&body);
+        let request = request.header("x-api-key", host.host.api_key().expose());
+        answer(request.header("idempotency-key", key)).await
+    };
+    let body = json!({"templateID": "base", "timeout": 60});
+    // At the same moment one of them makes it, and the others are told to ask again.
+    let (one, two) = tokio::join!(post("key-1", body.clone()), post("key-1", body.clone()));
+    assert!([one.0, two.0].contains(&201), "{one:?} {two:?}");
+    let (status, made) = post("key-1", body.clone()).await;
+    assert_eq!(status, 201);
+    assert_eq!(post("key-1", body.clone()).await.1, made);
+    assert_eq!(host.api(Method::GET, "/v2/sandboxes", Value::Null).await.1.as_array().unwrap().len(), 1);
+    let (status, other) = post("key-1", json!({"templateID": "base", "timeout": 61})).await;
+    assert_eq!((status, &other["error_code"]), (409, &json!("idempotency_request_mismatch")));
+    assert_eq!(post("Not A Key", body.clone()).await.0, 400);
+    host.api(Method::DELETE, &format!("/sandboxes/{}", made["sandboxID"].as_str().unwrap()), Value::Null)
+        .await;
+    assert_eq!(post("key-1", body.clone()).await.0, 409);
+    assert_eq!(post("key-2", body).await.0, 201);
+}

@@ -186,3 +186,39 @@ async fn a_refusal_that_comes_before_the_body_does_not_break_the_connection() {
         stream.write_all(b"5\r\nhello\r\n0\r\n\r\n").await.unwrap();
     }
 }
+
+/// A client that trickles its request, or says nothing at all, holds its connection for a bounded time.
+#[tokio::test]
+async fn a_slow_or_silent_client_is_let_go() {
+    let host = TestHost::with(|options| options.head_timeout = Duration::from_millis(400)).await;
+    for beginning in ["", "GET /health HTTP/1.1\r\nx: ", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"] {
+        let mut stream = TcpStream::connect(host.host.addr()).await.unwrap();
+        stream.write_all(beginning.as_bytes()).await.unwrap();
+        let trickle = async {
+            while stream.write_all(if beginning.ends_with(": ") { b"a" } else { b"" }).await.is_ok() {
+                let mut answer = [0; 1024];
+                match tokio::time::timeout(Duration::from_millis(50), stream.read(&mut answer)).await {
+                    Ok(Ok(0) | Err(_)) => return,
+                    Ok(Ok(_)) | Err(_) => {}
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), trickle).await.expect("the host closes");
+    }
+}
+
+#[tokio::test]
+async fn more_connections_than_are_served_wait_and_are_served_then() {
+    let host = TestHost::with(|options| options.max_connections = 2).await;
+    let first = TcpStream::connect(host.host.addr()).await.unwrap();
+    let second = TcpStream::connect(host.host.addr()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut third = TcpStream::connect(host.host.addr()).await.unwrap();
+    third.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let early = tokio::time::timeout(Duration::from_millis(300), third.read_to_end(&mut answer)).await;
+    assert!(early.is_err() && answer.is_empty(), "a third one was served");
+    drop((first, second));
+    third.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+}

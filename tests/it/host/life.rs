@@ -1,5 +1,6 @@
 //! The pool, pauses, deaths, and what is left behind: nothing.
 
+use std::io::BufRead as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use http::Method;
 use pathbox::domain::Clock;
 use serde_json::{Value, json};
 
-use super::{TestHost, TestSandbox, answer, exit_code, written};
+use super::{TestHost, TestSandbox, answer, client, exit_code, written};
 
 async fn state(host: &TestHost, sandbox: &TestSandbox) -> Value {
     host.api(Method::GET, &format!("/sandboxes/{}", sandbox.id), Value::Null).await.1["state"].clone()
@@ -124,6 +125,39 @@ async fn a_host_that_ends_takes_every_sandbox_along() {
     assert!(processes_with(&mark).len() >= 2);
     host.end().await;
     assert_eq!(processes_with(&mark), [0; 0]);
+}
+
+/// No word to anybody before its death: what holds its sandboxes must see it by itself.
+#[tokio::test]
+async fn a_host_that_is_killed_takes_every_sandbox_along() {
+    let mut host = std::process::Command::new(env!("CARGO_BIN_EXE_pathbox"))
+        .args(["host", "--listen", "127.0.0.1:0"])
+        .env("E2B_API_KEY", "e2b_0123456789012345678901234567890123456789")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(host.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let url = line.split("E2B_API_URL=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().to_owned();
+    let client = client();
+    let key = "e2b_0123456789012345678901234567890123456789";
+    let create = client.post(format!("{url}/v2/sandboxes")).header("x-api-key", key);
+    let (status, sandbox) = answer(create.json(&json!({"templateID": "base"}))).await;
+    assert_eq!(status, 201);
+    let mark = format!("31538{}", std::process::id());
+    let code = format!(
+        "import subprocess; subprocess.Popen(['setsid', 'sleep', '{mark}'])\nimport time; time.sleep(1000)"
+    );
+    let execute = client
+        .post(format!("{url}/execute"))
+        .header("e2b-sandbox-id", sandbox["sandboxID"].as_str().unwrap())
+        .header("e2b-sandbox-port", "49999");
+    let _running = execute.json(&json!({"code": code})).send().await.unwrap();
+    eventually("the program runs", async || !processes_with(&mark).is_empty()).await;
+    host.kill().unwrap();
+    host.wait().unwrap();
+    eventually("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
 
 /// What this process holds, and the control groups of its spawner.
