@@ -4,6 +4,7 @@
 //! stream of the wire protocol's events; to drop that stream is to interrupt the execution.
 
 mod bash;
+mod cells;
 mod context;
 mod driver;
 mod interpreters;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use futures::Stream;
 use tokio::sync::{mpsc, oneshot};
 
+pub(super) use self::cells::program;
 use self::context::{Job, Order, SharedEnv, Worker};
 use self::driver::{Driver, StartError};
 pub use self::interpreters::{Interpreters, Language, Problem, Search};

@@ -26,6 +26,8 @@ mod kernel_bash;
 #[cfg(target_os = "linux")]
 mod kernel_contexts;
 #[cfg(target_os = "linux")]
+mod kernel_javascript;
+#[cfg(target_os = "linux")]
 mod kernel_python;
 #[cfg(target_os = "linux")]
 mod kernel_support;

@@ -21,6 +21,7 @@ use super::watch::Watches;
 use crate::host::agent::Stdin;
 use crate::host::jail::limits::Scan;
 use crate::host::jail::{Usage, policy, sys};
+use crate::host::kernel;
 
 /// Answers that may wait for the host before requests wait too.
 const OUTBOX: usize = 64;
@@ -331,6 +332,9 @@ impl Agent {
             nice: self.nice,
         };
         sys::before_exec(&mut command, plan);
+        if let Some(builtin) = kernel::program(&start.argv) {
+            sys::run_instead(&mut command, builtin, start.argv.clone());
+        }
         let mut child = command.spawn()?;
 
         inputs[STDIN].file =

@@ -243,6 +243,23 @@ pub(crate) struct BeforeExec {
     pub(crate) nice: i32,
 }
 
+/// A function of this program that runs instead of a file.
+pub(crate) type Builtin = fn(&[String]) -> i32;
+
+/// Runs a function in the process that `command` starts, instead of executing its file. Must come after [`before_exec`].
+///
+/// The process is a copy of this one, which must have one thread only; what it inherited beyond its standard
+/// streams is closed first, so that it can reach nothing that an executed program could not.
+pub(crate) fn run_instead(command: &mut Command, run: Builtin, argv: Vec<String>) {
+    let run = move || {
+        close_range(3, u32::MAX)?;
+        exit_now(run(&argv))
+    };
+    // SAFETY: the forked child of a process with one thread: no lock can be held by a thread that it lacks, so it
+    // may allocate. It never returns into the code between fork and execution.
+    unsafe { command.pre_exec(run) };
+}
+
 /// Runs `plan` in the process that `command` starts: a session of its own, default signal actions, first in
 /// line when memory runs out.
 pub(crate) fn before_exec(command: &mut Command, plan: BeforeExec) {

@@ -174,7 +174,15 @@ impl Worker {
             interpreter.env_version = shared.0;
             if news { shared.1.clone() } else { BTreeMap::new() }
         };
-        let request = self.driver.request(&id, &job, *count, &base_env);
+        let request = match self.driver.request(&self.agent, &id, &job, *count, &base_env).await {
+            Ok(request) => request,
+            Err(error) => {
+                answer.error(&error.name, &error.value, &error.traceback);
+                answer.end();
+                deliver(&job.events, answer).await;
+                return Turn::Done;
+            }
+        };
         let mut sending = pin!(request.write(interpreter.handle.clone()));
         let mut sent = false;
         let mut interrupt: Option<Interrupt> = None;

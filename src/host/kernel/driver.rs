@@ -14,7 +14,7 @@ use super::context::Job;
 use super::interpreters::{Language, Problem};
 use super::output::Answer;
 use super::protocol::{FRAME_MAX, FrameKind, Frames, Hello, Request, frame, framed};
-use super::{Options, bash, node, python};
+use super::{Options, bash, cells, node, python};
 use crate::host::agent::{AgentError, AgentHandle, Process, ProcessEvent, ProcessHandle, ProcessSpec, Stdin};
 use crate::wire::interpreter::{ExecutionError, platform_error};
 
@@ -30,6 +30,8 @@ pub(super) enum Driver {
     Python,
     /// `drivers/node.js`.
     JavaScript,
+    /// The same, with types taken away first.
+    TypeScript,
     /// `drivers/bash.sh`.
     Bash,
 }
@@ -132,8 +134,8 @@ impl Driver {
         match language {
             Language::Python => Some(Self::Python),
             Language::JavaScript => Some(Self::JavaScript),
+            Language::TypeScript => cfg!(feature = "typescript").then_some(Self::TypeScript),
             Language::Bash => Some(Self::Bash),
-            Language::TypeScript => None,
         }
     }
 
@@ -141,6 +143,7 @@ impl Driver {
         match self {
             Self::Python => Language::Python,
             Self::JavaScript => Language::JavaScript,
+            Self::TypeScript => Language::TypeScript,
             Self::Bash => Language::Bash,
         }
     }
@@ -149,7 +152,7 @@ impl Driver {
         let program = program.to_string_lossy().into_owned();
         match self {
             Self::Python => python::argv(program),
-            Self::JavaScript => node::argv(program),
+            Self::JavaScript | Self::TypeScript => node::argv(program),
             Self::Bash => bash::argv(program),
         }
     }
@@ -157,7 +160,7 @@ impl Driver {
     fn hello(self, options: &Options, cwd: &str) -> Writes {
         let (source, parts) = match self {
             Self::Python => (python::DRIVER, python::parts()),
-            Self::JavaScript => (node::DRIVER, BTreeMap::new()),
+            Self::JavaScript | Self::TypeScript => (node::DRIVER, BTreeMap::new()),
             Self::Bash => {
                 let lines = format!("{}{}", bash::change_dir(cwd), bash::DRIVER);
                 return Writes { stdin: lines.into(), ..Writes::default() };
@@ -167,24 +170,31 @@ impl Driver {
         Writes { control: [framed(source.as_bytes()), hello].concat().into(), ..Writes::default() }
     }
 
-    /// What runs one cell.
-    pub(super) fn request(
+    /// What runs one cell; an error is what the cell is told instead.
+    pub(super) async fn request(
         self,
+        agent: &AgentHandle,
         id: &str,
         job: &Job,
         number: u64,
         base_env: &BTreeMap<String, String>,
-    ) -> Writes {
-        match self {
-            Self::Python | Self::JavaScript => {
-                let request = Request { id, code: &job.code, n: number, env: &job.env, base_env };
+    ) -> Result<Writes, ExecutionError> {
+        let Job { code, env, .. } = job;
+        let request = Request { id, code, source: None, lines: &[], n: number, env, base_env };
+        Ok(match self {
+            Self::Python => Writes { control: frame(&request), ..Writes::default() },
+            Self::JavaScript | Self::TypeScript => {
+                let prepared = cells::prepare(agent, code, self == Self::TypeScript)
+                    .await
+                    .map_err(|refused| node::syntax_error(&refused, code, number))?;
+                let request =
+                    Request { code: &prepared.code, source: Some(code), lines: &prepared.lines, ..request };
                 Writes { control: frame(&request), ..Writes::default() }
             }
-            Self::Bash => Writes {
-                control: bash::code(&job.code).into(),
-                stdin: bash::run(id, &job.env, base_env).into(),
-            },
-        }
+            Self::Bash => {
+                Writes { control: bash::code(code).into(), stdin: bash::run(id, env, base_env).into() }
+            }
+        })
     }
 
     /// Asks the running cell to stop.

@@ -32,8 +32,14 @@ pub(super) struct Hello<'a> {
 pub(super) struct Request<'a> {
     /// Unguessable; every frame of the cell carries it.
     pub(super) id: &'a str,
-    /// The source.
+    /// What runs.
     pub(super) code: &'a str,
+    /// What the user wrote, when that is something else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<&'a str>,
+    /// For each line of `code`, from 0, the line of `source`, from 1.
+    #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+    pub(super) lines: &'a [u32],
     /// The cell's number.
     pub(super) n: u64,
     /// Environment for this cell only.

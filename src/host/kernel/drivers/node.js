@@ -157,13 +157,11 @@ process.on('unhandledRejection', (error) => late('Unhandled rejection', error));
 const session = new inspector.Session();
 session.connect();
 
-// The only way from the inspector's handle of an object to the object.
-const TAKE = Symbol('take');
-let taken;
-Object.defineProperty(globalThis, TAKE, { value: (value) => { taken = value; } });
-const GO = Symbol('go');
-let go = null;
-Object.defineProperty(globalThis, GO, { get: () => go });
+// The inspector gives a handle of an object; a function that it calls on the object gives the object.
+let taken, takeId = null, go = null;
+Object.defineProperty(globalThis, Symbol.for('pathbox.take'), { value: (value) => { taken = value; } });
+// What `runInThisContext` calls, since only what it runs can be broken off by SIGINT.
+Object.defineProperty(globalThis, Symbol.for('pathbox.go'), { value: () => go() });
 
 function unwrap(remote, then) {
   if (!remote.objectId) {
@@ -172,13 +170,16 @@ function unwrap(remote, then) {
   taken = undefined;
   session.post('Runtime.callFunctionOn', {
     objectId: remote.objectId,
-    functionDeclaration: 'function (key) { key(this); }',
+    functionDeclaration: 'function (take) { take(this); }',
     arguments: [{ objectId: takeId }],
   }, () => { const value = taken; taken = undefined; then(value); });
 }
-let takeId = null;
 
-const LIMITS = { ENOSPC: 'disk_full', EDQUOT: 'disk_full', EFBIG: 'disk_full', EAGAIN: null };
+// Where the user's source has a place that the code that ran has.
+function place(line) {
+  const mapped = cell?.lines?.length ? cell.lines[Math.min(line, cell.lines.length) - 1] : line;
+  return mapped ?? line;
+}
 
 function describe(value, details, source) {
   let name = 'Error', message = '', stack = '';
@@ -198,15 +199,16 @@ function describe(value, details, source) {
   const lines = stack.split('\n');
   const ours = lines.findIndex((line) => /\((?:pathbox\.js|node:inspector|evalmachine)|at (?:pathbox\.js|evalmachine)/.test(line));
   stack = (ours > 0 ? lines.slice(0, ours) : lines).join('\n');
-  const file = `cell-${count}.js`;
-  let at = details?.url === file ? [details.lineNumber, details.columnNumber] : null;
-  if (!at && details?.stackTrace) {
-    const frame = details.stackTrace.callFrames.find((f) => f.url === file);
-    if (frame) at = [frame.lineNumber, frame.columnNumber];
-  }
-  const line = at && source.split('\n')[at[0]];
-  if (line !== undefined && line !== null) {
-    stack = `${file}:${at[0] + 1}\n${line}\n${' '.repeat(Math.min(at[1], line.length))}^\n\n${stack}`;
+  const file = cellName(count);
+  const mapped = cell?.lines?.length > 0;
+  const found = new RegExp(`${file}:(\\d+):(\\d+)`).exec(stack);
+  const at = found ? [+found[1], +found[2]]
+    : name === 'SyntaxError' && details ? [details.lineNumber + 1, details.columnNumber + 1] : null;
+  if (mapped) stack = stack.replaceAll(new RegExp(`${file}:(\\d+):\\d+`, 'g'), (_, line) => `${file}:${place(+line)}`);
+  const line = at && source.split('\n')[place(at[0]) - 1];
+  if (typeof line === 'string') {
+    const caret = mapped ? '' : `${' '.repeat(Math.min(at[1] - 1, line.length))}^\n`;
+    stack = `${file}:${place(at[0])}\n${line.slice(0, 1000)}\n${caret}\n${stack}`;
   }
   const text = `${value?.code} ${message}`;
   const stop = /\b(ENOSPC|EDQUOT|EFBIG)\b/.test(text) ? 'disk_full'
@@ -215,11 +217,13 @@ function describe(value, details, source) {
   return { name: clip(name), value: clip(message), traceback: clip(stack), stop };
 }
 
+const cellName = (number) => `cell-${number}.${cell?.lines?.length ? 'ts' : 'js'}`;
+
 const INTERRUPTED = { name: 'KeyboardInterrupt', value: 'the execution was interrupted', traceback: '' };
 
 function run(request) {
   count = request.n;
-  const mine = cell = { id: request.id, frame: 0, results: 0, dropped: 0, finish: null };
+  const mine = cell = { id: request.id, frame: 0, results: 0, dropped: 0, finish: null, lines: request.lines };
   const saved = {};
   send('begin', {});
   Object.assign(process.env, request.base_env);
@@ -244,7 +248,7 @@ function run(request) {
     const details = answer.exceptionDetails;
     if (details) {
       return unwrap(details.exception ?? { value: details.text }, (value) => {
-        if (mine === cell) mine.finish(describe(value, details, request.code));
+        if (mine === cell) mine.finish(describe(value, details, request.source ?? request.code));
       });
     }
     if (answer.result.type === 'undefined') return mine.finish();
@@ -256,12 +260,10 @@ function run(request) {
     });
   };
   go = () => session.post('Runtime.evaluate', {
-    expression: `${request.code}\n//# sourceURL=cell-${count}.js`,
+    expression: `${request.code}\n//# sourceURL=${cellName(count)}`,
     replMode: true, awaitPromise: true, allowUnsafeEvalBlockedByCSP: true,
   }, settled);
-  guarded(() => vm.runInThisContext('globalThis[Object.getOwnPropertySymbols(globalThis).find((s) => s.description === "go")]()', {
-    breakOnSigint: true, filename: 'evalmachine',
-  }), mine);
+  guarded(() => vm.runInThisContext('globalThis[Symbol.for("pathbox.go")]()', { breakOnSigint: true, filename: 'evalmachine' }), mine);
 }
 
 // Runs something that SIGINT may break off.
@@ -310,7 +312,7 @@ function next() {
   try { process.chdir(hello.cwd); } catch {} // one that does not exist is no reason to refuse
   globalThis.require = Module.createRequire(path.join(process.cwd(), 'cell.js'));
   // The first cell shall not pay for what every cell needs.
-  session.post('Runtime.evaluate', { expression: `globalThis[Object.getOwnPropertySymbols(globalThis).find((s) => s.description === 'take')]` },
+  session.post('Runtime.evaluate', { expression: 'globalThis[Symbol.for("pathbox.take")]' },
     (error, answer) => {
       takeId = answer.result.objectId;
       session.post('Runtime.evaluate', { expression: '({ a: 1 })', replMode: true, awaitPromise: true }, (failed, warm) => {
