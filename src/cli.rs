@@ -1,6 +1,5 @@
 //! The command line: one subcommand each for what a person does with Pathbox. Standard output is for answers (or
 //! for the protocol, under `serve`); everything else goes to standard error.
-#![expect(clippy::print_stdout, reason = "answers of commands; `serve` over stdio prints nothing itself")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +15,12 @@ use crate::execution::Starting;
 use crate::mcp::caller::Defaults;
 use crate::mcp::{McpServer, manifest};
 use crate::telemetry;
+
+/// Prints a line of an answer.
+macro_rules! say {
+    () => { $crate::cli::write_out("\n") };
+    ($($arg:tt)*) => { $crate::cli::write_out(&format!("{}\n", format_args!($($arg)*))) };
+}
 
 mod contexts;
 mod demo;
@@ -144,7 +149,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             let app = App::start(load(&sources)?.0);
             let service = app.execution.service(Duration::from_secs(30)).await?;
             let cleaned = service.cleanup().await;
-            println!("{}", serde_json::to_string(&cleaned)?);
+            say!("{}", serde_json::to_string(&cleaned)?);
             app.stop(Duration::from_secs(5)).await;
             Ok(ExitCode::from(u8::from(cleaned.errors > 0)))
         }
@@ -157,7 +162,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             let keyring = crate::app::keyring(&config, &Entropy::system())?;
             let store =
                 crate::app::open_store(&config, keyring).await.context("the migrations were not applied")?;
-            println!("{{\"store\":\"{}\",\"migrated\":true}}", store.kind());
+            say!("{{\"store\":\"{}\",\"migrated\":true}}", store.kind());
             Ok(ExitCode::SUCCESS)
         }
         Command::Doctor(args) => doctor::doctor(args, sources).await,
@@ -166,7 +171,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Manifest => {
-            print!("{}", manifest::text(&offline_server()));
+            write_out(&manifest::text(&offline_server()));
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -218,7 +223,7 @@ fn start(sources: &Sources, filter: &str) -> anyhow::Result<(Config, Values)> {
 
 fn config(sources: &Sources, json: bool, page: bool) -> anyhow::Result<()> {
     if page {
-        print!("{}", reference::page());
+        write_out(&reference::page());
         return Ok(());
     }
     let (_, values) = load(sources)?;
@@ -228,11 +233,18 @@ fn config(sources: &Sources, json: bool, page: bool) -> anyhow::Result<()> {
             .iter()
             .map(|[key, value, source]| serde_json::json!({ "key": key, "value": value, "source": source }))
             .collect();
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        say!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());
     }
     table(&["setting", "value", "source"], &rows);
     Ok(())
+}
+
+/// Writes an answer. A reader that went away (`| head`) is no failure of ours, and must not end a server.
+fn write_out(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
 /// Prints rows under their headings, columns aligned.
@@ -246,7 +258,7 @@ fn table<const N: usize>(headings: &[&str; N], rows: &[[String; N]]) {
     let line = |cells: &[String; N]| {
         let padded: Vec<String> =
             cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        println!("{}", padded.join("  ").trim_end());
+        say!("{}", padded.join("  ").trim_end());
     };
     line(&headings.map(str::to_owned));
     rows.iter().for_each(line);

@@ -82,14 +82,11 @@ pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-#[expect(clippy::print_stdout, reason = "the story is the answer")]
 async fn tell(server: McpServer, out: &std::path::Path) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut client = Client::connect(server).await?;
 
-    println!(
-        "1. A model calls run_code. Nothing exists yet, so a sandbox is made for this conversation path."
-    );
+    say!("1. A model calls run_code. Nothing exists yet, so a sandbox is made for this conversation path.");
     let first = client.run_code("x = 21\nprint('x is', x)", "main").await?;
     show(&first);
     ensure!(
@@ -97,27 +94,27 @@ async fn tell(server: McpServer, out: &std::path::Path) -> anyhow::Result<()> {
         "the first call went wrong: {first}"
     );
 
-    println!("2. The next call on the same path finds the variable.");
+    say!("2. The next call on the same path finds the variable.");
     let second = client.run_code("x * 2", "main").await?;
     show(&second);
     ensure!(second["state"] == "kept" && second["output"] == "42", "state was not kept: {second}");
 
-    println!("3. Another path of the conversation has its own sandbox and does not see it.");
+    say!("3. Another path of the conversation has its own sandbox and does not see it.");
     let branch = client.run_code("print(x)", "what-if").await?;
     show(&branch);
     ensure!(branch["error"]["name"] == "NameError", "the branch saw the variable: {branch}");
 
-    println!("4. A plot comes back as a picture.");
+    say!("4. A plot comes back as a picture.");
     let (picture, result) = client.picture(PLOT).await?;
     std::fs::write(out, &picture).with_context(|| format!("{} cannot be written", out.display()))?;
-    println!(
+    say!(
         "   {} bytes of PNG in {}, kept as {}\n",
         picture.len(),
         out.display(),
         result["artifacts"][0]["uri"]
     );
 
-    println!("5. Personal data does not leave; figures that only look like it do.");
+    say!("5. Personal data does not leave; figures that only look like it do.");
     let private = client.run_code(PRIVATE, "main").await?;
     show(&private);
     let text = private["stdout"].as_str().unwrap_or_default();
@@ -127,18 +124,17 @@ async fn tell(server: McpServer, out: &std::path::Path) -> anyhow::Result<()> {
     for figure in ["8,400.00", "7,200.00", "123/2024", "2006/112/EC", "1.2.3.4"] {
         ensure!(text.contains(figure), "{figure} did not survive: {text}");
     }
-    println!("   found: {}\n", private["guard"]["findings"]);
+    say!("   found: {}\n", private["guard"]["findings"]);
 
-    println!(
+    say!(
         "Done in {:.1} s. Put `pathbox serve` into your client's configuration; see README.md.",
         began.elapsed().as_secs_f64()
     );
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "the story is the answer")]
 fn show(result: &Value) {
-    println!(
+    say!(
         "   state {}, exit {}, {} ms",
         result["state"].as_str().unwrap_or("?"),
         result["exitCode"],
@@ -147,9 +143,9 @@ fn show(result: &Value) {
     let text = [&result["stdout"], &result["output"]].map(|value| value.as_str().unwrap_or_default());
     let shown = if text[0].is_empty() { text[1] } else { text[0] };
     for line in shown.lines() {
-        println!("   | {line}");
+        say!("   | {line}");
     }
-    println!();
+    say!();
 }
 
 /// A client of the MCP handler in this process, over the same lines that `serve` speaks.

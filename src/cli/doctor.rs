@@ -39,13 +39,12 @@ impl Check {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the findings are the answer")]
 pub(super) async fn doctor(args: DoctorArgs, sources: Sources) -> anyhow::Result<ExitCode> {
     let (config, _) = load(&sources)?;
     let checks = examine(config).await;
     let healthy = checks.iter().all(|check| check.ok);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&checks)?);
+        say!("{}", serde_json::to_string_pretty(&checks)?);
     } else {
         let rows: Vec<[String; 3]> = checks
             .iter()

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Identity, load};
+use super::{Identity, load, write_out};
 use crate::app::{App, new_conversation, shutdown};
 use crate::config::Sources;
 use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Language, Timeout};
@@ -68,7 +68,7 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     app.stop(Duration::from_secs(2)).await;
     let finished = result?;
     if args.json {
-        write_out(&format!("{}\n", serde_json::to_string_pretty(&view(&finished))?))?;
+        write_out(&format!("{}\n", serde_json::to_string_pretty(&view(&finished))?));
     }
     Ok(ExitCode::from(u8::try_from(finished.outcome.exit_code()).unwrap_or(1)))
 }
@@ -121,7 +121,7 @@ fn show(finished: &Finished) -> anyhow::Result<()> {
             out.push('\n');
         }
     }
-    write_out(&out)?;
+    write_out(&out);
     let mut err = outcome.stderr.text();
     if let Some(error) = &outcome.error {
         match error.traceback.is_empty() {
@@ -148,12 +148,4 @@ fn view(finished: &Finished) -> serde_json::Value {
         "artifacts": finished.record.artifacts,
         "guard": finished.record.guard,
     })
-}
-
-/// A reader that went away (`| head`) is no failure of ours.
-fn write_out(text: &str) -> std::io::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }

@@ -63,7 +63,6 @@ pub(super) struct HostArgs {
 }
 
 #[cfg(target_os = "linux")]
-#[expect(clippy::print_stdout, reason = "the two lines that a user of an SDK needs")]
 pub(super) async fn host(args: HostArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
     // Here the key is what callers must send, not whom to call.
     let key = args.api_key.or_else(|| sources.environment.remove("E2B_API_KEY"));
@@ -74,8 +73,8 @@ pub(super) async fn host(args: HostArgs, mut sources: Sources) -> anyhow::Result
     options.api_key = key.map(crate::wire::Secret::new);
     let token = CancellationToken::new();
     let host = crate::host::serve(options, token.clone()).await?;
-    println!("export E2B_API_URL={url} E2B_SANDBOX_URL={url}", url = host.url());
-    println!("export E2B_API_KEY={}", host.api_key().expose());
+    say!("export E2B_API_URL={url} E2B_SANDBOX_URL={url}", url = host.url());
+    say!("export E2B_API_KEY={}", host.api_key().expose());
     shutdown::asked().await?;
     token.cancel();
     if tokio::time::timeout(Duration::from_secs(5), host.ended()).await.is_err() {

@@ -120,3 +120,16 @@ fn an_unknown_setting_stops_the_start_with_its_name() {
         assert!(err.contains(variable), "{err}");
     }
 }
+
+/// `| head -1`: the reader is gone before the rest is written.
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let data = tempfile::tempdir().unwrap();
+    for args in [&["config"][..], &["config", "--json"], &["manifest"], &["contexts", "ls"]] {
+        let mut child =
+            command(data.path()).args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
