@@ -29,11 +29,6 @@ impl Kernel {
         }
     }
 
-    /// The hosted JavaScript kernel answers an interrupt by starting its session anew.
-    pub(super) fn loses_state_on_interrupt(self) -> bool {
-        self == Self::Javascript
-    }
-
     /// A cell without effect or output.
     pub(super) fn nothing(self) -> &'static str {
         match self {

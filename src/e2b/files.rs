@@ -241,7 +241,7 @@ impl FileWatch {
     pub async fn next(&mut self) -> Result<Option<FileEvent>, E2bError> {
         loop {
             match self.stream.next().await? {
-                Some(WatchResponse::Filesystem(event)) => return Ok(Some(event)),
+                Some(WatchResponse::Filesystem(event)) => return Ok(Some(*event)),
                 Some(_) => {}
                 None => return Ok(None),
             }

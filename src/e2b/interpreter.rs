@@ -273,15 +273,20 @@ impl Interpreter {
         let deadlines =
             Deadlines { start: within, overall: within + Duration::from_secs(5), ..Deadlines::default() };
         let mut execution = self.execute(code, deadlines).await?;
-        let mut probe = Probe { restarted: false };
+        let mut probe = Probe::default();
         let mut failure = None;
         while let Some(event) = execution.next().await? {
-            if let Event::Error(error) = event {
-                probe.restarted |= error.name == platform_error::CONTEXT_RESTARTING;
-                // The message may repeat what was set, so only the kind of failure is told.
-                let kind =
-                    error.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect::<String>();
-                failure = Some(kind);
+            match event {
+                // The first cell of a kernel: the one before is gone.
+                Event::NumberOfExecutions { execution_count: 1 } => probe.is_first = true,
+                Event::Error(error) => {
+                    probe.restarted |= error.name == platform_error::CONTEXT_RESTARTING;
+                    // The message may repeat what was set, so only the kind of failure is told.
+                    failure = Some(
+                        error.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect::<String>(),
+                    );
+                }
+                _ => {}
             }
         }
         state.aborted_at = None;
@@ -320,7 +325,7 @@ impl Interpreter {
             }
             match self.probe(state, PROBE_START).await {
                 Ok(probe) => {
-                    let settled = if probe.restarted || self.inner.kernel.loses_state_on_interrupt() {
+                    let settled = if probe.restarted || probe.is_first || self.loses_state_on_interrupt() {
                         Settled::StateLost
                     } else {
                         Settled::Kept
@@ -341,6 +346,14 @@ impl Interpreter {
         }
         self.restart(state).await?;
         Ok(self.settled(state, Settled::StateLost))
+    }
+
+    /// The hosted JavaScript kernel answers an interrupt by starting its session anew, and counts on. A host of our kind,
+    /// known by its one address for everything, keeps it.
+    fn loses_state_on_interrupt(&self) -> bool {
+        let endpoint = &self.inner.client.endpoint;
+        let one_address = endpoint.api_url.is_some() && endpoint.api_url == endpoint.sandbox_url;
+        self.inner.kernel == Kernel::Javascript && !one_address
     }
 
     fn settled(&self, state: &mut State, settled: Settled) -> Settled {
@@ -416,9 +429,13 @@ impl Interpreter {
     }
 }
 
-#[derive(Debug)]
+/// What a cell of ours found.
+#[derive(Debug, Default)]
 struct Probe {
+    /// The kernel died under it.
     restarted: bool,
+    /// No other cell ran in this kernel.
+    is_first: bool,
 }
 
 /// A run under way. Dropping it interrupts the code and leaves the settling to the next run.

@@ -439,7 +439,7 @@ pub enum WatchResponse {
     /// The watch is set.
     Start(Empty),
     /// Something changed.
-    Filesystem(FileEvent),
+    Filesystem(Box<FileEvent>),
     /// Nothing, for the sake of the connection.
     Keepalive(Empty),
 }
@@ -621,6 +621,6 @@ mod tests {
         assert_eq!((number.size, number.file_type), (12, FileType::Unspecified));
         let change: WatchResponse =
             serde_json::from_str(r#"{"filesystem":{"name":"a/b","type":"EVENT_TYPE_RENAME"}}"#).unwrap();
-        assert!(matches!(change, WatchResponse::Filesystem(FileEvent { kind: FileEventType::Rename, .. })));
+        assert!(matches!(change, WatchResponse::Filesystem(event) if event.kind == FileEventType::Rename));
     }
 }

@@ -746,8 +746,10 @@ async fn kernel(
     .await
 }
 
+const SECOND: &str = r#"{"type": "number_of_executions", "execution_count": 2}"#;
+
 fn done() -> Reply {
-    Reply::events(&[COUNT, END])
+    Reply::events(&[SECOND, END])
 }
 
 fn hangs() -> Reply {
@@ -846,12 +848,28 @@ async fn code_that_swallows_the_interrupt_is_interrupted_again_and_then_restarte
 }
 
 #[tokio::test]
-async fn a_javascript_context_that_was_interrupted_has_lost_its_state() {
-    let server = kernel(|n, _| if n == 0 { runs_long() } else { done() }, "").await;
-    let interpreter = server.client().interpreter(&access(), Target::Language("javascript".into()));
+async fn a_context_whose_probe_is_its_first_cell_has_lost_its_state() {
+    let server = kernel(|n, _| if n == 0 { runs_long() } else { Reply::events(&[COUNT, END]) }, "").await;
+    let interpreter = server.client().interpreter(&access(), Target::Language("python".into()));
     let mut run = interpreter.run(&short_run()).await.unwrap();
     while let Ok(Some(_)) = run.next().await {}
     assert_eq!(run.settle().await.unwrap(), Settled::StateLost);
+}
+
+#[tokio::test]
+async fn a_javascript_context_of_the_cloud_has_lost_its_state_and_one_of_a_local_host_has_not() {
+    for (hosted, settled) in [(true, Settled::StateLost), (false, Settled::Kept)] {
+        let server = kernel(|n, _| if n == 0 { runs_long() } else { done() }, "").await;
+        let mut endpoint = server.endpoint();
+        if hosted {
+            endpoint.api_url = None;
+        }
+        let client = server.client().at(&endpoint).unwrap();
+        let interpreter = client.interpreter(&access(), Target::Language("javascript".into()));
+        let mut run = interpreter.run(&short_run()).await.unwrap();
+        while let Ok(Some(_)) = run.next().await {}
+        assert_eq!(run.settle().await.unwrap(), settled);
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pathbox::e2b::{
     Command, Deadline, Deadlines, E2bError, EXIT_STATUS, Liveness, ProcessUpdate, Readiness, RunRequest,
-    Subject, Target,
+    Settled, Subject, Target,
 };
 use pathbox::wire::Secret;
 use pathbox::wire::envd::{FileEventType, FileType, Selector, Signal};
@@ -266,23 +266,31 @@ async fn a_sandbox_killed_in_mid_run_is_lost_and_may_have_run() {
 }
 
 #[tokio::test]
-async fn code_that_ignores_interrupts_does_not_hold_the_next_run_for_ever() {
+async fn after_code_that_ignores_interrupts_the_claim_about_the_state_is_true() {
     within(async {
         let server = local::start().await;
         let access = server.create().await.access();
         let python = server.client.interpreter(&access, Target::Language("python".into()));
+        let run = async |code: &str| {
+            let mut run = python.run(&RunRequest::new(code)).await.unwrap();
+            let mut seen = Seen::default();
+            while let Some(event) = run.next().await.unwrap() {
+                seen.add(event);
+            }
+            seen.main
+        };
         let stubborn = "while True:\n    try:\n        while True: pass\n    except BaseException: pass";
-        let deadlines = Deadlines::overall(Duration::from_millis(500));
-        let mut run =
-            python.run(&RunRequest { code: stubborn.into(), deadlines, ..Default::default() }).await.unwrap();
-        while let Ok(Some(_)) = run.next().await {}
-        let settled = run.settle().await.unwrap();
-        let mut run = python.run(&RunRequest::new("1 + 1")).await.unwrap();
-        let mut seen = Seen::default();
-        while let Some(event) = run.next().await.unwrap() {
-            seen.add(event);
+        for code in [stubborn, "sum(range(10 ** 15))"] {
+            run("kept = 1").await;
+            let deadlines = Deadlines::overall(Duration::from_millis(500));
+            let request = RunRequest { code: code.into(), deadlines, ..RunRequest::default() };
+            let mut aborted = python.run(&request).await.unwrap();
+            while let Ok(Some(_)) = aborted.next().await {}
+            let claim = aborted.settle().await.unwrap();
+            let kept = run("'kept' in globals()").await;
+            let truth = if kept.as_deref() == Some("True") { Settled::Kept } else { Settled::StateLost };
+            assert_eq!(claim, truth, "{code}");
         }
-        assert_eq!(seen.main.as_deref(), Some("2"), "after {settled:?}");
     })
     .await;
 }

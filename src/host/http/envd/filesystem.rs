@@ -115,7 +115,7 @@ async fn watch_dir(Extension(sandbox): Box, headers: HeaderMap, body: Body) -> R
         let rest = stream::unfold(state, async |(mut changes, sandbox, path, with_entry)| {
             let change = changes.recv().await?;
             let event = file_event(&sandbox, &path, change, with_entry).await;
-            Some((Ok(WatchResponse::Filesystem(event)), (changes, sandbox, path, with_entry)))
+            Some((Ok(WatchResponse::Filesystem(event.into())), (changes, sandbox, path, with_entry)))
         });
         let messages: Messages<WatchResponse> =
             stream::once(async { Ok(WatchResponse::Start(Empty {})) }).chain(rest).boxed();
