@@ -214,7 +214,7 @@ async fn dispatch(doors: &Doors, mut request: Request<Body>) -> Response {
         Err(NotServing) => return proxy_error(ProxyError::sandbox_not_found(id)),
     };
     if port != ENVD_PORT
-        && let Err(refusal) = check_traffic(&sandbox, request.headers())
+        && let Some(refusal) = refuse_traffic(&sandbox, request.headers())
     {
         return refusal;
     }
@@ -284,10 +284,11 @@ impl Target {
     }
 }
 
-fn check_traffic(sandbox: &Sandbox, headers: &HeaderMap) -> Result<(), Response> {
-    let Some(token) = &sandbox.traffic_token else { return Ok(()) };
+/// The refusal of a request without the traffic token of a sandbox that has one.
+fn refuse_traffic(sandbox: &Sandbox, headers: &HeaderMap) -> Option<Response> {
+    let token = sandbox.traffic_token.as_ref()?;
     let problem = match headers.get(TRAFFIC_TOKEN) {
-        Some(sent) if auth::opens(token, sent) => return Ok(()),
+        Some(sent) if auth::opens(token, sent) => return None,
         Some(_) => "is invalid",
         None => "is missing",
     };
@@ -295,7 +296,7 @@ fn check_traffic(sandbox: &Sandbox, headers: &HeaderMap) -> Result<(), Response>
         "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' {problem}"
     );
     let sandbox_id = sandbox.id.clone();
-    Err(proxy_error(ProxyError { sandbox_id, message, port: None, code: 403 }))
+    Some(proxy_error(ProxyError { sandbox_id, message, port: None, code: 403 }))
 }
 
 /// An answer of the proxy that stands before the sandboxes, as JSON whatever the client accepts.

@@ -277,8 +277,7 @@ impl Registry {
     /// The running sandbox that a test picks out.
     pub(crate) fn find(&self, is_it: impl Fn(&Sandbox) -> bool) -> Option<String> {
         let now = self.now();
-        let found = lock(&self.0.ledger).find(|entry| entry.serves(now) && is_it(&entry.sandbox));
-        found
+        lock(&self.0.ledger).find(|entry| entry.serves(now) && is_it(&entry.sandbox))
     }
 
     /// One page of the live sandboxes and where the next begins.

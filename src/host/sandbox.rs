@@ -52,7 +52,6 @@ impl Maker {
     }
 
     /// Makes a machine whose first interpreter is still starting.
-
     pub(crate) async fn make(&self) -> Result<Machine, MachineError> {
         let jailed = self.spawner.spawn(&SandboxSpec::default()).await?;
         let kernels = Kernels::new(jailed.agent.clone(), Arc::clone(&self.kernel));

@@ -230,7 +230,7 @@ impl<S: Clone> Ledger<S> {
     pub(crate) fn list(&self, query: &Query, now: DateTime<Utc>) -> (Vec<Entry<S>>, Option<Cursor>) {
         let mut found: Vec<&Entry<S>> =
             self.entries.values().filter(|entry| !entry.is_over(now) && query.wants(entry)).collect();
-        found.sort_by(|a, b| a.cursor().cmp(&b.cursor()));
+        found.sort_by_key(|entry| entry.cursor());
         if !query.ascending {
             found.reverse();
         }
