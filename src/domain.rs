@@ -7,6 +7,7 @@ pub mod error_code;
 pub mod execution;
 pub mod ids;
 pub mod limits;
+pub mod principal;
 
 pub use clock::Clock;
 pub use context::{ContextEvent, ContextKey, ContextStatus, EndReason, IllegalTransition, SandboxState};
@@ -17,3 +18,4 @@ pub use execution::{
 };
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
 pub use limits::{Code, OutOfRange, Timeout, Ttl};
+pub use principal::{ApiKey, KeyText, Principal, PrincipalKind, Scope, TenantRefused, Tenants};

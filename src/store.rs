@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::domain::{
-    ContextId, ContextKey, ContextStatus, ConversationId, EndReason, ExecutionId, Language, PathId,
+    ApiKey, ContextId, ContextKey, ContextStatus, ConversationId, EndReason, ExecutionId, Language, PathId,
     SandboxId, TenantId,
 };
 
@@ -713,6 +713,18 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
         key: &ContextKey,
         new: &[(String, String, u32)],
     ) -> Result<(), StoreError>;
+
+    /// Keeps a new API key.
+    async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError>;
+
+    /// The API key with this public part, revoked ones too.
+    async fn api_key(&self, id: &str) -> Result<Option<ApiKey>, StoreError>;
+
+    /// All API keys, newest first.
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError>;
+
+    /// Revokes a key, for good. `false`: there is none.
+    async fn revoke_api_key(&self, id: &str) -> Result<bool, StoreError>;
 }
 
 /// A change of a path that cannot be made.

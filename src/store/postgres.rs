@@ -21,10 +21,11 @@ use super::{
     ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, PathChange,
     PathError, PathRow, Reaped, SandboxRef, Secret, StoreError,
 };
-use crate::domain::{ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
+use crate::domain::{ApiKey, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
 
 mod contexts;
 mod executions;
+mod keys;
 mod outbox;
 mod paths;
 mod placeholders;
@@ -41,6 +42,11 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_128_000_200,
         name: "functions",
         sql: include_str!("../../migrations/postgres/20261128000200_functions.sql"),
+    },
+    Migration {
+        version: 20_261_128_000_300,
+        name: "api_keys",
+        sql: include_str!("../../migrations/postgres/20261128000300_api_keys.sql"),
     },
 ];
 
@@ -421,5 +427,21 @@ impl ContextStore for PgStore {
         new: &[(String, String, u32)],
     ) -> Result<(), StoreError> {
         self.add_placeholders(key, new).await
+    }
+
+    async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError> {
+        self.insert_api_key(key).await
+    }
+
+    async fn api_key(&self, id: &str) -> Result<Option<ApiKey>, StoreError> {
+        Ok(self.select_api_keys(Some(id)).await?.pop())
+    }
+
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.select_api_keys(None).await
+    }
+
+    async fn revoke_api_key(&self, id: &str) -> Result<bool, StoreError> {
+        self.mark_api_key_revoked(id).await
     }
 }

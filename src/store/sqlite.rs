@@ -24,22 +24,30 @@ use super::{
     ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, PathChange,
     PathError, PathRow, Reaped, SandboxRef, StoreError,
 };
-use crate::domain::{Clock, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
+use crate::domain::{ApiKey, Clock, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
 
 mod acquire;
 mod contexts;
 mod executions;
+mod keys;
 mod outbox;
 mod paths;
 mod placeholders;
 mod rows;
 
 /// The migrations, oldest first. A new file is added here.
-pub(super) const MIGRATIONS: &[Migration] = &[Migration {
-    version: 20_261_128_000_100,
-    name: "tables",
-    sql: include_str!("../../migrations/sqlite/20261128000100_tables.sql"),
-}];
+pub(super) const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 20_261_128_000_100,
+        name: "tables",
+        sql: include_str!("../../migrations/sqlite/20261128000100_tables.sql"),
+    },
+    Migration {
+        version: 20_261_128_000_300,
+        name: "api_keys",
+        sql: include_str!("../../migrations/sqlite/20261128000300_api_keys.sql"),
+    },
+];
 
 /// The file in the data directory.
 pub const DATABASE_FILE: &str = "pathbox.db";
@@ -429,5 +437,21 @@ impl ContextStore for SqliteStore {
         new: &[(String, String, u32)],
     ) -> Result<(), StoreError> {
         self.add_placeholders(key, new).await
+    }
+
+    async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError> {
+        self.insert_api_key(key).await
+    }
+
+    async fn api_key(&self, id: &str) -> Result<Option<ApiKey>, StoreError> {
+        Ok(self.select_api_keys(Some(id)).await?.pop())
+    }
+
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.select_api_keys(None).await
+    }
+
+    async fn revoke_api_key(&self, id: &str) -> Result<bool, StoreError> {
+        self.mark_api_key_revoked(id).await
     }
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use pathbox::domain::{ContextStatus, EndReason, PathId, TenantId};
+use pathbox::domain::{
+    ApiKey, Clock, ContextStatus, EndReason, Entropy, KeyText, PathId, PrincipalKind, Scope, TenantId,
+    Tenants,
+};
 use pathbox::store::{
     Acquire, Acquired, ContextFilter, DynStore, End, ExecutionFilter, ExecutionStatus, FinishedExecution,
     Limits, MAX_RESULT_BYTES, PathChange, PathError, PathStatus, QUEUE_LEASE, StoreError,
@@ -65,6 +68,7 @@ on_every_store! {
     closing_a_path_ends_its_context_and_no_other,
     a_path_change_that_cannot_be_says_why,
     placeholders_keep_their_number,
+    an_api_key_is_kept_without_its_text_and_can_be_revoked,
     one_tenant_never_sees_anothers_rows,
     any_text_and_large_results_are_kept_as_they_were,
     tokens_that_do_not_open_mean_lost,
@@ -928,4 +932,38 @@ async fn the_view_tells_what_is_expired(world: World) {
     assert!((1700..=1800).contains(&world.number(left).await));
     world.sql("update execution_contexts set expires_at = created_at").await.unwrap();
     assert_eq!((world.number(expired).await, world.number(left).await), (1, 0));
+}
+
+async fn an_api_key_is_kept_without_its_text_and_can_be_revoked(world: World) {
+    let store = world.store().await;
+    let clock = Clock::system();
+    let mut made = Vec::new();
+    for (name, expires_at) in [("router", None), ("notebook", Some(clock.now()))] {
+        let text = KeyText::mint(&Entropy::system());
+        let key = ApiKey {
+            id: text.id().to_owned(),
+            name: name.to_owned(),
+            hash: text.hash(),
+            kind: PrincipalKind::Service,
+            tenant: None,
+            tenants: Tenants::Only([TenantId::parse("acme").unwrap()].into()),
+            scopes: [Scope::Run, Scope::Read].into(),
+            created_at: clock.now(),
+            expires_at,
+            revoked_at: None,
+        };
+        store.add_api_key(&key).await.unwrap();
+        assert_eq!(store.api_key(&key.id).await.unwrap(), Some(key.clone()));
+        made.push((text, key));
+    }
+    assert_eq!(store.api_keys().await.unwrap().len(), 2);
+    assert_eq!(store.api_key("000000000000").await.unwrap(), None);
+    let (text, key) = &made[0];
+    assert!(key.opens(text.expose(), clock.now()).is_some());
+    assert!(store.revoke_api_key(&key.id).await.unwrap());
+    let revoked = store.api_key(&key.id).await.unwrap().unwrap();
+    assert!(revoked.revoked_at.is_some() && revoked.opens(text.expose(), clock.now()).is_none());
+    assert!(store.revoke_api_key(&key.id).await.unwrap(), "twice is the same as once");
+    assert_eq!(store.api_key(&key.id).await.unwrap().unwrap().revoked_at, revoked.revoked_at);
+    assert!(!store.revoke_api_key("000000000000").await.unwrap());
 }
