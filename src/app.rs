@@ -20,7 +20,7 @@ use crate::execution::{
     Starting, Startup, chain,
 };
 use crate::guard::PolicyFile;
-use crate::mcp::caller::Defaults;
+use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, Options as McpOptions};
 use crate::store::postgres::{PgOptions, PgStore};
 use crate::store::secrets::Keyring;
@@ -28,6 +28,7 @@ use crate::store::sqlite::{SqliteOptions, SqliteStore};
 use crate::store::{DynStore, Secret};
 use crate::wire;
 
+pub mod http;
 pub mod shutdown;
 
 /// Whole outputs are kept up to so many bytes each.
@@ -61,7 +62,7 @@ impl App {
         let conversation = self.config.conversation.clone().unwrap_or_else(|| new_conversation(&entropy));
         let defaults =
             Defaults { tenant: self.config.tenant.clone(), conversation, path: self.config.path.clone() };
-        McpServer::new(mcp_options(&self.config, defaults), self.execution.clone())
+        McpServer::new(mcp_options(&self.config, Door::Process(defaults)), self.execution.clone())
     }
 
     /// The token that ends everything.
@@ -102,7 +103,7 @@ pub fn new_conversation(entropy: &Entropy) -> ConversationId {
 }
 
 /// Settings of the MCP component.
-pub fn mcp_options(config: &Config, defaults: Defaults) -> McpOptions {
+pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
     McpOptions {
         code_execution: config.code_execution,
         inline_images: match config.inline_images {
@@ -110,7 +111,7 @@ pub fn mcp_options(config: &Config, defaults: Defaults) -> McpOptions {
             InlineImages::Always => crate::mcp::InlineImages::Always,
             InlineImages::Never => crate::mcp::InlineImages::Never,
         },
-        defaults,
+        door,
     }
 }
 

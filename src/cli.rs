@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::config::{Config, Source, Sources, Values, reference};
 use crate::domain::{ConversationId, Entropy};
 use crate::execution::Starting;
-use crate::mcp::caller::Defaults;
+use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, manifest};
 use crate::telemetry;
 
@@ -25,6 +25,7 @@ macro_rules! say {
 mod contexts;
 mod demo;
 mod doctor;
+mod keys;
 mod run;
 mod serve;
 
@@ -56,7 +57,7 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve MCP over standard input and output (the default).
+    /// Serve MCP over standard input and output (the default), or over HTTP.
     Serve(serve::ServeArgs),
     /// Show the whole pipeline on this machine with nothing configured.
     Demo(demo::DemoArgs),
@@ -73,6 +74,9 @@ enum Command {
     /// Look at runs.
     #[command(subcommand)]
     Executions(contexts::ExecutionsCommand),
+    /// API keys of callers over HTTP.
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Apply missing migrations.
     Migrate,
     /// Check this deployment and say what to do.
@@ -155,6 +159,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Contexts(command) => contexts::contexts(command, sources).await,
         Command::Executions(command) => contexts::executions(command, sources).await,
+        Command::Keys(command) => keys::keys(command, sources).await,
         Command::Migrate => {
             sources.flags.insert("auto_migrate".into(), "true".into());
             let (config, _) = load(&sources)?;
@@ -268,12 +273,12 @@ fn table<const N: usize>(headings: &[&str; N], rows: &[[String; N]]) {
 pub fn offline_server() -> McpServer {
     let (_, execution) = Starting::channel();
     #[expect(clippy::expect_used, reason = "constants within the set of allowed characters")]
-    let defaults = Defaults {
+    let door = Door::Process(Defaults {
         tenant: "local".parse().expect("valid"),
         conversation: ConversationId::parse("offline").expect("valid"),
         path: crate::domain::PathId::main(),
-    };
+    });
     let options =
-        crate::mcp::Options { code_execution: true, inline_images: crate::mcp::InlineImages::Auto, defaults };
+        crate::mcp::Options { code_execution: true, inline_images: crate::mcp::InlineImages::Auto, door };
     McpServer::new(options, execution)
 }

@@ -1,6 +1,7 @@
 //! Every setting, gathered: one field for each component's own `Options`. Only [`load`] reads the environment;
 //! components never do.
 
+pub mod http;
 pub mod load;
 pub mod reference;
 
@@ -94,6 +95,8 @@ pub struct Config {
     pub path: crate::domain::PathId,
     /// The local sandbox host.
     pub host: HostSettings,
+    /// The HTTP doors.
+    pub http: http::HttpSettings,
     /// Logs.
     pub telemetry: crate::telemetry::Options,
     /// Where a build with debug assertions dies, for tests.

@@ -22,6 +22,7 @@ pub mod execution;
 // floor 5: doors
 #[cfg(target_os = "linux")]
 pub mod host;
+pub mod http;
 pub mod mcp;
 
 // floor 6: wiring

@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation, ListToolsResult,
-    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult, ErrorCode,
+    ErrorData, Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
+    Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
+use serde_json::Value;
 
+use crate::domain::ContextKey;
 use crate::execution::Starting;
 
 pub mod caller;
@@ -28,6 +31,7 @@ pub mod schema;
 pub mod tools;
 pub mod transport;
 
+use caller::Caller;
 pub use error::ToolError;
 
 /// How long a call waits for a server that is still starting.
@@ -40,8 +44,8 @@ pub struct Options {
     pub code_execution: bool,
     /// When pictures are sent as image blocks.
     pub inline_images: InlineImages,
-    /// Who calls when nobody says.
-    pub defaults: caller::Defaults,
+    /// Which door the handler stands behind.
+    pub door: caller::Door,
 }
 
 /// When pictures are sent as image blocks.
@@ -65,6 +69,28 @@ struct Inner {
     execution: Starting,
     tools: Vec<Tool>,
 }
+
+/// Requests that rmcp knows.
+const STANDARD_REQUESTS: [&str; 18] = [
+    "initialize",
+    "ping",
+    "server/discover",
+    "prompts/get",
+    "prompts/list",
+    "resources/list",
+    "resources/read",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "resources/templates/list",
+    "subscriptions/listen",
+    "tools/call",
+    "tools/list",
+    "completion/complete",
+    "logging/setLevel",
+    "tasks/get",
+    "tasks/update",
+    "tasks/cancel",
+];
 
 const INSTRUCTIONS: &str = "Pathbox runs code in an isolated sandbox that belongs to this conversation path. Use \
 `run_code` whenever an exact computation, a data transformation or a plot is needed instead of working it out in \
@@ -103,9 +129,34 @@ impl McpServer {
         Ok(called.unwrap_or_else(|error| error.into_result()))
     }
 
+    /// Who sends this request.
+    fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ToolError> {
+        let parts = context.extensions.get::<http::request::Parts>();
+        Ok(Caller::of(&self.0.options.door, &context.meta.0, parts)?)
+    }
+
+    /// The context that a call is for: what the caller names, and the handle in its arguments.
+    async fn key(&self, caller: &Caller, handle: Option<&str>) -> Result<ContextKey, ToolError> {
+        let handle = match handle {
+            Some(handle) => Some(self.service().await?.open_handle(handle, &caller.tenant)?),
+            None => None,
+        };
+        Ok(caller.key(handle))
+    }
+
     async fn service(&self) -> Result<crate::execution::ExecutionService, ToolError> {
         Ok(self.0.execution.service(START_PATIENCE).await?)
     }
+}
+
+/// The W3C trace id of a request: from `_meta`, else from the HTTP header.
+fn trace_id(context: &RequestContext<RoleServer>) -> Option<String> {
+    let parts = context.extensions.get::<http::request::Parts>();
+    let header =
+        || parts.and_then(|parts| parts.headers.get("traceparent")).and_then(|value| value.to_str().ok());
+    let parent = context.meta.0.get("traceparent").and_then(Value::as_str).or_else(header)?;
+    let id = parent.split('-').nth(1)?;
+    (id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
 }
 
 impl ServerHandler for McpServer {
@@ -123,6 +174,19 @@ impl ServerHandler for McpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         Ok(ListToolsResult::with_all_items(self.0.tools.clone()))
+    }
+
+    /// rmcp hands over here what is no request that it knows, and also known ones whose parameters do not parse.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        if STANDARD_REQUESTS.contains(&&*request.method) {
+            let text = format!("the parameters of {} do not have the right shape", request.method);
+            return Err(ErrorData::invalid_params(text, None));
+        }
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {

@@ -10,13 +10,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Identity, load_server};
 use crate::app::{App, shutdown};
-use crate::config::Sources;
+use crate::config::{Config, Sources};
 use crate::mcp::transport::stdio::Lines;
 
 #[derive(Debug, Args, Default)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
     identity: Identity,
+    /// Serve over HTTP at this address instead: MCP at /mcp and /sse. Port 0 takes a free one.
+    #[arg(long, value_name = "ADDR:PORT")]
+    http: Option<std::net::SocketAddr>,
 }
 
 /// How long everything may take to end once the client has closed its end.
@@ -24,7 +27,36 @@ const EOF_GRACE: Duration = Duration::from_millis(400);
 
 pub(super) async fn serve(args: ServeArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
     args.identity.into_flags(&mut sources.flags);
+    if let Some(listen) = args.http {
+        sources.flags.insert("http.listen".into(), listen.to_string());
+    }
     let (config, _) = load_server(&sources)?;
+    match config.http.listen {
+        Some(listen) => over_http(config, listen).await,
+        None => over_stdio(config).await,
+    }
+}
+
+async fn over_http(config: Config, listen: std::net::SocketAddr) -> anyhow::Result<ExitCode> {
+    let (grace, base, needs) =
+        (config.shutdown_grace, config.http.base_path.clone(), config.http.needs_credential(listen));
+    let app = App::start(config);
+    let doors = match app.open_http(listen).await {
+        Ok(doors) => doors,
+        Err(error) => {
+            app.stop(Duration::ZERO).await;
+            return Err(error);
+        }
+    };
+    let who = if needs { "callers need a credential: `pathbox keys add`" } else { "open to this machine" };
+    tracing::info!("serving MCP at http://{}{base}/mcp ({who})", doors.address());
+    let asked = shutdown::asked().await;
+    doors.close(app, grace).await;
+    asked?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
     let grace = config.shutdown_grace;
     let app = App::start(config);
     let ended = CancellationToken::new();

@@ -287,6 +287,90 @@ pub const SETTINGS: &[Setting] = &[
         "What is logged: warnings and what the server does when not set.",
     ),
     plain(
+        "http.listen",
+        &["PATHBOX_HTTP_LISTEN"],
+        "",
+        "an address and port, e.g. 127.0.0.1:8080",
+        "Serve over HTTP here instead of standard input and output (`serve --http`).",
+    ),
+    plain(
+        "http.auth",
+        &["PATHBOX_HTTP_AUTH"],
+        "auto",
+        "auto, required or off",
+        "Whether callers need a credential: auto asks for one unless the address is loopback and no other host name is allowed.",
+    ),
+    plain(
+        "http.allowed_hosts",
+        &["PATHBOX_HTTP_ALLOWED_HOSTS"],
+        "",
+        "host names, comma-separated",
+        "Names that this server goes by, besides loopback ones and the address of the connection.",
+    ),
+    plain(
+        "http.allowed_origins",
+        &["PATHBOX_HTTP_ALLOWED_ORIGINS"],
+        "",
+        "scheme://host[:port], comma-separated",
+        "Web pages of other origins that may talk to this server from a browser.",
+    ),
+    plain(
+        "http.base_path",
+        &["PATHBOX_HTTP_BASE_PATH"],
+        "",
+        "empty, or a path like /pathbox",
+        "What stands before every path behind a proxy that keeps it.",
+    ),
+    plain(
+        "http.public_url",
+        &["PATHBOX_HTTP_PUBLIC_URL"],
+        "",
+        "an http or https URL",
+        "How clients reach this server, base path included; needed for OAuth.",
+    ),
+    plain(
+        "http.legacy_sse",
+        &["PATHBOX_HTTP_LEGACY_SSE"],
+        "true",
+        "true or false",
+        "Whether the transport of MCP 2024-11-05 is served at /sse and /messages.",
+    ),
+    plain(
+        "http.max_body_bytes",
+        &["PATHBOX_HTTP_MAX_BODY_BYTES"],
+        "4194304",
+        "262144 to 67108864 (bytes)",
+        "The largest message.",
+    ),
+    plain(
+        "http.max_connections",
+        &["PATHBOX_HTTP_MAX_CONNECTIONS"],
+        "4096",
+        "1 to 1000000",
+        "Connections served at a time; more wait.",
+    ),
+    plain(
+        "http.max_sessions",
+        &["PATHBOX_HTTP_MAX_SESSIONS"],
+        "10000",
+        "1 to 1000000",
+        "MCP sessions in memory at most; idle ones make room and are opened again when they are used.",
+    ),
+    plain(
+        "http.session_idle_seconds",
+        &["PATHBOX_HTTP_SESSION_IDLE_SECONDS"],
+        "600",
+        "1 to 86400 (seconds)",
+        "How long an unused MCP session stays in memory.",
+    ),
+    plain(
+        "http.requests_per_minute",
+        &["PATHBOX_HTTP_REQUESTS_PER_MINUTE"],
+        "1200",
+        "0 to 1000000; 0 is no limit",
+        "Requests that one caller may send to this replica.",
+    ),
+    plain(
         "shutdown_grace_seconds",
         &["PATHBOX_SHUTDOWN_GRACE_SECONDS"],
         "20",
@@ -433,12 +517,12 @@ impl Values {
         self.0.get(key).map_or(Source::Default, |(_, source)| source.clone())
     }
 
-    fn invalid(&self, key: &'static str, problem: impl Into<String>) -> ConfigError {
+    pub(super) fn invalid(&self, key: &'static str, problem: impl Into<String>) -> ConfigError {
         let allowed = SETTINGS.iter().find(|s| s.key == key).map_or("", |s| s.allowed);
         ConfigError::Invalid { key, origin: self.source(key), problem: problem.into(), allowed }
     }
 
-    fn number<T: FromStr + PartialOrd + Copy>(
+    pub(super) fn number<T: FromStr + PartialOrd + Copy>(
         &self,
         key: &'static str,
         low: T,
@@ -452,7 +536,7 @@ impl Values {
         }
     }
 
-    fn boolean(&self, key: &'static str) -> Result<bool, ConfigError> {
+    pub(super) fn boolean(&self, key: &'static str) -> Result<bool, ConfigError> {
         match self.get(key).trim().to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "on" => Ok(true),
             "false" | "0" | "no" | "off" => Ok(false),
@@ -460,7 +544,7 @@ impl Values {
         }
     }
 
-    fn one_of<T: Copy>(&self, key: &'static str, table: &[(&str, T)]) -> Result<T, ConfigError> {
+    pub(super) fn one_of<T: Copy>(&self, key: &'static str, table: &[(&str, T)]) -> Result<T, ConfigError> {
         let text = self.get(key).trim().to_ascii_lowercase();
         let found = table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
         found.ok_or_else(|| self.invalid(key, format!("{text:?} is not known")))
@@ -470,11 +554,11 @@ impl Values {
         self.get(key).parse().map_err(|error: T::Err| self.invalid(key, error.to_string()))
     }
 
-    fn text(&self, key: &str) -> Option<String> {
+    pub(super) fn text(&self, key: &str) -> Option<String> {
         Some(self.get(key).trim()).filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
-    fn url(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+    pub(super) fn url(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
         let Some(text) = self.text(key) else { return Ok(None) };
         match reqwest::Url::parse(&text) {
             Ok(url) if ["http", "https"].contains(&url.scheme()) => {
@@ -570,6 +654,7 @@ impl Values {
                 memory_mb: self.number("host.memory_mb", 64, 65_536)?,
                 max_sandboxes: self.number("host.max_sandboxes", 1, 1000)?,
             },
+            http: self.http()?,
             telemetry: TelemetryOptions {
                 format: self.one_of("log.format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])?,
                 filter: self.get("log.filter").to_owned(),

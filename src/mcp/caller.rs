@@ -1,13 +1,19 @@
 //! Who is calling, for which conversation and path (SPEC section 3).
 //!
-//! Each of the three parts is taken from the first source that speaks. An MCP session is not among them: newer
-//! revisions have none and clients open a new one per call. A part that does not parse is an error that names it.
+//! Each of the three parts is taken from the first source that speaks. An MCP session is hardly among them: newer
+//! revisions have none and clients open a new one per call, so over HTTP it is the last resort before a new
+//! conversation. A part that does not parse is an error that names it.
 
+use http::request::Parts;
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
-use crate::domain::{ContextKey, ConversationId, ErrorCode, InvalidId, PathId, TenantId};
+use crate::domain::{
+    ContextKey, ConversationId, Entropy, ErrorCode, InvalidId, PathId, Principal, Scope, TenantId,
+    TenantRefused,
+};
 
-/// What the process or the connection says when a call is silent.
+/// What the process says when a call is silent.
 #[derive(Debug, Clone)]
 pub struct Defaults {
     /// The tenant of every caller of this door.
@@ -18,20 +24,39 @@ pub struct Defaults {
     pub path: PathId,
 }
 
+/// Which door a handler stands behind.
+#[derive(Debug, Clone)]
+pub enum Door {
+    /// This process's own: standard input, the command line.
+    Process(Defaults),
+    /// HTTP: every request says who sends it. A conversation that nobody names is made up.
+    Http(Entropy),
+}
+
+/// The protocol session that a request came in, put into its parts by a transport that has sessions.
+#[derive(Debug, Clone)]
+pub struct ProtocolSession(pub String);
+
 /// Why a caller cannot be told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallerError {
-    /// A `_meta` value does not parse.
-    #[error("`_meta` key `{key}`: {problem}")]
+    /// A value does not parse.
+    #[error("{place}: {problem}")]
     Invalid {
-        /// The key as sent.
-        key: String,
+        /// Where it stands: a `_meta` key or a header.
+        place: String,
         /// What is wrong with its value.
         problem: String,
     },
-    /// The tenant in `_meta` is not the caller's.
-    #[error("`_meta` names another tenant than this connection's")]
-    ForeignTenant,
+    /// The caller may not act for this tenant.
+    #[error(transparent)]
+    Tenant(#[from] TenantRefused),
+    /// The caller may not do this.
+    #[error("this credential has no scope `{0}`")]
+    Scope(Scope),
+    /// Nobody has checked who sends this: a fault of ours.
+    #[error("the caller was not checked")]
+    Unchecked,
 }
 
 impl CallerError {
@@ -39,7 +64,138 @@ impl CallerError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Invalid { .. } => ErrorCode::InvalidArgument,
-            Self::ForeignTenant => ErrorCode::Forbidden,
+            Self::Tenant(_) | Self::Scope(_) => ErrorCode::Forbidden,
+            Self::Unchecked => ErrorCode::Internal,
+        }
+    }
+
+    /// What the caller should do next.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::Invalid { .. } => "Correct the value or leave it out.",
+            Self::Tenant(TenantRefused::Foreign) => {
+                "Leave it out, or use a credential that lists the tenant."
+            }
+            Self::Tenant(TenantRefused::Missing) => {
+                "Name it in `_meta` (`dev.pathbox/tenantId`) or in the header X-Tenant-Id."
+            }
+            Self::Scope(_) => "Use a credential that has it.",
+            Self::Unchecked => "Nothing more can be done here; the server's log has the cause.",
+        }
+    }
+}
+
+/// A caller, as far as a call says it.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Who it is.
+    pub principal: Principal,
+    /// The tenant that the call is for.
+    pub tenant: TenantId,
+    named: Named,
+    last: (ConversationId, PathId),
+}
+
+/// Parts that the call itself names, apart from a handle.
+#[derive(Debug, Clone)]
+struct Named {
+    conversation: Option<ConversationId>,
+    path: Option<PathId>,
+}
+
+impl Caller {
+    /// Who calls through `door`. `parts` is the HTTP request that the call came in, if it did.
+    ///
+    /// # Errors
+    /// [`CallerError`] when a value does not parse or the tenant is not the caller's.
+    pub fn of(door: &Door, meta: &Map<String, Value>, parts: Option<&Parts>) -> Result<Self, CallerError> {
+        let tenant: Option<TenantId> = meta_id(meta, "dev.pathbox/tenantId", "tenantId")?;
+        let conversation = meta_id(meta, "dev.pathbox/conversationId", "conversationId")?;
+        let path = meta_id(meta, "dev.pathbox/pathId", "pathId")?;
+        match door {
+            Door::Process(defaults) => {
+                let principal = Principal::local(defaults.tenant.clone());
+                Ok(Self {
+                    tenant: principal.tenant_for(tenant.as_ref())?,
+                    principal,
+                    named: Named { conversation, path },
+                    last: (defaults.conversation.clone(), defaults.path.clone()),
+                })
+            }
+            Door::Http(entropy) => {
+                let parts = parts.ok_or(CallerError::Unchecked)?;
+                let principal = parts.extensions.get::<Principal>().ok_or(CallerError::Unchecked)?.clone();
+                let tenant = tenant.map_or_else(|| header_id(parts, "x-tenant-id"), |id| Ok(Some(id)))?;
+                let conversation =
+                    conversation.map_or_else(|| header_id(parts, "x-conversation-id"), |id| Ok(Some(id)))?;
+                let path = path.map_or_else(|| header_id(parts, "x-path-id"), |id| Ok(Some(id)))?;
+                let last = match parts.extensions.get::<ProtocolSession>() {
+                    Some(session) => of_session(&session.0),
+                    None => made_up(entropy),
+                };
+                Ok(Self {
+                    tenant: principal.tenant_for(tenant.as_ref())?,
+                    principal,
+                    named: Named { conversation, path },
+                    last: (last, PathId::main()),
+                })
+            }
+        }
+    }
+
+    /// The key of a call. `handle` is one that was opened already, under this caller's tenant.
+    pub fn key(&self, handle: Option<ContextKey>) -> ContextKey {
+        let (handle_conversation, handle_path) = match handle {
+            Some(key) => (Some(key.conversation), Some(key.path)),
+            None => (None, None),
+        };
+        let conversation = self.named.conversation.clone().or(handle_conversation);
+        let path = self.named.path.clone().or(handle_path);
+        ContextKey {
+            tenant: self.tenant.clone(),
+            conversation: conversation.unwrap_or_else(|| self.last.0.clone()),
+            path: path.unwrap_or_else(|| self.last.1.clone()),
+        }
+    }
+
+    /// Says whether the caller may do this.
+    ///
+    /// # Errors
+    /// [`CallerError::Scope`] when it may not.
+    pub fn needs(&self, scope: Scope) -> Result<(), CallerError> {
+        if self.principal.may(scope) { Ok(()) } else { Err(CallerError::Scope(scope)) }
+    }
+}
+
+/// The conversation of a protocol session: the same one for the whole session, and nobody guesses another's.
+fn of_session(session: &str) -> ConversationId {
+    let digest = Sha256::digest(session.as_bytes());
+    let hex: String = digest[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    conversation(format!("session-{hex}"))
+}
+
+fn made_up(entropy: &Entropy) -> ConversationId {
+    conversation(format!("http-{}", entropy.hex::<12>()))
+}
+
+fn conversation(name: String) -> ConversationId {
+    #[expect(clippy::expect_used, reason = "a fixed prefix and hex digits are within the set")]
+    ConversationId::parse(name).expect("a valid conversation id")
+}
+
+fn header_id<T: std::str::FromStr<Err = InvalidId>>(
+    parts: &Parts,
+    name: &'static str,
+) -> Result<Option<T>, CallerError> {
+    let invalid = |problem: String| CallerError::Invalid { place: format!("header `{name}`"), problem };
+    let mut sent = parts.headers.get_all(name).iter();
+    match (sent.next(), sent.next()) {
+        (None, _) => Ok(None),
+        // A proxy and a client who disagree must not be read differently by two of us.
+        (Some(_), Some(_)) => Err(invalid("is there twice".into())),
+        (Some(value), None) => {
+            let text = value.to_str().map_err(|_| invalid("is not text".into()))?;
+            text.trim().parse().map(Some).map_err(|error: InvalidId| invalid(error.to_string()))
         }
     }
 }
@@ -55,7 +211,10 @@ fn meta_text<'a>(
             None | Some(Value::Null) => {}
             Some(Value::String(text)) => return Ok(Some((key, text))),
             Some(_) => {
-                return Err(CallerError::Invalid { key: key.to_owned(), problem: "is not a string".into() });
+                return Err(CallerError::Invalid {
+                    place: format!("`_meta` key `{key}`"),
+                    problem: "is not a string".into(),
+                });
             }
         }
     }
@@ -70,36 +229,10 @@ fn meta_id<T: std::str::FromStr<Err = InvalidId>>(
     match meta_text(meta, full, plain)? {
         None => Ok(None),
         Some((key, text)) => text.parse().map(Some).map_err(|error: InvalidId| CallerError::Invalid {
-            key: key.to_owned(),
+            place: format!("`_meta` key `{key}`"),
             problem: error.to_string(),
         }),
     }
-}
-
-/// The key of a call. `handle` is one that was opened already, under this tenant.
-///
-/// # Errors
-/// [`CallerError`] when a value does not parse, or names a tenant that is not this caller's.
-pub fn resolve(
-    meta: &Map<String, Value>,
-    handle: Option<ContextKey>,
-    defaults: &Defaults,
-) -> Result<ContextKey, CallerError> {
-    let tenant: Option<TenantId> = meta_id(meta, "dev.pathbox/tenantId", "tenantId")?;
-    if tenant.is_some_and(|tenant| tenant != defaults.tenant) {
-        return Err(CallerError::ForeignTenant);
-    }
-    let conversation = meta_id(meta, "dev.pathbox/conversationId", "conversationId")?;
-    let path = meta_id(meta, "dev.pathbox/pathId", "pathId")?;
-    let (handle_conversation, handle_path) = match handle {
-        Some(key) => (Some(key.conversation), Some(key.path)),
-        None => (None, None),
-    };
-    Ok(ContextKey {
-        tenant: defaults.tenant.clone(),
-        conversation: conversation.or(handle_conversation).unwrap_or_else(|| defaults.conversation.clone()),
-        path: path.or(handle_path).unwrap_or_else(|| defaults.path.clone()),
-    })
 }
 
 /// The idempotency key of a call: the argument, else `_meta`.
@@ -110,22 +243,23 @@ pub fn idempotency_key(
     argument: Option<&str>,
     meta: &Map<String, Value>,
 ) -> Result<Option<String>, CallerError> {
-    let found = match argument {
-        Some(text) => Some(("idempotency_key", text)),
-        None => meta_text(meta, "dev.pathbox/idempotencyKey", "idempotencyKey")?,
+    let (place, text) = match argument {
+        Some(text) => ("argument `idempotency_key`".to_owned(), text),
+        None => match meta_text(meta, "dev.pathbox/idempotencyKey", "idempotencyKey")? {
+            Some((key, text)) => (format!("`_meta` key `{key}`"), text),
+            None => return Ok(None),
+        },
     };
-    match found {
-        None => Ok(None),
-        Some((_, text)) if (1..=255).contains(&text.chars().count()) => Ok(Some(text.to_owned())),
-        Some((key, _)) => {
-            Err(CallerError::Invalid { key: key.to_owned(), problem: "must have 1 to 255 characters".into() })
-        }
+    if (1..=255).contains(&text.chars().count()) {
+        return Ok(Some(text.to_owned()));
     }
+    Err(CallerError::Invalid { place, problem: "must have 1 to 255 characters".into() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn defaults() -> Defaults {
         Defaults {
@@ -139,39 +273,98 @@ mod tests {
         json.as_object().unwrap().clone()
     }
 
-    #[test]
-    fn meta_wins_over_a_handle_and_a_handle_over_the_process() {
-        let handle = ContextKey {
+    fn resolve(json: Value, handle: Option<ContextKey>) -> Result<ContextKey, CallerError> {
+        Ok(Caller::of(&Door::Process(defaults()), &meta(json), None)?.key(handle))
+    }
+
+    fn from_handle() -> ContextKey {
+        ContextKey {
             tenant: defaults().tenant,
             conversation: ConversationId::parse("from-handle").unwrap(),
             path: PathId::parse("branch").unwrap(),
-        };
-        let key = resolve(&meta(serde_json::json!({})), None, &defaults()).unwrap();
+        }
+    }
+
+    #[test]
+    fn meta_wins_over_a_handle_and_a_handle_over_the_process() {
+        let key = resolve(json!({}), None).unwrap();
         assert_eq!((key.conversation.as_str(), key.path.as_str()), ("process", "main"));
-        let key = resolve(&meta(serde_json::json!({})), Some(handle.clone()), &defaults()).unwrap();
+        let key = resolve(json!({}), Some(from_handle())).unwrap();
         assert_eq!((key.conversation.as_str(), key.path.as_str()), ("from-handle", "branch"));
-        let both = meta(serde_json::json!({"conversationId": "plain", "dev.pathbox/conversationId": "full"}));
-        let key = resolve(&both, Some(handle), &defaults()).unwrap();
+        let both = json!({"conversationId": "plain", "dev.pathbox/conversationId": "full"});
+        let key = resolve(both, Some(from_handle())).unwrap();
         assert_eq!((key.conversation.as_str(), key.path.as_str()), ("full", "branch"));
     }
 
     #[test]
     fn a_value_that_does_not_parse_is_named() {
-        let error = resolve(&meta(serde_json::json!({"pathId": 7})), None, &defaults()).unwrap_err();
+        let error = resolve(json!({"pathId": 7}), None).unwrap_err();
         assert_eq!(error.to_string(), "`_meta` key `pathId`: is not a string");
-        let error =
-            resolve(&meta(serde_json::json!({"dev.pathbox/pathId": "a/b"})), None, &defaults()).unwrap_err();
-        assert!(
-            error.to_string().starts_with("`_meta` key `dev.pathbox/pathId`: path id holds '/'"),
-            "{error}"
-        );
+        let error = resolve(json!({"dev.pathbox/pathId": "a/b"}), None).unwrap_err().to_string();
+        assert!(error.starts_with("`_meta` key `dev.pathbox/pathId`: path id holds '/'"), "{error}");
+        let error = over_http(json!({}), &[("x-path-id", "a/b")], None).unwrap_err().to_string();
+        assert!(error.starts_with("header `x-path-id`: path id holds '/'"), "{error}");
+        let twice = [("x-conversation-id", "a"), ("x-conversation-id", "b")];
+        let error = over_http(json!({}), &twice, None).unwrap_err().to_string();
+        assert_eq!(error, "header `x-conversation-id`: is there twice");
     }
 
     #[test]
     fn another_tenant_is_refused_and_its_own_is_not() {
-        let own = meta(serde_json::json!({"tenantId": "local"}));
-        assert!(resolve(&own, None, &defaults()).is_ok());
-        let other = meta(serde_json::json!({"tenantId": "acme"}));
-        assert_eq!(resolve(&other, None, &defaults()).unwrap_err(), CallerError::ForeignTenant);
+        assert!(resolve(json!({"tenantId": "local"}), None).is_ok());
+        let refused = CallerError::Tenant(TenantRefused::Foreign);
+        assert_eq!(resolve(json!({"tenantId": "acme"}), None).unwrap_err(), refused);
+        assert_eq!(over_http(json!({}), &[("x-tenant-id", "acme")], None).unwrap_err(), refused);
+        assert_eq!(over_http(json!({"tenantId": "acme"}), &[], None).unwrap_err(), refused);
+    }
+
+    fn request(headers: &[(&'static str, &'static str)], session: Option<&str>) -> Parts {
+        let mut request = http::Request::builder();
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        parts.extensions.insert(Principal::local(defaults().tenant));
+        if let Some(session) = session {
+            parts.extensions.insert(ProtocolSession(session.to_owned()));
+        }
+        parts
+    }
+
+    fn over_http(
+        json: Value,
+        headers: &[(&'static str, &'static str)],
+        session: Option<&str>,
+    ) -> Result<ContextKey, CallerError> {
+        let door = Door::Http(Entropy::seeded(7));
+        Ok(Caller::of(&door, &meta(json), Some(&request(headers, session)))?.key(Some(from_handle())))
+    }
+
+    #[test]
+    fn over_http_meta_wins_over_headers_and_headers_over_a_handle() {
+        let headers = [("x-conversation-id", "from-header"), ("x-path-id", "header-path")];
+        let key = over_http(json!({"conversationId": "meta"}), &headers, Some("s")).unwrap();
+        assert_eq!((key.conversation.as_str(), key.path.as_str()), ("meta", "header-path"));
+        let key = over_http(json!({}), &[], Some("s")).unwrap();
+        assert_eq!((key.conversation.as_str(), key.path.as_str()), ("from-handle", "branch"));
+    }
+
+    #[test]
+    fn a_session_is_one_conversation_and_no_session_a_new_one_each_time() {
+        let door = Door::Http(Entropy::seeded(7));
+        let silent =
+            |session| Caller::of(&door, &Map::new(), Some(&request(&[], session))).unwrap().key(None);
+        assert_eq!(silent(Some("s")), silent(Some("s")));
+        assert_ne!(silent(Some("s")), silent(Some("t")));
+        assert!(silent(Some("secret")).conversation.as_str().starts_with("session-"));
+        assert_ne!(silent(None), silent(None));
+    }
+
+    #[test]
+    fn a_request_that_nobody_checked_is_nobodys() {
+        let (parts, ()) = http::Request::new(()).into_parts();
+        let door = Door::Http(Entropy::seeded(7));
+        assert_eq!(Caller::of(&door, &Map::new(), Some(&parts)).unwrap_err(), CallerError::Unchecked);
+        assert_eq!(Caller::of(&door, &Map::new(), None).unwrap_err(), CallerError::Unchecked);
     }
 }

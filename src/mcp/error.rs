@@ -26,6 +26,11 @@ impl ToolError {
         }
     }
 
+    /// Something that is not there, or not for this caller.
+    pub fn not_found(message: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { code: ErrorCode::NotFound, message: message.into(), advice: advice.into() }
+    }
+
     /// A fault of ours.
     pub fn internal(message: impl Into<String>) -> Self {
         Self {
@@ -66,11 +71,11 @@ impl From<ExecutionError> for ToolError {
 
 impl From<CallerError> for ToolError {
     fn from(error: CallerError) -> Self {
-        let advice = match error {
-            CallerError::Invalid { .. } => "Correct the value or leave it out.",
-            CallerError::ForeignTenant => "Leave it out; the connection decides the tenant.",
-        };
-        Self { code: error.code(), message: error.to_string(), advice: advice.into() }
+        let mut message = error.to_string();
+        if let Some(first) = message.get(0..1) {
+            message.replace_range(0..1, &first.to_uppercase());
+        }
+        Self { code: error.code(), message, advice: error.advice().into() }
     }
 }
 

@@ -1,3 +1,124 @@
-//! The ways in. Each feeds the same [`super::McpServer`].
+//! The ways in. Each feeds the same [`super::McpServer`]; here is what they have in common.
 
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use rmcp::RoleServer;
+use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::service::TxJsonRpcMessage;
+use serde_json::{Value, json};
+
+pub mod legacy_sse;
 pub mod stdio;
+pub mod streamable_http;
+
+/// For a whole message to arrive over HTTP.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Requests that one connection may have in flight.
+const MAX_IN_FLIGHT: usize = 128;
+
+/// A message that could not be read into memory.
+enum BodyError {
+    TooLarge,
+    Slow,
+}
+
+/// Reads a whole message, bounded in size and time.
+async fn read_body(body: Body, limit: usize) -> Result<Bytes, BodyError> {
+    match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => Err(BodyError::TooLarge),
+        Err(_) => Err(BodyError::Slow),
+    }
+}
+
+/// A JSON-RPC error as a whole HTTP answer.
+fn json_rpc_error(status: StatusCode, id: Option<RequestId>, error: ErrorData) -> Response {
+    let message = TxJsonRpcMessage::<RoleServer>::error(error, id);
+    let json = serde_json::to_vec(&message).unwrap_or_default();
+    (status, [(header::CONTENT_TYPE, "application/json")], json).into_response()
+}
+
+/// What to answer to bytes that are no message: JSON-RPC 2.0 section 5.1 has -32700 for what is not JSON and -32600
+/// for JSON of another shape.
+fn refusal(bytes: &[u8], error: &serde_json::Error) -> (Option<RequestId>, ErrorData) {
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
+        let text = format!("not JSON: {}", classify(error));
+        return (None, ErrorData::new(ErrorCode::PARSE_ERROR, text, None));
+    };
+    let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
+    let text = match &value {
+        Value::Array(_) => "batches are not part of this protocol revision",
+        _ => "not a JSON-RPC 2.0 message",
+    };
+    (id, ErrorData::invalid_request(text, Some(json!({ "reason": classify(error) }))))
+}
+
+/// Says what is wrong with a text without repeating any of it.
+fn classify(error: &serde_json::Error) -> String {
+    let kind = match error.classify() {
+        serde_json::error::Category::Io => "it cannot be read",
+        serde_json::error::Category::Syntax => "syntax",
+        serde_json::error::Category::Data => "wrong shape",
+        serde_json::error::Category::Eof => "it ends too early",
+    };
+    format!("{kind} at column {}", error.column())
+}
+
+/// The ids of the requests that run on one connection. Two requests with one id would get one answer.
+#[derive(Debug, Clone, Default)]
+struct InFlight(Arc<Mutex<Ids>>);
+
+#[derive(Debug, Default)]
+struct Ids {
+    begun: bool,
+    running: HashSet<RequestId>,
+}
+
+impl InFlight {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Ids> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a request.
+    ///
+    /// # Errors
+    /// What to tell the client when it may not begin.
+    fn begin(&self, id: &RequestId) -> Result<(), &'static str> {
+        let mut ids = self.lock();
+        if ids.running.len() >= MAX_IN_FLIGHT {
+            return Err("too many requests of this connection are running");
+        }
+        if !ids.running.insert(id.clone()) {
+            return Err("a request with this id is still running");
+        }
+        ids.begun = true;
+        Ok(())
+    }
+
+    /// Whether there has been a request.
+    fn has_begun(&self) -> bool {
+        self.lock().begun
+    }
+
+    fn end(&self, id: &RequestId) {
+        self.lock().running.remove(id);
+    }
+
+    /// Takes note of an answer on its way out.
+    fn answered(&self, message: &TxJsonRpcMessage<RoleServer>) {
+        match message {
+            JsonRpcMessage::Response(response) => self.end(&response.id),
+            JsonRpcMessage::Error(error) => {
+                if let Some(id) = &error.id {
+                    self.end(id);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -19,6 +19,7 @@ mod guard_quality;
 mod guard_rules;
 #[cfg(target_os = "linux")]
 mod host;
+mod http_security;
 #[cfg(target_os = "linux")]
 mod jail;
 #[cfg(target_os = "linux")]
@@ -32,7 +33,9 @@ mod kernel_python;
 #[cfg(target_os = "linux")]
 mod kernel_support;
 mod mcp_clients;
+mod mcp_legacy_sse;
 mod mcp_stdio;
+mod mcp_streamable_http;
 mod replicas;
 mod run_cli;
 mod store_contract;

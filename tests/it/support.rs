@@ -2,5 +2,6 @@
 
 pub(crate) mod database;
 pub mod fault_server;
+pub mod http;
 pub(crate) mod runs;
 pub mod server;

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, Timeout};
+use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, Scope, Timeout};
 use crate::execution::{Artifact, Call, Finished};
 use crate::guard::Sanitized;
-use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema};
+use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema, trace_id};
 
 /// The tool's name.
 pub const NAME: &str = "run_code";
@@ -186,14 +186,19 @@ impl McpServer {
             .get_progress_token()
             .map(|token| AbortOnDrop(tokio::spawn(progress::report(context.peer.clone(), token, receiver))));
         let input: Input = parse(arguments)?;
-        let (call, request) = self.call(input, &context.meta.0).await?;
+        let (call, request) = self.call(input, &context).await?;
         let finished = self.service().await?.run_code(call, request, news, context.ct.clone()).await?;
         drop(reporter);
         Ok(self.result(&finished))
     }
 
-    async fn call(&self, input: Input, meta: &Map<String, Value>) -> Result<(Call, CodeRequest), ToolError> {
-        let defaults = &self.0.options.defaults;
+    async fn call(
+        &self,
+        input: Input,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<(Call, CodeRequest), ToolError> {
+        let caller = self.caller(context)?;
+        caller.needs(Scope::Run)?;
         let purpose = input.purpose.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         if purpose.as_ref().is_some_and(|text| text.chars().count() > MAX_PURPOSE || text.contains('\n')) {
             return Err(ToolError::argument(format!(
@@ -209,19 +214,16 @@ impl McpServer {
                 None => Timeout::default(),
             },
         };
-        let handle = match &input.context {
-            Some(handle) => Some(self.service().await?.open_handle(handle, &defaults.tenant)?),
-            None => None,
-        };
-        let key = caller::resolve(meta, handle, defaults)?;
+        let key = self.key(&caller, input.context.as_deref()).await?;
+        let meta = &context.meta.0;
         let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), meta)?;
-        let trace_id = meta
-            .get("traceparent")
-            .and_then(Value::as_str)
-            .and_then(|text| text.split('-').nth(1))
-            .filter(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()))
-            .map(str::to_owned);
-        Ok((Call { key, principal: None, trace_id, idempotency_key }, request))
+        let call = Call {
+            key,
+            principal: Some(caller.principal.name),
+            trace_id: trace_id(context),
+            idempotency_key,
+        };
+        Ok((call, request))
     }
 
     /// The only place where a run becomes a result. It takes guarded output and nothing else.

@@ -5,19 +5,20 @@
 //! that is still in flight, wrong-typed parameters, and above all an end of input while a call runs.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::io;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{ClientNotification, ClientRequest, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::model::{ClientNotification, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
+
+use super::{InFlight, refusal};
 
 /// The longest line that is read, in bytes: two encodings of the largest accepted code and room to spare.
 pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
@@ -30,9 +31,8 @@ pub struct Lines<R, W> {
     reader: BufReader<R>,
     line: Vec<u8>,
     overlong: bool,
-    opened: bool,
     writer: Arc<Mutex<Option<W>>>,
-    in_flight: Arc<StdMutex<HashSet<RequestId>>>,
+    in_flight: InFlight,
     ended: CancellationToken,
 }
 
@@ -47,9 +47,8 @@ where
             reader: BufReader::with_capacity(64 * 1024, reader),
             line: Vec::new(),
             overlong: false,
-            opened: false,
             writer: Arc::new(Mutex::new(Some(writer))),
-            in_flight: Arc::default(),
+            in_flight: InFlight::default(),
             ended,
         }
     }
@@ -110,28 +109,19 @@ where
         match &message {
             JsonRpcMessage::Request(request) => {
                 let id = request.id.clone();
-                if let ClientRequest::CustomRequest(custom) = &request.request
-                    && is_standard_request(&custom.method)
-                {
-                    let text = format!("the parameters of {} do not have the right shape", custom.method);
-                    self.answer(Some(id), ErrorData::invalid_params(text, None));
+                if let Err(problem) = self.in_flight.begin(&id) {
+                    self.answer(Some(id), ErrorData::invalid_request(problem, None));
                     return None;
                 }
-                if !lock(&self.in_flight).insert(id.clone()) {
-                    let text = "a request with this id is still running";
-                    self.answer(Some(id), ErrorData::invalid_request(text, None));
-                    return None;
-                }
-                self.opened = true;
             }
             // rmcp ends the process on a notification that comes first; clients do send them.
-            _ if !self.opened => return None,
+            _ if !self.in_flight.has_begun() => return None,
             JsonRpcMessage::Notification(notification) => {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
                     // A cancelled request is not answered, so its id is free again.
-                    lock(&self.in_flight).remove(id);
+                    self.in_flight.end(id);
                 }
             }
             _ => {}
@@ -139,61 +129,15 @@ where
         Some(message)
     }
 
-    /// JSON-RPC 2.0 section 5.1: not JSON is -32700, JSON of another shape is -32600. Unknown notifications are
-    /// ignored, as the other official SDKs do.
+    /// Unknown notifications are ignored, as the other official SDKs do; all else that is no message is answered.
     fn refuse(&self, bytes: &[u8], error: &serde_json::Error) {
-        let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
-            let text = format!("not JSON: {}", classify(error));
-            return self.answer(None, ErrorData::new(ErrorCode::PARSE_ERROR, text, None));
-        };
-        let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
-        if value.get("id").is_none() && value.get("method").is_some() {
-            return;
+        let is_notification = serde_json::from_slice::<Value>(bytes)
+            .is_ok_and(|value| value.get("id").is_none() && value.get("method").is_some());
+        if !is_notification {
+            let (id, error) = refusal(bytes, error);
+            self.answer(id, error);
         }
-        let text = match &value {
-            Value::Array(_) => "batches are not part of this protocol revision",
-            _ => "not a JSON-RPC 2.0 message",
-        };
-        self.answer(id, ErrorData::invalid_request(text, Some(json!({ "reason": classify(error) }))));
     }
-}
-
-/// Says what is wrong with a text without repeating any of it.
-fn classify(error: &serde_json::Error) -> String {
-    let kind = match error.classify() {
-        serde_json::error::Category::Io => "it cannot be read",
-        serde_json::error::Category::Syntax => "syntax",
-        serde_json::error::Category::Data => "wrong shape",
-        serde_json::error::Category::Eof => "it ends too early",
-    };
-    format!("{kind} at column {}", error.column())
-}
-
-/// Requests that rmcp knows; when one of them arrives as "custom", its parameters did not parse.
-fn is_standard_request(method: &str) -> bool {
-    const STANDARD: [&str; 16] = [
-        "initialize",
-        "ping",
-        "server/discover",
-        "prompts/get",
-        "prompts/list",
-        "resources/list",
-        "resources/read",
-        "resources/subscribe",
-        "resources/unsubscribe",
-        "resources/templates/list",
-        "subscriptions/listen",
-        "tools/call",
-        "tools/list",
-        "completion/complete",
-        "logging/setLevel",
-        "tasks/get",
-    ];
-    STANDARD.contains(&method)
-}
-
-fn lock(ids: &StdMutex<HashSet<RequestId>>) -> std::sync::MutexGuard<'_, HashSet<RequestId>> {
-    ids.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn write_line<W, M>(writer: &Mutex<Option<W>>, message: &M) -> io::Result<()>
@@ -224,17 +168,7 @@ where
         &mut self,
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
-        match &message {
-            JsonRpcMessage::Response(response) => {
-                lock(&self.in_flight).remove(&response.id);
-            }
-            JsonRpcMessage::Error(error) => {
-                if let Some(id) = &error.id {
-                    lock(&self.in_flight).remove(id);
-                }
-            }
-            _ => {}
-        }
+        self.in_flight.answered(&message);
         let writer = self.writer.clone();
         async move { write_line(&writer, &message).await }
     }

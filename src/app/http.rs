@@ -1,0 +1,120 @@
+//! Opens the HTTP doors: which routes there are, who may pass, and how they close.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{App, keyring, mcp_options};
+use crate::domain::{Clock, Entropy, Principal};
+use crate::http::{Authenticator, Options, Places, Rates, Serving, Unauthenticated, health, router, serve};
+use crate::mcp::McpServer;
+use crate::mcp::caller::Door;
+use crate::mcp::transport::{legacy_sse, streamable_http};
+
+/// Between the end of the runs and the end of the streams that carry their results.
+const LAST_EVENTS: Duration = Duration::from_millis(200);
+/// How long connections may take to end after that.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Open HTTP doors.
+#[derive(Debug)]
+pub struct HttpDoors {
+    serving: Serving,
+    /// Ends the accepting of connections.
+    listening: CancellationToken,
+    /// Ends streams that would go on for ever.
+    streams: CancellationToken,
+}
+
+impl App {
+    /// Listens and serves. Answers at once, also while the rest is still starting.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub async fn open_http(&self, listen: SocketAddr) -> anyhow::Result<HttpDoors> {
+        let settings = &self.config.http;
+        let listener = TcpListener::bind(listen)
+            .await
+            .with_context(|| format!("cannot listen on {listen} (`http.listen`)"))?;
+        let (clock, entropy) = (Clock::system(), Entropy::system());
+        let (listening, streams) = (CancellationToken::new(), CancellationToken::new());
+
+        let unauthenticated = match settings.needs_credential(listener.local_addr()?) {
+            true => Unauthenticated::Refused,
+            false => Unauthenticated::Local(Principal::local(self.config.tenant.clone())),
+        };
+        let rates = Rates::new(settings.requests_per_minute, clock.clone());
+        let auth = Authenticator::new(unauthenticated, self.execution.clone(), clock.clone(), rates);
+
+        let server =
+            McpServer::new(mcp_options(&self.config, Door::Http(entropy.clone())), self.execution.clone());
+        let known = self.known_routes(server, &clock, &entropy, &streams);
+        let open = health::router(self.execution.clone());
+        let options = Options {
+            base_path: settings.base_path.clone(),
+            max_connections: settings.max_connections,
+            ..Options::default()
+        };
+        let places = Places::new(&settings.allowed_hosts, &settings.allowed_origins);
+        let routes = router(&options, places, auth, known, open);
+        let serving = serve(listener, routes, &options, listening.clone())?;
+        Ok(HttpDoors { serving, listening, streams })
+    }
+
+    /// Routes that need a caller.
+    fn known_routes(
+        &self,
+        server: McpServer,
+        clock: &Clock,
+        entropy: &Entropy,
+        streams: &CancellationToken,
+    ) -> Router {
+        let settings = &self.config.http;
+        // Without the installation's key, session ids are good for this process only.
+        let key = match keyring(&self.config, entropy) {
+            Ok(keyring) => keyring.derive("sessions"),
+            Err(error) => {
+                tracing::warn!(error = %format!("{error:#}"), "session ids will not outlive this process");
+                entropy.bytes()
+            }
+        };
+        let options = streamable_http::Options {
+            max_body_bytes: settings.max_body_bytes,
+            max_sessions: settings.max_sessions,
+            session_idle: settings.session_idle,
+        };
+        let mut known = streamable_http::router(server.clone(), key, &options, clock, entropy, streams);
+        if settings.legacy_sse {
+            let options = legacy_sse::Options {
+                max_body_bytes: settings.max_body_bytes,
+                base_path: settings.base_path.clone(),
+                ..legacy_sse::Options::default()
+            };
+            known = known.merge(legacy_sse::router(server, options, entropy.clone(), streams.clone()));
+        }
+        known
+    }
+}
+
+impl HttpDoors {
+    /// Where they are.
+    pub fn address(&self) -> SocketAddr {
+        self.serving.address
+    }
+
+    /// Ends everything in order: nothing new is accepted, runs may finish within `grace` and their results go out, then
+    /// the streams end.
+    pub async fn close(self, app: App, grace: Duration) {
+        self.listening.cancel();
+        app.stop(grace).await;
+        tokio::time::sleep(LAST_EVENTS).await;
+        self.streams.cancel();
+        if tokio::time::timeout(LAST_ANSWERS, self.serving.ended()).await.is_err() {
+            tracing::warn!("connections were still open at the end");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Settings of the HTTP doors.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::load::{ConfigError, Values};
+
+/// Whether callers over HTTP need a credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auth {
+    /// Unless only this machine can be calling.
+    Auto,
+    /// Always.
+    Required,
+    /// Never: whoever reaches the address is this machine's own user.
+    Off,
+}
+
+/// Settings of the HTTP doors.
+#[derive(Debug, Clone)]
+pub struct HttpSettings {
+    /// Where to listen; `None` serves over standard input and output.
+    pub listen: Option<SocketAddr>,
+    /// Who needs a credential.
+    pub auth: Auth,
+    /// Names that this server goes by.
+    pub allowed_hosts: Vec<String>,
+    /// Pages that may talk to it.
+    pub allowed_origins: Vec<String>,
+    /// What stands before every path.
+    pub base_path: String,
+    /// How clients reach it.
+    pub public_url: Option<String>,
+    /// Whether HTTP+SSE is served.
+    pub legacy_sse: bool,
+    /// The largest message.
+    pub max_body_bytes: usize,
+    /// Connections at a time.
+    pub max_connections: usize,
+    /// Sessions in memory.
+    pub max_sessions: usize,
+    /// How long an unused session stays there.
+    pub session_idle: Duration,
+    /// Requests a minute and caller; 0 is no limit.
+    pub requests_per_minute: u32,
+}
+
+impl Values {
+    pub(super) fn http(&self) -> Result<HttpSettings, ConfigError> {
+        let listen = match self.text("http.listen") {
+            None => None,
+            Some(text) => Some(
+                text.parse()
+                    .map_err(|_| self.invalid("http.listen", format!("{text:?} is no address and port")))?,
+            ),
+        };
+        let base_path = self.text("http.base_path").unwrap_or_default().trim_end_matches('/').to_owned();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
+        if !base_path.is_empty() && (!base_path.starts_with('/') || !base_path.chars().all(plain)) {
+            return Err(self.invalid("http.base_path", format!("{base_path:?} is not such a path")));
+        }
+        let public_url = self.url("http.public_url")?;
+        let mut allowed_hosts = self.list("http.allowed_hosts");
+        if let Some(host) = public_url.as_deref().and_then(|url| url.split('/').nth(2)) {
+            allowed_hosts.push(host.to_owned());
+        }
+        let allowed_origins = self.list("http.allowed_origins");
+        if let Some(bad) = allowed_origins.iter().find(|origin| !origin.contains("://")) {
+            return Err(self.invalid("http.allowed_origins", format!("{bad:?} has no scheme")));
+        }
+        Ok(HttpSettings {
+            listen,
+            auth: self.one_of(
+                "http.auth",
+                &[("auto", Auth::Auto), ("required", Auth::Required), ("off", Auth::Off)],
+            )?,
+            allowed_hosts,
+            allowed_origins,
+            base_path,
+            public_url,
+            legacy_sse: self.boolean("http.legacy_sse")?,
+            max_body_bytes: self.number("http.max_body_bytes", 262_144, 67_108_864)?,
+            max_connections: self.number("http.max_connections", 1, 1_000_000)?,
+            max_sessions: self.number("http.max_sessions", 1, 1_000_000)?,
+            session_idle: Duration::from_secs(self.number("http.session_idle_seconds", 1, 86_400)?),
+            requests_per_minute: self.number("http.requests_per_minute", 0, 1_000_000)?,
+        })
+    }
+
+    fn list(&self, key: &'static str) -> Vec<String> {
+        let text = self.text(key).unwrap_or_default();
+        text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    }
+}
+
+impl HttpSettings {
+    /// Whether a request without a credential is refused.
+    pub fn needs_credential(&self, listen: SocketAddr) -> bool {
+        match self.auth {
+            Auth::Required => true,
+            Auth::Off => false,
+            // Another name means that something in front of us speaks for others.
+            Auth::Auto => !listen.ip().is_loopback() || !self.allowed_hosts.is_empty(),
+        }
+    }
+}

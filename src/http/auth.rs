@@ -1,0 +1,151 @@
+//! Who is calling: an API key, or nobody where that is allowed.
+//!
+//! A key that was found good is believed for some seconds without asking the database again; revoking one takes as
+//! long to be felt on every replica.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use crate::domain::{ApiKey, Clock, Principal};
+use crate::execution::Starting;
+
+use super::Rates;
+
+/// How long a good key is believed.
+const BELIEVED: Duration = Duration::from_secs(15);
+/// Keys that are believed at a time.
+const MAX_BELIEVED: usize = 10_000;
+/// How long a request waits for a server that is still starting.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What happens to a request without a credential.
+#[derive(Debug, Clone)]
+pub enum Unauthenticated {
+    /// It is refused.
+    Refused,
+    /// It is this machine's own user's.
+    Local(Principal),
+}
+
+/// Checks credentials. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Authenticator(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    unauthenticated: Unauthenticated,
+    execution: Starting,
+    clock: Clock,
+    rates: Rates,
+    believed: Mutex<HashMap<[u8; 32], (Principal, Instant)>>,
+}
+
+/// Why a caller is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Refused {
+    #[error("a credential is needed: send `Authorization: Bearer <API key or access token>`")]
+    Missing,
+    #[error("the credential is not valid: unknown, expired, revoked or for another server")]
+    Invalid,
+    #[error("the credential cannot be checked now: the database does not answer")]
+    Unavailable,
+}
+
+impl Authenticator {
+    /// Checks keys against the service's store.
+    pub fn new(unauthenticated: Unauthenticated, execution: Starting, clock: Clock, rates: Rates) -> Self {
+        let believed = Mutex::default();
+        Self(Arc::new(Inner { unauthenticated, execution, clock, rates, believed }))
+    }
+
+    async fn principal(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
+        let Some(presented) = credential(headers)? else {
+            return match &self.0.unauthenticated {
+                Unauthenticated::Refused => Err(Refused::Missing),
+                Unauthenticated::Local(principal) => Ok(principal.clone()),
+            };
+        };
+        match ApiKey::id_of(presented) {
+            Some(id) => self.key(id, presented).await,
+            None => Err(Refused::Invalid),
+        }
+    }
+
+    async fn key(&self, id: &str, presented: &str) -> Result<Principal, Refused> {
+        let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
+        let lock = || self.0.believed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((principal, _)) = lock().get(&digest).filter(|(_, at)| at.elapsed() < BELIEVED) {
+            return Ok(principal.clone());
+        }
+        let service = self.0.execution.service(START_PATIENCE).await.map_err(|_| Refused::Unavailable)?;
+        let key = service.store().api_key(id).await.map_err(|error| {
+            tracing::warn!(error = %error, "an API key could not be looked up");
+            Refused::Unavailable
+        })?;
+        let principal =
+            key.and_then(|key| key.opens(presented, self.0.clock.now())).ok_or(Refused::Invalid)?;
+        let mut believed = lock();
+        if believed.len() >= MAX_BELIEVED {
+            believed.retain(|_, (_, at)| at.elapsed() < BELIEVED);
+        }
+        believed.insert(digest, (principal.clone(), Instant::now()));
+        Ok(principal)
+    }
+}
+
+/// The credential of a request. Never out of the URL: those are logged.
+fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+    let mut sent = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (sent.next(), sent.next()) else {
+        return if headers.contains_key(header::AUTHORIZATION) { Err(Refused::Invalid) } else { Ok(None) };
+    };
+    let (scheme, token) =
+        value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Refused::Invalid)?;
+    if !scheme.eq_ignore_ascii_case("bearer") || token.trim().is_empty() {
+        return Err(Refused::Invalid);
+    }
+    Ok(Some(token.trim()))
+}
+
+/// Lets known callers through, with their [`Principal`] in the request, and not too often.
+pub async fn check_caller(State(auth): State<Authenticator>, mut request: Request, next: Next) -> Response {
+    let principal = match auth.principal(request.headers()).await {
+        Ok(principal) => principal,
+        Err(refused) => return refuse(refused),
+    };
+    if let Err(wait) = auth.0.rates.take(&principal.name) {
+        let mut response =
+            (StatusCode::TOO_MANY_REQUESTS, "too many requests of this caller; see Retry-After")
+                .into_response();
+        let seconds = wait.as_secs().max(1);
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        return response;
+    }
+    // From here on nothing reads the credential, and so nothing can pass it on.
+    request.headers_mut().remove(header::AUTHORIZATION);
+    request.extensions_mut().insert(principal);
+    next.run(request).await
+}
+
+fn refuse(refused: Refused) -> Response {
+    let (status, challenge) = match refused {
+        Refused::Missing => (StatusCode::UNAUTHORIZED, Some("Bearer realm=\"pathbox\"")),
+        Refused::Invalid => {
+            (StatusCode::UNAUTHORIZED, Some("Bearer realm=\"pathbox\", error=\"invalid_token\""))
+        }
+        Refused::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, None),
+    };
+    let mut response = (status, refused.to_string()).into_response();
+    if let Some(challenge) = challenge {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    }
+    response
+}

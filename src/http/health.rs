@@ -1,0 +1,34 @@
+//! `/healthz`: this process lives. `/readyz`: it can serve, or why not.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use http::StatusCode;
+use serde_json::json;
+
+use crate::execution::{Starting, Startup};
+
+/// The routes. They need no caller and tell a stranger nothing but words.
+pub fn router(execution: Starting) -> Router {
+    Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(ready)).with_state(execution)
+}
+
+async fn ready(State(execution): State<Starting>) -> Response {
+    let service = match execution.now() {
+        Startup::Ready(service) => service,
+        Startup::Starting => return not_ready("starting"),
+        Startup::Failed(_) => return not_ready("the start failed and is tried again"),
+    };
+    if service.store().ping().await.is_err() {
+        return not_ready("the database does not answer");
+    }
+    if service.provider_problem().is_some() {
+        return not_ready("no sandbox provider");
+    }
+    Json(json!({ "ready": true })).into_response()
+}
+
+fn not_ready(why: &str) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "ready": false, "why": why }))).into_response()
+}

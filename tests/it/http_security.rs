@@ -1,0 +1,295 @@
+//! Attempts to reach what is not one's own over HTTP.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::http::{HttpServer, initialize};
+use crate::support::server::command;
+
+/// Makes an API key and gives its id and text.
+fn key(data: &Path, arguments: &[&str]) -> (String, String) {
+    let output = command(data).args(["keys", "add", "--json"]).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let made: Value = serde_json::from_slice(&output.stdout).unwrap();
+    (made["id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned())
+}
+
+fn guarded(data: &Path) -> HttpServer {
+    HttpServer::start_with(command(data).env("PATHBOX_HTTP_AUTH", "required"))
+}
+
+fn bearer(key: &str) -> String {
+    format!("Bearer {key}")
+}
+
+fn run(server: &HttpServer, headers: &[(&str, &str)], code: &str, meta: Value) -> Value {
+    let mut reply = server.stateless(headers, "run_code", json!({"code": code, "language": "python"}), meta);
+    assert_eq!(reply.status, 200, "{}", reply.status);
+    reply.answer()["result"].take()
+}
+
+fn refused(result: &Value, code: &str) -> bool {
+    result["isError"] == true && result["_meta"]["dev.pathbox/error"]["code"] == code
+}
+
+const EVERY_ROUTE: [(&str, &str); 7] = [
+    ("POST", "/mcp"),
+    ("GET", "/mcp"),
+    ("DELETE", "/mcp"),
+    ("GET", "/sse"),
+    ("POST", "/messages?session_id=x"),
+    ("GET", "/healthz"),
+    ("GET", "/no-such-route"),
+];
+
+#[test]
+fn a_foreign_host_or_origin_is_refused_on_every_route() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    let port = server.address.rsplit(':').next().unwrap();
+    for (method, path) in EVERY_ROUTE {
+        for host in [
+            "evil.example",
+            "evil.example:80",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.1.2.3",
+        ] {
+            let reply = server.send(method, path, &[("Host", host)], b"");
+            assert_eq!(reply.status, 403, "{method} {path} with Host {host}");
+        }
+        for origin in ["http://evil.example", "null", "http://localhost:1", "https://127.0.0.1.evil.example"]
+        {
+            let reply = server.send(method, path, &[("Origin", origin)], b"");
+            assert_eq!(reply.status, 403, "{method} {path} with Origin {origin}");
+            assert_eq!(reply.header("access-control-allow-origin"), None);
+        }
+        let preflight = [("Origin", "http://evil.example"), ("Access-Control-Request-Method", "POST")];
+        assert_eq!(server.send("OPTIONS", path, &preflight, b"").status, 403);
+    }
+    // What is ours is let in: no Origin, and a page that this very server could have sent.
+    let own = format!("http://localhost:{port}");
+    let host = format!("localhost:{port}");
+    for headers in [vec![], vec![("Origin", own.as_str()), ("Host", host.as_str())]] {
+        assert_eq!(server.send("GET", "/healthz", &headers, b"").status, 200);
+    }
+}
+
+#[test]
+fn a_listed_origin_is_let_in_with_what_a_browser_needs() {
+    let data = tempfile::tempdir().unwrap();
+    let origin = "https://app.example.com";
+    let server = HttpServer::start_with(command(data.path()).env("PATHBOX_HTTP_ALLOWED_ORIGINS", origin));
+    let preflight = [("Origin", origin), ("Access-Control-Request-Method", "POST")];
+    let reply = server.send("OPTIONS", "/mcp", &preflight, b"");
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (204, Some(origin)));
+    let allowed = reply.header("access-control-allow-headers").unwrap();
+    for name in ["authorization", "mcp-protocol-version", "mcp-session-id", "last-event-id"] {
+        assert!(allowed.contains(name), "{allowed}");
+    }
+    let reply = server.post(&[("Origin", origin)], &initialize("2025-11-25"));
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some(origin)));
+    assert!(reply.header("access-control-expose-headers").unwrap().contains("mcp-session-id"));
+}
+
+#[test]
+fn without_a_credential_or_with_a_bad_one_nothing_is_reached() {
+    let data = tempfile::tempdir().unwrap();
+    let (id, good) = key(data.path(), &["--name", "a", "--tenant", "acme"]);
+    let server = guarded(data.path());
+    let wrong = format!("pbx_{id}_{}", "0".repeat(64));
+    for (method, path) in
+        [("POST", "/mcp"), ("GET", "/mcp"), ("DELETE", "/mcp"), ("GET", "/sse"), ("POST", "/messages")]
+    {
+        let reply = server.send(method, path, &[], b"");
+        assert_eq!(reply.status, 401, "{method} {path}");
+        assert!(reply.header("www-authenticate").unwrap().starts_with("Bearer"));
+        for bad in [
+            bearer(&wrong),
+            bearer("x"),
+            bearer("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0."),
+            "Bearer".into(),
+            "Basic YTpi".into(),
+            format!("Basic {good}"),
+            good.clone(),
+        ] {
+            let reply = server.send(method, path, &[("Authorization", &bad)], b"");
+            assert_eq!(reply.status, 401, "{method} {path} {bad}");
+            assert!(reply.header("www-authenticate").unwrap().contains("invalid_token"));
+        }
+        let query = format!("{path}?api_key={good}&access_token={good}");
+        assert_eq!(server.send(method, &query, &[], b"").status, 401, "never out of the URL");
+    }
+    let good_header = bearer(&good);
+    let twice = [("Authorization", good_header.as_str()), ("Authorization", "Bearer x")];
+    assert_eq!(server.post(&twice, &initialize("2025-11-25")).status, 401);
+    assert_eq!(server.send("GET", "/healthz", &[], b"").status, 200);
+    assert_eq!(server.post(&[("Authorization", &good_header)], &initialize("2025-11-25")).status, 200);
+    assert!(!server.log().contains(&good), "a key is never logged");
+}
+
+#[test]
+fn a_key_that_expired_or_was_revoked_opens_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let (id, text) = key(data.path(), &["--name", "a", "--tenant", "acme"]);
+    let listed = command(data.path()).args(["keys", "ls", "--json"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&listed.stdout).contains(&text), "a key is shown once");
+    assert!(
+        !std::fs::read(data.path().join("pathbox.db"))
+            .unwrap()
+            .windows(64)
+            .any(|w| w == &text.as_bytes()[17..])
+    );
+    let revoked = command(data.path()).args(["keys", "revoke", &id]).output().unwrap();
+    assert!(revoked.status.success());
+    let server = guarded(data.path());
+    let header = bearer(&text);
+    assert_eq!(server.post(&[("Authorization", &header)], &initialize("2025-11-25")).status, 401);
+    let unknown = command(data.path()).args(["keys", "revoke", "000000000000"]).output().unwrap();
+    assert!(!unknown.status.success());
+}
+
+#[test]
+fn a_user_stays_in_its_tenant_and_a_service_among_those_it_lists() {
+    let data = tempfile::tempdir().unwrap();
+    let (_, acme) = key(data.path(), &["--name", "a", "--tenant", "acme"]);
+    let (_, service) = key(data.path(), &["--name", "router", "--tenants", "acme,umbrella"]);
+    let server = guarded(data.path());
+    let (acme, service) = (bearer(&acme), bearer(&service));
+    let acme = [("Authorization", acme.as_str())];
+    let service = [("Authorization", service.as_str())];
+    let chat = json!({"dev.pathbox/conversationId": "c"});
+
+    let mine = run(&server, &acme, "x = 'acme secret'\nx", chat.clone());
+    assert_eq!(mine["structuredContent"]["output"], "acme secret", "{mine}");
+    let handle = mine["structuredContent"]["context"].as_str().unwrap().to_owned();
+
+    // A user who names another tenant, in whichever way, is refused.
+    let named = json!({"dev.pathbox/tenantId": "umbrella"});
+    assert!(refused(&run(&server, &acme, "1", named.clone()), "forbidden"));
+    let with_header = [acme[0], ("X-Tenant-Id", "umbrella")];
+    assert!(refused(&run(&server, &with_header, "1", json!({})), "forbidden"));
+
+    // A service names its tenant in each call, and the same conversation of another tenant is another one.
+    assert!(refused(&run(&server, &service, "1", json!({})), "forbidden"), "it has none of its own");
+    let other = [service[0], ("X-Tenant-Id", "initech")];
+    assert!(refused(&run(&server, &other, "1", json!({})), "forbidden"), "not in its list");
+    let umbrella = [service[0], ("X-Tenant-Id", "umbrella")];
+    let theirs = run(&server, &umbrella, "x", chat.clone());
+    assert_eq!(theirs["structuredContent"]["error"]["name"], "NameError", "{theirs}");
+    let as_acme = [service[0], ("X-Tenant-Id", "acme")];
+    assert_eq!(run(&server, &as_acme, "x", chat)["structuredContent"]["output"], "acme secret");
+
+    // A handle of another tenant is no handle.
+    let arguments = json!({"code": "x", "language": "python", "context": handle});
+    let stolen = server.stateless(&umbrella, "run_code", arguments, json!({})).answer();
+    assert!(refused(&stolen["result"], "not_found"), "{stolen}");
+}
+
+#[test]
+fn a_session_is_its_openers_alone() {
+    let data = tempfile::tempdir().unwrap();
+    let (_, one) = key(data.path(), &["--name", "a", "--tenant", "acme"]);
+    let (_, two) = key(data.path(), &["--name", "b", "--tenant", "acme"]);
+    let server = guarded(data.path());
+    let (one, two) = (bearer(&one), bearer(&two));
+    let session = server.session(&[("Authorization", &one)]);
+    let stolen = [
+        ("Authorization", two.as_str()),
+        ("Mcp-Session-Id", &session.id),
+        ("MCP-Protocol-Version", "2025-11-25"),
+    ];
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    assert_eq!(server.post(&stolen, &list).status, 404);
+    assert_eq!(server.send("GET", "/mcp", &stolen, b"").status, 404);
+    assert_eq!(server.send("DELETE", "/mcp", &stolen, b"").status, 404);
+    assert_eq!(server.post(&session.headers(), &list).status, 200, "and it goes on for its opener");
+
+    let mut stream = server.send("GET", "/sse", &[("Authorization", &one)], b"");
+    let endpoint = stream.event().unwrap().data;
+    let hello = initialize("2024-11-05").to_string();
+    let reply = server.send("POST", &endpoint, &[("Authorization", &two)], hello.as_bytes());
+    assert_eq!(reply.status, 404);
+}
+
+#[test]
+fn a_credential_without_the_scope_may_not_run() {
+    let data = tempfile::tempdir().unwrap();
+    let (_, reader) = key(data.path(), &["--name", "r", "--tenant", "acme", "--scopes", "read"]);
+    let server = guarded(data.path());
+    let reader = bearer(&reader);
+    let result = run(&server, &[("Authorization", &reader)], "1", json!({}));
+    assert!(refused(&result, "forbidden"), "{result}");
+}
+
+#[test]
+fn an_address_that_others_reach_asks_for_a_credential_by_itself() {
+    let data = tempfile::tempdir().unwrap();
+    // The name of a proxy in front means others as well.
+    let server =
+        HttpServer::start_with(command(data.path()).env("PATHBOX_HTTP_ALLOWED_HOSTS", "mcp.example.com"));
+    assert_eq!(server.post(&[], &initialize("2025-11-25")).status, 401);
+    let named = server.post(&[("Host", "mcp.example.com")], &initialize("2025-11-25"));
+    assert_eq!(named.status, 401, "the host is known, the caller is not");
+}
+
+#[test]
+fn a_caller_that_asks_too_often_waits() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start_with(command(data.path()).env("PATHBOX_HTTP_REQUESTS_PER_MINUTE", "5"));
+    let statuses: Vec<u16> = (0..8).map(|_| server.post(&[], &initialize("2025-11-25")).status).collect();
+    assert_eq!(statuses[..5], [200; 5]);
+    assert!(statuses[6..].iter().all(|status| *status == 429), "{statuses:?}");
+    let reply = server.post(&[], &initialize("2025-11-25"));
+    assert!(reply.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+}
+
+#[test]
+fn an_oversized_body_is_refused_however_it_is_sent() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    let huge = "x".repeat(5 * 1024 * 1024);
+    assert_eq!(server.post_text(&[], &huge).status, 413);
+    let mut stream = server.send("GET", "/sse", &[], b"");
+    let endpoint = stream.event().unwrap().data;
+    assert_eq!(server.send("POST", &endpoint, &[], huge.as_bytes()).status, 413);
+    // Chunked, so that no length is announced.
+    let mut chunked = server.connect();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nAccept: */*\r\nTransfer-Encoding: \
+         chunked\r\n\r\n",
+        server.address
+    );
+    chunked.write_all(head.as_bytes()).unwrap();
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    for _ in 0..100 {
+        if chunked.write_all(chunk.as_bytes()).is_err() {
+            break;
+        }
+    }
+    let mut answer = [0; 64];
+    let n = chunked.read(&mut answer).unwrap_or(0);
+    assert!(n == 0 || answer.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&answer[..n]));
+}
+
+#[test]
+fn heads_that_crawl_or_grow_do_not_keep_others_out() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    let mut slow: Vec<_> = (0..200).map(|_| server.connect()).collect();
+    for stream in &mut slow {
+        stream.write_all(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").unwrap();
+    }
+    assert_eq!(server.send("GET", "/healthz", &[], b"").status, 200);
+    let mut greedy = server.connect();
+    let line = format!("X-Filler: {}\r\n", "y".repeat(8000));
+    greedy.write_all(b"GET /healthz HTTP/1.1\r\n").unwrap();
+    let mut sent = 0;
+    while sent < 10_000_000 && greedy.write_all(line.as_bytes()).is_ok() {
+        sent += line.len();
+    }
+    assert!(sent < 10_000_000, "a head of any size would be taken");
+    assert_eq!(server.send("GET", "/healthz", &[], b"").status, 200);
+}
