@@ -1,4 +1,5 @@
 //! The integration tests: one binary, each module one topic, everything through a public door.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first failure")]
 mod support;
 
 mod analysis_cases;

@@ -332,6 +332,12 @@ async fn three_processes_keep_the_promises_on_sqlite() {
 async fn three_processes_keep_the_promises_on_postgres() {
     let database = cluster().await.empty_database();
     three_processes_keep_the_promises(database.url().expose().to_owned(), 20 * effort()).await;
+    let deadlocks: i64 =
+        sqlx::query_scalar("select deadlocks from pg_stat_database where datname = current_database()")
+            .fetch_one(&mut database.connect().await)
+            .await
+            .unwrap();
+    assert_eq!(deadlocks, 0, "locks are taken in one order");
 }
 
 #[tokio::test(flavor = "multi_thread")]

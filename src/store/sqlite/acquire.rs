@@ -33,11 +33,61 @@ impl SqliteStore {
         ask: &Acquire,
         limits: &Limits,
     ) -> Result<Acquired, StoreError> {
+        if let Some(waits) = self.still_waits(ask).await? {
+            return Ok(waits);
+        }
         let mut transaction = self.write().await?;
         let mut asking = Asking { store: self, connection: &mut transaction, now: self.now(), ask, limits };
         let acquired = asking.decide().await?;
         transaction.commit().await.map_err(failure)?;
         Ok(acquired)
+    }
+}
+
+impl SqliteStore {
+    /// The answer for a run whose place is safe and whose turn has not come: without the write lock, because a crowd
+    /// that waits must not slow down the run that it waits for. `None`: ask properly.
+    async fn still_waits(&self, ask: &Acquire) -> Result<Option<Acquired>, StoreError> {
+        let now = self.now();
+        let row = sqlx::query(
+            "SELECT x.id, c.status, c.lease_expires_at AS creating_until, c.creator_execution = x.id AS is_creator,
+                    (SELECT count(*) FROM executions q
+                      WHERE q.tenant_id = x.tenant_id AND q.conversation_id = x.conversation_id
+                        AND q.path_id = x.path_id AND q.lease_expires_at > ?1
+                        AND (q.status = 'queued' AND q.seq < x.seq
+                             OR q.status = 'running' AND q.context_id = c.id)) AS ahead
+               FROM executions x
+               LEFT JOIN execution_contexts c
+                 ON c.tenant_id = x.tenant_id AND c.conversation_id = x.conversation_id AND c.path_id = x.path_id
+                AND c.status IN ('creating', 'ready')
+              WHERE x.id = ?2 AND x.tenant_id = ?3 AND x.conversation_id = ?4 AND x.path_id = ?5
+                AND x.status = 'queued' AND x.lease_expires_at > ?6
+                AND NOT EXISTS (SELECT 1 FROM conversation_paths p
+                                 WHERE p.tenant_id = x.tenant_id AND p.conversation_id = x.conversation_id
+                                   AND p.path_id = x.path_id AND p.status <> 'active')",
+        )
+        .bind(now)
+        .bind(ask.execution.id.to_string())
+        .bind(ask.key.tenant.as_str())
+        .bind(ask.key.conversation.as_str())
+        .bind(ask.key.path.as_str())
+        .bind(now + millis(QUEUE_LEASE) / 2)
+        .fetch_optional(&self.readers)
+        .await
+        .map_err(failure)?;
+        let Some(row) = row else { return Ok(None) };
+        let cells = Cells::new(&row, "executions", "id");
+        let status: Option<ContextStatus> = cells.parse_optional("status")?;
+        let lease_left = cells.get::<Option<i64>>("creating_until")?.unwrap_or(0) - now;
+        let position: u32 = cells.get("ahead")?;
+        Ok(match status {
+            Some(ContextStatus::Creating) if lease_left > 0 => {
+                let is_creator = cells.get::<Option<bool>>("is_creator")?.unwrap_or(false);
+                let lease_left = Duration::from_millis(u64::try_from(lease_left).unwrap_or(0));
+                (!is_creator).then_some(Acquired::WaitForCreator { lease_left })
+            }
+            _ => (position > 0).then_some(Acquired::Queued { position }),
+        })
     }
 }
 

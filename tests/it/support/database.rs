@@ -4,7 +4,7 @@
 //! process however that ends: a shell waits on a pipe that only this process holds.
 
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -108,14 +108,6 @@ impl World {
                 sqlx::raw_sql("set search_path = pathbox").execute(&mut connection).await.unwrap();
                 sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut connection).await.unwrap()
             }
-        }
-    }
-
-    /// The data directory of a SQLite world, for tests of the file.
-    pub(crate) fn dir(&self) -> &Path {
-        match &self.place {
-            Place::Sqlite(dir) => dir.path(),
-            Place::Postgres(_) => panic!("a Postgres world has no directory"),
         }
     }
 

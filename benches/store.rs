@@ -1,0 +1,259 @@
+//! What the store costs: `cargo bench --bench store`.
+//!
+//! Medians of single calls for 1, 8 and 64 callers, each as a ratio to `SELECT 1` of the same run, on Postgres (durable
+//! commits, over its socket) and on SQLite (durable commits). Beside the store's own calls stands the usual way of
+//! doing the same: a transaction of single statements, one round trip each.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at the first failure and prints")]
+
+#[path = "../tests/it/support/database.rs"]
+#[expect(dead_code, reason = "the tests use the rest")]
+mod database;
+#[path = "../tests/it/support/runs.rs"]
+#[expect(dead_code, reason = "the tests use the rest")]
+mod runs;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use database::{Cluster, TEST_KEY};
+use pathbox::domain::{Clock, ContextKey, Entropy};
+use pathbox::store::{DynStore, Keyring, Limits, PgOptions, PgStore, Secret, SqliteOptions, SqliteStore};
+use runs::{ask, claim, finished, first_run, key, ready};
+use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::sqlite::SqlitePool;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        postgres().await;
+        sqlite().await;
+    });
+}
+
+/// The median of single calls while `callers` of them are at it.
+async fn median<F: Future<Output = ()> + Send>(
+    callers: usize,
+    calls: usize,
+    call: impl Fn(usize, usize) -> F + Send + Sync + 'static + Clone,
+) -> Duration {
+    let tasks: Vec<_> = (0..callers)
+        .map(|caller| {
+            let call = call.clone();
+            tokio::spawn(async move {
+                let mut times = Vec::with_capacity(calls);
+                for number in 0..calls {
+                    let started = Instant::now();
+                    call(caller, number).await;
+                    times.push(started.elapsed());
+                }
+                times
+            })
+        })
+        .collect();
+    let mut times = Vec::new();
+    for task in tasks {
+        times.extend(task.await.unwrap());
+    }
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn limits() -> Limits {
+    Limits {
+        per_tenant: 1_000_000,
+        per_conversation: 1_000_000,
+        max_executions: 1_000_000,
+        ..Limits::default()
+    }
+}
+
+/// The key of one caller: callers do not queue behind each other.
+fn caller_key(caller: usize) -> ContextKey {
+    key("acme", "c", &format!("p{caller}"))
+}
+
+fn print(what: &str, median: Duration, base: Duration) {
+    let ratio = median.as_secs_f64() / base.as_secs_f64();
+    println!("  {what:<44} {:>8.0} µs   {ratio:>5.1} x", median.as_secs_f64() * 1e6);
+}
+
+/// Times the store's calls, and returns acquire and record of a warm call.
+async fn calls(store: &DynStore, callers: usize, count: usize, base: Duration) -> (Duration, Duration) {
+    for caller in 0..callers {
+        if store.live(&caller_key(caller)).await.unwrap().is_none() {
+            first_run(store, &caller_key(caller), &limits()).await;
+        }
+    }
+    // acquire and record alternate; each is timed by itself
+    let (warm, records) = {
+        let times = Arc::new(std::sync::Mutex::new((Vec::new(), Vec::new())));
+        let (store, kept) = (store.clone(), times.clone());
+        median(callers, count, move |caller, _| {
+            let (store, times) = (store.clone(), kept.clone());
+            async move {
+                let ask = ask(&caller_key(caller));
+                let started = Instant::now();
+                let context = ready(store.acquire(&ask, &limits()).await.unwrap());
+                let acquired = started.elapsed();
+                let started = Instant::now();
+                store.record(&finished(&ask, context.id), &limits()).await.unwrap();
+                let recorded = started.elapsed();
+                let mut times = times.lock().unwrap();
+                times.0.push(acquired);
+                times.1.push(recorded);
+            }
+        })
+        .await;
+        let mut times = times.lock().unwrap();
+        times.0.sort();
+        times.1.sort();
+        (times.0[times.0.len() / 2], times.1[times.1.len() / 2])
+    };
+    let cold = {
+        let store = store.clone();
+        median(callers, count / 4, move |caller, number| {
+            let store = store.clone();
+            let key = key(&format!("cold-{caller}"), "c", &format!("{callers}-{number}"));
+            async move {
+                claim(store.acquire(&ask(&key), &limits()).await.unwrap());
+            }
+        })
+        .await
+    };
+    print("warm acquire", warm, base);
+    print("record", records, base);
+    print("cold acquire, without the provider", cold, base);
+    (warm, records)
+}
+
+async fn postgres() {
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&[])));
+    let database = cluster.empty_database();
+    let keyring = Keyring::parse(TEST_KEY, &Entropy::system()).unwrap();
+    let options = PgOptions { max_connections: 64, ..PgOptions::default() };
+    let store: DynStore = Arc::new(PgStore::connect(&database.url(), &options, keyring).await.unwrap());
+    let pool = PgPoolOptions::new()
+        .max_connections(64)
+        .test_before_acquire(false)
+        .connect(database.url().expose())
+        .await
+        .unwrap();
+    prepare_usual_way(&pool).await;
+    for callers in [1, 8, 64] {
+        let count = 2000 / callers.min(16);
+        println!("postgres, {callers} caller(s)");
+        let base = {
+            let pool = pool.clone();
+            median(callers, count, move |_, _| {
+                let pool = pool.clone();
+                async move {
+                    sqlx::query("select 1").execute(&pool).await.unwrap();
+                }
+            })
+            .await
+        };
+        print("select 1", base, base);
+        let (warm, record) = calls(&store, callers, count, base).await;
+        let usual_acquire = {
+            let pool = pool.clone();
+            median(callers, count, move |caller, _| usual_acquire(pool.clone(), caller)).await
+        };
+        let usual_record = {
+            let pool = pool.clone();
+            median(callers, count, move |caller, _| usual_record(pool.clone(), caller)).await
+        };
+        print("the usual way: acquire in 5 round trips", usual_acquire, base);
+        print("the usual way: record in 4 round trips", usual_record, base);
+        let ratio = (warm + record).as_secs_f64() / (usual_acquire + usual_record).as_secs_f64();
+        println!("  a warm call takes {ratio:.2} of the usual way\n");
+    }
+}
+
+/// Tables without row-level security, guards or ledger: the least that the usual way could do with.
+async fn prepare_usual_way(pool: &PgPool) {
+    sqlx::raw_sql(
+        "create schema usual;
+         create table usual.contexts (key text primary key, status text not null, sandbox text not null,
+             runs bigint not null default 0, expires_at timestamptz not null);
+         create table usual.runs (id uuid primary key, key text not null, status text not null,
+             started_at timestamptz not null, finished_at timestamptz);
+         create index on usual.runs (key) where status = 'running';
+         insert into usual.contexts select 'p' || n, 'ready', 'sb', 0, now() + interval '1 day'
+             from generate_series(0, 63) n;",
+    )
+    .execute(pool)
+    .await
+    .unwrap();
+}
+
+async fn usual_acquire(pool: PgPool, caller: usize) {
+    let key = format!("p{caller}");
+    let mut transaction = pool.begin().await.unwrap();
+    sqlx::query("select sandbox, runs, expires_at from usual.contexts where key = $1 for update")
+        .bind(&key)
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    sqlx::query("select count(*) from usual.runs where key = $1 and status = 'running'")
+        .bind(&key)
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    sqlx::query("insert into usual.runs values ($1, $2, 'running', now(), null)")
+        .bind(Entropy::system().uuid_v7(&Clock::system()))
+        .bind(&key)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+}
+
+async fn usual_record(pool: PgPool, caller: usize) {
+    let key = format!("p{caller}");
+    let mut transaction = pool.begin().await.unwrap();
+    sqlx::query(
+        "update usual.runs set status = 'done', finished_at = now() where key = $1 and status = 'running'",
+    )
+    .bind(&key)
+    .execute(&mut *transaction)
+    .await
+    .unwrap();
+    sqlx::query(
+        "update usual.contexts set runs = runs + 1, expires_at = now() + interval '30 min' where key = $1",
+    )
+    .bind(&key)
+    .execute(&mut *transaction)
+    .await
+    .unwrap();
+    transaction.commit().await.unwrap();
+}
+
+async fn sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    let keyring = Keyring::parse(TEST_KEY, &Entropy::system()).unwrap();
+    let store: DynStore = Arc::new(
+        SqliteStore::open(dir.path(), &SqliteOptions::default(), keyring, Clock::system()).await.unwrap(),
+    );
+    let path = dir.path().join(pathbox::store::sqlite::DATABASE_FILE);
+    let url = Secret::new(format!("sqlite:{}", path.display()));
+    let pool = SqlitePool::connect(url.expose()).await.unwrap();
+    for callers in [1, 8, 64] {
+        let count = 2000 / callers.min(64);
+        println!("sqlite, {callers} caller(s)");
+        let base = {
+            let pool = pool.clone();
+            median(callers, count, move |_, _| {
+                let pool = pool.clone();
+                async move {
+                    sqlx::query("SELECT 1").execute(&pool).await.unwrap();
+                }
+            })
+            .await
+        };
+        print("SELECT 1", base, base);
+        calls(&store, callers, count, base).await;
+        println!();
+    }
+}
