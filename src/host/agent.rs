@@ -20,7 +20,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Semaphore, mpsc};
 
-use self::protocol::{CHUNK, Call, Exit, Failure, FromAgent, MAX_FRAME, Start, ToAgent, WINDOW, Write};
+use self::protocol::{
+    CHUNK, Call, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW, Write,
+};
 use super::jail::{JailError, Usage, sys};
 
 /// The async client of one sandbox's agent. Cheap to clone.
@@ -254,8 +256,8 @@ impl AgentHandle {
         let connection =
             Arc::new(Connection { socket, state: Mutex::default(), oom_kills: Box::new(oom_kills) });
         let mut buffer = vec![0; MAX_FRAME];
-        let home = match connection.receive(&mut buffer).await {
-            Ok(Some((_, FromAgent::Ready(hello)))) => hello.home,
+        let Hello { home, tmp } = match connection.receive(&mut buffer).await {
+            Ok(Some((_, FromAgent::Ready(hello)))) => hello,
             Ok(Some((_, FromAgent::SetupFailed(failure)))) => {
                 return Err(at(&failure.doing)(std::io::Error::from_raw_os_error(failure.errno)));
             }
@@ -267,6 +269,9 @@ impl AgentHandle {
             [("HOME", home.as_str()), ("LANG", "C.UTF-8"), ("USER", "user"), ("LOGNAME", "user")]
         {
             all.insert(name.to_owned(), value.to_owned());
+        }
+        if tmp != "/tmp" {
+            all.insert("TMPDIR".to_owned(), tmp);
         }
         all.extend(env);
         tokio::spawn(listen(Arc::clone(&connection), buffer));
@@ -658,4 +663,155 @@ async fn listen(connection: Arc<Connection>, mut buffer: Vec<u8>) {
         }
     }
     connection.close();
+}
+
+#[cfg(test)]
+mod tests {
+    //! The agent of these tests is a fake, because the real one does not break rules on demand.
+
+    use std::io::ErrorKind;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A handle, and the other end of its socket.
+    async fn connected() -> (AgentHandle, OwnedFd) {
+        let (ours, theirs) = sys::packet_pair().expect("sockets");
+        say(&theirs, 0, &FromAgent::Ready(Hello { home: "/home/user".into(), tmp: "/tmp".into() }));
+        let handle = AgentHandle::connect(ours, vec![], || 0).await.expect("connects");
+        (handle, theirs)
+    }
+
+    fn say(socket: &OwnedFd, id: u32, message: &FromAgent) {
+        sys::send(socket.as_fd(), &message.encode(id), &[]).expect("sends");
+    }
+
+    fn next(socket: &OwnedFd) -> (u32, ToAgent) {
+        let mut buffer = vec![0; MAX_FRAME];
+        let (length, _) = sys::receive(socket.as_fd(), &mut buffer).expect("receives");
+        ToAgent::decode(&buffer[..length]).expect("well formed")
+    }
+
+    /// A program that this fake has "started".
+    async fn program(handle: &AgentHandle, socket: &OwnedFd) -> Process {
+        let spec = ProcessSpec { argv: vec!["x".into()], ..ProcessSpec::default() };
+        let (started, ()) = tokio::join!(handle.start(spec), async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let (id, message) = next(socket);
+            assert!(matches!(message, ToAgent::Start(_)));
+            say(socket, id, &FromAgent::Started { pid: 2 });
+        });
+        started.expect("starts")
+    }
+
+    async fn assert_ended(handle: &AgentHandle) {
+        let answer =
+            tokio::time::timeout(Duration::from_secs(5), handle.stat("/")).await.expect("does not hang");
+        assert!(matches!(answer, Err(AgentError::Gone)), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn a_message_that_breaks_a_rule_ends_the_sandbox() {
+        let failure = || Failure { doing: "x".into(), errno: 1 };
+        let forged = [
+            FromAgent::Stdout(Bytes::from_static(b"x")).encode(77),
+            FromAgent::Exited(Exit { code: Some(0), signal: None, oom: false }).encode(77),
+            FromAgent::Started { pid: 1 }.encode(77),
+            FromAgent::TookStdin(1).encode(77),
+            FromAgent::Bytes(Bytes::from_static(b"x")).encode(77),
+            FromAgent::Done.encode(77),
+            FromAgent::Failed(failure()).encode(77),
+            FromAgent::Ready(Hello { home: "/".into(), tmp: "/".into() }).encode(0),
+            FromAgent::SetupFailed(failure()).encode(0),
+            vec![1, 0],
+            vec![200, 0, 0, 0, 0],
+            b"\x0c\0\0\0\0[[[[[[".to_vec(),
+            vec![4; MAX_FRAME + 1],
+        ];
+        for message in forged {
+            let (handle, socket) = connected().await;
+            sys::send(socket.as_fd(), &message, &[]).expect("sends");
+            assert_ended(&handle).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn output_beyond_the_credit_ends_the_sandbox_and_is_not_kept() {
+        let (handle, socket) = connected().await;
+        let mut process = program(&handle, &socket).await;
+        let id = process.handle.id;
+        for _ in 0..=WINDOW / CHUNK + EVENTS + 2 {
+            let message = FromAgent::Stdout(vec![0; CHUNK].into()).encode(id);
+            if sys::send(socket.as_fd(), &message, &[]).is_err() {
+                break; // hung up on already
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_ended(&handle).await;
+        let mut kept = 0;
+        while let Some(event) = process.events.recv().await {
+            kept += event.size();
+        }
+        assert!(kept <= WINDOW + (EVENTS + 2) * CHUNK, "{kept}");
+    }
+
+    #[tokio::test]
+    async fn room_that_was_never_taken_is_not_given_back() {
+        let (handle, socket) = connected().await;
+        let process = program(&handle, &socket).await;
+        say(&socket, process.handle.id, &FromAgent::TookStdin(u32::MAX));
+        assert_ended(&handle).await;
+        assert!(matches!(process.handle.stdin(Bytes::from_static(b"x")).await, Err(AgentError::Gone)));
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_end_is_cut_short() {
+        let (handle, socket) = connected().await;
+        let read = handle.read_file("/x", 0, 10);
+        let (answer, ()) = tokio::join!(read, async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let (id, _) = next(&socket);
+            let piece = FromAgent::Bytes(vec![0; CHUNK].into()).encode(id);
+            for _ in 0..READ_MAX / CHUNK + 2 {
+                let _ = sys::send(socket.as_fd(), &piece, &[]);
+                tokio::task::yield_now().await;
+            }
+        });
+        assert!(matches!(answer, Err(AgentError::Gone)), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn an_end_in_the_middle_wakes_everybody_who_waits() {
+        let (handle, socket) = connected().await;
+        let mut process = program(&handle, &socket).await;
+        let reader = {
+            let socket = socket.try_clone().expect("copies");
+            std::thread::spawn(move || (0..WINDOW / CHUNK).for_each(|_| drop(next(&socket))))
+        };
+        process.handle.stdin(vec![0; WINDOW - 1].into()).await.expect("fits");
+        reader.join().expect("reads");
+        let feeding = process.handle.stdin(Bytes::from_static(b"more than fits"));
+        let (fed, stat, ()) = tokio::join!(feeding, handle.stat("/"), async { drop(socket) });
+        assert!(matches!((fed, stat), (Err(AgentError::Gone), Err(AgentError::Gone))));
+        assert_eq!(process.events.recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_that_was_not_completed_says_which_step_failed() {
+        let (ours, theirs) = sys::packet_pair().expect("sockets");
+        say(&theirs, 0, &FromAgent::SetupFailed(Failure { doing: "mounting".into(), errno: libc::EPERM }));
+        match AgentHandle::connect(ours, vec![], || 0).await {
+            Err(JailError::Setup { step, source }) => {
+                assert_eq!((step.as_str(), source.kind()), ("mounting", ErrorKind::PermissionDenied));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_does_not_fit_is_refused_here() {
+        let (handle, _socket) = connected().await;
+        let spec = ProcessSpec { argv: vec!["x".repeat(MAX_FRAME)], ..ProcessSpec::default() };
+        assert!(matches!(handle.start(spec).await, Err(AgentError::TooLarge)));
+    }
 }

@@ -82,6 +82,24 @@ pub enum Isolation {
     None,
 }
 
+impl Isolation {
+    /// What a tier does *not* stop; to be said at each start. `None` for the full one.
+    pub fn warning(self) -> Option<&'static str> {
+        match self {
+            Self::Namespaces => None,
+            Self::Landlock => Some(
+                "isolation is Landlock only: programs can see file names, sizes and owners everywhere and the \
+                 machine's name and uptime; memory is limited per process unless control groups work, disk use per \
+                 file; terminals and sockets do not work",
+            ),
+            Self::None => Some(
+                "there is no isolation: programs can do everything that this user can, with every file, process and \
+                 network address in reach",
+            ),
+        }
+    }
+}
+
 /// What one sandbox may use. All are upper bounds; sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {

@@ -7,3 +7,4 @@ mod life;
 mod limits;
 pub(crate) mod support;
 mod user;
+mod weaker;

@@ -57,15 +57,13 @@ impl Place {
     /// root of our own, the usual names lead to what stands for them.
     pub(crate) fn path(&self, asked: &str) -> PathBuf {
         let path = self.home.join(asked.strip_prefix("~/").unwrap_or(asked));
-        for (usual, here) in [(policy::HOME, &self.home), ("/tmp", &self.tmp)] {
-            if !self.own_namespace
-                && let Ok(rest) = path.strip_prefix(usual)
-                && !path.starts_with(here)
-            {
-                return here.join(rest);
-            }
+        if self.own_namespace || path.starts_with(&self.home) || path.starts_with(&self.tmp) {
+            return path;
         }
-        path
+        let usual = [(policy::HOME, &self.home), ("/tmp", &self.tmp)];
+        let here =
+            usual.iter().find_map(|(usual, here)| path.strip_prefix(usual).ok().map(|rest| here.join(rest)));
+        here.unwrap_or(path)
     }
 }
 
@@ -92,8 +90,9 @@ pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>) 
         outbox: VecDeque::new(),
         buffer: vec![0; MAX_FRAME],
     };
-    let home = agent.place.home.to_string_lossy().into_owned();
-    agent.say(0, FromAgent::Ready(Hello { home }));
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let hello = Hello { home: text(&agent.place.home), tmp: text(&agent.place.tmp) };
+    agent.say(0, FromAgent::Ready(hello));
     while agent.turn().is_ok() {}
     if !agent.place.own_namespace {
         for program in agent.programs.values() {

@@ -105,6 +105,8 @@ pub(crate) struct Write {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub home: String,
+    /// Where temporary files go.
+    pub tmp: String,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
