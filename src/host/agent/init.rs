@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,7 @@ impl Place {
 }
 
 /// Serves until the host goes away.
-pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>) {
+pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>, oom_score: File) {
     let Ok(children) = sys::child_events() else { return };
     if sys::set_nonblocking(&socket, true).is_err() {
         return;
@@ -81,6 +82,7 @@ pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>) 
         place,
         nice,
         scan,
+        oom_score,
         next_scan: Instant::now(),
         scans: 0,
         reported: Usage::default(),
@@ -110,6 +112,8 @@ struct Agent {
     place: Place,
     nice: i32,
     scan: Option<Scan>,
+    /// How soon this process is ended when memory runs out; what it forks inherits the value.
+    oom_score: File,
     next_scan: Instant,
     scans: u32,
     reported: Usage,
@@ -334,7 +338,12 @@ impl Agent {
         if let Some(builtin) = kernel::program(&start.argv) {
             sys::run_instead(&mut command, builtin, start.argv.clone());
         }
-        let mut child = command.spawn()?;
+        // Programs go first when memory runs out. They inherit the score, because between fork and execution they
+        // hide as this process does and could not write it.
+        let _ = self.oom_score.write_at(b"500", 0);
+        let spawned = command.spawn();
+        let _ = self.oom_score.write_at(b"0", 0);
+        let mut child = spawned?;
 
         inputs[STDIN].file =
             inputs[STDIN].file.take().or(child.stdin.take().map(|pipe| OwnedFd::from(pipe).into()));

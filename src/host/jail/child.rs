@@ -59,7 +59,7 @@ pub(crate) fn run(plan: Plan<'_>, socket: OwnedFd) -> ! {
         let Ok(socket) = sys::move_to(socket, SOCKET) else { return };
         let nice = plan.limits.nice;
         match lock_in(plan, &socket) {
-            Ok((place, scan)) => init::run(socket, place, nice, scan),
+            Ok((place, scan, oom_score)) => init::run(socket, place, nice, scan, oom_score),
             Err(Failed(step, error)) => {
                 let message = FromAgent::SetupFailed(Failure::new(step, &error)).encode(0);
                 let _ = sys::send(socket.as_fd(), &message, &[]);
@@ -69,10 +69,10 @@ pub(crate) fn run(plan: Plan<'_>, socket: OwnedFd) -> ! {
     sys::exit_now(if guarded.is_ok() { 0 } else { 101 })
 }
 
-fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>), Failed> {
+fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>, File), Failed> {
     wait_for_go(plan.go).at("waiting for the spawner")?;
     sys::new_session();
-    let (place, scan) = match plan.isolation {
+    let (place, scan, oom_score) = match plan.isolation {
         Isolation::Namespaces => {
             let sources = mounts::locate(plan.read_only).at("finding the interpreters")?;
             sys::become_user(policy::USER, policy::USER).at("becoming the sandbox's user")?;
@@ -82,13 +82,14 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>), Fa
             drop(sources);
             let proc = plan.scan.then_some(proc);
             leave_the_outside(socket, proc.as_ref())?;
+            let oom_score = own_oom_score().at("opening its memory score")?;
             limits::apply(plan.limits, 0).at("setting limits")?;
             // Stays open, and with it the mount, as long as this process lives.
             let scan = proc.map(|proc| {
                 let proc = format!("/proc/self/fd/{}", proc.into_raw_fd());
                 Scan::new(proc.into(), plan.limits.memory_bytes)
             });
-            (Place::inside(), scan)
+            (Place::inside(), scan, oom_score)
         }
         Isolation::Landlock | Isolation::None => {
             let scratch =
@@ -100,13 +101,14 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>), Fa
             sys::adopt_orphans().at("adopting orphans")?;
             std::env::set_current_dir(&place.home).at("entering the home directory")?;
             leave_the_outside(socket, None)?;
+            let oom_score = own_oom_score().at("opening its memory score")?;
             limits::apply(plan.limits, others).at("setting limits")?;
             sys::no_new_privileges().at("giving up new privileges")?;
             if plan.isolation == Isolation::Landlock {
                 landlock::restrict(plan.read_only, &[&place.home, &place.tmp])
                     .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
             }
-            (place, None)
+            (place, None, oom_score)
         }
     };
     sys::drop_capabilities().at("dropping capabilities")?;
@@ -115,7 +117,7 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>), Fa
     if let Some(filters) = plan.filters {
         filters.load().map_err(io::Error::other).at("loading the system call filter")?;
     }
-    Ok((place, scan))
+    Ok((place, scan, oom_score))
 }
 
 /// Replaces the standard streams and closes everything else but the agent's own.
@@ -125,6 +127,15 @@ fn leave_the_outside(socket: &OwnedFd, proc: Option<&OwnedFd>) -> Result<(), Fai
     drop(null);
     let keep: Vec<BorrowedFd<'_>> = [Some(socket), proc].into_iter().flatten().map(AsFd::as_fd).collect();
     sys::close_all_but(&keep).at("closing descriptors")
+}
+
+/// The file that says how soon this process is ended when memory runs out. It cannot be opened any more when this
+/// process hides, and a process that has changed its user hides by itself.
+fn own_oom_score() -> io::Result<File> {
+    sys::set_dumpable(true)?;
+    let score = File::options().write(true).open("/proc/self/oom_score_adj")?;
+    sys::set_dumpable(false)?;
+    Ok(score)
 }
 
 fn wait_for_go(mut go: io::PipeReader) -> io::Result<()> {

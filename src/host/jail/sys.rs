@@ -260,8 +260,7 @@ pub(crate) fn run_instead(command: &mut Command, run: Builtin, argv: Vec<String>
     unsafe { command.pre_exec(run) };
 }
 
-/// Runs `plan` in the process that `command` starts: a session of its own, default signal actions, first in
-/// line when memory runs out.
+/// Runs `plan` in the process that `command` starts: a session of its own and default signal actions.
 pub(crate) fn before_exec(command: &mut Command, plan: BeforeExec) {
     let run = move || {
         // SAFETY: async-signal-safe calls on numbers and constants only, as a forked child must.
@@ -272,11 +271,6 @@ pub(crate) fn before_exec(command: &mut Command, plan: BeforeExec) {
             }
             for signal in [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
                 libc::signal(signal, libc::SIG_DFL);
-            }
-            let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-            if score >= 0 {
-                libc::write(score, c"500".as_ptr().cast(), 3);
-                libc::close(score);
             }
             if plan.nice > 0 {
                 libc::setpriority(libc::PRIO_PROCESS, 0, plan.nice);

