@@ -5,6 +5,7 @@ mod support;
 mod analysis_cases;
 mod analysis_data;
 mod analysis_rules;
+mod abuse;
 mod analysis_run;
 mod analysis_tax;
 mod analysis_timeline;
