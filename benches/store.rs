@@ -4,7 +4,11 @@
 //! commits, over its socket) and on SQLite (durable commits). Beside the store's own calls stands the usual way of
 //! doing the same: a transaction of single statements, one round trip each.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at the first failure and prints")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark stops at the first failure and prints"
+)]
 
 #[path = "../tests/it/support/database.rs"]
 #[expect(dead_code, reason = "the tests use the rest")]

@@ -26,6 +26,7 @@ pub mod auth;
 pub mod health;
 pub mod layers;
 pub mod rate;
+pub mod v1;
 
 pub use auth::{Authenticator, Unauthenticated};
 pub use layers::{LocalAddress, Places};

@@ -10,10 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{App, keyring, mcp_options};
 use crate::domain::{Clock, Entropy, Principal};
+use crate::http::v1::V1;
 use crate::http::{Authenticator, Options, Places, Rates, Serving, Unauthenticated, health, router, serve};
 use crate::mcp::McpServer;
 use crate::mcp::caller::Door;
 use crate::mcp::transport::{legacy_sse, streamable_http};
+use crate::store::Secret;
 
 /// Between the end of the runs and the end of the streams that carry their results.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
@@ -52,8 +54,9 @@ impl App {
 
         let server =
             McpServer::new(mcp_options(&self.config, Door::Http(entropy.clone())), self.execution.clone());
-        let known = self.known_routes(server, &clock, &entropy, &streams);
-        let open = health::router(self.execution.clone());
+        let paths = V1::new(self.execution.clone(), self.config.cron_secret.as_ref().map(Secret::expose));
+        let known = self.known_routes(server, &clock, &entropy, &streams).merge(paths.known());
+        let open = health::router(self.execution.clone()).merge(paths.open());
         let options = Options {
             base_path: settings.base_path.clone(),
             max_connections: settings.max_connections,

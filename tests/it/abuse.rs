@@ -32,12 +32,17 @@ fn a_gigabyte_of_output_fills_nothing_and_stalls_nobody() {
     let result = &answer["result"];
     assert_eq!(content(result)["exitCode"], 0, "{}", content(result)["error"]);
     assert_eq!(content(result)["truncated"], true);
-    assert!(content(result)["stoppedBy"].to_string().contains("output_truncated"), "{}", content(result)["stoppedBy"]);
+    assert!(
+        content(result)["stoppedBy"].to_string().contains("output_truncated"),
+        "{}",
+        content(result)["stoppedBy"]
+    );
     assert!(content(result)["stdout"].as_str().unwrap().len() < 60_000);
     let grown = resident_kib(server.child.id()).saturating_sub(before);
     assert!(grown < 200 * 1024, "the server grew by {grown} KiB");
     // What is kept of it is bounded too.
-    let kept: u64 = content(result)["artifacts"].as_array().unwrap().iter().map(|a| a["bytes"].as_u64().unwrap()).sum();
+    let kept: u64 =
+        content(result)["artifacts"].as_array().unwrap().iter().map(|a| a["bytes"].as_u64().unwrap()).sum();
     assert!(kept <= 64 << 20, "{kept} bytes were kept");
 }
 
@@ -66,7 +71,10 @@ fn a_memory_hog_dies_alone_and_is_told_why() {
     assert_eq!(content(&result)["success"], false, "{result}");
     let whole = content(&result).to_string();
     assert!(whole.contains("oom") || whole.contains("MemoryError"), "{whole}");
-    assert!(resident_kib(server.child.id()).saturating_sub(before) < 100 * 1024, "the server is not the one that pays");
+    assert!(
+        resident_kib(server.child.id()).saturating_sub(before) < 100 * 1024,
+        "the server is not the one that pays"
+    );
     let after = server.python("1");
     assert_eq!(content(&after)["output"], "1", "{after}");
 }
@@ -77,7 +85,9 @@ fn the_machine_is_not_there() {
     let secret = data.path().join("host-secret");
     std::fs::write(&secret, "the host's secret").unwrap();
     let mut server = Server::start_with(
-        command(data.path()).env("PATHBOX_SECRET_KEYS", "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=").arg("serve"),
+        command(data.path())
+            .env("PATHBOX_SECRET_KEYS", "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+            .arg("serve"),
     );
     let code = format!(
         "import os, socket, json\nout = {{}}\n\

@@ -2,10 +2,10 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first failure")]
 mod support;
 
+mod abuse;
 mod analysis_cases;
 mod analysis_data;
 mod analysis_rules;
-mod abuse;
 mod analysis_run;
 mod analysis_tax;
 mod analysis_timeline;
@@ -21,6 +21,7 @@ mod guard_quality;
 mod guard_rules;
 #[cfg(target_os = "linux")]
 mod host;
+mod http_paths;
 mod http_security;
 #[cfg(target_os = "linux")]
 mod jail;

@@ -1,0 +1,538 @@
+//! `/v1`: the host application tells about its conversation tree, and a scheduler asks for clean-up.
+//!
+//! Every change is safe to repeat. A path's version is its ETag; with `If-Match` a change is made only if nobody else
+//! has changed the path since it was read (RFC 9110, section 13). `/v1/openapi.json` describes all of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::header::{AUTHORIZATION, ETAG, IF_MATCH, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::domain::principal::{Principal, Scope};
+use crate::domain::{ConversationId, ErrorCode, InvalidId, PathId, TenantId};
+use crate::execution::paths::{PathChange, PathError, PathRow};
+use crate::execution::{ExecutionError, ExecutionService, Starting};
+
+/// What the routes work with.
+#[derive(Debug, Clone)]
+pub struct V1(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    execution: Starting,
+    /// SHA-256 of the clean-up secret, so that comparing takes the same time for every wrong one.
+    cron: Option<[u8; 32]>,
+}
+
+/// How long a request waits for a server that is still starting.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl V1 {
+    /// Routes over a service that may still be starting.
+    pub fn new(execution: Starting, cron_secret: Option<&str>) -> Self {
+        let cron = cron_secret.map(|secret| Sha256::digest(secret.as_bytes()).into());
+        Self(Arc::new(Inner { execution, cron }))
+    }
+
+    /// Routes that need a caller.
+    pub fn known(&self) -> Router {
+        let at = "/v1/conversations/{conversation}";
+        Router::new()
+            .route(&format!("{at}/paths"), get(list).post(register))
+            .route(&format!("{at}/tree"), get(tree))
+            .route(&format!("{at}/paths/{{path}}"), get(show).delete(delete))
+            .route(&format!("{at}/paths/{{path}}/branch"), post(branch))
+            .route(&format!("{at}/paths/{{path}}/edit"), post(edit))
+            .route(&format!("{at}/paths/{{path}}/merge"), post(merge))
+            .route(&format!("{at}/paths/{{path}}/archive"), post(archive))
+            .with_state(self.clone())
+    }
+
+    /// Routes that check for themselves who may use them.
+    pub fn open(&self) -> Router {
+        Router::new()
+            .route("/v1/cleanup", post(cleanup))
+            .route("/v1/openapi.json", get(async || Json(openapi())))
+            .with_state(self.clone())
+    }
+
+    async fn service(&self) -> Result<ExecutionService, Problem> {
+        Ok(self.0.execution.service(PATIENCE).await?)
+    }
+}
+
+/// A refusal: a status, a stable code and a sentence.
+#[derive(Debug)]
+struct Problem {
+    status: StatusCode,
+    code: ErrorCode,
+    message: String,
+}
+
+impl Problem {
+    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    fn argument(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidArgument, message)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = json!({ "error": {
+            "code": self.code, "message": self.message, "retryable": self.code.is_retryable()
+        }});
+        let mut response = (self.status, Json(body)).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
+        }
+        response
+    }
+}
+
+impl From<ExecutionError> for Problem {
+    fn from(error: ExecutionError) -> Self {
+        let status = match error.code() {
+            ErrorCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, error.code(), format!("{error}. {}", error.advice()))
+    }
+}
+
+impl From<PathError> for Problem {
+    fn from(error: PathError) -> Self {
+        let message = error.to_string();
+        match error {
+            PathError::Store(error) => ExecutionError::Store(error).into(),
+            PathError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, message),
+            PathError::NotActive { .. } => Self::new(StatusCode::CONFLICT, ErrorCode::PathClosed, message),
+            PathError::Differs(_) | PathError::Cycle(_) => {
+                Self::new(StatusCode::CONFLICT, ErrorCode::InvalidArgument, message)
+            }
+            PathError::Stale { .. } => {
+                Self::new(StatusCode::PRECONDITION_FAILED, ErrorCode::InvalidArgument, message)
+            }
+        }
+    }
+}
+
+impl From<InvalidId> for Problem {
+    fn from(error: InvalidId) -> Self {
+        Self::argument(error.to_string())
+    }
+}
+
+/// Whose conversation, and what the request expects to find.
+struct Ask {
+    service: ExecutionService,
+    tenant: TenantId,
+    conversation: ConversationId,
+    expected: Option<i64>,
+}
+
+async fn ask(
+    v1: &V1,
+    principal: &Principal,
+    headers: &HeaderMap,
+    conversation: &str,
+) -> Result<Ask, Problem> {
+    if !principal.may(Scope::Paths) {
+        let message = "the credential lacks the scope `paths`";
+        return Err(Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, message));
+    }
+    let named = match headers.get("x-tenant-id") {
+        None => None,
+        Some(value) => {
+            let text = value.to_str().map_err(|_| Problem::argument("X-Tenant-Id is not text"))?;
+            Some(text.parse::<TenantId>()?)
+        }
+    };
+    let tenant = principal
+        .tenant_for(named.as_ref())
+        .map_err(|error| Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, error.to_string()))?;
+    let expected = match headers.get(IF_MATCH).map(HeaderValue::to_str) {
+        None => None,
+        Some(Ok("*")) => None,
+        Some(Ok(tag)) => Some(
+            tag.trim()
+                .trim_start_matches("W/")
+                .trim_matches('"')
+                .parse()
+                .map_err(|_| Problem::argument("If-Match holds no version of a path"))?,
+        ),
+        Some(Err(_)) => return Err(Problem::argument("If-Match is not text")),
+    };
+    Ok(Ask { service: v1.service().await?, tenant, conversation: conversation.parse()?, expected })
+}
+
+/// A body of JSON; an empty one is an empty object. Errors name the field.
+fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Problem> {
+    let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        Problem::argument(format!("body, `{path}`: {}", error.into_inner()))
+    })
+}
+
+/// A path with its version as ETag.
+fn answer(status: StatusCode, row: &PathRow) -> Response {
+    let mut response = (status, Json(view(row))).into_response();
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", row.version)) {
+        response.headers_mut().insert(ETAG, tag);
+    }
+    response
+}
+
+fn view(row: &PathRow) -> Value {
+    json!({
+        "path": row.path, "parent": row.parent, "branchedAtMessage": row.branched_at_message,
+        "mergedInto": row.merged_into, "status": row.status, "version": row.version,
+        "createdAt": row.created_at, "updatedAt": row.updated_at,
+    })
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+struct Register {
+    path: Option<PathId>,
+    parent: Option<PathId>,
+    branched_at_message: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Branch {
+    path: PathId,
+    #[serde(default)]
+    branched_at_message: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Merge {
+    target: PathId,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+struct Edit {
+    /// The edited message; the host application's own record.
+    message: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ListQuery {
+    deleted: bool,
+}
+
+const MAX_MESSAGE: usize = 256;
+
+fn message(text: Option<String>) -> Result<Option<String>, Problem> {
+    match &text {
+        Some(text) if text.is_empty() || text.chars().count() > MAX_MESSAGE => {
+            Err(Problem::argument(format!("`branchedAtMessage` has 1 to {MAX_MESSAGE} characters")))
+        }
+        _ => Ok(text),
+    }
+}
+
+type Known = Extension<Principal>;
+
+async fn register(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path(conversation): Path<String>,
+    bytes: Bytes,
+) -> Result<Response, Problem> {
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    let Register { path, parent, branched_at_message } = body(&bytes)?;
+    let path = path.ok_or_else(|| Problem::argument("body, `path`: missing"))?;
+    let change = PathChange::Register { parent, message: message(branched_at_message)? };
+    change_path(&ask, &path, &change, StatusCode::CREATED).await
+}
+
+async fn branch(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path((conversation, parent)): Path<(String, String)>,
+    bytes: Bytes,
+) -> Result<Response, Problem> {
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    let Branch { path, branched_at_message } = body(&bytes)?;
+    let change =
+        PathChange::Register { parent: Some(parent.parse()?), message: message(branched_at_message)? };
+    change_path(&ask, &path, &change, StatusCode::CREATED).await
+}
+
+async fn edit(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path((conversation, path)): Path<(String, String)>,
+    bytes: Bytes,
+) -> Result<Response, Problem> {
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    let Edit { .. } = body(&bytes)?;
+    change_path(&ask, &path.parse()?, &PathChange::Edit, StatusCode::OK).await
+}
+
+async fn merge(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path((conversation, path)): Path<(String, String)>,
+    bytes: Bytes,
+) -> Result<Response, Problem> {
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    let Merge { target } = body(&bytes)?;
+    change_path(&ask, &path.parse()?, &PathChange::Merge { target }, StatusCode::OK).await
+}
+
+async fn archive(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path((conversation, path)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    change_path(&ask, &path.parse()?, &PathChange::Archive, StatusCode::OK).await
+}
+
+async fn delete(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path((conversation, path)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    change_path(&ask, &path.parse()?, &PathChange::Delete, StatusCode::OK).await
+}
+
+async fn change_path(
+    ask: &Ask,
+    path: &PathId,
+    change: &PathChange,
+    status: StatusCode,
+) -> Result<Response, Problem> {
+    let row = ask.service.change_path(&ask.tenant, &ask.conversation, path, change, ask.expected).await?;
+    Ok(answer(status, &row))
+}
+
+async fn rows(ask: &Ask, deleted: bool) -> Result<Vec<PathRow>, Problem> {
+    ask.service
+        .paths(&ask.tenant, &ask.conversation, deleted)
+        .await
+        .map_err(|error| ExecutionError::Store(error).into())
+}
+
+async fn list(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path(conversation): Path<String>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    let paths: Vec<Value> = rows(&ask, query.deleted).await?.iter().map(view).collect();
+    Ok(Json(json!({ "paths": paths })).into_response())
+}
+
+async fn show(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path((conversation, path)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    let path: PathId = path.parse()?;
+    match rows(&ask, true).await?.iter().find(|row| row.path == path) {
+        Some(row) => Ok(answer(StatusCode::OK, row)),
+        None => Err(PathError::Unknown(path).into()),
+    }
+}
+
+async fn tree(
+    State(v1): State<V1>,
+    Extension(principal): Known,
+    headers: HeaderMap,
+    Path(conversation): Path<String>,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Tree<T> {
+        tree: T,
+    }
+    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+    let tree = ask
+        .service
+        .path_tree(&ask.tenant, &ask.conversation)
+        .await
+        .map_err(|error| Problem::from(ExecutionError::Store(error)))?;
+    Ok(Json(Tree { tree }).into_response())
+}
+
+/// Ends expired contexts once. For a scheduler, with a secret of its own.
+async fn cleanup(State(v1): State<V1>, headers: HeaderMap) -> Result<Response, Problem> {
+    let Some(cron) = &v1.0.cron else {
+        let message = "clean-up over HTTP is closed: CRON_SECRET is not set";
+        return Err(Problem::new(StatusCode::NOT_FOUND, ErrorCode::Disabled, message));
+    };
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default();
+    let theirs: [u8; 32] = Sha256::digest(given.as_bytes()).into();
+    if cron.iter().zip(theirs).fold(0, |all, (ours, theirs)| all | (ours ^ theirs)) != 0 {
+        let message = "the bearer token is not CRON_SECRET";
+        let mut response =
+            Problem::new(StatusCode::UNAUTHORIZED, ErrorCode::Forbidden, message).into_response();
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return Ok(response);
+    }
+    Ok(Json(v1.service().await?.cleanup().await).into_response())
+}
+
+/// The OpenAPI 3.1 document of these routes.
+pub fn openapi() -> Value {
+    let id = json!({ "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:@-]+$" });
+    let parameter = |name: &str, place: &str, required: bool, schema: Value| json!({ "name": name, "in": place, "required": required, "schema": schema });
+    let conversation = parameter("conversation", "path", true, id.clone());
+    let path = parameter("path", "path", true, id.clone());
+    let tenant = parameter("X-Tenant-Id", "header", false, id.clone());
+    let if_match = parameter("If-Match", "header", false, json!({ "type": "string" }));
+    let error = |what: &str| json!({ "description": what, "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Problem" } } } });
+    let path_answer = |what: &str| {
+        json!({ "description": what,
+            "headers": { "ETag": { "description": "The path's version.", "schema": { "type": "string" } } },
+            "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Path" } } } })
+    };
+    let refusals = |mut responses: Value, more: &[(&str, &str)]| {
+        let common = [
+            ("400", "An identifier, header or body does not fit."),
+            ("401", "No credential, or one that is not good."),
+            ("403", "The credential may not do this, or not for this tenant."),
+            ("503", "The store does not answer; try again."),
+        ];
+        for (status, what) in common.iter().chain(more) {
+            responses[*status] = error(what);
+        }
+        responses
+    };
+    let operation =
+        |id: &str, summary: &str, on_path: bool, changes: bool, body: Option<Value>, responses: Value| {
+            let mut parameters = vec![conversation.clone(), tenant.clone()];
+            if on_path {
+                parameters.insert(1, path.clone());
+            }
+            if changes && on_path {
+                parameters.push(if_match.clone());
+            }
+            let mut operation = json!({ "operationId": id, "summary": summary, "parameters": parameters,
+            "responses": responses, "security": [{ "bearer": [] }] });
+            if let Some(schema) = body {
+                operation["requestBody"] =
+                    json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+            }
+            operation
+        };
+    let conflicts = [
+        ("404", "The path is not registered."),
+        ("409", "The path is not active, differs, or would become its own ancestor."),
+        ("412", "The path has changed since the version in If-Match."),
+    ];
+    let message = json!({ "type": "string", "minLength": 1, "maxLength": MAX_MESSAGE });
+    let list_answer = |name: &str, item: Value| {
+        json!({ "200": { "description": "What there is.", "content": { "application/json": { "schema": {
+            "type": "object", "required": [name], "properties": { name: { "type": "array", "items": item } } } } } } })
+    };
+    let changed = || refusals(json!({ "200": path_answer("The path as it is now.") }), &conflicts);
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Pathbox", "version": env!("CARGO_PKG_VERSION"),
+            "description": "The paths of conversations, and clean-up. Every change is safe to repeat." },
+        "paths": {
+            "/v1/conversations/{conversation}/paths": {
+                "get": operation("listPaths", "The registered paths, oldest first", false, false, None,
+                    refusals(list_answer("paths", json!({ "$ref": "#/components/schemas/Path" })), &[])),
+                "post": operation("registerPath", "Registers a path", false, true, Some(json!({
+                    "type": "object", "additionalProperties": false, "required": ["path"],
+                    "properties": { "path": id, "parent": id, "branchedAtMessage": message } })),
+                    refusals(json!({ "201": path_answer("The path, new or as it was registered before.") }), &conflicts)),
+            },
+            "/v1/conversations/{conversation}/tree": {
+                "get": operation("pathTree", "The registered paths as a tree", false, false, None,
+                    refusals(list_answer("tree", json!({ "$ref": "#/components/schemas/Node" })), &[])),
+            },
+            "/v1/conversations/{conversation}/paths/{path}": {
+                "get": operation("showPath", "One path", true, false, None,
+                    refusals(json!({ "200": path_answer("The path.") }), &[("404", "The path is not registered.")])),
+                "delete": operation("deletePath", "Deletes a path; its sandbox ends", true, true, None, changed()),
+            },
+            "/v1/conversations/{conversation}/paths/{path}/branch": {
+                "post": operation("branchPath", "Registers a path that branches from this one; it starts without a sandbox",
+                    true, true, Some(json!({ "type": "object", "additionalProperties": false, "required": ["path"],
+                    "properties": { "path": id, "branchedAtMessage": message } })),
+                    refusals(json!({ "201": path_answer("The new path.") }), &conflicts)),
+            },
+            "/v1/conversations/{conversation}/paths/{path}/edit": {
+                "post": operation("editPath", "A message was edited; the context is kept", true, true,
+                    Some(json!({ "type": "object", "additionalProperties": false, "properties": { "message": { "type": "string" } } })), changed()),
+            },
+            "/v1/conversations/{conversation}/paths/{path}/merge": {
+                "post": operation("mergePath", "Merges a path into another; its sandbox ends, the other's is untouched",
+                    true, true, Some(json!({ "type": "object", "additionalProperties": false, "required": ["target"],
+                    "properties": { "target": id } })), changed()),
+            },
+            "/v1/conversations/{conversation}/paths/{path}/archive": {
+                "post": operation("archivePath", "Puts a path away; its sandbox ends", true, true, None, changed()),
+            },
+            "/v1/cleanup": {
+                "post": { "operationId": "cleanup", "summary": "Ends expired contexts once",
+                    "security": [{ "cron": [] }],
+                    "responses": {
+                        "200": { "description": "What was done.", "content": { "application/json": { "schema": {
+                            "type": "object", "required": ["cleaned", "errors"], "properties": {
+                                "cleaned": { "type": "integer" }, "errors": { "type": "integer" } } } } } },
+                        "401": error("The token is not CRON_SECRET."),
+                        "404": error("CRON_SECRET is not set."),
+                        "503": error("The store does not answer; try again."),
+                    } },
+            },
+        },
+        "components": {
+            "securitySchemes": {
+                "bearer": { "type": "http", "scheme": "bearer", "description": "An API key or an OAuth access token." },
+                "cron": { "type": "http", "scheme": "bearer", "description": "CRON_SECRET." },
+            },
+            "schemas": {
+                "Path": { "type": "object", "required": ["path", "status", "version", "createdAt", "updatedAt"],
+                    "properties": {
+                        "path": id, "parent": { "type": ["string", "null"] }, "branchedAtMessage": { "type": ["string", "null"] },
+                        "mergedInto": { "type": ["string", "null"] },
+                        "status": { "type": "string", "enum": ["active", "merged", "archived", "deleted"] },
+                        "version": { "type": "integer" },
+                        "createdAt": { "type": "string", "format": "date-time" },
+                        "updatedAt": { "type": "string", "format": "date-time" } } },
+                "Node": { "allOf": [{ "$ref": "#/components/schemas/Path" }, { "type": "object", "properties": {
+                    "children": { "type": "array", "items": { "$ref": "#/components/schemas/Node" } } } }] },
+                "Problem": { "type": "object", "required": ["error"], "properties": { "error": {
+                    "type": "object", "required": ["code", "message", "retryable"], "properties": {
+                        "code": { "type": "string" }, "message": { "type": "string" }, "retryable": { "type": "boolean" } } } } },
+            },
+        },
+    })
+}
