@@ -66,7 +66,7 @@ pub(super) async fn keys(command: KeysCommand, sources: Sources) -> anyhow::Resu
             if !store.revoke_api_key(&id).await? {
                 bail!("there is no key {id}; `pathbox keys ls` lists them");
             }
-            println!("revoked {id}; servers notice within seconds");
+            say!("revoked {id}; servers notice within seconds");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -96,9 +96,9 @@ async fn add_key(store: &DynStore, add: Add) -> anyhow::Result<()> {
     };
     store.add_api_key(&key).await.context("the key was not kept")?;
     if add.json {
-        println!("{}", json!({ "id": key.id, "key": text.expose() }));
+        say!("{}", json!({ "id": key.id, "key": text.expose() }));
     } else {
-        println!("{}", text.expose());
+        say!("{}", text.expose());
     }
     Ok(())
 }
@@ -106,7 +106,7 @@ async fn add_key(store: &DynStore, add: Add) -> anyhow::Result<()> {
 async fn list(store: &DynStore, as_json: bool) -> anyhow::Result<()> {
     let keys = store.api_keys().await?;
     if as_json {
-        println!("{}", serde_json::to_string_pretty(&keys)?);
+        say!("{}", serde_json::to_string_pretty(&keys)?);
         return Ok(());
     }
     let now = Clock::system().now();

@@ -610,7 +610,7 @@ async fn a_character_that_a_chunk_cuts_comes_whole() {
 #[tokio::test]
 async fn separators_of_unicode_do_not_cut_a_line() {
     let text = "a\u{2028}b\u{2029}c\u{85}d\u{b}e\u{c}f";
-    let line = format!("{{\"type\": \"stdout\", \"text\": \"a\u{2028}b\u{2029}c\u{85}d\\u000be\\u000cf\"}}");
+    let line = "{\"type\": \"stdout\", \"text\": \"a\u{2028}b\u{2029}c\u{85}d\\u000be\\u000cf\"}".to_owned();
     let (events, error) = ends_with(Reply::events(&[COUNT, &line, END]), Deadlines::default()).await;
     assert!(error.is_none());
     assert_eq!(stdout(&events), text);

@@ -1,7 +1,7 @@
 //! `pathbox run`, `demo`, `config` and friends, as a person types them.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -78,11 +78,8 @@ fn an_idempotency_key_runs_once_and_refuses_other_arguments() {
 fn the_demo_tells_its_story_and_writes_a_picture_that_opens() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("plot.png");
-    let mut demo = Command::new(env!("CARGO_BIN_EXE_pathbox"));
-    demo.env_clear();
-    for name in ["PATH", "HOME"] {
-        demo.env(name, std::env::var_os(name).unwrap_or_default());
-    }
+    let mut demo = command(dir.path());
+    demo.env_remove("PATHBOX_DATA_DIR");
     let output = demo.args(["demo", "--out"]).arg(&out).output().unwrap();
     let story = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{story}\n{}", String::from_utf8_lossy(&output.stderr));

@@ -352,6 +352,7 @@ mod with_oxc {
 }
 
 #[cfg(all(test, feature = "typescript"))]
+#[expect(clippy::unwrap_used, reason = "a test that fails says so")]
 mod tests {
     use super::*;
 

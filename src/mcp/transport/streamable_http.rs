@@ -146,6 +146,7 @@ async fn handle(
 
 impl Door {
     /// A session belongs to whoever opened it. For anybody else it does not exist.
+    #[expect(clippy::result_large_err, reason = "the refusal is a whole response, made once and sent")]
     fn check_session(&self, parts: &request::Parts, principal: &Principal) -> Result<(), Response> {
         let Some(id) = parts.headers.get(SESSION_ID) else { return Ok(()) };
         let id = id.to_str().unwrap_or_default();

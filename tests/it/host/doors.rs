@@ -197,9 +197,9 @@ async fn a_slow_or_silent_client_is_let_go() {
         let trickle = async {
             while stream.write_all(if beginning.ends_with(": ") { b"a" } else { b"" }).await.is_ok() {
                 let mut answer = [0; 1024];
-                match tokio::time::timeout(Duration::from_millis(50), stream.read(&mut answer)).await {
-                    Ok(Ok(0) | Err(_)) => return,
-                    Ok(Ok(_)) | Err(_) => {}
+                let read = tokio::time::timeout(Duration::from_millis(50), stream.read(&mut answer)).await;
+                if let Ok(Ok(0) | Err(_)) = read {
+                    return;
                 }
             }
         };

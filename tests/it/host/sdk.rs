@@ -29,7 +29,6 @@ async fn run(program: &str, arguments: &[&str]) {
         .unwrap_or_else(|error| panic!("{}: {error}; scripts/test installs it", program.display()));
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
     assert!(output.status.success() && said.contains("ok ") && !said.contains("FAILED"), "{said}");
 }
 

@@ -15,20 +15,20 @@ use super::server::command;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server over HTTP.
-pub struct HttpServer {
-    pub child: Child,
-    pub address: String,
+pub(crate) struct HttpServer {
+    pub(crate) child: Child,
+    pub(crate) address: String,
     log: Arc<Mutex<Vec<String>>>,
 }
 
 impl HttpServer {
     /// Starts a server on a free loopback port.
-    pub fn start(data: &Path) -> Self {
+    pub(crate) fn start(data: &Path) -> Self {
         Self::start_with(&mut command(data))
     }
 
     /// The same from a command with settings; the subcommand is added here.
-    pub fn start_with(command: &mut Command) -> Self {
+    pub(crate) fn start_with(command: &mut Command) -> Self {
         command.args(["serve", "--http", "127.0.0.1:0"]);
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -51,12 +51,12 @@ impl HttpServer {
     }
 
     /// What the server logged so far.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
     }
 
     /// Sends a request whose head is given line by line; `Host` and `Content-Length` are added when they are missing.
-    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         let has = |name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
         if !has("host") {
@@ -76,7 +76,7 @@ impl HttpServer {
     }
 
     /// A connection that says nothing yet.
-    pub fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -84,12 +84,12 @@ impl HttpServer {
     }
 
     /// Sends one JSON-RPC message to `/mcp`.
-    pub fn post(&self, headers: &[(&str, &str)], message: &Value) -> Reply {
+    pub(crate) fn post(&self, headers: &[(&str, &str)], message: &Value) -> Reply {
         self.post_text(headers, &message.to_string())
     }
 
     /// Sends a text to `/mcp`.
-    pub fn post_text(&self, headers: &[(&str, &str)], text: &str) -> Reply {
+    pub(crate) fn post_text(&self, headers: &[(&str, &str)], text: &str) -> Reply {
         let mut all =
             vec![("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")];
         all.extend(headers);
@@ -97,7 +97,7 @@ impl HttpServer {
     }
 
     /// Opens a session of 2025-11-25.
-    pub fn session(&self, headers: &[(&str, &str)]) -> Session<'_> {
+    pub(crate) fn session(&self, headers: &[(&str, &str)]) -> Session<'_> {
         let mut reply = self.post(headers, &initialize("2025-11-25"));
         reply.expect_ok();
         let id = reply.header("mcp-session-id").unwrap().to_owned();
@@ -111,7 +111,13 @@ impl HttpServer {
     }
 
     /// Calls a tool without a session, as 2026-07-28 does. The whole JSON-RPC answer.
-    pub fn stateless(&self, headers: &[(&str, &str)], tool: &str, arguments: Value, meta: Value) -> Reply {
+    pub(crate) fn stateless(
+        &self,
+        headers: &[(&str, &str)],
+        tool: &str,
+        arguments: Value,
+        meta: Value,
+    ) -> Reply {
         let params = json!({"name": tool, "arguments": arguments, "_meta": modern_meta(meta)});
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
         let mut all =
@@ -121,13 +127,13 @@ impl HttpServer {
     }
 
     /// Asks the process to end.
-    pub fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     }
 
     /// Waits for the process to end.
-    pub fn wait(&mut self, patience: Duration) -> Option<std::process::ExitStatus> {
+    pub(crate) fn wait(&mut self, patience: Duration) -> Option<std::process::ExitStatus> {
         let until = Instant::now() + patience;
         while Instant::now() < until {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -152,13 +158,13 @@ impl Drop for HttpServer {
 }
 
 /// The `initialize` request of a client.
-pub fn initialize(version: &str) -> Value {
+pub(crate) fn initialize(version: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}}})
 }
 
 /// `_meta` of a request of 2026-07-28, with more in it.
-pub fn modern_meta(mut meta: Value) -> Value {
+pub(crate) fn modern_meta(mut meta: Value) -> Value {
     meta["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
     meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
     meta["io.modelcontextprotocol/clientInfo"] = json!({"name": "test", "version": "0"});
@@ -166,28 +172,28 @@ pub fn modern_meta(mut meta: Value) -> Value {
 }
 
 /// An MCP session over HTTP.
-pub struct Session<'s> {
-    pub server: &'s HttpServer,
-    pub id: String,
-    pub headers: Vec<(String, String)>,
+pub(crate) struct Session<'s> {
+    pub(crate) server: &'s HttpServer,
+    pub(crate) id: String,
+    pub(crate) headers: Vec<(String, String)>,
     next: u64,
 }
 
 impl Session<'_> {
     /// The headers of this session's requests.
-    pub fn headers(&self) -> Vec<(&str, &str)> {
+    pub(crate) fn headers(&self) -> Vec<(&str, &str)> {
         let mut all: Vec<(&str, &str)> = self.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         all.extend([("Mcp-Session-Id", self.id.as_str()), ("MCP-Protocol-Version", "2025-11-25")]);
         all
     }
 
     /// Sends a message.
-    pub fn post(&mut self, message: &Value) -> Reply {
+    pub(crate) fn post(&mut self, message: &Value) -> Reply {
         self.server.post(&self.headers(), message)
     }
 
     /// Sends a request; its answer comes on the reply's stream.
-    pub fn begin(&mut self, method: &str, params: Value) -> (u64, Reply) {
+    pub(crate) fn begin(&mut self, method: &str, params: Value) -> (u64, Reply) {
         let id = self.next;
         self.next += 1;
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
@@ -195,14 +201,14 @@ impl Session<'_> {
     }
 
     /// Sends a request and waits for its answer.
-    pub fn request(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn request(&mut self, method: &str, params: Value) -> Value {
         let (_, mut reply) = self.begin(method, params);
         reply.expect_ok();
         reply.answer()
     }
 
     /// Calls a tool; the whole result.
-    pub fn call(&mut self, tool: &str, arguments: Value, meta: Value) -> Value {
+    pub(crate) fn call(&mut self, tool: &str, arguments: Value, meta: Value) -> Value {
         let mut answer =
             self.request("tools/call", json!({"name": tool, "arguments": arguments, "_meta": meta}));
         assert!(answer.get("error").is_none(), "{answer}");
@@ -210,12 +216,12 @@ impl Session<'_> {
     }
 
     /// Calls `run_code` with Python.
-    pub fn python(&mut self, code: &str) -> Value {
+    pub(crate) fn python(&mut self, code: &str) -> Value {
         self.call("run_code", json!({"code": code, "language": "python"}), json!({}))
     }
 
     /// Opens the stream of what belongs to no request, or resumes one.
-    pub fn listen(&self, last_event: Option<&str>) -> Reply {
+    pub(crate) fn listen(&self, last_event: Option<&str>) -> Reply {
         let mut headers = self.headers();
         headers.push(("Accept", "text/event-stream"));
         if let Some(event) = last_event {
@@ -226,11 +232,11 @@ impl Session<'_> {
 }
 
 /// An answer whose body may still be coming.
-pub struct Reply {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
     body: Body,
-    pub began: Instant,
+    pub(crate) began: Instant,
 }
 
 struct Body {
@@ -244,18 +250,18 @@ struct Body {
 
 /// One event of a stream.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub struct Event {
-    pub id: Option<String>,
-    pub event: Option<String>,
-    pub data: String,
-    pub retry: Option<String>,
+pub(crate) struct Event {
+    pub(crate) id: Option<String>,
+    pub(crate) event: Option<String>,
+    pub(crate) data: String,
+    pub(crate) retry: Option<String>,
     /// Only a comment, as signs of life are.
-    pub comment: bool,
+    pub(crate) comment: bool,
 }
 
 impl Event {
     /// The JSON in it.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.data).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
     }
 }
@@ -286,24 +292,24 @@ impl Reply {
     }
 
     /// A header's value.
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
     /// Fails with what the server says unless it says 200.
-    pub fn expect_ok(&mut self) {
+    pub(crate) fn expect_ok(&mut self) {
         let status = self.status;
         assert!(status == 200, "{status}: {}", self.text());
     }
 
     /// The whole body.
-    pub fn text(&mut self) -> String {
+    pub(crate) fn text(&mut self) -> String {
         while self.body.more() {}
         String::from_utf8_lossy(&std::mem::take(&mut self.body.buffer)).into_owned()
     }
 
     /// The next event of a stream; `None` at its end.
-    pub fn event(&mut self) -> Option<Event> {
+    pub(crate) fn event(&mut self) -> Option<Event> {
         loop {
             if let Some(at) = self.body.buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let text: Vec<u8> = self.body.buffer.drain(..at + 2).collect();
@@ -316,12 +322,12 @@ impl Reply {
     }
 
     /// The next event that carries a message.
-    pub fn message(&mut self) -> Option<Event> {
+    pub(crate) fn message(&mut self) -> Option<Event> {
         std::iter::from_fn(|| self.event()).find(|event| !event.data.is_empty())
     }
 
     /// The answer to the request, whether it comes as JSON or at the end of a stream.
-    pub fn answer(&mut self) -> Value {
+    pub(crate) fn answer(&mut self) -> Value {
         if self.header("content-type").is_some_and(|t| t.starts_with("application/json")) {
             let text = self.text();
             return serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}"));

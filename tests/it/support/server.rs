@@ -12,20 +12,21 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server over standard input and output.
-pub struct Server {
-    pub child: Child,
+pub(crate) struct Server {
+    pub(crate) child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     next_id: u64,
     /// Everything that came and was not waited for.
-    pub seen: Vec<Value>,
+    pub(crate) seen: Vec<Value>,
 }
 
 /// A `pathbox` command with a clean environment and its own data directory.
-pub fn command(data: &Path) -> Command {
+pub(crate) fn command(data: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pathbox"));
     command.env_clear();
     for name in ["PATH", "HOME", "TMPDIR"] {
+        #[expect(clippy::disallowed_methods, reason = "a test hands its own environment on")]
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
@@ -36,12 +37,12 @@ pub fn command(data: &Path) -> Command {
 
 impl Server {
     /// Starts a server and does the handshake of 2025-11-25.
-    pub fn start(data: &Path) -> Self {
+    pub(crate) fn start(data: &Path) -> Self {
         Self::start_with(command(data).arg("serve"))
     }
 
     /// Starts a server from a prepared command and does the handshake.
-    pub fn start_with(command: &mut Command) -> Self {
+    pub(crate) fn start_with(command: &mut Command) -> Self {
         let mut server = Self::raw(command);
         let hello = json!({
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}
@@ -53,7 +54,7 @@ impl Server {
     }
 
     /// Starts a server and says nothing yet.
-    pub fn raw(command: &mut Command) -> Self {
+    pub(crate) fn raw(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (sender, lines) = channel();
@@ -69,12 +70,12 @@ impl Server {
     }
 
     /// Sends one message.
-    pub fn send(&mut self, message: &Value) {
+    pub(crate) fn send(&mut self, message: &Value) {
         self.send_line(&message.to_string());
     }
 
     /// Sends one line as it is.
-    pub fn send_line(&mut self, line: &str) {
+    pub(crate) fn send_line(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().unwrap();
         stdin.write_all(line.as_bytes()).unwrap();
         stdin.write_all(b"\n").unwrap();
@@ -82,7 +83,7 @@ impl Server {
     }
 
     /// The next message; every line must be JSON.
-    pub fn next(&mut self, patience: Duration) -> Option<Value> {
+    pub(crate) fn next(&mut self, patience: Duration) -> Option<Value> {
         match self.lines.recv_timeout(patience) {
             Ok(line) => {
                 Some(serde_json::from_str(&line).unwrap_or_else(|_| panic!("not JSON on stdout: {line}")))
@@ -92,7 +93,7 @@ impl Server {
     }
 
     /// Sends a request and returns its id.
-    pub fn begin(&mut self, method: &str, params: Value) -> u64 {
+    pub(crate) fn begin(&mut self, method: &str, params: Value) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
@@ -100,7 +101,7 @@ impl Server {
     }
 
     /// Waits for the answer to a request.
-    pub fn answer(&mut self, id: u64) -> Value {
+    pub(crate) fn answer(&mut self, id: u64) -> Value {
         let until = Instant::now() + PATIENCE;
         if let Some(at) =
             self.seen.iter().position(|message| message["id"] == id && message.get("method").is_none())
@@ -119,18 +120,18 @@ impl Server {
     }
 
     /// Sends a request and waits for its answer.
-    pub fn request(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.begin(method, params);
         self.answer(id)
     }
 
     /// Calls `run_code` with Python on the default context.
-    pub fn python(&mut self, code: &str) -> Value {
+    pub(crate) fn python(&mut self, code: &str) -> Value {
         self.call(json!({"code": code, "language": "python"}), json!({}))
     }
 
     /// Calls `run_code`; the whole result.
-    pub fn call(&mut self, arguments: Value, meta: Value) -> Value {
+    pub(crate) fn call(&mut self, arguments: Value, meta: Value) -> Value {
         let params = json!({"name": "run_code", "arguments": arguments, "_meta": meta});
         let mut answer = self.request("tools/call", params);
         assert!(answer.get("error").is_none(), "{answer}");
@@ -138,12 +139,12 @@ impl Server {
     }
 
     /// Closes the server's standard input.
-    pub fn close_stdin(&mut self) {
+    pub(crate) fn close_stdin(&mut self) {
         self.stdin.take();
     }
 
     /// Waits for the process to end.
-    pub fn wait(&mut self, patience: Duration) -> Option<std::process::ExitStatus> {
+    pub(crate) fn wait(&mut self, patience: Duration) -> Option<std::process::ExitStatus> {
         let until = Instant::now() + patience;
         while Instant::now() < until {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -166,7 +167,7 @@ impl Drop for Server {
 }
 
 /// Processes whose command line or environment holds `needle`, as `/proc` shows them.
-pub fn processes_of(parent: u32) -> Vec<u32> {
+pub(crate) fn processes_of(parent: u32) -> Vec<u32> {
     fn parent_of(pid: u32) -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
@@ -192,7 +193,7 @@ pub fn processes_of(parent: u32) -> Vec<u32> {
 }
 
 /// Whether a process still runs (a zombie does not).
-pub fn alive(pid: u32) -> bool {
+pub(crate) fn alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z')))
 }
