@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use tokio::sync::{mpsc, oneshot};
@@ -18,6 +18,9 @@ use super::processes::Processes;
 use super::watchers::Watchers;
 use crate::domain::Clock;
 use crate::wire::Secret;
+
+/// For measuring how full the disks of a sandbox are.
+const DISK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What makes machines.
 #[derive(Debug)]
@@ -202,7 +205,9 @@ impl Sandbox {
         // A failed send drops `reply`, which the next line sees.
         let _ = self.usage.send(reply).await;
         let usage = usage.await.unwrap_or_default();
-        let (disk_used_bytes, disk_total_bytes) = self.disk().await.unwrap_or_default();
+        // What runs in there can hold up the program that measures.
+        let disk = tokio::time::timeout(DISK_PATIENCE, self.disk()).await;
+        let (disk_used_bytes, disk_total_bytes) = disk.ok().flatten().unwrap_or_default();
         Metrics {
             cpu_count: self.limits.cpu_percent.div_ceil(100).max(1),
             cpu_used_percent: self.cpu_percent(usage.cpu_micros),

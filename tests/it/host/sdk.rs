@@ -21,7 +21,7 @@ async fn run(program: &str, arguments: &[&str]) {
         .current_dir(env.join("e2b-js"))
         .env("E2B_API_URL", host.host.url())
         .env("E2B_SANDBOX_URL", host.host.url())
-        .env("PATHBOX_TEST_LANGUAGES", "javascript,bash")
+        .env("PATHBOX_TEST_LANGUAGES", "javascript,typescript,bash")
         .env("E2B_API_KEY", host.host.api_key().expose())
         .stdin(Stdio::null())
         .output()

@@ -11,8 +11,8 @@ use http::HeaderMap;
 use tokio::sync::mpsc;
 
 use super::rpc::{self, Answer, Messages};
-use super::{check_user, home_path};
-use crate::host::agent::{AgentError, ProcessEvent, ProcessSpec, Stdin};
+use super::{check_user, filesystem, home_path};
+use crate::host::agent::{AgentError, FileKind, ProcessEvent, ProcessSpec, Stdin};
 use crate::host::processes::{Exit, Heard, Running};
 use crate::host::sandbox::Sandbox;
 use crate::wire::connect::{Code, RpcError};
@@ -56,10 +56,12 @@ async fn start_process(
     let config = request.process;
     let home = sandbox.agent.home();
     let cwd = config.cwd.as_deref().filter(|cwd| !cwd.is_empty()).map(|cwd| home_path(home, cwd));
-    if let Some(cwd) = &cwd
-        && let Err(AgentError::Refused { .. }) = sandbox.agent.list_dir(cwd, 1).await
-    {
-        return Err(RpcError::new(Code::InvalidArgument, format!("cwd '{cwd}' does not exist")));
+    if let Some(cwd) = &cwd {
+        match filesystem::follow(sandbox, cwd).await {
+            Ok(info) if info.kind == FileKind::Dir => {}
+            Err(gone) if gone.code == Code::Unavailable => return Err(gone),
+            _ => return Err(RpcError::new(Code::InvalidArgument, format!("cwd '{cwd}' does not exist"))),
+        }
     }
     let env =
         sandbox.env.iter().chain(&config.envs).map(|(name, value)| (name.clone(), value.clone())).collect();
