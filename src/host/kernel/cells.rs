@@ -351,7 +351,8 @@ mod with_oxc {
     }
 }
 
-#[cfg(all(test, feature = "typescript"))]
+#[cfg(test)]
+#[cfg(feature = "typescript")]
 mod tests {
     use super::*;
 
