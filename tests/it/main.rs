@@ -34,6 +34,8 @@ mod kernel_javascript;
 #[cfg(target_os = "linux")]
 mod kernel_python;
 #[cfg(target_os = "linux")]
+mod kernel_recordings;
+#[cfg(target_os = "linux")]
 mod kernel_support;
 mod mcp_clients;
 mod mcp_legacy_sse;

@@ -351,8 +351,8 @@ mod with_oxc {
     }
 }
 
-#[cfg(all(test, feature = "typescript"))]
-#[expect(clippy::unwrap_used, reason = "a test that fails says so")]
+#[cfg(test)]
+#[cfg(feature = "typescript")]
 mod tests {
     use super::*;
 

@@ -264,9 +264,10 @@ class Finder:
 
 
 class Watcher:
-    """First in line: finishes two modules when they are imported. Must be quick, it sees every import."""
+    """First in line: finishes a few modules when they are imported. Must be quick, it sees every import."""
 
     HOOKS = {
+        "linecache": lambda module: hand_over_sources(module),
         "matplotlib": lambda module: figures.prepare(module),
         "IPython.core.display_functions": lambda module: show.adopt(module),
         "IPython.core.display": lambda module: show.adopt(module),
@@ -441,10 +442,13 @@ def remember_source(name, lines):
     """Makes a cell's lines known to tracebacks, warnings and `inspect.getsource`."""
     SOURCES[name] = lines
     if "linecache" in sys.modules:
-        cache = sys.modules["linecache"].cache
-        while SOURCES:
-            known, lines = SOURCES.popitem()
-            cache[known] = (1, None, lines, known)
+        hand_over_sources(sys.modules["linecache"])
+
+
+def hand_over_sources(linecache):
+    while SOURCES:
+        name, lines = SOURCES.popitem()
+        linecache.cache[name] = (1, None, lines, name)
 
 
 def remember(value):

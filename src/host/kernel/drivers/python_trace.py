@@ -5,8 +5,6 @@ Compiled by the Python driver when it is first needed; `core` is the driver. The
 """
 import linecache
 
-core.remember_source("<cell>", [])  # from now on `linecache` holds the cells
-
 WIDTH = 75
 GUTTER = 7  # columns for line numbers and the arrow
 BEFORE, AFTER = 3, 2  # pieces around the guilty one; one less for an exception that caused another
