@@ -1,7 +1,7 @@
 //! What the tests share.
 
 pub(crate) mod database;
-pub mod fault_server;
+pub(crate) mod fault_server;
 pub mod http;
 pub(crate) mod runs;
 pub mod server;

@@ -21,46 +21,46 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A secret that must never be seen in an error, a log or a debug text.
-pub const API_KEY: &str = "e2b_0123456789012345678901234567890123planted";
-pub const ENVD_TOKEN: &str = "envd-token-planted";
-pub const TRAFFIC_TOKEN: &str = "traffic-token-planted";
-pub const SANDBOX_ID: &str = "i7c0q2m5x9d1k4w8t3r6u";
+pub(crate) const API_KEY: &str = "e2b_0123456789012345678901234567890123planted";
+pub(crate) const ENVD_TOKEN: &str = "envd-token-planted";
+pub(crate) const TRAFFIC_TOKEN: &str = "traffic-token-planted";
+pub(crate) const SANDBOX_ID: &str = "i7c0q2m5x9d1k4w8t3r6u";
 
 /// A request as it came.
 #[derive(Debug, Clone)]
-pub struct Request {
-    pub method: String,
+pub(crate) struct Request {
+    pub(crate) method: String,
     /// With the query, as on the wire.
-    pub path: String,
+    pub(crate) path: String,
     /// Names in lower case.
-    pub headers: HashMap<String, String>,
-    pub body: Vec<u8>,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: Vec<u8>,
     /// Which connection brought it, counted from 0.
-    pub connection: usize,
+    pub(crate) connection: usize,
 }
 
 impl Request {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    pub fn port(&self) -> Option<u16> {
+    pub(crate) fn port(&self) -> Option<u16> {
         self.header("e2b-sandbox-port")?.parse().ok()
     }
 
     /// Method and path, as tests write them.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
 }
 
 /// What to do with the body.
 #[derive(Debug, Clone)]
-pub enum Step {
+pub(crate) enum Step {
     /// One chunk.
     Send(Vec<u8>),
     /// Silence.
@@ -74,43 +74,43 @@ pub enum Step {
 }
 
 #[derive(Debug, Clone)]
-pub struct Reply {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub steps: Vec<Step>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) steps: Vec<Step>,
 }
 
 impl Reply {
-    pub fn new(status: u16) -> Self {
+    pub(crate) fn new(status: u16) -> Self {
         Self { status, headers: Vec::new(), steps: Vec::new() }
     }
 
-    pub fn header(mut self, name: &str, value: impl ToString) -> Self {
+    pub(crate) fn header(mut self, name: &str, value: impl ToString) -> Self {
         self.headers.push((name.to_owned(), value.to_string()));
         self
     }
 
-    pub fn send(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn send(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.steps.push(Step::Send(bytes.into()));
         self
     }
 
-    pub fn step(mut self, step: Step) -> Self {
+    pub(crate) fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
     }
 
-    pub fn json(status: u16, body: serde_json::Value) -> Self {
+    pub(crate) fn json(status: u16, body: serde_json::Value) -> Self {
         Self::new(status).header("content-type", "application/json").send(body.to_string())
     }
 
     /// An error of the control plane.
-    pub fn error(status: u16, message: &str) -> Self {
+    pub(crate) fn error(status: u16, message: &str) -> Self {
         Self::json(status, serde_json::json!({"code": status, "message": message}))
     }
 
     /// A whole answer to `/execute`.
-    pub fn events(lines: &[&str]) -> Self {
+    pub(crate) fn events(lines: &[&str]) -> Self {
         let mut reply = Self::new(200);
         for line in lines {
             reply = reply.send(format!("{line}\n"));
@@ -118,14 +118,14 @@ impl Reply {
         reply
     }
 
-    pub fn sandbox_not_found() -> Self {
+    pub(crate) fn sandbox_not_found() -> Self {
         Self::json(
             502,
             serde_json::json!({"sandboxId": SANDBOX_ID, "message": "The sandbox was not found", "code": 502}),
         )
     }
 
-    pub fn port_not_open(port: u16) -> Self {
+    pub(crate) fn port_not_open(port: u16) -> Self {
         let message = "The sandbox is running but port is not open";
         Self::json(
             502,
@@ -134,25 +134,25 @@ impl Reply {
     }
 
     /// No answer at all: the connection closes.
-    pub fn nothing() -> Self {
+    pub(crate) fn nothing() -> Self {
         Self::new(0)
     }
 
     /// No answer at all: the connection stays open.
-    pub fn silence() -> Self {
+    pub(crate) fn silence() -> Self {
         Self::new(0).step(Step::Hang)
     }
 }
 
-pub const COUNT: &str = r#"{"type": "number_of_executions", "execution_count": 1}"#;
-pub const KEEPALIVE: &str = r#"{"type": "keepalive"}"#;
-pub const END: &str = r#"{"type": "end_of_execution"}"#;
+pub(crate) const COUNT: &str = r#"{"type": "number_of_executions", "execution_count": 1}"#;
+pub(crate) const KEEPALIVE: &str = r#"{"type": "keepalive"}"#;
+pub(crate) const END: &str = r#"{"type": "end_of_execution"}"#;
 
 type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
 
 /// The server; it ends with the test's runtime.
-pub struct FaultServer {
-    pub addr: SocketAddr,
+pub(crate) struct FaultServer {
+    pub(crate) addr: SocketAddr,
     state: Arc<State>,
 }
 
@@ -165,7 +165,7 @@ struct State {
 }
 
 impl FaultServer {
-    pub async fn start(handler: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(handler: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let state = Arc::new(State {
@@ -189,18 +189,18 @@ impl FaultServer {
 
     /// A server without faults, as far as a fake can be one: its interpreter knows the few programs of the contract suite
     /// by heart.
-    pub async fn healthy() -> Self {
+    pub(crate) async fn healthy() -> Self {
         let world = Mutex::new(healthy::World::default());
         Self::start(move |request| world.lock().unwrap().answer(request)).await
     }
 
     /// Always the same reply.
-    pub async fn always(reply: Reply) -> Self {
+    pub(crate) async fn always(reply: Reply) -> Self {
         Self::start(move |_| reply.clone()).await
     }
 
     /// One reply after the other, the last one for ever.
-    pub async fn sequence(replies: Vec<Reply>) -> Self {
+    pub(crate) async fn sequence(replies: Vec<Reply>) -> Self {
         let next = AtomicUsize::new(0);
         Self::start(move |_| {
             let at = next.fetch_add(1, Ordering::SeqCst).min(replies.len() - 1);
@@ -209,16 +209,16 @@ impl FaultServer {
         .await
     }
 
-    pub fn endpoint(&self) -> Endpoint {
+    pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint::local(format!("http://{}", self.addr), Secret::new(API_KEY))
     }
 
     /// A client with short pauses.
-    pub fn client(&self) -> E2bClient {
+    pub(crate) fn client(&self) -> E2bClient {
         self.client_with(|_| {})
     }
 
-    pub fn client_with(&self, change: impl FnOnce(&mut Options)) -> E2bClient {
+    pub(crate) fn client_with(&self, change: impl FnOnce(&mut Options)) -> E2bClient {
         let mut options = Options {
             endpoint: self.endpoint(),
             retry: RetryOptions {
@@ -233,21 +233,21 @@ impl FaultServer {
         E2bClient::new(options, Clock::system(), Entropy::seeded(1)).unwrap()
     }
 
-    pub fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<Request> {
         self.state.requests.lock().unwrap().clone()
     }
 
     /// The requests as `METHOD path`.
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.requests().iter().map(Request::line).collect()
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.state.connections.load(Ordering::SeqCst)
     }
 
     /// Waits until a client has left in the middle of an answer to `path`.
-    pub async fn wait_for_leaving(&self, path: &str) {
+    pub(crate) async fn wait_for_leaving(&self, path: &str) {
         for _ in 0..500 {
             if self.state.left.lock().unwrap().iter().any(|left| left == path) {
                 return;
@@ -259,7 +259,7 @@ impl FaultServer {
 }
 
 /// A sandbox with every secret planted.
-pub fn access() -> SandboxAccess {
+pub(crate) fn access() -> SandboxAccess {
     SandboxAccess {
         id: SANDBOX_ID.parse().unwrap(),
         domain: None,
@@ -270,7 +270,7 @@ pub fn access() -> SandboxAccess {
 }
 
 /// Fails when any text that an error offers holds a planted secret, the sandbox's id or an address.
-pub fn assert_tells_no_secret(error: &(dyn std::error::Error + 'static)) {
+pub(crate) fn assert_tells_no_secret(error: &(dyn std::error::Error + 'static)) {
     let mut texts = vec![format!("{error:?}")];
     let mut next = Some(error);
     while let Some(error) = next {
