@@ -74,6 +74,8 @@ pub enum E2bError {
     Busy {
         /// The HTTP status.
         status: u16,
+        /// The provider's code for it. Without one the answer may come from something in front of it.
+        error_code: Option<String>,
         /// How long to wait, where the provider said so.
         retry_after: Option<Duration>,
         /// Its words.
@@ -392,7 +394,7 @@ impl E2bError {
             404 => Self::NotFound { what, message },
             409 => Self::Conflict { what, error_code: code, message },
             429 => Self::RateLimited { retry_after, message },
-            502..=504 => Self::Busy { status, retry_after, message },
+            502..=504 => Self::Busy { status, error_code: code, retry_after, message },
             500.. => Self::Failed { status, message },
             _ => Self::Refused { status, message },
         }
@@ -422,7 +424,7 @@ impl E2bError {
             500 if said.starts_with("Failed to create context") && said.contains("not available") => {
                 Self::UnknownLanguage(message)
             }
-            502..=504 => Self::Busy { status, retry_after, message },
+            502..=504 => Self::Busy { status, error_code: None, retry_after, message },
             500.. => Self::Failed { status, message },
             _ => Self::Refused { status, message },
         }

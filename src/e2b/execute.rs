@@ -225,7 +225,10 @@ impl Execution {
             Event::Unknown => return Ok(None),
             Event::EndOfExecution => {
                 self.ended = true;
+                // Kept first, so that it is not lost when the caller stops waiting here.
+                self.pending.push_back(event);
                 self.drain().await;
+                return Ok(None);
             }
             Event::Error(error) => {
                 self.started = true;
@@ -250,15 +253,19 @@ impl Execution {
 
     /// Waits for more bytes, under all clocks.
     async fn read(&mut self) -> Result<(), E2bError> {
-        let mut clocks = vec![
+        let start = if self.started { self.deadlines.overall } else { self.deadlines.start };
+        let clocks = [
             (self.begun + self.deadlines.overall, Deadline::Overall),
             (self.heard_at + self.deadlines.stall, Deadline::Stall),
+            (self.headers_at + start, Deadline::Start),
         ];
-        if !self.started {
-            clocks.push((self.headers_at + self.deadlines.start, Deadline::Start));
+        let mut by_clock = clocks[0];
+        for clock in &clocks[1..] {
+            if clock.0 < by_clock.0 {
+                by_clock = *clock;
+            }
         }
-        let (by, clock) =
-            clocks.into_iter().min_by_key(|(at, _)| *at).unwrap_or((self.begun, Deadline::Overall));
+        let (by, clock) = by_clock;
         let Some(response) = &mut self.response else {
             return Err(E2bError::Incomplete { events: self.events });
         };
@@ -275,9 +282,9 @@ impl Execution {
                     && let Ok(Some(event)) = self.take(line).await
                 {
                     self.pending.push_front(event);
-                    if self.ended {
-                        return Ok(());
-                    }
+                }
+                if self.ended {
+                    return Ok(());
                 }
                 Err(self.explain(E2bError::Incomplete { events: self.events }).await)
             }

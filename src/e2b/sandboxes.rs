@@ -306,6 +306,8 @@ impl E2bClient {
     /// Those of any control-plane call.
     pub async fn list(&self, filter: &ListFilter) -> Result<Vec<ListedSandbox>, E2bError> {
         const PAGE: usize = 100;
+        // Far beyond any plan: a list that is longer goes in circles.
+        const MOST: usize = 100_000;
         let mut found: Vec<ListedSandbox> = Vec::new();
         let mut next: Option<String> = None;
         let limit = filter.limit.unwrap_or(usize::MAX);
@@ -330,6 +332,9 @@ impl E2bClient {
             let page: Vec<ListedSandbox> = answer.json("a list of sandboxes")?;
             let was_empty = page.is_empty();
             found.extend(page);
+            if found.len() > MOST {
+                return Err(E2bError::Protocol { what: "a list of sandboxes without end", source: None });
+            }
             next = answer
                 .headers
                 .get(header::NEXT_TOKEN)

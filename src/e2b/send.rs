@@ -282,15 +282,15 @@ pub(super) fn query<K: AsRef<str>>(pairs: &[(K, String)]) -> String {
     if joined.is_empty() { joined } else { format!("?{joined}") }
 }
 
-/// Whether a failure shows a provider that works: it answered, and not with its own breakdown.
+/// Whether a failure shows a provider that works. One request that breaks it (500) and a want of capacity, which has a
+/// code, are no reason to stop asking: others must still be able to end their sandboxes.
 fn answers(error: &E2bError) -> bool {
     !matches!(
         error,
         E2bError::Unreachable(_)
             | E2bError::Broken { .. }
             | E2bError::TimedOut { .. }
-            | E2bError::Busy { .. }
-            | E2bError::Failed { .. }
+            | E2bError::Busy { error_code: None, .. }
     )
 }
 
@@ -373,7 +373,8 @@ mod tests {
 
     #[test]
     fn what_may_have_been_done_is_repeated_only_when_twice_is_once() {
-        let gateway = E2bError::Busy { status: 504, retry_after: None, message: Default::default() };
+        let gateway =
+            E2bError::Busy { status: 504, error_code: None, retry_after: None, message: Default::default() };
         let full = E2bError::RateLimited { retry_after: None, message: Default::default() };
         let wrong = E2bError::Refused { status: 400, message: Default::default() };
         assert!(Repeat::Always.allows(&gateway) && !Repeat::IfNotDone.allows(&gateway));

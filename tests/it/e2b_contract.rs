@@ -19,13 +19,12 @@ pub(crate) struct Server {
     pub(crate) client: E2bClient,
     /// What keeps it alive.
     _host: Option<local::Guard>,
-    pub(crate) is_fake: bool,
 }
 
 impl Server {
     async fn fake() -> Self {
         let server = FaultServer::healthy().await;
-        Self { client: server.client(), _host: None, is_fake: true }
+        Self { client: server.client(), _host: None }
     }
 
     pub(crate) async fn create(&self) -> Sandbox {
@@ -333,6 +332,6 @@ pub(crate) mod local {
         let endpoint = Endpoint::local(host.url(), host.api_key().clone());
         let options = Options { endpoint, ..Options::default() };
         let client = E2bClient::new(options, Clock::system(), Entropy::system()).unwrap();
-        Server { client, _host: Some(shutdown.drop_guard()), is_fake: false }
+        Server { client, _host: Some(shutdown.drop_guard()) }
     }
 }

@@ -321,6 +321,24 @@ async fn a_dead_provider_is_left_alone_for_a_while_and_tried_by_one() {
 }
 
 #[tokio::test]
+async fn a_want_of_capacity_does_not_stop_others_from_ending_their_sandboxes() {
+    let server = FaultServer::start(|request| match request.method.as_str() {
+        "DELETE" => Reply::new(204),
+        _ => Reply::json(
+            503,
+            json!({"code": 503, "message": "no room", "error_code": "sandbox_capacity_unavailable"}),
+        ),
+    })
+    .await;
+    let client = server.client_with(|options| {
+        options.circuit = CircuitOptions { failures: 1, open_for: Duration::from_secs(60) };
+    });
+    let error = client.create(&CreateSandbox::default()).await.unwrap_err();
+    assert!(error.is_retryable() && !error.may_have_run(), "{error:?}");
+    assert!(client.kill(&id()).await.unwrap());
+}
+
+#[tokio::test]
 async fn two_endpoints_have_two_circuits_and_one_pool() {
     let dead = FaultServer::always(Reply::error(503, "down")).await;
     let alive = FaultServer::always(detail("running")).await;
