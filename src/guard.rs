@@ -137,11 +137,10 @@ impl Guard {
 
     /// One text, counted into a report that goes on.
     fn run(&self, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
-        let mut stream = self.stream();
-        let ready = stream.push(text, numbering).into_inner();
-        let (rest, found) = stream.finish(numbering);
-        report.absorb(&found);
-        ready + rest.get()
+        let mut engine = stream::Engine::new(self.clone());
+        let out = engine.whole(text, numbering);
+        report.absorb(&engine.report);
+        out
     }
 
     /// Whether an allow-list names this value.

@@ -89,5 +89,5 @@ fn finish(material: usize, len: usize) -> Extent {
 }
 
 pub(super) fn finding(start: usize, end: usize) -> Finding {
-    Finding { start, end, kind: Kind::PrivateKey, rule: RULES.id("private-key"), decoded: false }
+    Finding { start, end, kind: Kind::PrivateKey, rule: RULES.detectors.private_key, decoded: false }
 }

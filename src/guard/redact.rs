@@ -45,9 +45,8 @@ fn whole(text: &str, finding: &mut Finding) {
     }
 }
 
-/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. What was
-/// replaced (or would be) is left in `taken`.
-#[expect(clippy::too_many_arguments, reason = "one caller; a struct for its arguments would be read once")]
+/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. Gives back what
+/// was replaced (or would be).
 pub(super) fn redact(
     guard: &Guard,
     text: &str,
@@ -56,8 +55,8 @@ pub(super) fn redact(
     numbering: &mut Numbering,
     report: &mut Report,
     out: &mut String,
-    taken: &mut Vec<Finding>,
-) {
+) -> Vec<Finding> {
+    let mut taken = Vec::new();
     let mut done = from;
     for finding in findings {
         let mut finding = *finding;
@@ -95,6 +94,7 @@ pub(super) fn redact(
         done = finding.end;
     }
     out.push_str(&text[done..to]);
+    taken
 }
 
 /// What stands in place of a value.

@@ -21,7 +21,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use super::classes::{Block, classify};
-use super::rule::{RULES, RuleId, Rules};
+use super::rule::{Detectors, RULES, RuleId, Rules};
 
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
@@ -53,15 +53,18 @@ pub(super) struct Scratch {
 pub(super) fn scan(text: &[u8], from: usize, to: usize, scratch: &mut Scratch) {
     scratch.findings.clear();
     classify(&text[from..to], &mut scratch.blocks);
+    let rules = &*RULES;
     let mut scanner = Scanner {
         text: &text[..to],
         from,
         to,
         blocks: &scratch.blocks,
-        rules: &RULES,
+        rules,
+        ids: &rules.detectors,
         out: &mut scratch.findings,
         numbers_done: from,
         addresses_done: from,
+        words_done: from,
     };
     scanner.run();
     // The only words that are looked for everywhere: a password may follow in plain prose.
@@ -79,11 +82,14 @@ struct Scanner<'a> {
     to: usize,
     blocks: &'a [Block],
     rules: &'static Rules,
+    ids: &'static Detectors,
     out: &'a mut Vec<Finding>,
     /// Numbers before this place have been looked at.
     numbers_done: usize,
     /// Colons before this place have been looked at.
     addresses_done: usize,
+    /// Long words before this place have been looked at.
+    words_done: usize,
 }
 
 /// The lowest set bit's number, taken out of the mask.
@@ -115,7 +121,9 @@ impl Scanner<'_> {
             (word_carry, alnum_carry, digit_carry) = (here.word >> 63, alnum >> 63, here.digit >> 63);
 
             if here.digit != 0 || here.plus != 0 {
-                let seven = runs(digits, 7) as u64 & !(before_digit as u64);
+                // Seven digits in a row that are no decimal places.
+                let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
+                let seven = runs(digits, 7) as u64 & !((before_digit | places) as u64);
                 let joins = before_digit & (digits >> 1);
                 let chains = chained(joins & wide(here.sep, next.sep), digits)
                     | chained(joins & wide(here.dot, next.dot), digits);
@@ -139,7 +147,9 @@ impl Scanner<'_> {
             }
             let mut long = runs(wide(here.word, next.word), 16) as u64 & word_starts;
             while let Some(bit) = next_bit(&mut long) {
-                self.long_word(base + bit);
+                if base + bit >= self.words_done {
+                    self.long_word(base + bit);
+                }
             }
             let mut marks = here.mark;
             while let Some(bit) = next_bit(&mut marks) {
