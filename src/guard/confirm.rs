@@ -4,19 +4,12 @@
 
 /// Luhn check (ISO/IEC 7812-1 annex B) over digits.
 pub(super) fn luhn(digits: &[u8]) -> bool {
-    let sum: u32 = digits
-        .iter()
-        .rev()
-        .enumerate()
-        .map(|(at, digit)| {
-            let digit = u32::from(digit - b'0');
-            match (at % 2, digit * 2) {
-                (0, _) => digit,
-                (_, double) if double > 9 => double - 9,
-                (_, double) => double,
-            }
-        })
-        .sum();
+    const DOUBLED: [u32; 10] = [0, 2, 4, 6, 8, 1, 3, 5, 7, 9];
+    let (mut sum, mut double) = (0, false);
+    for digit in digits.iter().rev() {
+        sum += if double { DOUBLED[usize::from((digit - b'0') % 10)] } else { u32::from(digit - b'0') };
+        double = !double;
+    }
     sum.is_multiple_of(10)
 }
 

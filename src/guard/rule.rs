@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
@@ -145,6 +145,8 @@ pub(super) struct Rules {
     words: AhoCorasick,
     /// For each context word, the rules that it speaks for.
     word_rules: Vec<Vec<RuleId>>,
+    /// The context words of `secret-near-vendor`: many, and looked for by themselves.
+    vendors: AhoCorasick,
 }
 
 /// The built-in rules; parsed once.
@@ -166,6 +168,9 @@ impl Rules {
             for pattern in &rule.patterns {
                 tokens.push((id, Pattern::parse(pattern).expect("a built-in pattern parses")));
             }
+            if rule.id == VENDORS {
+                continue;
+            }
             for word in &rule.context {
                 match words.iter_mut().find(|(known, _)| known == word) {
                     Some((_, rules)) => rules.push(id),
@@ -182,12 +187,14 @@ impl Rules {
             }
             range.1 = at as u16 + 1;
         }
-        let automaton = AhoCorasick::builder()
-            .ascii_case_insensitive(true)
-            .build(words.iter().map(|(word, _)| word))
-            .expect("a few hundred short words");
+        let automaton = |words: &mut dyn Iterator<Item = &String>| {
+            let kind = Some(AhoCorasickKind::DFA);
+            AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(words).expect("short words")
+        };
+        let vendors = automaton(&mut list.iter().filter(|rule| rule.id == VENDORS).flat_map(|rule| &rule.context));
+        let automaton = automaton(&mut words.iter().map(|(word, _)| word));
         let word_rules = words.into_iter().map(|(_, rules)| rules).collect();
-        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words: automaton, word_rules }
+        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words: automaton, word_rules, vendors }
     }
 
     /// The token rules whose pattern can begin with these two bytes.
@@ -202,13 +209,22 @@ impl Rules {
     /// Whether a context word of `rule` stands in `before`, not glued to a longer word on its left.
     pub(super) fn has_context(&self, rule: RuleId, before: &[u8]) -> bool {
         self.words.find_overlapping_iter(before).any(|found| {
-            let glued = found.start() > 0 && {
-                let (left, first) = (before[found.start() - 1], before[found.start()]);
-                left.is_ascii_alphabetic() && !(left.is_ascii_lowercase() && first.is_ascii_uppercase())
-            };
-            !glued && self.word_rules[found.pattern().as_usize()].contains(&rule)
+            self.word_rules[found.pattern().as_usize()].contains(&rule) && !glued(before, found.start())
         })
     }
+
+    /// Whether the name of a provider stands in `before`.
+    pub(super) fn has_vendor(&self, before: &[u8]) -> bool {
+        self.vendors.find_overlapping_iter(before).any(|found| !glued(before, found.start()))
+    }
+}
+
+const VENDORS: &str = "secret-near-vendor";
+
+/// Whether the word that begins here is the tail of a longer one: `hotel` is no `tel`, `userTel` is.
+fn glued(text: &[u8], start: usize) -> bool {
+    let Some(left) = start.checked_sub(1).map(|at| text[at]) else { return false };
+    left.is_ascii_alphabetic() && !(left.is_ascii_lowercase() && text[start].is_ascii_uppercase())
 }
 
 /// A token pattern: a small part of regular expressions that is matched in one pass without going back.

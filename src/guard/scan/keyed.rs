@@ -309,15 +309,13 @@ impl Scanner<'_> {
                 byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
             });
         // A netrc line or a command line names the user before it.
-        let line = self.before(at, 80);
-        let listed = contains(line, b"login ")
-            || contains(line, b"-user ")
-            || contains(line, b"--password")
-            || contains(line, b" -pass");
+        let named = |word: &[u8]| contains(self.before(at, 80), word);
+        let login = || named(b"login ");
+        let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
         let sure = match (told.is_some(), quote.is_some()) {
             (true, true) => value.len() >= 5 && !value.contains(&b' '),
             (true, false) | (false, true) => mixed && !value.contains(&b' '),
-            (false, false) => listed && mixed || listed && contains(line, b"login "),
+            (false, false) => mixed && listed() || login(),
         };
         if sure {
             self.hit(self.ids.password_told, at + from, at + from + len);

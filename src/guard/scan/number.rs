@@ -481,11 +481,15 @@ impl Scanner<'_> {
             }
             let mut digits = [0u8; 19];
             let mut len = 0;
-            for byte in self.text[start..end].iter().filter(|byte| byte.is_ascii_digit()) {
-                digits[len] = *byte;
-                len += 1;
+            for group in taken {
+                digits[len..len + group.len].copy_from_slice(&self.text[group.start..group.end()]);
+                len += group.len;
             }
             let digits = &digits[..len];
+            let range = confirm::card_range(digits);
+            if range == CardRange::None && form.len() == 1 {
+                continue;
+            }
             if !confirm::luhn(digits) {
                 // A number that the networks' grouping and a label call a card is hidden though it is none.
                 if form == [4, 4, 4, 4] && self.labelled(self.ids.card_labelled, start, 24) {
@@ -494,11 +498,11 @@ impl Scanner<'_> {
                 }
                 continue;
             }
-            let rule = match confirm::card_range(digits) {
+            let rule = match range {
                 CardRange::Usual => self.ids.card,
                 CardRange::Rare | CardRange::None => {
                     let rule = self.ids.card_labelled;
-                    if confirm::card_range(digits) == CardRange::None
+                    if range == CardRange::None
                         || !self.rules.has_context(rule, self.before(start, 40))
                     {
                         continue;
@@ -578,7 +582,8 @@ impl Scanner<'_> {
         if vat && self.labelled(self.ids.eu_vat, at, 32) {
             return self.hit(self.ids.eu_vat, at, end);
         }
-        if (6..=9).contains(&word.len()) && self.labelled(self.ids.passport, at, 32) {
+        let capitals = word[..2].iter().all(u8::is_ascii_uppercase) && self.byte_before(at) != b'-';
+        if capitals && (6..=9).contains(&word.len()) && self.labelled(self.ids.passport, at, 32) {
             self.hit(self.ids.passport, at, end);
         }
     }

@@ -3,7 +3,7 @@
 use super::{Scanner, is_word};
 use std::sync::LazyLock;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 
 use crate::guard::confirm::{self, variety};
 use crate::guard::rule::Check;
@@ -146,6 +146,11 @@ impl Scanner<'_> {
         if !long_enough || !self.letters_before(start, 48) {
             return;
         }
+        // `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
+        let named = matches!(self.byte_before(start), b'"' | b'\'') && matches!(self.byte_before(start - 1), b':' | b'=' | b' ');
+        if looks == Look::Uuid && named {
+            return;
+        }
         let line = self.before(start, 48);
         let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
         let (found, against) = last_words(line);
@@ -159,7 +164,7 @@ impl Scanner<'_> {
             }
         }
         let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
-        if rich && against.is_none() && self.rules.has_context(self.ids.secret_near_vendor, line) {
+        if rich && against.is_none() && self.rules.has_vendor(line) {
             self.hit(self.ids.secret_near_vendor, start, end);
         }
     }
@@ -386,6 +391,7 @@ fn last_words(line: &[u8]) -> (Option<(usize, bool)>, Option<usize>) {
 static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
     AhoCorasick::builder()
         .ascii_case_insensitive(true)
+        .kind(Some(AhoCorasickKind::DFA))
         .build(SURE_WORDS.iter().chain(KEY_WORDS).chain(AGAINST))
         .expect("short words")
 });
