@@ -106,9 +106,11 @@ impl Numbering {
         number >= 1 && self.highest.get(&kind).is_some_and(|highest| number <= *highest)
     }
 
-    /// The first 48 bits of the keyed hash as 12 hex digits, for the action `hash`.
+    /// The first 48 bits of the keyed hash as 12 letters, for the action `hash`: no digits, so that nothing is found in
+    /// it later.
     pub(super) fn fingerprint(&self, kind: Kind, value: &str) -> String {
-        hex(&self.hash(kind, value)[..6])
+        let letter = |nibble: u8| char::from(b'a' + nibble);
+        self.hash(kind, value)[..6].iter().flat_map(|byte| [letter(byte >> 4), letter(byte & 15)]).collect()
     }
 
     /// The numbers handed out since the last call, to be saved.

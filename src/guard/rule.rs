@@ -191,10 +191,19 @@ impl Rules {
             let kind = Some(AhoCorasickKind::DFA);
             AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(words).expect("short words")
         };
-        let vendors = automaton(&mut list.iter().filter(|rule| rule.id == VENDORS).flat_map(|rule| &rule.context));
+        let vendors =
+            automaton(&mut list.iter().filter(|rule| rule.id == VENDORS).flat_map(|rule| &rule.context));
         let automaton = automaton(&mut words.iter().map(|(word, _)| word));
         let word_rules = words.into_iter().map(|(_, rules)| rules).collect();
-        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words: automaton, word_rules, vendors }
+        Self {
+            list,
+            detectors: Detectors::new(&by_id),
+            tokens,
+            by_start,
+            words: automaton,
+            word_rules,
+            vendors,
+        }
     }
 
     /// The token rules whose pattern can begin with these two bytes.

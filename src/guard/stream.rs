@@ -8,14 +8,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::pem::{self, Extent};
 use super::policy::Mode;
-use super::redact::{redact, settle};
-use super::scan::{Finding, LEFT, Scratch, scan};
+use super::redact::{Tools, redact, settle};
+use super::scan::{Finding, LEFT, Scratch, named_value, scan};
 use super::{Guard, Numbering, Report, Sanitized};
 
 /// The longest line that is looked at whole.
 const WINDOW: usize = 16 * 1024;
 /// In a longer line, what is this near to the end of the window is looked at again with what follows.
 const OVERLAP: usize = 2 * 1024;
+
+/// How often a piece is looked at again after something was replaced in it.
+const ROUNDS: usize = 3;
 
 /// What stands in place of a piece that the guard could not look at.
 const FAULT: &str = "[GUARD_ERROR]";
@@ -38,6 +41,12 @@ pub(super) struct Engine {
     guard: Guard,
     scratch: Scratch,
     pub(super) report: Report,
+    /// The last [`LEFT`] bytes that went out.
+    tail: String,
+    /// Whether something in it was replaced, so that it is not what stood in the text.
+    tail_changed: bool,
+    /// Whether placeholders carry numbers.
+    pub(super) numbered: bool,
     /// Where findings are, when somebody wants to know.
     pub(super) places: Option<Vec<Finding>>,
 }
@@ -86,7 +95,34 @@ impl StreamGuard {
 impl Engine {
     pub(super) fn new(guard: Guard) -> Self {
         let report = guard.report();
-        Self { guard, scratch: Scratch::default(), report, places: None }
+        let numbered = guard.policy().numbered;
+        Self {
+            guard,
+            scratch: Scratch::default(),
+            report,
+            tail: String::new(),
+            tail_changed: false,
+            numbered,
+            places: None,
+        }
+    }
+
+    /// A whole text that stands under a name: a JSON value under its key.
+    pub(super) fn named(&mut self, name: &str, text: &str, numbering: &mut Numbering) -> String {
+        self.report.bytes_in += text.len() as u64;
+        let tail = name.char_indices().rev().take(64).last().map_or(0, |(at, _)| at);
+        // The name as what went out before, so that rules see it as the label that it is.
+        let whole = format!("{}: \"{text}", name[tail..].replace('\n', " "));
+        let start = whole.len() - text.len();
+        let mut out = String::with_capacity(text.len());
+        if self.report.mode == Mode::Off {
+            out.push_str(text);
+        } else if let Some(finding) = named_value(name, &whole, start) {
+            self.emit(&whole, (start, whole.len()), &[finding], numbering, &mut out);
+        } else {
+            self.drain(&whole, start, true, numbering, &mut out);
+        }
+        self.release(out).into_inner()
     }
 
     /// A whole text at once.
@@ -156,7 +192,36 @@ impl Engine {
         done.ok().map(|()| std::mem::take(&mut self.scratch.findings))
     }
 
+    /// Replaces what was found in a piece and lets it out.
     fn emit(
+        &mut self,
+        text: &str,
+        (start, end): (usize, usize),
+        findings: &[Finding],
+        numbering: &mut Numbering,
+        out: &mut String,
+    ) {
+        if findings.is_empty() && !self.tail_changed {
+            return self.emit_part(text, (start, end), findings, numbering, out);
+        }
+        // Line by line, as the text would be if it came so: numbers are handed out in the same order.
+        let (mut from, mut rest) = (start, findings);
+        while from < end {
+            let line = memchr::memchr(b'\n', &text.as_bytes()[from..end]).map_or(end, |at| from + at + 1);
+            let mut count = rest.iter().take_while(|finding| finding.start < line).count();
+            // A key is one finding over many lines.
+            let line = rest[..count].last().map_or(line, |last| line.max(last.end));
+            count = rest.iter().take_while(|finding| finding.start < line).count();
+            self.emit_part(text, (from, line), &rest[..count], numbering, out);
+            (from, rest) = (line, &rest[count..]);
+        }
+    }
+
+    /// Lets out one line, or clean lines.
+    ///
+    /// What is left after replacing is looked at once more: a value glued to another can come to light only when the
+    /// first is gone. So what goes out is what the guard would leave as it is, and guarding twice is guarding once.
+    fn emit_part(
         &mut self,
         text: &str,
         span: (usize, usize),
@@ -164,10 +229,44 @@ impl Engine {
         numbering: &mut Numbering,
         out: &mut String,
     ) {
-        let taken = redact(&self.guard, text, span, findings, numbering, &mut self.report, out);
+        let before = out.len();
+        let taken = self.replace(text, span, findings, numbering, out);
+        if (!taken.is_empty() || self.tail_changed) && self.report.mode == Mode::Enforce {
+            for _ in 0..ROUNDS {
+                let mut whole = self.tail.clone();
+                let from = whole.len();
+                whole.push_str(&out[before..]);
+                let Some(more) = self.find(&whole, from, whole.len()) else { break };
+                if more.is_empty() {
+                    break;
+                }
+                out.truncate(before);
+                if self.replace(&whole, (from, whole.len()), &more, numbering, out).is_empty() {
+                    break;
+                }
+            }
+        }
+        let new = &out[before..];
+        self.tail_changed = !taken.is_empty() || self.tail_changed && new.len() < LEFT;
+        self.tail.push_str(&new[floor_char(new, new.len().saturating_sub(LEFT))..]);
+        let keep = floor_char(&self.tail, self.tail.len().saturating_sub(LEFT));
+        self.tail.drain(..keep);
         if let Some(places) = &mut self.places {
             places.extend(taken);
         }
+    }
+
+    fn replace(
+        &mut self,
+        text: &str,
+        span: (usize, usize),
+        findings: &[Finding],
+        numbering: &mut Numbering,
+        out: &mut String,
+    ) -> Vec<Finding> {
+        let numbered = self.numbered;
+        let tools = Tools { guard: &self.guard, numbered, numbering, report: &mut self.report };
+        redact(tools, text, span, findings, out)
     }
 }
 
@@ -185,12 +284,14 @@ fn next_step(text: &str, start: usize, last: bool) -> Option<Step> {
     let mut from = start;
     while let Some(begin) = pem::begin(&bytes[from..end]) {
         match pem::extent(&bytes[from + begin..], last) {
-            // What stands before the key is a piece of its own.
-            Extent::Ends(_) | Extent::Open if begin + from > start => {
-                return Some(Step::Lines(from + begin));
-            }
+            // What stands before a key is a piece of its own.
+            Extent::Ends(_) if from + begin > start => return Some(Step::Lines(from + begin)),
             Extent::Ends(len) => return Some(Step::Key(start + len)),
-            Extent::Open => return None,
+            // Undecided: only whole lines before it may go.
+            Extent::Open => {
+                let line = memchr::memrchr(b'\n', &bytes[start..from + begin])?;
+                return Some(Step::Lines(start + line + 1));
+            }
             Extent::NoKey(len) => from += begin + len,
         }
         if from >= end {

@@ -41,11 +41,25 @@ impl Scanner<'_> {
         }
         let name = &self.text[name_start..name_end];
         let kind = name_kind(name);
+        if kind != Name::Other && super::in_placeholder(self.text, name_start..name_end) {
+            return;
+        }
         if kind == Name::Other {
             return self.command_line_user(at);
         }
         let value = self.value_after(at);
         let Some((start, end, quoted)) = value else { return };
+        let end = super::placeholder_in(&self.text[start..end]).map_or(end, |at| start + at);
+        // Beside a name in quotes, what has none is a number, `null` or code.
+        let named_in_quotes = matches!(self.byte(name_end), b'"' | b'\'' | b'\\');
+        let end = match self.text[start..end].iter().position(|byte| b",}])".contains(byte)) {
+            Some(at) if named_in_quotes && !quoted => start + at,
+            _ => end,
+        };
+        if start == end || named_in_quotes && !quoted && !self.text[start..end].iter().all(u8::is_ascii_digit)
+        {
+            return;
+        }
         if memchr::memmem::find(&self.text[start..end], b"://").is_some() {
             return;
         }
@@ -99,6 +113,9 @@ impl Scanner<'_> {
             }
         }
         let limit = self.to.min(start + MAX_VALUE);
+        if super::begins_with_placeholder(&self.text[start..limit]) {
+            return None;
+        }
         let quote = self.byte(start);
         if matches!(quote, b'"' | b'\'' | b'`') {
             let escaped = self.byte_before(start) == b'\\';
@@ -116,9 +133,9 @@ impl Scanner<'_> {
             let end = end.min(limit);
             return (end > from).then_some((from, end, true));
         }
-        let stop =
-            |byte: &&u8| !(byte.is_ascii_whitespace() || matches!(**byte, b'"' | b'\'' | b'`' | b'<'));
+        let stop = |byte: &&u8| !(byte.is_ascii_whitespace() || matches!(**byte, b'"' | b'\'' | b'`' | b'<'));
         let mut end = start + self.text[start..limit].iter().take_while(stop).count();
+        end = super::placeholder_in(&self.text[start..end]).map_or(end, |at| start + at);
         // A separator inside belongs to a value only when more of the value follows.
         while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') {
             end -= 1;
@@ -135,7 +152,7 @@ impl Scanner<'_> {
     }
 
     /// Whether a value is one, by what its name says.
-    fn value(&mut self, kind: Name, aws: bool, start: usize, end: usize, quoted: bool) {
+    pub(super) fn value(&mut self, kind: Name, aws: bool, start: usize, end: usize, quoted: bool) {
         let value = &self.text[start..end];
         if is_template(value) || is_empty_word(value) || is_code(value, quoted) {
             return;
@@ -197,6 +214,7 @@ impl Scanner<'_> {
                 || matches!(**byte, b'"' | b'\'' | b'`' | b'<' | b'>' | b',' | b'\\'))
         };
         let len = self.text[from..self.to.min(from + MAX_VALUE)].iter().take_while(stop).count();
+        let len = super::placeholder_in(&self.text[from..from + len]).unwrap_or(len);
         let value = &self.text[from..from + len];
         if len < 6 || is_template(value) || is_empty_word(value) || is_code(value, true) && scheme == 0 {
             return;
@@ -284,6 +302,8 @@ impl Scanner<'_> {
             Some(quote) => **byte != quote && **byte != b'\n',
             None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
         };
+        // The value may go on beyond the window.
+        let rest = &self.text[at..self.to.min(at + MAX_VALUE)];
         let mut len = rest[from..].iter().take_while(stop).count();
         while quote.is_none()
             && len > 0
@@ -292,7 +312,13 @@ impl Scanner<'_> {
         {
             len -= 1;
         }
+        while len > 0 && rest[from + len - 1] == b'\\' {
+            len -= 1;
+        }
         let value = &rest[from..from + len];
+        if super::begins_with_placeholder(value) {
+            return;
+        }
         let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
         if !closed
             || value.len() < 5
@@ -309,7 +335,7 @@ impl Scanner<'_> {
                 byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
             });
         // A netrc line or a command line names the user before it.
-        let named = |word: &[u8]| contains(self.before(at, 80), word);
+        let named = |word: &[u8]| contains(self.label(at, 80), word);
         let login = || named(b"login ");
         let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
         let sure = match (told.is_some(), quote.is_some()) {

@@ -142,7 +142,7 @@ impl Scanner<'_> {
         if !self.letters_before(at, len) {
             return false;
         }
-        self.rules.has_context(rule, self.before(at, len))
+        self.rules.has_context(rule, self.label(at, len))
     }
 
     /// Dates take their groups, so that nothing else is made of them; a date of birth is found by its label.
@@ -502,9 +502,7 @@ impl Scanner<'_> {
                 CardRange::Usual => self.ids.card,
                 CardRange::Rare | CardRange::None => {
                     let rule = self.ids.card_labelled;
-                    if range == CardRange::None
-                        || !self.rules.has_context(rule, self.before(start, 40))
-                    {
+                    if range == CardRange::None || !self.rules.has_context(rule, self.label(start, 40)) {
                         continue;
                     }
                     rule
@@ -540,7 +538,7 @@ impl Scanner<'_> {
             return 0;
         }
         let rule = self.ids.ipv4;
-        if self.rules.has_context(rule, self.before(start, 16)) {
+        if self.rules.has_context(rule, self.label(start, 16)) {
             return 0;
         }
         let end = self.suffix(end);

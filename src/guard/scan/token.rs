@@ -1,6 +1,7 @@
 //! Long words: tokens of providers, JSON web tokens, and random text beside a telling name.
 
-use super::{Scanner, is_word};
+use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, scan_at};
+use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
@@ -71,6 +72,13 @@ impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
+        // A placeholder of ours is left alone, whatever stands beside it.
+        if self.byte_before(at) == b'['
+            && self.byte(end) == b']'
+            && super::placeholder_at(&self.text[at - 1..=end])
+        {
+            return;
+        }
         // A token may have short parts before this one: `SG.x`, `1//0x`, `110201543:x`.
         let mut start = at;
         if matches!(self.byte_before(at), b'.' | b':' | b'/' | b'$' | b'!' | b'+' | b'~' | b'|') {
@@ -118,6 +126,9 @@ impl Scanner<'_> {
         self.words_done = end;
         let word = &self.text[start..end.min(start + 256)];
         let looks = look(word);
+        if looks != Look::Uuid && self.encoded(start, end) {
+            return;
+        }
         // The keyword within the same run: what follows it is the value.
         if looks != Look::Uuid && memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_some() {
             let (inside, _) = last_words(&word[..word.len().min(64)]);
@@ -147,11 +158,12 @@ impl Scanner<'_> {
             return;
         }
         // `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
-        let named = matches!(self.byte_before(start), b'"' | b'\'') && matches!(self.byte_before(start - 1), b':' | b'=' | b' ');
+        let named = matches!(self.byte_before(start), b'"' | b'\'')
+            && matches!(self.byte_before(start - 1), b':' | b'=' | b' ');
         if looks == Look::Uuid && named {
             return;
         }
-        let line = self.before(start, 48);
+        let line = self.label(start, 48);
         let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
         let (found, against) = last_words(line);
         if let Some((at, sure)) = found {
@@ -167,6 +179,34 @@ impl Scanner<'_> {
         if rich && against.is_none() && self.rules.has_vendor(line) {
             self.hit(self.ids.secret_near_vendor, start, end);
         }
+    }
+
+    /// A run that is base64 or hex of a text in which something is found: the whole run is hidden.
+    fn encoded(&mut self, start: usize, end: usize) -> bool {
+        if self.depth >= MAX_DEPTH {
+            return false;
+        }
+        if start < self.encoded_done {
+            return false;
+        }
+        // The run may begin before and go on beyond what was looked at as one word.
+        let part = |byte: &&u8| is_word(**byte) || matches!(**byte, b'+' | b'/');
+        let start = start - self.before(start, 64).iter().rev().take_while(part).count();
+        let end = end + self.text[end..].iter().take_while(part).count();
+        let end = end + self.text[end..].iter().take(2).take_while(|byte| **byte == b'=').count();
+        self.encoded_done = end;
+        let Some(text) = encoded::decode(&self.text[start..end]) else { return false };
+        let mut scratch = Scratch::default();
+        scan_at(&text, 0, text.len(), self.depth + 1, &mut scratch);
+        let key =
+            pem::begin(&text).filter(|at| matches!(pem::extent(&text[*at..], true), pem::Extent::Ends(_)));
+        scratch.findings.extend(key.map(|at| pem::finding(at, text.len())));
+        let Some(first) = scratch.findings.iter().min_by_key(|finding| (finding.kind, finding.rule)) else {
+            return false;
+        };
+        self.out.push(Finding { start: start.max(self.from), end, decoded: true, ..*first });
+        self.words_done = end;
+        true
     }
 
     /// The start of a run of words joined by dots.
@@ -244,7 +284,7 @@ impl Scanner<'_> {
             let fits = match self.rules.list[usize::from(*rule)].check {
                 Check::None => true,
                 Check::Random => is_random(&self.text[start..end]),
-                Check::Context => self.rules.has_context(*rule, self.before(start, 64)),
+                Check::Context => self.rules.has_context(*rule, self.label(start, 64)),
             };
             if fits {
                 self.hit(*rule, start, end);

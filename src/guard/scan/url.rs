@@ -89,11 +89,18 @@ impl Scanner<'_> {
     /// `user:password` or a token before the `@`.
     fn user_info(&mut self, start: usize, scheme: usize, from: usize, at: usize, end: usize) {
         let info = &self.text[from..at];
+        if super::placeholder_in(info).is_some() {
+            return;
+        }
         let (user, password) = match memchr::memchr(b':', info) {
             Some(colon) => (&info[..colon], &info[colon + 1..]),
             None => (&info[..0], info),
         };
         let lone = user.is_empty() && memchr::memchr(b':', info).is_none();
+        let token = |byte: &u8| super::is_word(*byte) || matches!(*byte, b'.' | b'~' | b'%');
+        if lone && !password.iter().all(token) {
+            return;
+        }
         if password.is_empty() || user == password || is_template(password) || lone && password.len() < 20 {
             return;
         }
