@@ -12,9 +12,11 @@
 //! assert_eq!(report.total(), 2);
 //! ```
 
+mod allow;
 mod check;
 mod classes;
 mod confirm;
+mod encoded;
 mod kind;
 mod numbering;
 mod outcome;
@@ -26,8 +28,10 @@ mod report;
 mod rule;
 mod sanitized;
 mod scan;
+mod seal;
 mod simd;
 mod stream;
+mod view;
 mod walk;
 
 use std::sync::Arc;
@@ -42,6 +46,7 @@ pub use policy::{Action, AllowList, Mode, Overlay, Policy, PolicyFile, Scope};
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
 pub use sanitized::Sanitized;
+pub use seal::{SealError, open, seal};
 pub use stream::StreamGuard;
 
 /// A policy does not work.
@@ -72,6 +77,7 @@ pub struct Guard(Arc<Inner>);
 struct Inner {
     policy: Policy,
     fingerprint: String,
+    allowed: allow::Allowed,
 }
 
 impl Default for Guard {
@@ -79,7 +85,7 @@ impl Default for Guard {
     fn default() -> Self {
         let policy = Policy::default();
         let fingerprint = policy.fingerprint();
-        Self(Arc::new(Inner { policy, fingerprint }))
+        Self(Arc::new(Inner { policy, fingerprint, allowed: allow::Allowed::default() }))
     }
 }
 
@@ -90,7 +96,8 @@ impl Guard {
     /// [`PolicyError`] when an allow-list does not compile; tell whoever wrote the policy.
     pub fn new(policy: Policy) -> Result<Self, PolicyError> {
         let fingerprint = policy.fingerprint();
-        Ok(Self(Arc::new(Inner { policy, fingerprint })))
+        let allowed = allow::Allowed::new(&policy.allow)?;
+        Ok(Self(Arc::new(Inner { policy, fingerprint, allowed })))
     }
 
     /// The policy.
@@ -113,12 +120,9 @@ impl Guard {
     /// Guards one line of our own making that may quote a stranger: an error message, a purpose, a file name, a log
     /// line. Placeholders carry no numbers, for there is no context to count in.
     pub fn line(&self, text: &str) -> Sanitized<String> {
-        let mut policy = self.0.policy.clone();
-        policy.numbered = false;
-        let fingerprint = self.0.fingerprint.clone();
-        let guard = Self(Arc::new(Inner { policy, fingerprint }));
-        let mut report = guard.report();
-        Sanitized::vouch(guard.run(text, &mut Numbering::alone(), &mut report))
+        let mut engine = stream::Engine::new(self.clone());
+        engine.numbered = false;
+        Sanitized::vouch(engine.whole(text, &mut Numbering::alone()))
     }
 
     /// Guards a JSON value: keys and values. What comes out is JSON of the same shape; a number that had to be
@@ -137,16 +141,23 @@ impl Guard {
 
     /// One text, counted into a report that goes on.
     fn run(&self, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
-        let mut stream = self.stream();
-        let ready = stream.push(text, numbering).into_inner();
-        let (rest, found) = stream.finish(numbering);
-        report.absorb(&found);
-        ready + rest.get()
+        let mut engine = stream::Engine::new(self.clone());
+        let out = engine.whole(text, numbering);
+        report.absorb(&engine.report);
+        out
+    }
+
+    /// One value under its name.
+    fn run_named(&self, name: &str, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
+        let mut engine = stream::Engine::new(self.clone());
+        let out = engine.named(name, text, numbering);
+        report.absorb(&engine.report);
+        out
     }
 
     /// Whether an allow-list names this value.
-    fn lets_through(&self, _kind: Kind, value: &str) -> bool {
-        self.0.policy.allow.exact.iter().any(|exact| exact.eq_ignore_ascii_case(value))
+    fn lets_through(&self, kind: Kind, value: &str) -> bool {
+        self.0.allowed.lets_through(kind, value)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::stream::Engine;
 use super::{Action, Guard, Kind, Numbering, Report, Sanitized, rule::RULES, rules};
 
 /// One finding, without its text.
@@ -44,11 +45,10 @@ impl Guard {
     /// Looks at a text and says what would be replaced and why.
     pub fn check(&self, text: &str) -> Checked {
         let mut numbering = Numbering::alone();
-        let mut stream = self.stream();
-        stream.places = Some(Vec::new());
-        let mut out = stream.push(text, &mut numbering).into_inner();
-        let (rest, report, places) = stream.finish_with_places(&mut numbering);
-        out.push_str(&rest);
+        let mut engine = Engine::new(self.clone());
+        engine.places = Some(Vec::new());
+        let out = engine.whole(text, &mut numbering);
+        let (places, report) = (engine.places.unwrap_or_default(), engine.report);
         let (mut line, mut line_start, mut seen) = (1, 0, 0);
         let mut findings = Vec::new();
         for place in places {

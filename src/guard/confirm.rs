@@ -4,19 +4,12 @@
 
 /// Luhn check (ISO/IEC 7812-1 annex B) over digits.
 pub(super) fn luhn(digits: &[u8]) -> bool {
-    let sum: u32 = digits
-        .iter()
-        .rev()
-        .enumerate()
-        .map(|(at, digit)| {
-            let digit = u32::from(digit - b'0');
-            match (at % 2, digit * 2) {
-                (0, _) => digit,
-                (_, double) if double > 9 => double - 9,
-                (_, double) => double,
-            }
-        })
-        .sum();
+    const DOUBLED: [u32; 10] = [0, 2, 4, 6, 8, 1, 3, 5, 7, 9];
+    let (mut sum, mut double) = (0, false);
+    for digit in digits.iter().rev() {
+        sum += if double { DOUBLED[usize::from((digit - b'0') % 10)] } else { u32::from(digit - b'0') };
+        double = !double;
+    }
     sum.is_multiple_of(10)
 }
 
@@ -96,6 +89,17 @@ const IBAN: &[(&[u8; 2], u8, &str)] = &[
 pub(super) fn iban_len(country: [u8; 2]) -> Option<usize> {
     let country = country.map(|byte| byte.to_ascii_uppercase());
     IBAN.binary_search_by(|(name, ..)| (*name).cmp(&country)).ok().map(|at| usize::from(IBAN[at].1))
+}
+
+/// Whether an account number of this country can begin with this character.
+pub(super) fn iban_begins(country: [u8; 2], first: u8) -> bool {
+    let country = country.map(|byte| byte.to_ascii_uppercase());
+    let Ok(at) = IBAN.binary_search_by(|(name, ..)| (*name).cmp(&country)) else { return false };
+    match IBAN[at].2.bytes().find(u8::is_ascii_alphabetic) {
+        Some(b'n') => first.is_ascii_digit(),
+        Some(b'a') => first.is_ascii_alphabetic(),
+        _ => first.is_ascii_alphanumeric(),
+    }
 }
 
 /// Country, length, structure and check digits of an IBAN without separators (ISO 13616).
@@ -302,19 +306,9 @@ pub(super) fn mrz(line: &[u8]) -> bool {
         && digit(21..27, 27)
 }
 
-/// Bits of entropy in a character, by the text's own frequencies.
-pub(super) fn entropy(text: &[u8]) -> f32 {
-    let mut counts = [0u16; 256];
-    for byte in text.iter().take(256) {
-        counts[usize::from(*byte)] += 1;
-    }
-    let len = text.len().min(256) as f32;
-    -counts
-        .iter()
-        .filter(|count| **count > 0)
-        .map(|count| f32::from(*count) / len)
-        .map(|p| p * p.log2())
-        .sum::<f32>()
+/// How many different ASCII characters a text has: a cheap stand-in for its entropy.
+pub(super) fn variety(text: &[u8]) -> u32 {
+    text.iter().take(256).fold(0u128, |seen, byte| seen | 1 << (byte & 0x7f)).count_ones()
 }
 
 #[cfg(test)]

@@ -18,11 +18,19 @@ pub type Row = (String, String, u32);
 /// Hands out the numbers of one context. Not shared between runs at the same time: a context runs one at a time.
 #[derive(Clone)]
 pub struct Numbering {
-    key: Zeroizing<[u8; 32]>,
+    /// The hash with the key already in it.
+    keyed: Hmac<Sha256>,
     numbers: HashMap<(Kind, [u8; 16]), u32>,
     highest: BTreeMap<Kind, u32>,
     fresh: Vec<Row>,
+    /// Values of this run that came lately: most values come often. Never stored.
+    recent: Vec<Option<Recent>>,
 }
+
+type Recent = (Kind, Zeroizing<String>, u32);
+
+/// How many recent values are kept; a power of two.
+const RECENT: usize = 256;
 
 impl Numbering {
     /// The most values of one kind that get a number of their own; later ones share the last.
@@ -34,8 +42,12 @@ impl Numbering {
     ///
     /// Rows that this version does not understand are left out.
     pub fn new(key: [u8; 32], rows: impl IntoIterator<Item = Row>) -> Self {
+        let key = Zeroizing::new(key);
+        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+        let keyed = Hmac::new_from_slice(&*key).expect("any length of key");
         let mut numbering = Self {
-            key: Zeroizing::new(key),
+            keyed,
+            recent: vec![None; RECENT],
             numbers: HashMap::new(),
             highest: BTreeMap::new(),
             fresh: Vec::new(),
@@ -56,6 +68,25 @@ impl Numbering {
 
     /// The number of a value, a new one when it was not seen before.
     pub(super) fn number(&mut self, kind: Kind, value: &str) -> u32 {
+        let place = value
+            .bytes()
+            .take(64)
+            .fold(kind as usize, |sum, byte| (sum.wrapping_mul(31)) ^ usize::from(byte))
+            % RECENT;
+        if let Some((known, text, number)) = &self.recent[place]
+            && *known == kind
+            && **text == value
+        {
+            return *number;
+        }
+        let number = self.look_up(kind, value);
+        if value.len() <= 256 {
+            self.recent[place] = Some((kind, Zeroizing::new(value.to_owned()), number));
+        }
+        number
+    }
+
+    fn look_up(&mut self, kind: Kind, value: &str) -> u32 {
         let hash = self.hash(kind, value);
         if let Some(number) = self.numbers.get(&(kind, hash)) {
             return *number;
@@ -75,9 +106,11 @@ impl Numbering {
         number >= 1 && self.highest.get(&kind).is_some_and(|highest| number <= *highest)
     }
 
-    /// The first 48 bits of the keyed hash as 12 hex digits, for the action `hash`.
+    /// The first 48 bits of the keyed hash as 12 letters, for the action `hash`: no digits, so that nothing is found in
+    /// it later.
     pub(super) fn fingerprint(&self, kind: Kind, value: &str) -> String {
-        hex(&self.hash(kind, value)[..6])
+        let letter = |nibble: u8| char::from(b'a' + nibble);
+        self.hash(kind, value)[..6].iter().flat_map(|byte| [letter(byte >> 4), letter(byte & 15)]).collect()
     }
 
     /// The numbers handed out since the last call, to be saved.
@@ -86,8 +119,7 @@ impl Numbering {
     }
 
     fn hash(&self, kind: Kind, value: &str) -> [u8; 16] {
-        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
-        let mut mac = Hmac::<Sha256>::new_from_slice(&*self.key).expect("any length of key");
+        let mut mac = self.keyed.clone();
         mac.update(kind.as_str().as_bytes());
         mac.update(&[0]);
         mac.update(normal_form(kind, value).as_bytes());

@@ -39,7 +39,9 @@ pub(super) fn extent(text: &[u8], last: bool) -> Extent {
         return if undecided { Extent::Open } else { Extent::NoKey(START) };
     };
     let label = &text[START..START + dashes];
-    if memchr::memmem::find(label, b"PRIVATE").is_none() || label.contains(&b'\n') {
+    if memchr::memmem::find(label, b"PRIVATE").is_none()
+        || !label.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b' ')
+    {
         return Extent::NoKey(START);
     }
     let body_start = START + dashes + 5;
@@ -80,7 +82,10 @@ fn is_continued(rest: &[u8]) -> bool {
         .take(24)
         .take_while(|b| matches!(**b, b'\n' | b'\r' | b' ' | b'\t' | b'+' | b',' | b'\\'))
         .count();
-    rest.get(1 + glue).is_some_and(|byte| matches!(byte, b'"' | b'\''))
+    let Some((b'"' | b'\'', line)) = rest[1 + glue..].split_first() else { return false };
+    line.starts_with(b"-----END")
+        || line.len() >= 16
+            && line[..16].iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'='))
 }
 
 /// A key needs material: a heading alone is talk about keys.
@@ -89,5 +94,5 @@ fn finish(material: usize, len: usize) -> Extent {
 }
 
 pub(super) fn finding(start: usize, end: usize) -> Finding {
-    Finding { start, end, kind: Kind::PrivateKey, rule: RULES.id("private-key"), decoded: false }
+    Finding { start, end, kind: Kind::PrivateKey, rule: RULES.detectors.private_key, decoded: false }
 }

@@ -1,7 +1,5 @@
 //! Overlapping findings become replacement text.
 
-use std::borrow::Cow;
-
 use super::policy::{Action, Mode};
 use super::rule::RULES;
 use super::scan::Finding;
@@ -45,19 +43,49 @@ fn whole(text: &str, finding: &mut Finding) {
     }
 }
 
-/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. What was
-/// replaced (or would be) is left in `taken`.
-#[expect(clippy::too_many_arguments, reason = "one caller; a struct for its arguments would be read once")]
+/// What replacing needs.
+pub(super) struct Tools<'a> {
+    pub(super) guard: &'a Guard,
+    /// Whether placeholders carry numbers.
+    pub(super) numbered: bool,
+    pub(super) numbering: &'a mut Numbering,
+    pub(super) report: &'a mut Report,
+}
+
+/// Appends text that nothing was found in. A placeholder in it that was never handed out is a forgery (or will be
+/// taken for a real one later): it gets an invisible character inside, so that it is none.
+fn push_clean(text: &str, numbering: &Numbering, report: &mut Report, out: &mut String) {
+    let mut done = 0;
+    if report.mode == Mode::Enforce {
+        for open in memchr::memchr_iter(b'[', text.as_bytes()) {
+            let body = &text.as_bytes()[open + 1..text.len().min(open + 48)];
+            let Some(close) = memchr::memchr(b']', body) else { continue };
+            let inner = &text[open + 1..open + 1 + close];
+            let Some((kind, number)) = inner.rsplit_once('_') else { continue };
+            let named = Kind::ALL.iter().find(|known| known.as_str() == kind);
+            let (Some(kind), Ok(number)) = (named, number.parse::<u32>()) else { continue };
+            if !numbering.issued(*kind, number) {
+                report.forged += 1;
+                out.push_str(&text[done..open + 1 + close]);
+                out.push('\u{200b}');
+                done = open + 1 + close;
+            }
+        }
+    }
+    out.push_str(&text[done..]);
+}
+
+/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. Gives back what
+/// was replaced (or would be).
 pub(super) fn redact(
-    guard: &Guard,
+    tools: Tools<'_>,
     text: &str,
     (from, to): (usize, usize),
     findings: &[Finding],
-    numbering: &mut Numbering,
-    report: &mut Report,
     out: &mut String,
-    taken: &mut Vec<Finding>,
-) {
+) -> Vec<Finding> {
+    let Tools { guard, numbered, numbering, report } = tools;
+    let mut taken = Vec::new();
     let mut done = from;
     for finding in findings {
         let mut finding = *finding;
@@ -82,8 +110,8 @@ pub(super) fn redact(
             continue;
         }
         let quote = is_json_number(text.as_bytes(), &mut finding);
-        out.push_str(&text[done..finding.start]);
-        let label = replacement(guard, finding.kind, action, value, numbering);
+        push_clean(&text[done..finding.start], numbering, report, out);
+        let label = replacement(guard, finding.kind, action, value, numbered, numbering);
         if quote {
             report.type_changed += 1;
             out.push('"');
@@ -94,22 +122,24 @@ pub(super) fn redact(
         }
         done = finding.end;
     }
-    out.push_str(&text[done..to]);
+    push_clean(&text[done..to], numbering, report, out);
+    taken
 }
 
 /// What stands in place of a value.
-pub(super) fn replacement<'a>(
+fn replacement(
     guard: &Guard,
     kind: Kind,
     action: Action,
     value: &str,
+    numbered: bool,
     numbering: &mut Numbering,
-) -> Cow<'a, str> {
+) -> String {
     match action {
-        Action::Mask => mask(value, usize::from(guard.policy().mask_keep)).into(),
-        Action::Hash => format!("[{kind}:{}]", numbering.fingerprint(kind, value)).into(),
-        _ if guard.policy().numbered => format!("[{kind}_{}]", numbering.number(kind, value)).into(),
-        _ => format!("[{kind}]").into(),
+        Action::Mask => mask(value, usize::from(guard.policy().mask_keep)),
+        Action::Hash => format!("[{kind}:{}]", numbering.fingerprint(kind, value)),
+        _ if numbered => format!("[{kind}_{}]", numbering.number(kind, value)),
+        _ => format!("[{kind}]"),
     }
 }
 

@@ -76,9 +76,9 @@ impl Report {
         tally.count += 1;
         tally.bytes += bytes as u64;
         self.decoded += u64::from(decoded);
-        *self.rules.entry(rule.to_owned()).or_default() += 1;
+        count(&mut self.rules, rule);
         if self.mode == Mode::Enforce {
-            *self.actions.entry(action_name(action).to_owned()).or_default() += 1;
+            count(&mut self.actions, action_name(action));
             self.blocked |= action == Action::Block;
         }
     }
@@ -124,6 +124,16 @@ impl Report {
             *counts.entry(*kind).or_default() += tally.count;
         }
         counts
+    }
+}
+
+/// Counts one more without making a new key each time.
+fn count(counts: &mut BTreeMap<String, u64>, name: &str) {
+    match counts.get_mut(name) {
+        Some(count) => *count += 1,
+        None => {
+            counts.insert(name.to_owned(), 1);
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
@@ -67,16 +67,86 @@ struct RuleFile {
 /// Number of a rule in [`Rules::list`].
 pub(super) type RuleId = u16;
 
+macro_rules! detectors {
+    ($($field:ident = $id:literal,)*) => {
+        /// The rules that the code names.
+        #[derive(Debug)]
+        pub(super) struct Detectors { $(pub(super) $field: RuleId,)* }
+
+        impl Detectors {
+            /// The ids as they stand in the files.
+            #[cfg(test)]
+            const ALL: &'static [&'static str] = &[$($id,)*];
+
+            fn new(by_id: &HashMap<String, RuleId>) -> Self {
+                let find = |id: &str| by_id.get(id).copied().unwrap_or_default();
+                Self { $($field: find($id),)* }
+            }
+        }
+    };
+}
+
+detectors! {
+    aws_secret = "aws-secret",
+    basic_header = "basic-header",
+    bearer = "bearer",
+    birth_date = "birth-date",
+    ca_sin = "ca-sin",
+    card = "card",
+    card_labelled = "card-labelled",
+    command_line_user = "command-line-user",
+    cookie = "cookie",
+    database_url = "database-url",
+    de_tax_id = "de-tax-id",
+    email = "email",
+    es_nif = "es-nif",
+    eu_vat = "eu-vat",
+    facebook_app = "facebook-app",
+    fr_nir = "fr-nir",
+    iban = "iban",
+    ipv4 = "ipv4",
+    ipv6 = "ipv6",
+    it_codice_fiscale = "it-codice-fiscale",
+    jwt = "jwt",
+    mac = "mac",
+    nl_bsn = "nl-bsn",
+    passport = "passport",
+    password = "password",
+    password_told = "password-told",
+    phone_international = "phone-international",
+    phone_labelled = "phone-labelled",
+    phone_national = "phone-national",
+    pl_pesel = "pl-pesel",
+    ppsn = "ppsn",
+    ppsn_labelled = "ppsn-labelled",
+    prefixed_random = "prefixed-random",
+    private_key = "private-key",
+    secret = "secret",
+    secret_near_vendor = "secret-near-vendor",
+    secret_near_word = "secret-near-word",
+    ssn = "ssn",
+    ssn_labelled = "ssn-labelled",
+    telegram_bot = "telegram-bot",
+    uk_nhs = "uk-nhs",
+    uk_nino = "uk-nino",
+    url_credentials = "url-credentials",
+    us_npi = "us-npi",
+    us_routing = "us-routing",
+    web_hook = "web-hook",
+}
+
 /// All rules, ready to use.
 pub(super) struct Rules {
     pub(super) list: Vec<Rule>,
-    by_id: HashMap<String, RuleId>,
+    pub(super) detectors: Detectors,
     tokens: Vec<(RuleId, Pattern)>,
     /// By the first two bytes of a token: range of `tokens`.
     by_start: Vec<(u16, u16)>,
     words: AhoCorasick,
     /// For each context word, the rules that it speaks for.
     word_rules: Vec<Vec<RuleId>>,
+    /// The context words of `secret-near-vendor`: many, and looked for by themselves.
+    vendors: AhoCorasick,
 }
 
 /// The built-in rules; parsed once.
@@ -98,6 +168,9 @@ impl Rules {
             for pattern in &rule.patterns {
                 tokens.push((id, Pattern::parse(pattern).expect("a built-in pattern parses")));
             }
+            if rule.id == VENDORS {
+                continue;
+            }
             for word in &rule.context {
                 match words.iter_mut().find(|(known, _)| known == word) {
                     Some((_, rules)) => rules.push(id),
@@ -114,18 +187,23 @@ impl Rules {
             }
             range.1 = at as u16 + 1;
         }
-        let automaton = AhoCorasick::builder()
-            .ascii_case_insensitive(true)
-            .build(words.iter().map(|(word, _)| word))
-            .expect("a few hundred short words");
+        let automaton = |words: &mut dyn Iterator<Item = &String>| {
+            let kind = Some(AhoCorasickKind::DFA);
+            AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(words).expect("short words")
+        };
+        let vendors =
+            automaton(&mut list.iter().filter(|rule| rule.id == VENDORS).flat_map(|rule| &rule.context));
+        let automaton = automaton(&mut words.iter().map(|(word, _)| word));
         let word_rules = words.into_iter().map(|(_, rules)| rules).collect();
-        Self { list, by_id, tokens, by_start, words: automaton, word_rules }
-    }
-
-    /// The number of a rule that the code names.
-    pub(super) fn id(&self, name: &str) -> RuleId {
-        debug_assert!(self.by_id.contains_key(name), "no rule `{name}`");
-        self.by_id.get(name).copied().unwrap_or_default()
+        Self {
+            list,
+            detectors: Detectors::new(&by_id),
+            tokens,
+            by_start,
+            words: automaton,
+            word_rules,
+            vendors,
+        }
     }
 
     /// The token rules whose pattern can begin with these two bytes.
@@ -140,13 +218,22 @@ impl Rules {
     /// Whether a context word of `rule` stands in `before`, not glued to a longer word on its left.
     pub(super) fn has_context(&self, rule: RuleId, before: &[u8]) -> bool {
         self.words.find_overlapping_iter(before).any(|found| {
-            let glued = found.start() > 0 && {
-                let (left, first) = (before[found.start() - 1], before[found.start()]);
-                left.is_ascii_alphabetic() && !(left.is_ascii_lowercase() && first.is_ascii_uppercase())
-            };
-            !glued && self.word_rules[found.pattern().as_usize()].contains(&rule)
+            self.word_rules[found.pattern().as_usize()].contains(&rule) && !glued(before, found.start())
         })
     }
+
+    /// Whether the name of a provider stands in `before`.
+    pub(super) fn has_vendor(&self, before: &[u8]) -> bool {
+        self.vendors.find_overlapping_iter(before).any(|found| !glued(before, found.start()))
+    }
+}
+
+const VENDORS: &str = "secret-near-vendor";
+
+/// Whether the word that begins here is the tail of a longer one: `hotel` is no `tel`, `userTel` is.
+fn glued(text: &[u8], start: usize) -> bool {
+    let Some(left) = start.checked_sub(1).map(|at| text[at]) else { return false };
+    left.is_ascii_alphabetic() && !(left.is_ascii_lowercase() && text[start].is_ascii_uppercase())
 }
 
 /// A token pattern: a small part of regular expressions that is matched in one pass without going back.
@@ -268,6 +355,18 @@ mod tests {
         assert_eq!(find("ab[0-9]{2}", "ab12é"), Some(4));
         for bad in ["a", "[ab]c[0-9]{3}", "ab{", "ab[0-"] {
             assert!(Pattern::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_rule_without_patterns_is_one_that_the_code_names() {
+        let described: Vec<&str> =
+            RULES.list.iter().filter(|rule| rule.patterns.is_empty()).map(|rule| rule.id.as_str()).collect();
+        for id in &described {
+            assert!(Detectors::ALL.contains(id), "no code for rule `{id}`");
+        }
+        for id in Detectors::ALL {
+            assert!(described.contains(id), "no rule for detector `{id}`");
         }
     }
 

@@ -21,7 +21,8 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use super::classes::{Block, classify};
-use super::rule::{RULES, RuleId, Rules};
+use super::rule::{Detectors, RULES, RuleId, Rules};
+use super::view;
 
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
@@ -52,17 +53,52 @@ pub(super) struct Scratch {
 /// `text[..from]` is context that has been looked at before: nothing is found there.
 pub(super) fn scan(text: &[u8], from: usize, to: usize, scratch: &mut Scratch) {
     scratch.findings.clear();
+    scan_at(text, from, to, 0, scratch);
+    if !hidden(text, from, to, &scratch.blocks) {
+        return;
+    }
+    let view = view::view(text, from, to);
+    let mut inner = Scratch::default();
+    scan_at(&view.text, 0, view.text.len(), 1, &mut inner);
+    scratch.findings.extend(inner.findings.iter().map(|finding| Finding {
+        start: view.source[finding.start] as usize,
+        end: view.source[finding.end] as usize,
+        decoded: true,
+        ..*finding
+    }));
+}
+
+/// Whether anything in the text hides what it says.
+fn hidden(text: &[u8], from: usize, to: usize, blocks: &[Block]) -> bool {
+    blocks.iter().enumerate().any(|(at, block)| {
+        let mut odd = block.odd;
+        while let Some(bit) = next_bit(&mut odd) {
+            if view::hides(&text[..to], from + at * 64 + bit) {
+                return true;
+            }
+        }
+        false
+    })
+}
+
+/// The finding that a value's name alone makes of it, when it does.
+pub(super) fn named_value(name: &str, text: &str, from: usize) -> Option<Finding> {
+    let kind = keyed::name_kind(name.as_bytes());
+    if matches!(kind, keyed::Name::Other | keyed::Name::Authorization | keyed::Name::Cookie) {
+        return None;
+    }
+    let mut scratch = Scratch::default();
+    let mut scanner = Scanner::new(text.as_bytes(), from, text.len(), MAX_DEPTH, &mut scratch);
+    scanner.value(kind, name.to_ascii_lowercase().contains("aws"), from, text.len(), true);
+    scratch.findings.pop()
+}
+
+/// How often text is decoded within decoded text.
+const MAX_DEPTH: u8 = 2;
+
+fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, scratch: &mut Scratch) {
     classify(&text[from..to], &mut scratch.blocks);
-    let mut scanner = Scanner {
-        text: &text[..to],
-        from,
-        to,
-        blocks: &scratch.blocks,
-        rules: &RULES,
-        out: &mut scratch.findings,
-        numbers_done: from,
-        addresses_done: from,
-    };
+    let mut scanner = Scanner::new(text, from, to, depth, scratch);
     scanner.run();
     // The only words that are looked for everywhere: a password may follow in plain prose.
     for word in [&*PASSWORD, &*PASSWORD_CAPITAL] {
@@ -79,11 +115,18 @@ struct Scanner<'a> {
     to: usize,
     blocks: &'a [Block],
     rules: &'static Rules,
+    ids: &'static Detectors,
     out: &'a mut Vec<Finding>,
+    /// How often this text has been decoded.
+    depth: u8,
     /// Numbers before this place have been looked at.
     numbers_done: usize,
     /// Colons before this place have been looked at.
     addresses_done: usize,
+    /// Long words before this place have been looked at.
+    words_done: usize,
+    /// Runs before this place have been decoded.
+    encoded_done: usize,
 }
 
 /// The lowest set bit's number, taken out of the mask.
@@ -94,6 +137,26 @@ fn next_bit(mask: &mut u64) -> Option<usize> {
     let at = mask.trailing_zeros() as usize;
     *mask &= *mask - 1;
     Some(at)
+}
+
+impl<'a> Scanner<'a> {
+    fn new(text: &'a [u8], from: usize, to: usize, depth: u8, scratch: &'a mut Scratch) -> Self {
+        let rules = &*RULES;
+        Self {
+            text: &text[..to],
+            from,
+            to,
+            blocks: &scratch.blocks,
+            rules,
+            ids: &rules.detectors,
+            out: &mut scratch.findings,
+            depth,
+            numbers_done: from,
+            addresses_done: from,
+            words_done: from,
+            encoded_done: from,
+        }
+    }
 }
 
 impl Scanner<'_> {
@@ -115,7 +178,9 @@ impl Scanner<'_> {
             (word_carry, alnum_carry, digit_carry) = (here.word >> 63, alnum >> 63, here.digit >> 63);
 
             if here.digit != 0 || here.plus != 0 {
-                let seven = runs(digits, 7) as u64 & !(before_digit as u64);
+                // Seven digits in a row that are no decimal places.
+                let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
+                let seven = runs(digits, 7) as u64 & !((before_digit | places) as u64);
                 let joins = before_digit & (digits >> 1);
                 let chains = chained(joins & wide(here.sep, next.sep), digits)
                     | chained(joins & wide(here.dot, next.dot), digits);
@@ -139,7 +204,9 @@ impl Scanner<'_> {
             }
             let mut long = runs(wide(here.word, next.word), 16) as u64 & word_starts;
             while let Some(bit) = next_bit(&mut long) {
-                self.long_word(base + bit);
+                if base + bit >= self.words_done {
+                    self.long_word(base + bit);
+                }
             }
             let mut marks = here.mark;
             while let Some(bit) = next_bit(&mut marks) {
@@ -172,6 +239,7 @@ impl Scanner<'_> {
     fn hit(&mut self, rule: RuleId, start: usize, end: usize) {
         debug_assert!(start < end && end <= self.to);
         let start = start.max(self.from);
+        let end = placeholder_in(&self.text[start.min(end)..end]).map_or(end, |at| start + at);
         if start < end {
             let kind = self.rules.list[usize::from(rule)].kind;
             self.out.push(Finding { start, end, kind, rule, decoded: false });
@@ -202,6 +270,18 @@ impl Scanner<'_> {
         let (index, shift) = (offset / 64, offset % 64);
         let bits = wide(self.blocks[index].alpha, self.blocks[index + 1].alpha) >> shift;
         bits as u64 & (u64::MAX >> (64 - len)) != 0
+    }
+
+    /// Up to `len` bytes before a place, as far as they can be its label: not over a placeholder.
+    fn label(&self, at: usize, len: usize) -> &[u8] {
+        let mut label = behind_placeholder(self.before(at, len + 48));
+        // A label on the line before speaks for what begins this line: `Phone:` and below it the number.
+        if let Some(line) = memchr::memrchr(b'\n', label)
+            && label[line + 1..].iter().any(|byte| !matches!(byte, b' ' | b'\t' | b'+' | b'('))
+        {
+            label = &label[line + 1..];
+        }
+        &label[label.len().saturating_sub(len)..]
     }
 
     /// The end of the run of word characters that begins at `at`, by the masks.
@@ -254,11 +334,54 @@ fn chained(joins: u128, digits: u128) -> u128 {
     joins & found
 }
 
-/// Whether the text is a placeholder of ours: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:1f2e3d4c5b6a]`.
+/// Whether the text is a placeholder of ours: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`.
 fn placeholder_at(text: &[u8]) -> bool {
     let Some(inner) = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")) else { return false };
+    // A forged one that was made invalid is none of anybody's either.
+    let inner = inner.strip_suffix("\u{200b}".as_bytes()).unwrap_or(inner);
     let name = inner.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'_').count();
-    name >= 2 && inner[name..].iter().all(|byte| byte.is_ascii_hexdigit() || *byte == b':')
+    let rest = &inner[name..];
+    name >= 2
+        && match rest {
+            [b':', hash @ ..] => hash.len() == 12 && hash.iter().all(|byte| matches!(byte, b'a'..=b'p')),
+            number => number.len() <= 10 && number.iter().all(u8::is_ascii_digit),
+        }
+}
+
+/// Whether a value begins with a placeholder: what follows is what is left of something replaced.
+fn begins_with_placeholder(value: &[u8]) -> bool {
+    value.first() == Some(&b'[')
+        && value
+            .iter()
+            .take(48)
+            .position(|byte| *byte == b']')
+            .is_some_and(|close| placeholder_at(&value[..=close]))
+}
+
+/// What stands behind the last placeholder: a label does not reach over what was replaced.
+fn behind_placeholder(text: &[u8]) -> &[u8] {
+    for close in memchr::memrchr_iter(b']', text) {
+        let open = text[..close].iter().rev().take(48).position(|byte| *byte == b'[');
+        if open.is_some_and(|open| placeholder_at(&text[close - open - 1..=close])) {
+            return &text[close + 1..];
+        }
+    }
+    text
+}
+
+/// Where the first placeholder in a value begins: the value ends there, for what follows was judged by itself.
+fn placeholder_in(value: &[u8]) -> Option<usize> {
+    memchr::memchr_iter(b'[', value).find(|at| begins_with_placeholder(&value[*at..]))
+}
+
+/// Whether a word stands inside a placeholder: `[PHONE_1]` is no label for the number behind it.
+pub(super) fn in_placeholder(text: &[u8], word: std::ops::Range<usize>) -> bool {
+    let left = text[..word.start].iter().rev().take(20).position(|byte| *byte == b'[');
+    let right = text[word.end..].iter().take(24).position(|byte| *byte == b']');
+    match (left, right) {
+        (Some(left), Some(right)) => placeholder_at(&text[word.start - left - 1..=word.end + right]),
+        _ => false,
+    }
 }
 
 fn is_word(byte: u8) -> bool {

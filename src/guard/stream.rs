@@ -8,92 +8,75 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::pem::{self, Extent};
 use super::policy::Mode;
-use super::redact::{redact, settle};
-use super::rule::RuleId;
-use super::scan::{Finding, LEFT, Scratch, scan};
-use super::{Guard, Kind, Numbering, Report, Sanitized};
+use super::redact::{Tools, redact, settle};
+use super::scan::{Finding, LEFT, Scratch, named_value, scan};
+use super::{Guard, Numbering, Report, Sanitized};
 
 /// The longest line that is looked at whole.
 const WINDOW: usize = 16 * 1024;
 /// In a longer line, what is this near to the end of the window is looked at again with what follows.
 const OVERLAP: usize = 2 * 1024;
 
+/// How often a piece is looked at again after something was replaced in it.
+const ROUNDS: usize = 3;
+
 /// What stands in place of a piece that the guard could not look at.
 const FAULT: &str = "[GUARD_ERROR]";
+/// What stands in place of everything once a finding withholds the whole.
+const BLOCKED: &str = "";
 
 /// Guards one stream of text.
 #[derive(Debug)]
 pub struct StreamGuard {
-    guard: Guard,
+    engine: Engine,
     /// Up to [`LEFT`] bytes that went out before, then what is waiting.
     text: String,
     /// Where the waiting text begins.
     start: usize,
-    scratch: Scratch,
-    report: Report,
-    /// Bytes that were dropped from the front of `text`.
-    dropped: usize,
-    /// Where findings are, when somebody wants to know.
-    pub(super) places: Option<Vec<Place>>,
 }
 
-/// Where a finding was in the whole stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) start: usize,
-    pub(super) end: usize,
-    pub(super) kind: Kind,
-    pub(super) rule: RuleId,
-    pub(super) decoded: bool,
+/// What works on a stream's text, wherever that is kept.
+#[derive(Debug)]
+pub(super) struct Engine {
+    guard: Guard,
+    scratch: Scratch,
+    pub(super) report: Report,
+    /// The last [`LEFT`] bytes that went out.
+    tail: String,
+    /// Whether something in it was replaced, so that it is not what stood in the text.
+    tail_changed: bool,
+    /// Whether placeholders carry numbers.
+    pub(super) numbered: bool,
+    /// Where findings are, when somebody wants to know.
+    pub(super) places: Option<Vec<Finding>>,
 }
 
 impl StreamGuard {
     pub(super) fn new(guard: Guard) -> Self {
-        let report = guard.report();
-        Self {
-            guard,
-            text: String::new(),
-            start: 0,
-            scratch: Scratch::default(),
-            report,
-            dropped: 0,
-            places: None,
-        }
+        Self { engine: Engine::new(guard), text: String::new(), start: 0 }
     }
 
     /// Takes a piece and gives back what is ready to go out, perhaps nothing.
     pub fn push(&mut self, piece: &str, numbering: &mut Numbering) -> Sanitized<String> {
-        self.report.bytes_in += piece.len() as u64;
+        self.engine.report.bytes_in += piece.len() as u64;
         self.text.push_str(piece);
         let mut out = String::new();
-        self.drain(false, numbering, &mut out);
+        self.start = self.engine.drain(&self.text, self.start, false, numbering, &mut out);
         self.forget();
-        self.release(out)
+        self.engine.release(out)
     }
 
     /// Ends the stream: gives back the rest and what was found in all.
-    pub fn finish(self, numbering: &mut Numbering) -> (Sanitized<String>, Report) {
-        let (rest, report, _) = self.finish_with_places(numbering);
-        (Sanitized::vouch(rest), report)
-    }
-
-    /// As [`StreamGuard::finish`], with the places that were asked for.
-    pub(super) fn finish_with_places(mut self, numbering: &mut Numbering) -> (String, Report, Vec<Place>) {
+    pub fn finish(mut self, numbering: &mut Numbering) -> (Sanitized<String>, Report) {
         let mut out = String::new();
-        self.drain(true, numbering, &mut out);
-        let out = self.release(out).into_inner();
-        (out, self.report, self.places.unwrap_or_default())
+        self.engine.drain(&self.text, self.start, true, numbering, &mut out);
+        let out = self.engine.release(out);
+        (out, self.engine.report)
     }
 
     /// What was found so far.
     pub fn report(&self) -> &Report {
-        &self.report
-    }
-
-    fn release(&mut self, out: String) -> Sanitized<String> {
-        let out = if self.report.blocked { String::new() } else { out };
-        self.report.bytes_out += out.len() as u64;
-        Sanitized::vouch(out)
+        &self.engine.report
     }
 
     /// Drops what went out, but for the context that the rest may need.
@@ -105,127 +88,236 @@ impl StreamGuard {
             }
             self.text.drain(..keep);
             self.start -= keep;
-            self.dropped += keep;
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn new(guard: Guard) -> Self {
+        let report = guard.report();
+        let numbered = guard.policy().numbered;
+        Self {
+            guard,
+            scratch: Scratch::default(),
+            report,
+            tail: String::new(),
+            tail_changed: false,
+            numbered,
+            places: None,
         }
     }
 
-    fn drain(&mut self, last: bool, numbering: &mut Numbering, out: &mut String) {
+    /// A whole text that stands under a name: a JSON value under its key.
+    pub(super) fn named(&mut self, name: &str, text: &str, numbering: &mut Numbering) -> String {
+        self.report.bytes_in += text.len() as u64;
+        let tail = name.char_indices().rev().take(64).last().map_or(0, |(at, _)| at);
+        // The name as what went out before, so that rules see it as the label that it is.
+        let whole = format!("{}: \"{text}", name[tail..].replace('\n', " "));
+        let start = whole.len() - text.len();
+        let mut out = String::with_capacity(text.len());
         if self.report.mode == Mode::Off {
-            out.push_str(&self.text[self.start..]);
-            self.start = self.text.len();
-            return;
+            out.push_str(text);
+        } else if let Some(finding) = named_value(name, &whole, start) {
+            self.emit(&whole, (start, whole.len()), &[finding], numbering, &mut out);
+        } else {
+            self.drain(&whole, start, true, numbering, &mut out);
         }
-        while let Some(step) = self.next_step(last) {
-            match step {
-                Step::Lines(end) => self.pass(end, numbering, out),
-                Step::Key(end) => {
-                    let finding = pem::finding(self.start, end);
-                    self.emit(end, &[finding], numbering, out);
+        self.release(out).into_inner()
+    }
+
+    /// A whole text at once.
+    pub(super) fn whole(&mut self, text: &str, numbering: &mut Numbering) -> String {
+        self.report.bytes_in += text.len() as u64;
+        let mut out = String::with_capacity(text.len() + text.len() / 64);
+        self.drain(text, 0, true, numbering, &mut out);
+        self.release(out).into_inner()
+    }
+
+    fn release(&mut self, out: String) -> Sanitized<String> {
+        let out = if self.report.blocked { BLOCKED.to_owned() } else { out };
+        self.report.bytes_out += out.len() as u64;
+        Sanitized::vouch(out)
+    }
+
+    /// Lets out what of `text[start..]` is ready; where the rest begins.
+    fn drain(
+        &mut self,
+        text: &str,
+        start: usize,
+        last: bool,
+        numbering: &mut Numbering,
+        out: &mut String,
+    ) -> usize {
+        if self.report.mode == Mode::Off {
+            out.push_str(&text[start..]);
+            return text.len();
+        }
+        let mut start = start;
+        while let Some(step) = next_step(text, start, last) {
+            let (end, findings) = match step {
+                Step::Key(end) => (end, Some(vec![pem::finding(start, end)])),
+                Step::Lines(end) => (end, self.find(text, start, end)),
+                Step::LongLine(end) => match self.find(text, start, end) {
+                    Some(mut findings) => {
+                        let cut = safe_cut(text, start, end, &findings);
+                        findings.retain(|finding| finding.end <= cut);
+                        (cut, Some(findings))
+                    }
+                    None => (end, None),
+                },
+            };
+            match findings {
+                Some(findings) => {
+                    self.emit(text, (start, end), &findings, numbering, out);
+                    self.scratch.findings = findings;
                 }
-                Step::LongLine(end) => self.pass_part(end, numbering, out),
-            }
-        }
-    }
-
-    /// What can be decided now, without anything that is still to come.
-    fn next_step(&self, last: bool) -> Option<Step> {
-        let bytes = self.text.as_bytes();
-        let waiting = &bytes[self.start..];
-        let window = &waiting[..waiting.len().min(WINDOW)];
-        let (end, long) = match memchr::memrchr(b'\n', window) {
-            Some(at) => (self.start + at + 1, false),
-            None if waiting.len() >= WINDOW => {
-                (self.start + floor_char(&self.text[self.start..], WINDOW), true)
-            }
-            None if last && !waiting.is_empty() => (self.text.len(), false),
-            None => return None,
-        };
-        let mut from = self.start;
-        while let Some(begin) = pem::begin(&bytes[from..end]) {
-            match pem::extent(&bytes[from + begin..], last) {
-                // What stands before the key is a piece of its own.
-                Extent::Ends(_) | Extent::Open if begin + from > self.start => {
-                    return Some(Step::Lines(from + begin));
+                None => {
+                    // The guard failed on this piece: it does not go out.
+                    self.report.errors += 1;
+                    out.push_str(FAULT);
                 }
-                Extent::Ends(len) => return Some(Step::Key(self.start + len)),
-                Extent::Open => return None,
-                Extent::NoKey(len) => from += begin + len,
             }
-            if from >= end {
-                break;
-            }
+            start = end;
         }
-        Some(if long { Step::LongLine(end) } else { Step::Lines(end) })
+        start
     }
 
-    /// Looks at whole lines and lets them out.
-    fn pass(&mut self, end: usize, numbering: &mut Numbering, out: &mut String) {
-        let findings = self.find(end);
-        match findings {
-            Some(findings) => {
-                self.emit(end, &findings, numbering, out);
-                self.scratch.findings = findings;
-            }
-            None => self.withhold(end, out),
-        }
-    }
-
-    /// Looks at a window of a line that is longer, and lets out what the rest of the line cannot change.
-    fn pass_part(&mut self, end: usize, numbering: &mut Numbering, out: &mut String) {
-        let Some(mut findings) = self.find(end) else { return self.withhold(end, out) };
-        let bytes = self.text.as_bytes();
-        let half = self.start + (end - self.start) / 2;
-        let mut cut = end - OVERLAP;
-        // A place between words; a run of more than half a window without one is cut where it stands.
-        if let Some(at) =
-            bytes[half..cut].iter().rposition(|byte| byte.is_ascii_whitespace() || b",;\"'<>".contains(byte))
-        {
-            cut = half + at + 1;
-        }
-        if let Some(finding) = findings.iter().find(|finding| finding.start < cut && finding.end > cut) {
-            // Not through the middle of a finding, unless it fills the window.
-            cut = if finding.start > half { finding.start } else { finding.end };
-        }
-        while !self.text.is_char_boundary(cut) {
-            cut -= 1;
-        }
-        findings.retain(|finding| finding.end <= cut);
-        self.emit(cut, &findings, numbering, out);
-        self.scratch.findings = findings;
-    }
-
-    /// The settled findings between here and `end`; nothing when the guard itself failed.
-    fn find(&mut self, end: usize) -> Option<Vec<Finding>> {
-        let (bytes, start, scratch) = (self.text.as_bytes(), self.start, &mut self.scratch);
+    /// The settled findings between `start` and `end`; nothing when the guard itself failed.
+    fn find(&mut self, text: &str, start: usize, end: usize) -> Option<Vec<Finding>> {
+        let scratch = &mut self.scratch;
         let done = catch_unwind(AssertUnwindSafe(|| {
-            scan(bytes, start, end, scratch);
+            scan(text.as_bytes(), start, end, scratch);
             settle(&mut scratch.findings);
         }));
         done.ok().map(|()| std::mem::take(&mut self.scratch.findings))
     }
 
-    fn emit(&mut self, end: usize, findings: &[Finding], numbering: &mut Numbering, out: &mut String) {
-        let span = (self.start, end);
-        let mut taken = Vec::new();
-        redact(&self.guard, &self.text, span, findings, numbering, &mut self.report, out, &mut taken);
-        if let Some(places) = &mut self.places {
-            places.extend(taken.iter().map(|finding| Place {
-                start: finding.start + self.dropped,
-                end: finding.end + self.dropped,
-                kind: finding.kind,
-                rule: finding.rule,
-                decoded: finding.decoded,
-            }));
+    /// Replaces what was found in a piece and lets it out.
+    fn emit(
+        &mut self,
+        text: &str,
+        (start, end): (usize, usize),
+        findings: &[Finding],
+        numbering: &mut Numbering,
+        out: &mut String,
+    ) {
+        if findings.is_empty() && !self.tail_changed {
+            return self.emit_part(text, (start, end), findings, numbering, out);
         }
-        self.start = end;
+        // Line by line, as the text would be if it came so: numbers are handed out in the same order.
+        let (mut from, mut rest) = (start, findings);
+        while from < end {
+            let line = memchr::memchr(b'\n', &text.as_bytes()[from..end]).map_or(end, |at| from + at + 1);
+            let mut count = rest.iter().take_while(|finding| finding.start < line).count();
+            // A key is one finding over many lines.
+            let line = rest[..count].last().map_or(line, |last| line.max(last.end));
+            count = rest.iter().take_while(|finding| finding.start < line).count();
+            self.emit_part(text, (from, line), &rest[..count], numbering, out);
+            (from, rest) = (line, &rest[count..]);
+        }
     }
 
-    /// The guard failed on this piece: it does not go out.
-    fn withhold(&mut self, end: usize, out: &mut String) {
-        self.report.errors += 1;
-        out.push_str(FAULT);
-        self.start = end;
+    /// Lets out one line, or clean lines.
+    ///
+    /// What is left after replacing is looked at once more: a value glued to another can come to light only when the
+    /// first is gone. So what goes out is what the guard would leave as it is, and guarding twice is guarding once.
+    fn emit_part(
+        &mut self,
+        text: &str,
+        span: (usize, usize),
+        findings: &[Finding],
+        numbering: &mut Numbering,
+        out: &mut String,
+    ) {
+        let before = out.len();
+        let taken = self.replace(text, span, findings, numbering, out);
+        if (!taken.is_empty() || self.tail_changed) && self.report.mode == Mode::Enforce {
+            for _ in 0..ROUNDS {
+                let mut whole = self.tail.clone();
+                let from = whole.len();
+                whole.push_str(&out[before..]);
+                let Some(more) = self.find(&whole, from, whole.len()) else { break };
+                if more.is_empty() {
+                    break;
+                }
+                out.truncate(before);
+                if self.replace(&whole, (from, whole.len()), &more, numbering, out).is_empty() {
+                    break;
+                }
+            }
+        }
+        let new = &out[before..];
+        self.tail_changed = !taken.is_empty() || self.tail_changed && new.len() < LEFT;
+        self.tail.push_str(&new[floor_char(new, new.len().saturating_sub(LEFT))..]);
+        let keep = floor_char(&self.tail, self.tail.len().saturating_sub(LEFT));
+        self.tail.drain(..keep);
+        if let Some(places) = &mut self.places {
+            places.extend(taken);
+        }
     }
+
+    fn replace(
+        &mut self,
+        text: &str,
+        span: (usize, usize),
+        findings: &[Finding],
+        numbering: &mut Numbering,
+        out: &mut String,
+    ) -> Vec<Finding> {
+        let numbered = self.numbered;
+        let tools = Tools { guard: &self.guard, numbered, numbering, report: &mut self.report };
+        redact(tools, text, span, findings, out)
+    }
+}
+
+/// What can be decided now, without anything that is still to come.
+fn next_step(text: &str, start: usize, last: bool) -> Option<Step> {
+    let bytes = text.as_bytes();
+    let waiting = &bytes[start..];
+    let window = &waiting[..waiting.len().min(WINDOW)];
+    let (end, long) = match memchr::memrchr(b'\n', window) {
+        Some(at) => (start + at + 1, false),
+        None if waiting.len() >= WINDOW => (start + floor_char(&text[start..], WINDOW), true),
+        None if last && !waiting.is_empty() => (text.len(), false),
+        None => return None,
+    };
+    let mut from = start;
+    while let Some(begin) = pem::begin(&bytes[from..end]) {
+        match pem::extent(&bytes[from + begin..], last) {
+            // What stands before a key is a piece of its own.
+            Extent::Ends(_) if from + begin > start => return Some(Step::Lines(from + begin)),
+            Extent::Ends(len) => return Some(Step::Key(start + len)),
+            // Undecided: only whole lines before it may go.
+            Extent::Open => {
+                let line = memchr::memrchr(b'\n', &bytes[start..from + begin])?;
+                return Some(Step::Lines(start + line + 1));
+            }
+            Extent::NoKey(len) => from += begin + len,
+        }
+        if from >= end {
+            break;
+        }
+    }
+    Some(if long { Step::LongLine(end) } else { Step::Lines(end) })
+}
+
+/// Where to cut a window of a longer line: what is let out cannot be changed by the rest of the line.
+fn safe_cut(text: &str, start: usize, end: usize, findings: &[Finding]) -> usize {
+    let half = start + (end - start) / 2;
+    let mut cut = end - OVERLAP;
+    // A place between words; a run of more than half a window without one is cut where it stands.
+    let between = |byte: &u8| byte.is_ascii_whitespace() || b",;\"'<>".contains(byte);
+    if let Some(at) = text.as_bytes()[half..cut].iter().rposition(between) {
+        cut = half + at + 1;
+    }
+    if let Some(finding) = findings.iter().find(|finding| finding.start < cut && finding.end > cut) {
+        // Not through the middle of a finding, unless it fills the window.
+        cut = if finding.start > half { finding.start } else { finding.end };
+    }
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    cut
 }
 
 enum Step {

@@ -9,13 +9,14 @@ const MAX_DEPTH: usize = 128;
 /// What stands in place of what is nested deeper.
 const TOO_DEEP: &str = "[TOO_DEEP]";
 
-/// Guards `value` in place of `key`.
+/// Guards a value and all below it.
 pub(super) fn walk(guard: &Guard, value: Value, numbering: &mut Numbering, report: &mut Report) -> Value {
-    walk_at(guard, value, 0, numbering, report)
+    walk_at(guard, "", value, 0, numbering, report)
 }
 
 fn walk_at(
     guard: &Guard,
+    name: &str,
     value: Value,
     depth: usize,
     numbering: &mut Numbering,
@@ -27,10 +28,10 @@ fn walk_at(
     }
     match value {
         Value::Null | Value::Bool(_) => value,
-        Value::String(text) => Value::String(guard.run(&text, numbering, report)),
+        Value::String(text) => Value::String(guard.run_named(name, &text, numbering, report)),
         Value::Number(number) => {
             let text = number.to_string();
-            let guarded = guard.run(&text, numbering, report);
+            let guarded = guard.run_named(name, &text, numbering, report);
             if guarded == text {
                 return Value::Number(number);
             }
@@ -38,17 +39,17 @@ fn walk_at(
             Value::String(guarded)
         }
         Value::Array(items) => Value::Array(
-            items.into_iter().map(|item| walk_at(guard, item, depth + 1, numbering, report)).collect(),
+            items.into_iter().map(|item| walk_at(guard, name, item, depth + 1, numbering, report)).collect(),
         ),
         Value::Object(fields) => {
             let mut out = Map::new();
-            for (key, value) in fields {
-                let mut key = guard.run(&key, numbering, report);
+            for (name, value) in fields {
+                let mut key = guard.run(&name, numbering, report);
                 // Two keys that became one must not swallow a value.
                 while out.contains_key(&key) {
                     key.push('_');
                 }
-                out.insert(key, walk_at(guard, value, depth + 1, numbering, report));
+                out.insert(key, walk_at(guard, &name, value, depth + 1, numbering, report));
             }
             Value::Object(out)
         }

@@ -175,3 +175,22 @@ fn recall_and_false_positives_on_the_labelled_corpus() {
     assert!(wrong.len() * 100 <= hard);
     assert!(wrong_full.is_empty());
 }
+
+#[test]
+fn legitimate_regulatory_output_passes_untouched() {
+    let corpus = include_str!("../fixtures/guard/legitimate.txt");
+    assert!(corpus.lines().count() >= 300);
+    let guard = Guard::default();
+    let touched: Vec<String> = corpus
+        .lines()
+        .filter_map(|line| {
+            let checked = guard.check(line);
+            (*checked.text != line).then(|| format!("{line:?} by {:?}", checked.findings))
+        })
+        .collect();
+    assert!(touched.is_empty(), "{} lines touched: {touched:#?}", touched.len());
+    // As one text too: a line must not become a label for the next.
+    let checked = guard.check(corpus);
+    let found: Vec<&str> = checked.findings.iter().map(|found| &corpus[found.start..found.end]).collect();
+    assert_eq!(*checked.text, corpus, "{found:?}");
+}

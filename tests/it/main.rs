@@ -17,6 +17,7 @@ mod e2b_faults;
 mod e2b_local;
 mod e2b_streams;
 mod generated;
+mod guard_properties;
 mod guard_quality;
 mod guard_rules;
 #[cfg(target_os = "linux")]

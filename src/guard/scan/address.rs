@@ -41,7 +41,7 @@ impl Scanner<'_> {
             let extreme = text.bytes().all(|byte| matches!(byte, b':' | b'0'))
                 || text.eq_ignore_ascii_case("ff:ff:ff:ff:ff:ff");
             if !extreme {
-                self.hit(self.rules.id("mac"), start, end);
+                self.hit(self.ids.mac, start, end);
             }
             return;
         }
@@ -49,7 +49,7 @@ impl Scanner<'_> {
         if !text.bytes().any(|byte| byte.is_ascii_digit()) || text.parse::<Ipv6Addr>().is_err() {
             return;
         }
-        self.hit(self.rules.id("ipv6"), start, self.suffix(end));
+        self.hit(self.ids.ipv6, start, self.suffix(end));
     }
 
     /// A zone (`%eth0`) and a prefix length (`/64`) belong to it.

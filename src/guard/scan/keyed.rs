@@ -4,6 +4,8 @@
 //! The name is looked at first, and by its last word: `reset_password` is a password, `password_policy` is none. Only
 //! then is the value looked at, and it must look like one: no template, no call, no other name.
 
+use std::sync::LazyLock;
+
 use super::token::{Look, look};
 use super::url::is_template;
 use super::{Scanner, is_word};
@@ -33,13 +35,31 @@ impl Scanner<'_> {
     /// Looks at the name before and the value behind a `:` or `=`.
     pub(super) fn pair(&mut self, at: usize) {
         let Some((name_start, name_end)) = self.name_before(at) else { return };
+        // `a=b=c`: what follows a mark is a value, not the next name.
+        if self.byte_before(name_start) == b'=' {
+            return;
+        }
         let name = &self.text[name_start..name_end];
         let kind = name_kind(name);
+        if kind != Name::Other && super::in_placeholder(self.text, name_start..name_end) {
+            return;
+        }
         if kind == Name::Other {
             return self.command_line_user(at);
         }
         let value = self.value_after(at);
         let Some((start, end, quoted)) = value else { return };
+        let end = super::placeholder_in(&self.text[start..end]).map_or(end, |at| start + at);
+        // Beside a name in quotes, what has none is a number, `null` or code.
+        let named_in_quotes = matches!(self.byte(name_end), b'"' | b'\'' | b'\\');
+        let end = match self.text[start..end].iter().position(|byte| b",}])".contains(byte)) {
+            Some(at) if named_in_quotes && !quoted => start + at,
+            _ => end,
+        };
+        if start == end || named_in_quotes && !quoted && !self.text[start..end].iter().all(u8::is_ascii_digit)
+        {
+            return;
+        }
         if memchr::memmem::find(&self.text[start..end], b"://").is_some() {
             return;
         }
@@ -47,8 +67,8 @@ impl Scanner<'_> {
             Name::Authorization => self.authorization(start, end),
             Name::Cookie => self.cookie(start, end),
             _ => {
-                let name = name.to_vec();
-                self.value(kind, &name, start, end, quoted);
+                let aws = contains(name, b"aws");
+                self.value(kind, aws, start, end, quoted);
             }
         }
     }
@@ -93,6 +113,9 @@ impl Scanner<'_> {
             }
         }
         let limit = self.to.min(start + MAX_VALUE);
+        if super::begins_with_placeholder(&self.text[start..limit]) {
+            return None;
+        }
         let quote = self.byte(start);
         if matches!(quote, b'"' | b'\'' | b'`') {
             let escaped = self.byte_before(start) == b'\\';
@@ -110,9 +133,9 @@ impl Scanner<'_> {
             let end = end.min(limit);
             return (end > from).then_some((from, end, true));
         }
-        let stop =
-            |byte: &&u8| !(byte.is_ascii_whitespace() || matches!(**byte, b'"' | b'\'' | b'`' | b'<' | b'>'));
+        let stop = |byte: &&u8| !(byte.is_ascii_whitespace() || matches!(**byte, b'"' | b'\'' | b'`' | b'<'));
         let mut end = start + self.text[start..limit].iter().take_while(stop).count();
+        end = super::placeholder_in(&self.text[start..end]).map_or(end, |at| start + at);
         // A separator inside belongs to a value only when more of the value follows.
         while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') {
             end -= 1;
@@ -129,7 +152,7 @@ impl Scanner<'_> {
     }
 
     /// Whether a value is one, by what its name says.
-    pub(super) fn value(&mut self, kind: Name, name: &[u8], start: usize, end: usize, quoted: bool) {
+    pub(super) fn value(&mut self, kind: Name, aws: bool, start: usize, end: usize, quoted: bool) {
         let value = &self.text[start..end];
         if is_template(value) || is_empty_word(value) || is_code(value, quoted) {
             return;
@@ -160,13 +183,13 @@ impl Scanner<'_> {
         if !sure {
             return;
         }
-        let aws = contains(name, b"aws") && value.len() == 40;
+        let aws = aws && value.len() == 40;
         let rule = match kind {
-            _ if aws => "aws-secret",
-            Name::Password => "password",
-            _ => "secret",
+            _ if aws => self.ids.aws_secret,
+            Name::Password => self.ids.password,
+            _ => self.ids.secret,
         };
-        self.hit(self.rules.id(rule), start, end);
+        self.hit(rule, start, end);
     }
 
     /// The length of `Bearer `, `Basic ` and the like at the start of a value.
@@ -191,6 +214,7 @@ impl Scanner<'_> {
                 || matches!(**byte, b'"' | b'\'' | b'`' | b'<' | b'>' | b',' | b'\\'))
         };
         let len = self.text[from..self.to.min(from + MAX_VALUE)].iter().take_while(stop).count();
+        let len = super::placeholder_in(&self.text[from..from + len]).unwrap_or(len);
         let value = &self.text[from..from + len];
         if len < 6 || is_template(value) || is_empty_word(value) || is_code(value, true) && scheme == 0 {
             return;
@@ -198,8 +222,8 @@ impl Scanner<'_> {
         if scheme == 0 && !matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
             return;
         }
-        let rule = if basic { "basic-header" } else { "bearer" };
-        self.hit(self.rules.id(rule), from, from + len);
+        let rule = if basic { self.ids.basic_header } else { self.ids.bearer };
+        self.hit(rule, from, from + len);
     }
 
     /// `Set-Cookie: name=value; ...`: the first value, when it looks random.
@@ -215,7 +239,7 @@ impl Scanner<'_> {
             if let Some(mark) = memchr::memchr(b'=', part) {
                 let value = &part[mark + 1..];
                 if value.len() >= 16 && matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
-                    self.hit(self.rules.id("cookie"), at + mark + 1, at + part.len());
+                    self.hit(self.ids.cookie, at + mark + 1, at + part.len());
                 }
             }
             at += part.len() + 1;
@@ -257,7 +281,7 @@ impl Scanner<'_> {
                 .take(1)
                 .all(|byte| matches!(byte, b'{' | b'(' | b'A'..=b'Z' | b'_'));
         if len >= 3 && !placeholder && !words && !indirect {
-            self.hit(self.rules.id("command-line-user"), start, end);
+            self.hit(self.ids.command_line_user, start, end);
         }
     }
 
@@ -278,6 +302,8 @@ impl Scanner<'_> {
             Some(quote) => **byte != quote && **byte != b'\n',
             None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
         };
+        // The value may go on beyond the window.
+        let rest = &self.text[at..self.to.min(at + MAX_VALUE)];
         let mut len = rest[from..].iter().take_while(stop).count();
         while quote.is_none()
             && len > 0
@@ -286,7 +312,13 @@ impl Scanner<'_> {
         {
             len -= 1;
         }
+        while len > 0 && rest[from + len - 1] == b'\\' {
+            len -= 1;
+        }
         let value = &rest[from..from + len];
+        if super::begins_with_placeholder(value) {
+            return;
+        }
         let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
         if !closed
             || value.len() < 5
@@ -303,18 +335,16 @@ impl Scanner<'_> {
                 byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
             });
         // A netrc line or a command line names the user before it.
-        let line = self.before(at, 80);
-        let listed = contains(line, b"login ")
-            || contains(line, b"-user ")
-            || contains(line, b"--password")
-            || contains(line, b" -pass");
+        let named = |word: &[u8]| contains(self.label(at, 80), word);
+        let login = || named(b"login ");
+        let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
         let sure = match (told.is_some(), quote.is_some()) {
             (true, true) => value.len() >= 5 && !value.contains(&b' '),
             (true, false) | (false, true) => mixed && !value.contains(&b' '),
-            (false, false) => listed && mixed || listed && contains(line, b"login "),
+            (false, false) => mixed && listed() || login(),
         };
         if sure {
-            self.hit(self.rules.id("password-told"), at + from, at + from + len);
+            self.hit(self.ids.password_told, at + from, at + from + len);
         }
     }
 }
@@ -322,44 +352,88 @@ impl Scanner<'_> {
 /// What a name says of its value, by its last words.
 pub(super) fn name_kind(name: &[u8]) -> Name {
     let mut name = name;
-    loop {
+    for _ in 0..4 {
         while let [rest @ .., b'_' | b'-' | b'.' | b'0'..=b'9'] = name {
             name = rest;
         }
-        // `password_value`, `API_KEY_PROD`: a word that says nothing of its own.
-        let Some(word) = EMPTY_ENDS.iter().find(|word| ends(name, word) && boundary(name, word.len())) else {
-            break;
-        };
-        name = &name[..name.len() - word.len()];
-    }
-    if name.len() < 2 || !LAST_LETTERS.contains(&(name[name.len() - 1] | 0x20)) {
-        return Name::Other;
-    }
-    let any = |words: &[&[u8]]| words.iter().any(|word| ends(name, word));
-    let whole = |words: &[&[u8]]| words.iter().any(|word| ends(name, word) && boundary(name, word.len()));
-    if any(NEVER) {
-        return Name::Other;
-    }
-    if any(PASSWORDS) || whole(SHORT_PASSWORDS) {
-        return Name::Password;
-    }
-    if any(SECRETS) || whole(SHORT_SECRETS) {
-        return Name::Secret;
-    }
-    if whole(&[b"authorization"]) {
-        return Name::Authorization;
-    }
-    if whole(&[b"cookie", b"cookies"]) {
-        return Name::Cookie;
-    }
-    if any(&[b"key"]) || whole(&[b"pat", b"keys", b"creds", b"sid", b"login", b"license", b"licence"]) {
-        return Name::Key;
+        let mut found = None;
+        for entry in NAMES.ending_like(name) {
+            if ends(name, entry.word) && (!entry.whole || boundary(name, entry.word.len())) {
+                found = found.min(Some(*entry)).or(Some(*entry));
+            }
+        }
+        let Some(entry) = found else { return Name::Other };
+        match entry.says {
+            Says::Nothing => name = &name[..name.len() - entry.word.len()],
+            Says::Never => return Name::Other,
+            Says::Password => return Name::Password,
+            Says::Secret => return Name::Secret,
+            Says::Authorization => return Name::Authorization,
+            Says::Cookie => return Name::Cookie,
+            Says::Key => return Name::Key,
+        }
     }
     Name::Other
 }
 
-/// The last letters of all words below: most names are done with here.
-const LAST_LETTERS: &[u8] = b"dswtneyhkrlmfcpz";
+/// What the end of a name says; the first in this order counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Says {
+    Never,
+    Password,
+    Secret,
+    Authorization,
+    Cookie,
+    Key,
+    Nothing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    says: Says,
+    word: &'static [u8],
+    /// Whether a word of the name must begin where this one does.
+    whole: bool,
+}
+
+/// The words below, by their last two letters.
+struct Names(Vec<Vec<Entry>>);
+
+static NAMES: LazyLock<Names> = LazyLock::new(|| {
+    let lists: [(&[&[u8]], Says, bool); 9] = [
+        (NEVER, Says::Never, false),
+        (PASSWORDS, Says::Password, false),
+        (SHORT_PASSWORDS, Says::Password, true),
+        (SECRETS, Says::Secret, false),
+        (SHORT_SECRETS, Says::Secret, true),
+        (&[b"authorization"], Says::Authorization, true),
+        (&[b"cookie", b"cookies"], Says::Cookie, true),
+        (&[b"key", b"keys", b"pat", b"creds", b"sid", b"license", b"licence"], Says::Key, false),
+        (EMPTY_ENDS, Says::Nothing, true),
+    ];
+    let mut names = Names(vec![Vec::new(); 32 * 32]);
+    for (words, says, whole) in lists {
+        for word in words {
+            let short = word.len() <= 3 && *word != b"key" && says == Says::Key;
+            names.0[Names::place(word)].push(Entry { says, word, whole: whole || short });
+        }
+    }
+    names
+});
+
+impl Names {
+    fn place(name: &[u8]) -> usize {
+        match name {
+            [.., a, b] => usize::from(a & 31) << 5 | usize::from(b & 31),
+            _ => 0,
+        }
+    }
+
+    fn ending_like(&self, name: &[u8]) -> &[Entry] {
+        &self.0[Self::place(name)]
+    }
+}
+
 const EMPTY_ENDS: &[&[u8]] = &[
     b"value",
     b"val",
@@ -386,7 +460,6 @@ const EMPTY_ENDS: &[&[u8]] = &[
     b"base",
     b"env",
     b"txt",
-    b"v",
 ];
 const PASSWORDS: &[&[u8]] = &[
     b"password",

@@ -21,7 +21,7 @@ impl Scanner<'_> {
         if local == b"git" && self.byte(end) == b':' {
             return;
         }
-        self.hit(self.rules.id("email"), start, end);
+        self.hit(self.ids.email, start, end);
     }
 
     fn local_part(&self, at: usize) -> Option<usize> {

@@ -2,6 +2,7 @@
 
 use super::Scanner;
 use crate::guard::confirm::{self, CardRange};
+use crate::guard::rule::RuleId;
 
 /// How many groups of digits are looked at together. A longer chain (a row of numbers) is taken in steps.
 const MAX_GROUPS: usize = 24;
@@ -97,16 +98,17 @@ impl Scanner<'_> {
         if matches!(here.len, 7 | 8) && self.letter_behind(here) {
             return 1;
         }
-        let kinds = [
-            Self::card,
-            Self::ipv4,
-            Self::spaced_nino,
-            Self::date,
-            Self::labelled_id,
-            Self::ssn,
-            Self::phone,
-        ];
-        kinds.iter().map(|kind| kind(self, groups, index)).find(|taken| *taken > 0).unwrap_or(0)
+        // What a group's length rules out is not tried.
+        let tries: &[fn(&mut Self, &[Group], usize) -> usize] = match here.len {
+            1 => &[Self::ipv4, Self::date, Self::labelled_id, Self::phone],
+            2 => &[Self::ipv4, Self::spaced_nino, Self::date, Self::labelled_id, Self::phone],
+            3 => &[Self::ipv4, Self::labelled_id, Self::ssn, Self::phone],
+            4 => &[Self::date, Self::card, Self::labelled_id, Self::phone],
+            9 => &[Self::labelled_id, Self::ssn, Self::phone],
+            12..=19 => &[Self::card, Self::labelled_id, Self::phone],
+            _ => &[Self::labelled_id, Self::phone],
+        };
+        tries.iter().map(|kind| kind(self, groups, index)).find(|taken| *taken > 0).unwrap_or(0)
     }
 
     /// Whether a letter beyond ASCII stands before.
@@ -124,21 +126,23 @@ impl Scanner<'_> {
         }
         let text = &self.text[group.start..end];
         let rule = match group.len {
-            7 if confirm::ppsn(text) => "ppsn",
-            7 if letters == 1 && self.labelled("ppsn-labelled", group.start, 24) => "ppsn-labelled",
-            8 if confirm::nif(text) && self.labelled("es-nif", group.start, 40) => "es-nif",
+            7 if confirm::ppsn(text) => self.ids.ppsn,
+            7 if letters == 1 && self.labelled(self.ids.ppsn_labelled, group.start, 24) => {
+                self.ids.ppsn_labelled
+            }
+            8 if confirm::nif(text) && self.labelled(self.ids.es_nif, group.start, 40) => self.ids.es_nif,
             _ => return false,
         };
-        self.hit(self.rules.id(rule), group.start, end);
+        self.hit(rule, group.start, end);
         true
     }
 
     /// Whether a context word of the rule stands within `len` bytes before.
-    fn labelled(&self, rule: &str, at: usize, len: usize) -> bool {
+    fn labelled(&self, rule: RuleId, at: usize, len: usize) -> bool {
         if !self.letters_before(at, len) {
             return false;
         }
-        self.rules.has_context(self.rules.id(rule), self.before(at, len))
+        self.rules.has_context(rule, self.label(at, len))
     }
 
     /// Dates take their groups, so that nothing else is made of them; a date of birth is found by its label.
@@ -161,8 +165,8 @@ impl Scanner<'_> {
         if !is_date {
             return 0;
         }
-        if self.labelled("birth-date", a.start, 32) {
-            self.hit(self.rules.id("birth-date"), a.start, c.end());
+        if self.labelled(self.ids.birth_date, a.start, 32) {
+            self.hit(self.ids.birth_date, a.start, c.end());
         }
         3
     }
@@ -176,16 +180,20 @@ impl Scanner<'_> {
 
     /// Identifiers that only a check digit and a word beside them make sure.
     fn labelled_id(&mut self, groups: &[Group], index: usize) -> usize {
-        type Kind = (&'static str, usize, fn(&[u8]) -> bool);
-        const KINDS: &[Kind] = &[
-            ("uk-nhs", 10, confirm::nhs),
-            ("us-npi", 10, confirm::npi),
-            ("ca-sin", 9, confirm::luhn),
-            ("pl-pesel", 11, confirm::pesel),
-            ("de-tax-id", 11, confirm::de_tax_id),
-            ("us-routing", 9, confirm::aba),
-            ("nl-bsn", 9, confirm::bsn),
-            ("fr-nir", 15, confirm::nir),
+        type Kind = (RuleId, usize, fn(&[u8]) -> bool);
+        if !self.letters_before(groups[index].start, 40) {
+            return 0;
+        }
+        let ids = self.ids;
+        let kinds: [Kind; 8] = [
+            (ids.uk_nhs, 10, confirm::nhs),
+            (ids.us_npi, 10, confirm::npi),
+            (ids.ca_sin, 9, confirm::luhn),
+            (ids.pl_pesel, 11, confirm::pesel),
+            (ids.de_tax_id, 11, confirm::de_tax_id),
+            (ids.us_routing, 9, confirm::aba),
+            (ids.nl_bsn, 9, confirm::bsn),
+            (ids.fr_nir, 15, confirm::nir),
         ];
         let mut text = [0u8; 16];
         let mut len = 0;
@@ -200,11 +208,11 @@ impl Scanner<'_> {
                 continue;
             }
             let start = groups[index].start;
-            let found = KINDS.iter().find(|(rule, digits, check)| {
-                *digits == len && check(&text[..len]) && self.labelled(rule, start, 40)
+            let found = kinds.iter().find(|(rule, digits, check)| {
+                *digits == len && check(&text[..len]) && self.labelled(*rule, start, 40)
             });
             if let Some((rule, ..)) = found {
-                self.hit(self.rules.id(rule), start, group.end());
+                self.hit(*rule, start, group.end());
                 return taken + 1;
             }
         }
@@ -217,8 +225,8 @@ impl Scanner<'_> {
         if here.len == 9 && !is_word_byte(self.byte(here.end())) {
             let value = self.digits_value(here);
             let valid = confirm::ssn(value / 1_000_000, value / 10_000 % 100, value % 10_000);
-            if valid && self.labelled("ssn-labelled", here.start, 40) {
-                self.hit(self.rules.id("ssn-labelled"), here.start, here.end());
+            if valid && self.labelled(self.ids.ssn_labelled, here.start, 40) {
+                self.hit(self.ids.ssn_labelled, here.start, here.end());
                 return 1;
             }
             return 0;
@@ -238,12 +246,12 @@ impl Scanner<'_> {
         }
         let alone = groups.len() == 3;
         let rule = match joint {
-            b'-' => "ssn",
-            b' ' if alone && !self.in_row(a.start) => "ssn",
-            b' ' | b'.' if self.labelled("ssn-labelled", a.start, 40) => "ssn-labelled",
+            b'-' => self.ids.ssn,
+            b' ' if alone && !self.in_row(a.start) => self.ids.ssn,
+            b' ' | b'.' if self.labelled(self.ids.ssn_labelled, a.start, 40) => self.ids.ssn_labelled,
             _ => return 0,
         };
-        self.hit(self.rules.id(rule), a.start, c.end());
+        self.hit(rule, a.start, c.end());
         3
     }
 
@@ -259,6 +267,9 @@ impl Scanner<'_> {
     /// Telephone numbers: with a country code, in a national form, or after a word that says so.
     fn phone(&mut self, groups: &[Group], index: usize) -> usize {
         let here = groups[index];
+        if here.len > 15 || !self.may_be_phone(here) {
+            return 0;
+        }
         let (mut start, before) = (here.start, self.byte_before(here.start));
         if matches!(before, b'(' | b'+') {
             start -= 1;
@@ -289,7 +300,8 @@ impl Scanner<'_> {
         if taken == 0 {
             taken = if plus { self.international(rest, true) } else { self.any_phone(rest) };
             label = taken > 0
-                && (self.labelled("phone-labelled", start, 32) || self.label_behind(rest[taken - 1].end()));
+                && (self.labelled(self.ids.phone_labelled, start, 32)
+                    || self.label_behind(rest[taken - 1].end()));
             if !label {
                 return 0;
             }
@@ -300,12 +312,22 @@ impl Scanner<'_> {
             return 0;
         }
         let rule = match (plus, label) {
-            (true, _) => "phone-international",
-            (_, true) => "phone-labelled",
-            _ => "phone-national",
+            (true, _) => self.ids.phone_international,
+            (_, true) => self.ids.phone_labelled,
+            _ => self.ids.phone_national,
         };
-        self.hit(self.rules.id(rule), start, end);
+        self.hit(rule, start, end);
         taken
+    }
+
+    /// A cheap look: a telephone number has a sign or a zero before, begins with a group of three, or stands by a word.
+    fn may_be_phone(&self, here: Group) -> bool {
+        matches!(self.byte_before(here.start), b'(' | b'+')
+            || self.text[here.start] == b'0' && here.len > 1
+            || here.len == 3
+            || here.len == 1 && self.text[here.start] == b'1' && self.byte(here.end()) != b' '
+            || self.letters_before(here.start, 32)
+            || self.text[here.end()..self.to.min(here.end() + 24)].iter().any(u8::is_ascii_alphabetic)
     }
 
     /// `+` and 8 to 15 digits (ITU-T E.164); 6 after a label. How many groups.
@@ -459,26 +481,28 @@ impl Scanner<'_> {
             }
             let mut digits = [0u8; 19];
             let mut len = 0;
-            for byte in self.text[start..end].iter().filter(|byte| byte.is_ascii_digit()) {
-                digits[len] = *byte;
-                len += 1;
+            for group in taken {
+                digits[len..len + group.len].copy_from_slice(&self.text[group.start..group.end()]);
+                len += group.len;
             }
             let digits = &digits[..len];
+            let range = confirm::card_range(digits);
+            if range == CardRange::None && form.len() == 1 {
+                continue;
+            }
             if !confirm::luhn(digits) {
                 // A number that the networks' grouping and a label call a card is hidden though it is none.
-                if form == [4, 4, 4, 4] && self.labelled("card-labelled", start, 24) {
-                    self.hit(self.rules.id("card-labelled"), start, end);
+                if form == [4, 4, 4, 4] && self.labelled(self.ids.card_labelled, start, 24) {
+                    self.hit(self.ids.card_labelled, start, end);
                     return 4;
                 }
                 continue;
             }
-            let rule = match confirm::card_range(digits) {
-                CardRange::Usual => self.rules.id("card"),
+            let rule = match range {
+                CardRange::Usual => self.ids.card,
                 CardRange::Rare | CardRange::None => {
-                    let rule = self.rules.id("card-labelled");
-                    if confirm::card_range(digits) == CardRange::None
-                        || !self.rules.has_context(rule, self.before(start, 40))
-                    {
+                    let rule = self.ids.card_labelled;
+                    if range == CardRange::None || !self.rules.has_context(rule, self.label(start, 40)) {
                         continue;
                     }
                     rule
@@ -492,7 +516,7 @@ impl Scanner<'_> {
 
     fn ipv4(&mut self, groups: &[Group], index: usize) -> usize {
         let rest = &groups[index..];
-        if rest.len() < 4 || rest[..4].iter().any(|group| group.len > 3) {
+        if rest.len() < 4 || self.byte(rest[0].end()) != b'.' || rest[..4].iter().any(|group| group.len > 3) {
             return 0;
         }
         let octet = |group: &Group| {
@@ -513,8 +537,8 @@ impl Scanner<'_> {
         if matches!(before, b'.' | b'-' | b'_') || more || version {
             return 0;
         }
-        let rule = self.rules.id("ipv4");
-        if self.rules.has_context(rule, self.before(start, 16)) {
+        let rule = self.ids.ipv4;
+        if self.rules.has_context(rule, self.label(start, 16)) {
             return 0;
         }
         let end = self.suffix(end);
@@ -545,7 +569,7 @@ impl Scanner<'_> {
         let end = self.word_end(at);
         let word = &self.text[at..end.min(at + 16)];
         if word.len() == 9 && confirm::nino(word) {
-            return self.hit(self.rules.id("uk-nino"), at, end);
+            return self.hit(self.ids.uk_nino, at, end);
         }
         let body = word.get(2..).unwrap_or_default();
         let digits = body.iter().filter(|byte| byte.is_ascii_digit()).count();
@@ -553,16 +577,22 @@ impl Scanner<'_> {
             && (8..=12).contains(&body.len())
             && digits + 2 >= body.len()
             && body.iter().all(u8::is_ascii_alphanumeric);
-        if vat && self.labelled("eu-vat", at, 32) {
-            return self.hit(self.rules.id("eu-vat"), at, end);
+        if vat && self.labelled(self.ids.eu_vat, at, 32) {
+            return self.hit(self.ids.eu_vat, at, end);
         }
-        if (6..=9).contains(&word.len()) && self.labelled("passport", at, 32) {
-            self.hit(self.rules.id("passport"), at, end);
+        let capitals = word[..2].iter().all(u8::is_ascii_uppercase) && self.byte_before(at) != b'-';
+        if capitals && (6..=9).contains(&word.len()) && self.labelled(self.ids.passport, at, 32) {
+            self.hit(self.ids.passport, at, end);
         }
     }
 
     fn iban(&mut self, at: usize) -> bool {
         let Some(len) = confirm::iban_len([self.text[at], self.text[at + 1]]) else { return false };
+        // Most words that begin so end soon, or go on with the wrong sort of character.
+        let next = if is_joint(self.byte(at + 4)) { at + 5 } else { at + 4 };
+        if at + len > self.to || !confirm::iban_begins([self.text[at], self.text[at + 1]], self.byte(next)) {
+            return false;
+        }
         let mut text = [0u8; 34];
         let (mut have, mut end) = (0, at);
         while have < len && end < self.to {
@@ -577,7 +607,7 @@ impl Scanner<'_> {
         }
         let found = have == len && !self.byte(end).is_ascii_alphanumeric() && confirm::iban(&text[..len]);
         if found {
-            self.hit(self.rules.id("iban"), at, end);
+            self.hit(self.ids.iban, at, end);
             self.numbers_done = self.numbers_done.max(end);
         }
         found
@@ -604,7 +634,7 @@ impl Scanner<'_> {
         if !confirm::nino(&text) {
             return 0;
         }
-        self.hit(self.rules.id("uk-nino"), start, end);
+        self.hit(self.ids.uk_nino, start, end);
         3
     }
 }

@@ -1,7 +1,12 @@
 //! Long words: tokens of providers, JSON web tokens, and random text beside a telling name.
 
-use super::{Scanner, is_word};
-use crate::guard::confirm::{self, entropy};
+use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, scan_at};
+use crate::guard::{encoded, pem};
+use std::sync::LazyLock;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+
+use crate::guard::confirm::{self, variety};
 use crate::guard::rule::Check;
 
 /// Words that say: what follows is secret.
@@ -67,6 +72,13 @@ impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
+        // A placeholder of ours is left alone, whatever stands beside it.
+        if self.byte_before(at) == b'['
+            && self.byte(end) == b']'
+            && super::placeholder_at(&self.text[at - 1..=end])
+        {
+            return;
+        }
         // A token may have short parts before this one: `SG.x`, `1//0x`, `110201543:x`.
         let mut start = at;
         if matches!(self.byte_before(at), b'.' | b':' | b'/' | b'$' | b'!' | b'+' | b'~' | b'|') {
@@ -90,10 +102,10 @@ impl Scanner<'_> {
             return;
         }
         if self.byte(end) == b'<' && start + 44 <= self.to && confirm::mrz(&self.text[start..start + 44]) {
-            return self.hit(self.rules.id("passport"), start, start + 44);
+            return self.hit(self.ids.passport, start, start + 44);
         }
         if end - start == 16 && confirm::codice_fiscale(&self.text[start..end]) {
-            return self.hit(self.rules.id("it-codice-fiscale"), start, end);
+            return self.hit(self.ids.it_codice_fiscale, start, end);
         }
         if !self.prefixed(start, end) {
             self.near_keyword(start, end);
@@ -103,53 +115,98 @@ impl Scanner<'_> {
     /// Random text that no name is joined to by `:` or `=`, but a telling word stands close before:
     /// `the api key 5d41...`, `splunk-SECRET 8gNf...`, `gitter-secret-abcd...`.
     fn near_keyword(&mut self, start: usize, end: usize) {
-        let joint = |byte: &&u8| {
-            byte.is_ascii_alphanumeric() || matches!(**byte, b'_' | b'-' | b'+' | b'/' | b'=' | b'.' | b'~')
-        };
-        let mut end = end + self.text[end..self.to.min(end + 512)].iter().take_while(joint).count();
-        while end > start && matches!(self.text[end - 1], b'.' | b'-' | b'/') {
-            end -= 1;
-        }
-        let word = &self.text[start..end.min(start + 512)];
-        // The keyword within the same run: what follows it is the value.
-        let inside = SURE_WORDS.iter().filter_map(|sure| find_word(&word[..word.len().min(64)], sure)).max();
-        if let Some(after) = inside {
-            let value = &word[after..];
-            if value.len() >= 16 && matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
-                self.hit(self.rules.id("secret-near-word"), start + after, end);
+        let mut end = end;
+        if matches!(self.byte(end), b'+' | b'/' | b'=' | b'.' | b'~') {
+            let joint = |byte: &&u8| is_word(**byte) || matches!(**byte, b'+' | b'/' | b'=' | b'.' | b'~');
+            end += self.text[end..self.to.min(end + 512)].iter().take_while(joint).count();
+            while end > start && matches!(self.text[end - 1], b'.' | b'-' | b'/') {
+                end -= 1;
             }
+        }
+        self.words_done = end;
+        let word = &self.text[start..end.min(start + 256)];
+        let looks = look(word);
+        if looks != Look::Uuid && self.encoded(start, end) {
             return;
         }
-        let looks = look(word);
+        // The keyword within the same run: what follows it is the value.
+        if looks != Look::Uuid && memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_some() {
+            let (inside, _) = last_words(&word[..word.len().min(64)]);
+            if let Some((after, sure)) = inside {
+                let value = &word[after..];
+                let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
+                let from = start + word.len() - value.len();
+                let fits = match look(value) {
+                    Look::Random | Look::Hex => true,
+                    Look::Uuid => sure || after >= 6,
+                    _ => false,
+                };
+                if value.len() >= 16 && fits {
+                    self.hit(self.ids.secret_near_word, from, end);
+                }
+                return;
+            }
+        }
         let long_enough = match looks {
             Look::Random => word.len() >= 16,
             Look::Hex | Look::Uuid => true,
             Look::Letters => word.len() >= 20 && !is_wordlike(word),
+            Look::Digits => (20..=48).contains(&word.len()),
             _ => false,
         };
-        if !long_enough {
+        if !long_enough || !self.letters_before(start, 48) {
             return;
         }
-        let line = self.before(start, 48);
+        // `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
+        let named = matches!(self.byte_before(start), b'"' | b'\'')
+            && matches!(self.byte_before(start - 1), b':' | b'=' | b' ');
+        if looks == Look::Uuid && named {
+            return;
+        }
+        let line = self.label(start, 48);
         let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
-        if line.is_empty() {
-            return;
-        }
-        let sure = SURE_WORDS.iter().chain(KEY_WORDS).filter_map(|sure| find_word(line, sure)).max();
-        let against = AGAINST.iter().filter_map(|word| find_word(line, word)).max();
-        if let Some(at) = sure {
+        let (found, against) = last_words(line);
+        if let Some((at, sure)) = found {
             // Nothing but a few short words and signs between, and no word that speaks against it after.
             let between = &line[at..];
-            let ends_line = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
-            if against.is_none_or(|against| against < at) && !ends_line && between.len() <= 24 {
-                return self.hit(self.rules.id("secret-near-word"), start, end);
+            let ends = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
+            let enough = sure || !matches!(looks, Look::Uuid | Look::Digits);
+            if against.is_none_or(|against| against < at) && !ends && between.len() <= 24 && enough {
+                return self.hit(self.ids.secret_near_word, start, end);
             }
         }
-        let vendor = self.rules.id("secret-near-vendor");
         let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
-        if rich && against.is_none() && self.rules.has_context(vendor, line) {
-            self.hit(vendor, start, end);
+        if rich && against.is_none() && self.rules.has_vendor(line) {
+            self.hit(self.ids.secret_near_vendor, start, end);
         }
+    }
+
+    /// A run that is base64 or hex of a text in which something is found: the whole run is hidden.
+    fn encoded(&mut self, start: usize, end: usize) -> bool {
+        if self.depth >= MAX_DEPTH {
+            return false;
+        }
+        if start < self.encoded_done {
+            return false;
+        }
+        // The run may begin before and go on beyond what was looked at as one word.
+        let part = |byte: &&u8| is_word(**byte) || matches!(**byte, b'+' | b'/');
+        let start = start - self.before(start, 64).iter().rev().take_while(part).count();
+        let end = end + self.text[end..].iter().take_while(part).count();
+        let end = end + self.text[end..].iter().take(2).take_while(|byte| **byte == b'=').count();
+        self.encoded_done = end;
+        let Some(text) = encoded::decode(&self.text[start..end]) else { return false };
+        let mut scratch = Scratch::default();
+        scan_at(&text, 0, text.len(), self.depth + 1, &mut scratch);
+        let key =
+            pem::begin(&text).filter(|at| matches!(pem::extent(&text[*at..], true), pem::Extent::Ends(_)));
+        scratch.findings.extend(key.map(|at| pem::finding(at, text.len())));
+        let Some(first) = scratch.findings.iter().min_by_key(|finding| (finding.kind, finding.rule)) else {
+            return false;
+        };
+        self.out.push(Finding { start: start.max(self.from), end, decoded: true, ..*first });
+        self.words_done = end;
+        true
     }
 
     /// The start of a run of words joined by dots.
@@ -178,7 +235,7 @@ impl Scanner<'_> {
         if !(8..=10).contains(&digits) {
             return false;
         }
-        self.hit(self.rules.id("telegram-bot"), at - 1 - digits, end);
+        self.hit(self.ids.telegram_bot, at - 1 - digits, end);
         true
     }
 
@@ -191,7 +248,7 @@ impl Scanner<'_> {
         if !(14..=17).contains(&digits) {
             return false;
         }
-        self.hit(self.rules.id("facebook-app"), at - 1 - digits, end);
+        self.hit(self.ids.facebook_app, at - 1 - digits, end);
         true
     }
 
@@ -212,11 +269,11 @@ impl Scanner<'_> {
             || body.len() > 120
             || !mixed
             || !body.iter().all(u8::is_ascii_alphanumeric)
-            || entropy(body) < 3.8
+            || variety(body) < 16
         {
             return false;
         }
-        self.hit(self.rules.id("prefixed-random"), start, end);
+        self.hit(self.ids.prefixed_random, start, end);
         true
     }
 
@@ -227,7 +284,7 @@ impl Scanner<'_> {
             let fits = match self.rules.list[usize::from(*rule)].check {
                 Check::None => true,
                 Check::Random => is_random(&self.text[start..end]),
-                Check::Context => self.rules.has_context(*rule, self.before(start, 64)),
+                Check::Context => self.rules.has_context(*rule, self.label(start, 64)),
             };
             if fits {
                 self.hit(*rule, start, end);
@@ -259,7 +316,7 @@ impl Scanner<'_> {
         if end - start < head + 8 {
             return false;
         }
-        self.hit(self.rules.id("jwt"), start, end);
+        self.hit(self.ids.jwt, start, end);
         true
     }
 }
@@ -311,13 +368,13 @@ pub(super) fn look(value: &[u8]) -> Look {
         return Look::Other;
     }
     if digits == 0 {
-        let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || entropy(value) > 4.3);
+        let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || variety(value) >= 20);
         return if random { Look::Random } else { Look::Other };
     }
     // Versions, dates and paths have many joints and short parts.
     let longest = value.split(|byte| !byte.is_ascii_alphanumeric()).map(<[u8]>::len).max().unwrap_or(0);
     let spread = longest >= 8 || joints * 6 <= value.len();
-    if spread && (digits >= 2 || value.len() >= 16) && entropy(value) > 2.3 {
+    if spread && (digits >= 2 || value.len() >= 16) && variety(value) >= 6 {
         Look::Random
     } else {
         Look::Other
@@ -344,26 +401,37 @@ pub(super) fn is_random(token: &[u8]) -> bool {
     digits >= 2 && letters >= 2
 }
 
-/// Where the last occurrence of a word ends, in any case; it may be glued to another word on its left (`vatlayerTOKEN`)
-/// but not on its right.
-fn find_word(line: &[u8], word: &[u8]) -> Option<usize> {
-    let first = word[0] | 0x20;
-    let mut end = line.len();
-    while end >= word.len() {
-        let start = end - word.len();
-        if line[start] | 0x20 == first
-            && line[start..end].eq_ignore_ascii_case(word)
-            && !line.get(end).is_some_and(u8::is_ascii_alphabetic)
-            && (word.len() > 4 || start == 0 || glue(line[start - 1], line[start]))
-        {
-            return Some(end);
+/// The last telling word of a line (where it ends, and whether it is a sure one), and the last that speaks against.
+///
+/// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a
+/// non-letter may follow.
+fn last_words(line: &[u8]) -> (Option<(usize, bool)>, Option<usize>) {
+    let (mut found, mut against) = (None, None);
+    for hit in WORDS.find_overlapping_iter(line) {
+        let (start, end, index) = (hit.start(), hit.end(), hit.pattern().as_usize());
+        let short = end - start <= 4;
+        let glued = start > 0
+            && line[start - 1].is_ascii_alphabetic()
+            && !(line[start - 1].is_ascii_lowercase() && line[start].is_ascii_uppercase());
+        if line.get(end).is_some_and(u8::is_ascii_alphabetic) || short && glued {
+            continue;
         }
-        end -= 1;
+        if index < SURE_WORDS.len() {
+            found = Some((end, true));
+        } else if index < SURE_WORDS.len() + KEY_WORDS.len() {
+            found = found.filter(|(last, _)| *last == end).or(Some((end, false)));
+        } else {
+            against = Some(end);
+        }
     }
-    None
+    (found, against)
 }
 
-/// Whether a short word may begin here: after no letter, or at a change of case.
-fn glue(before: u8, first: u8) -> bool {
-    !before.is_ascii_alphabetic() || before.is_ascii_lowercase() && first.is_ascii_uppercase()
-}
+#[expect(clippy::expect_used, reason = "a few short constant words; a test builds it")]
+static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
+    AhoCorasick::builder()
+        .ascii_case_insensitive(true)
+        .kind(Some(AhoCorasickKind::DFA))
+        .build(SURE_WORDS.iter().chain(KEY_WORDS).chain(AGAINST))
+        .expect("short words")
+});

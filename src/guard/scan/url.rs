@@ -56,58 +56,63 @@ impl Scanner<'_> {
         let start = at - back;
         let scheme = &self.text[start..at];
         let body = at + 3;
-        let limit = self.to.min(body + MAX);
-        let outside = |byte: &u8| {
-            byte.is_ascii_whitespace() || matches!(*byte, b'"' | b'\'' | b'<' | b'>' | b'`' | b'|' | b'\\')
+        let outside = |byte: &u8| byte.is_ascii_whitespace() || b"\"'<>`|\\".contains(byte);
+        let rest = &self.text[body..self.to.min(body + MAX)];
+        let stop = |byte: &u8| outside(byte) || b"/?#".contains(byte);
+        let authority = rest.iter().take(300).position(stop).unwrap_or(rest.len().min(300));
+        let at_sign = memchr::memrchr(b'@', &rest[..authority]);
+        let host = &rest[at_sign.map_or(0, |at| at + 1)..authority];
+        let hook = rest.get(authority) == Some(&b'/') && host.len() >= 7 && is_hook(host, &rest[authority..]);
+        let scheme = scheme.len();
+        // The path is walked only where it matters.
+        let len = if hook || at_sign.is_some() && self.names_database(start, scheme) {
+            rest.iter().position(outside).unwrap_or(rest.len())
+        } else {
+            authority
         };
-        let len = self.text[body..limit].iter().take_while(|byte| !outside(byte)).count();
         let end = body + len;
-        let rest = &self.text[body..end];
-        let authority =
-            rest.iter().position(|byte| matches!(*byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
-        let host = match memchr::memrchr(b'@', &rest[..authority]) {
-            Some(at) => {
-                self.user_info(start, scheme.len(), body, body + at, end);
-                at + 1
-            }
-            None => 0,
-        };
-        let (host, path) = (&rest[host..authority], &rest[authority..]);
-        if path.len() >= 16 && is_hook(host, path) {
-            let path_end = end
-                - rest
-                    .iter()
-                    .rev()
-                    .take_while(|byte| matches!(**byte, b')' | b',' | b'.' | b';' | b']'))
-                    .count();
-            self.hit(self.rules.id("web-hook"), body + authority + 1, path_end);
+        if let Some(at) = at_sign {
+            self.user_info(start, scheme, body, body + at, end);
         }
+        if hook && len - authority >= 16 {
+            let tail = self.text[..end].iter().rev().take_while(|byte| b"),.;]".contains(byte)).count();
+            self.hit(self.ids.web_hook, body + authority + 1, end - tail);
+        }
+    }
+
+    fn names_database(&self, start: usize, len: usize) -> bool {
+        self.text[start..start + len]
+            .split(|byte| matches!(byte, b':' | b'+'))
+            .any(|part| DATABASES.iter().any(|name| part.eq_ignore_ascii_case(name)))
     }
 
     /// `user:password` or a token before the `@`.
     fn user_info(&mut self, start: usize, scheme: usize, from: usize, at: usize, end: usize) {
         let info = &self.text[from..at];
+        if super::placeholder_in(info).is_some() {
+            return;
+        }
         let (user, password) = match memchr::memchr(b':', info) {
             Some(colon) => (&info[..colon], &info[colon + 1..]),
             None => (&info[..0], info),
         };
         let lone = user.is_empty() && memchr::memchr(b':', info).is_none();
+        let token = |byte: &u8| super::is_word(*byte) || matches!(*byte, b'.' | b'~' | b'%');
+        if lone && !password.iter().all(token) {
+            return;
+        }
         if password.is_empty() || user == password || is_template(password) || lone && password.len() < 20 {
             return;
         }
-        let scheme = &self.text[start..start + scheme];
-        let names_database = scheme
-            .split(|byte| matches!(byte, b':' | b'+'))
-            .any(|part| DATABASES.iter().any(|name| part.eq_ignore_ascii_case(name)));
-        if names_database {
+        if self.names_database(start, scheme) {
             let tail = self.text[at..end]
                 .iter()
                 .rev()
                 .take_while(|byte| matches!(**byte, b')' | b',' | b';' | b']' | b'}' | b'.'))
                 .count();
-            self.hit(self.rules.id("database-url"), start, end - tail);
+            self.hit(self.ids.database_url, start, end - tail);
         } else {
-            self.hit(self.rules.id("url-credentials"), from, at);
+            self.hit(self.ids.url_credentials, from, at);
         }
     }
 }

@@ -1,0 +1,131 @@
+//! Allow-lists, ready to use: what is let through though a rule finds it.
+
+use std::net::IpAddr;
+
+use regex::{Regex, RegexBuilder};
+
+use super::{AllowList, Kind, PolicyError};
+
+/// The most memory that one pattern may take when compiled.
+const PATTERN_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Default)]
+pub(super) struct Allowed {
+    exact: Vec<String>,
+    patterns: Vec<Regex>,
+    domains: Vec<String>,
+    networks: Vec<(u128, u32, bool)>,
+}
+
+impl Allowed {
+    pub(super) fn new(list: &AllowList) -> Result<Self, PolicyError> {
+        let mut patterns = Vec::new();
+        for (index, pattern) in list.patterns.iter().enumerate() {
+            let whole = format!("^(?:{pattern})$");
+            let built = RegexBuilder::new(&whole).size_limit(PATTERN_BYTES).build();
+            patterns.push(built.map_err(|source| PolicyError::Pattern { index, source })?);
+        }
+        let mut networks = Vec::new();
+        for (index, network) in list.networks.iter().enumerate() {
+            networks.push(parse_network(network).ok_or(PolicyError::Network { index })?);
+        }
+        let domains =
+            list.domains.iter().map(|domain| domain.trim_start_matches('.').to_ascii_lowercase()).collect();
+        Ok(Self { exact: list.exact.clone(), patterns, domains, networks })
+    }
+
+    pub(super) fn lets_through(&self, kind: Kind, value: &str) -> bool {
+        if self.exact.iter().any(|exact| exact.eq_ignore_ascii_case(value)) {
+            return true;
+        }
+        if self.patterns.iter().any(|pattern| pattern.is_match(value)) {
+            return true;
+        }
+        match kind {
+            Kind::Email => value.rsplit_once('@').is_some_and(|(_, host)| self.has_domain(host)),
+            Kind::DatabaseUrl => {
+                let host = value
+                    .rsplit_once('@')
+                    .map_or("", |(_, rest)| rest.split([':', '/', '?']).next().unwrap_or(""));
+                self.has_domain(host)
+            }
+            Kind::Ip => {
+                let plain = value.split(['/', '%']).next().unwrap_or(value);
+                let Some((bits, _, six)) = parse_network(plain) else { return false };
+                self.networks
+                    .iter()
+                    .any(|(network, prefix, other)| six == *other && same_prefix(bits, *network, *prefix))
+            }
+            _ => false,
+        }
+    }
+
+    fn has_domain(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        self.domains.iter().any(|domain| {
+            host == *domain || host.strip_suffix(domain.as_str()).is_some_and(|left| left.ends_with('.'))
+        })
+    }
+}
+
+/// Address bits at the top of 128, length of the prefix, whether IPv6.
+fn parse_network(text: &str) -> Option<(u128, u32, bool)> {
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix.parse::<u32>().ok()?)),
+        None => (text, None),
+    };
+    let (bits, most, six) = match address.parse::<IpAddr>().ok()? {
+        IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32, false),
+        IpAddr::V6(address) => (address.to_bits(), 128, true),
+    };
+    let prefix = prefix.unwrap_or(most);
+    (prefix <= most).then_some((bits, prefix, six))
+}
+
+fn same_prefix(a: u128, b: u128, prefix: u32) -> bool {
+    prefix == 0 || (a ^ b) >> (128 - prefix) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_list_lets_its_own_through_and_nothing_near_it() {
+        let list = AllowList {
+            exact: vec!["info@revenue.ie".to_owned()],
+            patterns: vec![r"INV-\d+".to_owned()],
+            domains: vec!["example.com".to_owned()],
+            networks: vec!["10.0.0.0/8".to_owned(), "fd00::/8".to_owned()],
+        };
+        let allowed = Allowed::new(&list).unwrap();
+        for (kind, good) in [
+            (Kind::Email, "INFO@revenue.ie"),
+            (Kind::Secret, "INV-12"),
+            (Kind::Email, "a@Example.com"),
+            (Kind::Email, "a@mail.example.com"),
+            (Kind::Ip, "10.1.2.3"),
+            (Kind::Ip, "fd12::1"),
+        ] {
+            assert!(allowed.lets_through(kind, good), "{good}");
+        }
+        for (kind, bad) in [
+            (Kind::Email, "info@revenue.ie.evil.com"),
+            (Kind::Secret, "xINV-12"),
+            (Kind::Email, "a@notexample.com"),
+            (Kind::Email, "a@example.com.evil.org"),
+            (Kind::Ip, "11.1.2.3"),
+            (Kind::Ip, "fc00::1"),
+        ] {
+            assert!(!allowed.lets_through(kind, bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_does_not_work_names_the_entry() {
+        let list = AllowList { patterns: vec!["a".to_owned(), "(".to_owned()], ..AllowList::default() };
+        assert!(matches!(Allowed::new(&list), Err(PolicyError::Pattern { index: 1, .. })));
+        let list = AllowList { networks: vec!["10.0.0.0/33".to_owned()], ..AllowList::default() };
+        assert!(matches!(Allowed::new(&list), Err(PolicyError::Network { index: 0 })));
+    }
+}

@@ -1,0 +1,239 @@
+//! Text as it reads once what hides it is taken away: invisible characters, terminal codes, full-width digits,
+//! percent, `\u0040`, `&#64;`. Built only where such a thing stands; each byte remembers where it came from.
+
+/// A decoded text with the way back.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// The decoded text.
+    pub(super) text: Vec<u8>,
+    /// For each byte of `text`, where its source begins; one more for the end.
+    pub(super) source: Vec<u32>,
+}
+
+/// Whether the odd byte at `at` hides something, or is only a percent sign or a letter with an accent.
+pub(super) fn hides(text: &[u8], at: usize) -> bool {
+    let next = |n: usize| text.get(at + n).copied().unwrap_or(0);
+    let hex = |n: usize| next(n).is_ascii_hexdigit();
+    match text[at] {
+        0 | 0x1b => true,
+        b'%' => hex(1) && hex(2),
+        b'\\' => matches!(next(1), b'u' | b'x') && hex(2) && hex(3),
+        b'&' => next(1) == b'#' || named(&text[at..]).is_some(),
+        0xc2 => matches!(next(1), 0xa0 | 0xad),
+        0xcd => next(1) == 0x8f,
+        0xd9 => (0xa0..=0xa9).contains(&next(1)),
+        0xdb => (0xb0..=0xb9).contains(&next(1)),
+        0xe1 => next(1) == 0xa0 && next(2) == 0x8e,
+        // The curly quotes, dashes and dots of prose (U+2013 to U+2026) hide nothing.
+        0xe2 => match next(1) {
+            0x80 => matches!(next(2), 0x80..=0x92 | 0xa8..=0xaf),
+            0x81 => (0x9f..=0xaf).contains(&next(2)),
+            0x88 => next(2) == 0x92,
+            _ => false,
+        },
+        0xe3 => next(1) == 0x80 && next(2) == 0x80,
+        0xef => matches!(next(1), 0xbb..=0xbd | 0xb8 | 0xb9),
+        0xf0 => next(1) == 0x9d,
+        0xf3 => next(1) == 0xa0,
+        _ => false,
+    }
+}
+
+/// Builds the view of `text[from..to]`.
+pub(super) fn view(text: &[u8], from: usize, to: usize) -> View {
+    let mut view = View { text: Vec::with_capacity(to - from), source: Vec::with_capacity(to - from + 1) };
+    let mut at = from;
+    while at < to {
+        let rest = &text[at..to];
+        let (len, becomes) = decode(rest);
+        let mut buffer = [0; 4];
+        match becomes {
+            Becomes::Same => {
+                for (n, byte) in rest[..len].iter().enumerate() {
+                    view.text.push(*byte);
+                    view.source.push((at + n) as u32);
+                }
+            }
+            Becomes::Nothing => {}
+            Becomes::Char(c) => {
+                for byte in c.encode_utf8(&mut buffer).bytes() {
+                    view.text.push(byte);
+                    view.source.push(at as u32);
+                }
+            }
+        }
+        at += len;
+    }
+    view.source.push(to as u32);
+    view
+}
+
+enum Becomes {
+    Same,
+    Nothing,
+    Char(char),
+}
+
+/// What stands at the start of `rest`: how many bytes, and what they read as.
+fn decode(rest: &[u8]) -> (usize, Becomes) {
+    let first = rest[0];
+    if !matches!(first, 0 | 0x1b | b'%' | b'\\' | b'&' | 0x80..) {
+        let plain =
+            rest.iter().take_while(|byte| !matches!(**byte, 0 | 0x1b | b'%' | b'\\' | b'&' | 0x80..)).count();
+        return (plain, Becomes::Same);
+    }
+    let hex = |from: usize, len: usize| {
+        let digits = rest.get(from..from + len)?;
+        let text =
+            std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        u32::from_str_radix(text, 16).ok()
+    };
+    // A decoded line feed would let a rule look over the end of a line.
+    let code = |code: u32| match char::from_u32(code) {
+        Some('\n' | '\r') => Becomes::Char(' '),
+        Some(c) => fold(c).map_or(Becomes::Nothing, Becomes::Char),
+        None => Becomes::Same,
+    };
+    match first {
+        0 => (1, Becomes::Nothing),
+        0x1b => (escape_len(rest), Becomes::Nothing),
+        b'%' => match hex(1, 2) {
+            Some(byte @ 0x20..0x7f) => (3, code(byte)),
+            _ => (1, Becomes::Same),
+        },
+        b'\\' => match (rest.get(1), hex(2, 4), hex(2, 2)) {
+            (Some(b'u'), Some(value), _) => (6, code(value)),
+            (Some(b'x'), _, Some(value)) => (4, code(value)),
+            // Both bytes of another escape, so that the second of `\\` begins none.
+            (Some(next), ..) if *next < 0x80 => (2, Becomes::Same),
+            _ => (1, Becomes::Same),
+        },
+        b'&' => match numeric(rest).or_else(|| named(rest)) {
+            Some((len, value)) => (len, code(value)),
+            None => (1, Becomes::Same),
+        },
+        _ => {
+            let len = rest.iter().skip(1).take(3).take_while(|byte| (0x80..0xc0).contains(*byte)).count() + 1;
+            match std::str::from_utf8(&rest[..len]).ok().and_then(|text| text.chars().next()) {
+                Some(c) => match fold(c) {
+                    Some(folded) if folded == c => (len, Becomes::Same),
+                    Some(folded) => (len, Becomes::Char(folded)),
+                    None => (len, Becomes::Nothing),
+                },
+                None => (len, Becomes::Same),
+            }
+        }
+    }
+}
+
+/// The length of a terminal code: `ESC [ ... letter`, `ESC ] ... BEL`, or `ESC` and one.
+fn escape_len(rest: &[u8]) -> usize {
+    let body = &rest[1..];
+    match body.first() {
+        Some(b'[') => {
+            2 + body[1..].iter().take(32).position(|b| (0x40..0x7f).contains(b)).map_or(0, |at| at + 1)
+        }
+        Some(b']') => {
+            2 + body[1..].iter().take(256).position(|b| matches!(b, 7 | 0x1b)).map_or(0, |at| at + 1)
+        }
+        Some(byte) if *byte < 0x80 => 2,
+        _ => 1,
+    }
+}
+
+/// `&#64;`, `&#x40;`
+fn numeric(rest: &[u8]) -> Option<(usize, u32)> {
+    let body = rest.strip_prefix(b"&#")?;
+    let (digits, radix, skip) = match body.first()? {
+        b'x' | b'X' => (&body[1..], 16, 3),
+        _ => (body, 10, 2),
+    };
+    let len = digits.iter().take(7).take_while(|byte| char::from(**byte).is_digit(radix)).count();
+    let value = u32::from_str_radix(std::str::from_utf8(&digits[..len]).ok()?, radix).ok()?;
+    Some((skip + len + usize::from(digits.get(len) == Some(&b';')), value))
+}
+
+/// The named entities that addresses and numbers are written with.
+fn named(rest: &[u8]) -> Option<(usize, u32)> {
+    const NAMES: [(&[u8], char); 9] = [
+        (b"&commat;", '@'),
+        (b"&period;", '.'),
+        (b"&colon;", ':'),
+        (b"&equals;", '='),
+        (b"&nbsp;", ' '),
+        (b"&shy;", '\u{ad}'),
+        (b"&lowbar;", '_'),
+        (b"&plus;", '+'),
+        (b"&hyphen;", '-'),
+    ];
+    NAMES.iter().find(|(name, _)| rest.starts_with(name)).map(|(name, c)| (name.len(), u32::from(*c)))
+}
+
+/// The plain character that people read; nothing for one that they do not see.
+fn fold(c: char) -> Option<char> {
+    let digit = |zero: u32| char::from_digit(c as u32 - zero, 10);
+    let ascii = |base: u32| char::from_u32(c as u32 - base);
+    match c {
+        '\0' | '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' => None,
+        '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e007f}' => None,
+        '\u{a0}'
+        | '\u{2000}'..='\u{200a}'
+        | '\u{2028}'
+        | '\u{2029}'
+        | '\u{202f}'
+        | '\u{205f}'
+        | '\u{3000}' => Some(' '),
+        '\u{2010}'..='\u{2012}' | '\u{2212}' | '\u{fe58}' | '\u{fe63}' => Some('-'),
+        '\u{fe52}' => Some('.'),
+        '\u{fe6b}' => Some('@'),
+        '\u{ff01}'..='\u{ff5e}' => ascii(0xfee0),
+        '\u{660}'..='\u{669}' => digit(0x660),
+        '\u{6f0}'..='\u{6f9}' => digit(0x6f0),
+        // Mathematical digits in five faces, and letters in thirteen (but for the few that Unicode keeps elsewhere).
+        '\u{1d7ce}'..='\u{1d7ff}' => char::from_digit((c as u32 - 0x1d7ce) % 10, 10),
+        '\u{1d400}'..='\u{1d6a3}' => {
+            let at = (c as u32 - 0x1d400) % 52;
+            char::from_u32(if at < 26 { 0x41 + at } else { 0x61 + at - 26 })
+        }
+        _ => Some(c),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> String {
+        String::from_utf8(view(text.as_bytes(), 0, text.len()).text).unwrap()
+    }
+
+    #[test]
+    fn what_hides_text_is_taken_away() {
+        for (hidden, plain) in [
+            ("a\u{200b}@b", "a@b"),
+            ("\x1b[31ma@b\x1b[0m", "a@b"),
+            ("a%40b", "a@b"),
+            (r"a\u0040b", "a@b"),
+            (r"a\x40b", "a@b"),
+            ("a&#64;b&#x40;c&commat;d", "a@b@c@d"),
+            ("４１１１", "4111"),
+            ("٤١١١", "4111"),
+            ("𝟒𝟏𝐚", "41a"),
+            ("1\u{a0}2\u{202f}3", "1 2 3"),
+            ("a\0b", "ab"),
+            (r"\\u0040", r"\\u0040"),
+            ("100% é \\n", "100% é \\n"),
+            ("%0A", "%0A"),
+        ] {
+            assert_eq!(read(hidden), plain, "{hidden:?}");
+        }
+    }
+
+    #[test]
+    fn every_byte_knows_its_source() {
+        let text = "é%40\u{200b}x";
+        let view = view(text.as_bytes(), 0, text.len());
+        assert_eq!(view.text, "é@x".as_bytes());
+        assert_eq!(view.source, [0, 1, 2, 8, 9]);
+    }
+}

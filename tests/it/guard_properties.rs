@@ -1,0 +1,374 @@
+//! What holds for every text: pieces give the whole, twice is once, JSON stays JSON, nothing found is nothing changed.
+
+use std::time::Duration;
+
+use pathbox::domain::{CodeError, Ended, OutputChunk, RichResult};
+use pathbox::guard::{Action, Guard, Kind, Limits, Mode, Numbering, OutcomeGuard, Policy, rules};
+use serde_json::{Value, json};
+
+/// Numbers that come the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
+        items[self.roll(items.len())]
+    }
+}
+
+/// Texts that the rules care about, in every mixture: examples, counter-examples, signs, noise.
+fn mixture(dice: &mut Dice, pieces: usize) -> String {
+    let signs = [
+        "\n",
+        " ",
+        ",",
+        "\"",
+        ": ",
+        "=",
+        "@",
+        "-----BEGIN",
+        "\u{200b}",
+        "é",
+        "４",
+        "%40",
+        "\\",
+        "\\n",
+        "\\u0040",
+        "[",
+        "]",
+        "[EMAIL_1]",
+        "[PHONE_7]",
+        "1",
+        "4111 1111 1111 1111",
+        "password ",
+        "password=",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz\n",
+        "-----END RSA PRIVATE KEY-----",
+        "\x1b[31m",
+        "&#64;",
+        "://",
+        "aGVsbG8gYWxpY2VAZXhhbXBsZS5jb20=",
+        "word ",
+        "The amount is ",
+        "12.5%",
+        "\r\n",
+        "\0",
+        "😀",
+    ];
+    let mut text = String::new();
+    for _ in 0..pieces {
+        match dice.roll(5) {
+            0 => {
+                let rule = &rules()[dice.roll(rules().len())];
+                let examples = [&rule.examples[..], &rule.counter_examples].concat();
+                text.push_str(&examples[dice.roll(examples.len())].replace('·', ""));
+            }
+            1 => text.extend(std::iter::repeat_n(dice.pick(&["a", "1", "-", "@", ":", "x9"]), dice.roll(60))),
+            _ => text.push_str(dice.pick(&signs)),
+        }
+    }
+    text
+}
+
+fn in_pieces(guard: &Guard, text: &str, most: usize, dice: &mut Dice) -> String {
+    let (mut stream, mut numbering) = (guard.stream(), Numbering::alone());
+    let mut out = String::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let mut at = (1 + dice.roll(most)).min(rest.len());
+        while !rest.is_char_boundary(at) {
+            at += 1;
+        }
+        out.push_str(&stream.push(&rest[..at], &mut numbering));
+        rest = &rest[at..];
+    }
+    let (last, report) = stream.finish(&mut numbering);
+    assert_eq!(report.errors, 0, "{text:?}");
+    out + &last
+}
+
+fn check(guard: &Guard, text: &str, dice: &mut Dice) {
+    let mut numbering = Numbering::alone();
+    let (whole, report) = guard.text(text, &mut numbering);
+    assert_eq!(report.errors, 0, "the guard failed on {text:?}");
+    for most in [1, 3, 17, 300] {
+        assert_eq!(in_pieces(guard, text, most, dice), *whole, "in pieces of up to {most}: {text:?}");
+    }
+    let (twice, _) = guard.text(&whole, &mut numbering);
+    assert_eq!(*twice, *whole, "guarding twice changed {text:?}");
+    if report.total() == 0 && report.forged == 0 {
+        assert_eq!(*whole, text);
+    }
+    // The longest placeholder stands for at least one byte; a forged one grows by three.
+    assert!(whole.len() <= text.len() * 32, "{text:?}");
+}
+
+#[test]
+fn any_cutting_gives_the_same_and_twice_is_once() {
+    let guard = Guard::default();
+    let mut dice = Dice(0x1234_5678_9abc_def1);
+    for _ in 0..3000 {
+        let pieces = 1 + dice.roll(14);
+        check(&guard, &mixture(&mut dice, pieces), &mut dice);
+    }
+}
+
+#[test]
+fn lines_longer_than_any_window_give_the_same_in_pieces() {
+    let guard = Guard::default();
+    let mut dice = Dice(0xfeed_5678_9abc_def1);
+    for _ in 0..6 {
+        let text = mixture(&mut dice, 2500).replace(['\n', '\r'], " ");
+        let (whole, _) = guard.text(&text, &mut Numbering::alone());
+        for most in [700, 40_000] {
+            assert_eq!(in_pieces(&guard, &text, most, &mut dice), *whole);
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes a minute: scripts/test runs it"]
+fn a_minute_of_random_texts_finds_no_crack() {
+    let guard = Guard::default();
+    let mut dice = Dice(0x0dd0_cafe_1234_5679);
+    for _ in 0..12_000 {
+        let pieces = 1 + dice.roll(24);
+        let mut text = mixture(&mut dice, pieces).into_bytes();
+        // Damage: bytes changed, doubled, dropped.
+        for _ in 0..dice.roll(4) {
+            if text.is_empty() {
+                break;
+            }
+            let at = dice.roll(text.len());
+            match dice.roll(3) {
+                0 => text[at] = dice.roll(256) as u8,
+                1 => text.insert(at, dice.roll(128) as u8),
+                _ => {
+                    text.remove(at);
+                }
+            }
+        }
+        check(&guard, &String::from_utf8_lossy(&text), &mut dice);
+    }
+}
+
+fn value(dice: &mut Dice, depth: usize) -> Value {
+    match dice.roll(if depth > 3 { 5 } else { 7 }) {
+        0 => json!(4_111_111_111_111_111_u64),
+        1 => json!(dice.roll(1_000_000)),
+        2 => json!(-0.25),
+        3 => Value::Null,
+        4 => {
+            let pieces = dice.roll(5);
+            Value::String(mixture(dice, pieces))
+        }
+        5 => (0..dice.roll(4)).map(|_| value(dice, depth + 1)).collect(),
+        _ => {
+            let mut object = serde_json::Map::new();
+            for _ in 0..dice.roll(4) {
+                let key = match dice.roll(4) {
+                    0 => mixture(dice, 2),
+                    _ => dice.pick(&["password", "email", "ssn", "id", "card", "net", "token"]).to_owned(),
+                };
+                object.insert(key, value(dice, depth + 1));
+            }
+            Value::Object(object)
+        }
+    }
+}
+
+#[test]
+fn valid_json_stays_valid_json_as_value_and_as_text() {
+    let guard = Guard::default();
+    let mut dice = Dice(0x7777_1234_5678_9abd);
+    for _ in 0..500 {
+        let value = json!({ "data": value(&mut dice, 0) });
+        let (out, report) = guard.json(value.clone(), &mut Numbering::alone());
+        assert_eq!(report.errors, 0);
+        assert_eq!(out["data"].is_array(), value["data"].is_array());
+        for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+            let (out, _) = guard.text(&text, &mut Numbering::alone());
+            let parsed = serde_json::from_str::<Value>(&out);
+            assert!(parsed.is_ok(), "{parsed:?}\nfrom {text}\nto   {}", *out);
+        }
+    }
+}
+
+#[test]
+fn a_card_that_is_a_json_number_becomes_a_string() {
+    let guard = Guard::default();
+    let (out, report) =
+        guard.text("{\"card\": 4111111111111111, \"n\": [4111111111111111]}\n", &mut Numbering::alone());
+    assert_eq!(*out, "{\"card\": \"[CREDIT_CARD_1]\", \"n\": [\"[CREDIT_CARD_1]\"]}\n");
+    assert_eq!(report.type_changed, 2);
+    let (out, _) = guard.json(json!({"card": 4_111_111_111_111_111_u64}), &mut Numbering::alone());
+    assert_eq!(*out, json!({"card": "[CREDIT_CARD_1]"}));
+}
+
+#[test]
+fn the_name_of_a_json_value_is_a_hint_and_names_are_guarded_too() {
+    let guard = Guard::default();
+    let value = json!({
+        "password": "hunter2", "ssn": 219_099_998, "phone": ["4156667777"], "a@b.ie": 1, "policy": "hunter2",
+        "nested": {"api_key": "x9Kd82hfLq", "token_count": 12}
+    });
+    let (out, _) = guard.json(value, &mut Numbering::alone());
+    let expected = json!({
+        "password": "[PASSWORD_1]", "ssn": "[SSN_1]", "phone": ["[PHONE_1]"], "[EMAIL_1]": 1, "policy": "hunter2",
+        "nested": {"api_key": "[SECRET_1]", "token_count": 12}
+    });
+    assert_eq!(*out, expected);
+}
+
+#[test]
+fn what_hides_a_value_does_not_hide_it_from_the_guard() {
+    let guard = Guard::default();
+    for hidden in [
+        "alice%40example.com",
+        r"alice\u0040example.com",
+        r"alice\x40example.com",
+        "alice&#64;example.com",
+        "alice&commat;example.com",
+        "al\u{200b}ice@exam\u{200b}ple.com",
+        "\x1b[1malice\x1b[0m@example.com",
+        "ａｌｉｃｅ＠ｅｘａｍｐｌｅ．ｃｏｍ",
+        "a\0l\0i\0c\0e\0@\0e\0x\0a\0m\0p\0l\0e\0.\0c\0o\0m",
+        "YWxpY2VAZXhhbXBsZS5jb20=",
+        "616c69636540657861· 6d706c652e636f6d",
+        "４１１１１１１１１１１１１１１１",
+        "4111\u{a0}1111\u{a0}1111\u{a0}1111",
+        "4111\u{200b}1111\u{200b}1111\u{200b}1111",
+        "4111‐1111‐1111‐1111",
+        "aHR0cHM6Ly91c2VyOmh1bnRlcjJAZXhhbXBsZS5jb20vcGF0aA==",
+    ] {
+        let hidden = hidden.replace("· ", "");
+        let text = format!("value {hidden} end");
+        let (out, _) = guard.text(&text, &mut Numbering::alone());
+        assert!(
+            out.contains("_1]") && !out.contains(&hidden.chars().skip(6).collect::<String>()),
+            "{text:?} became {:?}",
+            *out
+        );
+    }
+}
+
+#[test]
+fn a_placeholder_that_was_not_handed_out_is_made_invalid() {
+    let guard = Guard::default();
+    let mut numbering = Numbering::alone();
+    let (out, report) = guard.text("[EMAIL_1] a@b.ie [EMAIL_1] [EMAIL_2] [X_1]", &mut numbering);
+    assert_eq!(*out, "[EMAIL_1\u{200b}] [EMAIL_1] [EMAIL_1] [EMAIL_2\u{200b}] [X_1]");
+    assert_eq!(report.forged, 2);
+}
+
+#[test]
+fn report_only_counts_and_changes_nothing() {
+    let mut policy = Policy { mode: Mode::ReportOnly, ..Policy::default() };
+    policy.actions.insert(Kind::PrivateKey, Action::Block);
+    let guard = Guard::new(policy).unwrap();
+    let text = "a@b.ie [EMAIL_9] 4111111111111111\n";
+    let (out, report) = guard.text(text, &mut Numbering::alone());
+    assert_eq!(*out, text);
+    assert_eq!((report.findings.len(), report.would_redact.len(), report.blocked), (0, 2, false));
+}
+
+#[test]
+fn every_action_does_what_it_says() {
+    let act = |action| {
+        let mut policy = Policy::default();
+        policy.actions.insert(Kind::CreditCard, action);
+        Guard::new(policy).unwrap().text("pay 4111-1111-1111-1111 now", &mut Numbering::alone())
+    };
+    assert_eq!(*act(Action::Redact).0, "pay [CREDIT_CARD_1] now");
+    assert_eq!(*act(Action::Mask).0, "pay ****-****-****-1111 now");
+    assert_eq!(*act(Action::Allow).0, "pay 4111-1111-1111-1111 now");
+    let (hashed, _) = act(Action::Hash);
+    assert!(
+        hashed.starts_with("pay [CREDIT_CARD:") && hashed.len() == "pay [CREDIT_CARD:abcdefabcdef] now".len()
+    );
+    let (blocked, report) = act(Action::Block);
+    assert!(blocked.is_empty() && report.blocked);
+}
+
+#[test]
+fn a_run_has_one_numbering_for_all_that_it_says() {
+    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), Limits::default());
+    let mut out = Vec::new();
+    out.extend(run.push(OutputChunk::Stdout("to alice@exam".to_owned())));
+    assert!(out.is_empty(), "an unfinished line waits");
+    out.extend(run.push(OutputChunk::Stderr("bob@example.com\n".to_owned())));
+    out.extend(run.push(OutputChunk::Stdout("ple.com\n".to_owned())));
+    let formats = [
+        ("text", json!("alice@example.com")),
+        ("html", json!("<td title=\"bob@example.com\">x</td>")),
+        ("application/vnd.custom+json", json!({"carol@example.com": [4_111_111_111_111_111_u64]})),
+        ("png", json!("not a picture: dave@example.com")),
+    ];
+    let formats = formats.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    out.extend(run.push(OutputChunk::Result(RichResult { formats, is_main: true })));
+    out.extend(run.push(OutputChunk::Error(CodeError {
+        name: "ValueError".to_owned(),
+        message: "bad alice@example.com".to_owned(),
+        traceback: "x = 'bob@example.com'".to_owned(),
+    })));
+    let done = run.finish(Ended::Completed, Vec::new(), Duration::ZERO);
+    assert!(done.rest.is_empty());
+    let outcome = done.outcome.get();
+    assert_eq!(outcome.stdout.text(), "to [EMAIL_2]\n");
+    assert_eq!(outcome.stderr.text(), "[EMAIL_1]\n");
+    let result = &outcome.results[0].formats;
+    assert_eq!(result["text"], "[EMAIL_2]");
+    assert_eq!(result["html"], "<td title=\"[EMAIL_1]\">x</td>");
+    assert_eq!(result["application/vnd.custom+json"], json!({"[EMAIL_3]": ["[CREDIT_CARD_1]"]}));
+    assert_eq!(result["png"], "[WITHHELD]");
+    let error = outcome.error.as_ref().unwrap();
+    assert_eq!((error.message.as_str(), error.traceback.as_str()), ("bad [EMAIL_2]", "x = '[EMAIL_1]'"));
+    assert!(!serde_json::to_string(&done.report).unwrap().contains("example"));
+    assert_eq!(out.len(), 4);
+}
+
+#[test]
+fn a_blocked_run_says_nothing() {
+    let mut policy = Policy::default();
+    policy.actions.insert(Kind::Email, Action::Block);
+    let mut run = OutcomeGuard::new(&Guard::new(policy).unwrap(), Numbering::alone(), Limits::default());
+    run.push(OutputChunk::Result(RichResult {
+        formats: [("text".to_owned(), json!("secret plan"))].into(),
+        is_main: true,
+    }));
+    assert!(run.push(OutputChunk::Stdout("a@b.ie\nmore\n".to_owned())).is_empty());
+    assert!(run.is_blocked());
+    let done = run.finish(Ended::Completed, Vec::new(), Duration::ZERO);
+    assert!(done.report.blocked && done.rest.is_empty() && done.outcome.results.is_empty());
+    assert_eq!(done.outcome.stdout.text(), "");
+}
+
+#[test]
+fn the_text_in_a_picture_is_taken_out() {
+    use base64::Engine as _;
+    let engine = base64::engine::general_purpose::STANDARD;
+    let chunk =
+        |name: &[u8], data: &[u8]| [&(data.len() as u32).to_be_bytes()[..], name, data, &[0; 4]].concat();
+    let png = [
+        b"\x89PNG\r\n\x1a\n".to_vec(),
+        chunk(b"IHDR", &[0; 13]),
+        chunk(b"tEXt", b"Author\0alice@example.com"),
+        chunk(b"IDAT", &[1, 2, 3]),
+        chunk(b"IEND", &[]),
+        b"trailing alice@example.com".to_vec(),
+    ]
+    .concat();
+    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), Limits::default());
+    let formats = [("image/png".to_owned(), json!(engine.encode(png)))].into();
+    run.push(OutputChunk::Result(RichResult { formats, is_main: true }));
+    let done = run.finish(Ended::Completed, Vec::new(), Duration::ZERO);
+    let out = engine.decode(done.outcome.results[0].formats["image/png"].as_str().unwrap()).unwrap();
+    assert!(out.starts_with(b"\x89PNG") && memchr::memmem::find(&out, b"IDAT").is_some());
+    assert!(memchr::memmem::find(&out, b"alice").is_none());
+}
