@@ -4,6 +4,7 @@ mod support;
 
 mod analysis_cases;
 mod analysis_data;
+mod analysis_mcp;
 mod analysis_rules;
 mod analysis_run;
 mod analysis_tax;
