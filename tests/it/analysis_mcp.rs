@@ -172,6 +172,20 @@ fn personal_data_in_a_report_does_not_leave() {
 }
 
 #[test]
+fn sentences_of_a_report_are_not_taken_for_secrets() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let requires = json!({"fact": "staff", "op": "ge", "value": 20});
+    let parameters = json!({"facts": {"staff": 12}, "rules": [{"id": "officer", "requires": requires}]});
+    for format in ["json", "table", "summary"] {
+        let arguments =
+            json!({"analysis_type": "compliance_check", "parameters": parameters, "output_format": format});
+        let result = analysis(&mut server, arguments);
+        assert_eq!(result["structuredContent"]["run"]["guard"]["findings"], json!({}), "{result}");
+    }
+}
+
+#[test]
 fn ten_thousand_rules_come_back_as_counts_and_a_file() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
