@@ -30,6 +30,7 @@ pub mod paths;
 pub mod policies;
 pub mod reaper;
 mod remembered;
+pub mod run_analysis;
 pub mod run_code;
 pub mod startup;
 
@@ -38,6 +39,7 @@ pub use error::{ExecutionError, chain};
 pub use handle::HandleKey;
 pub use outputs::{Artifact, Outputs};
 pub use policies::Policies;
+pub use run_analysis::{Analysed, AnalysisRequest};
 pub use startup::{Starting, Startup};
 
 /// Numbers of this component.

@@ -94,7 +94,8 @@ const STANDARD_REQUESTS: [&str; 18] = [
 
 const INSTRUCTIONS: &str = "Pathbox runs code in an isolated sandbox that belongs to this conversation path. Use \
 `run_code` whenever an exact computation, a data transformation or a plot is needed instead of working it out in \
-words. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept` or `reset`). \
+words. Use `run_analysis` for taxes, compliance, eligibility, deadlines, comparisons, scenarios and data: it checks the \
+parameters and computes in exact decimals. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept` or `reset`). \
 Print what you want to see; the value of the last expression comes back too. There is no network and no input(). \
 Personal data and secrets in the output are replaced by placeholders such as [EMAIL_1]; the same placeholder always \
 stands for the same value. A run that takes longer than `timeout_ms` is interrupted; variables survive where possible.";
@@ -124,6 +125,7 @@ impl McpServer {
         let arguments = request.arguments.unwrap_or_default();
         let called = match &*request.name {
             tools::run_code::NAME => self.run_code(arguments, context).await,
+            tools::run_analysis::NAME => self.run_analysis(arguments, context).await,
             name => Err(ToolError::internal(format!("no handler for {name}"))),
         };
         Ok(called.unwrap_or_else(|error| error.into_result()))

@@ -126,11 +126,64 @@ async fn tell(server: McpServer, out: &std::path::Path) -> anyhow::Result<()> {
     }
     say!("   found: {}\n", private["guard"]["findings"]);
 
+    say!("6. Exact answers from rules that come with the call, one of each analysis.");
+    for (kind, parameters) in analyses() {
+        let report = client.run_analysis(kind, parameters).await?;
+        let text = report["text"].as_str().unwrap_or_default();
+        ensure!(report["success"] == true && !text.is_empty(), "{kind} went wrong: {report}");
+        say!("   {kind}");
+        for line in text.lines().take_while(|line| !line.is_empty()).take(2) {
+            say!("   | {line}");
+        }
+    }
+    say!();
+
     say!(
         "Done in {:.1} s. Put `pathbox serve` into your client's configuration; see README.md.",
         began.elapsed().as_secs_f64()
     );
     Ok(())
+}
+
+/// A small call of each analysis.
+fn analyses() -> Vec<(&'static str, Value)> {
+    let levy = |rate: &str| json!([{ "id": "income tax", "bands": [{ "up_to": "42000", "rate": "20%" }, { "rate": rate }] }]);
+    let size = json!({ "fact": "staff", "op": "ge", "value": 20 });
+    vec![
+        (
+            "tax_calculation",
+            json!({ "currency": "EUR", "income": "60000", "levies": levy("40%"), "thresholds": false }),
+        ),
+        (
+            "compliance_check",
+            json!({ "facts": { "staff": 12 }, "rules": [{ "id": "officer", "requires": size }] }),
+        ),
+        (
+            "eligibility",
+            json!({ "facts": { "staff": 25 }, "schemes": [{ "id": "grant", "criteria": [{ "id": "size", "requires": size }] }] }),
+        ),
+        (
+            "timeline",
+            json!({ "events": [{ "id": "notice", "date": "2024-01-31" }, { "id": "reply", "date": "2024-03-01" }],
+            "constraints": [{ "id": "in time", "type": "max_gap", "from": "notice", "to": "reply", "amount": 1, "unit": "months" }] }),
+        ),
+        (
+            "comparison",
+            json!({ "analysis": "tax_calculation", "common": { "income": "60000" }, "rule_sets": [
+            { "id": "now", "parameters": { "levies": levy("40%") } }, { "id": "proposed", "parameters": { "levies": levy("35%") } }] }),
+        ),
+        (
+            "scenario",
+            json!({ "analysis": "tax_calculation", "base": { "income": "60000", "levies": levy("40%") },
+            "scenarios": [{ "id": "raise", "set": [{ "path": "income", "value": "66000" }] }],
+            "break_even": { "path": "income", "low": "0", "high": "90000", "measure": "net", "target": "45000" } }),
+        ),
+        (
+            "data_analysis",
+            json!({ "csv": "month,sales\n1,10.10\n2,20.20\n3,31.20\n", "operations": [{ "do": "trend", "x": "month", "y": "sales" }] }),
+        ),
+        ("custom", json!({ "code": "sum(params['n'])", "params": { "n": [1, 2, 3] } })),
+    ]
 }
 
 fn show(result: &Value) {
@@ -200,9 +253,19 @@ impl Client {
     }
 
     async fn call(&mut self, code: &str, path: &str) -> anyhow::Result<Value> {
+        self.tool("run_code", json!({ "code": code, "language": "python" }), path).await
+    }
+
+    async fn run_analysis(&mut self, kind: &str, parameters: Value) -> anyhow::Result<Value> {
+        let arguments =
+            json!({ "analysis_type": kind, "parameters": parameters, "output_format": "summary" });
+        Ok(self.tool("run_analysis", arguments, "main").await?["structuredContent"].take())
+    }
+
+    async fn tool(&mut self, name: &str, arguments: Value, path: &str) -> anyhow::Result<Value> {
         let params = json!({
-            "name": "run_code",
-            "arguments": { "code": code, "language": "python" },
+            "name": name,
+            "arguments": arguments,
             "_meta": { "dev.pathbox/conversationId": "demo", "dev.pathbox/pathId": path },
         });
         let result = self.request("tools/call", params).await?;

@@ -108,6 +108,12 @@ impl Code {
         Ok(Self(text))
     }
 
+    /// Takes the source of a program of ours. It carries a caller's data, whose size was checked, so
+    /// [`Code::MAX_BYTES`], which is about what a caller writes, does not apply.
+    pub fn of_program(text: String) -> Self {
+        Self(text)
+    }
+
     /// The source.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -69,9 +69,21 @@ impl ExecutionService {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Finished, ExecutionError> {
+        self.run_for("run_code", call, request, progress, cancel).await
+    }
+
+    /// [`Self::run_code`] for any tool that comes down to code; the record names the tool.
+    pub(super) async fn run_for(
+        &self,
+        tool: &'static str,
+        call: Call,
+        request: CodeRequest,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> Result<Finished, ExecutionError> {
         let service = self.clone();
         let span = tracing::Span::current();
-        let run = async move { service.run(call, request, progress, cancel).await };
+        let run = async move { service.run(tool, call, request, progress, cancel).await };
         let task = self.0.runs.spawn(run.instrument(span));
         task.await
             .unwrap_or_else(|error| Err(ExecutionError::Internal(format!("the run's task ended: {error}"))))
@@ -79,12 +91,13 @@ impl ExecutionService {
 
     async fn run(
         &self,
+        tool: &'static str,
         call: Call,
         request: CodeRequest,
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Finished, ExecutionError> {
-        let ask = self.ask(&call, &request);
+        let ask = self.ask(tool, &call, &request);
         let patience = request.timeout.get();
         let mut replaced = None;
         for _ in 0..=REPLACEMENTS {
@@ -112,10 +125,10 @@ impl ExecutionService {
         Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
     }
 
-    fn ask(&self, call: &Call, request: &CodeRequest) -> Acquire {
+    fn ask(&self, tool: &str, call: &Call, request: &CodeRequest) -> Acquire {
         let parts = &self.0.parts;
         let arguments = [
-            "run_code",
+            tool,
             request.language.as_str(),
             request.code.as_str(),
             call.key.conversation.as_str(),
@@ -127,7 +140,7 @@ impl ExecutionService {
             owner: parts.owner.clone(),
             execution: NewExecution {
                 id: ExecutionId::mint(&parts.clock, &parts.entropy),
-                tool: "run_code".into(),
+                tool: tool.into(),
                 language: request.language,
                 purpose: request
                     .purpose

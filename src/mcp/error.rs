@@ -3,6 +3,7 @@
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde_json::json;
 
+use crate::analysis::AnalysisError;
 use crate::domain::{ErrorCode, OutOfRange};
 use crate::execution::ExecutionError;
 
@@ -66,6 +67,16 @@ impl From<ExecutionError> for ToolError {
             message.replace_range(0..1, &first.to_uppercase());
         }
         Self { code, message, advice }
+    }
+}
+
+impl From<AnalysisError> for ToolError {
+    fn from(error: AnalysisError) -> Self {
+        if error.is_callers() {
+            return Self::argument(format!("argument `parameters`: {error}"));
+        }
+        tracing::warn!(error = %error, "an analysis gave no usable report");
+        Self::internal("the analysis gave no usable report")
     }
 }
 

@@ -160,7 +160,13 @@ fn an_answer_names_the_rule_the_fact_the_comparison_and_the_source() {
         "requires": {"fact": "staff", "op": "ge", "value": 20, "source": "Guideline 3"}}]});
     let report = answers(&[(Kind::ComplianceCheck, parameters, OutputFormat::Summary)]).remove(0).unwrap();
     assert_eq!(report.sources, ["Reg 2016/679, Art. 37", "Guideline 3"]);
-    assert!(report.text.contains("dpo fails (high): staff is 12 (asked: ge 20). Nearest way to pass: staff at least 20, short by 8."), "{}", report.text);
+    assert!(
+        report.text.contains(
+            "dpo fails (high): staff is 12 (asked: ge 20). Nearest way: staff at least 20, short by 8."
+        ),
+        "{}",
+        report.text
+    );
     let leaf = &report.output["rules"][0]["checks"][0];
     assert_eq!(
         (&leaf["fact"], &leaf["op"], &leaf["actual"], &leaf["expected"], &leaf["truth"]),

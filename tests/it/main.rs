@@ -5,6 +5,7 @@ mod support;
 mod abuse;
 mod analysis_cases;
 mod analysis_data;
+mod analysis_mcp;
 mod analysis_rules;
 mod analysis_run;
 mod analysis_tax;

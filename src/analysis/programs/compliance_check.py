@@ -87,7 +87,7 @@ def sentences(output):
         line = "%s %s (%s): %s." % (core.clip(rule["id"]), {"fail": "fails", "unknown": "is unknown"}[rule["status"]],
                                     rule["severity"], "; ".join(rule["reasons"]))
         if rule["nearest"]:
-            line += " Nearest way to pass: %s." % "; ".join(conditions.change_text(change) for change in rule["nearest"])
+            line += " Nearest way: %s." % "; ".join(conditions.change_text(change) for change in rule["nearest"])
         said.append(line)
     if output["missing"]:
         said.append("Missing facts: %s." % ", ".join(core.clip(name) for name in output["missing"][:50]))

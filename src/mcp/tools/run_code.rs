@@ -174,6 +174,14 @@ pub fn parse<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, T
     })
 }
 
+/// The arguments that every tool takes that runs something.
+pub(in crate::mcp) struct Common {
+    pub(in crate::mcp) purpose: Option<String>,
+    pub(in crate::mcp) timeout_ms: Option<u64>,
+    pub(in crate::mcp) context: Option<String>,
+    pub(in crate::mcp) idempotency_key: Option<String>,
+}
+
 impl McpServer {
     pub(in crate::mcp) async fn run_code(
         &self,
@@ -197,6 +205,23 @@ impl McpServer {
         input: Input,
         context: &RequestContext<RoleServer>,
     ) -> Result<(Call, CodeRequest), ToolError> {
+        let common = Common {
+            purpose: input.purpose,
+            timeout_ms: input.timeout_ms,
+            context: input.context,
+            idempotency_key: input.idempotency_key,
+        };
+        let code = Code::parse(input.code)?;
+        let (call, purpose, timeout) = self.common(common, context).await?;
+        Ok((call, CodeRequest { language: input.language.into(), code, purpose, timeout }))
+    }
+
+    /// Who calls, for what, and how long it may take: the same in every tool that runs something.
+    pub(in crate::mcp) async fn common(
+        &self,
+        input: Common,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<(Call, Option<String>, Timeout), ToolError> {
         let caller = self.caller(context)?;
         caller.needs(Scope::Run)?;
         let purpose = input.purpose.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -205,25 +230,19 @@ impl McpServer {
                 "argument `purpose`: allowed is one line of at most {MAX_PURPOSE} characters"
             )));
         }
-        let request = CodeRequest {
-            language: input.language.into(),
-            code: Code::parse(input.code)?,
-            purpose,
-            timeout: match input.timeout_ms {
-                Some(millis) => Timeout::from_millis(millis)?,
-                None => Timeout::default(),
-            },
+        let timeout = match input.timeout_ms {
+            Some(millis) => Timeout::from_millis(millis)?,
+            None => Timeout::default(),
         };
         let key = self.key(&caller, input.context.as_deref()).await?;
-        let meta = &context.meta.0;
-        let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), meta)?;
+        let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), &context.meta.0)?;
         let call = Call {
             key,
             principal: Some(caller.principal.name),
             trace_id: trace_id(context),
             idempotency_key,
         };
-        Ok((call, request))
+        Ok((call, purpose, timeout))
     }
 
     /// The only place where a run becomes a result. It takes guarded output and nothing else.
@@ -238,16 +257,11 @@ impl McpServer {
         let mut result = CallToolResult::success(content);
         result.is_error = None;
         result.structured_content = serde_json::to_value(&output).ok();
-        let mut meta = Map::new();
-        meta.insert("dev.pathbox/conversationId".into(), json!(finished.key.conversation));
-        meta.insert("dev.pathbox/pathId".into(), json!(finished.key.path));
-        meta.insert("dev.pathbox/context".into(), json!(finished.handle));
-        meta.insert("dev.pathbox/state".into(), json!(output.state));
-        result.meta = Some(MetaObject(meta));
+        result.meta = Some(served_by(finished));
         result
     }
 
-    fn pictures(&self, outcome: &Sanitized<Outcome>) -> Vec<ContentBlock> {
+    pub(in crate::mcp) fn pictures(&self, outcome: &Sanitized<Outcome>) -> Vec<ContentBlock> {
         if self.0.options.inline_images == InlineImages::Never {
             return Vec::new();
         }
@@ -268,8 +282,18 @@ impl McpServer {
     }
 }
 
+/// Which context served a call, for the result's `_meta`.
+pub(in crate::mcp) fn served_by(finished: &Finished) -> MetaObject {
+    let mut meta = Map::new();
+    meta.insert("dev.pathbox/conversationId".into(), json!(finished.key.conversation));
+    meta.insert("dev.pathbox/pathId".into(), json!(finished.key.path));
+    meta.insert("dev.pathbox/context".into(), json!(finished.handle));
+    meta.insert("dev.pathbox/state".into(), json!(finished.record.state));
+    MetaObject(meta)
+}
+
 /// Ends progress reports when the call ends, however it ends.
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
+pub(in crate::mcp) struct AbortOnDrop(pub(in crate::mcp) tokio::task::JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -277,7 +301,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-fn structured(finished: &Finished) -> Output {
+pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
     let outcome = &finished.outcome;
     let (output, output_type) = main_output(outcome);
     Output {
@@ -405,7 +429,7 @@ fn body(output: &Output) -> Option<String> {
     Some(parts.join("\n")).filter(|text| !text.is_empty())
 }
 
-fn link(artifact: &Artifact) -> ContentBlock {
+pub(in crate::mcp) fn link(artifact: &Artifact) -> ContentBlock {
     let mut resource = Resource::new(artifact.uri.clone(), artifact.name.clone());
     resource.mime_type = Some(artifact.mime_type.clone());
     resource.size = Some(artifact.bytes);

@@ -1,0 +1,68 @@
+//! The use case behind `run_analysis`: a program of ours with the caller's data, run as code of the context is, and
+//! its report read out of what the guard let pass.
+
+use tokio_util::sync::CancellationToken;
+
+use crate::analysis::{AnalysisError, Checked, OutputFormat, Program, Report};
+use crate::domain::{Code, CodeRequest, Language, Timeout};
+
+use super::{Artifact, Call, ExecutionError, ExecutionService, Finished, ProgressSender};
+
+/// The name of the tool in records.
+const TOOL: &str = "run_analysis";
+
+/// A report above so many bytes of JSON is also kept as a file.
+const LARGE_REPORT: usize = 256 * 1024;
+
+/// What a caller wants analysed.
+#[derive(Debug, Clone)]
+pub struct AnalysisRequest {
+    /// Which analysis, with parameters of the right form.
+    pub checked: Checked,
+    /// How the report's text is written.
+    pub format: OutputFormat,
+    /// One line for the audit record.
+    pub purpose: Option<String>,
+    /// How long the run may take.
+    pub timeout: Timeout,
+}
+
+/// An analysis that ran.
+#[derive(Debug)]
+pub struct Analysed {
+    /// The run. All in it has been guarded.
+    pub finished: Finished,
+    /// The guarded report, or why there is none; a run that did not complete says more in its outcome.
+    pub report: Result<Report, AnalysisError>,
+    /// The whole report as a file, when it is too large for a message.
+    pub file: Option<Artifact>,
+}
+
+impl ExecutionService {
+    /// Runs an analysis on the call's context.
+    ///
+    /// # Errors
+    /// [`ExecutionError`] for what kept it from running. Parameters that contradict themselves are in the report.
+    pub async fn run_analysis(
+        &self,
+        call: Call,
+        request: AnalysisRequest,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> Result<Analysed, ExecutionError> {
+        let AnalysisRequest { checked, format, purpose, timeout } = request;
+        let code = Code::of_program(Program::new(&checked, format).code);
+        let request = CodeRequest { language: Language::Python, code, purpose, timeout };
+        let finished = self.run_for(TOOL, call, request, progress, cancel).await?;
+        let report = Report::read(&checked, format, &finished.outcome.results);
+        let file = report.as_ref().ok().and_then(|report| self.keep_large(&finished, report));
+        Ok(Analysed { finished, report, file })
+    }
+
+    fn keep_large(&self, finished: &Finished, report: &Report) -> Option<Artifact> {
+        let bytes = serde_json::to_vec(report).ok().filter(|bytes| bytes.len() > LARGE_REPORT)?;
+        let kept = self.outputs().put(finished.execution, "report.json", "application/json", &bytes);
+        kept.inspect_err(|error| tracing::warn!(error = %error, execution.id = %finished.execution, "a report could not be kept"))
+            .ok()
+    }
+}

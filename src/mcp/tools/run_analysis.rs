@@ -1,0 +1,286 @@
+//! `run_analysis`: one of eight computations over parameters that are checked first.
+//!
+//! The published schema leaves `parameters` open, because unions are refused by many hosts; each analysis's own fields
+//! stand in the argument's description, and a wrong field is answered with its path and what was expected.
+
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use rmcp::service::RequestContext;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+use super::run_code::{AbortOnDrop, Common, Output as Run, link, parse, served_by, structured};
+use crate::analysis::{self, AnalysisError, Kind, OutputFormat, Report};
+use crate::domain::Capture;
+use crate::execution::{Analysed, AnalysisRequest};
+use crate::mcp::{McpServer, ToolError, progress, schema};
+
+/// The tool's name.
+pub const NAME: &str = "run_analysis";
+
+/// Characters of a report's text in a result.
+const TEXT_CHARS: usize = 50_000;
+
+/// What the tool takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// Which analysis.
+    analysis_type: InputKind,
+    /// Its parameters.
+    parameters: Map<String, Value>,
+    /// How the text of the result is written: `json` when left out, `table` or `summary`.
+    #[serde(default)]
+    output_format: InputFormat,
+    /// One line: what this computes. Kept in the audit record.
+    #[serde(default, alias = "description")]
+    purpose: Option<String>,
+    /// Milliseconds that the run may take, 1000 to 600000; 60000 when left out.
+    #[serde(default)]
+    #[schemars(range(min = 1000, max = 600_000))]
+    timeout_ms: Option<u64>,
+    /// A context handle from an earlier result's `context`; leave it out for this conversation's own context.
+    #[serde(default)]
+    context: Option<String>,
+    /// Runs at most once under this key: a repeated call returns the recorded result. 1 to 255 characters.
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum InputKind {
+    TaxCalculation,
+    ComplianceCheck,
+    Eligibility,
+    Timeline,
+    Comparison,
+    Scenario,
+    DataAnalysis,
+    Custom,
+}
+
+impl From<InputKind> for Kind {
+    fn from(kind: InputKind) -> Self {
+        match kind {
+            InputKind::TaxCalculation => Self::TaxCalculation,
+            InputKind::ComplianceCheck => Self::ComplianceCheck,
+            InputKind::Eligibility => Self::Eligibility,
+            InputKind::Timeline => Self::Timeline,
+            InputKind::Comparison => Self::Comparison,
+            InputKind::Scenario => Self::Scenario,
+            InputKind::DataAnalysis => Self::DataAnalysis,
+            InputKind::Custom => Self::Custom,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum InputFormat {
+    #[default]
+    Json,
+    Table,
+    Summary,
+}
+
+impl From<InputFormat> for OutputFormat {
+    fn from(format: InputFormat) -> Self {
+        match format {
+            InputFormat::Json => Self::Json,
+            InputFormat::Table => Self::Table,
+            InputFormat::Summary => Self::Summary,
+        }
+    }
+}
+
+/// What the tool gives back as structured content.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Output {
+    /// Whether it was computed; a custom analysis whose code fails was not.
+    pub success: bool,
+    /// Which analysis.
+    pub analysis_type: String,
+    /// How `text` is written.
+    pub output_format: String,
+    /// The figures; amounts are decimal text. Empty when there is no report, or when it is among the artifacts only.
+    pub output: Map<String, Value>,
+    /// The same for reading.
+    pub text: String,
+    /// The sources that came with the rules.
+    pub sources: Vec<String>,
+    /// How numbers were computed and rounded.
+    pub arithmetic: String,
+    /// What the reader should know besides.
+    pub notes: Vec<String>,
+    /// That this is a computation and no advice.
+    pub disclaimer: String,
+    /// The run itself: what it printed, why it failed, its context, what the guard did.
+    pub run: Run,
+}
+
+/// The tool as it is listed.
+pub fn tool() -> Tool {
+    let mut input = JsonObject::clone(&schema::of::<Input>());
+    if let Some(parameters) = input.get_mut("properties").and_then(|fields| fields.get_mut("parameters")) {
+        parameters["description"] = json!(parameters_text());
+    }
+    let description = "Compute an answer from rules and figures that you give: taxes, compliance, eligibility, \
+        deadlines, comparisons, scenarios, data. Exact decimals, stated rounding, unknown where a fact is missing. No \
+        rate or rule is built in: pass them, each with a `source`. A computation, not advice.";
+    Tool::new(NAME, description, Arc::new(input))
+        .with_title("Run analysis")
+        .with_raw_output_schema(schema::of::<Output>())
+        .with_annotations(
+            ToolAnnotations::with_title("Run analysis")
+                .read_only(false)
+                .destructive(false)
+                .idempotent(false)
+                .open_world(false),
+        )
+}
+
+/// What each analysis takes, in one line each.
+fn parameters_text() -> String {
+    let mut text = "By analysis_type (* is required; numbers best as text like \"1234.50\"; rates as 0.2 or \"20%\"; dates \
+                    as 2024-02-29; a condition has exactly one of all, any, not, at_least, fact):"
+        .to_owned();
+    for entry in analysis::catalog() {
+        text.push_str(&format!("\n- {}: {}", entry.kind, entry.outline()));
+    }
+    text
+}
+
+impl McpServer {
+    pub(in crate::mcp) async fn run_analysis(
+        &self,
+        arguments: JsonObject,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ToolError> {
+        let (news, receiver) = mpsc::channel(64);
+        let reporter = context
+            .meta
+            .get_progress_token()
+            .map(|token| AbortOnDrop(tokio::spawn(progress::report(context.peer.clone(), token, receiver))));
+        let input: Input = parse(arguments)?;
+        let checked = analysis::check(input.analysis_type.into(), &Value::Object(input.parameters))?;
+        let format = OutputFormat::from(input.output_format);
+        let common = Common {
+            purpose: input.purpose,
+            timeout_ms: input.timeout_ms,
+            context: input.context,
+            idempotency_key: input.idempotency_key,
+        };
+        let (call, purpose, timeout) = self.common(common, &context).await?;
+        let kind = checked.kind();
+        let request = AnalysisRequest { checked, format, purpose, timeout };
+        let analysed = self.service().await?.run_analysis(call, request, news, context.ct.clone()).await?;
+        drop(reporter);
+        self.analysis_result(kind, format, analysed)
+    }
+
+    fn analysis_result(
+        &self,
+        kind: Kind,
+        format: OutputFormat,
+        analysed: Analysed,
+    ) -> Result<CallToolResult, ToolError> {
+        let Analysed { finished, report, file } = analysed;
+        let mut run = structured(&finished);
+        let report = match report {
+            Ok(report) => Some(report),
+            // the run did not come to its end: that is a normal result, as in run_code
+            Err(AnalysisError::NoReport) if !run.success => None,
+            Err(error) => return Err(error.into()),
+        };
+        run.output = String::new(); // the report stands beside it
+        let ms = run.execution_time_ms;
+        let line = format!(
+            "{kind} {} in {ms} ms; state {}",
+            if report.is_some() { "finished" } else { "failed" },
+            run.state
+        );
+        let output = output(kind, format, report, file.is_some(), run);
+        let mut content = vec![ContentBlock::text(line), ContentBlock::text(output.text.clone())];
+        if !output.run.stdout.is_empty() {
+            content.push(ContentBlock::text(format!("[stdout]\n{}", output.run.stdout)));
+        }
+        content.extend(self.pictures(&finished.outcome));
+        content.extend(finished.record.artifacts.iter().chain(&file).map(link));
+        let mut result = CallToolResult::success(content);
+        result.is_error = None;
+        result.structured_content = serde_json::to_value(&output).ok();
+        result.meta = Some(served_by(&finished));
+        Ok(result)
+    }
+}
+
+/// Complete on its own, unless the report is so large that hosts would refuse the message: then it is a file.
+fn output(kind: Kind, format: OutputFormat, report: Option<Report>, in_file: bool, run: Run) -> Output {
+    let failure =
+        run.error.as_ref().map_or_else(String::new, |error| format!("{}: {}", error.name, error.message));
+    let report = report.unwrap_or_else(|| Report {
+        analysis_type: kind.to_string(),
+        output_format: format.to_string(),
+        output: Value::Null,
+        text: failure,
+        sources: Vec::new(),
+        arithmetic: String::new(),
+        notes: Vec::new(),
+        disclaimer: analysis::DISCLAIMER.to_owned(),
+    });
+    let figures = match report.output {
+        Value::Object(figures) if !in_file => figures,
+        _ => Map::new(),
+    };
+    let code_failed = figures.get("success") == Some(&Value::Bool(false)); // `custom` tells so in its report
+    let mut text = Capture::new(TEXT_CHARS);
+    text.push(&report.text);
+    let mut notes = report.notes;
+    if in_file {
+        notes.push("The report is too large for a message; the whole is linked as report.json.".to_owned());
+    }
+    Output {
+        success: run.success && !code_failed,
+        analysis_type: report.analysis_type,
+        output_format: report.output_format,
+        output: figures,
+        text: text.text(),
+        sources: report.sources,
+        arithmetic: report.arithmetic,
+        notes,
+        disclaimer: report.disclaimer,
+        run,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_schemas_hold_nothing_that_strict_hosts_refuse() {
+        let tool = serde_json::to_value(tool()).unwrap();
+        for which in ["inputSchema", "outputSchema"] {
+            assert_eq!(schema::refused(&tool[which]), Vec::<String>::new(), "{which}: {}", tool[which]);
+            assert_eq!(tool[which]["type"], "object");
+        }
+        let kinds: Vec<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+        assert_eq!(tool["inputSchema"]["properties"]["analysis_type"]["enum"], json!(kinds));
+        assert_eq!(tool["inputSchema"]["required"], json!(["analysis_type", "parameters"]));
+    }
+
+    #[test]
+    fn a_model_reads_what_each_analysis_takes() {
+        let text = parameters_text();
+        for entry in analysis::catalog() {
+            assert!(text.contains(&format!("\n- {}: {{", entry.kind)));
+        }
+        assert!(text.contains("levies*: [{id*, title, source, incomes"), "{text}");
+        assert!(text.len() < 12_000, "{} characters are too much for a tool list", text.len());
+    }
+}
