@@ -3,6 +3,7 @@
 //!
 //! `cargo bench --bench guard`, or with a word to run only the inputs whose name holds it. Speeds are megabytes
 //! (10^6) a second of processor time of one thread; the best of three.
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::hint::black_box;
 use std::path::Path;

@@ -99,6 +99,7 @@ fn stated() -> BTreeMap<String, Vec<String>> {
 /// An answer as lines that can be compared: what differs in every run (numbers of executions, times, addresses) is
 /// left out, output that follows each other is one.
 fn lines(events: impl IntoIterator<Item = Event>) -> Vec<(String, String)> {
+    let address = regex::Regex::new("at 0x[0-9a-f]+").unwrap();
     let mut lines: Vec<(String, String)> = Vec::new();
     for event in events {
         let (kind, text) = match event {
@@ -109,10 +110,7 @@ fn lines(events: impl IntoIterator<Item = Event>) -> Vec<(String, String)> {
                 if let Some(png) = result.get_mut("png") {
                     *png = Value::String(png.as_str().unwrap().chars().take(20).collect());
                 }
-                let text = regex::Regex::new("at 0x[0-9a-f]+")
-                    .unwrap()
-                    .replace_all(&result.to_string(), "at 0x0")
-                    .into();
+                let text = address.replace_all(&result.to_string(), "at 0x0").into();
                 ("result", text)
             }
             Event::Error(error) => ("error", format!("{}\n{}\n{}", error.name, error.value, error.traceback)),

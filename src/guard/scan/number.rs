@@ -99,6 +99,7 @@ impl Scanner<'_> {
             return 1;
         }
         // What a group's length rules out is not tried.
+        #[expect(clippy::type_complexity, reason = "said once, here")]
         let tries: &[fn(&mut Self, &[Group], usize) -> usize] = match here.len {
             1 => &[Self::ipv4, Self::date, Self::labelled_id, Self::phone],
             2 => &[Self::ipv4, Self::spaced_nino, Self::date, Self::labelled_id, Self::phone],

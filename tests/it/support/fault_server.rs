@@ -35,8 +35,6 @@ pub(crate) struct Request {
     /// Names in lower case.
     pub(crate) headers: HashMap<String, String>,
     pub(crate) body: Vec<u8>,
-    /// Which connection brought it, counted from 0.
-    pub(crate) connection: usize,
 }
 
 impl Request {
@@ -177,10 +175,10 @@ impl FaultServer {
         let shared = Arc::clone(&state);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+                shared.connections.fetch_add(1, Ordering::SeqCst);
                 let state = Arc::clone(&shared);
                 tokio::spawn(async move {
-                    let _ = serve(stream, number, &state).await;
+                    let _ = serve(stream, &state).await;
                 });
             }
         });
@@ -286,10 +284,10 @@ pub(crate) fn assert_tells_no_secret(error: &(dyn std::error::Error + 'static)) 
     assert!(!shown.contains("127.0.0.1") && !shown.contains("http://"), "an address in {shown}");
 }
 
-async fn serve(mut stream: TcpStream, connection: usize, state: &State) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
-    while let Some(request) = read_request(&mut stream, &mut buffer, connection).await? {
+    while let Some(request) = read_request(&mut stream, &mut buffer).await? {
         state.requests.lock().unwrap().push(request.clone());
         let reply = (state.handler)(&request);
         if !write_reply(&mut stream, &reply, &request, state).await? {
@@ -299,11 +297,7 @@ async fn serve(mut stream: TcpStream, connection: usize, state: &State) -> std::
     Ok(())
 }
 
-async fn read_request(
-    stream: &mut TcpStream,
-    buffer: &mut Vec<u8>,
-    connection: usize,
-) -> std::io::Result<Option<Request>> {
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<Request>> {
     let head_end = loop {
         if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
@@ -335,7 +329,7 @@ async fn read_request(
     } else if let Some(length) = headers.get("content-length").and_then(|length| length.parse().ok()) {
         body = take(stream, buffer, length).await?;
     }
-    Ok(Some(Request { method: method.to_owned(), path: path.to_owned(), headers, body, connection }))
+    Ok(Some(Request { method: method.to_owned(), path: path.to_owned(), headers, body }))
 }
 
 async fn take(stream: &mut TcpStream, buffer: &mut Vec<u8>, length: usize) -> std::io::Result<Vec<u8>> {

@@ -236,7 +236,6 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     body: Body,
-    pub(crate) began: Instant,
 }
 
 struct Body {
@@ -288,7 +287,7 @@ impl Reply {
             find("content-length").map_or(if chunked { 0 } else { usize::MAX }, |n| n.parse().unwrap());
         let none = status == 204 || status == 304;
         let body = Body { stream, chunked, left, buffer: Vec::new(), ended: none };
-        Self { status, headers, body, began: Instant::now() }
+        Self { status, headers, body }
     }
 
     /// A header's value.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// How long a test waits for an answer before it gives up. Generous: it bounds a hang, it measures nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A running server over standard input and output.
 pub(crate) struct Server {
