@@ -106,6 +106,7 @@ pub fn new_conversation(entropy: &Entropy) -> ConversationId {
 pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
     McpOptions {
         code_execution: config.code_execution,
+        patience: config.patience,
         inline_images: match config.inline_images {
             InlineImages::Auto => crate::mcp::InlineImages::Auto,
             InlineImages::Always => crate::mcp::InlineImages::Always,

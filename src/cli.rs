@@ -278,7 +278,11 @@ pub fn offline_server() -> McpServer {
         conversation: ConversationId::parse("offline").expect("valid"),
         path: crate::domain::PathId::main(),
     });
-    let options =
-        crate::mcp::Options { code_execution: true, inline_images: crate::mcp::InlineImages::Auto, door };
+    let options = crate::mcp::Options {
+        code_execution: true,
+        patience: Duration::from_secs(60),
+        inline_images: crate::mcp::InlineImages::Auto,
+        door,
+    };
     McpServer::new(options, execution)
 }

@@ -77,6 +77,8 @@ pub struct Config {
     pub code_execution: bool,
     /// Characters of output in a result.
     pub output_chars: usize,
+    /// How long a client waits for a result when it does not say.
+    pub patience: Duration,
     /// When pictures are inlined.
     pub inline_images: InlineImages,
     /// The guard's base mode, when it is set; else the policy file's.

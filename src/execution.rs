@@ -29,6 +29,7 @@ pub mod outputs;
 pub mod paths;
 pub mod policies;
 pub mod reaper;
+pub mod recall;
 mod remembered;
 pub mod run_analysis;
 pub mod run_code;
@@ -38,6 +39,9 @@ pub use crash::CrashAt;
 pub use error::{ExecutionError, chain};
 pub use handle::HandleKey;
 pub use outputs::{Artifact, Outputs};
+pub use recall::{Begun, Recalled};
+
+pub use crate::store::ContextRow;
 pub use policies::Policies;
 pub use run_analysis::{Analysed, AnalysisRequest};
 pub use startup::{Starting, Startup};
@@ -125,6 +129,8 @@ struct Inner {
     doomed: Notify,
     /// For the time when the database is away.
     remembered: Remembered,
+    /// Runs of this replica that can be stopped.
+    stoppable: recall::Stoppable,
 }
 
 /// Who calls and for what.
@@ -203,6 +209,7 @@ impl ExecutionService {
             shutdown,
             doomed: Notify::new(),
             remembered: Remembered::default(),
+            stoppable: recall::Stoppable::default(),
         }))
     }
 

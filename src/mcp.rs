@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult, ErrorCode,
-    ErrorData, Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
-    Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
+    CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse,
+    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+    ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
@@ -23,10 +25,14 @@ use crate::domain::ContextKey;
 use crate::execution::Starting;
 
 pub mod caller;
+#[cfg(feature = "conformance")]
+mod conformance;
 pub mod error;
 pub mod images;
 pub mod manifest;
 pub mod progress;
+mod prompts;
+mod resources;
 pub mod schema;
 pub mod tools;
 pub mod transport;
@@ -44,6 +50,8 @@ pub struct Options {
     pub code_execution: bool,
     /// When pictures are sent as image blocks.
     pub inline_images: InlineImages,
+    /// How long a client waits for a result when it does not say; shortly before, a run is handed over.
+    pub patience: Duration,
     /// Which door the handler stands behind.
     pub door: caller::Door,
 }
@@ -98,12 +106,17 @@ words. Use `run_analysis` for taxes, compliance, eligibility, deadlines, compari
 parameters and computes in exact decimals. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept` or `reset`). \
 Print what you want to see; the value of the last expression comes back too. There is no network and no input(). \
 Personal data and secrets in the output are replaced by placeholders such as [EMAIL_1]; the same placeholder always \
-stands for the same value. A run that takes longer than `timeout_ms` is interrupted; variables survive where possible.";
+stands for the same value. A run that takes longer than `timeout_ms` is interrupted; variables survive where possible. A result that says \
+`status: running` was handed over: follow it with `get_execution`. Long output is cut in the middle; read the whole \
+with `get_execution` (stream, offset). If a plot was not shown, `get_artifact` shows it alone.";
 
 impl McpServer {
     /// A handler over a service that may still be starting.
     pub fn new(options: Options, execution: Starting) -> Self {
-        let tools = if options.code_execution { tools::list() } else { Vec::new() };
+        #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
+        let mut tools = if options.code_execution { tools::list() } else { Vec::new() };
+        #[cfg(feature = "conformance")]
+        tools.extend(conformance::tools());
         Self(Arc::new(Inner { options, execution, tools }))
     }
 
@@ -126,6 +139,9 @@ impl McpServer {
         let called = match &*request.name {
             tools::run_code::NAME => self.run_code(arguments, context).await,
             tools::run_analysis::NAME => self.run_analysis(arguments, context).await,
+            tools::manage_context::NAME => self.manage_context(arguments, context).await,
+            tools::get_execution::NAME => self.get_execution(arguments, context).await,
+            tools::get_artifact::NAME => self.get_artifact(arguments, context).await,
             name => Err(ToolError::internal(format!("no handler for {name}"))),
         };
         Ok(called.unwrap_or_else(|error| error.into_result()))
@@ -151,6 +167,20 @@ impl McpServer {
     }
 }
 
+/// How long the client of this request waits: what it says, else what is set.
+fn patience(context: &RequestContext<RoleServer>, set: Duration) -> Result<Duration, ToolError> {
+    const RANGE: std::ops::RangeInclusive<u64> = 1_000..=3_600_000;
+    match context.meta.0.get("dev.pathbox/patienceMs") {
+        None | Some(Value::Null) => Ok(set),
+        Some(value) => match value.as_u64().filter(|millis| RANGE.contains(millis)) {
+            Some(millis) => Ok(Duration::from_millis(millis)),
+            None => Err(ToolError::argument(
+                "`_meta` key `dev.pathbox/patienceMs`: allowed is 1000 to 3600000 milliseconds",
+            )),
+        },
+    }
+}
+
 /// The W3C trace id of a request: from `_meta`, else from the HTTP header.
 fn trace_id(context: &RequestContext<RoleServer>) -> Option<String> {
     let parts = context.extensions.get::<http::request::Parts>();
@@ -163,7 +193,22 @@ fn trace_id(context: &RequestContext<RoleServer>) -> Option<String> {
 
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
-        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
+        let capabilities = ServerCapabilities::builder().enable_tools();
+        let capabilities = match self.0.options.code_execution {
+            true => capabilities.enable_resources().enable_prompts().enable_completions().build(),
+            false => capabilities.build(),
+        };
+        #[cfg(feature = "conformance")]
+        let capabilities = {
+            let mut all = capabilities;
+            all.logging = Some(Default::default());
+            all.resources = Some(all.resources.unwrap_or_default()).map(|mut resources| {
+                resources.subscribe = Some(true);
+                resources
+            });
+            all
+        };
+        let mut info = ServerConfig::new(capabilities);
         info.server_info = Implementation::new("pathbox", env!("CARGO_PKG_VERSION"));
         info.server_info.title = Some("Pathbox".into());
         info.instructions = Some(INSTRUCTIONS.to_owned());
@@ -176,6 +221,112 @@ impl ServerHandler for McpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         Ok(ListToolsResult::with_all_items(self.0.tools.clone()))
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        #[cfg(feature = "conformance")]
+        return self.resources(&context).await.map(|mut listed| {
+            listed.resources.extend(conformance::resources());
+            listed
+        });
+        #[cfg(not(feature = "conformance"))]
+        self.resources(&context).await
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
+        let mut listed = resources::templates();
+        #[cfg(feature = "conformance")]
+        listed.resource_templates.push(conformance::template());
+        Ok(listed)
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        #[cfg(feature = "conformance")]
+        if let Some(fixture) = conformance::resource(&request.uri) {
+            return Ok(fixture.into());
+        }
+        Ok(self.read(&request.uri, &context).await?.into())
+    }
+
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let mut listed = prompts::list();
+        // A prompt asks for the tool of its name.
+        listed.prompts.retain(|prompt| self.0.tools.iter().any(|tool| tool.name == prompt.name));
+        #[cfg(feature = "conformance")]
+        listed.prompts.extend(conformance::prompts()?);
+        Ok(listed)
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        #[cfg(feature = "conformance")]
+        if let Some(fixture) = conformance::prompt(&request) {
+            return fixture;
+        }
+        Ok(prompts::get(&request)?.into())
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Ok(prompts::complete(&request))
+    }
+
+    #[cfg(feature = "conformance")]
+    async fn set_level(
+        &self,
+        _request: rmcp::model::SetLevelRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        Ok(())
+    }
+
+    #[cfg(feature = "conformance")]
+    async fn subscribe(
+        &self,
+        _request: rmcp::model::SubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        Ok(())
+    }
+
+    #[cfg(feature = "conformance")]
+    async fn unsubscribe(
+        &self,
+        _request: rmcp::model::UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        Ok(())
+    }
+
+    #[cfg(feature = "conformance")]
+    fn accepted_subscription_filter(
+        &self,
+        requested: &rmcp::model::SubscriptionFilter,
+    ) -> Option<rmcp::model::SubscriptionFilter> {
+        Some(requested.clone())
     }
 
     /// rmcp hands over here what is no request that it knows, and also known ones whose parameters do not parse.
@@ -200,6 +351,10 @@ impl ServerHandler for McpServer {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        #[cfg(feature = "conformance")]
+        if let Some(answer) = conformance::call(&request, &context).await {
+            return answer;
+        }
         let (name, id) = (Cow::clone(&request.name), context.id.clone());
         match AssertUnwindSafe(self.dispatch(request, context)).catch_unwind().await {
             Ok(result) => result.map(Into::into),

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{App, keyring, mcp_options};
 use crate::domain::{Clock, Entropy, Principal};
 use crate::http::v1::V1;
+use crate::http::oauth::Tokens;
 use crate::http::{Authenticator, Options, Places, Rates, Serving, Unauthenticated, health, router, serve};
 use crate::mcp::McpServer;
 use crate::mcp::caller::Door;
@@ -50,13 +51,15 @@ impl App {
             false => Unauthenticated::Local(Principal::local(self.config.tenant.clone())),
         };
         let rates = Rates::new(settings.requests_per_minute, clock.clone());
-        let auth = Authenticator::new(unauthenticated, self.execution.clone(), clock.clone(), rates);
+        let tokens = settings.oauth.clone().map(Tokens::new).transpose().context("OAuth cannot be used")?;
+        let metadata = tokens.as_ref().map(Tokens::metadata).unwrap_or_default();
+        let auth = Authenticator::new(unauthenticated, tokens, self.execution.clone(), clock.clone(), rates);
 
         let server =
             McpServer::new(mcp_options(&self.config, Door::Http(entropy.clone())), self.execution.clone());
         let paths = V1::new(self.execution.clone(), self.config.cron_secret.as_ref().map(Secret::expose));
         let known = self.known_routes(server, &clock, &entropy, &streams).merge(paths.known());
-        let open = health::router(self.execution.clone()).merge(paths.open());
+        let open = health::router(self.execution.clone()).merge(paths.open()).merge(metadata);
         let options = Options {
             base_path: settings.base_path.clone(),
             max_connections: settings.max_connections,

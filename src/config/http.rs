@@ -43,6 +43,8 @@ pub struct HttpSettings {
     pub session_idle: Duration,
     /// Requests a minute and caller; 0 is no limit.
     pub requests_per_minute: u32,
+    /// Whose access tokens are trusted.
+    pub oauth: Option<crate::http::oauth::Options>,
 }
 
 impl Values {
@@ -68,8 +70,24 @@ impl Values {
         if let Some(bad) = allowed_origins.iter().find(|origin| !origin.contains("://")) {
             return Err(self.invalid("http.allowed_origins", format!("{bad:?} has no scheme")));
         }
+        let oauth = match self.text("oauth.issuer") {
+            None => None,
+            Some(issuer) => {
+                let own = public_url.as_ref().map(|url| format!("{url}/mcp"));
+                let resource = self.url("oauth.resource")?.or(own).ok_or_else(|| {
+                    self.invalid(
+                        "oauth.issuer",
+                        "tokens must be for this server, so `http.public_url` is needed too",
+                    )
+                })?;
+                let (jwks_url, tenant_claim) =
+                    (self.url("oauth.jwks_url")?, self.get("oauth.tenant_claim").to_owned());
+                Some(crate::http::oauth::Options { issuer, resource, jwks_url, tenant_claim })
+            }
+        };
         Ok(HttpSettings {
             listen,
+            oauth,
             auth: self.one_of(
                 "http.auth",
                 &[("auto", Auth::Auto), ("required", Auth::Required), ("off", Auth::Off)],

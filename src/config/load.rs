@@ -196,6 +196,13 @@ pub const SETTINGS: &[Setting] = &[
         "Output beyond this is cut in the middle.",
     ),
     plain(
+        "output.patience_ms",
+        &["PATHBOX_OUTPUT_PATIENCE_MS"],
+        "60000",
+        "1000 to 3600000 (milliseconds)",
+        "How long clients wait for a result; shortly before, a run is handed over and get_execution follows it.",
+    ),
+    plain(
         "output.inline_images",
         &["PATHBOX_OUTPUT_INLINE_IMAGES"],
         "auto",
@@ -369,6 +376,34 @@ pub const SETTINGS: &[Setting] = &[
         "1200",
         "0 to 1000000; 0 is no limit",
         "Requests that one caller may send to this replica.",
+    ),
+    plain(
+        "oauth.issuer",
+        &["PATHBOX_OAUTH_ISSUER"],
+        "",
+        "an http or https URL, exactly as in the tokens",
+        "The authorization server whose access tokens are taken over HTTP, besides API keys.",
+    ),
+    plain(
+        "oauth.resource",
+        &["PATHBOX_OAUTH_RESOURCE"],
+        "",
+        "an http or https URL",
+        "What the tokens' audience must be; http.public_url and /mcp when not set.",
+    ),
+    plain(
+        "oauth.jwks_url",
+        &["PATHBOX_OAUTH_JWKS_URL"],
+        "",
+        "an https URL, or http on loopback",
+        "Where the issuer's keys are; found out from its metadata when not set.",
+    ),
+    plain(
+        "oauth.tenant_claim",
+        &["PATHBOX_OAUTH_TENANT_CLAIM"],
+        "tenant",
+        "a claim's name",
+        "The claim that names the tenant; a token without it gets a tenant of its own.",
     ),
     plain(
         "shutdown_grace_seconds",
@@ -621,6 +656,7 @@ impl Values {
             retention: Duration::from_secs(86_400 * self.number("contexts.retention_days", 1, 3650)?),
             code_execution: self.boolean("code_execution")?,
             output_chars: self.number("output.max_chars", 1_000, 1_000_000)?,
+            patience: Duration::from_millis(self.number("output.patience_ms", 1_000, 3_600_000)?),
             inline_images: self.one_of(
                 "output.inline_images",
                 &[

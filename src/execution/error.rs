@@ -51,6 +51,12 @@ pub enum ExecutionError {
     /// The handle is not one of ours, or not this tenant's.
     #[error("unknown context handle")]
     UnknownHandle,
+    /// The tenant has no such run.
+    #[error("unknown execution {0}")]
+    UnknownExecution(ExecutionId),
+    /// The tenant has no such output or picture, or it is no longer kept.
+    #[error("unknown artifact {0:?}")]
+    UnknownArtifact(String),
     /// A policy withholds the result.
     #[error("the egress policy withholds this result")]
     Blocked,
@@ -74,7 +80,7 @@ impl ExecutionError {
             Self::NotStarted(_) => ErrorCode::StoreUnavailable,
             Self::Store(error) if error.is_retryable() => ErrorCode::StoreUnavailable,
             Self::Store(_) | Self::Internal(_) => ErrorCode::Internal,
-            Self::UnknownHandle => ErrorCode::NotFound,
+            Self::UnknownHandle | Self::UnknownExecution(_) | Self::UnknownArtifact(_) => ErrorCode::NotFound,
             Self::Blocked => ErrorCode::Blocked,
         }
     }
@@ -112,6 +118,8 @@ impl ExecutionError {
             Self::Store(error) if error.is_retryable() => "Nothing was run. Try again in a few seconds.".into(),
             Self::Store(_) | Self::Internal(_) => "Nothing more can be done here; the server's log has the cause.".into(),
             Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),
+            Self::UnknownExecution(_) => "Use the `executionId` of a result.".into(),
+            Self::UnknownArtifact(_) => "Use a `uri` out of a result's `artifacts`.".into(),
             Self::Blocked => "Print less: the result held something that may not leave at all.".into(),
         }
     }

@@ -53,7 +53,7 @@ impl ExecutionService {
         let AnalysisRequest { checked, format, purpose, timeout } = request;
         let code = Code::of_program(Program::new(&checked, format).code);
         let request = CodeRequest { language: Language::Python, code, purpose, timeout };
-        let finished = self.run_for(TOOL, call, request, progress, cancel).await?;
+        let finished = self.begin(TOOL, call, request, progress, cancel).finished().await?;
         let report = Report::read(&checked, format, &finished.outcome.results);
         let file = report.as_ref().ok().and_then(|report| self.keep_large(&finished, report));
         Ok(Analysed { finished, report, file })

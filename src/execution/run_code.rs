@@ -23,6 +23,7 @@ use super::acquire::{Acquisition, Held};
 use super::error::chain;
 use super::interpret::{Aftermath, Run};
 use super::outputs::{Artifact, Spool};
+use super::recall::Begun;
 use super::{Call, CrashAt, ExecutionError, ExecutionService, Finished, Progress, ProgressSender, Record};
 
 /// A sandbox that is lost before the code ran is replaced so often, then it is an error.
@@ -33,9 +34,9 @@ const CLOSING: Duration = Duration::from_secs(5);
 
 /// What is kept of a run so that the same idempotency key gives the same result.
 #[derive(Debug, Serialize, Deserialize)]
-struct Stored {
-    record: Record,
-    outcome: Outcome,
+pub(super) struct Stored {
+    pub(super) record: Record,
+    pub(super) outcome: Outcome,
 }
 
 /// A run that has been through its sandbox.
@@ -69,35 +70,49 @@ impl ExecutionService {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Finished, ExecutionError> {
-        self.run_for("run_code", call, request, progress, cancel).await
+        self.begin_code(call, request, progress, cancel).finished().await
     }
 
-    /// [`Self::run_code`] for any tool that comes down to code; the record names the tool.
-    pub(super) async fn run_for(
+    /// Begins a run and returns at once.
+    pub fn begin_code(
+        &self,
+        call: Call,
+        request: CodeRequest,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> Begun {
+        self.begin("run_code", call, request, progress, cancel)
+    }
+
+    /// [`Self::begin_code`] for any tool that comes down to code; the record names the tool.
+    pub(super) fn begin(
         &self,
         tool: &'static str,
         call: Call,
         request: CodeRequest,
         progress: ProgressSender,
         cancel: CancellationToken,
-    ) -> Result<Finished, ExecutionError> {
+    ) -> Begun {
         let service = self.clone();
         let span = tracing::Span::current();
-        let run = async move { service.run(tool, call, request, progress, cancel).await };
-        let task = self.0.runs.spawn(run.instrument(span));
-        task.await
-            .unwrap_or_else(|error| Err(ExecutionError::Internal(format!("the run's task ended: {error}"))))
+        let ask = self.ask(tool, &call, &request);
+        let (execution, handle, language) = (ask.execution.id, self.mint_handle(&call.key), request.language);
+        let known = self.0.stoppable.know(execution, call.key.tenant.clone(), cancel.clone());
+        let run = async move {
+            let _known = known;
+            service.run(call, request, ask, progress, cancel).await
+        };
+        Begun { execution, handle, language, task: self.0.runs.spawn(run.instrument(span)) }
     }
 
     async fn run(
         &self,
-        tool: &'static str,
         call: Call,
         request: CodeRequest,
+        ask: Acquire,
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Finished, ExecutionError> {
-        let ask = self.ask(tool, &call, &request);
         let patience = request.timeout.get();
         let mut replaced = None;
         for _ in 0..=REPLACEMENTS {
@@ -377,7 +392,7 @@ impl ExecutionService {
     }
 
     /// A recorded outcome once more through the guard: what was guarded stays as it is, and the type says so.
-    async fn guard_again(&self, call: &Call, outcome: Outcome) -> Sanitized<Outcome> {
+    pub(super) async fn guard_again(&self, call: &Call, outcome: Outcome) -> Sanitized<Outcome> {
         let numbering = self.numbering(&call.key).await;
         self.0.parts.policies.of(&call.key.tenant).recorded(outcome, numbering)
     }

@@ -1,4 +1,4 @@
-//! Who is calling: an API key, or nobody where that is allowed.
+//! Who is calling: an API key, an OAuth access token, or nobody where that is allowed.
 //!
 //! A key that was found good is believed for some seconds without asking the database again; revoking one takes as
 //! long to be felt on every replica.
@@ -18,6 +18,7 @@ use crate::domain::{ApiKey, Clock, Principal};
 use crate::execution::Starting;
 
 use super::Rates;
+use super::oauth::{TokenError, Tokens};
 
 /// How long a good key is believed.
 const BELIEVED: Duration = Duration::from_secs(15);
@@ -42,6 +43,7 @@ pub struct Authenticator(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     unauthenticated: Unauthenticated,
+    tokens: Option<Tokens>,
     execution: Starting,
     clock: Clock,
     rates: Rates,
@@ -55,15 +57,33 @@ enum Refused {
     Missing,
     #[error("the credential is not valid: unknown, expired, revoked or for another server")]
     Invalid,
-    #[error("the credential cannot be checked now: the database does not answer")]
+    #[error("the credential has none of the scopes that this server knows: run, read, paths, admin")]
+    Scope,
+    #[error("the credential cannot be checked now; try again in a moment")]
     Unavailable,
 }
 
+impl From<TokenError> for Refused {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Invalid => Self::Invalid,
+            TokenError::Scope => Self::Scope,
+            TokenError::Unavailable => Self::Unavailable,
+        }
+    }
+}
+
 impl Authenticator {
-    /// Checks keys against the service's store.
-    pub fn new(unauthenticated: Unauthenticated, execution: Starting, clock: Clock, rates: Rates) -> Self {
+    /// Checks keys against the service's store, and access tokens if there is an issuer that is trusted.
+    pub fn new(
+        unauthenticated: Unauthenticated,
+        tokens: Option<Tokens>,
+        execution: Starting,
+        clock: Clock,
+        rates: Rates,
+    ) -> Self {
         let believed = Mutex::default();
-        Self(Arc::new(Inner { unauthenticated, execution, clock, rates, believed }))
+        Self(Arc::new(Inner { unauthenticated, tokens, execution, clock, rates, believed }))
     }
 
     async fn principal(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
@@ -73,9 +93,10 @@ impl Authenticator {
                 Unauthenticated::Local(principal) => Ok(principal.clone()),
             };
         };
-        match ApiKey::id_of(presented) {
-            Some(id) => self.key(id, presented).await,
-            None => Err(Refused::Invalid),
+        match (ApiKey::id_of(presented), &self.0.tokens) {
+            (Some(id), _) => self.key(id, presented).await,
+            (None, Some(tokens)) => Ok(tokens.principal(presented).await?),
+            (None, None) => Err(Refused::Invalid),
         }
     }
 
@@ -119,7 +140,7 @@ fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
 pub async fn check_caller(State(auth): State<Authenticator>, mut request: Request, next: Next) -> Response {
     let principal = match auth.principal(request.headers()).await {
         Ok(principal) => principal,
-        Err(refused) => return refuse(refused),
+        Err(refused) => return auth.refuse(refused),
     };
     if let Err(wait) = auth.0.rates.take(&principal.name) {
         let mut response =
@@ -135,17 +156,32 @@ pub async fn check_caller(State(auth): State<Authenticator>, mut request: Reques
     next.run(request).await
 }
 
-fn refuse(refused: Refused) -> Response {
-    let (status, challenge) = match refused {
-        Refused::Missing => (StatusCode::UNAUTHORIZED, Some("Bearer realm=\"pathbox\"")),
-        Refused::Invalid => {
-            (StatusCode::UNAUTHORIZED, Some("Bearer realm=\"pathbox\", error=\"invalid_token\""))
+impl Authenticator {
+    fn refuse(&self, refused: Refused) -> Response {
+        let status = match refused {
+            Refused::Missing | Refused::Invalid => StatusCode::UNAUTHORIZED,
+            Refused::Scope => StatusCode::FORBIDDEN,
+            Refused::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let mut response = (status, refused.to_string()).into_response();
+        if refused != Refused::Unavailable
+            && let Ok(challenge) = HeaderValue::from_str(&self.challenge(refused))
+        {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
         }
-        Refused::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, None),
-    };
-    let mut response = (status, refused.to_string()).into_response();
-    if let Some(challenge) = challenge {
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        response
     }
-    response
+
+    fn challenge(&self, refused: Refused) -> String {
+        let error = match refused {
+            Refused::Invalid => Some(TokenError::Invalid),
+            Refused::Scope => Some(TokenError::Scope),
+            Refused::Missing | Refused::Unavailable => None,
+        };
+        match (&self.0.tokens, error) {
+            (Some(tokens), error) => tokens.challenge(error),
+            (None, None) => "Bearer realm=\"pathbox\"".to_owned(),
+            (None, Some(_)) => "Bearer realm=\"pathbox\", error=\"invalid_token\"".to_owned(),
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! How a failed tool call looks to a client: one place decides. A model reads the text, a program the code.
 
-use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
+use rmcp::model::{CallToolResult, ContentBlock, ErrorData, MetaObject};
 use serde_json::json;
 
 use crate::analysis::AnalysisError;
@@ -38,6 +38,18 @@ impl ToolError {
             code: ErrorCode::Internal,
             message: message.into(),
             advice: "Nothing more can be done here; the server's log has the cause.".into(),
+        }
+    }
+
+    /// For requests that have no way to say "it failed" in their result: a JSON-RPC error.
+    pub fn into_protocol_error(self) -> ErrorData {
+        let Self { code, message, advice } = self;
+        let data = Some(json!({ "code": code, "retryable": code.is_retryable() }));
+        let text = format!("{message}. {advice}");
+        match code {
+            ErrorCode::Internal => ErrorData::internal_error(text, data),
+            ErrorCode::NotFound => ErrorData::resource_not_found(text, data),
+            _ => ErrorData::invalid_params(text, data),
         }
     }
 

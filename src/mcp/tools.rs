@@ -2,10 +2,19 @@
 
 use rmcp::model::Tool;
 
+pub mod get_artifact;
+pub mod get_execution;
+pub mod manage_context;
 pub mod run_analysis;
 pub mod run_code;
 
 /// Every tool, in the order in which clients see them. The order is part of the contract: it keeps prompts stable.
 pub fn list() -> Vec<Tool> {
-    vec![run_code::tool(), run_analysis::tool()]
+    vec![
+        run_code::tool(),
+        run_analysis::tool(),
+        manage_context::tool(),
+        get_execution::tool(),
+        get_artifact::tool(),
+    ]
 }

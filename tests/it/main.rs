@@ -23,6 +23,7 @@ mod guard_quality;
 mod guard_rules;
 #[cfg(target_os = "linux")]
 mod host;
+mod http_oauth;
 mod http_paths;
 mod http_security;
 #[cfg(target_os = "linux")]
@@ -43,6 +44,7 @@ mod mcp_clients;
 mod mcp_legacy_sse;
 mod mcp_stdio;
 mod mcp_streamable_http;
+mod mcp_tools;
 mod replicas;
 mod run_cli;
 mod store_contract;

@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-use super::run_code::{AbortOnDrop, Common, Output as Run, link, parse, served_by, structured};
+use crate::mcp::resources::resource;
+use super::run_code::{AbortOnDrop, Common, Output as Run, parse, served_by, structured};
 use crate::analysis::{self, AnalysisError, Kind, OutputFormat, Report};
 use crate::domain::Capture;
 use crate::execution::{Analysed, AnalysisRequest};
@@ -210,7 +211,7 @@ impl McpServer {
             content.push(ContentBlock::text(format!("[stdout]\n{}", output.run.stdout)));
         }
         content.extend(self.pictures(&finished.outcome));
-        content.extend(finished.record.artifacts.iter().chain(&file).map(link));
+        content.extend(finished.record.artifacts.iter().chain(&file).map(|artifact| ContentBlock::resource_link(resource(artifact))));
         let mut result = CallToolResult::success(content);
         result.is_error = None;
         result.structured_content = serde_json::to_value(&output).ok();

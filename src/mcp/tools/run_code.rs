@@ -1,17 +1,21 @@
 //! `run_code`: runs code in the conversation path's sandbox.
 
+use std::time::Duration;
+
 use rmcp::RoleServer;
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Resource, Tool, ToolAnnotations};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, Scope, Timeout};
-use crate::execution::{Artifact, Call, Finished};
+use crate::execution::{Begun, Call, Finished};
 use crate::guard::Sanitized;
-use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema, trace_id};
+use crate::mcp::resources::resource;
+use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, patience, progress, schema, trace_id};
 
 /// The tool's name.
 pub const NAME: &str = "run_code";
@@ -69,9 +73,11 @@ impl From<InputLanguage> for Language {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Output {
+    /// `finished`, or `running`: then follow it with `get_execution`.
+    pub status: String,
     /// Whether the program did what it was asked to.
     pub success: bool,
-    /// The exit code: 0 success, 124 time-out, 130 cancelled.
+    /// The exit code: 0 success, 124 time-out, 130 cancelled, -1 still running.
     pub exit_code: i32,
     /// Standard output, cut in the middle when long.
     pub stdout: String,
@@ -195,9 +201,22 @@ impl McpServer {
             .map(|token| AbortOnDrop(tokio::spawn(progress::report(context.peer.clone(), token, receiver))));
         let input: Input = parse(arguments)?;
         let (call, request) = self.call(input, &context).await?;
-        let finished = self.service().await?.run_code(call, request, news, context.ct.clone()).await?;
+        let patience = patience(&context, self.0.options.patience)?;
+        let cancel = CancellationToken::new();
+        let mut begun = self.service().await?.begin_code(call, request, news, cancel.clone());
+        let finished = tokio::select! {
+            finished = begun.finished() => finished,
+            () = tokio::time::sleep(patience - (patience / 10).min(Duration::from_secs(5))) => {
+                drop(reporter);
+                return Ok(handed_over(&begun));
+            }
+            () = context.ct.cancelled() => {
+                cancel.cancel();
+                begun.finished().await
+            }
+        };
         drop(reporter);
-        Ok(self.result(&finished))
+        Ok(self.result(&finished?))
     }
 
     async fn call(
@@ -246,14 +265,16 @@ impl McpServer {
     }
 
     /// The only place where a run becomes a result. It takes guarded output and nothing else.
-    fn result(&self, finished: &Finished) -> CallToolResult {
+    pub(in crate::mcp) fn result(&self, finished: &Finished) -> CallToolResult {
         let output = structured(finished);
         let mut content = vec![ContentBlock::text(summary(finished, &output))];
         if let Some(text) = body(&output) {
             content.push(ContentBlock::text(text));
         }
         content.extend(self.pictures(&finished.outcome));
-        content.extend(finished.record.artifacts.iter().map(link));
+        content.extend(
+            finished.record.artifacts.iter().map(|artifact| ContentBlock::resource_link(resource(artifact))),
+        );
         let mut result = CallToolResult::success(content);
         result.is_error = None;
         result.structured_content = serde_json::to_value(&output).ok();
@@ -305,6 +326,7 @@ pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
     let outcome = &finished.outcome;
     let (output, output_type) = main_output(outcome);
     Output {
+        status: "finished".to_owned(),
         success: outcome.success(),
         exit_code: outcome.exit_code(),
         stdout: outcome.stdout.text(),
@@ -348,6 +370,44 @@ pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
                 .collect(),
         },
     }
+}
+
+/// The result of a run that goes on after its client's patience.
+fn handed_over(begun: &Begun) -> CallToolResult {
+    let id = begun.execution.to_string();
+    let text = format!(
+        "{} is still running and goes on. Call get_execution with execution_id {id} (wait_ms to wait for the end, \
+         cancel to stop it).",
+        begun.language
+    );
+    let output = Output {
+        status: "running".to_owned(),
+        success: false,
+        exit_code: -1,
+        stdout: String::new(),
+        stderr: String::new(),
+        output: text.clone(),
+        output_type: "text".to_owned(),
+        error: None,
+        execution_time_ms: 0,
+        truncated: false,
+        state: "kept".to_owned(),
+        state_reason: None,
+        context: begun.handle.clone(),
+        execution_id: id,
+        artifacts: Vec::new(),
+        stopped_by: Vec::new(),
+        replayed: false,
+        guard: OutputGuard { mode: "enforce".to_owned(), findings: std::collections::BTreeMap::new() },
+    };
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.is_error = None;
+    result.structured_content = serde_json::to_value(&output).ok();
+    let mut meta = Map::new();
+    meta.insert("dev.pathbox/context".into(), json!(begun.handle));
+    meta.insert("dev.pathbox/status".into(), json!("running"));
+    result.meta = Some(MetaObject(meta));
+    result
 }
 
 fn main_output(outcome: &Outcome) -> (String, &'static str) {
@@ -427,13 +487,6 @@ fn body(output: &Output) -> Option<String> {
         parts.push(format!("[error]\n{text}"));
     }
     Some(parts.join("\n")).filter(|text| !text.is_empty())
-}
-
-pub(in crate::mcp) fn link(artifact: &Artifact) -> ContentBlock {
-    let mut resource = Resource::new(artifact.uri.clone(), artifact.name.clone());
-    resource.mime_type = Some(artifact.mime_type.clone());
-    resource.size = Some(artifact.bytes);
-    ContentBlock::resource_link(resource)
 }
 
 #[cfg(test)]

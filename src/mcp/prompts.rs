@@ -1,0 +1,96 @@
+//! Prompts, so that a person can ask for a tool by name, and completion of what they fill in.
+
+use rmcp::model::{
+    CompleteRequestParams, CompleteResult, CompletionInfo, ErrorData, GetPromptRequestParams,
+    GetPromptResult, ListPromptsResult, Prompt, PromptArgument, PromptMessage, Reference, Role,
+};
+use serde_json::Value;
+
+use crate::domain::Language;
+
+/// Analyses that the second prompt knows by name.
+const ANALYSES: [&str; 8] = [
+    "tax_calculation",
+    "compliance_check",
+    "eligibility",
+    "timeline",
+    "comparison",
+    "scenario",
+    "data_analysis",
+    "custom",
+];
+
+/// The prompts, in their fixed order.
+pub(super) fn list() -> ListPromptsResult {
+    let argument = |name: &str, text: &str, required: bool| {
+        let mut argument = PromptArgument::new(name);
+        argument.description = Some(text.to_owned());
+        argument.required = Some(required);
+        argument
+    };
+    let mut run = Prompt::new(
+        "run_code",
+        Some("Run code in this conversation's sandbox"),
+        Some(vec![
+            argument("task", "What to compute, or the code itself", true),
+            argument("language", "python, javascript, typescript or bash", false),
+        ]),
+    );
+    run.title = Some("Run code".into());
+    let mut analyse = Prompt::new(
+        "run_analysis",
+        Some("Answer a question by one of the built-in analyses"),
+        Some(vec![
+            argument("question", "What to find out, with the facts", true),
+            argument("analysis_type", "Which analysis; the model chooses when left out", false),
+        ]),
+    );
+    analyse.title = Some("Run an analysis".into());
+    ListPromptsResult::with_all_items(vec![run, analyse])
+}
+
+/// A prompt, filled in.
+pub(super) fn get(request: &GetPromptRequestParams) -> Result<GetPromptResult, ErrorData> {
+    let given = |name: &str| request.arguments.as_ref().and_then(|all| all.get(name)).and_then(Value::as_str);
+    let needed = |name: &str| {
+        given(name)
+            .map(str::trim)
+            .filter(|text| !text.is_empty())
+            .ok_or_else(|| ErrorData::invalid_params(format!("argument `{name}` is missing"), None))
+    };
+    let text = match request.name.as_str() {
+        "run_code" => format!(
+            "Use the tool `run_code` (language: {}) to do this, and tell the result:\n\n{}",
+            given("language").unwrap_or("python"),
+            needed("task")?
+        ),
+        "run_analysis" => {
+            let which = match given("analysis_type") {
+                Some(name) => format!(" with analysis_type `{name}`"),
+                None => ", choosing the analysis_type that fits,".to_owned(),
+            };
+            format!(
+                "Use the tool `run_analysis`{which} to answer this, and say what it rests on:\n\n{}",
+                needed("question")?
+            )
+        }
+        other => return Err(ErrorData::invalid_params(format!("unknown prompt {other:?}"), None)),
+    };
+    Ok(GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]))
+}
+
+/// What an argument may become.
+pub(super) fn complete(request: &CompleteRequestParams) -> CompleteResult {
+    let choices: Vec<&str> = match (&request.r#ref, request.argument.name.as_str()) {
+        (Reference::Prompt(prompt), "language") if prompt.name == "run_code" => {
+            Language::ALL.iter().map(|language| language.as_str()).collect()
+        }
+        (Reference::Prompt(prompt), "analysis_type") if prompt.name == "run_analysis" => ANALYSES.to_vec(),
+        (Reference::Resource(_), "name") => vec!["stdout", "stderr", "result-1.png"],
+        _ => Vec::new(),
+    };
+    let typed = request.argument.value.to_ascii_lowercase();
+    let fitting: Vec<String> =
+        choices.into_iter().filter(|choice| choice.starts_with(&typed)).map(str::to_owned).collect();
+    CompleteResult::new(CompletionInfo::with_all_values(fitting).unwrap_or_default())
+}

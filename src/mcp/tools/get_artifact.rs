@@ -1,0 +1,86 @@
+//! `get_artifact`: one picture or file of a run, and nothing else in the result.
+//!
+//! Some hosts drop pictures as soon as a result has structured content. So this one has none: a picture is an image
+//! block alone.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, ResourceContents, Tool, ToolAnnotations};
+use rmcp::service::RequestContext;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::domain::Scope;
+use crate::mcp::{McpServer, ToolError, images, schema};
+
+use super::get_execution::whole_characters;
+use super::run_code::parse;
+
+/// The tool's name.
+pub const NAME: &str = "get_artifact";
+
+/// The largest picture that is read to be scaled down, in bytes.
+const MAX_PICTURE: usize = 32 * 1024 * 1024;
+/// The largest other file in one result, in bytes: base64 of it stays below what hosts refuse.
+const MAX_FILE: usize = 600 * 1024;
+
+/// What the tool takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// The `uri` of one of a result's `artifacts`.
+    uri: String,
+}
+
+/// The tool as it is listed.
+pub fn tool() -> Tool {
+    let description = "Show one picture or file that a run left, by the `uri` in its result's `artifacts`. A picture \
+        comes as an image and nothing else; use it when a plot was not shown with the result.";
+    Tool::new(NAME, description, schema::of::<Input>()).with_title("Show an artifact").with_annotations(
+        ToolAnnotations::with_title("Show an artifact")
+            .read_only(true)
+            .destructive(false)
+            .idempotent(true)
+            .open_world(false),
+    )
+}
+
+impl McpServer {
+    pub(in crate::mcp) async fn get_artifact(
+        &self,
+        arguments: JsonObject,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ToolError> {
+        let Input { uri } = parse(arguments)?;
+        let caller = self.caller(&context)?;
+        caller.needs(Scope::Read)?;
+        let service = self.service().await?;
+        let (artifact, bytes) = service.artifact(&caller.tenant, &uri, 0, MAX_PICTURE).await?;
+        let is_picture = ["image/png", "image/jpeg"].contains(&artifact.mime_type.as_str());
+        let block = if is_picture {
+            let picture = images::fit(&STANDARD.encode(&bytes)).ok_or_else(|| {
+                ToolError::not_found(
+                    "The picture cannot be shown: it is too large or broken",
+                    "Draw it smaller.",
+                )
+            })?;
+            ContentBlock::image(picture.base64, picture.mime_type)
+        } else if bytes.len() > MAX_FILE {
+            let text = format!("The file has {} bytes, more than fits one result", artifact.bytes);
+            return Err(ToolError::not_found(
+                text,
+                "Read it page by page: get_execution for output, else as a resource.",
+            ));
+        } else if artifact.mime_type.starts_with("text/") || artifact.mime_type == "image/svg+xml" {
+            ContentBlock::text(whole_characters(&bytes).0)
+        } else {
+            let blob =
+                ResourceContents::blob(STANDARD.encode(&bytes), uri).with_mime_type(artifact.mime_type);
+            ContentBlock::resource(blob)
+        };
+        let mut result = CallToolResult::success(vec![block]);
+        result.is_error = None;
+        Ok(result)
+    }
+}

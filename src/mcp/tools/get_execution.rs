@@ -1,0 +1,231 @@
+//! `get_execution`: follows a run that was handed over, pages through its output, stops it.
+
+use std::time::Duration;
+
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use rmcp::service::RequestContext;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::domain::{ExecutionId, Scope, TenantId};
+use crate::execution::{ExecutionError, ExecutionService, Outputs, Recalled};
+use crate::mcp::{McpServer, ToolError, schema};
+
+use super::run_code::parse;
+
+/// The tool's name.
+pub const NAME: &str = "get_execution";
+
+/// Between two looks at a run.
+const LOOK: Duration = Duration::from_millis(150);
+/// The longest wait in one call: below every client's patience that is known.
+const MAX_WAIT_MS: u64 = 50_000;
+/// Bytes of a page when nothing is said, and at most.
+const PAGE: usize = 20_000;
+const MAX_PAGE: usize = 200_000;
+
+/// What the tool takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// The `executionId` of a result.
+    execution_id: String,
+    /// Milliseconds to wait for a run that has not ended, 0 to 50000; 0 when left out.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 50_000))]
+    wait_ms: u64,
+    /// Stops the run; its variables survive where possible.
+    #[serde(default)]
+    cancel: bool,
+    /// Gives a page of this output instead of the result.
+    #[serde(default)]
+    stream: Option<Stream>,
+    /// Where the page begins, in bytes.
+    #[serde(default)]
+    offset: u64,
+    /// Bytes of the page, 1 to 200000; 20000 when left out.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 200_000))]
+    limit: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// The tool as it is listed.
+pub fn tool() -> Tool {
+    let description = "Look at a run of this server: wait for one that was handed over as still running, read its \
+        whole output page by page (stream, offset), or stop it (cancel).";
+    Tool::new(NAME, description, schema::of::<Input>()).with_title("Follow a run").with_annotations(
+        ToolAnnotations::with_title("Follow a run")
+            .read_only(false)
+            .destructive(false)
+            .idempotent(true)
+            .open_world(false),
+    )
+}
+
+impl McpServer {
+    pub(in crate::mcp) async fn get_execution(
+        &self,
+        arguments: JsonObject,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ToolError> {
+        let input: Input = parse(arguments)?;
+        if input.wait_ms > MAX_WAIT_MS {
+            return Err(ToolError::argument(format!(
+                "argument `wait_ms`: allowed is 0 to {MAX_WAIT_MS} milliseconds"
+            )));
+        }
+        let id: ExecutionId = input
+            .execution_id
+            .parse()
+            .map_err(|_| ToolError::argument("argument `execution_id`: is not an execution id"))?;
+        let caller = self.caller(&context)?;
+        caller.needs(Scope::Read)?;
+        let service = self.service().await?;
+        if let Some(stream) = input.stream {
+            let limit = input.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
+            return page(&service, &caller.tenant, id, stream, input.offset, limit).await;
+        }
+        if input.cancel {
+            caller.needs(Scope::Run)?;
+            let here = service.stop_run(&caller.tenant, id);
+            if let (false, Recalled::Running(_)) = (here, service.recall(&caller.tenant, id).await?) {
+                return Err(ToolError::not_found(
+                    "The run is on another replica and cannot be stopped from this one",
+                    "End its context with manage_context, or wait for it.",
+                ));
+            }
+        }
+        // A run that is being stopped ends within moments.
+        let patience =
+            Duration::from_millis(if input.cancel { input.wait_ms.max(5_000) } else { input.wait_ms });
+        let until = Instant::now() + patience;
+        loop {
+            let known = service.recall(&caller.tenant, id).await;
+            match known {
+                Ok(Recalled::Finished(finished)) => return Ok(self.result(&finished)),
+                Ok(Recalled::Over(row)) => {
+                    let text = format!("the run ended as {} and left no result", row.status);
+                    return Ok(plain(
+                        text,
+                        json!({ "executionId": id.to_string(), "status": row.status.as_str() }),
+                    ));
+                }
+                Ok(Recalled::Running(row)) if Instant::now() >= until => {
+                    let text = format!("{}; ask again, with wait_ms to wait for its end", row.status);
+                    return Ok(plain(
+                        text,
+                        json!({ "executionId": id.to_string(), "status": row.status.as_str() }),
+                    ));
+                }
+                // It was begun a moment ago and is not written down yet.
+                Err(ExecutionError::UnknownExecution(_)) if Instant::now() < until => {}
+                Err(error) => return Err(error.into()),
+                Ok(Recalled::Running(_)) => {}
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = context.ct.cancelled() => return Err(ExecutionError::Cancelled.into()),
+            }
+        }
+    }
+}
+
+fn plain(text: String, structured: Value) -> CallToolResult {
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.is_error = None;
+    result.structured_content = Some(structured);
+    result
+}
+
+/// A page of an output: out of its file when it was long, else out of the result.
+async fn page(
+    service: &ExecutionService,
+    tenant: &TenantId,
+    id: ExecutionId,
+    stream: Stream,
+    offset: u64,
+    limit: usize,
+) -> Result<CallToolResult, ToolError> {
+    let name = match stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    };
+    let (bytes, total) = match service.artifact(tenant, &Outputs::uri(id, name), offset, limit).await {
+        Ok((artifact, bytes)) => (bytes, artifact.bytes),
+        Err(ExecutionError::UnknownArtifact(_)) => match service.recall(tenant, id).await? {
+            Recalled::Finished(finished) => {
+                let outcome = &finished.outcome;
+                let text = match stream {
+                    Stream::Stdout => outcome.stdout.text(),
+                    Stream::Stderr => outcome.stderr.text(),
+                };
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+                let to = from.saturating_add(limit).min(text.len());
+                (text.as_bytes()[from..to].to_vec(), text.len() as u64)
+            }
+            Recalled::Running(_) => {
+                return Err(ToolError::not_found(
+                    "The run has not ended",
+                    "Wait for it with wait_ms, then read its output.",
+                ));
+            }
+            Recalled::Over(_) => return Err(ToolError::not_found("The run left no output", "Run it again.")),
+        },
+        Err(error) => return Err(error.into()),
+    };
+    let (text, taken) = whole_characters(&bytes);
+    let next = offset + taken as u64;
+    let more = (next < total).then_some(next);
+    let mut structured =
+        json!({ "stream": name, "offset": offset, "bytes": taken, "totalBytes": total, "text": text });
+    let last = match more {
+        Some(next) => format!("[bytes {offset} to {next} of {total}; go on with offset {next}]"),
+        None => format!("[bytes {offset} to {next} of {total}; that is all]"),
+    };
+    if let Some(next) = more {
+        structured["nextOffset"] = json!(next);
+    }
+    Ok(plain(format!("{text}\n{last}"), structured))
+}
+
+/// Text that ends with a whole character, and how many bytes of it were taken.
+pub(in crate::mcp) fn whole_characters(bytes: &[u8]) -> (String, usize) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (text.to_owned(), bytes.len()),
+        // Cut in the middle of a character: the rest comes with the next page.
+        Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => {
+            let valid = error.valid_up_to();
+            (String::from_utf8_lossy(&bytes[..valid]).into_owned(), valid)
+        }
+        Err(_) => (String::from_utf8_lossy(bytes).into_owned(), bytes.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_ends_with_a_whole_character() {
+        let text = "aé€😀z".as_bytes();
+        for cut in 1..=text.len() {
+            let (page, taken) = whole_characters(&text[..cut]);
+            let (rest, _) = whole_characters(&text[taken..]);
+            assert!(taken <= cut);
+            assert!(
+                taken == 0 || format!("{page}{rest}") == "aé€😀z" || page.contains('\u{fffd}'),
+                "{cut}: {page}{rest}"
+            );
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `manage_context`: see which sandboxes a conversation holds, start one afresh, end one, branch.
+
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use rmcp::service::RequestContext;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::domain::{ContextKey, Entropy, PathId, Scope};
+use crate::execution::ContextRow;
+use crate::mcp::{McpServer, ToolError, schema};
+
+use super::run_code::parse;
+
+/// The tool's name.
+pub const NAME: &str = "manage_context";
+
+/// What the tool takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// `show` one context; `list` those of this conversation; `reset` or `end` one: variables and files are gone, and
+    /// the next run starts afresh; `branch`: a handle to a new path of the conversation with a fresh sandbox.
+    action: Action,
+    /// A context handle; this conversation's own context when left out.
+    #[serde(default)]
+    context: Option<String>,
+    /// The new path's name for `branch`; one is made up when left out.
+    #[serde(default)]
+    path: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Show,
+    List,
+    Reset,
+    End,
+    Branch,
+}
+
+/// The tool as it is listed.
+pub fn tool() -> Tool {
+    let description = "Manage the sandboxes of this conversation: show or list them, reset or end one (variables and \
+        files are lost), or branch: get a handle for `run_code` to a fresh sandbox that does not see this one's state.";
+    Tool::new(NAME, description, schema::of::<Input>()).with_title("Manage contexts").with_annotations(
+        ToolAnnotations::with_title("Manage contexts")
+            .read_only(false)
+            .destructive(true)
+            .idempotent(true)
+            .open_world(false),
+    )
+}
+
+impl McpServer {
+    pub(in crate::mcp) async fn manage_context(
+        &self,
+        arguments: JsonObject,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ToolError> {
+        let input: Input = parse(arguments)?;
+        let caller = self.caller(&context)?;
+        let needed =
+            if matches!(input.action, Action::Show | Action::List) { Scope::Read } else { Scope::Run };
+        caller.needs(needed)?;
+        let key = self.key(&caller, input.context.as_deref()).await?;
+        let service = self.service().await?;
+        let structured = match input.action {
+            Action::Show => {
+                let live = service.live_context(&key).await?;
+                let mut shown = live.as_ref().map_or_else(|| nothing(&key), row);
+                shown["context"] = json!(service.mint_handle(&key));
+                shown
+            }
+            Action::List => {
+                let rows = service.contexts_of(&key.tenant, &key.conversation).await?;
+                let listed = rows.iter().map(|one| {
+                    let mut shown = row(one);
+                    shown["context"] = json!(service.mint_handle(&one.key));
+                    shown
+                });
+                json!({ "contexts": listed.collect::<Vec<_>>() })
+            }
+            Action::Reset | Action::End => {
+                let ended = service.end_context(&key).await?;
+                let mut shown = nothing(&key);
+                shown["ended"] = json!(ended);
+                shown["context"] = json!(service.mint_handle(&key));
+                shown
+            }
+            Action::Branch => {
+                let path = match input.path {
+                    Some(path) => PathId::parse(path)
+                        .map_err(|error| ToolError::argument(format!("argument `path`: {error}")))?,
+                    None => made_up(),
+                };
+                let branch = ContextKey { path, ..key.clone() };
+                if branch == key {
+                    return Err(ToolError::argument("argument `path`: names the path that this is"));
+                }
+                let mut shown = nothing(&branch);
+                shown["branchedFrom"] = json!(key.path);
+                shown["context"] = json!(service.mint_handle(&branch));
+                shown
+            }
+        };
+        let mut result = CallToolResult::success(vec![ContentBlock::text(format!("{structured:#}"))]);
+        result.is_error = None;
+        result.structured_content = Some(structured);
+        Ok(result)
+    }
+}
+
+fn made_up() -> PathId {
+    #[expect(clippy::expect_used, reason = "a fixed prefix and hex digits are within the set")]
+    PathId::parse(format!("branch-{}", Entropy::system().hex::<6>())).expect("a valid path id")
+}
+
+/// What is shown of a context. Never where its sandbox is.
+fn row(row: &ContextRow) -> Value {
+    let left = row.expires_at.map(|at| (at - row.read_at).num_seconds().max(0));
+    json!({
+        "conversation": row.key.conversation,
+        "path": row.key.path,
+        "status": row.status.as_str(),
+        "runs": row.execution_count,
+        "createdAt": row.created_at.to_rfc3339(),
+        "lastUsedAt": row.last_used_at.to_rfc3339(),
+        "secondsUntilExpiry": left,
+    })
+}
+
+fn nothing(key: &ContextKey) -> Value {
+    json!({ "conversation": key.conversation, "path": key.path, "status": "none" })
+}
