@@ -120,10 +120,10 @@ async fn calls(store: &DynStore, callers: usize, count: usize, base: Duration) -
         (times.0[times.0.len() / 2], times.1[times.1.len() / 2])
     };
     let cold = {
-        let store = store.clone();
+        let (store, round) = (store.clone(), Entropy::system().hex::<4>());
         median(callers, count / 4, move |caller, number| {
             let store = store.clone();
-            let key = key(&format!("cold-{caller}"), "c", &format!("{callers}-{number}"));
+            let key = key(&format!("cold-{caller}"), &round, &number.to_string());
             async move {
                 claim(store.acquire(&ask(&key), &limits()).await.unwrap());
             }
