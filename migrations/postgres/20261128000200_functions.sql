@@ -63,16 +63,6 @@ BEGIN
   END LOOP;
 END $$;
 
--- Runs in the queue that come before `p_seq` (NULL: before anybody new).
-CREATE FUNCTION pathbox.queued_before(p_tenant text, p_conversation text, p_path text, p_id uuid, p_seq bigint)
-RETURNS integer
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT count(*)::integer FROM pathbox.executions q
-   WHERE q.tenant_id = p_tenant AND q.conversation_id = p_conversation AND q.path_id = p_path
-     AND q.status = 'queued' AND q.lease_expires_at > clock_timestamp() AND q.id <> p_id
-     AND (p_seq IS NULL OR q.seq < p_seq)
-$$;
-
 -- ---- acquire: find, claim, queue or refuse -------------------------------------------------------
 
 -- outcome    what is set
@@ -198,16 +188,24 @@ BEGIN
     LOOP
       IF v_locked AND c.id IS NOT NULL THEN
         SELECT e.* INTO c FROM pathbox.execution_contexts e
-         WHERE e.id = c.id AND e.status = c.status AND e.lease_epoch = c.lease_epoch FOR NO KEY UPDATE;
+         WHERE e.tenant_id = p_tenant AND e.conversation_id = p_conversation AND e.path_id = p_path
+           AND e.status IN ('creating', 'ready')
+           AND e.id = c.id AND e.status = c.status AND e.lease_epoch = c.lease_epoch FOR NO KEY UPDATE;
         IF NOT FOUND THEN
           outcome := 'again';
           EXIT decide;
         END IF;
         read_at := clock_timestamp();
       END IF;
-      ahead := pathbox.queued_before(p_tenant, p_conversation, p_path, p_id, mine.seq);
+      SELECT count(*) INTO ahead FROM pathbox.executions q
+       WHERE q.tenant_id = p_tenant AND q.conversation_id = p_conversation AND q.path_id = p_path
+         AND q.status = 'queued' AND q.lease_expires_at > read_at AND q.id <> p_id
+         AND (mine.seq IS NULL OR q.seq < mine.seq);
       IF c.status = 'ready' THEN
-        SELECT x.* INTO other FROM pathbox.executions x WHERE x.context_id = c.id AND x.status = 'running';
+        -- by the key, so that the small index of the queue is taken and not a context's whole history
+        SELECT x.* INTO other FROM pathbox.executions x
+         WHERE x.tenant_id = p_tenant AND x.conversation_id = p_conversation AND x.path_id = p_path
+           AND x.status = 'running' AND x.context_id = c.id;
         IF other.lease_expires_at > read_at THEN
           ahead := ahead + 1;
         ELSIF other.id IS NOT NULL AND v_locked THEN                                       -- its replica died
@@ -793,7 +791,7 @@ BEGIN
   FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'pathbox'::regnamespace LOOP
     IF f::text LIKE 'pathbox.guard\_%' THEN
       CONTINUE;
-    ELSIF f::text ~ '^pathbox\.(current_tenant|end_context|end_due|queued_before)\(' THEN
+    ELSIF f::text ~ '^pathbox\.(end_context|end_due)\(' THEN
       EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pathbox_app, pathbox_worker', f);
       CONTINUE;
     ELSIF f::text = 'pathbox.bound_tenant()' THEN

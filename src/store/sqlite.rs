@@ -8,10 +8,11 @@
 //! only polls its lock, and a crowd of callers polling it would starve each other.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeZone, Utc};
+use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
@@ -92,7 +93,7 @@ impl SqliteStore {
     ) -> Result<Self, StoreError> {
         let connect = connect_options(dir, options)?;
         let writer = pool(1, options, &connect);
-        let missing = missing(&mut *writer.acquire().await.map_err(|error| unusable(dir, error))?).await?;
+        let missing = missing(&mut *first_touch(&writer, dir, options).await?).await?;
         if !missing.is_empty() {
             if !options.auto_migrate {
                 return Err(StoreError::NotMigrated(missing.len()));
@@ -113,7 +114,7 @@ impl SqliteStore {
         clock: &Clock,
     ) -> Result<Vec<MigrationStatus>, StoreError> {
         let pool = pool(1, options, &connect_options(dir, options)?);
-        drop(pool.acquire().await.map_err(|error| unusable(dir, error))?);
+        drop(first_touch(&pool, dir, options).await?);
         apply(&pool, clock).await?;
         let missing = missing(&mut *pool.acquire().await.map_err(failure)?).await?;
         pool.close().await;
@@ -133,7 +134,7 @@ impl SqliteStore {
             return Ok(migrations::status(MIGRATIONS, &all));
         }
         let pool = pool(1, options, &connect_options(dir, options)?);
-        let missing = missing(&mut *pool.acquire().await.map_err(|error| unusable(dir, error))?).await?;
+        let missing = missing(&mut *first_touch(&pool, dir, options).await?).await?;
         pool.close().await;
         Ok(migrations::status(MIGRATIONS, &missing))
     }
@@ -202,6 +203,24 @@ fn pool(connections: u32, options: &SqliteOptions, connect: &SqliteConnectOption
         .connect_lazy_with(connect.clone())
 }
 
+/// The first connection to the file. Of processes that open a new file at once only one can switch it to its
+/// write-ahead log, and SQLite tells the others at once that it is locked, however patient they are: they try again.
+async fn first_touch(
+    pool: &SqlitePool,
+    dir: &Path,
+    options: &SqliteOptions,
+) -> Result<PoolConnection<Sqlite>, StoreError> {
+    let deadline = Instant::now() + options.busy_timeout;
+    loop {
+        match pool.acquire().await {
+            Err(error) if result_code(&error) == Some(BUSY) && Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            acquired => return acquired.map_err(|error| unusable(dir, error)),
+        }
+    }
+}
+
 async fn missing(connection: &mut SqliteConnection) -> Result<Vec<&'static Migration>, StoreError> {
     let exists: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = 'migrations'")
         .fetch_one(&mut *connection)
@@ -248,6 +267,9 @@ async fn apply(pool: &SqlitePool, clock: &Clock) -> Result<(), StoreError> {
     transaction.commit().await.map_err(failure)
 }
 
+/// Another connection holds the lock.
+const BUSY: i32 = 5;
+
 /// SQLite's primary result code: extended codes carry it in their low byte (<https://sqlite.org/rescode.html>).
 fn result_code(error: &sqlx::Error) -> Option<i32> {
     let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
@@ -256,7 +278,6 @@ fn result_code(error: &sqlx::Error) -> Option<i32> {
 
 /// What a database error means to the caller.
 fn failure(error: sqlx::Error) -> StoreError {
-    const BUSY: i32 = 5;
     const LOCKED: i32 = 6;
     const IO: i32 = 10;
     const FULL: i32 = 13;

@@ -254,12 +254,13 @@ impl Cluster {
 
     fn wait(&self) {
         for _ in 0..600 {
-            let ready = Command::new(self.bin.join("pg_isready"))
-                .arg("-q")
-                .arg("-h")
-                .arg(&self.dir)
-                .status()
-                .is_ok_and(|status| status.success());
+            let ready = self.socket().exists()
+                && Command::new(self.bin.join("pg_isready"))
+                    .arg("-q")
+                    .arg("-h")
+                    .arg(&self.dir)
+                    .status()
+                    .is_ok_and(|status| status.success());
             if ready {
                 return;
             }
@@ -290,6 +291,11 @@ impl Cluster {
             .output()
             .unwrap();
         assert!(done.status.success(), "createdb: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// The socket that the server listens on.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join(".s.PGSQL.5432")
     }
 
     fn url(&self, database: &str, login: &str) -> String {
