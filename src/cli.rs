@@ -25,6 +25,7 @@ macro_rules! say {
 mod contexts;
 mod demo;
 mod doctor;
+mod guard;
 mod keys;
 mod run;
 mod serve;
@@ -77,6 +78,9 @@ enum Command {
     /// API keys of callers over HTTP.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Try a guard policy on a file; list the rules.
+    #[command(subcommand)]
+    Guard(guard::GuardCommand),
     /// Apply missing migrations.
     Migrate,
     /// Check this deployment and say what to do.
@@ -160,6 +164,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Contexts(command) => contexts::contexts(command, sources).await,
         Command::Executions(command) => contexts::executions(command, sources).await,
         Command::Keys(command) => keys::keys(command, sources).await,
+        Command::Guard(command) => guard::guard(command),
         Command::Migrate => {
             sources.flags.insert("auto_migrate".into(), "true".into());
             let (config, _) = load(&sources)?;

@@ -1,7 +1,7 @@
 //! The masks of [`super::classes`] with AVX2, where the machine has it.
 //!
 //! The second of two files that may hold `unsafe` code (the other is `host/jail/sys.rs`): a call of a function that
-//! needs AVX2, behind the check that AVX2 is there, and the loads. `docs/adr/0007-guard-simd.md` has the figures.
+//! needs AVX2, behind the check that AVX2 is there, and the loads. `docs/adr/0003-guard-simd.md` has the figures.
 #![cfg(target_arch = "x86_64")]
 #![expect(unsafe_code, reason = "vector loads and the call behind feature detection have no safe form yet")]
 
