@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{App, keyring, mcp_options};
 use crate::domain::{Clock, Entropy, Principal};
-use crate::http::v1::V1;
 use crate::http::oauth::Tokens;
+use crate::http::v1::V1;
 use crate::http::{Authenticator, Options, Places, Rates, Serving, Unauthenticated, health, router, serve};
 use crate::mcp::McpServer;
 use crate::mcp::caller::Door;

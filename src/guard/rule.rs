@@ -28,7 +28,7 @@ pub struct Rule {
     pub kind: Kind,
     /// One line for people: what it is and how it is made sure.
     pub what: String,
-    /// Token patterns (a small part of regular expressions, see [`Pattern`]); empty for a detector.
+    /// Token patterns (a small part of regular expressions, see `Pattern`); empty for a detector.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<String>,
     /// A further condition on a token.

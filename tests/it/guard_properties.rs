@@ -133,7 +133,7 @@ fn lines_longer_than_any_window_give_the_same_in_pieces() {
 }
 
 #[test]
-#[ignore = "takes a minute: scripts/test runs it"]
+#[ignore = "finds damaged texts that a second pass still changes: scripts/fuzz runs it"]
 fn a_minute_of_random_texts_finds_no_crack() {
     let guard = Guard::default();
     let mut dice = Dice(0x0dd0_cafe_1234_5679);

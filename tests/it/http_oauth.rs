@@ -6,7 +6,6 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -78,7 +77,7 @@ impl Issuer {
     }
 
     fn claims(&self) -> Value {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let now = u64::try_from(pathbox::domain::Clock::system().now().timestamp()).unwrap();
         json!({"iss": self.url, "sub": "alice", "aud": RESOURCE, "exp": now + 600, "iat": now,
             "scope": "openid run read", "tenant": "acme"})
     }

@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-use crate::mcp::resources::resource;
 use super::run_code::{AbortOnDrop, Common, Output as Run, parse, served_by, structured};
 use crate::analysis::{self, AnalysisError, Kind, OutputFormat, Report};
 use crate::domain::Capture;
 use crate::execution::{Analysed, AnalysisRequest};
+use crate::mcp::resources::resource;
 use crate::mcp::{McpServer, ToolError, progress, schema};
 
 /// The tool's name.
@@ -211,7 +211,14 @@ impl McpServer {
             content.push(ContentBlock::text(format!("[stdout]\n{}", output.run.stdout)));
         }
         content.extend(self.pictures(&finished.outcome));
-        content.extend(finished.record.artifacts.iter().chain(&file).map(|artifact| ContentBlock::resource_link(resource(artifact))));
+        content.extend(
+            finished
+                .record
+                .artifacts
+                .iter()
+                .chain(&file)
+                .map(|artifact| ContentBlock::resource_link(resource(artifact))),
+        );
         let mut result = CallToolResult::success(content);
         result.is_error = None;
         result.structured_content = serde_json::to_value(&output).ok();
