@@ -29,7 +29,8 @@ async fn run(program: &str, arguments: &[&str]) {
         .unwrap_or_else(|error| panic!("{}: {error}; scripts/test installs it", program.display()));
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("ok ") && !said.contains("FAILED"), "{said}");
+    let status = output.status;
+    assert!(status.success() && said.contains("ok ") && !said.contains("FAILED"), "{status}\n{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
