@@ -65,7 +65,7 @@ async fn a_shell_that_ends_is_replaced() {
             "{code}"
         );
         let told = bench.bash("echo \"[$X]\" $PWD").await;
-        assert_eq!((told.output(), told.count), ("[] /home/user\n", 1), "{code}");
+        assert_eq!((told.output(), told.count), ("[] /home/user\n", 1), "{code}: {told:?}");
     }
     assert!(bench.bash("exit 0").await.errors.is_empty());
     let told = bench.bash("kill -9 $$").await;

@@ -367,7 +367,11 @@ impl Agent {
 
     /// Passes output on. Before control bytes goes all output that was there before them.
     fn carry_output(&mut self, id: u32, stream: Stream) {
+        let mut most = CHUNK;
         if stream == Stream::Control {
+            // Looked at before the output is: what the program writes from here on may be either, and waits for the
+            // next time. One byte is asked for when there is none, for that is how an end shows.
+            most = self.waiting_bytes(id, stream).max(1);
             let Some(program) = self.programs.get(&id) else { return };
             let streams: Vec<Stream> = program.outputs.iter().map(|(stream, _)| *stream).collect();
             for other in streams.into_iter().filter(|other| *other != Stream::Control) {
@@ -380,7 +384,7 @@ impl Agent {
                 }
             }
         }
-        self.carry(id, stream, CHUNK);
+        self.carry(id, stream, most);
     }
 
     fn waiting_bytes(&self, id: u32, stream: Stream) -> usize {
@@ -496,9 +500,8 @@ impl Agent {
             let Some(program) = self.programs.get(&id) else { continue };
             let streams: Vec<Stream> = program.outputs.iter().map(|(stream, _)| *stream).collect();
             for stream in streams {
-                let most = self.waiting_bytes(id, stream).min(CHUNK);
-                if most > 0 {
-                    self.carry(id, stream, most);
+                if self.waiting_bytes(id, stream) > 0 {
+                    self.carry_output(id, stream);
                 }
             }
             let Some(program) = self.programs.get(&id) else { continue };

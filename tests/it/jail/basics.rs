@@ -63,6 +63,33 @@ async fn control_bytes_come_after_the_output_that_was_written_before_them() {
     assert_eq!(Ran::of(process).await.stdout, "got it\n");
 }
 
+/// Many small pieces without a pause, to the very end of the program: whichever moment the agent looks at, a control byte
+/// that has arrived stands for an output byte that has arrived before it.
+#[tokio::test]
+async fn control_bytes_never_overtake_output_however_fast_they_are_written() {
+    let (_spawner, jailed) = sandbox().await;
+    let script = "import os\nfor _ in range(40_000):\n    os.write(1, b'o')\n    os.write(3, b'c')\n";
+    for _ in 0..3 {
+        let spec = ProcessSpec {
+            argv: ["/usr/bin/python3", "-I", "-S", "-c", script].map(String::from).to_vec(),
+            control: true,
+            ..ProcessSpec::default()
+        };
+        let mut process = jailed.agent.start(spec).await.expect("starts");
+        let (mut output, mut control) = (0, 0);
+        loop {
+            match process.events.recv().await.expect("event") {
+                ProcessEvent::Stdout(bytes) => output += bytes.len(),
+                ProcessEvent::Control(bytes) => control += bytes.len(),
+                ProcessEvent::Exited { code, .. } => break assert_eq!(code, Some(0)),
+                other => panic!("{other:?}"),
+            }
+            assert!(control <= output, "{control} control bytes came, and {output} of output");
+        }
+        assert_eq!((output, control), (40_000, 40_000));
+    }
+}
+
 #[tokio::test]
 async fn a_terminal_has_a_size_that_can_change() {
     let (_spawner, jailed) = sandbox().await;
