@@ -180,10 +180,10 @@ async fn caller(job: Job, store: DynStore, number: u32) {
 
 /// What a run does: it is alone on its context, or it leaves an effect.
 async fn run(job: &Job, idempotency_key: &Option<String>, context: ContextId) {
-    use std::io::Write;
     if let Some(idempotency_key) = idempotency_key {
-        let path = job.dir.join("effects").join(idempotency_key);
-        fs::OpenOptions::new().create(true).append(true).open(path).unwrap().write_all(b"x").unwrap();
+        // A file of its own for each effect: a process that is killed here has made it or has not.
+        let name = format!("{idempotency_key}.{}", Entropy::system().hex::<8>());
+        fs::File::create_new(job.dir.join("effects").join(name)).unwrap();
         return;
     }
     let mark = job.dir.join("running").join(context.to_string());
@@ -312,12 +312,13 @@ async fn killed_processes_leave_nothing(store: String, rounds: u32) {
         }
         assert!(Instant::now() < deadline, "orphans: {orphans:?}, in the making: {making}");
     }
-    let effects: Vec<u64> = fs::read_dir(dir.path().join("effects"))
-        .unwrap()
-        .map(|entry| entry.unwrap().metadata().unwrap().len())
-        .collect();
+    let mut effects: HashMap<String, u32> = HashMap::new();
+    for entry in fs::read_dir(dir.path().join("effects")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        *effects.entry(name.split('.').next().unwrap().to_owned()).or_default() += 1;
+    }
     assert!(effects.len() > 5, "runs ran: {}", effects.len());
-    assert!(effects.iter().all(|times| *times == 1), "no key ran twice: {effects:?}");
+    assert!(effects.values().all(|times| *times == 1), "no key ran twice: {effects:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
