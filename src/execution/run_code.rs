@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -46,6 +47,8 @@ struct Ran {
     artifacts: Vec<Artifact>,
     state: SandboxState,
     state_reason: Option<String>,
+    /// When the provider ends the sandbox by itself, if that was moved for this run.
+    moved_end: Option<DateTime<Utc>>,
 }
 
 /// Why a run has no outcome.
@@ -187,7 +190,7 @@ impl ExecutionService {
         cancel: &CancellationToken,
     ) -> Result<Ran, Fault> {
         self.0.parts.crash.at("run.held");
-        self.extend_life(held, request.timeout.get()).await?;
+        let moved_end = self.extend_life(held, request.timeout.get()).await?;
         let id = ask.execution.id;
         let _ = progress.try_send(Progress::Running);
         let began = Instant::now();
@@ -250,24 +253,26 @@ impl ExecutionService {
         let mut artifacts: Vec<Artifact> = spools.into_iter().filter_map(Spool::finish).collect();
         artifacts.extend(self.keep_pictures(id, &outcome));
         self.0.parts.crash.at("run.artifacts_kept");
-        Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1 })
+        Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1, moved_end })
     }
 
     /// Makes sure that the provider does not end the sandbox before the run's deadline or before the context's own
-    /// time to live. Costs no request when it already holds.
-    async fn extend_life(&self, held: &Held, timeout: Duration) -> Result<(), Fault> {
+    /// time to live. Costs no request when it already holds. Gives the new end when it was moved.
+    async fn extend_life(&self, held: &Held, timeout: Duration) -> Result<Option<DateTime<Utc>>, Fault> {
         let Some(ends_at) = held.row.sandbox.as_ref().and_then(|sandbox| sandbox.provider_ends_at) else {
-            return Ok(());
+            return Ok(None);
         };
         let left = (ends_at - held.row.read_at).to_std().unwrap_or_default();
         if left >= (timeout + self.options().margin).max(self.options().limits.ttl) {
-            return Ok(());
+            return Ok(None);
         }
         let life = self.sandbox_life().max(timeout + self.options().margin);
         self.0.parts.crash.at("run.before_extend");
-        held.client.set_timeout(&held.access.id, life).await.map_err(|error| fault(held, error))?;
+        // The provider may cut it, and says to what.
+        let life =
+            held.client.set_timeout(&held.access.id, life).await.map_err(|error| fault(held, error))?;
         self.0.parts.crash.at("run.extended");
-        Ok(())
+        Ok(Some(held.row.read_at + life))
     }
 
     async fn finish(
@@ -305,7 +310,7 @@ impl ExecutionService {
                 .unwrap_or(i64::MAX),
             findings: serde_json::to_value(&record.guard).unwrap_or_default(),
             result: serde_json::to_value(&stored).ok(),
-            provider_ends_at: self.moved_end(held, request.timeout.get()),
+            provider_ends_at: ran.moved_end,
             unasked: held.unasked.is_some().then(|| Box::new(ask.clone())),
         };
         self.0.parts.crash.at("record.before");
@@ -321,16 +326,6 @@ impl ExecutionService {
             outcome: ran.outcome,
             replayed: false,
         })
-    }
-
-    /// The provider's new end, when [`Self::extend_life`] moved it.
-    fn moved_end(&self, held: &Held, timeout: Duration) -> Option<chrono::DateTime<chrono::Utc>> {
-        let ends_at = held.row.sandbox.as_ref()?.provider_ends_at?;
-        let left = (ends_at - held.row.read_at).to_std().unwrap_or_default();
-        if left >= (timeout + self.options().margin).max(self.options().limits.ttl) {
-            return None;
-        }
-        Some(held.row.read_at + self.sandbox_life().max(timeout + self.options().margin))
     }
 
     /// Writes the run's record. When the database is away the result still goes out, and the record follows when
