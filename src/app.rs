@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, Database, InlineImages, Provider};
+use crate::config::{Config, Database, Provider};
 use crate::domain::{Clock, ConversationId, Entropy};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
 use crate::execution::{
@@ -107,11 +107,7 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
     McpOptions {
         code_execution: config.code_execution,
         patience: config.patience,
-        inline_images: match config.inline_images {
-            InlineImages::Auto => crate::mcp::InlineImages::Auto,
-            InlineImages::Always => crate::mcp::InlineImages::Always,
-            InlineImages::Never => crate::mcp::InlineImages::Never,
-        },
+        inline_images: config.inline_images,
         door,
     }
 }

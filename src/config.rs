@@ -8,6 +8,7 @@ pub mod reference;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::mcp::InlineImages;
 use crate::store::Secret;
 
 pub use load::{ConfigError, Source, Sources, Values};
@@ -37,17 +38,6 @@ pub enum Provider {
     },
     /// The sandbox host inside this process.
     Local,
-}
-
-/// When a picture goes into a result as an image block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InlineImages {
-    /// Unless the client is known to drop or choke on it.
-    Auto,
-    /// Always.
-    Always,
-    /// Never: links only.
-    Never,
 }
 
 /// Everything that can be set.

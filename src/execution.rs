@@ -39,9 +39,9 @@ pub use crash::CrashAt;
 pub use error::{ExecutionError, chain};
 pub use handle::HandleKey;
 pub use outputs::{Artifact, Outputs};
-pub use recall::{Begun, Recalled};
+pub use recall::{Asker, Begun, Recalled};
 
-pub use crate::store::ContextRow;
+pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus};
 pub use policies::Policies;
 pub use run_analysis::{Analysed, AnalysisRequest};
 pub use startup::{Starting, Startup};
@@ -170,6 +170,8 @@ pub type ProgressSender = mpsc::Sender<Progress>;
 pub struct Finished {
     /// Its id.
     pub execution: ExecutionId,
+    /// Which tool began it.
+    pub tool: String,
     /// The context that served it.
     pub key: ContextKey,
     /// A handle to that context.
@@ -238,21 +240,22 @@ impl ExecutionService {
         self.0.parts.provider.as_ref().err().map(String::as_str)
     }
 
-    /// A handle to a context, for a result.
-    pub fn mint_handle(&self, key: &ContextKey) -> String {
-        self.0.parts.handles.mint(key, &self.0.parts.entropy)
+    /// A handle to a context, for a result to this caller; nobody else can use it.
+    pub fn mint_handle(&self, key: &ContextKey, principal: Option<&str>) -> String {
+        self.0.parts.handles.mint(key, principal.unwrap_or_default(), &self.0.parts.entropy)
     }
 
     /// Opens a handle that came with a call.
     ///
     /// # Errors
-    /// [`ExecutionError::UnknownHandle`] for anything that this installation did not mint for this tenant.
+    /// [`ExecutionError::UnknownHandle`] for anything that this installation did not mint for this caller.
     pub fn open_handle(
         &self,
         handle: &str,
         tenant: &crate::domain::TenantId,
+        principal: &str,
     ) -> Result<ContextKey, ExecutionError> {
-        self.0.parts.handles.open(handle, tenant).ok_or(ExecutionError::UnknownHandle)
+        self.0.parts.handles.open(handle, tenant, principal).ok_or(ExecutionError::UnknownHandle)
     }
 
     /// Ends the live context of a key, if there is one. Its sandbox dies in the background.

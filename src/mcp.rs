@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestParams, CompleteResult,
     CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse,
-    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, Tool,
+    GetTaskParams, GetTaskResult, Implementation, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool, UpdateTaskParams,
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
@@ -29,6 +29,7 @@ pub mod caller;
 mod conformance;
 pub mod error;
 pub mod images;
+mod long_runs;
 pub mod manifest;
 pub mod progress;
 mod prompts;
@@ -129,7 +130,7 @@ impl McpServer {
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, ErrorData> {
+    ) -> Result<CallToolResponse, ErrorData> {
         if !self.0.tools.iter().any(|tool| tool.name == request.name) {
             let known: Vec<&str> = self.0.tools.iter().map(|tool| &*tool.name).collect();
             let text = format!("unknown tool; this server offers: {}", known.join(", "));
@@ -139,12 +140,12 @@ impl McpServer {
         let called = match &*request.name {
             tools::run_code::NAME => self.run_code(arguments, context).await,
             tools::run_analysis::NAME => self.run_analysis(arguments, context).await,
-            tools::manage_context::NAME => self.manage_context(arguments, context).await,
-            tools::get_execution::NAME => self.get_execution(arguments, context).await,
-            tools::get_artifact::NAME => self.get_artifact(arguments, context).await,
+            tools::manage_context::NAME => self.manage_context(arguments, context).await.map(Into::into),
+            tools::get_execution::NAME => self.get_execution(arguments, context).await.map(Into::into),
+            tools::get_artifact::NAME => self.get_artifact(arguments, context).await.map(Into::into),
             name => Err(ToolError::internal(format!("no handler for {name}"))),
         };
-        Ok(called.unwrap_or_else(|error| error.into_result()))
+        Ok(called.unwrap_or_else(|error| error.into_result().into()))
     }
 
     /// Who sends this request.
@@ -156,7 +157,10 @@ impl McpServer {
     /// The context that a call is for: what the caller names, and the handle in its arguments.
     async fn key(&self, caller: &Caller, handle: Option<&str>) -> Result<ContextKey, ToolError> {
         let handle = match handle {
-            Some(handle) => Some(self.service().await?.open_handle(handle, &caller.tenant)?),
+            Some(handle) => {
+                let service = self.service().await?;
+                Some(service.open_handle(handle, &caller.tenant, &caller.principal.name)?)
+            }
             None => None,
         };
         Ok(caller.key(handle))
@@ -164,20 +168,6 @@ impl McpServer {
 
     async fn service(&self) -> Result<crate::execution::ExecutionService, ToolError> {
         Ok(self.0.execution.service(START_PATIENCE).await?)
-    }
-}
-
-/// How long the client of this request waits: what it says, else what is set.
-fn patience(context: &RequestContext<RoleServer>, set: Duration) -> Result<Duration, ToolError> {
-    const RANGE: std::ops::RangeInclusive<u64> = 1_000..=3_600_000;
-    match context.meta.0.get("dev.pathbox/patienceMs") {
-        None | Some(Value::Null) => Ok(set),
-        Some(value) => match value.as_u64().filter(|millis| RANGE.contains(millis)) {
-            Some(millis) => Ok(Duration::from_millis(millis)),
-            None => Err(ToolError::argument(
-                "`_meta` key `dev.pathbox/patienceMs`: allowed is 1000 to 3600000 milliseconds",
-            )),
-        },
     }
 }
 
@@ -195,7 +185,9 @@ impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools();
         let capabilities = match self.0.options.code_execution {
-            true => capabilities.enable_resources().enable_prompts().enable_completions().build(),
+            true => {
+                capabilities.enable_resources().enable_prompts().enable_completions().enable_tasks().build()
+            }
             false => capabilities.build(),
         };
         #[cfg(feature = "conformance")]
@@ -329,6 +321,31 @@ impl ServerHandler for McpServer {
         Some(requested.clone())
     }
 
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        Ok(GetTaskResult::new(self.task(&request.task_id, &context).await?))
+    }
+
+    /// No run asks its client for anything, so there is nothing to take; only the task must be there.
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.task(&request.task_id, &context).await.map(drop)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.cancel_run(&request.task_id, &context).await
+    }
+
     /// rmcp hands over here what is no request that it knows, and also known ones whose parameters do not parse.
     async fn on_custom_request(
         &self,
@@ -357,7 +374,7 @@ impl ServerHandler for McpServer {
         }
         let (name, id) = (Cow::clone(&request.name), context.id.clone());
         match AssertUnwindSafe(self.dispatch(request, context)).catch_unwind().await {
-            Ok(result) => result.map(Into::into),
+            Ok(result) => result,
             Err(_) => {
                 tracing::error!(mcp.tool = %name, mcp.request_id = %id, "a tool panicked; the call is answered");
                 let error = ToolError::internal("the tool stopped on a fault of its own");

@@ -29,10 +29,11 @@ impl Default for Options {
     }
 }
 
-/// rmcp logs whole requests and results at debug, and the HTTP and database crates log addresses and statements:
+/// rmcp logs whole requests and results at debug and parts of them at warn, and the HTTP and database crates log
+/// addresses and statements:
 /// whatever the filter says, these stay at warnings.
 const QUIET: [&str; 6] =
-    ["rmcp=warn", "sqlx=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn", "rustls=warn"];
+    ["rmcp=error", "sqlx=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn", "rustls=warn"];
 
 /// Starts logging for the life of the process. Later calls do nothing.
 ///

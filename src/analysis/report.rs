@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::program::{DISCLAIMER, MAX_REPORT_BYTES, RESULT_FORMAT};
-use super::{AnalysisError, Checked, OutputFormat, catalog};
+use super::{AnalysisError, Checked, Kind, OutputFormat, catalog};
 use crate::domain::RichResult;
 
 /// An analysis's answer.
@@ -44,6 +44,26 @@ impl Report {
         format: OutputFormat,
         results: &[RichResult],
     ) -> Result<Self, AnalysisError> {
+        let report = Self::said(results)?;
+        if report.analysis_type != checked.kind().as_str() || report.output_format != format.as_str() {
+            return Err(AnalysisError::BadReport("it answers another call"));
+        }
+        report.promised(checked.kind(), format)
+    }
+
+    /// The report among the results of a run whose parameters are not at hand any more.
+    ///
+    /// # Errors
+    /// As [`Report::read`].
+    pub fn recorded(results: &[RichResult]) -> Result<Self, AnalysisError> {
+        let report = Self::said(results)?;
+        let (Ok(kind), Ok(format)) = (report.analysis_type.parse(), report.output_format.parse()) else {
+            return Err(AnalysisError::BadReport("it answers no call of ours"));
+        };
+        report.promised(kind, format)
+    }
+
+    fn said(results: &[RichResult]) -> Result<Self, AnalysisError> {
         let said = results
             .iter()
             .filter(|result| result.is_main)
@@ -56,7 +76,8 @@ impl Report {
         let word =
             |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
         match word(said.remove("status")).as_str() {
-            "done" => Self::promised(checked, format, Value::Object(said)),
+            "done" => serde_json::from_value(Value::Object(said))
+                .map_err(|_| AnalysisError::BadReport("a field is missing, unknown or of another type")),
             "refused" => Err(AnalysisError::Refused {
                 path: word(said.remove("path")),
                 message: word(said.remove("message")),
@@ -66,19 +87,14 @@ impl Report {
         }
     }
 
-    fn promised(checked: &Checked, format: OutputFormat, report: Value) -> Result<Self, AnalysisError> {
-        let mut report: Self = serde_json::from_value(report)
-            .map_err(|_| AnalysisError::BadReport("a field is missing, unknown or of another type"))?;
-        if report.analysis_type != checked.kind().as_str() || report.output_format != format.as_str() {
-            return Err(AnalysisError::BadReport("it answers another call"));
-        }
-        if report.disclaimer != DISCLAIMER {
+    fn promised(mut self, kind: Kind, format: OutputFormat) -> Result<Self, AnalysisError> {
+        if self.disclaimer != DISCLAIMER {
             return Err(AnalysisError::BadReport("it does not say what it is"));
         }
-        for (name, kind) in catalog::output_fields(checked.kind()) {
+        for (name, shape) in catalog::output_fields(kind) {
             let field =
-                report.output.get(name).ok_or(AnalysisError::BadReport("an output field is missing"))?;
-            let fits = match kind {
+                self.output.get(name).ok_or(AnalysisError::BadReport("an output field is missing"))?;
+            let fits = match shape {
                 '[' => field.is_array(),
                 '{' => field.is_object(),
                 '"' => field.is_string(),
@@ -91,8 +107,8 @@ impl Report {
             }
         }
         if format == OutputFormat::Json {
-            report.text = format!("{:#}", report.output);
+            self.text = format!("{:#}", self.output);
         }
-        Ok(report)
+        Ok(self)
     }
 }

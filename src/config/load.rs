@@ -7,10 +7,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::domain::{ConversationId, PathId, TenantId};
+use crate::mcp::InlineImages;
 use crate::store::{Limits, Secret};
 use crate::telemetry::{LogFormat, Options as TelemetryOptions};
 
-use super::{Config, Database, HostSettings, InlineImages, Provider};
+use super::{Config, Database, HostSettings, Provider};
 
 /// One setting.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Context handles: opaque texts that name a context and carry its tenant, sealed so that nobody can make or read
-//! one without the installation's key. Stateless: any replica with the same key opens them.
+//! Context handles: opaque texts that name a context and belong to a tenant and a caller, sealed so that nobody can make
+//! or read one without the installation's key. Stateless: any replica with the same key opens them.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -65,23 +65,25 @@ impl HandleKey {
         XChaCha20Poly1305::new((&*self.0).into())
     }
 
-    /// A new handle to `key`. Two handles to one context differ; both open.
-    pub fn mint(&self, key: &ContextKey, entropy: &Entropy) -> String {
+    /// A new handle to `key`, for one caller of its tenant. Two handles to one context differ; both open.
+    pub fn mint(&self, key: &ContextKey, principal: &str, entropy: &Entropy) -> String {
         let nonce: [u8; NONCE] = entropy.bytes();
         let plain = format!("{}/{}", key.conversation, key.path);
-        let payload = Payload { msg: plain.as_bytes(), aad: key.tenant.as_str().as_bytes() };
+        let owner = owner(&key.tenant, principal);
+        let payload = Payload { msg: plain.as_bytes(), aad: owner.as_bytes() };
         let sealed = self.cipher().encrypt(&XNonce::from(nonce), payload).unwrap_or_default();
         let mut bytes = nonce.to_vec();
         bytes.extend(sealed);
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// What a handle names, if it was minted here for this tenant.
-    pub fn open(&self, handle: &str, tenant: &TenantId) -> Option<ContextKey> {
+    /// What a handle names, if it was minted here for this caller of this tenant.
+    pub fn open(&self, handle: &str, tenant: &TenantId, principal: &str) -> Option<ContextKey> {
         let bytes = URL_SAFE_NO_PAD.decode(handle.strip_prefix(PREFIX)?).ok()?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
         let nonce: [u8; NONCE] = nonce.try_into().ok()?;
-        let payload = Payload { msg: sealed, aad: tenant.as_str().as_bytes() };
+        let owner = owner(tenant, principal);
+        let payload = Payload { msg: sealed, aad: owner.as_bytes() };
         let plain = String::from_utf8(self.cipher().decrypt(&XNonce::from(nonce), payload).ok()?).ok()?;
         let (conversation, path) = plain.split_once('/')?;
         Some(ContextKey {
@@ -90,6 +92,11 @@ impl HandleKey {
             path: PathId::parse(path).ok()?,
         })
     }
+}
+
+/// Whose handle it is. A tenant id holds no line break, so no two pairs give one text.
+fn owner(tenant: &TenantId, principal: &str) -> String {
+    format!("{tenant}\n{principal}")
 }
 
 #[cfg(test)]
@@ -105,17 +112,20 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_opens_for_its_tenant_only_and_not_when_a_bit_is_flipped() {
+    fn a_handle_opens_for_its_owner_only_and_not_when_a_bit_is_flipped() {
         let handles = HandleKey::derive(&[7; 32]);
-        let handle = handles.mint(&key("a"), &Entropy::seeded(1));
-        assert_eq!(handles.open(&handle, &key("a").tenant), Some(key("a")));
-        assert_eq!(handles.open(&handle, &key("b").tenant), None);
-        assert_eq!(HandleKey::derive(&[8; 32]).open(&handle, &key("a").tenant), None);
+        let handle = handles.mint(&key("a"), "key:1", &Entropy::seeded(1));
+        assert_eq!(handles.open(&handle, &key("a").tenant, "key:1"), Some(key("a")));
+        assert_eq!(handles.open(&handle, &key("b").tenant, "key:1"), None);
+        for other in ["key:2", "", "key:1\n", "local"] {
+            assert_eq!(handles.open(&handle, &key("a").tenant, other), None, "{other:?}");
+        }
+        assert_eq!(HandleKey::derive(&[8; 32]).open(&handle, &key("a").tenant, "key:1"), None);
         for at in 0..handle.len() {
             let mut bytes = handle.clone().into_bytes();
             bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
             let forged = String::from_utf8(bytes).unwrap();
-            assert_eq!(handles.open(&forged, &key("a").tenant), None, "byte {at}");
+            assert_eq!(handles.open(&forged, &key("a").tenant, "key:1"), None, "byte {at}");
         }
         assert!(!handle.contains("/c/"));
     }
@@ -124,7 +134,7 @@ mod tests {
     fn nonsense_is_not_a_handle() {
         let handles = HandleKey::derive(&[7; 32]);
         for text in ["", "ctx_", "ctx_AAAA", "ctx_%%%", "main", &"ctx_".repeat(1000)] {
-            assert_eq!(handles.open(text, &key("a").tenant), None);
+            assert_eq!(handles.open(text, &key("a").tenant, "key:1"), None);
         }
     }
 }

@@ -41,23 +41,46 @@ pub enum Recalled {
     /// It waits or runs.
     Running(ExecutionRow),
     /// It came to a result, which was kept.
-    Finished(Box<Finished>),
+    Finished(Box<Finished>, Box<ExecutionRow>),
     /// It came to an end without one: the platform failed, or the result was too large to keep.
     Over(ExecutionRow),
 }
 
+/// Who asks about runs. A run that one caller began does not exist for another.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    /// The tenant whose runs they are.
+    pub tenant: TenantId,
+    /// The caller that began them; `None` for whoever speaks for the whole tenant.
+    pub principal: Option<String>,
+}
+
+impl Asker {
+    fn may_see(&self, principal: Option<&str>) -> bool {
+        self.principal.is_none() || self.principal.as_deref() == principal
+    }
+}
+
 /// Runs of this replica that can be stopped.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stoppable(Arc<Mutex<HashMap<ExecutionId, (TenantId, CancellationToken)>>>);
+pub(super) struct Stoppable(Arc<Mutex<HashMap<ExecutionId, Stop>>>);
+
+#[derive(Debug)]
+struct Stop {
+    tenant: TenantId,
+    principal: Option<String>,
+    cancel: CancellationToken,
+}
 
 impl Stoppable {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, (TenantId, CancellationToken)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, Stop>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Knows a run until the guard is dropped.
-    pub(super) fn know(&self, id: ExecutionId, tenant: TenantId, cancel: CancellationToken) -> Known {
-        self.lock().insert(id, (tenant, cancel));
+    pub(super) fn know(&self, id: ExecutionId, call: &Call, cancel: CancellationToken) -> Known {
+        let (tenant, principal) = (call.key.tenant.clone(), call.principal.clone());
+        self.lock().insert(id, Stop { tenant, principal, cancel });
         Known(self.clone(), id)
     }
 }
@@ -71,55 +94,67 @@ impl Drop for Known {
 }
 
 impl ExecutionService {
-    /// Where a run is and what it came to. Only the tenant's own runs exist.
+    /// Where a run is and what it came to. Only the asker's own runs exist.
     ///
     /// # Errors
     /// [`ExecutionError::UnknownExecution`], or the store's.
-    pub async fn recall(&self, tenant: &TenantId, id: ExecutionId) -> Result<Recalled, ExecutionError> {
-        let row = self.store().execution(tenant, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
+    pub async fn recall(&self, asker: &Asker, id: ExecutionId) -> Result<Recalled, ExecutionError> {
+        let row = self.row_for(asker, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
         if matches!(row.status, ExecutionStatus::Queued | ExecutionStatus::Running) {
             return Ok(Recalled::Running(row));
         }
         let stored: Option<Stored> = row.result.clone().and_then(|value| serde_json::from_value(value).ok());
         let Some(Stored { record, outcome }) = stored else { return Ok(Recalled::Over(row)) };
-        let call = Call { key: row.key.clone(), principal: None, trace_id: None, idempotency_key: None };
-        Ok(Recalled::Finished(Box::new(Finished {
+        let kept = Box::new(ExecutionRow { result: None, ..row.clone() });
+        let principal = asker.principal.clone().or(row.principal);
+        let call = Call { key: row.key.clone(), principal, trace_id: None, idempotency_key: None };
+        let finished = Box::new(Finished {
             execution: row.id,
-            handle: self.mint_handle(&row.key),
+            tool: row.tool,
+            handle: self.mint_handle(&row.key, call.principal.as_deref()),
             language: row.language,
             record,
             outcome: self.guard_again(&call, outcome).await,
             key: row.key,
             replayed: false,
-        })))
+        });
+        Ok(Recalled::Finished(finished, kept))
+    }
+
+    async fn row_for(&self, asker: &Asker, id: ExecutionId) -> Result<Option<ExecutionRow>, ExecutionError> {
+        let row = self.store().execution(&asker.tenant, id).await?;
+        Ok(row.filter(|row| asker.may_see(row.principal.as_deref())))
+    }
+
+    /// Whether a run of the asker's is in the hands of this replica, also when it is not written down yet.
+    pub fn runs_here(&self, asker: &Asker, id: ExecutionId) -> bool {
+        let runs = self.0.stoppable.lock();
+        runs.get(&id).is_some_and(|run| run.tenant == asker.tenant && asker.may_see(run.principal.as_deref()))
     }
 
     /// Stops a run of this replica. `false`: it does not run here.
-    pub fn stop_run(&self, tenant: &TenantId, id: ExecutionId) -> bool {
-        let runs = self.0.stoppable.lock();
-        match runs.get(&id) {
-            Some((owner, cancel)) if owner == tenant => {
-                cancel.cancel();
-                true
-            }
-            _ => false,
+    pub fn stop_run(&self, asker: &Asker, id: ExecutionId) -> bool {
+        let here = self.runs_here(asker, id);
+        if let (true, Some(run)) = (here, self.0.stoppable.lock().get(&id)) {
+            run.cancel.cancel();
         }
+        here
     }
 
     /// A part of a kept output or picture, with its description and whole length.
     ///
     /// # Errors
-    /// [`ExecutionError::UnknownArtifact`] when the tenant has no such thing, or the store's.
+    /// [`ExecutionError::UnknownArtifact`] when the asker has no such thing, or the store's.
     pub async fn artifact(
         &self,
-        tenant: &TenantId,
+        asker: &Asker,
         uri: &str,
         offset: u64,
         limit: usize,
     ) -> Result<(Artifact, Vec<u8>), ExecutionError> {
         let unknown = || ExecutionError::UnknownArtifact(uri.chars().take(200).collect());
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
-        let row = self.store().execution(tenant, id).await?.ok_or_else(unknown)?;
+        let row = self.row_for(asker, id).await?.ok_or_else(unknown)?;
         let known = artifacts(&row).into_iter().find(|artifact| artifact.name == name);
         let artifact = known.ok_or_else(unknown)?;
         let (bytes, total) = self.outputs().read(id, name, offset, limit).map_err(|_| unknown())?;
@@ -157,21 +192,23 @@ impl ExecutionService {
     /// The store's.
     pub async fn artifacts_of(
         &self,
-        tenant: &TenantId,
+        asker: &Asker,
         conversation: &ConversationId,
         runs: u32,
     ) -> Result<Vec<Artifact>, ExecutionError> {
         let filter = ExecutionFilter {
-            tenant: Some(tenant.clone()),
+            tenant: Some(asker.tenant.clone()),
             conversation: Some(conversation.clone()),
             limit: Some(runs),
             ..ExecutionFilter::default()
         };
         let mut found = Vec::new();
         for row in self.store().executions(&filter).await? {
+            if !asker.may_see(row.principal.as_deref()) {
+                continue;
+            }
             // Listings may come without results.
-            let row =
-                if row.result.is_some() { Some(row) } else { self.store().execution(tenant, row.id).await? };
+            let row = if row.result.is_some() { Some(row) } else { self.row_for(asker, row.id).await? };
             found.extend(row.iter().flat_map(artifacts));
         }
         Ok(found)

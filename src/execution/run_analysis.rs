@@ -6,10 +6,10 @@ use tokio_util::sync::CancellationToken;
 use crate::analysis::{AnalysisError, Checked, OutputFormat, Program, Report};
 use crate::domain::{Code, CodeRequest, Language, Timeout};
 
-use super::{Artifact, Call, ExecutionError, ExecutionService, Finished, ProgressSender};
+use super::{Artifact, Begun, Call, ExecutionError, ExecutionService, Finished, ProgressSender};
 
 /// The name of the tool in records.
-const TOOL: &str = "run_analysis";
+pub const TOOL: &str = "run_analysis";
 
 /// A report above so many bytes of JSON is also kept as a file.
 const LARGE_REPORT: usize = 256 * 1024;
@@ -50,13 +50,40 @@ impl ExecutionService {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Analysed, ExecutionError> {
+        let (checked, format) = (request.checked.clone(), request.format);
+        let finished = self.begin_analysis(call, request, progress, cancel).finished().await?;
+        Ok(self.analysed(finished, &checked, format))
+    }
+
+    /// Begins an analysis and returns at once; [`Self::analysed`] reads what it comes to.
+    pub fn begin_analysis(
+        &self,
+        call: Call,
+        request: AnalysisRequest,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> Begun {
         let AnalysisRequest { checked, format, purpose, timeout } = request;
         let code = Code::of_program(Program::new(&checked, format).code);
         let request = CodeRequest { language: Language::Python, code, purpose, timeout };
-        let finished = self.begin(TOOL, call, request, progress, cancel).finished().await?;
-        let report = Report::read(&checked, format, &finished.outcome.results);
+        self.begin(TOOL, call, request, progress, cancel)
+    }
+
+    /// The report of an analysis that has run, held against what was asked for.
+    pub fn analysed(&self, finished: Finished, checked: &Checked, format: OutputFormat) -> Analysed {
+        let report = Report::read(checked, format, &finished.outcome.results);
+        self.with_file(finished, report)
+    }
+
+    /// The same for a run that is recalled: what was asked for is in the report alone.
+    pub fn analysed_earlier(&self, finished: Finished) -> Analysed {
+        let report = Report::recorded(&finished.outcome.results);
+        self.with_file(finished, report)
+    }
+
+    fn with_file(&self, finished: Finished, report: Result<Report, AnalysisError>) -> Analysed {
         let file = report.as_ref().ok().and_then(|report| self.keep_large(&finished, report));
-        Ok(Analysed { finished, report, file })
+        Analysed { finished, report, file }
     }
 
     fn keep_large(&self, finished: &Finished, report: &Report) -> Option<Artifact> {

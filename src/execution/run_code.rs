@@ -99,8 +99,9 @@ impl ExecutionService {
         let service = self.clone();
         let span = tracing::Span::current();
         let ask = self.ask(tool, &call, &request);
-        let (execution, handle, language) = (ask.execution.id, self.mint_handle(&call.key), request.language);
-        let known = self.0.stoppable.know(execution, call.key.tenant.clone(), cancel.clone());
+        let (execution, language) = (ask.execution.id, request.language);
+        let handle = self.mint_handle(&call.key, call.principal.as_deref());
+        let known = self.0.stoppable.know(execution, &call, cancel.clone());
         let run = async move {
             let _known = known;
             service.run(call, request, ask, progress, cancel).await
@@ -319,8 +320,9 @@ impl ExecutionService {
         self.0.parts.crash.at("finish.before_answer");
         Ok(Finished {
             execution: ask.execution.id,
+            tool: ask.execution.tool.clone(),
             key: call.key.clone(),
-            handle: self.mint_handle(&call.key),
+            handle: self.mint_handle(&call.key, call.principal.as_deref()),
             language: request.language,
             record,
             outcome: ran.outcome,
@@ -377,8 +379,9 @@ impl ExecutionService {
         };
         Ok(Finished {
             execution: row.id,
+            tool: row.tool,
             key: call.key.clone(),
-            handle: self.mint_handle(&call.key),
+            handle: self.mint_handle(&call.key, call.principal.as_deref()),
             language: request.language,
             record,
             outcome: self.guard_again(call, outcome).await,

@@ -9,9 +9,10 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::domain::{
-    ContextKey, ConversationId, Entropy, ErrorCode, InvalidId, PathId, Principal, Scope, TenantId,
-    TenantRefused,
+    ContextKey, ConversationId, Entropy, ErrorCode, InvalidId, PathId, Principal, PrincipalKind, Scope,
+    TenantId, TenantRefused,
 };
+use crate::execution::Asker;
 
 /// What the process says when a call is silent.
 #[derive(Debug, Clone)]
@@ -156,6 +157,15 @@ impl Caller {
             conversation: conversation.unwrap_or_else(|| self.last.0.clone()),
             path: path.unwrap_or_else(|| self.last.1.clone()),
         }
+    }
+
+    /// Whose runs it may look at: its own, and a service everything of the tenant that it speaks for.
+    pub fn asker(&self) -> Asker {
+        let principal = match self.principal.kind {
+            PrincipalKind::Service => None,
+            PrincipalKind::Local | PrincipalKind::User => Some(self.principal.name.clone()),
+        };
+        Asker { tenant: self.tenant.clone(), principal }
     }
 
     /// Says whether the caller may do this.

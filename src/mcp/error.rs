@@ -18,6 +18,11 @@ pub struct ToolError {
 }
 
 impl ToolError {
+    /// The stable code.
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+
     /// An argument that does not fit.
     pub fn argument(message: impl Into<String>) -> Self {
         Self {

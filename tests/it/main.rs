@@ -42,6 +42,7 @@ mod kernel_recordings;
 mod kernel_support;
 mod mcp_clients;
 mod mcp_legacy_sse;
+mod mcp_long_runs;
 mod mcp_stdio;
 mod mcp_streamable_http;
 mod mcp_tools;

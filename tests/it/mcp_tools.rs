@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::support::http::HttpServer;
 use crate::support::server::Server;
 
 fn tool(server: &mut Server, name: &str, arguments: Value, meta: Value) -> Value {
@@ -33,67 +32,6 @@ fn tools_are_listed_in_a_fixed_order_and_strict_hosts_take_their_schemas() {
         }
         assert!(tool["annotations"]["readOnlyHint"].is_boolean() && tool["title"].is_string(), "{tool}");
     }
-}
-
-#[test]
-fn a_run_is_handed_over_before_its_clients_patience_ends() {
-    let data = tempfile::tempdir().unwrap();
-    let mut server = Server::start(data.path());
-    server.python("1");
-    // The ten minutes and the patience of 5, 60 and 300 seconds of the clients that are known, in small.
-    let code = "import time\nprint('begun', flush=True)\ntime.sleep(4)\nprint('done')\nkept = 7";
-    for (patience, handed_over) in [(1_000, true), (2_500, true), (60_000, false)] {
-        let meta =
-            json!({"dev.pathbox/patienceMs": patience, "dev.pathbox/conversationId": format!("c{patience}")});
-        let result = tool(&mut server, "run_code", python(code), meta.clone());
-        let content = &result["structuredContent"];
-        assert_eq!(
-            content["status"],
-            if handed_over { "running" } else { "finished" },
-            "{patience}: {result}"
-        );
-        let id = content["executionId"].clone();
-        if handed_over {
-            let early = tool(&mut server, "get_execution", json!({"execution_id": id}), json!({}));
-            assert_eq!(early["structuredContent"]["status"], "running", "{early}");
-        }
-        let wait = json!({"execution_id": id, "wait_ms": 30_000});
-        let end = tool(&mut server, "get_execution", wait, json!({}));
-        let end = &end["structuredContent"];
-        assert_eq!((&end["status"], &end["stdout"]), (&json!("finished"), &json!("begun\ndone\n")), "{end}");
-        let after = tool(&mut server, "run_code", python("kept"), meta);
-        assert_eq!(after["structuredContent"]["output"], "7");
-    }
-    for bad in [json!(1), json!("x"), json!(-5), json!(99_999_999_999_u64)] {
-        let result = tool(&mut server, "run_code", python("1"), json!({"dev.pathbox/patienceMs": bad}));
-        assert_eq!(result["isError"], true, "{bad}");
-    }
-}
-
-#[test]
-fn a_run_that_was_handed_over_outlives_its_connection() {
-    let data = tempfile::tempdir().unwrap();
-    let server = HttpServer::start(data.path());
-    let meta = json!({"dev.pathbox/patienceMs": 1_000, "dev.pathbox/conversationId": "c"});
-    let arguments = python("import time; time.sleep(3); 'after all'");
-    let result = server.stateless(&[], "run_code", arguments, meta).answer()["result"].take();
-    assert_eq!(result["structuredContent"]["status"], "running", "{result}");
-    let ask = json!({"execution_id": result["structuredContent"]["executionId"], "wait_ms": 30_000});
-    let end = server.stateless(&[], "get_execution", ask, json!({})).answer();
-    assert_eq!(end["result"]["structuredContent"]["output"], "after all", "{end}");
-}
-
-#[test]
-fn a_run_can_be_stopped_by_its_id_and_keeps_its_state() {
-    let data = tempfile::tempdir().unwrap();
-    let mut server = Server::start(data.path());
-    server.python("kept = 1");
-    let result =
-        tool(&mut server, "run_code", python("while True: pass"), json!({"dev.pathbox/patienceMs": 1_000}));
-    let id = result["structuredContent"]["executionId"].clone();
-    let stopped = tool(&mut server, "get_execution", json!({"execution_id": id, "cancel": true}), json!({}));
-    assert_eq!(stopped["structuredContent"]["exitCode"], 130, "{stopped}");
-    assert_eq!(server.python("kept + 1")["structuredContent"]["output"], "2");
 }
 
 #[test]

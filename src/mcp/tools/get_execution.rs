@@ -10,8 +10,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::domain::{ExecutionId, Scope, TenantId};
-use crate::execution::{ExecutionError, ExecutionService, Outputs, Recalled};
+use crate::domain::{ExecutionId, Scope};
+use crate::execution::{Asker, ExecutionError, ExecutionService, Outputs, Recalled};
+use crate::mcp::long_runs::left_nothing;
 use crate::mcp::{McpServer, ToolError, schema};
 
 use super::run_code::parse;
@@ -90,15 +91,15 @@ impl McpServer {
             .map_err(|_| ToolError::argument("argument `execution_id`: is not an execution id"))?;
         let caller = self.caller(&context)?;
         caller.needs(Scope::Read)?;
-        let service = self.service().await?;
+        let (service, asker) = (self.service().await?, caller.asker());
         if let Some(stream) = input.stream {
             let limit = input.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
-            return page(&service, &caller.tenant, id, stream, input.offset, limit).await;
+            return page(&service, &asker, id, stream, input.offset, limit).await;
         }
         if input.cancel {
             caller.needs(Scope::Run)?;
-            let here = service.stop_run(&caller.tenant, id);
-            if let (false, Recalled::Running(_)) = (here, service.recall(&caller.tenant, id).await?) {
+            let here = service.stop_run(&asker, id);
+            if let (false, Recalled::Running(_)) = (here, service.recall(&asker, id).await?) {
                 return Err(ToolError::not_found(
                     "The run is on another replica and cannot be stopped from this one",
                     "End its context with manage_context, or wait for it.",
@@ -110,16 +111,10 @@ impl McpServer {
             Duration::from_millis(if input.cancel { input.wait_ms.max(5_000) } else { input.wait_ms });
         let until = Instant::now() + patience;
         loop {
-            let known = service.recall(&caller.tenant, id).await;
+            let known = service.recall(&asker, id).await;
             match known {
-                Ok(Recalled::Finished(finished)) => return Ok(self.result(&finished)),
-                Ok(Recalled::Over(row)) => {
-                    let text = format!("the run ended as {} and left no result", row.status);
-                    return Ok(plain(
-                        text,
-                        json!({ "executionId": id.to_string(), "status": row.status.as_str() }),
-                    ));
-                }
+                Ok(Recalled::Finished(finished, _)) => return self.recalled(*finished, &context).await,
+                Ok(Recalled::Over(row)) => return Err(left_nothing(&row)),
                 Ok(Recalled::Running(row)) if Instant::now() >= until => {
                     let text = format!("{}; ask again, with wait_ms to wait for its end", row.status);
                     return Ok(plain(
@@ -128,7 +123,14 @@ impl McpServer {
                     ));
                 }
                 // It was begun a moment ago and is not written down yet.
-                Err(ExecutionError::UnknownExecution(_)) if Instant::now() < until => {}
+                Err(ExecutionError::UnknownExecution(_)) if service.runs_here(&asker, id) => {
+                    if Instant::now() >= until {
+                        return Ok(plain(
+                            "queued; ask again, with wait_ms to wait for its end".to_owned(),
+                            json!({ "executionId": id.to_string(), "status": "queued" }),
+                        ));
+                    }
+                }
                 Err(error) => return Err(error.into()),
                 Ok(Recalled::Running(_)) => {}
             }
@@ -150,7 +152,7 @@ fn plain(text: String, structured: Value) -> CallToolResult {
 /// A page of an output: out of its file when it was long, else out of the result.
 async fn page(
     service: &ExecutionService,
-    tenant: &TenantId,
+    asker: &Asker,
     id: ExecutionId,
     stream: Stream,
     offset: u64,
@@ -160,10 +162,10 @@ async fn page(
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    let (bytes, total) = match service.artifact(tenant, &Outputs::uri(id, name), offset, limit).await {
+    let (bytes, total) = match service.artifact(asker, &Outputs::uri(id, name), offset, limit).await {
         Ok((artifact, bytes)) => (bytes, artifact.bytes),
-        Err(ExecutionError::UnknownArtifact(_)) => match service.recall(tenant, id).await? {
-            Recalled::Finished(finished) => {
+        Err(ExecutionError::UnknownArtifact(_)) => match service.recall(asker, id).await? {
+            Recalled::Finished(finished, _) => {
                 let outcome = &finished.outcome;
                 let text = match stream {
                     Stream::Stdout => outcome.stdout.text(),

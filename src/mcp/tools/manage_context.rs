@@ -67,18 +67,19 @@ impl McpServer {
         caller.needs(needed)?;
         let key = self.key(&caller, input.context.as_deref()).await?;
         let service = self.service().await?;
+        let mint = |key: &ContextKey| service.mint_handle(key, Some(&caller.principal.name));
         let structured = match input.action {
             Action::Show => {
                 let live = service.live_context(&key).await?;
                 let mut shown = live.as_ref().map_or_else(|| nothing(&key), row);
-                shown["context"] = json!(service.mint_handle(&key));
+                shown["context"] = json!(mint(&key));
                 shown
             }
             Action::List => {
                 let rows = service.contexts_of(&key.tenant, &key.conversation).await?;
                 let listed = rows.iter().map(|one| {
                     let mut shown = row(one);
-                    shown["context"] = json!(service.mint_handle(&one.key));
+                    shown["context"] = json!(mint(&one.key));
                     shown
                 });
                 json!({ "contexts": listed.collect::<Vec<_>>() })
@@ -87,7 +88,7 @@ impl McpServer {
                 let ended = service.end_context(&key).await?;
                 let mut shown = nothing(&key);
                 shown["ended"] = json!(ended);
-                shown["context"] = json!(service.mint_handle(&key));
+                shown["context"] = json!(mint(&key));
                 shown
             }
             Action::Branch => {
@@ -102,7 +103,7 @@ impl McpServer {
                 }
                 let mut shown = nothing(&branch);
                 shown["branchedFrom"] = json!(key.path);
-                shown["context"] = json!(service.mint_handle(&branch));
+                shown["context"] = json!(mint(&branch));
                 shown
             }
         };

@@ -4,18 +4,20 @@
 //! stand in the argument's description, and a wrong field is answered with its path and what was expected.
 
 use rmcp::RoleServer;
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use super::run_code::{AbortOnDrop, Common, Output as Run, parse, served_by, structured};
+use super::run_code::{AbortOnDrop, Common, Output as Run, parse, running, served_by, structured};
 use crate::analysis::{self, AnalysisError, Kind, OutputFormat, Report};
 use crate::domain::Capture;
 use crate::execution::{Analysed, AnalysisRequest};
+use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
 use crate::mcp::{McpServer, ToolError, progress, schema};
 
@@ -161,7 +163,7 @@ impl McpServer {
         &self,
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, ToolError> {
+    ) -> Result<CallToolResponse, ToolError> {
         let (news, receiver) = mpsc::channel(64);
         let reporter = context
             .meta
@@ -177,18 +179,33 @@ impl McpServer {
             idempotency_key: input.idempotency_key,
         };
         let (call, purpose, timeout) = self.common(common, &context).await?;
-        let kind = checked.kind();
-        let request = AnalysisRequest { checked, format, purpose, timeout };
-        let analysed = self.service().await?.run_analysis(call, request, news, context.ct.clone()).await?;
+        let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
+        let (kind, service) = (checked.kind(), self.service().await?);
+        let request = AnalysisRequest { checked: checked.clone(), format, purpose, timeout };
+        let mut begun = service.begin_analysis(call, request, news, cancel.clone());
+        let finished = self.follow(&mut begun, wait, &cancel, &context).await;
         drop(reporter);
-        self.analysis_result(kind, format, analysed)
+        match finished? {
+            Some(finished) => {
+                let analysed = service.analysed(finished, &checked, format);
+                Ok(self.analysis_result(kind.as_str(), format.as_str(), analysed, &context)?.into())
+            }
+            None => {
+                let text = how_to_follow(&begun, kind.as_str());
+                let mut output = output(kind.as_str(), format.as_str(), None, false, running(&begun, &text));
+                output.text.clone_from(&text);
+                Ok(handed_over(&begun, text, serde_json::to_value(&output).ok(), &context))
+            }
+        }
     }
 
-    fn analysis_result(
+    /// `kind` and `format` are said of a run that has no report; one that has says them itself.
+    pub(in crate::mcp) fn analysis_result(
         &self,
-        kind: Kind,
-        format: OutputFormat,
+        kind: &str,
+        format: &str,
         analysed: Analysed,
+        context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ToolError> {
         let Analysed { finished, report, file } = analysed;
         let mut run = structured(&finished);
@@ -200,8 +217,9 @@ impl McpServer {
         };
         run.output = String::new(); // the report stands beside it
         let ms = run.execution_time_ms;
+        let shown = report.as_ref().map_or(kind, |report| &report.analysis_type);
         let line = format!(
-            "{kind} {} in {ms} ms; state {}",
+            "{shown} {} in {ms} ms; state {}",
             if report.is_some() { "finished" } else { "failed" },
             run.state
         );
@@ -210,7 +228,7 @@ impl McpServer {
         if !output.run.stdout.is_empty() {
             content.push(ContentBlock::text(format!("[stdout]\n{}", output.run.stdout)));
         }
-        content.extend(self.pictures(&finished.outcome));
+        content.extend(self.pictures(&finished.outcome, context));
         content.extend(
             finished
                 .record
@@ -228,7 +246,7 @@ impl McpServer {
 }
 
 /// Complete on its own, unless the report is so large that hosts would refuse the message: then it is a file.
-fn output(kind: Kind, format: OutputFormat, report: Option<Report>, in_file: bool, run: Run) -> Output {
+fn output(kind: &str, format: &str, report: Option<Report>, in_file: bool, run: Run) -> Output {
     let failure =
         run.error.as_ref().map_or_else(String::new, |error| format!("{}: {}", error.name, error.message));
     let report = report.unwrap_or_else(|| Report {

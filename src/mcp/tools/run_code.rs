@@ -1,9 +1,9 @@
 //! `run_code`: runs code in the conversation path's sandbox.
 
-use std::time::Duration;
-
 use rmcp::RoleServer;
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
+use rmcp::model::{
+    CallToolResponse, CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations,
+};
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, Scope, Timeout};
 use crate::execution::{Begun, Call, Finished};
 use crate::guard::Sanitized;
+use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
-use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, patience, progress, schema, trace_id};
+use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema, trace_id};
 
 /// The tool's name.
 pub const NAME: &str = "run_code";
@@ -24,6 +25,9 @@ pub const NAME: &str = "run_code";
 const MAX_PURPOSE: usize = 500;
 /// Bytes of base64 pictures in one result; hosts refuse results of 1 MB.
 const MAX_PICTURE_BYTES: usize = 600 * 1024;
+
+/// Clients that show a model no picture beside structured content; `get_artifact` is for them.
+const DROPS_PICTURES: [&str; 1] = ["claude-code"];
 
 /// What the tool takes.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -94,7 +98,7 @@ pub struct Output {
     pub execution_time_ms: u64,
     /// Whether something was cut; the whole is then among the artifacts.
     pub truncated: bool,
-    /// What the run found of earlier state: `fresh`, `kept` or `reset`.
+    /// What the run found of earlier state: `fresh`, `kept` or `reset`; `pending` while it runs.
     pub state: String,
     /// Why the state was reset.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,7 +145,7 @@ pub struct OutputArtifact {
 /// What the egress guard did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OutputGuard {
-    /// `enforce`, `report_only` or `off`.
+    /// `enforce`, `report_only` or `off`; `pending` while it runs.
     pub mode: String,
     /// Kind of finding to how many.
     pub findings: std::collections::BTreeMap<String, u64>,
@@ -193,7 +197,7 @@ impl McpServer {
         &self,
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, ToolError> {
+    ) -> Result<CallToolResponse, ToolError> {
         let (news, receiver) = mpsc::channel(64);
         let reporter = context
             .meta
@@ -201,22 +205,18 @@ impl McpServer {
             .map(|token| AbortOnDrop(tokio::spawn(progress::report(context.peer.clone(), token, receiver))));
         let input: Input = parse(arguments)?;
         let (call, request) = self.call(input, &context).await?;
-        let patience = patience(&context, self.0.options.patience)?;
-        let cancel = CancellationToken::new();
+        let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
         let mut begun = self.service().await?.begin_code(call, request, news, cancel.clone());
-        let finished = tokio::select! {
-            finished = begun.finished() => finished,
-            () = tokio::time::sleep(patience - (patience / 10).min(Duration::from_secs(5))) => {
-                drop(reporter);
-                return Ok(handed_over(&begun));
-            }
-            () = context.ct.cancelled() => {
-                cancel.cancel();
-                begun.finished().await
-            }
-        };
+        let finished = self.follow(&mut begun, wait, &cancel, &context).await;
         drop(reporter);
-        Ok(self.result(&finished?))
+        Ok(match finished? {
+            Some(finished) => self.result(&finished, &context).into(),
+            None => {
+                let text = how_to_follow(&begun, begun.language.as_str());
+                let output = serde_json::to_value(running(&begun, &text)).ok();
+                handed_over(&begun, text, output, &context)
+            }
+        })
     }
 
     async fn call(
@@ -265,13 +265,17 @@ impl McpServer {
     }
 
     /// The only place where a run becomes a result. It takes guarded output and nothing else.
-    pub(in crate::mcp) fn result(&self, finished: &Finished) -> CallToolResult {
+    pub(in crate::mcp) fn result(
+        &self,
+        finished: &Finished,
+        context: &RequestContext<RoleServer>,
+    ) -> CallToolResult {
         let output = structured(finished);
         let mut content = vec![ContentBlock::text(summary(finished, &output))];
         if let Some(text) = body(&output) {
             content.push(ContentBlock::text(text));
         }
-        content.extend(self.pictures(&finished.outcome));
+        content.extend(self.pictures(&finished.outcome, context));
         content.extend(
             finished.record.artifacts.iter().map(|artifact| ContentBlock::resource_link(resource(artifact))),
         );
@@ -282,8 +286,20 @@ impl McpServer {
         result
     }
 
-    pub(in crate::mcp) fn pictures(&self, outcome: &Sanitized<Outcome>) -> Vec<ContentBlock> {
-        if self.0.options.inline_images == InlineImages::Never {
+    pub(in crate::mcp) fn pictures(
+        &self,
+        outcome: &Sanitized<Outcome>,
+        context: &RequestContext<RoleServer>,
+    ) -> Vec<ContentBlock> {
+        let inline = match self.0.options.inline_images {
+            InlineImages::Always => true,
+            InlineImages::Never => false,
+            InlineImages::Auto => {
+                let client = context.client_info().map(|client| client.name.to_ascii_lowercase());
+                !client.is_some_and(|name| DROPS_PICTURES.contains(&name.as_str()))
+            }
+        };
+        if !inline {
             return Vec::new();
         }
         let mut room = MAX_PICTURE_BYTES;
@@ -372,42 +388,28 @@ pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
     }
 }
 
-/// The result of a run that goes on after its client's patience.
-fn handed_over(begun: &Begun) -> CallToolResult {
-    let id = begun.execution.to_string();
-    let text = format!(
-        "{} is still running and goes on. Call get_execution with execution_id {id} (wait_ms to wait for the end, \
-         cancel to stop it).",
-        begun.language
-    );
-    let output = Output {
+/// What is told of a run that goes on.
+pub(in crate::mcp) fn running(begun: &Begun, text: &str) -> Output {
+    Output {
         status: "running".to_owned(),
         success: false,
         exit_code: -1,
         stdout: String::new(),
         stderr: String::new(),
-        output: text.clone(),
+        output: text.to_owned(),
         output_type: "text".to_owned(),
         error: None,
         execution_time_ms: 0,
         truncated: false,
-        state: "kept".to_owned(),
+        state: "pending".to_owned(),
         state_reason: None,
         context: begun.handle.clone(),
-        execution_id: id,
+        execution_id: begun.execution.to_string(),
         artifacts: Vec::new(),
         stopped_by: Vec::new(),
         replayed: false,
-        guard: OutputGuard { mode: "enforce".to_owned(), findings: std::collections::BTreeMap::new() },
-    };
-    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
-    result.is_error = None;
-    result.structured_content = serde_json::to_value(&output).ok();
-    let mut meta = Map::new();
-    meta.insert("dev.pathbox/context".into(), json!(begun.handle));
-    meta.insert("dev.pathbox/status".into(), json!("running"));
-    result.meta = Some(MetaObject(meta));
-    result
+        guard: OutputGuard { mode: "pending".to_owned(), findings: std::collections::BTreeMap::new() },
+    }
 }
 
 fn main_output(outcome: &Outcome) -> (String, &'static str) {

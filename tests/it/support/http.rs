@@ -118,10 +118,22 @@ impl HttpServer {
         arguments: Value,
         meta: Value,
     ) -> Reply {
-        let params = json!({"name": tool, "arguments": arguments, "_meta": modern_meta(meta)});
-        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-        let mut all =
-            vec![("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call"), ("Mcp-Name", tool)];
+        let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
+        self.modern(headers, "tools/call", Some(tool), params)
+    }
+
+    /// Sends any request as 2026-07-28 does; `name` is what `Mcp-Name` has to repeat.
+    pub(crate) fn modern(
+        &self,
+        headers: &[(&str, &str)],
+        method: &str,
+        name: Option<&str>,
+        mut params: Value,
+    ) -> Reply {
+        params["_meta"] = modern_meta(params["_meta"].take());
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let mut all = vec![("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method)];
+        all.extend(name.map(|name| ("Mcp-Name", name)));
         all.extend(headers);
         self.post(&all, &message)
     }
@@ -166,7 +178,9 @@ pub(crate) fn initialize(version: &str) -> Value {
 /// `_meta` of a request of 2026-07-28, with more in it.
 pub(crate) fn modern_meta(mut meta: Value) -> Value {
     meta["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
-    meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    if meta["io.modelcontextprotocol/clientCapabilities"].is_null() {
+        meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    }
     meta["io.modelcontextprotocol/clientInfo"] = json!({"name": "test", "version": "0"});
     meta
 }
