@@ -23,6 +23,7 @@ use remembered::Remembered;
 pub mod acquire;
 pub mod crash;
 pub mod error;
+pub mod files;
 pub mod handle;
 mod interpret;
 pub mod outputs;

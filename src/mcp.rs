@@ -142,6 +142,7 @@ impl McpServer {
             tools::run_analysis::NAME => self.run_analysis(arguments, context).await,
             tools::manage_context::NAME => self.manage_context(arguments, context).await.map(Into::into),
             tools::get_execution::NAME => self.get_execution(arguments, context).await.map(Into::into),
+            tools::files::NAME => self.files(arguments, context).await.map(Into::into),
             tools::get_artifact::NAME => self.get_artifact(arguments, context).await.map(Into::into),
             name => Err(ToolError::internal(format!("no handler for {name}"))),
         };

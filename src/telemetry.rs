@@ -30,8 +30,7 @@ impl Default for Options {
 }
 
 /// rmcp logs whole requests and results at debug and parts of them at warn, and the HTTP and database crates log
-/// addresses and statements:
-/// whatever the filter says, these stay at warnings.
+/// addresses and statements: whatever the filter says, these stay at errors and warnings.
 const QUIET: [&str; 6] =
     ["rmcp=error", "sqlx=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn", "rustls=warn"];
 

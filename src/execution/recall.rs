@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::{ContextKey, ConversationId, ExecutionId, Language, TenantId};
 use crate::store::{ContextFilter, ContextRow, ExecutionFilter, ExecutionRow, ExecutionStatus};
 
+use super::run_analysis;
 use super::run_code::Stored;
 use super::{Artifact, Call, ExecutionError, ExecutionService, Finished};
 
@@ -156,7 +157,9 @@ impl ExecutionService {
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
         let row = self.row_for(asker, id).await?.ok_or_else(unknown)?;
         let known = artifacts(&row).into_iter().find(|artifact| artifact.name == name);
-        let artifact = known.ok_or_else(unknown)?;
+        let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
+            .then(|| run_analysis::report_file(id, 0));
+        let artifact = known.or(report).ok_or_else(unknown)?;
         let (bytes, total) = self.outputs().read(id, name, offset, limit).map_err(|_| unknown())?;
         Ok((Artifact { bytes: total, ..artifact }, bytes))
     }

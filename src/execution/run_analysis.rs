@@ -4,12 +4,15 @@
 use tokio_util::sync::CancellationToken;
 
 use crate::analysis::{AnalysisError, Checked, OutputFormat, Program, Report};
-use crate::domain::{Code, CodeRequest, Language, Timeout};
+use crate::domain::{Code, CodeRequest, ExecutionId, Language, Timeout};
 
-use super::{Artifact, Begun, Call, ExecutionError, ExecutionService, Finished, ProgressSender};
+use super::{Artifact, Begun, Call, ExecutionError, ExecutionService, Finished, Outputs, ProgressSender};
 
 /// The name of the tool in records.
 pub const TOOL: &str = "run_analysis";
+
+/// The name under which a large report is kept. It is written after the run's record, which does not name it.
+pub(super) const FILE: &str = "report.json";
 
 /// A report above so many bytes of JSON is also kept as a file.
 const LARGE_REPORT: usize = 256 * 1024;
@@ -88,8 +91,19 @@ impl ExecutionService {
 
     fn keep_large(&self, finished: &Finished, report: &Report) -> Option<Artifact> {
         let bytes = serde_json::to_vec(report).ok().filter(|bytes| bytes.len() > LARGE_REPORT)?;
-        let kept = self.outputs().put(finished.execution, "report.json", "application/json", &bytes);
+        let artifact = report_file(finished.execution, bytes.len() as u64);
+        let kept = self.outputs().put(finished.execution, FILE, &artifact.mime_type, &bytes);
         kept.inspect_err(|error| tracing::warn!(error = %error, execution.id = %finished.execution, "a report could not be kept"))
             .ok()
+    }
+}
+
+/// What is told of a kept report.
+pub(super) fn report_file(execution: ExecutionId, bytes: u64) -> Artifact {
+    Artifact {
+        uri: Outputs::uri(execution, FILE),
+        name: FILE.to_owned(),
+        mime_type: "application/json".to_owned(),
+        bytes,
     }
 }

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, instrument};
 
 use crate::domain::{
-    CodeError, CodeRequest, ContextId, ContextKey, EndReason, Ended, ExecutionId, Outcome, OutputChunk,
-    SandboxState, StopReason,
+    CodeError, CodeRequest, ContextId, ContextKey, EndReason, Ended, ExecutionId, Language, Outcome,
+    OutputChunk, SandboxState, StopReason,
 };
 use crate::e2b::{Deadline, Deadlines, E2bError};
 use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Report, Sanitized};
@@ -41,18 +41,18 @@ pub(super) struct Stored {
 }
 
 /// A run that has been through its sandbox.
-struct Ran {
-    outcome: Sanitized<Outcome>,
-    report: Report,
-    artifacts: Vec<Artifact>,
-    state: SandboxState,
-    state_reason: Option<String>,
+pub(super) struct Ran {
+    pub(super) outcome: Sanitized<Outcome>,
+    pub(super) report: Report,
+    pub(super) artifacts: Vec<Artifact>,
+    pub(super) state: SandboxState,
+    pub(super) state_reason: Option<String>,
     /// When the provider ends the sandbox by itself, if that was moved for this run.
-    moved_end: Option<DateTime<Utc>>,
+    pub(super) moved_end: Option<DateTime<Utc>>,
 }
 
 /// Why a run has no outcome.
-enum Fault {
+pub(super) enum Fault {
     /// The sandbox is gone and the code did not run.
     Lost,
     /// The provider failed and the code did not run.
@@ -125,7 +125,7 @@ impl ExecutionService {
                 Acquisition::Replay(row) => return self.replay(&call, &request, *row).await,
             };
             match self.run_on(&held, &ask, &request, &progress, &cancel).await {
-                Ok(ran) => return self.finish(&call, &request, &ask, &held, ran).await,
+                Ok(ran) => return self.finish(&call, request.language, &ask, &held, ran).await,
                 Err(Fault::Lost) => {
                     self.mark_lost(&held.row).await?;
                     self.0.doomed.notify_one();
@@ -144,7 +144,7 @@ impl ExecutionService {
         Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
     }
 
-    fn ask(&self, tool: &str, call: &Call, request: &CodeRequest) -> Acquire {
+    pub(super) fn ask(&self, tool: &str, call: &Call, request: &CodeRequest) -> Acquire {
         let parts = &self.0.parts;
         let arguments = [
             tool,
@@ -259,7 +259,11 @@ impl ExecutionService {
 
     /// Makes sure that the provider does not end the sandbox before the run's deadline or before the context's own
     /// time to live. Costs no request when it already holds. Gives the new end when it was moved.
-    async fn extend_life(&self, held: &Held, timeout: Duration) -> Result<Option<DateTime<Utc>>, Fault> {
+    pub(super) async fn extend_life(
+        &self,
+        held: &Held,
+        timeout: Duration,
+    ) -> Result<Option<DateTime<Utc>>, Fault> {
         let Some(ends_at) = held.row.sandbox.as_ref().and_then(|sandbox| sandbox.provider_ends_at) else {
             return Ok(None);
         };
@@ -276,10 +280,10 @@ impl ExecutionService {
         Ok(Some(held.row.read_at + life))
     }
 
-    async fn finish(
+    pub(super) async fn finish(
         &self,
         call: &Call,
-        request: &CodeRequest,
+        language: Language,
         ask: &Acquire,
         held: &Held,
         ran: Ran,
@@ -323,7 +327,7 @@ impl ExecutionService {
             tool: ask.execution.tool.clone(),
             key: call.key.clone(),
             handle: self.mint_handle(&call.key, call.principal.as_deref()),
-            language: request.language,
+            language,
             record,
             outcome: ran.outcome,
             replayed: false,
@@ -395,11 +399,11 @@ impl ExecutionService {
         self.0.parts.policies.of(&call.key.tenant).recorded(outcome, numbering)
     }
 
-    fn guard_limits(&self) -> GuardLimits {
+    pub(super) fn guard_limits(&self) -> GuardLimits {
         GuardLimits { max_chars: self.options().output_chars, max_results: self.options().max_results }
     }
 
-    async fn numbering(&self, key: &ContextKey) -> Numbering {
+    pub(super) async fn numbering(&self, key: &ContextKey) -> Numbering {
         let secret = self.0.parts.handles.placeholder_key(key);
         match self.store().placeholders(key).await {
             Ok(rows) => Numbering::new(secret, rows),
@@ -410,7 +414,7 @@ impl ExecutionService {
         }
     }
 
-    async fn save_numbering(&self, held: &Held, mut numbering: Numbering) {
+    pub(super) async fn save_numbering(&self, held: &Held, mut numbering: Numbering) {
         let new = numbering.take_fresh();
         if new.is_empty() {
             return;
@@ -532,7 +536,7 @@ fn emit(chunk: Sanitized<OutputChunk>, stdout: &mut Spool, stderr: &mut Spool, p
 
 /// What an error before the code ran means. A local host that does not answer, or no longer knows its own key, died
 /// with its process: the sandbox is lost with it.
-fn fault(held: &Held, error: E2bError) -> Fault {
+pub(super) fn fault(held: &Held, error: E2bError) -> Fault {
     let local = held.row.sandbox.as_ref().is_some_and(|sandbox| sandbox.host_url.is_some());
     let host_gone = local && (error.is_unreachable() || matches!(error, E2bError::Unauthenticated(_)));
     if error.is_lost() || host_gone { Fault::Lost } else { Fault::Sandbox(error) }
@@ -558,7 +562,7 @@ fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Opti
     Some(CodeError { name: name.to_owned(), message, traceback: String::new() })
 }
 
-fn reason_text(reason: EndReason) -> String {
+pub(super) fn reason_text(reason: EndReason) -> String {
     match reason {
         EndReason::Expired => "the context had expired".into(),
         EndReason::Rotated => "the context had served its number of runs".into(),

@@ -77,7 +77,10 @@ impl From<ExecutionError> for ToolError {
         let mut message = error.to_string();
         // The cause is for the log; a caller gets it only where it is about the caller's own doing.
         match &error {
-            ExecutionError::Cancelled | ExecutionError::Limit(_) | ExecutionError::UnknownHandle => {}
+            ExecutionError::Cancelled
+            | ExecutionError::Limit(_)
+            | ExecutionError::UnknownHandle
+            | ExecutionError::File(_) => {}
             error => tracing::warn!(error = %crate::execution::chain(error), code = %code, "a call failed"),
         }
         if let Some(first) = message.get(0..1) {

@@ -56,13 +56,12 @@ impl McpServer {
             Err(ExecutionError::UnknownArtifact(_)) => return Err(unknown()),
             Err(error) => return Err(ToolError::from(error).into_protocol_error()),
         };
-        let (contents, taken) =
-            if artifact.mime_type.starts_with("text/") || artifact.mime_type == "image/svg+xml" {
-                let (text, taken) = whole_characters(&bytes);
-                (ResourceContents::text(text, uri), taken)
-            } else {
-                (ResourceContents::blob(STANDARD.encode(&bytes), uri), bytes.len())
-            };
+        let (contents, taken) = if is_text(&artifact.mime_type) {
+            let (text, taken) = whole_characters(&bytes);
+            (ResourceContents::text(text, uri), taken)
+        } else {
+            (ResourceContents::blob(STANDARD.encode(&bytes), uri), bytes.len())
+        };
         let next = offset + taken as u64;
         let mut meta = Map::new();
         meta.insert("dev.pathbox/offset".into(), json!(offset));
@@ -73,6 +72,11 @@ impl McpServer {
         let contents = contents.with_mime_type(artifact.mime_type).with_meta(MetaObject(meta));
         Ok(ReadResourceResult::new(vec![contents]))
     }
+}
+
+/// Whether what is kept under this media type is text.
+pub(super) fn is_text(mime_type: &str) -> bool {
+    mime_type.starts_with("text/") || ["image/svg+xml", "application/json"].contains(&mime_type)
 }
 
 /// The templates of what can be read.

@@ -2,6 +2,7 @@
 
 use rmcp::model::Tool;
 
+pub mod files;
 pub mod get_artifact;
 pub mod get_execution;
 pub mod manage_context;
@@ -16,5 +17,6 @@ pub fn list() -> Vec<Tool> {
         manage_context::tool(),
         get_execution::tool(),
         get_artifact::tool(),
+        files::tool(),
     ]
 }

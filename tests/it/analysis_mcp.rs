@@ -204,5 +204,7 @@ fn ten_thousand_rules_come_back_as_counts_and_a_file() {
     let link =
         result["content"].as_array().unwrap().iter().find(|block| block["type"] == "resource_link").unwrap();
     assert_eq!(link["name"], "report.json");
+    let read = server.request("resources/read", json!({"uri": link["uri"]}));
+    assert!(read["result"]["contents"][0]["text"].as_str().unwrap().starts_with('{'), "{read}");
     assert!(result.to_string().len() < 200_000);
 }

@@ -22,9 +22,10 @@ fn tools_are_listed_in_a_fixed_order_and_strict_hosts_take_their_schemas() {
     let listed = server.request("tools/list", json!({}))["result"]["tools"].take();
     let names: Vec<&str> =
         listed.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    let known = ["run_code", "manage_context", "get_execution", "get_artifact"];
-    let ours: Vec<&str> = names.iter().copied().filter(|name| known.contains(name)).collect();
-    assert_eq!(ours, known);
+    assert_eq!(
+        names,
+        ["run_code", "run_analysis", "manage_context", "get_execution", "get_artifact", "files"]
+    );
     for tool in listed.as_array().unwrap() {
         for which in ["inputSchema", "outputSchema"] {
             let found = pathbox::mcp::schema::refused(&tool[which]);

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::domain::Scope;
+use crate::mcp::resources::is_text;
 use crate::mcp::{McpServer, ToolError, images, schema};
 
 use super::get_execution::whole_characters;
@@ -72,7 +73,7 @@ impl McpServer {
                 text,
                 "Read it page by page: get_execution for output, else as a resource.",
             ));
-        } else if artifact.mime_type.starts_with("text/") || artifact.mime_type == "image/svg+xml" {
+        } else if is_text(&artifact.mime_type) {
             ContentBlock::text(whole_characters(&bytes).0)
         } else {
             let blob =

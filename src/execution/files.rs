@@ -1,0 +1,524 @@
+//! Files of a context's sandbox: in by value, out through the guard.
+//!
+//! A file operation waits its turn like a run, makes or replaces the sandbox like one and is recorded like one. What may
+//! surprise: a file never leaves as it is. It goes through the guard as printed output does, and what came through is
+//! kept under the operation's id. So each `get` is a version of its own, which stays when the file changes.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::{
+    Code, CodeError, CodeRequest, ContextKey, EndReason, Ended, ErrorCode, ExecutionId, Language,
+    OutputChunk, RichResult, Timeout,
+};
+use crate::e2b::{E2bError, Files, Subject};
+use crate::guard::{Guard, Mode, OutcomeGuard, Sanitized};
+use crate::store::ExecutionStatus;
+use crate::wire::envd::{EntryInfo, FileType};
+
+use super::acquire::{Acquisition, Held};
+use super::run_code::{Fault, Ran, fault, reason_text};
+use super::{Artifact, Call, ExecutionError, ExecutionService, Finished};
+
+/// The name of the tool in records.
+pub const TOOL: &str = "files";
+/// The largest file that goes in or out, in bytes.
+pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
+/// Entries of a directory that are listed.
+pub const MAX_ENTRIES: usize = 500;
+
+/// The longest path, in bytes.
+const MAX_PATH: usize = 1024;
+const REPLACEMENTS: u32 = 2;
+
+/// A path inside a sandbox: absolute, or from the user's home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePath(String);
+
+impl FilePath {
+    /// Takes a path of 1 to 1024 bytes without control characters.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(text: impl Into<String>) -> Result<Self, &'static str> {
+        let text = text.into();
+        if text.is_empty() || text.len() > MAX_PATH {
+            return Err("must have 1 to 1024 bytes");
+        }
+        if text.chars().any(char::is_control) {
+            return Err("holds a control character");
+        }
+        Ok(Self(text))
+    }
+
+    /// As it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn name(&self) -> &str {
+        self.0.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub enum FileAction {
+    /// Write a file; its directories are made.
+    Put {
+        /// Where.
+        path: FilePath,
+        /// What, at most [`MAX_FILE_BYTES`].
+        content: Bytes,
+        /// The version that must be there now; an empty text stands for no file at all.
+        expected: Option<String>,
+    },
+    /// The entries of a directory.
+    List {
+        /// Which.
+        path: FilePath,
+    },
+    /// Take a version of a file out.
+    Get {
+        /// Which.
+        path: FilePath,
+    },
+}
+
+impl FileAction {
+    fn describe(&self) -> String {
+        match self {
+            Self::Put { path, .. } => format!("put {}", path.as_str()),
+            Self::List { path } => format!("list {}", path.as_str()),
+            Self::Get { path } => format!("get {}", path.as_str()),
+        }
+    }
+}
+
+/// What came of it. Names have been through the guard.
+#[derive(Debug, Clone)]
+pub enum FileAnswer {
+    /// The file is there.
+    Put {
+        /// Its version now.
+        version: String,
+        /// The version that was there before.
+        replaced: Option<String>,
+    },
+    /// The directory's entries by name, at most [`MAX_ENTRIES`], and how many there are.
+    Listed(Vec<FileEntry>, usize),
+    /// The file's version, and where what the guard let pass can be read.
+    Got {
+        /// Which version it is of.
+        version: String,
+        /// The kept copy.
+        artifact: Artifact,
+    },
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone)]
+pub struct FileEntry {
+    /// Its name.
+    pub name: Sanitized<String>,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// Bytes.
+    pub bytes: u64,
+    /// Last change.
+    pub modified: Option<DateTime<Utc>>,
+}
+
+/// A file operation that was done.
+#[derive(Debug, Clone)]
+pub struct Filed {
+    /// Its record: which context served it and what the guard did.
+    pub finished: Finished,
+    /// What came of it.
+    pub answer: FileAnswer,
+}
+
+/// What a caller asked for and cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FileProblem {
+    /// There is no such file.
+    #[error("there is no file of this name")]
+    Missing,
+    /// It is a directory where a file is needed, or the other way round.
+    #[error("the path is not what this action needs")]
+    WrongKind,
+    /// It is too large.
+    #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
+    TooLarge,
+    /// The sandbox's disk is full.
+    #[error("the sandbox's disk is full")]
+    DiskFull,
+    /// Another version is there than was expected.
+    #[error("the file has another version: {}", .0.as_deref().unwrap_or("there is none"))]
+    Changed(Option<String>),
+    /// The guard cannot look into it.
+    #[error("the file is binary and the egress guard cannot look into it")]
+    Opaque,
+}
+
+impl FileProblem {
+    /// The stable code.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing => ErrorCode::NotFound,
+            Self::Opaque => ErrorCode::Blocked,
+            Self::WrongKind | Self::TooLarge | Self::DiskFull | Self::Changed(_) => {
+                ErrorCode::InvalidArgument
+            }
+        }
+    }
+
+    /// What the caller should do next.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::Missing => "Use action `list` to see what is there.",
+            Self::WrongKind => "`put` and `get` need a file, `list` a directory.",
+            Self::TooLarge => "Split or compress it in the sandbox with run_code.",
+            Self::DiskFull => "Remove files with run_code, or reset the context.",
+            Self::Changed(_) => "Get it, then put with the version that is there now.",
+            Self::Opaque => "Convert it in the sandbox to text, CSV, JSON, PNG, JPEG or PDF.",
+        }
+    }
+}
+
+/// Why an operation did not come to its end.
+enum Stopped {
+    Problem(FileProblem),
+    Fault(Fault),
+}
+
+impl ExecutionService {
+    /// Does something with the files of the call's context.
+    ///
+    /// # Errors
+    /// [`ExecutionError::File`] for what the caller can put right, else as [`ExecutionService::run_code`].
+    pub async fn files(
+        &self,
+        call: Call,
+        action: FileAction,
+        cancel: CancellationToken,
+    ) -> Result<Filed, ExecutionError> {
+        let service = self.clone();
+        // On a task of its own: what was begun is recorded, also when the caller is gone.
+        let work = async move { service.do_files(call, action, cancel).await };
+        let joined = self.0.runs.spawn(work).await;
+        joined.unwrap_or_else(|error| Err(ExecutionError::Internal(format!("the task ended: {error}"))))
+    }
+
+    async fn do_files(
+        &self,
+        call: Call,
+        action: FileAction,
+        cancel: CancellationToken,
+    ) -> Result<Filed, ExecutionError> {
+        // Records have a language: here it is the one of the shell that such work is usually done in.
+        let request = CodeRequest {
+            language: Language::Bash,
+            code: Code::of_program(action.describe()),
+            purpose: Some(action.describe()),
+            timeout: Timeout::default(),
+        };
+        let ask = self.ask(TOOL, &call, &request);
+        let (progress, _) = mpsc::channel(1);
+        let mut replaced = None;
+        for _ in 0..=REPLACEMENTS {
+            let patience = request.timeout.get();
+            let held = match self.acquire(&ask, patience, replaced, &progress, &cancel).await? {
+                Acquisition::Held(held) => held,
+                Acquisition::Replay(_) => {
+                    return Err(ExecutionError::Internal("a file operation has no idempotency key".into()));
+                }
+            };
+            match self.do_on(&held, ask.execution.id, &action).await {
+                Ok((ran, answer)) => {
+                    let blocked = ran.report.blocked;
+                    let finished = self.finish(&call, request.language, &ask, &held, ran).await?;
+                    return if blocked {
+                        Err(ExecutionError::Blocked)
+                    } else {
+                        Ok(Filed { finished, answer })
+                    };
+                }
+                Err(Stopped::Problem(problem)) => {
+                    let ran = self.failed(&held, &problem).await;
+                    self.finish(&call, request.language, &ask, &held, ran).await?;
+                    return Err(ExecutionError::File(problem));
+                }
+                Err(Stopped::Fault(Fault::Lost)) => {
+                    self.mark_lost(&held.row).await?;
+                    self.0.doomed.notify_one();
+                    replaced = Some(EndReason::Lost);
+                }
+                Err(Stopped::Fault(Fault::Sandbox(error))) => {
+                    let (tenant, id) = (&ask.key.tenant, ask.execution.id);
+                    self.store().abandon(tenant, id, ExecutionStatus::Failed, Some("sandbox_failed")).await?;
+                    return Err(ExecutionError::Sandbox(error));
+                }
+            }
+        }
+        Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
+    }
+
+    async fn do_on(
+        &self,
+        held: &Held,
+        id: ExecutionId,
+        action: &FileAction,
+    ) -> Result<(Ran, FileAnswer), Stopped> {
+        let began = Instant::now();
+        let moved_end = self.extend_life(held, Timeout::default().get()).await.map_err(Stopped::Fault)?;
+        let files = held.client.files(&held.access);
+        let policy = self.0.parts.policies.of(&held.row.key.tenant);
+        let mut guard = OutcomeGuard::new(&policy, self.numbering(&held.row.key).await, self.guard_limits());
+        let done = |guard: OutcomeGuard| guard.finish(Ended::Completed, Vec::new(), began.elapsed());
+        let (answer, guarded, artifacts) = match action {
+            FileAction::Put { path, content, expected } => {
+                let replaced = self.version_at(held, &files, path).await?;
+                if expected.as_ref().is_some_and(|expected| *expected != replaced.clone().unwrap_or_default())
+                {
+                    return Err(Stopped::Problem(FileProblem::Changed(replaced)));
+                }
+                files.write(path.as_str(), content.clone()).await.map_err(|error| stopped(held, error))?;
+                let version = self.version(&held.row.key, content);
+                (FileAnswer::Put { version, replaced }, done(guard), Vec::new())
+            }
+            FileAction::List { path } => {
+                let entries = files.list(path.as_str(), 1).await.map_err(|error| stopped(held, error))?;
+                (listed(&policy, entries), done(guard), Vec::new())
+            }
+            FileAction::Get { path } => {
+                let raw =
+                    files.read(path.as_str(), MAX_FILE_BYTES).await.map_err(|error| stopped(held, error))?;
+                let kind = Kind::of(&raw);
+                if kind == Kind::Binary && policy.policy().mode == Mode::Enforce {
+                    return Err(Stopped::Problem(FileProblem::Opaque));
+                }
+                let mut out = through(&mut guard, kind, &raw);
+                let mut guarded = done(guard);
+                for chunk in std::mem::take(&mut guarded.rest) {
+                    append(&mut out, &chunk);
+                }
+                // A picture that is not what it says was withheld.
+                if out.is_empty() && kind.is_picture() {
+                    return Err(Stopped::Problem(FileProblem::Opaque));
+                }
+                if guarded.report.blocked {
+                    out.clear();
+                }
+                let version = self.version(&held.row.key, &raw);
+                let name = artifact_name(policy.line(path.name()).get(), &version);
+                let artifact = self
+                    .outputs()
+                    .put(id, &name, kind.mime_type(&name), &out)
+                    .map_err(|_| Stopped::Problem(FileProblem::DiskFull))?;
+                (FileAnswer::Got { version, artifact: artifact.clone() }, guarded, vec![artifact])
+            }
+        };
+        self.save_numbering(held, guarded.numbering).await;
+        let (outcome, report) = (guarded.outcome, guarded.report);
+        let (state, state_reason) = (held.state, held.reason.map(reason_text));
+        Ok((Ran { outcome, report, artifacts, state, state_reason, moved_end }, answer))
+    }
+
+    /// The record of an operation that could not be done.
+    async fn failed(&self, held: &Held, problem: &FileProblem) -> Ran {
+        let policy = self.0.parts.policies.of(&held.row.key.tenant);
+        let mut guard = OutcomeGuard::new(&policy, self.numbering(&held.row.key).await, self.guard_limits());
+        guard.push(OutputChunk::Error(CodeError {
+            name: "FileError".to_owned(),
+            message: problem.to_string(),
+            traceback: String::new(),
+        }));
+        let guarded = guard.finish(Ended::Completed, Vec::new(), std::time::Duration::ZERO);
+        Ran {
+            outcome: guarded.outcome,
+            report: guarded.report,
+            artifacts: Vec::new(),
+            state: held.state,
+            state_reason: held.reason.map(reason_text),
+            moved_end: None,
+        }
+    }
+
+    async fn version_at(
+        &self,
+        held: &Held,
+        files: &Files,
+        path: &FilePath,
+    ) -> Result<Option<String>, Stopped> {
+        match files.read(path.as_str(), MAX_FILE_BYTES).await {
+            Ok(bytes) => Ok(Some(self.version(&held.row.key, &bytes))),
+            Err(E2bError::NotFound { what: Subject::File, .. }) => Ok(None),
+            Err(E2bError::TooLarge { .. }) => Ok(Some("too-large".to_owned())),
+            Err(error) => Err(stopped(held, error)),
+        }
+    }
+
+    /// A version's name: equal contents of one context have the same. Keyed, for a plain hash of a short secret gives the
+    /// secret away.
+    fn version(&self, key: &ContextKey, bytes: &[u8]) -> String {
+        let mut digest = Sha256::new();
+        digest.update(self.0.parts.handles.placeholder_key(key));
+        digest.update(bytes);
+        digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn listed(policy: &Guard, entries: Vec<EntryInfo>) -> FileAnswer {
+    let total = entries.len();
+    let mut entries: Vec<FileEntry> = entries
+        .into_iter()
+        .map(|entry| FileEntry {
+            name: policy.line(&entry.name),
+            is_dir: entry.file_type == FileType::Directory,
+            bytes: u64::try_from(entry.size).unwrap_or(0),
+            modified: entry.modified_time,
+        })
+        .collect();
+    entries.sort_by(|a, b| a.name.get().cmp(b.name.get()));
+    entries.truncate(MAX_ENTRIES);
+    FileAnswer::Listed(entries, total)
+}
+
+/// What a file is, by its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Png,
+    Jpeg,
+    Pdf,
+    Binary,
+}
+
+impl Kind {
+    fn of(bytes: &[u8]) -> Self {
+        match bytes {
+            _ if bytes.starts_with(b"\x89PNG\r\n\x1a\n") => Self::Png,
+            _ if bytes.starts_with(b"\xff\xd8\xff") => Self::Jpeg,
+            _ if bytes.starts_with(b"%PDF-") => Self::Pdf,
+            _ if std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0) => Self::Text,
+            _ => Self::Binary,
+        }
+    }
+
+    fn is_picture(self) -> bool {
+        matches!(self, Self::Png | Self::Jpeg | Self::Pdf)
+    }
+
+    fn mime_type(self, name: &str) -> &'static str {
+        let extension = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+        match (self, extension.as_str()) {
+            (Self::Png, _) => "image/png",
+            (Self::Jpeg, _) => "image/jpeg",
+            (Self::Pdf, _) => "application/pdf",
+            (Self::Binary, _) => "application/octet-stream",
+            (Self::Text, "csv") => "text/csv",
+            (Self::Text, "json") => "application/json",
+            (Self::Text, "md") => "text/markdown",
+            (Self::Text, "html" | "htm") => "text/html",
+            (Self::Text, "svg") => "image/svg+xml",
+            (Self::Text, _) => "text/plain",
+        }
+    }
+}
+
+/// A file through the guard; what is ready of it.
+fn through(guard: &mut OutcomeGuard, kind: Kind, raw: &[u8]) -> Vec<u8> {
+    let format = match kind {
+        Kind::Png => "png",
+        Kind::Jpeg => "jpeg",
+        Kind::Pdf => "pdf",
+        // Only where the guard does not enforce anything.
+        Kind::Binary => return raw.to_vec(),
+        Kind::Text => {
+            let text = String::from_utf8_lossy(raw).into_owned();
+            let mut out = Vec::new();
+            for chunk in guard.push(OutputChunk::Stdout(text)) {
+                append(&mut out, &chunk);
+            }
+            return out;
+        }
+    };
+    let result =
+        RichResult { formats: [(format.to_owned(), STANDARD.encode(raw).into())].into(), is_main: true };
+    let mut out = Vec::new();
+    for chunk in guard.push(OutputChunk::Result(result)) {
+        if let OutputChunk::Result(result) = &*chunk {
+            let base64 = result.formats.get(format).and_then(|value| value.as_str()).unwrap_or_default();
+            out = STANDARD.decode(base64).unwrap_or_default();
+        }
+    }
+    out
+}
+
+fn append(out: &mut Vec<u8>, chunk: &Sanitized<OutputChunk>) {
+    if let OutputChunk::Stdout(text) = &**chunk {
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// The name under which a version is kept: plain characters, with the version before the extension.
+fn artifact_name(name: &str, version: &str) -> String {
+    let plain: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+    let plain = plain.trim_start_matches(['.', '-']);
+    let (stem, extension) = match plain.rsplit_once('.') {
+        Some((stem, extension)) if !stem.is_empty() && extension.len() <= 10 => (stem, extension),
+        _ => (plain, ""),
+    };
+    let stem = if stem.is_empty() { "file" } else { &stem[..stem.len().min(32)] };
+    match extension {
+        "" => format!("{stem}-{version}"),
+        extension => format!("{stem}-{version}.{extension}"),
+    }
+}
+
+/// What a failed request means: something about the file, or about its sandbox.
+fn stopped(held: &Held, error: E2bError) -> Stopped {
+    match &error {
+        E2bError::NotFound { what: Subject::File, .. } => Stopped::Problem(FileProblem::Missing),
+        E2bError::Refused { .. } => Stopped::Problem(FileProblem::WrongKind),
+        E2bError::Rpc { code: crate::wire::connect::Code::InvalidArgument, .. } => {
+            Stopped::Problem(FileProblem::WrongKind)
+        }
+        E2bError::TooLarge { .. } => Stopped::Problem(FileProblem::TooLarge),
+        E2bError::Failed { status: 507, .. } => Stopped::Problem(FileProblem::DiskFull),
+        _ => Stopped::Fault(fault(held, error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_copy_has_a_plain_name_with_its_version() {
+        let name = |text: &str| artifact_name(text, "0123456789abcdef");
+        assert_eq!(name("data.csv"), "data-0123456789abcdef.csv");
+        assert_eq!(name("a b/[EMAIL].tar.gz"), "a-b--EMAIL-.tar-0123456789abcdef.gz");
+        assert_eq!(name(".hidden"), "hidden-0123456789abcdef");
+        assert_eq!(name("…"), "file-0123456789abcdef");
+        assert!(name(&"x".repeat(500)).len() <= 64);
+    }
+
+    #[test]
+    fn a_path_is_text_of_a_sane_length() {
+        for good in ["a", "/tmp/a b.csv", "ü/€.txt", "../up"] {
+            assert_eq!(FilePath::parse(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "a\0b", "a\nb", &"x".repeat(MAX_PATH + 1)] {
+            assert!(FilePath::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! `files`: files into a context's sandbox, and out of it through the guard.
+//!
+//! Large contents do not belong into arguments or results, where they cost a model its context: they come in by
+//! reference to what an earlier result linked, and go out as links.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
+use rmcp::service::RequestContext;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::domain::Scope;
+use crate::execution::files::{FileAction, FileAnswer, FilePath, Filed, MAX_FILE_BYTES};
+use crate::execution::{Artifact, Asker, Call, ExecutionService};
+use crate::mcp::resources::{is_text, resource};
+use crate::mcp::{McpServer, ToolError, schema, trace_id};
+
+use super::get_execution::whole_characters;
+use super::run_code::{parse, served_by};
+
+/// The tool's name.
+pub const NAME: &str = "files";
+
+/// The largest content in an argument, in bytes.
+const MAX_INLINE: usize = 256 * 1024;
+/// Bytes of a text that a result shows beside its link.
+const SHOWN: usize = 8 * 1024;
+
+/// What the tool takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// `put` writes a file, `list` shows a directory, `get` gives a link to what a file holds now.
+    action: Action,
+    /// The path in the sandbox, from the user's home unless it begins with `/`; for `list` the home when left out.
+    #[serde(default)]
+    path: Option<String>,
+    /// `put`: the content as text, at most 256 KiB.
+    #[serde(default)]
+    text: Option<String>,
+    /// `put`: the content as base64, at most 256 KiB before encoding.
+    #[serde(default)]
+    base64: Option<String>,
+    /// `put`: the content by reference: the `uri` of an artifact of an earlier result, at most 8 MiB.
+    #[serde(default)]
+    from: Option<String>,
+    /// `put`: the `version` that must be there now, or an empty text for no file; then nothing is overwritten unseen.
+    #[serde(default)]
+    if_version: Option<String>,
+    /// A context handle from an earlier result's `context`; leave it out for this conversation's own context.
+    #[serde(default)]
+    context: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Put,
+    List,
+    Get,
+}
+
+/// The tool as it is listed.
+pub fn tool() -> Tool {
+    let description = "Put a file into this conversation's sandbox (small inline, large by reference to an artifact), \
+        list a directory, or get a file out as a link. What goes out passes the same guard as output. Each content has a \
+        `version`: the same content has the same one.";
+    Tool::new(NAME, description, schema::of::<Input>()).with_title("Files in and out").with_annotations(
+        ToolAnnotations::with_title("Files in and out")
+            .read_only(false)
+            .destructive(true)
+            .idempotent(true)
+            .open_world(false),
+    )
+}
+
+impl McpServer {
+    pub(in crate::mcp) async fn files(
+        &self,
+        arguments: JsonObject,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ToolError> {
+        let input: Input = parse(arguments)?;
+        let caller = self.caller(&context)?;
+        caller.needs(Scope::Run)?;
+        let path = match (&input.path, input.action) {
+            (Some(path), _) => path.clone(),
+            (None, Action::List) => ".".to_owned(),
+            (None, _) => return Err(ToolError::argument("argument `path`: is missing")),
+        };
+        let path = FilePath::parse(path)
+            .map_err(|problem| ToolError::argument(format!("argument `path`: {problem}")))?;
+        let (service, asker) = (self.service().await?, caller.asker());
+        let shown = path.as_str().to_owned();
+        let action = match input.action {
+            Action::Put => {
+                let content = content(&service, &asker, &input).await?;
+                FileAction::Put { path, content, expected: input.if_version }
+            }
+            Action::List => FileAction::List { path },
+            Action::Get => FileAction::Get { path },
+        };
+        let key = self.key(&caller, input.context.as_deref()).await?;
+        let principal = Some(caller.principal.name);
+        let call = Call { key, principal, trace_id: trace_id(&context), idempotency_key: None };
+        let filed = service.files(call, action, context.ct.clone()).await?;
+        result(&service, &asker, &shown, &filed).await
+    }
+}
+
+/// The content of a `put`, from the one place that names it.
+async fn content(service: &ExecutionService, asker: &Asker, input: &Input) -> Result<Bytes, ToolError> {
+    let inline = |bytes: Vec<u8>| match bytes.len() {
+        0..=MAX_INLINE => Ok(Bytes::from(bytes)),
+        _ => Err(ToolError::argument(format!(
+            "the content has more than {MAX_INLINE} bytes: make it in the sandbox with run_code, or put it by reference"
+        ))),
+    };
+    match (&input.text, &input.base64, &input.from) {
+        (Some(text), None, None) => inline(text.clone().into_bytes()),
+        (None, Some(base64), None) => {
+            let bytes = STANDARD.decode(base64.trim());
+            inline(bytes.map_err(|_| ToolError::argument("argument `base64`: is not standard base64"))?)
+        }
+        (None, None, Some(uri)) => {
+            let (artifact, bytes) = service.artifact(asker, uri, 0, MAX_FILE_BYTES).await?;
+            if artifact.bytes > bytes.len() as u64 {
+                let text = format!("argument `from`: names more than {MAX_FILE_BYTES} bytes");
+                return Err(ToolError::argument(text));
+            }
+            Ok(Bytes::from(bytes))
+        }
+        _ => Err(ToolError::argument("`put` takes exactly one of the arguments `text`, `base64` and `from`")),
+    }
+}
+
+async fn result(
+    service: &ExecutionService,
+    asker: &Asker,
+    path: &str,
+    filed: &Filed,
+) -> Result<CallToolResult, ToolError> {
+    let finished = &filed.finished;
+    let mut structured = json!({
+        "path": path,
+        "context": finished.handle,
+        "state": finished.record.state,
+        "executionId": finished.execution.to_string(),
+    });
+    let mut content = Vec::new();
+    match &filed.answer {
+        FileAnswer::Put { version, replaced } => {
+            structured["version"] = json!(version);
+            structured["replaced"] = json!(replaced);
+            let what = match replaced {
+                None => "new".to_owned(),
+                Some(old) if old == version => "unchanged".to_owned(),
+                Some(old) => format!("in place of version {old}"),
+            };
+            content.push(ContentBlock::text(format!("put {path}: version {version}, {what}")));
+        }
+        FileAnswer::Listed(entries, total) => {
+            let listed: Vec<Value> = entries
+                .iter()
+                .map(|entry| {
+                    json!({
+                        "name": entry.name.get(),
+                        "type": if entry.is_dir { "directory" } else { "file" },
+                        "bytes": entry.bytes,
+                        "modifiedAt": entry.modified.map(|at| at.to_rfc3339()),
+                    })
+                })
+                .collect();
+            let mut text = format!("{path}: {total} entries");
+            for entry in entries {
+                let mark = if entry.is_dir { "/" } else { "" };
+                text.push_str(&format!("\n{}{mark}  {}", entry.name.get(), entry.bytes));
+            }
+            if *total > entries.len() {
+                text.push_str(&format!("\n[{} more]", total - entries.len()));
+            }
+            structured["entries"] = json!(listed);
+            structured["total"] = json!(total);
+            content.push(ContentBlock::text(text));
+        }
+        FileAnswer::Got { version, artifact } => {
+            let Artifact { uri, name, mime_type, bytes } = artifact;
+            structured["version"] = json!(version);
+            structured["artifact"] =
+                json!({ "uri": uri, "name": name, "mimeType": mime_type, "bytes": bytes });
+            let findings = finished.record.guard.by_kind();
+            let found: u64 = findings.values().sum();
+            let kinds = findings.iter().map(|(kind, n)| (kind.as_str(), n));
+            structured["guard"] = json!({
+                "mode": finished.record.guard.mode.as_str(),
+                "findings": kinds.collect::<std::collections::BTreeMap<_, _>>(),
+            });
+            let mut line = format!("{path}: version {version}, {bytes} bytes, linked as {name}");
+            if found > 0 {
+                line.push_str(&format!(
+                    "; guard ({}): {found} findings",
+                    finished.record.guard.mode.as_str()
+                ));
+            }
+            content.push(ContentBlock::text(line));
+            if is_text(mime_type) {
+                let (_, start) = service.artifact(asker, uri, 0, SHOWN).await?;
+                let (text, taken) = whole_characters(&start);
+                structured["text"] = json!(text);
+                structured["truncated"] = json!((taken as u64) < *bytes);
+                content.push(ContentBlock::text(text));
+            }
+            content.push(ContentBlock::resource_link(resource(artifact)));
+        }
+    }
+    let mut result = CallToolResult::success(content);
+    result.is_error = None;
+    result.structured_content = Some(structured);
+    result.meta = Some(served_by(finished));
+    Ok(result)
+}

@@ -1,0 +1,178 @@
+//! Files in and out of a sandbox through the tool `files`.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::support::server::{Server, command};
+
+fn call(server: &mut Server, name: &str, arguments: Value, meta: Value) -> Value {
+    let mut answer =
+        server.request("tools/call", json!({"name": name, "arguments": arguments, "_meta": meta}));
+    assert!(answer.get("error").is_none(), "{answer}");
+    answer["result"].take()
+}
+
+fn files(server: &mut Server, arguments: Value) -> Value {
+    let mut result = call(server, "files", arguments, json!({}));
+    assert!(result.get("isError").is_none(), "{result}");
+    result["structuredContent"].take()
+}
+
+fn refused(server: &mut Server, arguments: Value) -> (String, String) {
+    let result = call(server, "files", arguments, json!({}));
+    assert_eq!(result["isError"], true, "{result}");
+    let text = result["content"][0]["text"].as_str().unwrap().to_owned();
+    (result["_meta"]["dev.pathbox/error"]["code"].as_str().unwrap().to_owned(), text)
+}
+
+#[test]
+fn a_file_goes_in_is_used_by_code_and_comes_out_as_a_link() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let put = files(&mut server, json!({"action": "put", "path": "in/data.csv", "text": "a,b\n1,2\n3,4\n"}));
+    assert_eq!((&put["state"], &put["replaced"]), (&json!("fresh"), &Value::Null), "{put}");
+    let code = "import csv; rows = list(csv.reader(open('in/data.csv'))); open('sum.txt', 'w').write(str(sum(int(r[0]) for r in rows[1:])))\nrows";
+    assert_eq!(server.python(code)["structuredContent"]["state"], "kept");
+    let listed = files(&mut server, json!({"action": "list"}));
+    let names: Vec<&str> =
+        listed["entries"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"in") && names.contains(&"sum.txt"), "{listed}");
+    let result = call(&mut server, "files", json!({"action": "get", "path": "sum.txt"}), json!({}));
+    let link = result["content"].as_array().unwrap().iter().find(|block| block["type"] == "resource_link");
+    let uri = link.unwrap_or_else(|| panic!("{result}"))["uri"].clone();
+    assert_eq!(result["structuredContent"]["text"], "4");
+    let read = server.request("resources/read", json!({"uri": uri}));
+    assert_eq!(read["result"]["contents"][0]["text"], "4", "{read}");
+    // What was linked can go in again, also into another path, by reference.
+    let arguments = json!({"action": "put", "path": "again.txt", "from": uri});
+    let other = call(&mut server, "files", arguments, json!({"dev.pathbox/pathId": "other"}));
+    assert_eq!(other["structuredContent"]["state"], "fresh", "{other}");
+    let bytes: Vec<u8> = (0..=255).collect();
+    files(&mut server, json!({"action": "put", "path": "b.bin", "base64": STANDARD.encode(&bytes)}));
+    let result = server.python("open('b.bin', 'rb').read() == bytes(range(256))");
+    assert_eq!(result["structuredContent"]["output"], "True", "{result}");
+}
+
+#[test]
+fn versions_keep_two_files_of_one_name_apart_and_what_is_deleted_stays_deleted() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let put = |server: &mut Server, text: &str, more: Value| {
+        let mut arguments = json!({"action": "put", "path": "n.txt", "text": text});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        call(server, "files", arguments, json!({}))
+    };
+    let one = put(&mut server, "one", json!({"if_version": ""}))["structuredContent"].take();
+    let first = files(&mut server, json!({"action": "get", "path": "n.txt"}));
+    let two = put(&mut server, "two", json!({"if_version": one["version"]}))["structuredContent"].take();
+    assert_eq!(two["replaced"], one["version"], "{two}");
+    let second = files(&mut server, json!({"action": "get", "path": "n.txt"}));
+    assert_ne!(first["artifact"]["uri"], second["artifact"]["uri"]);
+    assert_ne!(first["artifact"]["name"], second["artifact"]["name"], "names carry their version");
+    for (got, text) in [(&first, "one"), (&second, "two")] {
+        let read = server.request("resources/read", json!({"uri": got["artifact"]["uri"]}));
+        assert_eq!(read["result"]["contents"][0]["text"], text, "a version stays what it was: {read}");
+    }
+    // Nothing is overwritten unseen.
+    for stale in ["", one["version"].as_str().unwrap()] {
+        let result = put(&mut server, "three", json!({"if_version": stale}));
+        assert_eq!(result["isError"], true, "{result}");
+        assert!(result.to_string().contains(two["version"].as_str().unwrap()), "{result}");
+    }
+    assert_eq!(put(&mut server, "one", json!({}))["structuredContent"]["version"], one["version"]);
+
+    server.python("import os; os.remove('n.txt')");
+    assert_eq!(refused(&mut server, json!({"action": "get", "path": "n.txt"})).0, "not_found");
+    server.python("1");
+    assert_eq!(refused(&mut server, json!({"action": "get", "path": "n.txt"})).0, "not_found");
+}
+
+#[test]
+fn a_file_that_goes_out_has_been_through_the_guard() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let text = "name,mail\nMary,mary.murphy@example.ie\ncard,4111 1111 1111 1111\n";
+    files(&mut server, json!({"action": "put", "path": "mary.murphy@example.ie.csv", "text": text}));
+    let got =
+        call(&mut server, "files", json!({"action": "get", "path": "mary.murphy@example.ie.csv"}), json!({}));
+    let uri = got["structuredContent"]["artifact"]["uri"].clone();
+    let read = server.request("resources/read", json!({"uri": uri}));
+    let listed = call(&mut server, "files", json!({"action": "list"}), json!({}));
+    let alone = call(&mut server, "get_artifact", json!({"uri": uri}), json!({}));
+    let stdout = server.python("print(open('mary.murphy@example.ie.csv').read())");
+    for (what, said) in [
+        ("artifact", &got["structuredContent"]["artifact"]),
+        ("read", &read),
+        ("list", &listed),
+        ("alone", &alone),
+    ] {
+        let said = said.to_string();
+        assert!(!said.contains("mary.murphy") && !said.contains("4111"), "{what}: {said}");
+    }
+    // The same value is the same placeholder as in output.
+    assert_eq!(got["structuredContent"]["guard"]["findings"]["EMAIL"], 1, "{got}");
+    let text = got["structuredContent"]["text"].as_str().unwrap();
+    assert_eq!(stdout["structuredContent"]["stdout"].as_str().unwrap().trim(), text.trim(), "{text}");
+    assert!(text.contains("[EMAIL_1]"), "{text}");
+
+    // A container hides its content from the guard, and a picture may carry text.
+    server.python("import zipfile; zipfile.ZipFile('a.zip', 'w').writestr('x', 'mary.murphy@example.ie')");
+    let (code, why) = refused(&mut server, json!({"action": "get", "path": "a.zip"}));
+    assert_eq!(code, "blocked", "{why}");
+    let code = "import struct, zlib\n\
+        c = lambda k, d: struct.pack('>I', len(d)) + k + d + struct.pack('>I', zlib.crc32(k + d))\n\
+        open('p.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + c(b'IHDR', struct.pack('>IIBBBBB', 1, 1, 8, 2, 0, 0, 0)) + \
+        c(b'tEXt', b'Author\\0mary.murphy@example.ie') + c(b'IDAT', zlib.compress(b'\\0abc')) + c(b'IEND', b''))";
+    server.python(code);
+    let got = files(&mut server, json!({"action": "get", "path": "p.png"}));
+    assert_eq!(got["artifact"]["mimeType"], "image/png", "{got}");
+    let read = server.request("resources/read", json!({"uri": got["artifact"]["uri"]}));
+    let bytes = STANDARD.decode(read["result"]["contents"][0]["blob"].as_str().unwrap()).unwrap();
+    assert!(!String::from_utf8_lossy(&bytes).contains("murphy"), "text in a picture stays in");
+}
+
+#[test]
+fn what_does_not_fit_is_named_and_nothing_outside_the_sandbox_is_reached() {
+    let data = tempfile::tempdir().unwrap();
+    std::fs::write(data.path().join("planted"), "planted on the host").unwrap();
+    let mut server = Server::start(data.path());
+    for (arguments, word) in [
+        (json!({"action": "get"}), "`path`"),
+        (json!({"action": "get", "path": "a\u{0}b"}), "`path`"),
+        (json!({"action": "put", "path": "x"}), "exactly one"),
+        (json!({"action": "put", "path": "x", "text": "a", "base64": "YQ=="}), "exactly one"),
+        (json!({"action": "put", "path": "x", "base64": "?"}), "`base64`"),
+        (json!({"action": "put", "path": "x", "text": "x".repeat(256 * 1024 + 1)}), "262144"),
+        (json!({"action": "steal", "path": "x"}), "`action`"),
+    ] {
+        let (code, text) = refused(&mut server, arguments.clone());
+        assert_eq!(code, "invalid_argument", "{arguments}");
+        assert!(text.contains(word), "{text}");
+    }
+    for from in ["file:///etc/passwd", "http://127.0.0.1/", "pathbox://executions/x/../../../etc/passwd"] {
+        assert_eq!(refused(&mut server, json!({"action": "put", "path": "x", "from": from})).0, "not_found");
+    }
+    server.python("open('big', 'wb').write(b'x' * (9 << 20)); import os; os.mkdir('dir')");
+    assert!(refused(&mut server, json!({"action": "get", "path": "big"})).1.contains("8388608"));
+    assert_eq!(refused(&mut server, json!({"action": "get", "path": "dir"})).0, "invalid_argument");
+    assert_ne!(
+        call(&mut server, "files", json!({"action": "list", "path": "nowhere"}), json!({})).get("isError"),
+        None
+    );
+    let planted = data.path().join("planted");
+    let link = format!("import os; os.symlink({:?}, 'link')", planted.display().to_string());
+    server.python(&link);
+    let up = format!("{}{}", "../".repeat(12), planted.display());
+    for path in [planted.to_str().unwrap(), &up, "link"] {
+        let result = call(&mut server, "files", json!({"action": "get", "path": path}), json!({}));
+        assert!(!result.to_string().contains("planted on the host"), "{path}: {result}");
+        call(&mut server, "files", json!({"action": "put", "path": path, "text": "overwritten"}), json!({}));
+    }
+    assert_eq!(std::fs::read_to_string(&planted).unwrap(), "planted on the host");
+
+    let mut off = Server::start_with(command(data.path()).env("PATHBOX_CODE_EXECUTION", "false"));
+    assert_eq!(off.request("tools/list", json!({}))["result"]["tools"], json!([]));
+    let answer = off.request("tools/call", json!({"name": "files", "arguments": {"action": "list"}}));
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+}
