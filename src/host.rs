@@ -9,6 +9,7 @@ mod auth;
 mod http;
 pub mod jail;
 pub mod kernel;
+pub mod network;
 mod processes;
 mod registry;
 mod sandbox;
@@ -37,6 +38,8 @@ pub struct Options {
     pub search: kernel::Search,
     /// How code runs; its interpreters, clock and entropy are set by [`serve`].
     pub kernel: kernel::Options,
+    /// How sandboxes reach the network, those that ask for it.
+    pub network: network::Options,
     /// Where it listens. Port 0 takes a free one; [`Host::addr`] tells which.
     pub listen: SocketAddr,
     /// Whether `listen` may be reachable from other machines. There is no TLS here: an API key and everything in
@@ -68,6 +71,7 @@ impl Default for Options {
             jail: jail::Options::default(),
             search: kernel::Search::default(),
             kernel: kernel::Options::default(),
+            network: network::Options::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             allow_remote: false,
             max_connections: 1024,
@@ -163,7 +167,7 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
         entropy: options.entropy.clone(),
         ..options.kernel
     };
-    let maker = Maker::start(&jail, kernel).await?;
+    let maker = Maker::start(&jail, kernel, options.network).await?;
 
     let tasks = TaskTracker::new();
     let registry =

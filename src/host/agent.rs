@@ -6,6 +6,7 @@
 
 mod files;
 pub(crate) mod init;
+mod link;
 pub(crate) mod protocol;
 mod watch;
 
@@ -20,6 +21,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Semaphore, mpsc};
 
+pub(crate) use self::link::Link;
 use self::protocol::{
     CHUNK, Call, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW, Write,
 };
@@ -227,6 +229,8 @@ struct Program {
     credit: Arc<Mutex<usize>>,
     rooms: [Arc<Semaphore>; 2],
     oom_kills_before: u64,
+    /// A connection whose other end has not said yet that it sends no more.
+    may_end: bool,
 }
 
 /// A request's answer as it comes in.
@@ -291,6 +295,11 @@ impl AgentHandle {
             pty: spec.pty,
             control: spec.control,
         };
+        self.begin(&ToAgent::Start(start)).await
+    }
+
+    /// Asks for something that reads and writes, and waits until it has begun.
+    async fn begin(&self, message: &ToAgent) -> Result<Process, AgentError> {
         let (started, mut pid) = mpsc::channel(1);
         let (sender, mut queue) = mpsc::unbounded_channel();
         let credit = Arc::new(Mutex::new(WINDOW));
@@ -304,12 +313,13 @@ impl AgentHandle {
                 credit: Arc::clone(&credit),
                 rooms: rooms.clone(),
                 oom_kills_before,
+                may_end: matches!(message, ToAgent::Accept | ToAgent::Connect { .. }),
             };
             state.programs.insert(id, program);
             state.starting.insert(id, started);
             id
         };
-        if let Err(error) = self.connection.send(id, &ToAgent::Start(start)).await {
+        if let Err(error) = self.connection.send(id, message).await {
             self.connection.state().forget(id);
             return Err(error);
         }
@@ -627,6 +637,12 @@ impl Connection {
                 if let Some(watcher) = state.watchers.get(&id) {
                     let _ = watcher.try_send(event);
                 }
+            }
+            FromAgent::Ended => {
+                let program =
+                    state.programs.get_mut(&id).filter(|program| program.may_end).ok_or(malformed)?;
+                program.may_end = false;
+                let _ = program.events.send(ProcessEvent::Stdout(Bytes::new()));
             }
             FromAgent::Usage(usage) => state.usage = usage,
             FromAgent::Ready(_) | FromAgent::SetupFailed(_) => return Err(malformed),

@@ -8,6 +8,7 @@
 pub(crate) mod control;
 pub(crate) mod envd;
 pub(crate) mod interpreter;
+pub(crate) mod ports;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -133,7 +134,8 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(head_timeout)
         .max_buf_size(256 * 1024)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     tokio::pin!(served);
     let result = tokio::select! {
         result = served.as_mut() => result,
@@ -221,7 +223,7 @@ async fn dispatch(doors: &Doors, mut request: Request<Body>) -> Response {
     let router = match port {
         ENVD_PORT => &doors.envd,
         INTERPRETER_PORT => &doors.interpreter,
-        _ => return proxy_error(ProxyError::port_not_open(id, port)),
+        _ => return ports::forward(&sandbox, port, request).await,
     };
     request.extensions_mut().insert(sandbox);
     forward(router, request).await

@@ -21,6 +21,7 @@ use crate::domain::{Clock, Entropy};
 
 use super::auth;
 use super::kernel::KernelError;
+use super::network::{self, Policy};
 use super::sandbox::{Identity, Machine, MachineError, Maker, Sandbox};
 use crate::wire::control::State;
 use ledger::Ledger;
@@ -65,6 +66,10 @@ pub(crate) struct New {
     pub(crate) label: Label,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) life: Duration,
+    /// What it may reach.
+    pub(crate) network: Policy,
+    /// The `Host` that its servers see.
+    pub(crate) mask_host: Option<String>,
     /// Envd asks for a token.
     pub(crate) secure: bool,
     /// The other ports ask for no token.
@@ -175,6 +180,8 @@ impl Registry {
             traffic_token: (!new.public).then(|| auth::token(entropy)),
             env: new.env,
             clock: self.0.clock.clone(),
+            network: self.0.maker.network.clone(),
+            mask_host: new.mask_host,
         };
         let (registry, dead) = (Arc::downgrade(&self.0), id.clone());
         let sandbox = Sandbox::new(machine, identity, move || {
@@ -182,6 +189,11 @@ impl Registry {
                 lock(&inner.ledger).remove(&dead);
             }
         })?;
+        if let Err(error) = sandbox.set_network(new.network).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a sandbox got no way to the network");
+            sandbox.end().await;
+            return Err(CreateError::Machine(MachineError::Died));
+        }
         let entry = place.fill(id, new.label, sandbox, new.life);
         // It may have died, or the host may have ended all it knew, between the two steps above.
         if entry.sandbox.has_ended() || self.0.shutdown.is_cancelled() {
@@ -283,6 +295,11 @@ impl Registry {
     /// One page of the live sandboxes and where the next begins.
     pub(crate) fn list(&self, query: &Query) -> (Vec<Entry>, Option<Cursor>) {
         lock(&self.0.ledger).list(query, self.now())
+    }
+
+    /// How sandboxes reach the network; `None` where they have none of their own that could be limited.
+    pub(crate) fn network(&self) -> Option<&network::Options> {
+        Some(&self.0.maker.network).filter(|_| self.0.maker.has_network())
     }
 
     /// The longest life that may be asked for.

@@ -11,9 +11,10 @@ use chrono::{DateTime, Utc};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::agent::{AgentHandle, ProcessEvent, ProcessSpec};
-use super::jail::{self, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
+use super::agent::{AgentError, AgentHandle, ProcessEvent, ProcessSpec};
+use super::jail::{self, Isolation, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
 use super::kernel::{self, KernelError, Kernels};
+use super::network::{self, Egress, Policy};
 use super::processes::Processes;
 use super::watchers::Watchers;
 use crate::domain::Clock;
@@ -28,6 +29,8 @@ pub(crate) struct Maker {
     spawner: Spawner,
     limits: Limits,
     kernel: Arc<kernel::Options>,
+    isolation: Isolation,
+    pub(crate) network: network::Options,
 }
 
 /// A machine could not be made.
@@ -49,9 +52,19 @@ pub(crate) struct Machine {
 
 impl Maker {
     /// Starts what makes sandboxes; fails where the machine cannot isolate.
-    pub(crate) async fn start(jail: &jail::Options, kernel: kernel::Options) -> Result<Self, JailError> {
+    pub(crate) async fn start(
+        jail: &jail::Options,
+        kernel: kernel::Options,
+        network: network::Options,
+    ) -> Result<Self, JailError> {
         let spawner = Spawner::start(jail).await?;
-        Ok(Self { spawner, limits: jail.limits.clone(), kernel: Arc::new(kernel) })
+        let (limits, isolation) = (jail.limits.clone(), jail.isolation);
+        Ok(Self { spawner, limits, kernel: Arc::new(kernel), isolation, network })
+    }
+
+    /// Whether its sandboxes have a network of their own, which is what a way out can lead from.
+    pub(crate) fn has_network(&self) -> bool {
+        self.isolation == Isolation::Namespaces
     }
 
     /// Makes a machine whose first interpreter is still starting.
@@ -86,8 +99,12 @@ pub(crate) struct Sandbox {
     pub(crate) access_token: Option<Secret>,
     /// Asked for on every other port, when there is one.
     pub(crate) traffic_token: Option<Secret>,
-    /// What every process in it finds in its environment.
-    pub(crate) env: BTreeMap<String, String>,
+    /// The `Host` that its servers see; `${PORT}` stands for the port.
+    pub(crate) mask_host: Option<String>,
+    /// What its owner wants every process in it to find in its environment.
+    env: BTreeMap<String, String>,
+    /// Its way to the network.
+    egress: Egress,
     /// What clients started in it.
     pub(crate) processes: Processes,
     /// What clients watch in it.
@@ -117,6 +134,8 @@ pub(crate) struct Identity {
     pub(crate) traffic_token: Option<Secret>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) clock: Clock,
+    pub(crate) mask_host: Option<String>,
+    pub(crate) network: network::Options,
 }
 
 /// What a sandbox uses and may use.
@@ -144,19 +163,23 @@ impl Sandbox {
         if !who.env.is_empty() {
             machine.kernels.set_env(who.env.clone())?;
         }
+        let ending = CancellationToken::new();
+        let egress = Egress::new(who.id.clone(), who.network, machine.jailed.agent.clone(), ending.clone());
         let (usage, asked) = mpsc::channel(8);
         let sandbox = Arc::new(Self {
             id: who.id,
             access_token: who.access_token,
             traffic_token: who.traffic_token,
+            mask_host: who.mask_host,
             env: who.env,
+            egress,
             processes: Processes::default(),
             watchers: Watchers::default(),
             clock: who.clock,
             agent: machine.jailed.agent.clone(),
             kernels: machine.kernels,
             limits: machine.limits,
-            ending: CancellationToken::new(),
+            ending,
             ended: CancellationToken::new(),
             turn: tokio::sync::Mutex::new(()),
             usage,
@@ -180,6 +203,36 @@ impl Sandbox {
     /// Nothing of it is left.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.is_cancelled()
+    }
+
+    /// What every process in it finds in its environment; what its owner set wins.
+    pub(crate) fn env(&self) -> BTreeMap<String, String> {
+        let mut env = self.egress.env();
+        env.extend(self.env.clone());
+        env
+    }
+
+    /// Replaces what it may reach.
+    ///
+    /// # Errors
+    /// When its way out cannot be opened.
+    pub(crate) async fn set_network(&self, policy: Policy) -> Result<(), AgentError> {
+        self.egress.set(policy).await?;
+        // What its owner set was checked when it was made; the rest is ours.
+        if let Err(error) = self.kernels.set_env(self.env()) {
+            tracing::warn!(%error, "interpreters do not know the way to the network");
+        }
+        Ok(())
+    }
+
+    /// The port of its way out, once that is open.
+    pub(crate) fn egress_port(&self) -> Option<u16> {
+        self.egress.port()
+    }
+
+    /// What it may reach.
+    pub(crate) fn network(&self) -> Arc<Policy> {
+        self.egress.policy()
     }
 
     /// Stops every process where it stands.

@@ -5,6 +5,7 @@ mod doors;
 mod files;
 mod interpreter;
 mod life;
+mod network;
 mod processes;
 mod sdk;
 

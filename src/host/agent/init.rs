@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 
 use super::files;
-use super::protocol::{CHUNK, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW};
+use super::protocol::{CHUNK, Call, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW};
 use super::watch::Watches;
 use crate::host::agent::Stdin;
 use crate::host::jail::limits::Scan;
@@ -31,6 +32,9 @@ const AFTER_EXIT: usize = 1 << 20;
 const SCAN_EVERY: Duration = Duration::from_millis(50);
 /// Scans between two reports of what is in use.
 const SCANS_PER_REPORT: u32 = 20;
+/// How long a port of the sandbox may take to answer. Nothing else happens meanwhile; on a loopback it takes
+/// microseconds, unless whoever listens does not accept.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Where in the file system the agent serves.
 #[derive(Debug)]
@@ -89,6 +93,8 @@ pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>, 
         memory_kills: 0,
         programs: BTreeMap::new(),
         watches: Watches::default(),
+        listener: None,
+        accepting: VecDeque::new(),
         outbox: VecDeque::new(),
         buffer: vec![0; MAX_FRAME],
     };
@@ -97,7 +103,7 @@ pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>, 
     agent.say(0, FromAgent::Ready(hello));
     while agent.turn().is_ok() {}
     if !agent.place.own_namespace {
-        for program in agent.programs.values() {
+        for program in agent.programs.values().filter(|program| program.socket.is_none()) {
             let _ = sys::kill(-program.pid, libc::SIGKILL);
         }
     }
@@ -120,12 +126,18 @@ struct Agent {
     memory_kills: u32,
     programs: BTreeMap<u32, Program>,
     watches: Watches,
+    /// The proxy port.
+    listener: Option<TcpListener>,
+    /// Ids that wait for a connection to it.
+    accepting: VecDeque<u32>,
     outbox: VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
 }
 
+/// A program, or a connection: one that has a socket and no process.
 struct Program {
     pid: i32,
+    socket: Option<TcpStream>,
     status: Option<ExitStatus>,
     outputs: Vec<(Stream, File)>,
     inputs: [Input; 2],
@@ -134,6 +146,13 @@ struct Program {
     after_exit: usize,
     /// Memory kills in the sandbox when it was started.
     memory_kills: u32,
+}
+
+impl Program {
+    /// A connection of which nothing more can come in either direction.
+    fn is_closed(&self) -> bool {
+        self.socket.is_some() && self.outputs.is_empty() && self.inputs[STDIN].file.is_none()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,6 +179,7 @@ const CONTROL: usize = 1;
 enum Ready {
     Socket,
     Children,
+    Listener,
     Watch(u32),
     Output(u32, Stream),
     Input(u32, usize),
@@ -182,6 +202,7 @@ impl Agent {
                     }
                 }
                 Ready::Children => self.reap(),
+                Ready::Listener => self.accept(),
                 Ready::Watch(id) => {
                     for event in self.watches.read(id) {
                         self.say(id, FromAgent::Changed(event));
@@ -203,6 +224,10 @@ impl Agent {
             sys::poll_fd(&self.children, true, false),
         ];
         let mut ready = vec![Ready::Socket, Ready::Children];
+        if let Some(listener) = self.listener.as_ref().filter(|_| calm && !self.accepting.is_empty()) {
+            fds.push(sys::poll_fd(listener, true, false));
+            ready.push(Ready::Listener);
+        }
         for (id, inotify) in self.watches.descriptors().filter(|_| calm) {
             fds.push(sys::poll_fd(inotify, true, false));
             ready.push(Ready::Watch(id));
@@ -267,7 +292,8 @@ impl Agent {
             ToAgent::Control(bytes) => self.queue_input(id, CONTROL, bytes),
             ToAgent::CloseStdin => self.close_stdin(id),
             ToAgent::Signal { signal, group } => {
-                if let Some(program) = self.programs.get(&id).filter(|program| program.status.is_none()) {
+                let lives = |program: &&Program| program.status.is_none() && program.socket.is_none();
+                if let Some(program) = self.programs.get(&id).filter(lives) {
                     let _ = sys::kill(if group { -program.pid } else { program.pid }, signal);
                 }
             }
@@ -276,7 +302,8 @@ impl Agent {
                 let _ = sys::kill(-1, signal);
             }
             ToAgent::SignalAll(signal) => {
-                for program in self.programs.values().filter(|program| program.status.is_none()) {
+                let lives = |program: &&Program| program.status.is_none() && program.socket.is_none();
+                for program in self.programs.values().filter(lives) {
                     let _ = sys::kill(-program.pid, signal);
                 }
             }
@@ -291,6 +318,28 @@ impl Agent {
                     program.credit = (program.credit + count as usize).min(WINDOW);
                 }
             }
+            ToAgent::Call(Call::Listen) => {
+                let answers = match self.listen() {
+                    Ok(port) => {
+                        let port = Bytes::copy_from_slice(&port.to_le_bytes());
+                        vec![FromAgent::Bytes(port), FromAgent::Done]
+                    }
+                    Err(error) => vec![FromAgent::Failed(Failure::new("opening the proxy port", &error))],
+                };
+                answers.into_iter().for_each(|answer| self.say(id, answer));
+            }
+            ToAgent::Accept => self.accepting.push_back(id),
+            ToAgent::Connect { port } => {
+                let connected = self.connect(port);
+                self.begin_connection(id, connected);
+            }
+            ToAgent::HangUp => {
+                self.accepting.retain(|waiting| *waiting != id);
+                if self.programs.get(&id).is_some_and(|program| program.socket.is_some()) {
+                    self.programs.remove(&id);
+                    self.say(id, FromAgent::Exited(Exit { code: None, signal: None, oom: false }));
+                }
+            }
             ToAgent::Call(call) => {
                 let answers = files::answer(&self.place, &mut self.watches, id, call);
                 answers.into_iter().for_each(|answer| self.say(id, answer));
@@ -301,6 +350,75 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    // ------------------------------------------------------------ connections
+
+    /// Opens the proxy port; where there is no network of our own it would be the machine's.
+    fn listen(&mut self) -> io::Result<u16> {
+        if !self.place.own_namespace {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        let listener = match self.listener.take() {
+            Some(listener) => listener,
+            None => {
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+                listener.set_nonblocking(true)?;
+                listener
+            }
+        };
+        let port = listener.local_addr()?.port();
+        self.listener = Some(listener);
+        Ok(port)
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let accepted = match listener.accept() {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {
+                return;
+            }
+            accepted => accepted,
+        };
+        if let Some(id) = self.accepting.pop_front() {
+            self.begin_connection(id, accepted.map(|(socket, _)| socket));
+        }
+    }
+
+    fn connect(&self, port: u16) -> io::Result<TcpStream> {
+        if !self.place.own_namespace {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        let [v4, v6] =
+            [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
+        TcpStream::connect_timeout(&v4, CONNECT_PATIENCE)
+            .or_else(|_| TcpStream::connect_timeout(&v6, CONNECT_PATIENCE))
+    }
+
+    fn begin_connection(&mut self, id: u32, socket: io::Result<TcpStream>) {
+        let begun = socket.and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            socket.set_nodelay(true)?;
+            let half = || socket.try_clone().map(|half| File::from(OwnedFd::from(half)));
+            let inputs = [Input { file: Some(half()?), ..Input::default() }, Input::default()];
+            Ok(Program {
+                pid: 0,
+                status: None,
+                outputs: vec![(Stream::Stdout, half()?)],
+                inputs,
+                socket: Some(socket),
+                credit: WINDOW,
+                after_exit: 0,
+                memory_kills: self.memory_kills,
+            })
+        });
+        match begun {
+            Ok(connection) => {
+                self.programs.insert(id, connection);
+                self.say(id, FromAgent::Started { pid: 0 });
+            }
+            Err(error) => self.say(id, FromAgent::Failed(Failure::new("opening a connection", &error))),
+        }
     }
 
     // ------------------------------------------------------------ programs
@@ -356,6 +474,7 @@ impl Agent {
         }
         Ok(Program {
             pid: child.id() as i32,
+            socket: None,
             status: None,
             outputs,
             inputs,
@@ -401,7 +520,12 @@ impl Agent {
             return 0;
         }
         match program.outputs[index].1.read(&mut self.buffer[..room]) {
-            Ok(0) => drop(program.outputs.remove(index)),
+            Ok(0) => {
+                program.outputs.remove(index);
+                if program.socket.is_some() {
+                    self.say(id, FromAgent::Ended);
+                }
+            }
             Ok(count) => {
                 program.credit -= count;
                 if program.status.is_some() {
@@ -418,7 +542,12 @@ impl Agent {
                 return count;
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(_) => drop(program.outputs.remove(index)), // a terminal whose program is gone
+            Err(_) => {
+                program.outputs.remove(index); // a terminal whose program is gone
+                if program.socket.is_some() {
+                    program.inputs[STDIN] = Input::default(); // a connection that was reset
+                }
+            }
         }
         0
     }
@@ -464,8 +593,9 @@ impl Agent {
                 }
             }
         }
-        if input.close && input.queue.is_empty() {
-            input.file = None;
+        if input.close && input.queue.is_empty() && input.file.take().is_some() {
+            // Whoever reads a connection learns the end by this, since its socket is still read from.
+            let _ = program.socket.as_ref().map(|socket| socket.shutdown(Shutdown::Write));
         }
         self.took(id, which, took);
     }
@@ -494,8 +624,12 @@ impl Agent {
 
     /// Reports programs that have ended and whose output has been passed on.
     fn finish_ended(&mut self) {
-        let ended: Vec<u32> =
-            self.programs.iter().filter(|(_, program)| program.status.is_some()).map(|(id, _)| *id).collect();
+        let ended: Vec<u32> = self
+            .programs
+            .iter()
+            .filter(|(_, program)| program.status.is_some() || program.is_closed())
+            .map(|(id, _)| *id)
+            .collect();
         for id in ended {
             let Some(program) = self.programs.get(&id) else { continue };
             let streams: Vec<Stream> = program.outputs.iter().map(|(stream, _)| *stream).collect();

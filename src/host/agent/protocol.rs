@@ -44,6 +44,15 @@ pub(crate) enum ToAgent {
     Write(Write, Bytes),
     /// To every program and all that it started; the id means nothing.
     SignalAll(i32),
+    /// The next connection to the sandbox's proxy port gets this id. From then on it is like a program that reads and
+    /// writes: `Started`, `Stdout`, `Stdin`, `CloseStdin`, `Exited`.
+    Accept,
+    /// A connection to a port of the sandbox, which gets this id.
+    Connect {
+        port: u16,
+    },
+    /// Closes a connection, or takes an `Accept` back, at once.
+    HangUp,
 }
 
 /// Agent to host.
@@ -71,6 +80,8 @@ pub(crate) enum FromAgent {
     Done,
     Failed(Failure),
     Usage(Usage),
+    /// The other end of a connection will send no more.
+    Ended,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -85,14 +96,35 @@ pub(crate) struct Start {
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Call {
-    Stat { path: String },
-    List { path: String, depth: u32 },
-    MakeDir { path: String },
-    Rename { from: String, to: String },
-    Remove { path: String },
-    Read { path: String, offset: u64, len: u64 },
-    Watch { path: String, recursive: bool },
+    Stat {
+        path: String,
+    },
+    List {
+        path: String,
+        depth: u32,
+    },
+    MakeDir {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Remove {
+        path: String,
+    },
+    Read {
+        path: String,
+        offset: u64,
+        len: u64,
+    },
+    Watch {
+        path: String,
+        recursive: bool,
+    },
     Unwatch,
+    /// Opens the proxy port, once; the answer is its number, two bytes.
+    Listen,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -149,6 +181,9 @@ impl ToAgent {
                 frame(9, id, &body)
             }
             Self::SignalAll(signal) => json(10, id, signal),
+            Self::Accept => frame(11, id, &[]),
+            Self::Connect { port } => json(12, id, port),
+            Self::HangUp => frame(13, id, &[]),
         }
     }
 
@@ -176,6 +211,9 @@ impl ToAgent {
                 Self::Write(parse(head)?, Bytes::copy_from_slice(data))
             }
             10 => Self::SignalAll(parse(body)?),
+            11 => Self::Accept,
+            12 => Self::Connect { port: parse(body)? },
+            13 => Self::HangUp,
             _ => return Err(Malformed),
         };
         Ok((id, decoded))
@@ -201,6 +239,7 @@ impl FromAgent {
             Self::Done => frame(14, id, &[]),
             Self::Failed(failure) => json(15, id, failure),
             Self::Usage(usage) => json(16, id, usage),
+            Self::Ended => frame(17, id, &[]),
         }
     }
 
@@ -224,6 +263,7 @@ impl FromAgent {
             14 => Self::Done,
             15 => Self::Failed(parse(body)?),
             16 => Self::Usage(parse(body)?),
+            17 => Self::Ended,
             _ => return Err(Malformed),
         };
         Ok((id, decoded))

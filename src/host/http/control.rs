@@ -1,8 +1,8 @@
 //! The control plane: create, connect, list, extend, pause and kill sandboxes.
 //!
-//! The two generations of routes differ in defaults only. What this host cannot do (snapshots, templates, volumes,
-//! an open network) is refused in words rather than ignored, unless ignoring it is the safer reading: asking for
-//! the internet is common in older clients' defaults and simply does not open it.
+//! The two generations of routes differ in defaults only. What this host cannot do (snapshots, templates, volumes) is
+//! refused in words rather than ignored, unless ignoring it is the safer reading: asking for the internet is common in
+//! older clients' defaults and opens it only where the host's owner has said so.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, post};
+use axum::routing::{any, delete, get, post, put};
 use axum::{Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -22,12 +22,14 @@ use sha2::{Digest, Sha256};
 
 use super::{BodyError, api_error, read_body};
 use crate::host::auth;
+use crate::host::network::{Asked, Policy};
 use crate::host::registry::{
     CreateError, Cursor, Entry, Full, Key, Label, Move, New, Paused, Query, Registry,
 };
 use crate::wire::control::{
     ConnectSandbox, CreateSandbox, DEFAULT_TIMEOUT_V1_S, DEFAULT_TIMEOUT_V2_S, Lifecycle, ListedSandbox,
-    Metric, Network, Pause, Refresh, Sandbox, SandboxDetail, SetTimeout, State as Life, decode_metadata,
+    Metric, Network, Pause, Refresh, Sandbox, SandboxDetail, SetTimeout, State as Life, UpdateNetwork,
+    decode_metadata,
 };
 use crate::wire::error::{ApiError, error_code};
 use crate::wire::header::{API_KEY, IDEMPOTENCY_KEY, NEXT_TOKEN};
@@ -58,7 +60,7 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
         .route("/sandboxes/{id}/metrics", get(metrics))
         .route("/sandboxes/{id}/snapshots", any(not_here))
         .route("/sandboxes/{id}/fork", any(not_here))
-        .route("/sandboxes/{id}/network", any(not_here))
+        .route("/sandboxes/{id}/network", put(set_network))
         .fallback(async || api_error(StatusCode::NOT_FOUND, "there is no such route"))
         .method_not_allowed_fallback(async || {
             api_error(StatusCode::METHOD_NOT_ALLOWED, "this route does not take this method")
@@ -178,7 +180,7 @@ async fn create(
     key: Option<Key>,
 ) -> Result<Response, Refusal> {
     let life = registry_life(&registry, asked.timeout.unwrap_or(default_secs.cast_signed()))?;
-    let new = new_sandbox(asked, life, secure)?;
+    let new = new_sandbox(&registry, asked, life, secure)?;
     let made = match key {
         Some(key) => registry.create_once(new, &key).await,
         None => registry.create(new).await,
@@ -204,7 +206,12 @@ async fn create(
 }
 
 /// What is asked of this host, or which part of it cannot be had here. Members of no effect are ignored.
-fn new_sandbox(asked: CreateSandbox, life: Duration, secure: bool) -> Result<New, Refusal> {
+fn new_sandbox(
+    registry: &Registry,
+    asked: CreateSandbox,
+    life: Duration,
+    secure: bool,
+) -> Result<New, Refusal> {
     let template = asked.template_id.split(':').next().unwrap_or("").to_owned();
     if !TEMPLATES.contains(&template.as_str()) {
         return Err(Refusal::NoTemplate(template));
@@ -215,18 +222,31 @@ fn new_sandbox(asked: CreateSandbox, life: Duration, secure: bool) -> Result<New
         (is_something(&asked.iam), "iam: it issues no workload tokens"),
         (!asked.volume_mounts.is_empty(), "volumeMounts: it has no volumes"),
         (asked.auto_pause_memory == Some(false), "autoPauseMemory false: a pause here keeps everything"),
-        (network.allow_out.is_some_and(|list| !list.is_empty()), "network.allowOut: it opens no network"),
-        (is_something(&network.rules), "network.rules: it opens no network"),
-        (is_something(&network.egress_proxy), "network.egressProxy: it opens no network"),
+        (
+            network.dns_servers.as_ref().is_some_and(|list| !list.is_empty()),
+            "network.dnsServers: it looks names up itself",
+        ),
     ];
     if let Some((_, what)) = unsupported.into_iter().find(|(asked, _)| *asked) {
         return Err(Refusal::Invalid(format!("this host cannot do {what}")));
     }
+    check_egress(&network.rules, &network.egress_proxy)?;
     let public = network.allow_public_traffic.unwrap_or(true);
     if !public && !secure {
         return Err(Refusal::Invalid("network.allowPublicTraffic false needs secure true".into()));
     }
+    let policy = policy(
+        registry,
+        Asked {
+            allow_out: network.allow_out.unwrap_or_default(),
+            deny_out: network.deny_out.unwrap_or_default(),
+            internet: asked.allow_internet_access,
+            https_ports: network.https_ports.unwrap_or_default(),
+        },
+    )?;
     Ok(New {
+        network: policy,
+        mask_host: network.mask_request_host,
         label: Label {
             template,
             metadata: asked.metadata,
@@ -238,6 +258,56 @@ fn new_sandbox(asked: CreateSandbox, life: Duration, secure: bool) -> Result<New
         secure,
         public,
     })
+}
+
+fn check_egress(rules: &Option<Value>, egress_proxy: &Option<Value>) -> Result<(), Refusal> {
+    let unsupported = [
+        (is_something(rules), "network.rules: it looks into no encrypted request"),
+        (is_something(egress_proxy), "network.egressProxy: it connects directly"),
+    ];
+    match unsupported.into_iter().find(|(asked, _)| *asked) {
+        Some((_, what)) => Err(Refusal::Invalid(format!("this host cannot do {what}"))),
+        None => Ok(()),
+    }
+}
+
+/// What a sandbox may reach. Where it has no network of its own, an allow list could not be kept, so it is refused.
+fn policy(registry: &Registry, asked: Asked) -> Result<Policy, Refusal> {
+    match registry.network() {
+        Some(options) => {
+            Policy::new(asked, options.open).map_err(|error| Refusal::Invalid(format!("network.{error}")))
+        }
+        None if asked.allow_out.is_empty() => Ok(Policy::closed()),
+        None => Err(Refusal::Invalid(
+            "network.allowOut: this host runs without network namespaces, so it cannot open a network to some addresses \
+             only; start it with full isolation"
+                .into(),
+        )),
+    }
+}
+
+async fn set_network(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<StatusCode, Refusal> {
+    let asked: UpdateNetwork = read(body).await?;
+    check_egress(&asked.rules, &asked.egress_proxy)?;
+    let entry = registry.get(known(&id)).ok_or(Refusal::NoSandbox(id))?;
+    let policy = policy(
+        &registry,
+        Asked {
+            allow_out: asked.allow_out.unwrap_or_default(),
+            deny_out: asked.deny_out.unwrap_or_default(),
+            internet: asked.allow_internet_access,
+            https_ports: entry.sandbox.network().asked().https_ports.clone(),
+        },
+    )?;
+    entry.sandbox.set_network(policy).await.map_err(|error| {
+        tracing::warn!(error = &error as &dyn std::error::Error, "a network policy could not be opened");
+        Refusal::NotStarted
+    })?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Neither left out nor null nor empty.
@@ -303,6 +373,8 @@ async fn detail(
 ) -> Result<Json<SandboxDetail>, Refusal> {
     let entry = registry.get(known(&id)).ok_or(Refusal::NoSandbox(id))?;
     let listed = listed(&entry);
+    let policy = entry.sandbox.network();
+    let some_of = |rules: &[String]| (!rules.is_empty()).then(|| rules.to_vec());
     Ok(Json(SandboxDetail {
         template_id: listed.template_id,
         alias: listed.alias,
@@ -318,9 +390,11 @@ async fn detail(
         disk_size_mb: listed.disk_size_mb,
         state: listed.state,
         metadata: listed.metadata,
-        allow_internet_access: Some(false),
+        allow_internet_access: Some(policy.is_open()),
         network: Some(Network {
             allow_public_traffic: Some(entry.sandbox.traffic_token.is_none()),
+            allow_out: some_of(&policy.asked().allow_out),
+            deny_out: some_of(&policy.asked().deny_out),
             ..Network::default()
         }),
         lifecycle: Some(Lifecycle {

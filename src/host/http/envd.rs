@@ -93,7 +93,7 @@ async fn metrics(Extension(sandbox): Extension<Arc<Sandbox>>) -> Json<EnvdMetric
 }
 
 async fn envs(Extension(sandbox): Extension<Arc<Sandbox>>) -> Json<BTreeMap<String, String>> {
-    Json(sandbox.env.clone())
+    Json(sandbox.env())
 }
 
 /// The user that a call names by HTTP basic authentication with an empty password; there is only one.

@@ -18,7 +18,7 @@ async fn execute(host: &TestHost, sandbox: &TestSandbox, body: Value) -> Vec<Val
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-async fn text_of(host: &TestHost, sandbox: &TestSandbox, code: &str) -> String {
+pub(super) async fn text_of(host: &TestHost, sandbox: &TestSandbox, code: &str) -> String {
     let events = execute(host, sandbox, json!({"code": code})).await;
     let result = events.iter().find(|event| event["type"] == "result");
     result.map_or_else(|| panic!("{events:?}"), |event| event["text"].as_str().unwrap().to_owned())

@@ -64,7 +64,7 @@ async fn start_process(
         }
     }
     let env =
-        sandbox.env.iter().chain(&config.envs).map(|(name, value)| (name.clone(), value.clone())).collect();
+        sandbox.env().iter().chain(&config.envs).map(|(name, value)| (name.clone(), value.clone())).collect();
     let spec = ProcessSpec {
         argv: std::iter::once(&config.cmd).chain(&config.args).cloned().collect(),
         env,

@@ -1,0 +1,110 @@
+//! Connections of a sandbox, carried over the agent's socket: to its proxy port, and to the ports of its servers.
+//!
+//! For the agent a connection is a program without a process, so credit bounds it in both directions as it bounds
+//! programs. Dropping a [`Link`] closes it once what was written has gone out.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::protocol::{CHUNK, Call, ToAgent, WINDOW};
+use super::{AgentError, AgentHandle, Process, ProcessEvent, STDIN};
+
+/// How long what was written last may take to be read before the connection is closed over it.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// One connection. Reading and writing wait for the sandbox, never the other way round.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: DuplexStream,
+    _dropped: DropGuard,
+}
+
+impl AgentHandle {
+    /// Opens the sandbox's proxy port, or finds it open: its number on the sandbox's loopback.
+    pub(crate) async fn listen(&self) -> Result<u16, AgentError> {
+        let (answer, _) = self.call(ToAgent::Call(Call::Listen)).await?;
+        answer[..].try_into().map(u16::from_le_bytes).map_err(|_| AgentError::Gone)
+    }
+
+    /// Waits for the next connection to the proxy port. Not to be given up halfway.
+    pub(crate) async fn accept(&self) -> Result<Link, AgentError> {
+        self.begin(&ToAgent::Accept).await.map(link)
+    }
+
+    /// Connects to a port of the sandbox.
+    ///
+    /// # Errors
+    /// [`AgentError::Refused`] when nobody listens there.
+    pub(crate) async fn connect_port(&self, port: u16) -> Result<Link, AgentError> {
+        let agent = self.clone();
+        // A caller that gives up leaves a link that closes itself, not a connection that nobody knows.
+        let connecting = tokio::spawn(async move { agent.begin(&ToAgent::Connect { port }).await.map(link) });
+        connecting.await.map_err(|_| AgentError::Gone)?
+    }
+}
+
+/// Starts carrying.
+fn link(process: Process) -> Link {
+    let (stream, far) = tokio::io::duplex(CHUNK);
+    let dropped = CancellationToken::new();
+    let (mut from_host, mut to_host) = tokio::io::split(far);
+    let Process { handle, mut events } = process;
+    let (writer, token) = (handle.clone(), dropped.clone());
+    tokio::spawn(async move {
+        let mut buffer = vec![0; CHUNK];
+        while let Ok(count @ 1..) = from_host.read(&mut buffer).await {
+            if writer.stdin(Bytes::copy_from_slice(&buffer[..count])).await.is_err() {
+                return;
+            }
+        }
+        let _ = writer.close_stdin().await;
+        token.cancelled().await;
+        // All room is back once the socket has taken everything.
+        let room = Arc::clone(&writer.rooms[STDIN]);
+        let _ = tokio::time::timeout(LINGER, room.acquire_many(WINDOW as u32)).await;
+        let _ = writer.connection.send(writer.id, &ToAgent::HangUp).await;
+    });
+    tokio::spawn(async move {
+        while let Some(event) = events.recv().await {
+            match event {
+                ProcessEvent::Stdout(bytes) if bytes.is_empty() => drop(to_host.shutdown().await),
+                // Written to nobody when the link was dropped; then the rest is taken and thrown away.
+                ProcessEvent::Stdout(bytes) => drop(to_host.write_all(&bytes).await),
+                _ => break,
+            }
+        }
+        let _ = to_host.shutdown().await;
+    });
+    Link { stream, _dropped: dropped.drop_guard() }
+}
+
+impl AsyncRead for Link {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,126 @@
+//! The other ports of a sandbox: requests go to whatever server listens there, on the sandbox's own loopback.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, Version, header};
+use hyper_util::rt::TokioIo;
+
+use super::proxy_error;
+use crate::host::agent::AgentError;
+use crate::host::sandbox::Sandbox;
+use crate::wire::error::ProxyError;
+use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
+
+/// Longest head of an answer. The server is as hostile as everything else in there.
+const HEAD_MAX: usize = 64 * 1024;
+
+/// Passes a request on to a port of a sandbox, and the answer back. Switched protocols (WebSocket) are carried too.
+pub(crate) async fn forward(sandbox: &Arc<Sandbox>, port: u16, mut request: Request<Body>) -> Response {
+    let closed = || proxy_error(ProxyError::port_not_open(sandbox.id.clone(), port));
+    // The way out is for what is inside.
+    if sandbox.egress_port() == Some(port) {
+        return closed();
+    }
+    let link = match sandbox.agent.connect_port(port).await {
+        Ok(link) => link,
+        Err(AgentError::Gone) => return proxy_error(ProxyError::sandbox_not_found(sandbox.id.clone())),
+        Err(_) => return closed(),
+    };
+    let upgrade = hyper::upgrade::on(&mut request);
+    let connected = async {
+        let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+            .max_buf_size(HEAD_MAX)
+            .handshake(TokioIo::new(link))
+            .await?;
+        // Ends with the answer's body; the sandbox's end takes it along.
+        tokio::spawn(connection.with_upgrades());
+        sender.send_request(onward(sandbox, port, request)).await
+    };
+    let mut answer = tokio::select! {
+        answer = connected => match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::debug!(%error, "a server in a sandbox did not answer");
+                return (StatusCode::BAD_GATEWAY, "the server in the sandbox did not answer\n").into_response();
+            }
+        },
+        () = sandbox.ending.cancelled() => {
+            return proxy_error(ProxyError::sandbox_not_found(sandbox.id.clone()));
+        }
+    };
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let (far, ending) = (hyper::upgrade::on(&mut answer), sandbox.ending.clone());
+        tokio::spawn(async move {
+            let carry = async {
+                let (Ok(near), Ok(far)) = tokio::join!(upgrade, far) else { return };
+                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut TokioIo::new(far)).await;
+            };
+            tokio::select! {
+                () = carry => {}
+                () = ending.cancelled() => {}
+            }
+        });
+    }
+    let (mut head, body) = answer.into_parts();
+    keep_upgrade(&mut head.headers);
+    head.version = Version::HTTP_11;
+    head.extensions = http::Extensions::new();
+    Response::from_parts(head, Body::new(body))
+}
+
+/// The request as the server sees it: by its path, without what was meant for this host.
+fn onward(sandbox: &Sandbox, port: u16, request: Request<Body>) -> Request<Body> {
+    let (mut head, body) = request.into_parts();
+    keep_upgrade(&mut head.headers);
+    for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN] {
+        head.headers.remove(name);
+    }
+    // The body's own framing decides.
+    head.headers.remove(header::CONTENT_LENGTH);
+    if let Some(mask) = &sandbox.mask_host
+        && let Ok(host) = HeaderValue::from_str(&mask.replace("${PORT}", &port.to_string()))
+    {
+        head.headers.insert(header::HOST, host);
+    }
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    head.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+    head.version = Version::HTTP_11;
+    head.extensions = http::Extensions::new();
+    Request::from_parts(head, body)
+}
+
+/// Removes what belongs to one hop, but for a wish to switch protocols.
+fn keep_upgrade(headers: &mut HeaderMap) {
+    let upgrade = headers.get(header::UPGRADE).cloned();
+    drop_hops(headers);
+    if let Some(upgrade) = upgrade {
+        headers.insert(header::UPGRADE, upgrade);
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+}
+
+/// Removes what belongs to one hop (RFC 9110 section 7.6.1).
+pub(crate) fn drop_hops(headers: &mut HeaderMap) {
+    let listed: Vec<String> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        .filter(|name| name != "host")
+        .collect();
+    for name in listed.iter().map(String::as_str).chain([
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ]) {
+        headers.remove(name);
+    }
+}

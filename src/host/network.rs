@@ -1,0 +1,226 @@
+//! The way out of a sandbox: a proxy on its loopback, which this host carries on to what an allow list permits.
+//!
+//! A sandbox has no network. Its agent opens one port; what arrives there comes here over the agent's socket, and this
+//! host looks names up, judges the *address* that came out, and connects to exactly that address. So a name that
+//! changes its mind after it was judged (DNS rebinding) leads nowhere, and whatever asks is only ever a guest here.
+
+mod client_hello;
+mod policy;
+mod proxy;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::policy::{Asked, Policy};
+use super::agent::{AgentError, AgentHandle};
+
+/// How sandboxes reach the network, those that ask for it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether a sandbox reaches every public address unless it asks for less, as at E2B. If not, it reaches what
+    /// its allow list names.
+    pub open: bool,
+    /// Connections of one sandbox at a time, 1 to 512; more wait.
+    pub connections: usize,
+    /// Bytes of one sandbox in both directions together; then its connections break off.
+    pub max_bytes: u64,
+    /// A connection over which nothing goes for so long is closed.
+    pub idle: Duration,
+    /// For looking a name up and connecting, together.
+    pub dial: Duration,
+    /// Who knows the addresses of names.
+    pub resolver: Resolver,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            open: false,
+            connections: 64,
+            max_bytes: 4 << 30,
+            idle: Duration::from_secs(120),
+            dial: Duration::from_secs(15),
+            resolver: Resolver::System,
+        }
+    }
+}
+
+/// Looks up one name.
+pub type LookUp = dyn Fn(&str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync;
+
+/// Who knows the addresses of names.
+#[derive(Clone)]
+pub enum Resolver {
+    /// This machine.
+    System,
+    /// A function.
+    Function(Arc<LookUp>),
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::System => "System",
+            Self::Function(_) => "Function",
+        })
+    }
+}
+
+impl Resolver {
+    async fn look_up(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        match self {
+            Self::System => {
+                // The trailing dot keeps this machine's search domains out of it.
+                let found = tokio::net::lookup_host((format!("{name}."), 0)).await?;
+                Ok(found.map(|address: SocketAddr| address.ip()).collect())
+            }
+            Self::Function(look_up) => look_up(name).await,
+        }
+    }
+}
+
+/// One sandbox's way out.
+#[derive(Debug, Clone)]
+pub(crate) struct Egress(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    sandbox_id: String,
+    options: Options,
+    agent: AgentHandle,
+    state: Mutex<State>,
+    /// Bytes in both directions so far.
+    bytes: AtomicU64,
+    /// Ends with the sandbox.
+    ending: CancellationToken,
+}
+
+#[derive(Debug)]
+struct State {
+    policy: Arc<Policy>,
+    /// Cancelled when the policy is replaced: what it permitted breaks off.
+    replaced: CancellationToken,
+    port: Option<u16>,
+}
+
+impl Egress {
+    /// Nothing is open until [`Egress::set`].
+    pub(crate) fn new(
+        sandbox_id: String,
+        options: Options,
+        agent: AgentHandle,
+        ending: CancellationToken,
+    ) -> Self {
+        let state =
+            State { policy: Arc::new(Policy::closed()), replaced: CancellationToken::new(), port: None };
+        let (state, bytes) = (Mutex::new(state), AtomicU64::new(0));
+        Self(Arc::new(Inner { sandbox_id, options, agent, state, bytes, ending }))
+    }
+
+    /// Replaces the whole policy. Connections that are open break off, since the new one may not permit them. The proxy
+    /// opens with the first policy that permits anything, and stays.
+    ///
+    /// # Errors
+    /// When the proxy cannot be opened; the policy is in place all the same.
+    pub(crate) async fn set(&self, policy: Policy) -> Result<(), AgentError> {
+        let opens = !policy.is_closed();
+        let before = {
+            let mut state = self.state();
+            state.policy = Arc::new(policy);
+            std::mem::replace(&mut state.replaced, CancellationToken::new())
+        };
+        before.cancel();
+        if !opens || self.state().port.is_some() {
+            return Ok(());
+        }
+        let port = self.0.agent.listen().await?;
+        let first = self.state().port.replace(port).is_none();
+        if first {
+            tokio::spawn(self.clone().serve());
+        }
+        Ok(())
+    }
+
+    /// What programs find in their environment, so that they take the way that there is. Empty while there is none.
+    pub(crate) fn env(&self) -> BTreeMap<String, String> {
+        let Some(port) = self.port() else { return BTreeMap::new() };
+        let proxy = format!("http://127.0.0.1:{port}");
+        let own = "localhost,127.0.0.1,::1";
+        let pairs = [
+            ("HTTP_PROXY", proxy.as_str()),
+            ("http_proxy", &proxy),
+            ("HTTPS_PROXY", &proxy),
+            ("https_proxy", &proxy),
+            ("NO_PROXY", own),
+            ("no_proxy", own),
+            ("NODE_USE_ENV_PROXY", "1"),
+        ];
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+
+    /// The proxy's port inside, once it is open.
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.state().port
+    }
+
+    /// The policy in force.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.state().policy)
+    }
+
+    /// Takes connections until the sandbox ends.
+    async fn serve(self) {
+        const AFTER_FAILURE: Duration = Duration::from_millis(100);
+        let places = Arc::new(Semaphore::new(self.0.options.connections));
+        let accept = async {
+            while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+                match self.0.agent.accept().await {
+                    Ok(link) => drop(tokio::spawn(self.clone().connection(link, place))),
+                    Err(AgentError::Gone) => break,
+                    // Out of descriptors in there, most likely.
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection of a sandbox was not accepted");
+                        tokio::time::sleep(AFTER_FAILURE).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            () = self.0.ending.cancelled() => {}
+        }
+    }
+
+    async fn connection(self, link: super::agent::Link, place: tokio::sync::OwnedSemaphorePermit) {
+        let (policy, replaced) = {
+            let state = self.state();
+            (Arc::clone(&state.policy), state.replaced.clone())
+        };
+        let ending = self.0.ending.clone();
+        tokio::select! {
+            () = proxy::serve(&self, policy, link) => {}
+            () = replaced.cancelled() => {}
+            () = ending.cancelled() => {}
+        }
+        drop(place);
+    }
+
+    /// Counts bytes; `false` when there have been too many.
+    fn count(&self, bytes: usize) -> bool {
+        let before = self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        before.saturating_add(bytes as u64) <= self.0.options.max_bytes
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
