@@ -158,6 +158,7 @@ pub async fn service(config: &Config, ends: &Ends) -> anyhow::Result<ExecutionSe
     let parts = Parts {
         options: ExecutionOptions {
             limits: config.limits.clone(),
+            recipes: config.recipes.clone(),
             sandbox_timeout: config.sandbox_timeout,
             margin: config.run_margin,
             output_chars: config.output_chars,

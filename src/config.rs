@@ -4,6 +4,7 @@
 pub mod http;
 pub mod load;
 pub mod reference;
+mod tenants;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub struct Config {
     pub provider: Provider,
     /// The provider's template.
     pub template: String,
+    /// What sandboxes are made with, for each tenant.
+    pub recipes: crate::execution::Recipes,
     /// The provider's own life time for a new sandbox.
     pub sandbox_timeout: Duration,
     /// Limits and life of contexts.

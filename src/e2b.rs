@@ -51,6 +51,7 @@ mod endpoint;
 mod error;
 mod execute;
 mod files;
+mod gateway;
 mod interpreter;
 mod liveness;
 mod processes;
@@ -71,12 +72,15 @@ pub use endpoint::{CLOUD_DOMAIN, Endpoint};
 pub use error::{Deadline, E2bError, ProviderText, Subject};
 pub use execute::{Deadlines, Execution};
 pub use files::{FileWatch, Files};
+pub use gateway::{McpGateway, McpServers};
 pub use interpreter::{Interpreter, Run, RunRequest, Settled, Setup, Target};
 pub use liveness::{Liveness, Readiness};
-pub use processes::{Command, CommandOutput, McpGateway, Process, ProcessUpdate, Processes};
+pub use processes::{Command, CommandOutput, Process, ProcessUpdate, Processes};
 pub use sandboxes::{CreateSandbox, ListFilter, NetworkPolicy, Sandbox, SandboxAccess};
 pub use shell::{EXIT_STATUS, Shell, ShellRun};
 pub use traceback::rebuild as rebuild_traceback;
+
+pub use crate::wire::control::MCP_TEMPLATE;
 
 use crate::domain::{Clock, Entropy};
 use crate::wire;

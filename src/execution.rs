@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::domain::{
     Clock, ContextKey, EndReason, Entropy, ExecutionId, Language, Outcome, OutputChunk, SandboxState,
 };
-use crate::e2b::E2bClient;
+use crate::e2b::{CircuitState, E2bClient, ListFilter};
 use crate::guard::{Report, Sanitized};
 use crate::store::{DynStore, End, Limits, Secret};
 use remembered::Remembered;
@@ -31,7 +31,9 @@ pub mod paths;
 pub mod policies;
 pub mod reaper;
 pub mod recall;
+pub mod recipe;
 mod remembered;
+mod revive;
 pub mod run_analysis;
 pub mod run_code;
 pub mod startup;
@@ -41,6 +43,7 @@ pub use error::{ExecutionError, chain};
 pub use handle::HandleKey;
 pub use outputs::{Artifact, Outputs};
 pub use recall::{Asker, Begun, Recalled};
+pub use recipe::{Recipe, Recipes};
 
 pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus};
 pub use policies::Policies;
@@ -52,6 +55,8 @@ pub use startup::{Starting, Startup};
 pub struct Options {
     /// Limits and life of contexts.
     pub limits: Limits,
+    /// What sandboxes are made with.
+    pub recipes: Recipes,
     /// The least life time that a new sandbox gets from its provider.
     pub sandbox_timeout: Duration,
     /// How far the provider's own end must lie behind a run's deadline.
@@ -70,6 +75,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
+            recipes: Recipes::default(),
             sandbox_timeout: Duration::from_secs(600),
             margin: Duration::from_secs(30),
             output_chars: 50_000,
@@ -239,6 +245,25 @@ impl ExecutionService {
     /// Why no sandbox can be made, if so.
     pub fn provider_problem(&self) -> Option<&str> {
         self.0.parts.provider.as_ref().err().map(String::as_str)
+    }
+
+    /// How long the provider's control plane is left alone because it is down; `None` when it is not.
+    pub fn provider_rests_for(&self) -> Option<Duration> {
+        match self.0.parts.provider.as_ref().ok()?.circuit() {
+            CircuitState::Open { retry_after } => Some(retry_after).filter(|rest| !rest.is_zero()),
+            CircuitState::HalfOpen | CircuitState::Closed { .. } => None,
+        }
+    }
+
+    /// Asks the provider for something small, with the key. Gives how long the answer took.
+    ///
+    /// # Errors
+    /// [`ExecutionError::NoProvider`], or [`ExecutionError::Sandbox`] with what it said.
+    pub async fn ask_provider(&self) -> Result<Duration, ExecutionError> {
+        let began = tokio::time::Instant::now();
+        let filter = ListFilter { limit: Some(1), ..ListFilter::default() };
+        self.provider()?.list(&filter).await.map_err(ExecutionError::Sandbox)?;
+        Ok(began.elapsed())
     }
 
     /// A handle to a context, for a result to this caller; nobody else can use it.

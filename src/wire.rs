@@ -56,6 +56,8 @@ pub mod header {
     pub const KEEPALIVE_INTERVAL: &str = "keepalive-ping-interval";
     /// Connect's deadline in milliseconds. On `process.Process/Start` it is also the life time of the process.
     pub const CONNECT_TIMEOUT: &str = "connect-timeout-ms";
+    /// W3C Trace Context: which trace a request belongs to.
+    pub const TRACEPARENT: &str = "traceparent";
     /// Connect's version, always `1`.
     pub const CONNECT_VERSION: &str = "connect-protocol-version";
 }

@@ -84,7 +84,7 @@ async fn examine(config: Config) -> Vec<Check> {
             checks.push(Check::new(
                 "sandbox provider",
                 match service.provider_problem() {
-                    None => Ok("reachable".into()),
+                    None => provider_answers(&service).await,
                     Some(why) => {
                         Err((why.to_owned(), "see the failed checks above, or set E2B_API_KEY".into()))
                     }
@@ -125,6 +125,17 @@ async fn machine(config: &Config) -> Vec<Check> {
 async fn machine(_: &Config) -> Vec<Check> {
     let why = "the local sandbox host needs Linux".to_owned();
     vec![Check::new("isolation", Err((why, "set E2B_API_KEY, or run Pathbox in a Linux container".into())))]
+}
+
+/// One small request to the provider, with the key.
+async fn provider_answers(service: &crate::execution::ExecutionService) -> Result<String, (String, String)> {
+    match service.ask_provider().await {
+        Ok(after) => Ok(format!("answers, in {} ms", after.as_millis())),
+        Err(crate::execution::ExecutionError::Sandbox(error)) => {
+            Err((crate::execution::chain(&error), error.advice().to_owned()))
+        }
+        Err(error) => Err((error.to_string(), error.advice())),
+    }
 }
 
 /// `1+1`, through everything.

@@ -120,6 +120,20 @@ pub const SETTINGS: &[Setting] = &[
         "The provider's own life time of a new sandbox; extended before a run that needs more.",
     ),
     plain(
+        "sandbox.allow_out",
+        &["PATHBOX_SANDBOX_ALLOW_OUT"],
+        "",
+        "domains (`*.` may lead), IP addresses and ranges, comma-separated",
+        "What sandboxes may reach; nothing when not set. A tenant's own list stands instead.",
+    ),
+    plain(
+        "sandbox.on_timeout",
+        &["PATHBOX_SANDBOX_ON_TIMEOUT"],
+        "kill",
+        "kill or pause",
+        "What the provider does with a sandbox at the end of its life time; a paused one is resumed by the next call.",
+    ),
+    plain(
         "contexts.ttl_minutes",
         &["E2B_DEFAULT_TTL_MINUTES", "PATHBOX_CONTEXTS_TTL_MINUTES"],
         "30",
@@ -465,7 +479,7 @@ pub enum ConfigError {
     #[error("setting `{key}` ({origin}): {problem}; allowed: {allowed}")]
     Invalid {
         /// The setting.
-        key: &'static str,
+        key: String,
         /// Where the value came from.
         origin: Source,
         /// What is wrong with it.
@@ -503,7 +517,11 @@ impl Sources {
 
 /// Every setting's text and where it came from.
 #[derive(Debug, Clone)]
-pub struct Values(BTreeMap<&'static str, (String, Source)>);
+pub struct Values {
+    settings: BTreeMap<&'static str, (String, Source)>,
+    /// `[tenants]` of the settings file.
+    pub(super) tenants: Option<(PathBuf, toml::Table)>,
+}
 
 impl Values {
     /// Lays the sources over each other.
@@ -513,8 +531,11 @@ impl Values {
     pub fn read(sources: &Sources) -> Result<Self, ConfigError> {
         let mut values: BTreeMap<_, _> =
             SETTINGS.iter().map(|s| (s.key, (s.default.to_owned(), Source::Default))).collect();
+        let mut tenants = None;
         if let Some(path) = &sources.file {
-            for (key, value) in flatten(path)? {
+            let (flat, table) = flatten(path)?;
+            tenants = table.map(|table| (path.clone(), table));
+            for (key, value) in flat {
                 let setting = find(&key, &format!("in {}", path.display()))?;
                 values.insert(setting.key, (value, Source::File(path.clone())));
             }
@@ -540,22 +561,27 @@ impl Values {
             let setting = find(key, "on the command line")?;
             values.insert(setting.key, (value.clone(), Source::Flag));
         }
-        Ok(Self(values))
+        Ok(Self { settings: values, tenants })
     }
 
     /// A setting's text; empty when not set.
     pub fn get(&self, key: &str) -> &str {
-        self.0.get(key).map_or("", |(value, _)| value)
+        self.settings.get(key).map_or("", |(value, _)| value)
     }
 
     /// Where a setting's value came from.
     pub fn source(&self, key: &str) -> Source {
-        self.0.get(key).map_or(Source::Default, |(_, source)| source.clone())
+        self.settings.get(key).map_or(Source::Default, |(_, source)| source.clone())
     }
 
     pub(super) fn invalid(&self, key: &'static str, problem: impl Into<String>) -> ConfigError {
         let allowed = SETTINGS.iter().find(|s| s.key == key).map_or("", |s| s.allowed);
-        ConfigError::Invalid { key, origin: self.source(key), problem: problem.into(), allowed }
+        ConfigError::Invalid {
+            key: key.to_owned(),
+            origin: self.source(key),
+            problem: problem.into(),
+            allowed,
+        }
     }
 
     pub(super) fn number<T: FromStr + PartialOrd + Copy>(
@@ -638,6 +664,7 @@ impl Values {
             auto_migrate: self.boolean("auto_migrate")?,
             provider,
             template: self.get("e2b.template").to_owned(),
+            recipes: self.recipes(environment)?,
             sandbox_timeout: Duration::from_millis(self.number(
                 "e2b.sandbox_timeout_ms",
                 60_000,
@@ -758,11 +785,25 @@ fn from_environment(
     Ok(None)
 }
 
-/// `[section] key = value` of a TOML file as `section.key` texts.
-fn flatten(path: &Path) -> Result<Vec<(String, String)>, ConfigError> {
+/// The settings of a file: texts by `section.key`, and the table of tenants.
+type FileSettings = (Vec<(String, String)>, Option<toml::Table>);
+
+/// `[section] key = value` of a TOML file as `section.key` texts, and `[tenants]` as it is.
+fn flatten(path: &Path) -> Result<FileSettings, ConfigError> {
     let file_error = |problem: String| ConfigError::File { path: path.to_owned(), problem };
     let text = std::fs::read_to_string(path).map_err(|error| file_error(error.to_string()))?;
-    let table: toml::Table = toml::from_str(&text).map_err(|error| file_error(error.to_string()))?;
+    // The parser's own text repeats the line, which may hold a key.
+    let mut table: toml::Table = toml::from_str(&text).map_err(|error: toml::de::Error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        file_error(format!("line {}: {}", before.matches('\n').count() + 1, error.message()))
+    })?;
+    let tenants = match table.remove("tenants") {
+        None => None,
+        Some(toml::Value::Table(tenants)) => Some(tenants),
+        Some(other) => {
+            return Err(file_error(format!("`tenants` is a {}, not a table", other.type_str())));
+        }
+    };
     let mut out = Vec::new();
     let mut stack: Vec<(String, toml::Value)> = table.into_iter().collect();
     while let Some((key, value)) = stack.pop() {
@@ -779,10 +820,10 @@ fn flatten(path: &Path) -> Result<Vec<(String, String)>, ConfigError> {
             }
         }
     }
-    Ok(out)
+    Ok((out, tenants))
 }
 
-fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> String {
     let best = all.map(|candidate| (distance(name, candidate), candidate)).min();
     match best {
         Some((d, candidate)) if d <= name.len() / 3 => format!("; did you mean `{candidate}`?"),

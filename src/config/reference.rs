@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::load::{SETTINGS, Values};
+use super::tenants::TENANT_SETTINGS;
 
 /// `docs/configuration.md`; a test fails when the file differs.
 pub fn page() -> String {
@@ -17,6 +18,14 @@ pub fn page() -> String {
         let default = if s.default.is_empty() { "–".to_owned() } else { format!("`{}`", s.default) };
         let secret = if s.secret { " (secret)" } else { "" };
         let _ = writeln!(out, "| `{}`{secret} | {env} | {default} | {} | {} |", s.key, s.allowed, s.doc);
+    }
+    out.push_str(
+        "\n## A tenant's own\n\nIn the file only, as a table under the tenant's name: `[tenants.\"acme\"]`. What it does \
+         not say is the deployment's. A sandbox is made with the settings of its moment; end a context to give it new \
+         ones.\n\n| key | allowed | what it does |\n| --- | --- | --- |\n",
+    );
+    for s in TENANT_SETTINGS {
+        let _ = writeln!(out, "| `{}` | {} | {} |", s.key, s.allowed, s.doc);
     }
     out
 }
@@ -33,5 +42,6 @@ pub fn rows(values: &Values) -> Vec<[String; 3]> {
             };
             [s.key.to_owned(), value, values.source(s.key).to_string()]
         })
+        .chain(values.tenant_rows())
         .collect()
 }

@@ -330,6 +330,38 @@ impl E2bError {
         }
     }
 
+    /// What whoever operates the caller can do about it, in a sentence.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::Setting { .. } => "Correct the setting.",
+            Self::Unauthenticated(_) => "Check E2B_API_KEY.",
+            Self::Forbidden(_) => "Check what the key of E2B_API_KEY may do.",
+            Self::NotFound { what: Subject::Template, .. } => {
+                "Set `e2b.template` to a template that this key can see."
+            }
+            Self::NotFound { what: Subject::Route, .. } => {
+                "The server is older than the call, or is no E2B server: check E2B_DOMAIN and E2B_API_URL."
+            }
+            Self::PortClosed { port: crate::wire::INTERPRETER_PORT } => {
+                "The sandbox runs without a code interpreter: set `e2b.template` to a template that was built with its \
+                 start command, as `code-interpreter-v1` is."
+            }
+            Self::UnknownLanguage(_) => "Use a language that the template has, or another template.",
+            Self::RateLimited { .. } => {
+                "Try again later, end sandboxes that are not needed, or raise the plan's limit."
+            }
+            Self::CreateQueueFull { .. } => "Try again later; too many sandboxes are asked for at once.",
+            Self::CircuitOpen { .. } | Self::Unreachable(_) => {
+                "Try again in a few seconds; when it lasts, check E2B_DOMAIN, E2B_API_URL and the provider's status."
+            }
+            Self::Command { .. } => "Look at the message; the sandbox's template may lack the program.",
+            error if error.is_lost() => "Make a new sandbox; what was in this one is lost.",
+            error if error.is_retryable() && !error.may_have_run() => "Try again in a few seconds.",
+            error if error.may_have_run() => "Look what it did before it is tried again.",
+            _ => "The same request will fail again.",
+        }
+    }
+
     /// A short name for the kind, for metric labels and logs.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -233,10 +233,10 @@ impl Execution {
             Event::Error(error) => {
                 self.started = true;
                 // Two errors tell one story, and the second one less of it.
-                if self.interrupted && error.name == platform_error::UNEXPECTED_END {
+                if self.interrupted && error.is_platforms(platform_error::UNEXPECTED_END) {
                     return Ok(None);
                 }
-                self.interrupted |= error.name == platform_error::WEB_SOCKET;
+                self.interrupted |= error.is_platforms(platform_error::WEB_SOCKET);
             }
             _ => self.started = true,
         }

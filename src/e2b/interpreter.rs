@@ -248,6 +248,16 @@ impl Interpreter {
         self.apply_setup(&mut state).await
     }
 
+    /// Makes the context fit for the next run now, if a run before was cut off, and says what is left of its state.
+    ///
+    /// # Errors
+    /// When the context cannot be brought back; the sandbox is better replaced then.
+    pub async fn settle(&self) -> Result<Settled, E2bError> {
+        let mut state = Arc::clone(&self.inner.state).lock_owned().await;
+        self.settle_if_aborted(&mut state).await?;
+        Ok(if std::mem::take(&mut state.state_lost) { Settled::StateLost } else { Settled::Kept })
+    }
+
     /// Tells what is in the context already, so that it can be put back.
     pub async fn remember(&self, setup: Setup) {
         self.inner.state.lock().await.setup = setup;
@@ -311,14 +321,14 @@ impl Interpreter {
 
     async fn settle_if_aborted(&self, state: &mut State) -> Result<(), E2bError> {
         if state.aborted_at.is_some() || state.envs_set {
-            self.settle(state).await?;
+            self.settle_now(state).await?;
         }
         Ok(())
     }
 
     /// Abort, settle, probe, restart: see the head of this file.
     #[tracing::instrument(name = "e2b.settle", skip_all)]
-    async fn settle(&self, state: &mut State) -> Result<Settled, E2bError> {
+    async fn settle_now(&self, state: &mut State) -> Result<Settled, E2bError> {
         for attempt in 0..2 {
             if let Some(at) = state.aborted_at {
                 tokio::time::sleep_until(at + LEAVE_ALONE).await;
@@ -463,13 +473,16 @@ impl Run {
         loop {
             let Some(execution) = &mut self.execution else { return Ok(None) };
             match execution.next().await {
-                Ok(Some(Event::Error(error))) if error.name == platform_error::WEB_SOCKET => {
+                Ok(Some(Event::Error(error)))
+                    if error.is_platforms(platform_error::WEB_SOCKET)
+                        || error.is_platforms(platform_error::UNEXPECTED_END) =>
+                {
                     self.execution = None;
                     self.state.aborted_at = Some(Instant::now());
                     return Err(E2bError::Interrupted);
                 }
                 Ok(Some(Event::Error(mut error))) => {
-                    if error.name == platform_error::CONTEXT_RESTARTING {
+                    if error.is_platforms(platform_error::CONTEXT_RESTARTING) {
                         self.state.state_lost = true;
                         self.state.envs_set = false;
                         self.state.needs_setup = self.state.setup != Setup::default();
@@ -484,7 +497,13 @@ impl Run {
                     self.state.aborted_at = None;
                     if self.state.envs_set {
                         let interpreter = self.interpreter.clone();
-                        interpreter.settle(&mut self.state).await?;
+                        // The run itself is over and well. What could not be taken back now is, before the next run.
+                        if let Err(error) = interpreter.settle_now(&mut self.state).await {
+                            tracing::warn!(
+                                kind = error.kind(),
+                                "variables of a run could not be taken back yet"
+                            );
+                        }
                     }
                     return Ok(None);
                 }
@@ -512,7 +531,7 @@ impl Run {
             return Ok(if self.state.state_lost { Settled::StateLost } else { Settled::Kept });
         }
         let interpreter = self.interpreter.clone();
-        let settled = interpreter.settle(&mut self.state).await?;
+        let settled = interpreter.settle_now(&mut self.state).await?;
         // The caller knows it now; the next run need not be told again.
         self.state.state_lost = false;
         Ok(settled)

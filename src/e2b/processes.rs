@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::rpc::{Envd, RpcStream};
-use super::{E2bClient, E2bError, ProviderText, SandboxAccess, Subject};
+use super::{E2bClient, E2bError, SandboxAccess, Subject};
 use crate::wire::Secret;
 use crate::wire::envd::{
     Base64, Empty, ProcessConfig, ProcessEvent, ProcessInfo, ProcessInput, ProcessList, ProcessOutput,
@@ -23,7 +23,7 @@ const MARK: &str = "PATHBOX_RUN";
 /// The processes of one sandbox.
 #[derive(Debug, Clone)]
 pub struct Processes {
-    envd: Envd,
+    pub(super) envd: Envd,
 }
 
 /// What to start.
@@ -302,93 +302,5 @@ impl Process {
 impl ProcessUpdate {
     fn is_blank(&self) -> bool {
         matches!(self, Self::Stdout(text) | Self::Stderr(text) if text.is_empty())
-    }
-}
-
-/// An MCP gateway that runs in a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct McpGateway {
-    /// Where MCP clients outside find it (Streamable HTTP). Names the sandbox: keep it as a secret.
-    pub url: Secret,
-    /// What they send as a bearer token.
-    pub token: Secret,
-}
-
-impl E2bClient {
-    /// Starts the MCP gateway of a sandbox of the template `mcp-gateway` with servers from the Docker MCP catalog.
-    ///
-    /// `config` maps a server's name to its settings; give the same to [`CreateSandbox::mcp`](super::CreateSandbox::mcp).
-    ///
-    /// # Errors
-    /// [`E2bError::Command`] with the gateway's words; the sandbox is of no use then and should be killed.
-    pub async fn start_mcp_gateway(
-        &self,
-        access: &SandboxAccess,
-        config: &serde_json::Map<String, serde_json::Value>,
-    ) -> Result<McpGateway, E2bError> {
-        let json = serde_json::to_string(config).map_err(|error| E2bError::protocol("a request", error))?;
-        let token = Secret::new(
-            uuid::Builder::from_random_bytes(self.shared.entropy.bytes()).into_uuid().to_string(),
-        );
-        let command = Command {
-            envs: BTreeMap::from([("GATEWAY_ACCESS_TOKEN".to_owned(), token.clone())]),
-            life: Some(Duration::from_secs(120)),
-            ..Command::shell(format!("mcp-gateway --config {}", shell_quote(&json)))
-        };
-        let output = self.processes(access).as_user("root").run(&command, 1 << 20).await?;
-        if output.exit_code != 0 {
-            let mut said = output.stderr;
-            for secret in secrets(config) {
-                said = said.replace(secret, "[secret]");
-            }
-            let said = said.replace(token.expose(), "[secret]");
-            let envd = self.processes(access).envd;
-            let message: ProviderText = envd.hide().text(said.as_bytes());
-            return Err(E2bError::Command { what: "mcp-gateway", exit_code: output.exit_code, message });
-        }
-        let base = self.endpoint.direct_base(&access.id, access.domain.as_deref(), crate::wire::MCP_PORT);
-        Ok(McpGateway { url: Secret::new(format!("{base}/mcp")), token })
-    }
-}
-
-/// Every text in a gateway's settings: any of them may be a key.
-fn secrets(config: &serde_json::Map<String, serde_json::Value>) -> Vec<&str> {
-    let mut found = Vec::new();
-    let mut left: Vec<&serde_json::Value> = config.values().collect();
-    while let Some(value) = left.pop() {
-        match value {
-            serde_json::Value::String(text) if text.len() > 3 => found.push(text.as_str()),
-            serde_json::Value::Array(items) => left.extend(items),
-            serde_json::Value::Object(members) => left.extend(members.values()),
-            _ => {}
-        }
-    }
-    found
-}
-
-/// A text as one word for a shell.
-fn shell_quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quoted_text_is_one_word_and_runs_nothing() {
-        for text in ["", "a b", "it's", "'; touch /tmp/x; '", "$(id) `id` \\ \"", "a\nb"] {
-            let script = format!("printf %s {}", shell_quote(text));
-            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), text);
-        }
-    }
-
-    #[test]
-    fn all_texts_of_a_gateways_settings_count_as_secrets() {
-        let config = serde_json::json!({"a": {"apiKey": "k-123", "deep": [{"t": "u-456"}]}, "b": {}});
-        let mut found = secrets(config.as_object().unwrap());
-        found.sort_unstable();
-        assert_eq!(found, ["k-123", "u-456"]);
     }
 }

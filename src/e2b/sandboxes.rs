@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use reqwest::Method;
-use serde_json::Value;
 
 use super::endpoint::check_id;
 use super::send::{Answer, Call, Repeat};
-use super::{E2bClient, E2bError, Subject};
+use super::{E2bClient, E2bError, McpServers, Subject};
 use crate::domain::SandboxId;
 use crate::wire::control::{self, ListedSandbox, Metric, SandboxDetail, State};
 use crate::wire::header;
@@ -25,13 +24,14 @@ pub struct CreateSandbox {
     /// Free pairs, for [`ListFilter::metadata`].
     pub metadata: BTreeMap<String, String>,
     /// Environment of every process. The hosted interpreter pastes these into source text, so keep them plain.
-    pub envs: BTreeMap<String, String>,
+    pub envs: BTreeMap<String, Secret>,
     /// Who may be reached from inside.
     pub network: NetworkPolicy,
     /// At the end of its life time: pause instead of kill.
     pub pause_on_timeout: bool,
-    /// Settings of MCP servers, by name; start them with [`E2bClient::start_mcp_gateway`].
-    pub mcp: Option<Value>,
+    /// MCP servers; start them with [`E2bClient::start_mcp_gateway`]. Without a template, [`control::MCP_TEMPLATE`] is
+    /// taken, as the official SDKs do it.
+    pub mcp: Option<McpServers>,
     /// Makes the create safe to repeat by the caller: 1 to 255 of `a-z 0-9 -`. The client makes one up when left out.
     pub idempotency_key: Option<String>,
 }
@@ -212,18 +212,30 @@ impl E2bClient {
         Ok(sandbox)
     }
 
+    fn template_of<'a>(&'a self, create: &'a CreateSandbox) -> &'a str {
+        match (&create.template, &create.mcp) {
+            (Some(template), _) => template,
+            (None, Some(_)) => control::MCP_TEMPLATE,
+            (None, None) => &self.options().template,
+        }
+    }
+
     async fn create_within_cap(&self, create: &CreateSandbox, key: &str) -> Result<Sandbox, E2bError> {
         let timeout = self.cut(create.timeout);
         let (allow_internet_access, network) = create.network.for_create();
         let mut body = control::CreateSandbox {
-            template_id: create.template.clone().unwrap_or_else(|| self.options().template.clone()),
+            template_id: self.template_of(create).to_owned(),
             timeout: Some(seconds(timeout)),
             auto_pause: create.pause_on_timeout.then_some(true),
             allow_internet_access,
             network: Some(network),
             metadata: create.metadata.clone(),
-            env_vars: create.envs.clone(),
-            mcp: create.mcp.clone(),
+            env_vars: create
+                .envs
+                .iter()
+                .map(|(name, value)| (name.clone(), value.expose().to_owned()))
+                .collect(),
+            mcp: create.mcp.as_ref().map(McpServers::to_value),
             ..Default::default()
         };
         if !self.state.is_v1() {

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::error::Hide;
 use super::{Deadline, E2bClient, E2bError, RetryOptions, SandboxAccess, Subject};
 use crate::domain::Entropy;
+use crate::telemetry::trace;
 use crate::wire::control::percent_encode;
 use crate::wire::header;
 
@@ -172,6 +173,9 @@ impl E2bClient {
         let mut request = client
             .request(call.method.clone(), url)
             .header(header::API_KEY, sensitive(self.endpoint.api_key.expose())?);
+        if let Some(parent) = self.traceparent() {
+            request = request.header(header::TRACEPARENT, parent);
+        }
         if let Some(key) = call.idempotency_key {
             request = request.header(header::IDEMPOTENCY_KEY, key);
         }
@@ -190,6 +194,11 @@ impl E2bClient {
         Err(E2bError::from_control(status, retry_after(&headers), &body, call.subject, &hide))
     }
 
+    /// The header that ties a request to the trace of the calling task; each request is a span of its own.
+    fn traceparent(&self) -> Option<String> {
+        trace::current().map(|trace| trace.parent_of(self.shared.entropy.bytes()))
+    }
+
     /// A request to a port of a sandbox, with the headers that route and authorise it.
     pub(super) fn data(
         &self,
@@ -204,10 +213,13 @@ impl E2bClient {
         }
         let url = format!("{}{path}", self.endpoint.sandbox_base(&access.id, access.domain.as_deref(), port));
         let client = self.shared.http.client(&url)?;
-        let mut headers = HeaderMap::with_capacity(4);
+        let mut headers = HeaderMap::with_capacity(5);
         let name = HeaderName::from_static;
         headers.insert(name(header::SANDBOX_ID), sensitive(id)?);
         headers.insert(name(header::SANDBOX_PORT), HeaderValue::from(port));
+        if let Some(parent) = self.traceparent().and_then(|parent| HeaderValue::try_from(parent).ok()) {
+            headers.insert(name(header::TRACEPARENT), parent);
+        }
         if let Some(token) = &access.envd_token {
             headers.insert(name(header::ACCESS_TOKEN), sensitive(token.expose())?);
         }

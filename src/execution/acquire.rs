@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::instrument;
 
 use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, SandboxState};
-use crate::e2b::{CreateSandbox, E2bClient, Endpoint, SandboxAccess};
+use crate::e2b::{CreateSandbox, E2bClient, E2bError, Endpoint, McpGateway, Sandbox, SandboxAccess};
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, SandboxRef, Secret, StoreError,
 };
@@ -213,11 +213,8 @@ impl ExecutionService {
         }
         self.0.parts.crash.at("create.claimed");
         let life = self.sandbox_life();
-        let request = CreateSandbox {
-            timeout: life,
-            metadata: self.tag(claim.context, claim.epoch),
-            ..CreateSandbox::default()
-        };
+        let recipe = self.options().recipes.of(&claim.key.tenant);
+        let request = recipe.create(life, self.tag(claim.context, claim.epoch));
         let client = match self.provider() {
             Ok(client) => client,
             Err(error) => {
@@ -225,8 +222,8 @@ impl ExecutionService {
                 return Err(error);
             }
         };
-        let created = tokio::time::timeout(limits.create_timeout, client.create(&request));
-        let sandbox = match self.keeping_lease(claim, created).await {
+        let created = tokio::time::timeout(limits.create_timeout, make(client, &request));
+        let (sandbox, gateway) = match self.keeping_lease(claim, created).await {
             Ok(Ok(sandbox)) => sandbox,
             Ok(Err(source)) => {
                 let error = ExecutionError::Create(source);
@@ -249,8 +246,8 @@ impl ExecutionService {
             host_key: local.map(|host| host.key.clone()),
             envd_token: sandbox.envd_token.as_ref().map(|token| Secret::new(token.expose())),
             traffic_token: sandbox.traffic_token.as_ref().map(|token| Secret::new(token.expose())),
-            mcp_url: None,
-            mcp_token: None,
+            mcp_url: gateway.as_ref().map(|gateway| gateway.url.expose().to_owned()),
+            mcp_token: gateway.as_ref().map(|gateway| Secret::new(gateway.token.expose())),
             provider_ends_at: Some(self.0.parts.clock.now() + sandbox.timeout),
         };
         self.0.parts.crash.at("create.before_ready");
@@ -331,6 +328,20 @@ impl ExecutionService {
         self.0.parts.crash.at("lost.marked");
         ended
     }
+}
+
+/// A sandbox, and its MCP gateway when its recipe has servers. A sandbox whose gateway does not start is found by its
+/// tag and ended, like any whose creator gave up.
+async fn make(
+    client: &E2bClient,
+    request: &CreateSandbox,
+) -> Result<(Sandbox, Option<McpGateway>), E2bError> {
+    let sandbox = client.create(request).await?;
+    let gateway = match &request.mcp {
+        Some(servers) => Some(client.start_mcp_gateway(&sandbox.access(), servers).await?),
+        None => None,
+    };
+    Ok((sandbox, gateway))
 }
 
 /// What the client needs to reach a sandbox's data plane.

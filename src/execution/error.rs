@@ -115,10 +115,13 @@ impl ExecutionError {
                 "Nothing was run. Try again in a few seconds; `pathbox doctor` on the server says more.".into()
             }
             Self::NoProvider(_) => "Run `pathbox doctor` on the server; it says what is missing.".into(),
-            Self::Create(_) | Self::LostAgain(_) => {
+            Self::LostAgain(_) => {
                 "Nothing was run. Try again in a few seconds; `pathbox doctor` on the server says more.".into()
             }
-            Self::Sandbox(_) => "Nothing was run. Try again.".into(),
+            Self::Create(error) => {
+                format!("Nothing was run. {} `pathbox doctor` on the server says more.", error.advice())
+            }
+            Self::Sandbox(error) => format!("Nothing was run. {}", error.advice()),
             Self::Store(error) if error.is_retryable() => "Nothing was run. Try again in a few seconds.".into(),
             Self::Store(_) | Self::Internal(_) => "Nothing more can be done here; the server's log has the cause.".into(),
             Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),

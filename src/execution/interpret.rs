@@ -2,7 +2,9 @@
 
 use super::error::chain;
 use crate::domain::{CodeError, Language, OutputChunk, RichResult, StopReason};
-use crate::e2b::{self, Deadlines, E2bClient, E2bError, RunRequest, SandboxAccess, Settled, Target};
+use crate::e2b::{
+    self, Deadline, Deadlines, E2bClient, E2bError, Interpreter, RunRequest, SandboxAccess, Settled, Target,
+};
 use crate::wire::interpreter::{Event, platform_error};
 
 /// What is left after a run was stopped.
@@ -16,16 +18,50 @@ pub(super) enum Aftermath {
     SandboxLost,
 }
 
+/// What an error of the client means for a run whose code was on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// The code did not run and will not.
+    NotRun,
+    /// The run's own time was over.
+    TimedOut,
+    /// The interpreter died or was cut off; the sandbox lives.
+    Interpreter,
+    /// The answer broke off, fell silent or made no sense; the sandbox may be well.
+    Connection,
+    /// The sandbox is gone, and all that was in it.
+    Sandbox,
+}
+
+impl Cut {
+    /// Reads an error.
+    pub(super) fn by(error: &E2bError) -> Self {
+        match error {
+            error if !error.may_have_run() => Self::NotRun,
+            error if error.is_lost() => Self::Sandbox,
+            error if matches!(error.clock(), Some(Deadline::Overall | Deadline::Start)) => Self::TimedOut,
+            E2bError::Interrupted | E2bError::Incomplete { .. } => Self::Interpreter,
+            _ => Self::Connection,
+        }
+    }
+}
+
 /// A run whose events have not all come.
 #[derive(Debug)]
 pub(super) struct Run {
+    interpreter: Interpreter,
     run: Option<e2b::Run>,
+    /// Why the answer never began, though the code may have arrived.
+    failed: Option<E2bError>,
     stops: Vec<StopReason>,
     died: bool,
 }
 
 impl Run {
     /// Sends the code.
+    ///
+    /// # Errors
+    /// When the code did certainly not run. Any other failure is the run's, and comes out of [`Run::next`].
     pub(super) async fn start(
         client: &E2bClient,
         access: &SandboxAccess,
@@ -34,12 +70,19 @@ impl Run {
         deadlines: Deadlines,
     ) -> Result<Self, E2bError> {
         let interpreter = client.interpreter(access, Target::Language(language.as_str().to_owned()));
-        let run = interpreter.run(&RunRequest { deadlines, ..RunRequest::new(code) }).await?;
-        Ok(Self { run: Some(run), stops: Vec::new(), died: false })
+        let (run, failed) = match interpreter.run(&RunRequest { deadlines, ..RunRequest::new(code) }).await {
+            Ok(run) => (Some(run), None),
+            Err(error) if error.may_have_run() => (None, Some(error)),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { interpreter, run, failed, stops: Vec::new(), died: false })
     }
 
     /// The next piece of output; `None` at the end. Safe to cancel.
     pub(super) async fn next(&mut self) -> Result<Option<OutputChunk>, E2bError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let Some(run) = &mut self.run else { return Ok(None) };
         while let Some(event) = run.next().await? {
             match event {
@@ -51,13 +94,7 @@ impl Run {
                     return Ok(Some(OutputChunk::Result(RichResult { formats, is_main })));
                 }
                 Event::Error(error) => {
-                    let platform = [
-                        platform_error::CONTEXT_RESTARTING,
-                        platform_error::WEB_SOCKET,
-                        platform_error::UNEXPECTED_END,
-                        platform_error::ABORTED,
-                    ];
-                    self.died |= platform.contains(&error.name.as_str());
+                    self.died |= platform_error::ALL.iter().any(|name| error.is_platforms(name));
                     return Ok(Some(OutputChunk::Error(CodeError {
                         name: error.name,
                         message: error.value,
@@ -87,8 +124,11 @@ impl Run {
 
     /// Stops the run by closing its connection, lets the interpreter settle, and says what is left.
     pub(super) async fn interrupt(&mut self) -> Aftermath {
-        let Some(run) = self.run.take() else { return Aftermath::StateKept };
-        match run.settle().await {
+        let settled = match self.run.take() {
+            Some(run) => run.settle().await,
+            None => self.interpreter.settle().await,
+        };
+        match settled {
             Ok(Settled::Kept) => Aftermath::StateKept,
             Ok(Settled::StateLost) => Aftermath::StateLost,
             Err(error) => {
@@ -96,5 +136,96 @@ impl Run {
                 Aftermath::SandboxLost
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::e2b::Subject;
+    use crate::wire::connect::Code;
+
+    /// Every error that the client has, with what it means in mid-run. A new variant does not compile until it is here.
+    fn expected(error: &E2bError) -> Cut {
+        match error {
+            E2bError::Setting { .. }
+            | E2bError::Unauthenticated(_)
+            | E2bError::Forbidden(_)
+            | E2bError::Refused { .. }
+            | E2bError::TimeoutTooLong { .. }
+            | E2bError::NotFound { .. }
+            | E2bError::Conflict { .. }
+            | E2bError::RateLimited { .. }
+            | E2bError::Busy { status: 503, .. }
+            | E2bError::Lost { may_have_run: false }
+            | E2bError::PortClosed { .. }
+            | E2bError::Unreachable(_)
+            | E2bError::UnknownLanguage(_)
+            | E2bError::Rpc { code: Code::InvalidArgument, .. }
+            | E2bError::CircuitOpen { .. }
+            | E2bError::CreateQueueFull { .. } => Cut::NotRun,
+            E2bError::Lost { may_have_run: true } => Cut::Sandbox,
+            E2bError::TimedOut { clock: Deadline::Overall | Deadline::Start, .. } => Cut::TimedOut,
+            E2bError::Incomplete { .. } | E2bError::Interrupted => Cut::Interpreter,
+            E2bError::Busy { .. }
+            | E2bError::Failed { .. }
+            | E2bError::Broken { .. }
+            | E2bError::TimedOut { .. }
+            | E2bError::Protocol { .. }
+            | E2bError::TooLarge { .. }
+            | E2bError::Rpc { .. }
+            | E2bError::Command { .. } => Cut::Connection,
+        }
+    }
+
+    #[test]
+    fn each_error_of_the_client_has_its_one_meaning_in_mid_run() {
+        let message = Default::default;
+        let second = Duration::from_secs(1);
+        let timed_out = |clock| E2bError::TimedOut { clock, after: second, may_have_run: true };
+        let busy =
+            |status| E2bError::Busy { status, error_code: None, retry_after: None, message: message() };
+        let rpc = |code| E2bError::Rpc { code, message: message() };
+        let all = [
+            E2bError::Setting { what: "x", problem: String::new() },
+            E2bError::Unauthenticated(message()),
+            E2bError::Forbidden(message()),
+            E2bError::Refused { status: 400, message: message() },
+            E2bError::TimeoutTooLong { cap: second },
+            E2bError::NotFound { what: Subject::CodeContext, message: message() },
+            E2bError::Conflict { what: Subject::Sandbox, error_code: None, message: message() },
+            E2bError::RateLimited { retry_after: None, message: message() },
+            busy(502),
+            busy(503),
+            busy(504),
+            E2bError::Failed { status: 500, message: message() },
+            E2bError::Lost { may_have_run: false },
+            E2bError::Lost { may_have_run: true },
+            E2bError::PortClosed { port: 49999 },
+            timed_out(Deadline::Connect),
+            timed_out(Deadline::Start),
+            timed_out(Deadline::Stall),
+            timed_out(Deadline::Overall),
+            timed_out(Deadline::Request),
+            E2bError::Incomplete { events: 0 },
+            E2bError::Interrupted,
+            E2bError::UnknownLanguage(message()),
+            E2bError::Protocol { what: "x", source: None },
+            E2bError::TooLarge { what: "x", limit_bytes: 1 },
+            rpc(Code::InvalidArgument),
+            rpc(Code::Unavailable),
+            E2bError::Command { what: "x", exit_code: 1, message: message() },
+            E2bError::CircuitOpen { retry_after: second },
+            E2bError::CreateQueueFull { wait: second },
+        ];
+        for error in &all {
+            assert_eq!(Cut::by(error), expected(error), "{error:?}");
+            assert_eq!(error.may_have_run(), Cut::by(error) != Cut::NotRun, "{error:?}");
+        }
+        let kinds: std::collections::BTreeSet<_> = all.iter().map(E2bError::kind).collect();
+        // The two transport errors cannot be made without a transport; the fault server makes them.
+        assert_eq!(kinds.len() + 2, 24, "{kinds:?}");
     }
 }

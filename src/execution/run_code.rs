@@ -16,13 +16,14 @@ use crate::domain::{
     CodeError, CodeRequest, ContextId, ContextKey, EndReason, Ended, ExecutionId, Language, Outcome,
     OutputChunk, SandboxState, StopReason,
 };
-use crate::e2b::{Deadline, Deadlines, E2bError};
+use crate::e2b::{Deadlines, E2bError};
 use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Report, Sanitized};
 use crate::store::{Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
+use crate::telemetry::trace::{self, Trace};
 
 use super::acquire::{Acquisition, Held};
 use super::error::chain;
-use super::interpret::{Aftermath, Run};
+use super::interpret::{Aftermath, Cut, Run};
 use super::outputs::{Artifact, Spool};
 use super::recall::Begun;
 use super::{Call, CrashAt, ExecutionError, ExecutionService, Finished, Progress, ProgressSender, Record};
@@ -91,20 +92,23 @@ impl ExecutionService {
     pub(super) fn begin(
         &self,
         tool: &'static str,
-        call: Call,
+        mut call: Call,
         request: CodeRequest,
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Begun {
         let service = self.clone();
         let span = tracing::Span::current();
+        let trace = call.trace_id.as_deref().and_then(Trace::parse);
+        let trace = trace.unwrap_or_else(|| Trace::new(self.0.parts.entropy.bytes()));
+        call.trace_id = Some(trace.to_string());
         let ask = self.ask(tool, &call, &request);
         let (execution, language) = (ask.execution.id, request.language);
         let handle = self.mint_handle(&call.key, call.principal.as_deref());
         let known = self.0.stoppable.know(execution, &call, cancel.clone());
         let run = async move {
             let _known = known;
-            service.run(call, request, ask, progress, cancel).await
+            trace::within(trace, service.run(call, request, ask, progress, cancel)).await
         };
         Begun { execution, handle, language, task: self.0.runs.spawn(run.instrument(span)) }
     }
@@ -120,11 +124,19 @@ impl ExecutionService {
         let patience = request.timeout.get();
         let mut replaced = None;
         for _ in 0..=REPLACEMENTS {
-            let held = match self.acquire(&ask, patience, replaced, &progress, &cancel).await? {
+            let mut held = match self.acquire(&ask, patience, replaced, &progress, &cancel).await? {
                 Acquisition::Held(held) => held,
                 Acquisition::Replay(row) => return self.replay(&call, &request, *row).await,
             };
-            match self.run_on(&held, &ask, &request, &progress, &cancel).await {
+            let mut ran = self.run_on(&held, &ask, &request, &progress, &cancel).await;
+            if matches!(ran, Err(Fault::Lost)) {
+                ran = match self.revive(&mut held).await {
+                    Ok(true) => self.run_on(&held, &ask, &request, &progress, &cancel).await,
+                    Ok(false) => ran,
+                    Err(error) => Err(Fault::Sandbox(error)),
+                };
+            }
+            match ran {
                 Ok(ran) => return self.finish(&call, request.language, &ask, &held, ran).await,
                 Err(Fault::Lost) => {
                     self.mark_lost(&held.row).await?;
@@ -220,27 +232,27 @@ impl ExecutionService {
         self.0.parts.crash.at("run.ended");
         let stops = run.stops().to_vec();
         let mut state = (held.state, held.reason.map(reason_text));
-        if ended != Ended::Completed && !self.0.shutdown.is_cancelled() {
+        let mut lost = matches!(platform, Some(Platform::SandboxLost));
+        if ended != Ended::Completed && !lost && !self.0.shutdown.is_cancelled() {
             match run.interrupt().await {
                 Aftermath::StateKept => {}
                 Aftermath::StateLost => {
-                    state = (SandboxState::Reset, Some("the interpreter was restarted".into()))
+                    let why = match ended {
+                        Ended::Died => "the interpreter died and was restarted",
+                        _ => "the interpreter was restarted",
+                    };
+                    state = (SandboxState::Reset, Some(why.into()));
                 }
-                Aftermath::SandboxLost => state = (SandboxState::Reset, Some("the sandbox was lost".into())),
+                Aftermath::SandboxLost => lost = true,
             }
         }
         self.0.parts.crash.at("run.interrupted");
-        match &platform {
-            Some(Platform::InterpreterDied) => {
-                state = (SandboxState::Reset, Some("the interpreter died and was restarted".into()));
+        if lost {
+            // Also when it only does not answer: what was given up in it may run on, so nothing is sent there again.
+            state = (SandboxState::Reset, Some("the sandbox was lost".into()));
+            if let Err(error) = self.mark_lost(&held.row).await {
+                tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
             }
-            Some(Platform::SandboxLost) => {
-                state = (SandboxState::Reset, Some("the sandbox was lost in mid-run".into()));
-                if let Err(error) = self.mark_lost(&held.row).await {
-                    tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
-                }
-            }
-            None => {}
         }
         let ended_error = explain(ended, platform.as_ref(), request.timeout.get());
         if let Some(error) = ended_error {
@@ -459,7 +471,12 @@ impl ExecutionService {
 
 /// What the platform, not the program, did to a run that had begun.
 enum Platform {
+    /// The interpreter said so itself, in an error of its own.
     InterpreterDied,
+    /// The interpreter died without a word, in the client's words.
+    InterpreterGone(String),
+    /// The answer broke off, in the client's words.
+    ConnectionBroke(String),
     SandboxLost,
 }
 
@@ -497,11 +514,16 @@ impl Stream<'_> {
                 }
                 Ok(None) if run.died() => return Ok((Ended::Died, Some(Platform::InterpreterDied))),
                 Ok(None) => return Ok((Ended::Completed, None)),
-                Err(error) if error.clock() == Some(Deadline::Overall) => return Ok((Ended::TimedOut, None)),
-                Err(error) if !error.may_have_run() => return Err(fault(held, error)),
                 Err(error) => {
+                    let platform = match Cut::by(&error) {
+                        Cut::TimedOut => return Ok((Ended::TimedOut, None)),
+                        Cut::NotRun => return Err(fault(held, error)),
+                        Cut::Interpreter => Platform::InterpreterGone(error.to_string()),
+                        Cut::Connection => Platform::ConnectionBroke(error.to_string()),
+                        Cut::Sandbox => Platform::SandboxLost,
+                    };
                     tracing::warn!(error = %chain(&error), "a run was cut off by its platform");
-                    return Ok((Ended::Died, Some(Platform::SandboxLost)));
+                    return Ok((Ended::Died, Some(platform)));
                 }
             }
         }
@@ -542,6 +564,9 @@ pub(super) fn fault(held: &Held, error: E2bError) -> Fault {
     if error.is_lost() || host_gone { Fault::Lost } else { Fault::Sandbox(error) }
 }
 
+/// What is always true of code that was cut off.
+const EFFECTS: &str = "the code may have had effects and is not run again by itself";
+
 /// The error that a caller sees for an end that the program itself did not bring about.
 fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Option<CodeError> {
     let (name, message) = match (ended, platform) {
@@ -554,8 +579,13 @@ fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Opti
         }
         (Ended::Cancelled, _) => ("cancelled", "the caller cancelled the run; it was interrupted".to_owned()),
         (Ended::Died, Some(Platform::SandboxLost)) => {
-            let text = "the sandbox was lost while the code ran; it may have had effects and is not run again by itself";
-            ("sandbox_lost", text.to_owned())
+            ("sandbox_lost", format!("the sandbox was lost while the code ran; {EFFECTS}"))
+        }
+        (Ended::Died, Some(Platform::InterpreterGone(how))) => {
+            ("interpreter_died", format!("the interpreter died while the code ran ({how}); {EFFECTS}"))
+        }
+        (Ended::Died, Some(Platform::ConnectionBroke(how))) => {
+            ("connection_lost", format!("the run was cut off ({how}); {EFFECTS}"))
         }
         _ => return None,
     };

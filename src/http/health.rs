@@ -26,6 +26,9 @@ async fn ready(State(execution): State<Starting>) -> Response {
     if service.provider_problem().is_some() {
         return not_ready("no sandbox provider");
     }
+    if service.provider_rests_for().is_some() {
+        return not_ready("the sandbox provider is down");
+    }
     Json(json!({ "ready": true })).into_response()
 }
 

@@ -4,6 +4,7 @@
 //! always secured; v1 (`POST /sandboxes`, older SDKs) lives 15 s and is secured on request only.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -18,9 +19,11 @@ pub const DEFAULT_TIMEOUT_V2_S: u64 = 300;
 pub const DEFAULT_TIMEOUT_V1_S: u64 = 15;
 /// The template of the code interpreter SDKs.
 pub const CODE_INTERPRETER_TEMPLATE: &str = "code-interpreter-v1";
+/// The template that the SDKs take for a sandbox with MCP servers.
+pub const MCP_TEMPLATE: &str = "mcp-gateway";
 
 /// `POST /v2/sandboxes` and `POST /sandboxes`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateSandbox {
     /// Template id, alias or `namespace/name`, with an optional `:tag`.
@@ -62,6 +65,21 @@ pub struct CreateSandbox {
     /// Persistent volumes.
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
+}
+
+/// Environment and MCP settings may hold keys, so the debug form leaves them out.
+impl fmt::Debug for CreateSandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CreateSandbox")
+            .field("template_id", &self.template_id)
+            .field("timeout", &self.timeout)
+            .field("auto_pause", &self.auto_pause)
+            .field("allow_internet_access", &self.allow_internet_access)
+            .field("metadata", &self.metadata)
+            .field("env_vars", &self.env_vars.len())
+            .field("mcp", &self.mcp.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 /// Whether traffic resumes a paused sandbox.

@@ -139,6 +139,15 @@ pub mod platform_error {
     pub const UNEXPECTED_END: &str = "UnexpectedEndOfExecution";
     /// The kernel refused the cell because an earlier one was interrupted.
     pub const ABORTED: &str = "ExecutionAborted";
+    /// All of them.
+    pub const ALL: [&str; 4] = [CONTEXT_RESTARTING, WEB_SOCKET, UNEXPECTED_END, ABORTED];
+}
+
+impl ExecutionError {
+    /// Whether the server itself says so. A program's own exception may have the same name, and has a traceback.
+    pub fn is_platforms(&self, name: &str) -> bool {
+        self.name == name && self.traceback.is_empty()
+    }
 }
 
 /// A value in the forms that the interpreter offers.

@@ -23,7 +23,7 @@ fn id() -> SandboxId {
     SANDBOX_ID.parse().unwrap()
 }
 
-fn created() -> Reply {
+pub(crate) fn created() -> Reply {
     Reply::json(
         201,
         json!({"templateID": "t1", "sandboxID": SANDBOX_ID, "clientID": "c", "envdVersion": "0.6.13",
@@ -31,7 +31,7 @@ fn created() -> Reply {
     )
 }
 
-fn detail(state: &str) -> Reply {
+pub(crate) fn detail(state: &str) -> Reply {
     Reply::json(
         200,
         json!({"templateID": "t1", "sandboxID": SANDBOX_ID, "clientID": "c", "startedAt": "2026-08-20T10:00:00Z",
@@ -76,7 +76,7 @@ fn stdout(events: &[Event]) -> String {
     events.iter().filter_map(text).collect()
 }
 
-fn out(text: &str) -> String {
+pub(crate) fn out(text: &str) -> String {
     json!({"type": "stdout", "text": text}).to_string()
 }
 
@@ -1029,7 +1029,7 @@ fn envelope(flags: u8, payload: &str) -> Vec<u8> {
     out
 }
 
-fn stream(messages: &[&str], end: &str) -> Reply {
+pub(crate) fn stream(messages: &[&str], end: &str) -> Reply {
     let mut reply = Reply::new(200).header("content-type", "application/connect+json");
     for message in messages {
         reply = reply.send(envelope(0, message));
@@ -1145,13 +1145,14 @@ async fn an_mcp_gateway_is_started_as_root_and_its_token_is_kept() {
     .await;
     let client = server.client();
     let config = json!({"exa": {"apiKey": "k-planted"}});
-    let gateway = client.start_mcp_gateway(&access(), config.as_object().unwrap()).await.unwrap();
+    let servers = pathbox::e2b::McpServers::new(config.as_object().unwrap().clone());
+    let gateway = client.start_mcp_gateway(&access(), &servers).await.unwrap();
     let request = &server.requests()[0];
     assert_eq!(request.header("authorization"), Some("Basic cm9vdDo="));
     let message: serde_json::Value = serde_json::from_slice(&request.body[5..]).unwrap();
     assert_eq!(message["process"]["args"][2], r#"mcp-gateway --config '{"exa":{"apiKey":"k-planted"}}'"#);
     assert_eq!(message["process"]["envs"]["GATEWAY_ACCESS_TOKEN"], gateway.token.expose());
     assert!(gateway.url.expose().ends_with("/mcp"));
-    let error = client.start_mcp_gateway(&access(), config.as_object().unwrap()).await.unwrap_err();
+    let error = client.start_mcp_gateway(&access(), &servers).await.unwrap_err();
     assert_eq!(error.to_string(), "mcp-gateway failed in the sandbox with status 1: bad key [secret]");
 }

@@ -13,6 +13,7 @@ mod analysis_timeline;
 mod architecture;
 mod crash_points;
 mod e2b_contract;
+mod e2b_door;
 mod e2b_faults;
 #[cfg(target_os = "linux")]
 mod e2b_local;
