@@ -330,18 +330,23 @@ impl ExecutionService {
     }
 }
 
-/// A sandbox, and its MCP gateway when its recipe has servers. A sandbox whose gateway does not start is found by its
-/// tag and ended, like any whose creator gave up.
+/// A sandbox, and its MCP gateway when its recipe has servers. A sandbox whose gateway does not start is ended at once;
+/// when that fails too, it is found by its tag later.
 async fn make(
     client: &E2bClient,
     request: &CreateSandbox,
 ) -> Result<(Sandbox, Option<McpGateway>), E2bError> {
     let sandbox = client.create(request).await?;
-    let gateway = match &request.mcp {
-        Some(servers) => Some(client.start_mcp_gateway(&sandbox.access(), servers).await?),
-        None => None,
-    };
-    Ok((sandbox, gateway))
+    let Some(servers) = &request.mcp else { return Ok((sandbox, None)) };
+    match client.start_mcp_gateway(&sandbox.access(), servers).await {
+        Ok(gateway) => Ok((sandbox, Some(gateway))),
+        Err(error) => {
+            if let Err(error) = client.kill(&sandbox.id).await {
+                tracing::warn!(kind = error.kind(), "a sandbox without its gateway could not be ended yet");
+            }
+            Err(error)
+        }
+    }
 }
 
 /// What the client needs to reach a sandbox's data plane.
