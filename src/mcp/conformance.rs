@@ -71,6 +71,9 @@ pub(super) fn tools() -> Vec<Tool> {
             json!({"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]});
         tools.push(Tool::new(name, "A fixture of the conformance suite.", object(schema)));
     }
+    let headed = json!({"type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}, "required": ["region"]});
+    tools.push(Tool::new("test_x_mcp_header", "A fixture of the conformance suite.", object(headed)));
     let schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
