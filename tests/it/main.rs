@@ -42,6 +42,7 @@ mod kernel_recordings;
 #[cfg(target_os = "linux")]
 mod kernel_support;
 mod mcp_clients;
+mod mcp_conformance;
 mod mcp_files;
 mod mcp_legacy_sse;
 mod mcp_long_runs;

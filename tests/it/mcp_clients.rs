@@ -1,35 +1,97 @@
-//! The official MCP clients against `pathbox serve`, each in its own process with nothing of ours in it.
+//! Real MCP clients and agent frameworks against the real server, each in its own process with nothing of ours in it.
+//!
+//! What they do stands in `tests/clients`. All of a transport run at once; over HTTP they share one server. The transports
+//! take turns, because interpreters that start by the dozen make each other's time-outs expire.
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
-/// Runs a client script with the Python of a test environment.
-fn client(environment: &str, script: &str) -> String {
+use crate::support::http::HttpServer;
+use crate::support::server::command;
+
+/// Which script runs in which test environment.
+const CLIENTS: [(&str, &str); 7] = [
+    ("mcp_v1.py", "mcp-1"),
+    ("mcp_v2.py", "mcp-2"),
+    ("mcp_v1.mjs", "mcp-js"),
+    ("mcp_v2.mjs", "mcp-js"),
+    ("inspector.mjs", "mcp-js"),
+    ("langchain_agent.py", "langchain"),
+    ("openai_agent.py", "openai-agents"),
+];
+
+/// Runs a script to its end; what it said when that was not `ok`.
+fn fault(script: &str, environment: &str, transport: &str, target: &str, data: &Path) -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let data = tempfile::tempdir().unwrap();
-    let python = root.join("target/test-env").join(environment).join("bin/python");
-    let output = Command::new(&python)
+    let environment = root.join("target/test-env").join(environment);
+    let program = match script.ends_with(".py") {
+        true => environment.join("bin/python"),
+        false => environment.join("node_modules/node/bin/node"),
+    };
+    let output = Command::new(&program)
         .arg(root.join("tests/clients").join(script))
-        .arg(env!("CARGO_BIN_EXE_pathbox"))
-        .arg(data.path())
+        .args([transport, target])
+        .arg(data)
+        .current_dir(&environment)
         .output()
-        .unwrap_or_else(|error| panic!("{}: {error}", python.display()));
+        .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{script} failed:\n{out}\n{err}");
-    out.into_owned()
+    let is_ok = output.status.success() && out.trim() == "ok";
+    (!is_ok).then(|| format!("{script} over {transport} failed:\n{out}\n{err}"))
+}
+
+/// Runs every client over one transport.
+fn all_over(transport: &str) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let data = tempfile::tempdir().unwrap();
+    let server = (transport != "stdio").then(|| {
+        // They are one tenant here, and each of them has contexts of its own.
+        HttpServer::start_with(command(data.path()).env("PATHBOX_CONTEXTS_PER_TENANT", "100"))
+    });
+    let faults: Vec<String> = std::thread::scope(|scope| {
+        let running = CLIENTS.map(|(script, environment)| {
+            let server = server.as_ref();
+            scope.spawn(move || match server {
+                Some(server) => {
+                    let base = format!("http://{}", server.address);
+                    fault(script, environment, transport, &base, Path::new(""))
+                }
+                None => {
+                    let data = tempfile::tempdir().unwrap();
+                    fault(script, environment, transport, env!("CARGO_BIN_EXE_pathbox"), data.path())
+                }
+            })
+        });
+        running.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+    });
+    let log = server.map_or_else(String::new, |server| server.log());
+    assert!(faults.is_empty(), "{}\nthe server's log:\n{log}", faults.join("\n"));
+}
+
+#[test]
+#[ignore = "needs MCP clients in Python and JavaScript: scripts/test installs them"]
+fn every_client_and_framework_works_over_stdio() {
+    all_over("stdio");
+}
+
+#[test]
+#[ignore = "needs MCP clients in Python and JavaScript: scripts/test installs them"]
+fn every_client_and_framework_works_over_streamable_http() {
+    all_over("http");
+}
+
+#[test]
+#[ignore = "needs MCP clients in Python and JavaScript: scripts/test installs them"]
+fn every_client_and_framework_works_over_http_and_sse() {
+    all_over("sse");
 }
 
 #[test]
 #[ignore = "needs the PyPI package mcp 1.30: scripts/test installs it"]
-fn the_python_client_of_version_1_runs_code_reads_a_picture_and_cancels() {
-    assert_eq!(client("mcp-1", "mcp_v1.py").trim(), "ok");
-}
-
-#[test]
-#[ignore = "needs the PyPI package mcp 2.3: scripts/test installs it"]
-fn the_python_client_of_version_2_does_so_in_both_protocol_eras() {
-    assert_eq!(
-        client("mcp-2", "mcp_v2.py").split_whitespace().collect::<Vec<_>>(),
-        ["ok", "legacy", "ok", "auto"]
-    );
+fn chats_of_one_process_are_told_apart_by_what_they_say_or_hold() {
+    let data = tempfile::tempdir().unwrap();
+    let fault = fault("two_chats.py", "mcp-1", "stdio", env!("CARGO_BIN_EXE_pathbox"), data.path());
+    assert_eq!(fault, None);
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::run_code::{AbortOnDrop, Common, Output as Run, parse, running, served_by, structured};
+use super::run_code::{AbortOnDrop, Common, Output as Run, parse, running, served_by, structured, way_back};
 use crate::analysis::{self, AnalysisError, Kind, OutputFormat, Report};
 use crate::domain::Capture;
 use crate::execution::{Analysed, AnalysisRequest};
@@ -45,7 +45,8 @@ pub struct Input {
     #[serde(default)]
     #[schemars(range(min = 1000, max = 600_000))]
     timeout_ms: Option<u64>,
-    /// A context handle from an earlier result's `context`; leave it out for this conversation's own context.
+    /// The context handle of an earlier result: with it the call finds that result's variables and files. Left out, it
+    /// is this conversation's own context.
     #[serde(default)]
     context: Option<String>,
     /// Runs at most once under this key: a repeated call returns the recorded result. 1 to 255 characters.
@@ -219,9 +220,10 @@ impl McpServer {
         let ms = run.execution_time_ms;
         let shown = report.as_ref().map_or(kind, |report| &report.analysis_type);
         let line = format!(
-            "{shown} {} in {ms} ms; state {}",
+            "{shown} {} in {ms} ms; state {}{}",
             if report.is_some() { "finished" } else { "failed" },
-            run.state
+            run.state,
+            way_back(&run.state, &run.context)
         );
         let output = output(kind, format, report, file.is_some(), run);
         let mut content = vec![ContentBlock::text(line), ContentBlock::text(output.text.clone())];

@@ -45,7 +45,8 @@ pub struct Input {
     #[serde(default)]
     #[schemars(range(min = 1000, max = 600_000))]
     timeout_ms: Option<u64>,
-    /// A context handle from an earlier result's `context`; leave it out for this conversation's own context.
+    /// The context handle of an earlier result: with it the call finds that result's variables and files. Left out, it
+    /// is this conversation's own context.
     #[serde(default)]
     context: Option<String>,
     /// Runs at most once under this key: a repeated call returns the recorded result. 1 to 255 characters.
@@ -448,6 +449,7 @@ fn summary(finished: &Finished, output: &Output) -> String {
     if let Some(reason) = &output.state_reason {
         line.push_str(&format!(" ({reason}: earlier variables and files are gone)"));
     }
+    line.push_str(&way_back(&output.state, &output.context));
     if output.truncated {
         line.push_str(&format!(
             "; output cut: stdout {} characters, stderr {}, the whole is linked below",
@@ -470,6 +472,12 @@ fn summary(finished: &Finished, output: &Output) -> String {
 
 fn count(capture: &Capture) -> u64 {
     capture.total_chars()
+}
+
+/// How to come back to a state that has just begun. Many frameworks show a model the text alone, and some of them open
+/// a new session for every call: without the handle in the text, their models could never see a variable again.
+pub(in crate::mcp) fn way_back(state: &str, handle: &str) -> String {
+    if state == "kept" { String::new() } else { format!("; to keep it, pass context {handle}") }
 }
 
 /// Output for a reader: stdout, then values, then stderr, then the failure.
