@@ -22,6 +22,7 @@ use crate::execution::{
 use crate::guard::PolicyFile;
 use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, Options as McpOptions};
+use crate::store::measured::Measured;
 use crate::store::postgres::{PgOptions, PgStore};
 use crate::store::secrets::Keyring;
 use crate::store::sqlite::{SqliteOptions, SqliteStore};
@@ -212,7 +213,7 @@ pub fn keyring(config: &Config, entropy: &Entropy) -> anyhow::Result<Keyring> {
 /// # Errors
 /// The store's own.
 pub async fn open_store(config: &Config, keyring: Keyring) -> anyhow::Result<DynStore> {
-    Ok(match &config.database {
+    let store: DynStore = match &config.database {
         Database::Sqlite => {
             let options = SqliteOptions { auto_migrate: config.auto_migrate, ..SqliteOptions::default() };
             Arc::new(SqliteStore::open(&config.data_dir, &options, keyring, Clock::system()).await?)
@@ -221,7 +222,8 @@ pub async fn open_store(config: &Config, keyring: Keyring) -> anyhow::Result<Dyn
             let options = PgOptions { auto_migrate: config.auto_migrate, ..PgOptions::default() };
             Arc::new(PgStore::connect(url, &options, keyring).await?)
         }
-    })
+    };
+    Ok(Arc::new(Measured(store)))
 }
 
 fn policies(config: &Config) -> anyhow::Result<Policies> {

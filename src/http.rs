@@ -25,6 +25,7 @@ use tower::ServiceExt;
 pub mod auth;
 pub mod health;
 pub mod layers;
+pub mod metrics;
 pub mod oauth;
 pub mod rate;
 pub mod v1;

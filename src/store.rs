@@ -27,6 +27,7 @@ use crate::domain::{
     SandboxId, TenantId,
 };
 
+pub mod measured;
 mod migrations;
 pub mod postgres;
 pub mod secrets;

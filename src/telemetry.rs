@@ -1,6 +1,7 @@
 //! Logs and spans: where they go and what they are called. Logs go to standard error only, because standard
 //! output carries the protocol; neither ever holds code, output, parameters, headers or tokens.
 
+pub mod metrics;
 pub mod trace;
 
 use tracing_subscriber::EnvFilter;

@@ -12,7 +12,9 @@ use super::{App, keyring, mcp_options};
 use crate::domain::{Clock, Entropy, Principal};
 use crate::http::oauth::Tokens;
 use crate::http::v1::V1;
-use crate::http::{Authenticator, Options, Places, Rates, Serving, Unauthenticated, health, router, serve};
+use crate::http::{
+    Authenticator, Options, Places, Rates, Serving, Unauthenticated, health, metrics, router, serve,
+};
 use crate::mcp::McpServer;
 use crate::mcp::caller::Door;
 use crate::mcp::transport::{legacy_sse, streamable_http};
@@ -58,7 +60,10 @@ impl App {
         let server =
             McpServer::new(mcp_options(&self.config, Door::Http(entropy.clone())), self.execution.clone());
         let paths = V1::new(self.execution.clone(), self.config.cron_secret.as_ref().map(Secret::expose));
-        let known = self.known_routes(server, &clock, &entropy, &streams).merge(paths.known());
+        let known = self
+            .known_routes(server, &clock, &entropy, &streams)
+            .merge(metrics::router(self.execution.clone()))
+            .merge(paths.known());
         let open = health::router(self.execution.clone()).merge(paths.open()).merge(metadata);
         let options = Options {
             base_path: settings.base_path.clone(),

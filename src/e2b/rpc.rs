@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use super::error::Hide;
 use super::send::{read_all, sensitive};
 use super::{Deadline, E2bClient, E2bError, SandboxAccess, Subject};
+use crate::telemetry::metrics::E2B_CLIENT;
 use crate::wire::connect::{
     EndStream, Envelope, EnvelopeReader, RpcError, STREAM_CONTENT_TYPE, UNARY_CONTENT_TYPE,
 };
@@ -68,6 +69,7 @@ impl Envd {
             .header(header::CONNECT_VERSION, "1")
             .header(header::CONNECT_TIMEOUT, within.as_millis().to_string())
             .body(body);
+        let _timed = E2B_CLIENT.time(&["envd"]);
         let work = async {
             let response = request.send().await.map_err(|error| E2bError::transport(error, true))?;
             let response = self.accept(response, subject).await?;

@@ -1,7 +1,7 @@
 //! The control plane: make, find, extend, pause and end sandboxes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use reqwest::Method;
@@ -10,6 +10,7 @@ use super::endpoint::check_id;
 use super::send::{Answer, Call, Repeat};
 use super::{E2bClient, E2bError, McpServers, Subject};
 use crate::domain::SandboxId;
+use crate::telemetry::metrics;
 use crate::wire::control::{self, ListedSandbox, Metric, SandboxDetail, State};
 use crate::wire::header;
 use crate::wire::{Secret, Version};
@@ -277,13 +278,16 @@ impl E2bClient {
     /// [`is_lost`](E2bError::is_lost) when it is gone for good.
     #[tracing::instrument(name = "e2b.connect", skip_all)]
     pub async fn connect(&self, id: &SandboxId, timeout: Duration) -> Result<Sandbox, E2bError> {
-        match self.connect_within_cap(id, timeout).await {
+        let began = Instant::now();
+        let connected = match self.connect_within_cap(id, timeout).await {
             Err(E2bError::TimeoutTooLong { cap }) => {
                 self.state.learn_cap(cap);
                 self.connect_within_cap(id, timeout).await
             }
             other => other,
-        }
+        };
+        metrics::SANDBOX_RECONNECT.record(&[metrics::outcome(&connected)], began.elapsed());
+        connected
     }
 
     async fn connect_within_cap(&self, id: &SandboxId, timeout: Duration) -> Result<Sandbox, E2bError> {

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::error::Hide;
 use super::{Deadline, E2bClient, E2bError, RetryOptions, SandboxAccess, Subject};
 use crate::domain::Entropy;
+use crate::telemetry::metrics::E2B_CLIENT;
 use crate::telemetry::trace;
 use crate::wire::control::percent_encode;
 use crate::wire::header;
@@ -129,6 +130,7 @@ impl Answer {
 impl E2bClient {
     /// Sends a control-plane request, as often as its kind allows, within the request time-out.
     pub(super) async fn control(&self, call: Call<'_>) -> Result<Answer, E2bError> {
+        let _timed = E2B_CLIENT.time(&["control"]);
         let begun = Instant::now();
         let deadline = begun + self.options().request_timeout;
         let mut attempt = 0;
@@ -239,6 +241,7 @@ impl E2bClient {
         limit: usize,
         within: Duration,
     ) -> Result<Answer, E2bError> {
+        let _timed = E2B_CLIENT.time(&["sandbox"]);
         let work = async {
             let response = request.send().await.map_err(|error| E2bError::transport(error, true))?;
             let response = self.accept(response, access, port, subject).await?;

@@ -18,6 +18,8 @@ use crate::store::{
     Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, SandboxRef, Secret, StoreError,
 };
 
+use crate::telemetry::metrics;
+
 use super::{ExecutionError, ExecutionService, Progress, ProgressSender};
 
 /// Metadata that each of our sandboxes carries at its provider, so that the reconciler can tell whose it is.
@@ -222,8 +224,12 @@ impl ExecutionService {
                 return Err(error);
             }
         };
+        let began = Instant::now();
         let created = tokio::time::timeout(limits.create_timeout, make(client, &request));
-        let (sandbox, gateway) = match self.keeping_lease(claim, created).await {
+        let created = self.keeping_lease(claim, created).await;
+        let outcome = if matches!(created, Ok(Ok(_))) { "ok" } else { "error" };
+        metrics::SANDBOX_CREATE.record(&[outcome], began.elapsed());
+        let (sandbox, gateway) = match created {
             Ok(Ok(sandbox)) => sandbox,
             Ok(Err(source)) => {
                 let error = ExecutionError::Create(source);
@@ -253,8 +259,9 @@ impl ExecutionService {
         self.0.parts.crash.at("create.before_ready");
         let row = self.store().ready(claim, execution, &reference, limits).await?;
         self.0.parts.crash.at("create.reported");
-        if row.is_none() {
-            self.0.doomed.notify_one();
+        match row {
+            Some(_) => metrics::CONTEXTS_CREATED.add(&[], 1),
+            None => self.0.doomed.notify_one(),
         }
         Ok(row)
     }
@@ -324,9 +331,12 @@ impl ExecutionService {
         };
         self.0.remembered.forget(&row.key);
         self.0.parts.crash.at("lost.before");
-        let ended = self.store().end(&end, &self.options().limits).await.map(drop);
+        let ended = self.store().end(&end, &self.options().limits).await;
+        if let Ok(true) = ended {
+            metrics::CONTEXTS_LOST.add(&[], 1);
+        }
         self.0.parts.crash.at("lost.marked");
-        ended
+        ended.map(drop)
     }
 }
 

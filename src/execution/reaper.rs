@@ -9,9 +9,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tracing::instrument;
 
-use crate::domain::{ContextId, SandboxId};
+use crate::domain::{ContextId, EndReason, SandboxId};
 use crate::e2b::{E2bClient, Endpoint, ListFilter};
 use crate::store::{Doomed, Secret};
+use crate::telemetry::metrics;
 
 use super::ExecutionService;
 use super::acquire::{CONTEXT_ID, EPOCH, access_of, wire_secret};
@@ -103,11 +104,14 @@ impl ExecutionService {
             for entry in doomed {
                 if let Err(why) = self.bury_one(&entry).await {
                     failed += 1;
+                    metrics::BURIALS_FAILED.add(&[], 1);
                     tracing::warn!(context.id = %entry.context, reason = %entry.reason, error = %why, "a sandbox could not be killed");
                     let _ = self.store().bury_failed(entry.id, &why).await;
                     continue;
                 }
                 self.0.parts.crash.at("bury.killed");
+                let reason = entry.reason.parse().map_or("unknown", EndReason::as_str);
+                metrics::CONTEXTS_TERMINATED.add(&[reason], 1);
                 if let Err(error) = self.store().buried(entry.id).await {
                     tracing::warn!(error = %chain(&error), "a killed sandbox could not be ticked off");
                     failed += 1;
@@ -187,6 +191,7 @@ impl ExecutionService {
         let mut errors = 0;
         for (tag, id) in tagged.into_iter().filter(|(tag, _)| unowned.contains(tag)) {
             tracing::warn!(context.id = %tag.0, "a sandbox without an owner is killed");
+            metrics::SANDBOXES_LEAKED.add(&[], 1);
             if let Err(error) = client.kill(&id).await {
                 tracing::warn!(error = %chain(&error), "it could not be killed");
                 errors += 1;

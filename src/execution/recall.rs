@@ -189,6 +189,15 @@ impl ExecutionService {
         Ok(self.store().contexts(&filter).await?)
     }
 
+    /// How many contexts live in the whole deployment.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn active_contexts(&self) -> Result<u64, ExecutionError> {
+        let filter = ContextFilter { limit: Some(1_000_000), ..ContextFilter::default() };
+        Ok(self.store().contexts(&filter).await?.len() as u64)
+    }
+
     /// What a conversation's latest runs left to be read.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ use crate::domain::{
 use crate::e2b::{Deadlines, E2bError};
 use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Report, Sanitized};
 use crate::store::{Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
+use crate::telemetry::metrics;
 use crate::telemetry::trace::{self, Trace};
 
 use super::acquire::{Acquisition, Held};
@@ -108,7 +109,10 @@ impl ExecutionService {
         let known = self.0.stoppable.know(execution, &call, cancel.clone());
         let run = async move {
             let _known = known;
-            trace::within(trace, service.run(call, request, ask, progress, cancel)).await
+            let work = service.run(call, request, ask, progress, cancel);
+            let result = trace::within(trace, work).await;
+            count(language, &result);
+            result
         };
         Begun { execution, handle, language, task: self.0.runs.spawn(run.instrument(span)) }
     }
@@ -307,7 +311,13 @@ impl ExecutionService {
             artifacts: ran.artifacts,
             queued_ms: u64::try_from(held.queued.as_millis()).unwrap_or(u64::MAX),
         };
+        metrics::QUEUE_WAIT.record(&[], held.queued);
+        metrics::CODE_DURATION.record(&[language.as_str()], ran.outcome.duration);
+        for (kind, found) in record.guard.by_kind() {
+            metrics::GUARD_FINDINGS.add(&[kind.as_str()], found);
+        }
         let outcome = &ran.outcome;
+        metrics::GUARD_BYTES.add(&[], outcome.stdout.total_bytes() + outcome.stderr.total_bytes());
         let stored = Stored { record: record.clone(), outcome: Outcome::clone(outcome) };
         let finished = FinishedExecution {
             id: ask.execution.id,
@@ -600,6 +610,22 @@ pub(super) fn reason_text(reason: EndReason) -> String {
         EndReason::Manual => "the context was ended by a caller".into(),
         other => format!("the context had ended: {other}"),
     }
+}
+
+/// Counts a run that ended, one way or another.
+fn count(language: Language, result: &Result<Finished, ExecutionError>) {
+    let how = match result {
+        Ok(finished) if finished.replayed => return,
+        Ok(finished) => match finished.outcome.ended {
+            Ended::Completed if !finished.outcome.success() => "failed",
+            ended => ended.as_str(),
+        },
+        Err(error) => {
+            metrics::CODE_ERRORS.add(&[error.code().as_str()], 1);
+            "refused"
+        }
+    };
+    metrics::CODE_EXECUTIONS.add(&[language.as_str(), how], 1);
 }
 
 /// SHA-256 over length-prefixed parts, hex: no two lists of parts give one text.

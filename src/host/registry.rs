@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::{Clock, Entropy};
+use crate::telemetry::metrics::POOL_SIZE;
 
 use super::auth;
 use super::kernel::KernelError;
@@ -206,6 +207,7 @@ impl Registry {
     async fn take_machine(&self) -> Result<Machine, MachineError> {
         loop {
             let ready = lock(&self.0.ready).pop_front();
+            self.tell_pool();
             self.0.taken.notify_one();
             match ready {
                 Some(machine) if machine.is_alive() => return Ok(machine),
@@ -316,6 +318,10 @@ impl Registry {
         self.0.clock.now()
     }
 
+    fn tell_pool(&self) {
+        POOL_SIZE.set(lock(&self.0.ready).len() as u64);
+    }
+
     /// Keeps the pool full; runs for ever.
     async fn keep_ready(&self) {
         loop {
@@ -325,6 +331,7 @@ impl Registry {
                     Ok(machine) => {
                         machine.warm().await;
                         lock(&self.0.ready).push_back(machine);
+                        self.tell_pool();
                     }
                     Err(error) => {
                         tracing::warn!(

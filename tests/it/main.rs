@@ -24,6 +24,7 @@ mod guard_quality;
 mod guard_rules;
 #[cfg(target_os = "linux")]
 mod host;
+mod http_metrics;
 mod http_oauth;
 mod http_paths;
 mod http_security;

@@ -1,0 +1,309 @@
+//! Every instrument, named once, and their text for Prometheus (exposition format 0.0.4).
+//!
+//! Instruments are statics, as log lines are: a number is counted where it comes to be, and nobody passes a registry
+//! around. A label's value is a `&'static str`: it can only come out of the program's own closed sets, so that no
+//! identifier, however it is spelled, can become a label.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Contexts whose sandbox came to be.
+pub static CONTEXTS_CREATED: Counter =
+    Counter::new("execution_context_created_total", "Contexts whose sandbox was made.", &[]);
+/// Contexts whose sandbox was ended, by why.
+pub static CONTEXTS_TERMINATED: Counter = Counter::new(
+    "execution_context_terminated_total",
+    "Contexts whose sandbox was ended, by the reason of the end.",
+    &["reason"],
+);
+/// Contexts of all tenants that live, as the database knows them when it is asked.
+pub static CONTEXTS_ACTIVE: Gauge =
+    Gauge::new("execution_context_active", "Live contexts of the whole deployment.");
+/// Runs that ended, by language and by how.
+pub static CODE_EXECUTIONS: Counter = Counter::new(
+    "code_execution_total",
+    "Runs that ended: completed, failed (the program), timed_out, cancelled, died, refused (it did not run).",
+    &["language", "outcome"],
+);
+/// How long runs took in their sandbox.
+pub static CODE_DURATION: Histogram =
+    Histogram::new("code_execution_duration_ms", "Milliseconds of a run in its sandbox.", &["language"]);
+/// Runs that could not be done, by error code.
+pub static CODE_ERRORS: Counter =
+    Counter::new("code_execution_errors_total", "Runs that could not be done, by error code.", &["kind"]);
+/// How long runs waited for their context.
+pub static QUEUE_WAIT: Histogram =
+    Histogram::new("code_execution_queue_wait_ms", "Milliseconds that a run waited for its context.", &[]);
+/// How long a sandbox took to be made.
+pub static SANDBOX_CREATE: Histogram =
+    Histogram::new("sandbox_create_duration_ms", "Milliseconds to make a sandbox.", &["outcome"]);
+/// How long it took to reach a sandbox that was there.
+pub static SANDBOX_RECONNECT: Histogram = Histogram::new(
+    "sandbox_reconnect_duration_ms",
+    "Milliseconds to connect to a sandbox again.",
+    &["outcome"],
+);
+/// Sandboxes of this process's host that stand ready.
+pub static POOL_SIZE: Gauge =
+    Gauge::new("sandbox_pool_size", "Sandboxes of this process's own host that stand ready.");
+/// Sandboxes that no context owned, found and killed.
+pub static SANDBOXES_LEAKED: Counter =
+    Counter::new("sandbox_leaked_total", "Sandboxes without an owner that were found and killed.", &[]);
+/// Contexts whose sandbox was gone.
+pub static CONTEXTS_LOST: Counter =
+    Counter::new("execution_context_lost_total", "Contexts whose sandbox was found to be gone.", &[]);
+/// Sandboxes that could not be killed yet.
+pub static BURIALS_FAILED: Counter = Counter::new(
+    "sandbox_kill_failures_total",
+    "Attempts to end a sandbox that failed and are repeated.",
+    &[],
+);
+/// What the guard found in results, by kind.
+pub static GUARD_FINDINGS: Counter =
+    Counter::new("guard_findings_total", "Findings of the egress guard, by kind.", &["kind"]);
+/// What the guard let pass.
+pub static GUARD_BYTES: Counter =
+    Counter::new("guard_bytes_total", "Bytes of output that came through the egress guard.", &[]);
+/// How long the database took.
+pub static DB_CLIENT: Histogram =
+    Histogram::new("db_client_duration_ms", "Milliseconds of a call of the store.", &["operation"]);
+/// How long the sandbox provider took.
+pub static E2B_CLIENT: Histogram = Histogram::new(
+    "e2b_client_duration_ms",
+    "Milliseconds of a request to the sandbox provider: its control plane, or a sandbox's files and processes.",
+    &["operation"],
+);
+
+/// All of them, in the order in which they are written.
+static COUNTERS: [&Counter; 9] = [
+    &CONTEXTS_CREATED,
+    &CONTEXTS_TERMINATED,
+    &CODE_EXECUTIONS,
+    &CODE_ERRORS,
+    &SANDBOXES_LEAKED,
+    &CONTEXTS_LOST,
+    &BURIALS_FAILED,
+    &GUARD_FINDINGS,
+    &GUARD_BYTES,
+];
+static GAUGES: [&Gauge; 2] = [&CONTEXTS_ACTIVE, &POOL_SIZE];
+static HISTOGRAMS: [&Histogram; 6] =
+    [&CODE_DURATION, &QUEUE_WAIT, &SANDBOX_CREATE, &SANDBOX_RECONNECT, &DB_CLIENT, &E2B_CLIENT];
+
+/// Upper bounds of the buckets, in milliseconds: from a warm call to the longest run.
+const BOUNDS: [u32; 14] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 120_000, 600_000];
+
+type Values = Vec<&'static str>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number that only grows, for each value of its labels.
+#[derive(Debug)]
+pub struct Counter {
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+    cells: Mutex<BTreeMap<Values, u64>>,
+}
+
+impl Counter {
+    const fn new(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
+        Self { name, help, labels, cells: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Adds `n` under these label values, one for each label.
+    pub fn add(&self, values: &[&'static str], n: u64) {
+        debug_assert_eq!(values.len(), self.labels.len(), "{}", self.name);
+        *lock(&self.cells).entry(values.to_vec()).or_default() += n;
+    }
+
+    /// What was counted under these values.
+    pub fn get(&self, values: &[&'static str]) -> u64 {
+        lock(&self.cells).get(values).copied().unwrap_or_default()
+    }
+
+    fn write(&self, out: &mut String) {
+        head(out, self.name, self.help, "counter");
+        let cells = lock(&self.cells);
+        if cells.is_empty() && self.labels.is_empty() {
+            let _ = writeln!(out, "{} 0", self.name);
+        }
+        for (values, count) in cells.iter() {
+            let _ = writeln!(out, "{}{} {count}", self.name, labels(self.labels, values, None));
+        }
+    }
+}
+
+/// A number that goes up and down. Not written before it is set.
+#[derive(Debug)]
+pub struct Gauge {
+    name: &'static str,
+    help: &'static str,
+    value: Mutex<Option<u64>>,
+}
+
+impl Gauge {
+    const fn new(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, value: Mutex::new(None) }
+    }
+
+    /// Says what it is now; `None` when nobody can tell.
+    pub fn set(&self, value: impl Into<Option<u64>>) {
+        *lock(&self.value) = value.into();
+    }
+
+    fn write(&self, out: &mut String) {
+        head(out, self.name, self.help, "gauge");
+        if let Some(value) = *lock(&self.value) {
+            let _ = writeln!(out, "{} {value}", self.name);
+        }
+    }
+}
+
+/// How long things took, in buckets.
+#[derive(Debug)]
+pub struct Histogram {
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+    cells: Mutex<BTreeMap<Values, Buckets>>,
+}
+
+#[derive(Debug, Default)]
+struct Buckets {
+    /// Not cumulative; the last one has no bound.
+    counts: [u64; BOUNDS.len() + 1],
+    sum_us: u64,
+}
+
+impl Histogram {
+    const fn new(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
+        Self { name, help, labels, cells: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Takes note of one duration.
+    pub fn record(&self, values: &[&'static str], took: Duration) {
+        debug_assert_eq!(values.len(), self.labels.len(), "{}", self.name);
+        let bucket = BOUNDS.iter().position(|bound| took <= Duration::from_millis(u64::from(*bound)));
+        let mut cells = lock(&self.cells);
+        let cell = cells.entry(values.to_vec()).or_default();
+        cell.counts[bucket.unwrap_or(BOUNDS.len())] += 1;
+        cell.sum_us = cell.sum_us.saturating_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Takes note of how long the returned value lives.
+    pub fn time(&'static self, values: &'static [&'static str]) -> Timed {
+        Timed { histogram: self, values, began: Instant::now() }
+    }
+
+    fn write(&self, out: &mut String) {
+        head(out, self.name, self.help, "histogram");
+        for (values, buckets) in lock(&self.cells).iter() {
+            let mut below = 0;
+            for (at, count) in buckets.counts.iter().enumerate() {
+                below += count;
+                let bound = BOUNDS.get(at).map_or("+Inf".to_owned(), u32::to_string);
+                let labels = labels(self.labels, values, Some(&bound));
+                let _ = writeln!(out, "{}_bucket{labels} {below}", self.name);
+            }
+            let labels = labels(self.labels, values, None);
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "a sum of durations; microseconds of 285 years fit"
+            )]
+            let sum = buckets.sum_us as f64 / 1e3;
+            let _ = writeln!(out, "{}_sum{labels} {sum}", self.name);
+            let _ = writeln!(out, "{}_count{labels} {below}", self.name);
+        }
+    }
+}
+
+/// A duration that is being measured.
+#[derive(Debug)]
+#[must_use = "it measures until it is dropped"]
+pub struct Timed {
+    histogram: &'static Histogram,
+    values: &'static [&'static str],
+    began: Instant,
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.histogram.record(self.values, self.began.elapsed());
+    }
+}
+
+/// The label of how something went.
+pub fn outcome<T, E>(result: &Result<T, E>) -> &'static str {
+    if result.is_ok() { "ok" } else { "error" }
+}
+
+/// Everything, as Prometheus reads it.
+pub fn render() -> String {
+    let mut out = String::new();
+    COUNTERS.iter().for_each(|counter| counter.write(&mut out));
+    GAUGES.iter().for_each(|gauge| gauge.write(&mut out));
+    HISTOGRAMS.iter().for_each(|histogram| histogram.write(&mut out));
+    out
+}
+
+fn head(out: &mut String, name: &str, help: &str, kind: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+/// Label values are words of the program, so there is nothing in them to escape.
+fn labels(names: &[&str], values: &[&'static str], bound: Option<&str>) -> String {
+    let pairs = names.iter().copied().zip(values.iter().copied()).chain(bound.map(|bound| ("le", bound)));
+    let pairs: Vec<String> = pairs.map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+    if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_has_a_line_for_each_value_and_a_histogram_cumulative_buckets() {
+        static C: Counter = Counter::new("c_total", "Help.", &["kind"]);
+        static H: Histogram = Histogram::new("h_ms", "Help.", &["op"]);
+        C.add(&["b"], 2);
+        C.add(&["a"], 1);
+        C.add(&["b"], 1);
+        let mut out = String::new();
+        C.write(&mut out);
+        assert_eq!(
+            out,
+            "# HELP c_total Help.\n# TYPE c_total counter\nc_total{kind=\"a\"} 1\nc_total{kind=\"b\"} 3\n"
+        );
+        for ms in [1, 3, 3, 700_000] {
+            H.record(&["x"], Duration::from_millis(ms));
+        }
+        let mut out = String::new();
+        H.write(&mut out);
+        for line in [
+            "h_ms_bucket{op=\"x\",le=\"1\"} 1",
+            "h_ms_bucket{op=\"x\",le=\"5\"} 3",
+            "h_ms_bucket{op=\"x\",le=\"600000\"} 3",
+            "h_ms_bucket{op=\"x\",le=\"+Inf\"} 4",
+            "h_ms_sum{op=\"x\"} 700007",
+            "h_ms_count{op=\"x\"} 4",
+        ] {
+            assert!(out.contains(&format!("{line}\n")), "{line}:\n{out}");
+        }
+    }
+
+    #[test]
+    fn every_instrument_is_written_once_also_before_it_counts_anything() {
+        let text = render();
+        let mut names: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        assert_eq!(names.len(), COUNTERS.len() + GAUGES.len() + HISTOGRAMS.len());
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), COUNTERS.len() + GAUGES.len() + HISTOGRAMS.len());
+    }
+}
