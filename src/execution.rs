@@ -18,9 +18,11 @@ use crate::domain::{
 use crate::e2b::{CircuitState, E2bClient, ListFilter};
 use crate::guard::{Report, Sanitized};
 use crate::store::{DynStore, End, Limits, Secret};
+use backlog::Backlog;
 use remembered::Remembered;
 
 pub mod acquire;
+mod backlog;
 pub mod crash;
 pub mod error;
 pub mod files;
@@ -136,6 +138,8 @@ struct Inner {
     doomed: Notify,
     /// For the time when the database is away.
     remembered: Remembered,
+    /// What the database has to be told once it is back.
+    backlog: Backlog,
     /// Runs of this replica that can be stopped.
     stoppable: recall::Stoppable,
 }
@@ -218,6 +222,7 @@ impl ExecutionService {
             shutdown,
             doomed: Notify::new(),
             remembered: Remembered::default(),
+            backlog: Backlog::default(),
             stoppable: recall::Stoppable::default(),
         }))
     }

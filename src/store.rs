@@ -30,6 +30,7 @@ use crate::domain::{
 pub mod measured;
 mod migrations;
 pub mod postgres;
+mod pulse;
 pub mod secrets;
 pub mod sqlite;
 
@@ -373,6 +374,8 @@ pub struct FinishedExecution {
     pub result: Option<Value>,
     /// When the provider ends the sandbox by itself, if that was moved.
     pub provider_ends_at: Option<DateTime<Utc>>,
+    /// When the run ended, by the database's time, if the record had to wait for the database. `None`: just now.
+    pub ended_at: Option<DateTime<Utc>>,
     /// The ask, for a run that began while the database was away and so was never acquired: its row is then
     /// written here. `None` otherwise.
     pub unasked: Option<Box<Acquire>>,
@@ -602,6 +605,9 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
     /// Asks the database for an answer; for readiness.
     async fn ping(&self) -> Result<(), StoreError>;
 
+    /// The database's time.
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError>;
+
     /// Finds, claims, queues or refuses; see the module's first paragraph. One round trip.
     async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError>;
 
@@ -627,7 +633,8 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
     async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError>;
 
     /// Takes a queued run out of the queue, or marks a running one as failed before it reached the sandbox. Either
-    /// way the code never ran, so the run's idempotency key is free again. `false`: there was nothing to abandon.
+    /// way the code never ran, so the run's idempotency key is free again; a claim that it held is free for the next
+    /// in the queue. `false`: there was nothing to abandon.
     async fn abandon(
         &self,
         tenant: &TenantId,

@@ -440,18 +440,20 @@ END $$;
 -- ---- the run -------------------------------------------------------------------------------------
 
 -- p_unasked: the ask of a run that was never acquired, as an object; its row is then written here.
+-- p_ended_at: when the run ended, if its record had to wait for the database.
 CREATE FUNCTION pathbox.record_v1(
     p_tenant text, p_id uuid, p_context uuid, p_status text, p_exit_code integer, p_error text,
     p_duration_ms bigint, p_queued_ms bigint, p_output_bytes bigint, p_findings json, p_result json,
-    p_always_keep boolean, p_provider_ends_at timestamptz, p_ttl_ms bigint, p_unasked jsonb
+    p_always_keep boolean, p_provider_ends_at timestamptz, p_ttl_ms bigint, p_ended_at timestamptz,
+    p_unasked jsonb
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  v_now timestamptz;
+  v_ended timestamptz;
 BEGIN
   PERFORM set_config('pathbox.tenant_id', p_tenant, true);
   PERFORM FROM pathbox.execution_contexts e WHERE e.id = p_context AND e.tenant_id = p_tenant FOR NO KEY UPDATE;
-  v_now := clock_timestamp();
+  v_ended := coalesce(p_ended_at, clock_timestamp());
   IF p_unasked IS NOT NULL THEN
     INSERT INTO pathbox.executions (id, tenant_id, conversation_id, path_id, context_id, owner, tool, language, purpose,
         code_sha256, principal, trace_id, idempotency_key, args_sha256, status, run_lease_ms, finished_at,
@@ -459,21 +461,26 @@ BEGIN
     VALUES (p_id, p_tenant, p_unasked->>'conversation', p_unasked->>'path', p_context, p_unasked->>'owner',
         p_unasked->>'tool', p_unasked->>'language', p_unasked->>'purpose', p_unasked->>'code_sha256',
         p_unasked->>'principal', p_unasked->>'trace_id', p_unasked->>'key', p_unasked->>'args_sha256',
-        'interrupted', (p_unasked->>'run_lease_ms')::bigint, v_now,
-        v_now - (p_duration_ms + p_queued_ms) * interval '1 ms', v_now - p_duration_ms * interval '1 ms')
+        'interrupted', (p_unasked->>'run_lease_ms')::bigint, v_ended,
+        v_ended - (p_duration_ms + p_queued_ms) * interval '1 ms', v_ended - p_duration_ms * interval '1 ms')
     ON CONFLICT DO NOTHING;
     IF NOT FOUND AND NOT EXISTS (SELECT FROM pathbox.executions x WHERE x.id = p_id) THEN
       -- Its idempotency key is another run's: the record is kept without it.
       p_unasked := p_unasked - 'key' - 'args_sha256';
       RETURN pathbox.record_v1(p_tenant, p_id, p_context, p_status, p_exit_code, p_error, p_duration_ms, p_queued_ms,
-          p_output_bytes, p_findings, p_result, p_always_keep, p_provider_ends_at, p_ttl_ms, p_unasked);
+          p_output_bytes, p_findings, p_result, p_always_keep, p_provider_ends_at, p_ttl_ms, p_ended_at, p_unasked);
     END IF;
   END IF;
   UPDATE pathbox.executions x
      SET status = p_status, context_id = p_context, exit_code = p_exit_code, error = p_error,
          duration_ms = p_duration_ms, queued_ms = p_queued_ms, output_bytes = p_output_bytes, findings = p_findings,
          result = CASE WHEN p_always_keep OR x.idempotency_key IS NOT NULL THEN p_result END,
-         lease_expires_at = NULL, finished_at = v_now, started_at = coalesce(x.started_at, v_now)
+         lease_expires_at = NULL, finished_at = v_ended,
+         -- an ask that a frozen database takes up much later says nothing about when the run was asked for
+         created_at = CASE WHEN p_unasked IS NULL THEN x.created_at
+                           ELSE v_ended - (p_duration_ms + p_queued_ms) * interval '1 ms' END,
+         started_at = CASE WHEN p_unasked IS NULL THEN coalesce(x.started_at, v_ended)
+                           ELSE v_ended - p_duration_ms * interval '1 ms' END
    WHERE x.id = p_id AND x.tenant_id = p_tenant
      AND (x.status IN ('queued', 'running') OR x.status = 'interrupted' AND p_status <> 'interrupted');
   IF NOT FOUND THEN
@@ -481,7 +488,8 @@ BEGIN
   END IF;
   UPDATE pathbox.execution_contexts e
      SET execution_count = e.execution_count + 1, total_execution_ms = e.total_execution_ms + p_duration_ms,
-         last_used_at = v_now, expires_at = v_now + p_ttl_ms * interval '1 ms',
+         last_used_at = greatest(e.last_used_at, v_ended),
+         expires_at = greatest(e.expires_at, v_ended + p_ttl_ms * interval '1 ms'),
          provider_ends_at = coalesce(p_provider_ends_at, e.provider_ends_at),
          last_error = CASE WHEN p_status = 'failed' THEN coalesce(p_error, e.last_error) ELSE e.last_error END,
          resource_usage = jsonb_build_object(
@@ -491,10 +499,14 @@ BEGIN
   RETURN true;
 END $$;
 
+-- A claim that the run held is over with it: the next in the queue takes it over at once.
 CREATE FUNCTION pathbox.abandon_v1(p_tenant text, p_id uuid, p_status text, p_error text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM set_config('pathbox.tenant_id', p_tenant, true);
+  UPDATE pathbox.execution_contexts e SET lease_expires_at = clock_timestamp()
+   WHERE e.id = (SELECT x.context_id FROM pathbox.executions x WHERE x.id = p_id AND x.tenant_id = p_tenant)
+     AND e.status = 'creating' AND e.creator_execution = p_id;
   UPDATE pathbox.executions x
      SET status = p_status, error = p_error, finished_at = clock_timestamp(), lease_expires_at = NULL,
          idempotency_key = CASE WHEN p_status = 'interrupted' THEN x.idempotency_key END,

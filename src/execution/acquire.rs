@@ -20,6 +20,7 @@ use crate::store::{
 
 use crate::telemetry::metrics;
 
+use super::backlog::Late;
 use super::{ExecutionError, ExecutionService, Progress, ProgressSender};
 
 /// Metadata that each of our sandboxes carries at its provider, so that the reconciler can tell whose it is.
@@ -35,13 +36,31 @@ pub const EPOCH: &str = "pathbox_epoch";
 #[derive(Debug)]
 pub(super) struct Held {
     pub row: ContextRow,
+    /// When the row was read.
+    pub since: Instant,
     pub state: SandboxState,
     pub reason: Option<EndReason>,
     pub queued: Duration,
     pub client: E2bClient,
     pub access: SandboxAccess,
-    /// The database was away: the run is not recorded yet, and this keeps others of this process off its context.
-    pub unasked: Option<OwnedMutexGuard<()>>,
+    /// The database was away: the run is not recorded yet.
+    pub is_unasked: bool,
+    /// Keeps other runs of this replica off the context.
+    pub _turn: OwnedMutexGuard<()>,
+}
+
+/// How long a run may wait, since when it does, and what ends the waiting early.
+struct Wait<'a> {
+    began: Instant,
+    patience: Duration,
+    cancel: &'a CancellationToken,
+}
+
+impl Wait<'_> {
+    fn timed_out(&self, position: u32) -> ExecutionError {
+        let waited_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        ExecutionError::QueueTimeout { position, waited_ms }
+    }
 }
 
 /// What acquiring came to.
@@ -64,31 +83,45 @@ impl ExecutionService {
         cancel: &CancellationToken,
     ) -> Result<Acquisition, ExecutionError> {
         let began = Instant::now();
-        let result = self.acquire_loop(ask, began, patience, replaced, progress, cancel).await;
+        let wait = Wait { began, patience, cancel };
+        let result = self.acquire_loop(ask, &wait, replaced, progress).await;
         if let Err(error) = &result {
             let status = match error {
                 ExecutionError::Cancelled => ExecutionStatus::Cancelled,
                 _ => ExecutionStatus::Failed,
             };
             // Refusals leave no row; for everything else the place in the queue is given up.
-            let id = ask.execution.id;
-            let code = error.code().as_str();
-            if let Err(error) = self.store().abandon(&ask.key.tenant, id, status, Some(code)).await {
+            self.abandon(ask, status, error.code().as_str()).await;
+        }
+        result
+    }
+
+    /// The run did not start: its place, its claim and its idempotency key are free again. While the database is away
+    /// it cannot be told, and may have done what it was asked without an answer: it is told later.
+    pub(super) async fn abandon(&self, ask: &Acquire, status: ExecutionStatus, why: &str) {
+        let (tenant, id) = (&ask.key.tenant, ask.execution.id);
+        match self.store().abandon(tenant, id, status, Some(why)).await {
+            Ok(_) => {}
+            Err(error) if error.is_retryable() => self.tell_later(Late::Abandon {
+                tenant: tenant.clone(),
+                execution: id,
+                status,
+                error: why.to_owned(),
+            }),
+            Err(error) => {
                 tracing::warn!(error = %error, execution.id = %id, "a run that did not start could not be taken back");
             }
         }
-        result
     }
 
     async fn acquire_loop(
         &self,
         ask: &Acquire,
-        began: Instant,
-        patience: Duration,
+        wait: &Wait<'_>,
         replaced: Option<EndReason>,
         progress: &ProgressSender,
-        cancel: &CancellationToken,
     ) -> Result<Acquisition, ExecutionError> {
+        let Wait { began, patience, cancel } = *wait;
         let limits = &self.options().limits;
         let mut tried_again_at_limit = false;
         let mut made: Option<(SandboxState, Option<EndReason>)> = None;
@@ -101,7 +134,7 @@ impl ExecutionService {
             self.0.parts.crash.at("acquire.before");
             let answer = match self.store().acquire(ask, limits).await {
                 Ok(answer) => answer,
-                Err(error) => return self.without_store(ask, error, began).await,
+                Err(error) => return self.without_store(ask, error, wait).await,
             };
             self.0.parts.crash.at("acquire.answered");
             match answer {
@@ -110,7 +143,7 @@ impl ExecutionService {
                         Some(reason) => (SandboxState::Reset, Some(reason)),
                         None => (SandboxState::Kept, None),
                     });
-                    return self.hold(*row, state, reason, began.elapsed(), None);
+                    return self.hold(*row, state, reason, wait, false).await;
                 }
                 Acquired::Create(claim) => {
                     let _ = progress.try_send(Progress::Creating);
@@ -120,7 +153,7 @@ impl ExecutionService {
                             (None, None) => (SandboxState::Fresh, None),
                         };
                         if row.status == ContextStatus::Ready {
-                            return self.hold(row, state, reason, began.elapsed(), None);
+                            return self.hold(row, state, reason, wait, false).await;
                         }
                         made = Some((state, reason));
                     }
@@ -146,8 +179,7 @@ impl ExecutionService {
                 Acquired::Interrupted(row) => return Err(ExecutionError::Interrupted(row.id)),
             }
             if began.elapsed() >= patience {
-                let waited_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                return Err(ExecutionError::QueueTimeout { position, waited_ms });
+                return Err(wait.timed_out(position));
             }
             let base = if began.elapsed() < Duration::from_millis(500) { 10 } else { 60 };
             let pause = Duration::from_millis(base + self.0.parts.entropy.below(base));
@@ -158,19 +190,41 @@ impl ExecutionService {
         }
     }
 
-    fn hold(
+    /// Takes the context, once no other run of this replica is on it.
+    async fn hold(
         &self,
         row: ContextRow,
         state: SandboxState,
         reason: Option<EndReason>,
-        queued: Duration,
-        unasked: Option<OwnedMutexGuard<()>>,
+        wait: &Wait<'_>,
+        is_unasked: bool,
     ) -> Result<Acquisition, ExecutionError> {
         let Some(sandbox) = &row.sandbox else {
             return Err(ExecutionError::Internal(format!("context {} is ready without a sandbox", row.id)));
         };
         let (client, access) = (self.client_of(sandbox)?, access_of(sandbox));
-        Ok(Acquisition::Held(Box::new(Held { row, state, reason, queued, client, access, unasked })))
+        let since = Instant::now();
+        let turn = self.0.remembered.keep(&row).lock_owned();
+        let turn = tokio::select! {
+            biased;
+            turn = turn => turn,
+            () = wait.cancel.cancelled() => return Err(ExecutionError::Cancelled),
+            () = tokio::time::sleep_until(wait.began + wait.patience) => {
+                return Err(wait.timed_out(1));
+            }
+        };
+        let queued = wait.began.elapsed();
+        Ok(Acquisition::Held(Box::new(Held {
+            row,
+            since,
+            state,
+            reason,
+            queued,
+            client,
+            access,
+            is_unasked,
+            _turn: turn,
+        })))
     }
 
     /// The database is away: a context that this replica holds goes on, everything else is told to come back. A run
@@ -179,13 +233,13 @@ impl ExecutionService {
         &self,
         ask: &Acquire,
         error: StoreError,
-        began: Instant,
+        wait: &Wait<'_>,
     ) -> Result<Acquisition, ExecutionError> {
-        if !matches!(error, StoreError::Unavailable(_)) || ask.execution.idempotency.is_some() {
+        if !error.is_retryable() || ask.execution.idempotency.is_some() {
             return Err(error.into());
         }
-        match self.0.remembered.take(&ask.key, self.options().limits.ttl).await {
-            Some((row, turn)) => self.hold(row, SandboxState::Kept, None, began.elapsed(), Some(turn)),
+        match self.0.remembered.recall(&ask.key, self.options().limits.ttl) {
+            Some(row) => self.hold(row, SandboxState::Kept, None, wait, true).await,
             None => Err(error.into()),
         }
     }

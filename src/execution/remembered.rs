@@ -1,14 +1,15 @@
-//! Contexts that this replica served lately, for the time when the database is away.
+//! Contexts that this replica serves or served lately, for the time when the database is away.
 //!
-//! A hint, never the truth: while the database answers, nothing here is looked at. When it does not, a context that
-//! this replica has served within its time to live goes on being served by it; no other replica can serve it either.
-//! One run at a time holds here as well, by a lock for each key.
+//! A hint, never the truth: while the database answers, only the turns here count. When it does not, a context that
+//! this replica has served within its time to live goes on being served by it; no other replica can ask for it either.
+//! Every run of this replica holds its key's turn, so that runs the database knows of and runs it does not know of yet
+//! go one at a time too.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::OwnedMutexGuard;
+use chrono::TimeDelta;
 use tokio::time::Instant;
 
 use crate::domain::ContextKey;
@@ -16,6 +17,12 @@ use crate::store::ContextRow;
 
 /// Contexts that are remembered at most; the one longest unused goes first.
 const MAX: usize = 1_000;
+
+/// The right to run on a key, within this replica.
+pub(super) type Turn = Arc<tokio::sync::Mutex<()>>;
+
+/// Numbers of the guard's placeholders: kind, keyed hash, number.
+pub(super) type Numbers = Vec<(String, String, u32)>;
 
 /// What is remembered.
 #[derive(Debug, Default)]
@@ -25,40 +32,73 @@ pub(super) struct Remembered(Mutex<HashMap<ContextKey, Entry>>);
 struct Entry {
     row: ContextRow,
     used: Instant,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Turn,
+    numbers: Numbers,
 }
 
 impl Remembered {
-    /// A run has just been served on this context.
-    pub(super) fn keep(&self, row: &ContextRow) {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() >= MAX
-            && !entries.contains_key(&row.key)
-            && let Some(oldest) =
-                entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone())
-        {
-            entries.remove(&oldest);
+    fn lock(&self) -> MutexGuard<'_, HashMap<ContextKey, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A run is served on this context, or has just been. Gives the turn of its key.
+    pub(super) fn keep(&self, row: &ContextRow) -> Turn {
+        let mut entries = self.lock();
+        if let Some(entry) = entries.get_mut(&row.key) {
+            if entry.row.id != row.id {
+                entry.numbers.clear();
+            }
+            (entry.row, entry.used) = (row.clone(), Instant::now());
+            return entry.turn.clone();
         }
-        let turn = entries.get(&row.key).map(|entry| entry.turn.clone()).unwrap_or_default();
-        entries.insert(row.key.clone(), Entry { row: row.clone(), used: Instant::now(), turn });
+        if entries.len() >= MAX {
+            let idle = entries.iter().filter(|(_, entry)| Arc::strong_count(&entry.turn) == 1);
+            if let Some(oldest) = idle.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone()) {
+                entries.remove(&oldest);
+            }
+        }
+        let turn = Turn::default();
+        let entry =
+            Entry { row: row.clone(), used: Instant::now(), turn: turn.clone(), numbers: Numbers::new() };
+        entries.insert(row.key.clone(), entry);
+        turn
     }
 
     /// The context is over.
     pub(super) fn forget(&self, key: &ContextKey) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.lock().remove(key);
     }
 
-    /// The context of a key that was used within `ttl`, with the right to run on it; waits for its turn.
-    pub(super) async fn take(
-        &self,
-        key: &ContextKey,
-        ttl: Duration,
-    ) -> Option<(ContextRow, OwnedMutexGuard<()>)> {
-        let (row, turn) = {
-            let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let entry = entries.get(key).filter(|entry| entry.used.elapsed() < ttl)?;
-            (entry.row.clone(), entry.turn.clone())
-        };
-        Some((row, turn.lock_owned().await))
+    /// The context of a key that was used within `ttl`, as if it had been read now.
+    pub(super) fn recall(&self, key: &ContextKey, ttl: Duration) -> Option<ContextRow> {
+        let entries = self.lock();
+        let entry = entries.get(key).filter(|entry| entry.used.elapsed() < ttl)?;
+        let mut row = entry.row.clone();
+        row.read_at += TimeDelta::from_std(entry.used.elapsed()).unwrap_or_default();
+        Some(row)
+    }
+
+    /// The placeholder numbers of a key: what the database knows, and what it has yet to be told.
+    pub(super) fn merge_numbers(&self, key: &ContextKey, mut numbers: Numbers) -> Numbers {
+        if let Some(entry) = self.lock().get_mut(key) {
+            if entry.numbers.len() > numbers.len() {
+                let known: HashSet<(&str, &str)> =
+                    numbers.iter().map(|(kind, hash, _)| (kind.as_str(), hash.as_str())).collect();
+                let untold = |(kind, hash, _): &&(String, String, u32)| {
+                    !known.contains(&(kind.as_str(), hash.as_str()))
+                };
+                let untold: Numbers = entry.numbers.iter().filter(untold).cloned().collect();
+                numbers.extend(untold);
+            }
+            entry.numbers.clone_from(&numbers);
+        }
+        numbers
+    }
+
+    /// A run gave out new placeholder numbers.
+    pub(super) fn add_numbers(&self, key: &ContextKey, fresh: &[(String, String, u32)]) {
+        if let Some(entry) = self.lock().get_mut(key) {
+            entry.numbers.extend_from_slice(fresh);
+        }
     }
 }

@@ -23,6 +23,7 @@ use crate::telemetry::metrics;
 use crate::telemetry::trace::{self, Trace};
 
 use super::acquire::{Acquisition, Held};
+use super::backlog::Late;
 use super::error::chain;
 use super::interpret::{Aftermath, Cut, Run};
 use super::outputs::{Artifact, Spool};
@@ -148,11 +149,7 @@ impl ExecutionService {
                     replaced = Some(EndReason::Lost);
                 }
                 Err(Fault::Sandbox(error)) => {
-                    let code = "sandbox_failed";
-                    let tenant = &ask.key.tenant;
-                    self.store()
-                        .abandon(tenant, ask.execution.id, ExecutionStatus::Failed, Some(code))
-                        .await?;
+                    self.abandon(&ask, ExecutionStatus::Failed, "sandbox_failed").await;
                     return Err(ExecutionError::Sandbox(error));
                 }
             }
@@ -338,10 +335,11 @@ impl ExecutionService {
             findings: serde_json::to_value(&record.guard).unwrap_or_default(),
             result: serde_json::to_value(&stored).ok(),
             provider_ends_at: ran.moved_end,
-            unasked: held.unasked.is_some().then(|| Box::new(ask.clone())),
+            ended_at: None,
+            unasked: held.is_unasked.then(|| Box::new(ask.clone())),
         };
         self.0.parts.crash.at("record.before");
-        self.0.remembered.keep(&held.row);
+        self.remember_use(held, ran.moved_end);
         self.record(finished).await;
         self.0.parts.crash.at("finish.before_answer");
         Ok(Finished {
@@ -356,39 +354,32 @@ impl ExecutionService {
         })
     }
 
+    /// What the next run should find if the database is away then. A context that the run has lost is not served again.
+    fn remember_use(&self, held: &Held, moved_end: Option<DateTime<Utc>>) {
+        let key = &held.row.key;
+        if self.0.remembered.recall(key, Duration::MAX).is_none_or(|known| known.id != held.row.id) {
+            return;
+        }
+        let mut row = held.row.clone();
+        row.read_at = held.row.read_at + held.since.elapsed();
+        if let (Some(sandbox), Some(_)) = (&mut row.sandbox, moved_end) {
+            sandbox.provider_ends_at = moved_end;
+        }
+        self.0.remembered.keep(&row);
+    }
+
     /// Writes the run's record. When the database is away the result still goes out, and the record follows when
     /// the database is back.
     async fn record(&self, finished: FinishedExecution) {
-        let limits = self.options().limits.clone();
-        match self.store().record(&finished, &limits).await {
+        let ended = Instant::now();
+        match self.store().record(&finished, &self.options().limits).await {
             Ok(_) => self.0.parts.crash.at("record.written"),
             Err(error) if error.is_retryable() => {
                 tracing::warn!(error = %error, execution.id = %finished.id, "a record waits for the database");
-                let service = self.clone();
-                self.0.runs.spawn(async move { service.record_later(finished).await });
+                self.tell_later(Late::Record { finished: Box::new(finished), ended });
             }
             Err(error) => {
                 tracing::error!(error = %chain(&error), execution.id = %finished.id, "a run could not be recorded");
-            }
-        }
-    }
-
-    async fn record_later(&self, finished: FinishedExecution) {
-        let mut pause = Duration::from_millis(200);
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.0.shutdown.cancelled() => pause = Duration::from_millis(200),
-            }
-            match self.store().record(&finished, &self.options().limits).await {
-                Err(error) if error.is_retryable() && !self.0.shutdown.is_cancelled() => {
-                    pause = (pause * 2).min(Duration::from_secs(5));
-                }
-                Ok(_) => return,
-                Err(error) => {
-                    tracing::error!(error = %chain(&error), execution.id = %finished.id, "a record is lost");
-                    return;
-                }
             }
         }
     }
@@ -427,13 +418,12 @@ impl ExecutionService {
 
     pub(super) async fn numbering(&self, key: &ContextKey) -> Numbering {
         let secret = self.0.parts.handles.placeholder_key(key);
-        match self.store().placeholders(key).await {
-            Ok(rows) => Numbering::new(secret, rows),
-            Err(error) => {
-                tracing::warn!(error = %error, "placeholder numbers start anew: the store does not answer");
-                Numbering::new(secret, [])
-            }
-        }
+        let told = self.store().placeholders(key).await.unwrap_or_else(|error| {
+            tracing::warn!(error = %error, "placeholder numbers are the ones last seen");
+            Vec::new()
+        });
+        let rows = self.0.remembered.merge_numbers(key, told);
+        Numbering::new(secret, rows)
     }
 
     pub(super) async fn save_numbering(&self, held: &Held, mut numbering: Numbering) {
@@ -441,8 +431,14 @@ impl ExecutionService {
         if new.is_empty() {
             return;
         }
-        if let Err(error) = self.store().save_placeholders(&held.row.key, &new).await {
-            tracing::warn!(error = %error, "placeholder numbers could not be kept");
+        let key = &held.row.key;
+        self.0.remembered.add_numbers(key, &new);
+        match self.store().save_placeholders(key, &new).await {
+            Ok(()) => {}
+            Err(error) if error.is_retryable() => {
+                self.tell_later(Late::Numbers { key: key.clone(), numbers: new });
+            }
+            Err(error) => tracing::warn!(error = %error, "placeholder numbers could not be kept"),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Who is calling: an API key, an OAuth access token, or nobody where that is allowed.
 //!
 //! A key that was found good is believed for some seconds without asking the database again; revoking one takes as
-//! long to be felt on every replica.
+//! long to be felt on every replica. While the database is away it is believed longer: nobody can look it up, and the
+//! contexts that this replica holds go on.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +23,8 @@ use super::oauth::{TokenError, Tokens};
 
 /// How long a good key is believed.
 const BELIEVED: Duration = Duration::from_secs(15);
+/// How long it is believed while the database is away.
+const BELIEVED_WHILE_AWAY: Duration = Duration::from_secs(10 * 60);
 /// Keys that are believed at a time.
 const MAX_BELIEVED: usize = 10_000;
 /// How long a request waits for a server that is still starting.
@@ -103,14 +106,24 @@ impl Authenticator {
     async fn key(&self, id: &str, presented: &str) -> Result<Principal, Refused> {
         let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let lock = || self.0.believed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((principal, _)) = lock().get(&digest).filter(|(_, at)| at.elapsed() < BELIEVED) {
-            return Ok(principal.clone());
+        let known = |within: Duration| {
+            lock()
+                .get(&digest)
+                .filter(|(_, at)| at.elapsed() < within)
+                .map(|(principal, _)| principal.clone())
+        };
+        if let Some(principal) = known(BELIEVED) {
+            return Ok(principal);
         }
         let service = self.0.execution.service(START_PATIENCE).await.map_err(|_| Refused::Unavailable)?;
-        let key = service.store().api_key(id).await.map_err(|error| {
-            tracing::warn!(error = %error, "an API key could not be looked up");
-            Refused::Unavailable
-        })?;
+        let key = match service.store().api_key(id).await {
+            Ok(key) => key,
+            Err(error) => {
+                tracing::warn!(error = %error, "an API key could not be looked up");
+                let known = known(BELIEVED_WHILE_AWAY).filter(|_| error.is_retryable());
+                return known.ok_or(Refused::Unavailable);
+            }
+        };
         let principal =
             key.and_then(|key| key.opens(presented, self.0.clock.now())).ok_or(Refused::Invalid)?;
         let mut believed = lock();

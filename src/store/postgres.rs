@@ -8,14 +8,17 @@
 //! owner, a role that cannot bypass it.
 
 use std::future::Future;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection};
 use tokio::time::timeout;
 
 use super::migrations::{self, Migration};
+use super::pulse::Pulse;
 use super::{
     Acquire, Acquired, Claim, ContextFilter, ContextRow, ContextStore, Doomed, End, ExecutionFilter,
     ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, PathChange,
@@ -86,9 +89,11 @@ impl Default for PgOptions {
 /// The store on Postgres. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PgStore {
-    pool: PgPool,
+    pool: Arc<RwLock<PgPool>>,
+    address: PgConnectOptions,
+    options: PgOptions,
     keyring: Keyring,
-    operation_timeout: Duration,
+    pulse: Pulse,
 }
 
 impl PgStore {
@@ -109,18 +114,10 @@ impl PgStore {
             }
             Self::migrate(url, options).await?;
         }
-        let pool = PgPoolOptions::new()
-            .max_connections(options.max_connections)
-            .acquire_timeout(options.connect_timeout)
-            // A ping before each use would be a round trip more. One that has been idle may be dead.
-            .test_before_acquire(false)
-            .before_acquire(|connection, meta| {
-                Box::pin(async move {
-                    Ok(meta.idle_for < Duration::from_secs(10) || connection.ping().await.is_ok())
-                })
-            })
-            .connect_lazy_with(parsed);
-        Ok(Self { pool, keyring, operation_timeout: options.operation_timeout })
+        let pool = Arc::new(RwLock::new(pool(&parsed, options)));
+        let address = parsed.clone();
+        let pulse = Pulse::new(move || serves(parsed.clone()));
+        Ok(Self { pool, address, options: options.clone(), keyring, pulse })
     }
 
     /// Applies the missing migrations, all or none, and says what the database has then.
@@ -152,19 +149,38 @@ impl PgStore {
 
     /// Closes all connections once they are idle.
     pub async fn close(&self) {
-        self.pool.close().await;
+        self.pool().close().await;
+    }
+
+    fn pool(&self) -> PgPool {
+        self.pool.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The connections of a database that went away may hang for ever: the next calls get new ones.
+    fn renew_pool(&self) {
+        let fresh = pool(&self.address, &self.options);
+        let stale = std::mem::replace(&mut *self.pool.write().unwrap_or_else(PoisonError::into_inner), fresh);
+        tokio::spawn(async move { stale.close().await });
     }
 
     /// Runs one operation with a deadline, again when a connection broke under it or two transactions collided.
-    /// Operations are safe to run twice, so a lost answer is no reason to give up.
+    /// Operations are safe to run twice, so a lost answer is no reason to give up. A database that is away is not
+    /// waited for.
     async fn call<T, F>(&self, operation: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, sqlx::Error>>,
     {
         let mut tries = 0;
         loop {
-            let result = match timeout(self.operation_timeout, operation()).await {
-                Ok(result) => result,
+            let operation = self.pulse.while_it_beats(operation());
+            let result = match timeout(self.options.operation_timeout, operation).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(away)) => {
+                    if away.just_found {
+                        self.renew_pool();
+                    }
+                    return Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut));
+                }
                 Err(_) => Err(sqlx::Error::PoolTimedOut),
             };
             match result {
@@ -186,6 +202,35 @@ fn parse(url: &Secret, options: &PgOptions) -> Result<PgConnectOptions, StoreErr
     let parsed: PgConnectOptions = url.expose().parse().map_err(StoreError::Url)?;
     let parsed = parsed.application_name("pathbox").disable_statement_logging();
     Ok(if options.named_statements { parsed } else { parsed.statement_cache_capacity(0) })
+}
+
+fn pool(address: &PgConnectOptions, options: &PgOptions) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(options.max_connections)
+        .acquire_timeout(options.connect_timeout)
+        // A ping before each use would be a round trip more. One that has been idle may be dead.
+        .test_before_acquire(false)
+        .before_acquire(|connection, meta| {
+            Box::pin(
+                async move { Ok(meta.idle_for < Duration::from_secs(10) || connection.ping().await.is_ok()) },
+            )
+        })
+        .connect_lazy_with(address.clone())
+}
+
+/// Whether the database serves, asked over a connection of its own. One that is full does; one that starts or shuts
+/// down does not.
+async fn serves(address: PgConnectOptions) -> bool {
+    let answer = async {
+        let mut connection = PgConnection::connect_with(&address).await?;
+        sqlx::query("select 1").execute(&mut connection).await?;
+        connection.close().await
+    };
+    match answer.await {
+        Ok(()) => true,
+        Err(sqlx::Error::Database(said)) => !said.code().unwrap_or_default().starts_with("57P"),
+        Err(_) => false,
+    }
 }
 
 /// One connection, or the reason at once: a pool would go on trying until its time is over.
@@ -295,7 +340,12 @@ impl ContextStore for PgStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.call(|| async { sqlx::query("select 1").execute(&self.pool).await.map(|_| ()) }).await
+        self.call(|| async { sqlx::query("select 1").execute(&self.pool()).await.map(|_| ()) }).await
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        self.call(|| async { sqlx::query_scalar("select clock_timestamp()").fetch_one(&self.pool()).await })
+            .await
     }
 
     async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {

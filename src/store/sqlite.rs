@@ -17,9 +17,10 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
-use sqlx::{ConnectOptions, Sqlite, Transaction};
+use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 
 use super::migrations::{self, Migration};
+use super::pulse::Pulse;
 use super::{
     Acquire, Acquired, Claim, ContextFilter, ContextRow, ContextStore, Doomed, End, ExecutionFilter,
     ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, PathChange,
@@ -77,6 +78,7 @@ pub struct SqliteStore {
     readers: SqlitePool,
     keyring: Keyring,
     clock: Clock,
+    pulse: Pulse,
 }
 
 impl SqliteStore {
@@ -101,7 +103,8 @@ impl SqliteStore {
             apply(&writer, &clock).await?;
         }
         let readers = pool(options.readers, options, &connect);
-        Ok(Self { writer, readers, keyring, clock })
+        let pulse = Pulse::new(move || can_write(connect.clone()));
+        Ok(Self { writer, readers, keyring, clock, pulse })
     }
 
     /// Applies the missing migrations, all or none, and says what the database has then.
@@ -145,10 +148,18 @@ impl SqliteStore {
         self.writer.close().await;
     }
 
-    /// A transaction that may write: waits its turn, in this process and then among processes.
+    /// A transaction that may write: waits its turn, in this process and then among processes. Once one has waited
+    /// in vain, none waits any more until the lock is free.
     async fn write(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
         loop {
-            match self.writer.begin_with("BEGIN IMMEDIATE").await {
+            let Ok(begun) = self.pulse.until_lost(self.writer.begin_with("BEGIN IMMEDIATE")).await else {
+                return Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut));
+            };
+            match begun {
+                Err(error) if result_code(&error) == Some(BUSY) => {
+                    self.pulse.lost();
+                    return Err(failure(error));
+                }
                 // SQLite ends a transaction by itself when the disk is full; sqlx then believes for ever that it is
                 // still in one. Such a connection is of no more use.
                 Err(sqlx::Error::InvalidSavePointStatement) => {
@@ -219,6 +230,16 @@ async fn first_touch(
             acquired => return acquired.map_err(|error| unusable(dir, error)),
         }
     }
+}
+
+/// Whether the write lock can be had.
+async fn can_write(connect: SqliteConnectOptions) -> bool {
+    let took = async {
+        let mut connection = connect.busy_timeout(Duration::from_millis(200)).connect().await?;
+        sqlx::raw_sql("BEGIN IMMEDIATE; ROLLBACK").execute(&mut connection).await?;
+        connection.close().await
+    };
+    took.await.is_ok()
 }
 
 async fn missing(connection: &mut SqliteConnection) -> Result<Vec<&'static Migration>, StoreError> {
@@ -326,7 +347,14 @@ impl ContextStore for SqliteStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
+        if self.pulse.is_away() {
+            return Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut));
+        }
         sqlx::query("SELECT 1").execute(&self.readers).await.map(drop).map_err(failure)
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        self.ping().await.map(|()| time(SqliteStore::now(self)))
     }
 
     async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {

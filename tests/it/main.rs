@@ -12,6 +12,7 @@ mod analysis_tax;
 mod analysis_timeline;
 mod architecture;
 mod crash_points;
+mod database_away;
 mod e2b_contract;
 mod e2b_door;
 mod e2b_faults;

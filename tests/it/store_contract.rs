@@ -56,6 +56,7 @@ on_every_store! {
     a_tenants_limits_can_be_set,
     a_refused_ask_leaves_no_row_and_may_come_again,
     a_run_that_never_started_leaves_its_key_free,
+    a_claim_that_is_abandoned_is_the_next_ones_at_once,
     a_run_cut_off_in_the_middle_is_not_repeated,
     keys_expire_and_belong_to_a_tenant,
     a_run_without_an_ask_is_recorded_afterwards,
@@ -539,6 +540,19 @@ async fn a_run_that_never_started_leaves_its_key_free(world: World) {
     assert_eq!((left.status, left.started_at), (ExecutionStatus::Interrupted, None));
 }
 
+async fn a_claim_that_is_abandoned_is_the_next_ones_at_once(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let (first, second) = (ask(&key), ask(&key));
+    let lost = claim(store.acquire(&first, &limits()).await.unwrap());
+    assert!(matches!(store.acquire(&second, &limits()).await.unwrap(), Acquired::WaitForCreator { .. }));
+    store.abandon(&key.tenant, first.execution.id, ExecutionStatus::Failed, Some("no answer")).await.unwrap();
+    let taken = claim(store.acquire(&second, &limits()).await.unwrap());
+    assert_eq!((taken.context, taken.epoch), (lost.context, lost.epoch + 1));
+    let late = store.ready(&lost, first.execution.id, &any_sandbox(), &limits()).await.unwrap();
+    assert!(late.is_none(), "the first is fenced off");
+}
+
 async fn a_run_cut_off_in_the_middle_is_not_repeated(world: World) {
     let store = world.store().await;
     let key = key("acme", "c1", "main");
@@ -584,14 +598,24 @@ async fn a_run_without_an_ask_is_recorded_afterwards(world: World) {
     let key = key("acme", "c1", "main");
     let context = first_run(&store, &key, &limits()).await;
     let ask = ask_once(&key, "k", "a");
-    let late = FinishedExecution { unasked: Some(Box::new(ask.clone())), ..finished(&ask, context.id) };
+    let ended_at = store.now().await.unwrap() - Duration::from_secs(100);
+    let late = FinishedExecution {
+        unasked: Some(Box::new(ask.clone())),
+        ended_at: Some(ended_at),
+        ..finished(&ask, context.id)
+    };
     assert!(store.record(&late, &limits()).await.unwrap());
     assert!(!store.record(&late, &limits()).await.unwrap(), "once");
     let run = store.execution(&key.tenant, ask.execution.id).await.unwrap().unwrap();
     assert_eq!((run.status, run.tool.as_str()), (ExecutionStatus::Completed, "run_code"));
     assert_eq!(run.purpose, ask.execution.purpose);
-    assert!(run.started_at.unwrap() <= run.finished_at.unwrap());
-    assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 2);
+    let told = store.live(&key).await.unwrap().unwrap();
+    assert_eq!(told.execution_count, 2);
+    assert!(told.last_used_at >= context.last_used_at, "a late record moves nothing back");
+    let (created, started, ended) = (run.created_at, run.started_at.unwrap(), run.finished_at.unwrap());
+    assert_eq!(ended.timestamp_millis(), ended_at.timestamp_millis(), "not when it was told");
+    assert_eq!(ended - started, chrono::TimeDelta::milliseconds(late.duration_ms));
+    assert_eq!(started - created, chrono::TimeDelta::milliseconds(late.queued_ms));
     assert!(matches!(
         store.acquire(&ask_once(&key, "k", "a"), &limits()).await.unwrap(),
         Acquired::Replay(_)

@@ -101,7 +101,7 @@ impl PgStore {
                 .bind(millis(limits.create_timeout))
                 .bind(millis(limits.idempotency_ttl))
                 .bind(millis(QUEUE_LEASE))
-                .fetch_one(&self.pool)
+                .fetch_one(&self.pool())
                 .await
         })
         .await
@@ -199,7 +199,7 @@ impl PgStore {
                     .bind(sealed.mcp_token.as_deref())
                     .bind(sandbox.provider_ends_at)
                     .bind(millis(limits.ttl))
-                    .fetch_one(&self.pool)
+                    .fetch_one(&self.pool())
                     .await
             })
             .await?;
@@ -213,7 +213,7 @@ impl PgStore {
                 .bind(claim.context.0)
                 .bind(claim.epoch)
                 .bind(millis(limits.create_lease))
-                .fetch_one(&self.pool)
+                .fetch_one(&self.pool())
                 .await
         })
         .await
@@ -228,7 +228,7 @@ impl PgStore {
                 .bind(end.reason.as_str())
                 .bind(end.error.as_deref().map(storable))
                 .bind(millis(limits.create_timeout))
-                .fetch_one(&self.pool)
+                .fetch_one(&self.pool())
                 .await
         })
         .await
@@ -241,7 +241,7 @@ impl PgStore {
     ) -> Result<Option<ContextRow>, StoreError> {
         let row = self
             .call(|| async {
-                sqlx::query(CONTEXT).bind(tenant.as_str()).bind(id.0).fetch_optional(&self.pool).await
+                sqlx::query(CONTEXT).bind(tenant.as_str()).bind(id.0).fetch_optional(&self.pool()).await
             })
             .await?;
         row.as_ref().map_or(Ok(None), rows::context)
@@ -254,7 +254,7 @@ impl PgStore {
                     .bind(key.tenant.as_str())
                     .bind(key.conversation.as_str())
                     .bind(key.path.as_str())
-                    .fetch_optional(&self.pool)
+                    .fetch_optional(&self.pool())
                     .await
             })
             .await?;
@@ -273,7 +273,7 @@ impl PgStore {
                 .bind(conversation)
                 .bind(filter.ended)
                 .bind(limit)
-                .fetch_all(&self.pool)
+                .fetch_all(&self.pool())
                 .await
             })
             .await?;
@@ -292,7 +292,7 @@ impl PgStore {
                     .bind(millis(min_age))
                     .bind(after.map(|id| id.0))
                     .bind(i32::try_from(limit).unwrap_or(i32::MAX))
-                    .fetch_all(&self.pool)
+                    .fetch_all(&self.pool())
                     .await
             })
             .await?;
@@ -316,7 +316,7 @@ impl PgStore {
                 sqlx::query("select id, epoch from pathbox.unowned_v1($1, $2)")
                     .bind(&ids)
                     .bind(&epochs)
-                    .fetch_all(&self.pool)
+                    .fetch_all(&self.pool())
                     .await
             })
             .await?;
@@ -339,7 +339,7 @@ impl PgStore {
                 .bind(tenant.as_str())
                 .bind(number(per_tenant))
                 .bind(number(per_conversation))
-                .execute(&self.pool)
+                .execute(&self.pool())
                 .await
                 .map(|_| ())
         })

@@ -22,7 +22,7 @@ impl PgStore {
         self.call(|| async {
             sqlx::query_scalar(
                 "select pathbox.record_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,\
-                 $15::text::jsonb)",
+                 $15,$16::text::jsonb)",
             )
             .bind(finished.tenant.as_str())
             .bind(finished.id.0)
@@ -38,8 +38,9 @@ impl PgStore {
             .bind(small)
             .bind(finished.provider_ends_at)
             .bind(millis(limits.ttl))
+            .bind(finished.ended_at)
             .bind(&unasked)
-            .fetch_one(&self.pool)
+            .fetch_one(&self.pool())
             .await
         })
         .await
@@ -58,7 +59,7 @@ impl PgStore {
                 .bind(execution.0)
                 .bind(status.as_str())
                 .bind(error.map(storable))
-                .fetch_one(&self.pool)
+                .fetch_one(&self.pool())
                 .await
         })
         .await
@@ -72,7 +73,7 @@ impl PgStore {
         let sql = rows::execution_query!("pathbox.execution_v1($1, $2)");
         let row = self
             .call(|| async {
-                sqlx::query(sql).bind(tenant.as_str()).bind(id.0).fetch_optional(&self.pool).await
+                sqlx::query(sql).bind(tenant.as_str()).bind(id.0).fetch_optional(&self.pool()).await
             })
             .await?;
         row.as_ref().map(rows::execution).transpose()
@@ -94,7 +95,7 @@ impl PgStore {
                 .bind(filter.conversation.as_ref().map(ConversationId::as_str))
                 .bind(filter.context.map(|id| id.0))
                 .bind(i32::try_from(filter.limit.unwrap_or(100)).unwrap_or(i32::MAX))
-                .fetch_all(&self.pool)
+                .fetch_all(&self.pool())
                 .await
             })
             .await?;

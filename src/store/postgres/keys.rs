@@ -16,7 +16,7 @@ impl PgStore {
                 .bind(&key.id)
                 .bind(key.hash.as_slice())
                 .bind(serde_json::to_value(key).unwrap_or_default())
-                .execute(&self.pool)
+                .execute(&self.pool())
                 .await
                 .map(|_| ())
         })
@@ -29,7 +29,7 @@ impl PgStore {
             .call(|| async {
                 sqlx::query("select id, hash, key, revoked_at from pathbox.api_keys_v1($1)")
                     .bind(id)
-                    .fetch_all(&self.pool)
+                    .fetch_all(&self.pool())
                     .await
             })
             .await?;
@@ -41,7 +41,7 @@ impl PgStore {
             .call(|| async {
                 sqlx::query_scalar("select pathbox.revoke_api_key_v1($1)")
                     .bind(id)
-                    .fetch_one(&self.pool)
+                    .fetch_one(&self.pool())
                     .await
             })
             .await?;

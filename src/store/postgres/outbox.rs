@@ -28,7 +28,7 @@ impl PgStore {
                 .bind(millis(retention))
                 .bind(millis(limits.create_timeout))
                 .bind(millis(limits.idempotency_ttl))
-                .fetch_one(&self.pool)
+                .fetch_one(&self.pool())
                 .await
             })
             .await?;
@@ -54,7 +54,7 @@ impl PgStore {
                 )
                 .bind(i32::try_from(batch).unwrap_or(i32::MAX))
                 .bind(millis(visibility))
-                .fetch_all(&self.pool)
+                .fetch_all(&self.pool())
                 .await
             })
             .await?;
@@ -63,7 +63,7 @@ impl PgStore {
 
     pub(super) async fn delete_doomed(&self, entry: i64) -> Result<(), StoreError> {
         self.call(|| async {
-            sqlx::query("select pathbox.buried_v1($1)").bind(entry).execute(&self.pool).await.map(|_| ())
+            sqlx::query("select pathbox.buried_v1($1)").bind(entry).execute(&self.pool()).await.map(|_| ())
         })
         .await
     }
@@ -73,7 +73,7 @@ impl PgStore {
             sqlx::query("select pathbox.bury_failed_v1($1, $2)")
                 .bind(entry)
                 .bind(storable(error))
-                .execute(&self.pool)
+                .execute(&self.pool())
                 .await
                 .map(|_| ())
         })

@@ -35,7 +35,7 @@ impl PgStore {
                     .bind(message.map(storable))
                     .bind(expected)
                     .bind(millis(limits.create_timeout))
-                    .fetch_one(&self.pool)
+                    .fetch_one(&self.pool())
                     .await
                 })
                 .await?;
@@ -75,7 +75,7 @@ impl PgStore {
                     .bind(tenant.as_str())
                     .bind(conversation.as_str())
                     .bind(deleted)
-                    .fetch_all(&self.pool)
+                    .fetch_all(&self.pool())
                     .await
             })
             .await?;

@@ -17,7 +17,7 @@ impl PgStore {
                     .bind(key.tenant.as_str())
                     .bind(key.conversation.as_str())
                     .bind(key.path.as_str())
-                    .fetch_all(&self.pool)
+                    .fetch_all(&self.pool())
                     .await
             })
             .await?;
@@ -51,7 +51,7 @@ impl PgStore {
                 .bind(&kinds)
                 .bind(&hashes)
                 .bind(&numbers)
-                .execute(&self.pool)
+                .execute(&self.pool())
                 .await
                 .map(|_| ())
         })

@@ -18,15 +18,18 @@ impl SqliteStore {
         let (result, small) = storable_result(finished);
         let mut transaction = self.write().await?;
         let now = self.now();
+        let ended = finished.ended_at.map_or(now, |at| at.timestamp_millis());
         if let Some(ask) = finished.unasked.as_deref() {
-            insert_unasked(&mut transaction, ask, finished, now).await?;
+            insert_unasked(&mut transaction, ask, finished, ended).await?;
         }
         let recorded = sqlx::query(
             "UPDATE executions
                 SET status = ?1, context_id = ?2, exit_code = ?3, error = ?4, duration_ms = ?5, queued_ms = ?6,
                     output_bytes = ?7, findings = ?8,
                     result = CASE WHEN ?9 OR idempotency_key IS NOT NULL THEN ?10 END,
-                    lease_expires_at = NULL, finished_at = ?11, started_at = coalesce(started_at, ?11)
+                    lease_expires_at = NULL, finished_at = ?11,
+                    created_at = CASE WHEN ?14 THEN ?11 - ?5 - ?6 ELSE created_at END,
+                    started_at = CASE WHEN ?14 THEN ?11 - ?5 ELSE coalesce(started_at, ?11) END
               WHERE id = ?12 AND tenant_id = ?13
                 AND (status IN ('queued', 'running') OR (status = 'interrupted' AND ?1 <> 'interrupted'))",
         )
@@ -40,9 +43,10 @@ impl SqliteStore {
         .bind(finished.findings.to_string())
         .bind(small)
         .bind(result)
-        .bind(now)
+        .bind(ended)
         .bind(finished.id.to_string())
         .bind(finished.tenant.as_str())
+        .bind(finished.unasked.is_some())
         .execute(&mut *transaction)
         .await
         .map_err(failure)?
@@ -53,7 +57,7 @@ impl SqliteStore {
         sqlx::query(
             "UPDATE execution_contexts
                 SET execution_count = execution_count + 1, total_execution_ms = total_execution_ms + ?1,
-                    last_used_at = ?2, updated_at = ?2, expires_at = ?2 + ?3,
+                    last_used_at = max(last_used_at, ?2), updated_at = ?11, expires_at = max(expires_at, ?2 + ?3),
                     provider_ends_at = coalesce(?4, provider_ends_at),
                     last_error = CASE WHEN ?5 THEN coalesce(?6, last_error) ELSE last_error END,
                     resource_usage = json_object(
@@ -62,7 +66,7 @@ impl SqliteStore {
               WHERE id = ?9 AND tenant_id = ?10 AND status = 'ready'",
         )
         .bind(finished.duration_ms)
-        .bind(now)
+        .bind(ended)
         .bind(millis(limits.ttl))
         .bind(finished.provider_ends_at.map(|at| at.timestamp_millis()))
         .bind(finished.status == ExecutionStatus::Failed)
@@ -71,6 +75,7 @@ impl SqliteStore {
         .bind(finished.queued_ms)
         .bind(finished.context.to_string())
         .bind(finished.tenant.as_str())
+        .bind(now)
         .execute(&mut *transaction)
         .await
         .map_err(failure)?;
@@ -86,6 +91,18 @@ impl SqliteStore {
         error: Option<&str>,
     ) -> Result<bool, StoreError> {
         let mut transaction = self.write().await?;
+        // A claim that the run held is over with it: the next in the queue takes it over at once.
+        sqlx::query(
+            "UPDATE execution_contexts SET lease_expires_at = ?1
+              WHERE id = (SELECT context_id FROM executions WHERE id = ?2 AND tenant_id = ?3)
+                AND status = 'creating' AND creator_execution = ?2",
+        )
+        .bind(self.now())
+        .bind(execution.to_string())
+        .bind(tenant.as_str())
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
         let abandoned = sqlx::query(
             "UPDATE executions
                 SET status = ?1, error = ?2, finished_at = ?3, lease_expires_at = NULL,
@@ -146,7 +163,7 @@ async fn insert_unasked(
     connection: &mut SqliteConnection,
     ask: &Acquire,
     finished: &FinishedExecution,
-    now: i64,
+    ended: i64,
 ) -> Result<(), StoreError> {
     let run = &ask.execution;
     let mut once = run.idempotency.as_ref();
@@ -160,7 +177,7 @@ async fn insert_unasked(
                 .map_err(failure)?;
         once = (taken == 0).then_some(key);
     }
-    let started = now - finished.duration_ms;
+    let started = ended - finished.duration_ms;
     sqlx::query(
         "INSERT INTO executions (id, tenant_id, conversation_id, path_id, context_id, owner, tool, language, purpose,
              code_sha256, principal, trace_id, idempotency_key, args_sha256, status, run_lease_ms, finished_at,
@@ -183,7 +200,7 @@ async fn insert_unasked(
     .bind(once.map(|once| storable(&once.key)))
     .bind(once.map(|once| storable(&once.args_sha256)))
     .bind(millis(run.lease))
-    .bind(now)
+    .bind(ended)
     .bind(started - finished.queued_ms)
     .bind(started)
     .execute(connection)

@@ -6,8 +6,8 @@
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pathbox::domain::{Clock, Entropy};
@@ -184,7 +184,10 @@ pub(crate) struct Cluster {
     bin: PathBuf,
     dir: PathBuf,
     next: AtomicU32,
-    _keeper: Child,
+    account: Option<(u32, u32)>,
+    settings: Vec<String>,
+    /// One for each time that the server was started.
+    keepers: Mutex<Vec<Child>>,
 }
 
 const TEMPLATE: &str = "pathbox_template";
@@ -226,30 +229,72 @@ impl Cluster {
         let done = run_as(&mut initdb, account).output().unwrap();
         assert!(done.status.success(), "initdb: {}", String::from_utf8_lossy(&done.stderr));
 
+        let settings = settings.iter().map(|word| (*word).to_owned()).collect();
+        let keepers = Mutex::default();
+        let cluster = Self { bin, dir, next: AtomicU32::new(1), account, settings, keepers };
+        cluster.serve();
+        cluster
+    }
+
+    /// Starts the server, or starts it again after [`Cluster::stop`], and waits until it answers.
+    pub(crate) fn serve(&self) {
         let mut keeper = Command::new("sh");
         keeper
             .arg("-c")
             .arg(
-                "dir=$1; shift; exec 3<&0; \"$@\" </dev/null 3<&- >\"$dir/log\" 2>&1 & server=$!
-                 read -r _ <&3; kill -INT $server; wait $server; rm -rf \"$dir\"",
+                "dir=$1; shift; exec 3<&0; \"$@\" </dev/null 3<&- >>\"$dir/log\" 2>&1 & server=$!
+                 read -r _ <&3; kill -CONT $server; kill -INT $server; wait $server; rm -rf \"$dir\"",
             )
             .arg("sh")
-            .arg(&dir)
-            .arg(bin.join("postgres"))
+            .arg(&self.dir)
+            .arg(self.bin.join("postgres"))
             .arg("-D")
-            .arg(&data)
+            .arg(self.dir.join("data"))
             .arg("-k")
-            .arg(&dir)
+            .arg(&self.dir)
             .args(["-c", "listen_addresses=", "-c", "max_connections=300", "-c", "shared_buffers=64MB"])
-            .args(settings)
+            .args(&self.settings)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0);
-        let keeper = run_as(&mut keeper, account).spawn().unwrap();
-        let cluster = Self { bin, dir, next: AtomicU32::new(1), _keeper: keeper };
-        cluster.wait();
-        cluster
+        let keeper = run_as(&mut keeper, self.account).spawn().unwrap();
+        self.keepers.lock().unwrap().push(keeper);
+        self.wait();
+    }
+
+    /// The server's process and its children.
+    fn processes(&self) -> Vec<String> {
+        let file = std::fs::read_to_string(self.dir.join("data/postmaster.pid")).unwrap();
+        let postmaster = file.lines().next().unwrap().to_owned();
+        let children = Command::new("ps").args(["-o", "pid=", "--ppid", &postmaster]).output().unwrap();
+        let children = String::from_utf8(children.stdout).unwrap();
+        std::iter::once(postmaster).chain(children.split_whitespace().map(str::to_owned)).collect()
+    }
+
+    fn signal(&self, signal: &str, processes: &[String]) {
+        // A child may have gone in between; the server itself is the first and must be there.
+        let _ = Command::new("kill").arg(signal).args(processes).stderr(Stdio::null()).status().unwrap();
+    }
+
+    /// Lets the server neither answer nor refuse.
+    pub(crate) fn freeze(&self) {
+        // The server first, so that it starts no more children.
+        self.signal("-STOP", &self.processes()[..1]);
+        self.signal("-STOP", &self.processes()[1..]);
+    }
+
+    /// Ends a freeze.
+    pub(crate) fn thaw(&self) {
+        self.signal("-CONT", &self.processes());
+    }
+
+    /// Shuts the server down and waits until it is gone.
+    pub(crate) fn stop(&self) {
+        self.signal("-INT", &self.processes()[..1]);
+        while self.dir.join("data/postmaster.pid").exists() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn wait(&self) {

@@ -86,6 +86,7 @@ pub(crate) fn finished(ask: &Acquire, context: ContextId) -> FinishedExecution {
         findings: json!({"email": 1}),
         result: Some(json!({"stdout": "2\n"})),
         provider_ends_at: None,
+        ended_at: None,
         unasked: None,
     }
 }
