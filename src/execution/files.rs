@@ -261,8 +261,7 @@ impl ExecutionService {
                     replaced = Some(EndReason::Lost);
                 }
                 Err(Stopped::Fault(Fault::Sandbox(error))) => {
-                    let (tenant, id) = (&ask.key.tenant, ask.execution.id);
-                    self.store().abandon(tenant, id, ExecutionStatus::Failed, Some("sandbox_failed")).await?;
+                    self.abandon(&ask, ExecutionStatus::Failed, "sandbox_failed").await;
                     return Err(ExecutionError::Sandbox(error));
                 }
             }
