@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use crate::domain::{ApiKey, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
 use crate::telemetry::metrics::DB_CLIENT;
 
@@ -24,6 +26,11 @@ impl ContextStore for Measured {
     async fn ping(&self) -> Result<(), StoreError> {
         let _timed = DB_CLIENT.time(&["ping"]);
         self.0.ping().await
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        let _timed = DB_CLIENT.time(&["now"]);
+        self.0.now().await
     }
 
     async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
