@@ -133,10 +133,15 @@ async fn accept(
     }
 }
 
-async fn connection(stream: TcpStream, routes: Router, head_timeout: Duration, stop: CancellationToken) {
+/// Switches Nagle's algorithm off: with it, each event of a stream waits for the client's delayed acknowledgement.
+fn send_at_once(stream: &TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY could not be set");
     }
+}
+
+async fn connection(stream: TcpStream, routes: Router, head_timeout: Duration, stop: CancellationToken) {
+    send_at_once(&stream);
     let local = stream.local_addr().ok().map(LocalAddress);
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
         let routes = routes.clone();
@@ -166,5 +171,20 @@ async fn connection(stream: TcpStream, routes: Router, head_timeout: Duration, s
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_that_is_sent_waits_for_an_acknowledgement() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        assert!(!accepted.nodelay().unwrap(), "by itself it would");
+        send_at_once(&accepted);
+        assert!(accepted.nodelay().unwrap());
     }
 }

@@ -282,6 +282,13 @@ fn heads_that_crawl_or_grow_do_not_keep_others_out() {
     for stream in &mut slow {
         stream.write_all(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").unwrap();
     }
+    // The same with bodies that never come.
+    slow.extend((0..200).map(|_| server.connect()));
+    for stream in &mut slow[200..] {
+        let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
+        stream.write_all(head.as_bytes()).unwrap();
+    }
+    assert_eq!(server.post(&[], &initialize("2025-11-25")).status, 200);
     assert_eq!(server.send("GET", "/healthz", &[], b"").status, 200);
     let mut greedy = server.connect();
     let line = format!("X-Filler: {}\r\n", "y".repeat(8000));

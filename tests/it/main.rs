@@ -28,7 +28,9 @@ mod host;
 mod http_metrics;
 mod http_oauth;
 mod http_paths;
+mod http_replicas;
 mod http_security;
+mod http_sessions;
 #[cfg(target_os = "linux")]
 mod jail;
 #[cfg(target_os = "linux")]

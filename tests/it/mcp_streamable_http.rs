@@ -1,6 +1,5 @@
 //! MCP over Streamable HTTP in raw messages, of both protocol eras: what a client must be able to count on.
 
-use std::io::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -274,39 +273,6 @@ fn a_stateless_call_shows_a_sign_of_life_before_its_first_message() {
     let headers = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "no/such")];
     let mut reply = server.post(&headers, &message);
     assert_eq!((reply.status, &reply.answer()["error"]["code"]), (404, &json!(-32601)));
-}
-
-#[test]
-fn an_answer_is_not_held_back_by_nagles_algorithm() {
-    // Forty calls in a row would take forty times forty milliseconds and more.
-    let data = tempfile::tempdir().unwrap();
-    let server = HttpServer::start(data.path());
-    let mut stream = server.connect();
-    let id = server.session(&[]).id;
-    let began = std::time::Instant::now();
-    let mut fastest = Duration::MAX;
-    for n in 0..40 {
-        let body = json!({"jsonrpc": "2.0", "id": n, "method": "ping"}).to_string();
-        let head = format!(
-            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nAccept: application/json, \
-             text/event-stream\r\nMcp-Session-Id: {id}\r\nMCP-Protocol-Version: 2025-11-25\r\nContent-Length: {}\r\n\r\n",
-            server.address,
-            body.len()
-        );
-        let one = std::time::Instant::now();
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(body.as_bytes()).unwrap();
-        let mut seen = Vec::new();
-        let mut chunk = [0; 4096];
-        while !seen.ends_with(b"0\r\n\r\n") {
-            let n = std::io::Read::read(&mut stream, &mut chunk).unwrap();
-            assert!(n > 0, "the connection is kept: {}", String::from_utf8_lossy(&seen));
-            seen.extend_from_slice(&chunk[..n]);
-        }
-        fastest = fastest.min(one.elapsed());
-    }
-    // With Nagle's algorithm not one of them is faster than the client's delayed acknowledgement, 40 ms.
-    assert!(fastest < Duration::from_millis(35), "the fastest took {fastest:?}, all {:?}", began.elapsed());
 }
 
 #[test]

@@ -129,6 +129,30 @@ fn a_picture_is_an_image_block_a_link_and_a_result_of_its_own() {
 }
 
 #[test]
+fn each_setting_of_inline_images_shows_a_plot_as_it_says() {
+    for (setting, to_others, to_claude_code) in
+        [("auto", true, false), ("always", true, true), ("never", false, false)]
+    {
+        let data = tempfile::tempdir().unwrap();
+        let mut command = crate::support::server::command(data.path());
+        let mut server =
+            Server::start_with(command.arg("serve").env("PATHBOX_OUTPUT_INLINE_IMAGES", setting));
+        for (client, shown) in [("test", to_others), ("claude-code", to_claude_code)] {
+            let meta = json!({"io.modelcontextprotocol/clientInfo": {"name": client, "version": "1"}});
+            let result = tool(&mut server, "run_code", python(PICTURE), meta.clone());
+            let has = |kind: &str| result["content"].as_array().unwrap().iter().any(|b| b["type"] == kind);
+            assert_eq!(has("image"), shown, "{setting}, {client}: {result}");
+            assert!(has("resource_link"), "a link is always there: {result}");
+            let artifact = &result["structuredContent"]["artifacts"][0];
+            assert_eq!(artifact["mimeType"], "image/png", "and it is named in the structured content");
+            // Whoever was not shown it can ask for it.
+            let alone = tool(&mut server, "get_artifact", json!({"uri": artifact["uri"]}), meta);
+            assert_eq!(alone["content"][0]["type"], "image", "{alone}");
+        }
+    }
+}
+
+#[test]
 fn contexts_are_listed_reset_and_branched() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
