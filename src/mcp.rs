@@ -77,6 +77,8 @@ struct Inner {
     options: Options,
     execution: Starting,
     tools: Vec<Tool>,
+    #[cfg(feature = "conformance")]
+    fixtures: conformance::Fixtures,
 }
 
 /// Requests that rmcp knows.
@@ -122,7 +124,13 @@ impl McpServer {
         let mut tools = if options.code_execution { tools::list() } else { Vec::new() };
         #[cfg(feature = "conformance")]
         tools.extend(conformance::tools());
-        Self(Arc::new(Inner { options, execution, tools }))
+        Self(Arc::new(Inner {
+            options,
+            execution,
+            tools,
+            #[cfg(feature = "conformance")]
+            fixtures: conformance::Fixtures::default(),
+        }))
     }
 
     /// The tools, in their fixed order.
@@ -332,6 +340,10 @@ impl ServerHandler for McpServer {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
+        #[cfg(feature = "conformance")]
+        if let Ok(fixture) = self.0.fixtures.tasks.get_task(&request.task_id) {
+            return Ok(GetTaskResult::new(fixture));
+        }
         Ok(GetTaskResult::new(self.task(&request.task_id, &context).await?))
     }
 
@@ -341,6 +353,10 @@ impl ServerHandler for McpServer {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        #[cfg(feature = "conformance")]
+        if self.0.fixtures.tasks.update_task(&request.task_id, request.input_responses.clone()).is_ok() {
+            return Ok(());
+        }
         self.task(&request.task_id, &context).await.map(drop)
     }
 
@@ -349,6 +365,10 @@ impl ServerHandler for McpServer {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        #[cfg(feature = "conformance")]
+        if self.0.fixtures.tasks.cancel_task(&request.task_id).is_ok() {
+            return Ok(());
+        }
         self.cancel_run(&request.task_id, &context).await
     }
 
@@ -378,7 +398,7 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         #[cfg(feature = "conformance")]
-        if let Some(answer) = conformance::call(&request, &context).await {
+        if let Some(answer) = conformance::call(&self.0.fixtures, &request, &context).await {
             return answer;
         }
         let (name, id) = (Cow::clone(&request.name), context.id.clone());

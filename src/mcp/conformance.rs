@@ -4,6 +4,9 @@
 //! The names and texts are the suite's (`@modelcontextprotocol/conformance`); nothing here is part of the product.
 #![expect(deprecated, reason = "the suite tries what older clients still use: logging, sampling, roots")]
 
+mod tasks;
+
+use std::fmt;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -15,6 +18,7 @@ use rmcp::model::{
     Prompt, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Tool,
 };
 use rmcp::service::RequestContext;
+use rmcp::task_manager::TaskManager;
 use serde_json::{Value, json};
 use sha2::Sha256;
 
@@ -25,6 +29,18 @@ const PNG: &str =
 const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA=";
 
 type Context = RequestContext<RoleServer>;
+
+/// What the fixtures keep between requests.
+#[derive(Default)]
+pub(super) struct Fixtures {
+    pub(super) tasks: TaskManager,
+}
+
+impl fmt::Debug for Fixtures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fixtures").finish_non_exhaustive()
+    }
+}
 
 /// A JSON value as a type of the protocol.
 fn typed<T: for<'de> serde::Deserialize<'de>>(value: Value) -> Result<T, ErrorData> {
@@ -97,14 +113,19 @@ pub(super) fn tools() -> Vec<Tool> {
         "Tool with JSON Schema 2020-12 features",
         object(schema),
     ));
+    tools.extend(tasks::tools());
     tools
 }
 
 /// Calls a fixture; `None` when the name is none.
 pub(super) async fn call(
+    fixtures: &Fixtures,
     request: &CallToolRequestParams,
     context: &Context,
 ) -> Option<Result<CallToolResponse, ErrorData>> {
+    if let Some(answer) = tasks::call(&fixtures.tasks, request, context).await {
+        return Some(answer);
+    }
     if !tools().iter().any(|tool| tool.name == request.name) {
         return None;
     }
