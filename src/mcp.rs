@@ -29,6 +29,7 @@ pub mod caller;
 mod conformance;
 pub mod error;
 pub mod images;
+mod links;
 mod long_runs;
 pub mod manifest;
 pub mod progress;
@@ -402,8 +403,13 @@ impl ServerHandler for McpServer {
             return answer;
         }
         let (name, id) = (Cow::clone(&request.name), context.id.clone());
+        let takes_links = links::are_taken(&context);
         match AssertUnwindSafe(self.dispatch(request, context)).catch_unwind().await {
-            Ok(result) => result,
+            Ok(Ok(CallToolResponse::Complete(mut result))) if !takes_links => {
+                links::write_out(&mut result);
+                Ok(result.into())
+            }
+            Ok(response) => response,
             Err(_) => {
                 tracing::error!(mcp.tool = %name, mcp.request_id = %id, "a tool panicked; the call is answered");
                 let error = ToolError::internal("the tool stopped on a fault of its own");

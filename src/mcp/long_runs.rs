@@ -20,7 +20,7 @@ use crate::domain::{Ended, ErrorCode, ExecutionId, Scope};
 use crate::execution::{Begun, ExecutionError, ExecutionRow, ExecutionStatus, Finished, Recalled};
 
 use super::tools::run_analysis;
-use super::{McpServer, ToolError};
+use super::{McpServer, ToolError, links};
 
 /// A client that knows tasks gets one after so long: polling for what is over at once would only cost it a request.
 const TASK_AFTER: Duration = Duration::from_secs(2);
@@ -96,8 +96,11 @@ impl McpServer {
                     (*row, TaskPayload::Cancelled)
                 }
                 Ok(Recalled::Finished(finished, row)) => {
-                    let result = object(&self.recalled(*finished, context).await?);
-                    (*row, TaskPayload::Completed { result })
+                    let mut result = self.recalled(*finished, context).await?;
+                    if !links::are_taken(context) {
+                        links::write_out(&mut result);
+                    }
+                    (*row, TaskPayload::Completed { result: object(&result) })
                 }
             };
             let at = row.finished_at.or(row.started_at).unwrap_or(row.created_at);

@@ -2,6 +2,7 @@
 import asyncio
 import re
 import sys
+from pathlib import Path
 
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
@@ -9,6 +10,8 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_mcp_adapters.client import MultiServerMCPClient
 from langchain_mcp_adapters.tools import load_mcp_tools
+
+PLOT = Path(__file__).with_name("plot.py").read_text()
 
 
 def connection(transport, target, data):
@@ -53,6 +56,13 @@ async def talk(tools):
     results = [message for message in done["messages"] if isinstance(message, ToolMessage)]
     assert [message.status for message in results] == ["success"] * 2, results
     assert "42" in done["messages"][-1].text and "state kept" in done["messages"][-1].text, done["messages"][-1]
+
+    # Providers refuse a conversation with a URL that is not on the web, and LangChain makes one out of every link.
+    run_code = next(tool for tool in tools if tool.name == "run_code")
+    for code, kinds in [(PLOT, {"text", "image"}), ("print('x' * 200_000)", {"text"})]:
+        blocks = await run_code.ainvoke({"code": code, "language": "python"})
+        assert {block["type"] for block in blocks} == kinds, blocks
+        assert not any("url" in block for block in blocks), blocks
 
 
 async def main(*where):

@@ -39,7 +39,10 @@ fn tools_are_listed_in_a_fixed_order_and_strict_hosts_take_their_schemas() {
 fn a_flood_is_read_page_by_page_to_its_last_byte() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
-    let result = server.python("for n in range(310_000): print(f'{n:06}', 'é' * 46)");
+    let code = "for n in range(310_000): print(f'{n:06}', 'é' * 46)";
+    // A busy machine may take its time.
+    let arguments = json!({"code": code, "language": "python", "timeout_ms": 280_000});
+    let result = server.call(arguments, json!({"dev.pathbox/patienceMs": 300_000}));
     let content = &result["structuredContent"];
     let (uri, total) = (content["artifacts"][0]["uri"].as_str().unwrap(), 310_000 * (6 + 1 + 92 + 1));
     assert_eq!(content["artifacts"][0]["bytes"], total);
@@ -125,6 +128,32 @@ fn a_picture_is_an_image_block_a_link_and_a_result_of_its_own() {
         assert_eq!(answer["error"]["code"], -32002, "{unknown}: {answer}");
         let result = tool(&mut server, "get_artifact", json!({"uri": unknown}), json!({}));
         assert_eq!(result["_meta"]["dev.pathbox/error"]["code"], "not_found", "{result}");
+    }
+}
+
+#[test]
+fn a_client_that_cannot_bear_a_link_reads_it_as_text() {
+    let data = tempfile::tempdir().unwrap();
+    for (version, client, takes_links) in [
+        ("2025-11-25", "test", true),
+        ("2025-06-18", "test", true),
+        ("2025-03-26", "test", false),
+        ("2024-11-05", "test", false),
+        ("2025-11-25", "mcp", false),
+    ] {
+        let mut server = Server::raw(crate::support::server::command(data.path()).arg("serve"));
+        let client_info = json!({"name": client, "version": "0"});
+        let hello = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": client_info});
+        server.request("initialize", hello);
+        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        let result = server.python(PICTURE);
+        let blocks = result["content"].as_array().unwrap();
+        let has = |kind: &str| blocks.iter().any(|block| block["type"] == kind);
+        assert!(has("image"), "{version}, {client}: {result}");
+        assert_eq!(has("resource_link"), takes_links, "{version}, {client}: {result}");
+        let uri = result["structuredContent"]["artifacts"][0]["uri"].as_str().unwrap();
+        let is_written = blocks.iter().any(|block| block["text"].as_str().is_some_and(|t| t.contains(uri)));
+        assert_eq!(is_written, !takes_links, "{version}, {client}: {result}");
     }
 }
 
