@@ -105,6 +105,8 @@ pub struct Options {
     pub circuit: CircuitOptions,
     /// The longest line of an execution's answer that is kept, in bytes. What is beyond is dropped and counted.
     pub max_line_bytes: usize,
+    /// How long a stream of processes or file changes may be silent. Envd is asked for a keepalive every 10 s.
+    pub stream_stall: Duration,
     /// The largest answer of a request that is not a stream, in bytes. Downloads name their own limit.
     pub max_answer_bytes: usize,
 }
@@ -120,6 +122,7 @@ impl Default for Options {
             creates: CreateLimits::default(),
             circuit: CircuitOptions::default(),
             max_line_bytes: 16 << 20,
+            stream_stall: Duration::from_secs(35),
             max_answer_bytes: 16 << 20,
         }
     }

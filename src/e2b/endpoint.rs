@@ -64,6 +64,11 @@ impl Endpoint {
         self.api_url.is_some() || self.domain != CLOUD_DOMAIN
     }
 
+    /// Whether one address serves everything, as a local host's does and no hosted provider's.
+    pub fn is_one_address(&self) -> bool {
+        self.api_url.is_some() && self.api_url == self.sandbox_url
+    }
+
     /// What tells this provider from others: its addresses, without the key.
     pub(super) fn name(&self) -> String {
         format!(

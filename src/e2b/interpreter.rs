@@ -361,9 +361,7 @@ impl Interpreter {
     /// The hosted JavaScript kernel answers an interrupt by starting its session anew, and counts on. A host of our kind,
     /// known by its one address for everything, keeps it.
     fn loses_state_on_interrupt(&self) -> bool {
-        let endpoint = &self.inner.client.endpoint;
-        let one_address = endpoint.api_url.is_some() && endpoint.api_url == endpoint.sandbox_url;
-        self.inner.kernel == Kernel::Javascript && !one_address
+        self.inner.kernel == Kernel::Javascript && !self.inner.client.endpoint.is_one_address()
     }
 
     fn settled(&self, state: &mut State, settled: Settled) -> Settled {

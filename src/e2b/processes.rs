@@ -8,12 +8,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+
 use super::rpc::{Envd, RpcStream};
 use super::{E2bClient, E2bError, SandboxAccess, Subject};
 use crate::wire::Secret;
+use crate::wire::connect::Envelope;
 use crate::wire::envd::{
     Base64, Empty, ProcessConfig, ProcessEvent, ProcessInfo, ProcessInput, ProcessList, ProcessOutput,
-    ProcessRequest, ProcessResponse, Selector, SendInput, SendSignal, Signal, StartRequest, process,
+    ProcessRequest, ProcessResponse, Pty, PtySize, Selector, SendInput, SendSignal, Signal, StartRequest,
+    StreamInput, StreamInputData, UpdateProcess, process,
 };
 use crate::wire::text::Utf8Decoder;
 
@@ -43,6 +48,9 @@ pub struct Command {
     pub stdin: bool,
     /// It is killed after so long; never when left out, which is what a background job needs.
     pub life: Option<Duration>,
+    /// With a terminal of this size. What it writes there comes as [`ProcessUpdate::Stdout`]; write to it with
+    /// [`Processes::send_terminal`].
+    pub terminal: Option<PtySize>,
 }
 
 impl Command {
@@ -53,10 +61,25 @@ impl Command {
     }
 }
 
+impl Command {
+    /// A login shell at a terminal, as `pty.create` of the official SDKs does it.
+    pub fn terminal(size: PtySize) -> Self {
+        let envs = [("TERM", "xterm-256color"), ("LANG", "C.UTF-8"), ("LC_ALL", "C.UTF-8")];
+        Self {
+            program: "/bin/bash".to_owned(),
+            args: vec!["-i".to_owned(), "-l".to_owned()],
+            envs: envs.map(|(name, value)| (name.to_owned(), Secret::new(value))).into(),
+            stdin: true,
+            terminal: Some(size),
+            ..Self::default()
+        }
+    }
+}
+
 /// What happens to a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessUpdate {
-    /// It wrote to standard output.
+    /// It wrote to standard output, or to its terminal.
     Stdout(String),
     /// It wrote to standard error.
     Stderr(String),
@@ -109,7 +132,7 @@ impl Processes {
                 envs,
                 cwd: command.cwd.clone(),
             },
-            pty: None,
+            pty: command.terminal.map(|size| Pty { size }),
             tag: command.tag.clone(),
             stdin: Some(command.stdin),
         };
@@ -162,9 +185,49 @@ impl Processes {
     /// # Errors
     /// [`E2bError::NotFound`] when it has ended.
     pub async fn send_stdin(&self, pid: u32, bytes: &[u8]) -> Result<(), E2bError> {
-        let input = ProcessInput::Stdin(Base64(bytes.to_vec()));
+        self.send_input(pid, ProcessInput::Stdin(Base64(bytes.to_vec()))).await
+    }
+
+    /// Types at a process's terminal; it must have been started with [`Command::terminal`](struct@Command).
+    ///
+    /// # Errors
+    /// [`E2bError::NotFound`] when it has ended.
+    pub async fn send_terminal(&self, pid: u32, bytes: &[u8]) -> Result<(), E2bError> {
+        self.send_input(pid, ProcessInput::Pty(Base64(bytes.to_vec()))).await
+    }
+
+    async fn send_input(&self, pid: u32, input: ProcessInput) -> Result<(), E2bError> {
         let request = SendInput { process: Selector::Pid(pid), input };
         self.envd.unary::<Empty>(process::SEND_INPUT, &request, Subject::Process).await.map(drop)
+    }
+
+    /// Changes the size of a process's terminal.
+    ///
+    /// # Errors
+    /// [`E2bError::NotFound`] when it has ended.
+    pub async fn resize(&self, pid: u32, size: PtySize) -> Result<(), E2bError> {
+        let request = UpdateProcess { process: Selector::Pid(pid), pty: Some(Pty { size }) };
+        self.envd.unary::<Empty>(process::UPDATE, &request, Subject::Process).await.map(drop)
+    }
+
+    /// Writes pieces to a process's standard input as they come, in one request, until `pieces` ends. The input itself
+    /// stays open; see [`Processes::close_stdin`].
+    ///
+    /// # Errors
+    /// [`E2bError::NotFound`] when it has ended. Some pieces may have been written.
+    pub async fn stream_stdin(
+        &self,
+        pid: u32,
+        pieces: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<(), E2bError> {
+        let start = StreamInput::Start(ProcessRequest { process: Selector::Pid(pid) });
+        let pieces = pieces.map(|piece| {
+            let input = ProcessInput::Stdin(Base64(piece.to_vec()));
+            StreamInput::Data(StreamInputData { input })
+        });
+        let messages = futures::stream::once(std::future::ready(start)).chain(pieces);
+        let envelopes = messages.map(|message| Envelope::message(&message).map(|envelope| envelope.encode()));
+        self.envd.send_stream::<Empty>(process::STREAM_INPUT, envelopes, Subject::Process).await.map(drop)
     }
 
     /// Ends a process's standard input.

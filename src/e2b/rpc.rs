@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::Serialize;
@@ -22,8 +23,6 @@ use crate::wire::{ENVD_PORT, Version, header};
 
 /// How often envd should say that it is there, in seconds.
 const KEEPALIVE_S: u64 = 10;
-/// How long a stream may be silent: three keepalives.
-const STALL: Duration = Duration::from_secs(35);
 
 /// A port of envd: which sandbox, and as which Linux user.
 #[derive(Debug, Clone)]
@@ -93,27 +92,55 @@ impl Envd {
     ) -> Result<RpcStream<T>, E2bError> {
         let envelope =
             Envelope::message(message).map_err(|error| E2bError::protocol("a request", error))?.encode();
+        let within = self.client.options().connect_timeout;
+        let begun = Instant::now();
+        let answer = self.answer_to(path, envelope.into(), subject, life);
+        let response = tokio::time::timeout(within, answer).await.unwrap_or(Err(E2bError::TimedOut {
+            clock: Deadline::Connect,
+            after: within,
+            may_have_run: true,
+        }))?;
+        Ok(self.messages(response, subject, begun))
+    }
+
+    /// Sends a client stream, however long it takes, and reads its one answer.
+    pub(super) async fn send_stream<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        envelopes: impl futures::Stream<Item = Result<Bytes, serde_json::Error>> + Send + 'static,
+        subject: Subject,
+    ) -> Result<T, E2bError> {
+        let begun = Instant::now();
+        let response = self.answer_to(path, reqwest::Body::wrap_stream(envelopes), subject, None).await?;
+        let mut messages = self.messages(response, subject, begun);
+        let missing = E2bError::Protocol { what: "the answer to a stream", source: None };
+        let answer = messages.next().await?.ok_or(missing)?;
+        messages.next().await?;
+        Ok(answer)
+    }
+
+    async fn answer_to(
+        &self,
+        path: &str,
+        body: reqwest::Body,
+        subject: Subject,
+        life: Option<Duration>,
+    ) -> Result<Response, E2bError> {
         let mut request = self
             .request(Method::POST, path)?
             .header(CONTENT_TYPE, STREAM_CONTENT_TYPE)
             .header(header::CONNECT_VERSION, "1")
             .header(header::KEEPALIVE_INTERVAL, KEEPALIVE_S.to_string())
-            .body(envelope);
+            .body(body);
         if let Some(life) = life {
             request = request.header(header::CONNECT_TIMEOUT, life.as_millis().max(1).to_string());
         }
-        let within = self.client.options().connect_timeout;
-        let begun = Instant::now();
-        let work = async {
-            let response = request.send().await.map_err(|error| E2bError::transport(error, true))?;
-            self.accept(response, subject).await
-        };
-        let response = tokio::time::timeout(within, work).await.unwrap_or(Err(E2bError::TimedOut {
-            clock: Deadline::Connect,
-            after: within,
-            may_have_run: true,
-        }))?;
-        Ok(RpcStream {
+        let response = request.send().await.map_err(|error| E2bError::transport(error, true))?;
+        self.accept(response, subject).await
+    }
+
+    fn messages<T>(&self, response: Response, subject: Subject, begun: Instant) -> RpcStream<T> {
+        RpcStream {
             envd: self.clone(),
             subject,
             response: Some(response),
@@ -121,7 +148,7 @@ impl Envd {
             begun,
             messages: 0,
             of: PhantomData,
-        })
+        }
     }
 
     /// A failure is a Connect error, or the proxy's body when it comes from in front of envd.
@@ -185,7 +212,8 @@ impl<T: DeserializeOwned> RpcStream<T> {
                 None => {}
             }
             let Some(response) = &mut self.response else { return Ok(None) };
-            match timeout_at(Instant::now() + STALL, response.chunk()).await {
+            let stall = self.envd.client.options().stream_stall;
+            match timeout_at(Instant::now() + stall, response.chunk()).await {
                 Ok(Ok(Some(chunk))) => self.reader.push(&chunk),
                 // Without its end envelope a stream was cut off.
                 Ok(Ok(None)) => return Err(E2bError::Incomplete { events: self.messages }),

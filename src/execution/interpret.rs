@@ -3,7 +3,8 @@
 use super::error::chain;
 use crate::domain::{CodeError, Language, OutputChunk, RichResult, StopReason};
 use crate::e2b::{
-    self, Deadline, Deadlines, E2bClient, E2bError, Interpreter, RunRequest, SandboxAccess, Settled, Target,
+    self, Deadline, Deadlines, E2bClient, E2bError, Interpreter, RunRequest, SandboxAccess, Settled,
+    ShellRun, Target,
 };
 use crate::wire::interpreter::{Event, platform_error};
 
@@ -49,16 +50,25 @@ impl Cut {
 /// A run whose events have not all come.
 #[derive(Debug)]
 pub(super) struct Run {
-    interpreter: Interpreter,
-    run: Option<e2b::Run>,
+    flow: Flow,
     /// Why the answer never began, though the code may have arrived.
     failed: Option<E2bError>,
     stops: Vec<StopReason>,
     died: bool,
 }
 
+/// Where the events come from.
+#[derive(Debug)]
+enum Flow {
+    /// A kernel; `None` once it was stopped or when its answer never began.
+    Kernel(Interpreter, Option<e2b::Run>),
+    /// Processes of envd; likewise.
+    Shell(Option<ShellRun>),
+}
+
 impl Run {
-    /// Sends the code.
+    /// Sends the code. A hosted provider's Bash kernel mixes standard error into standard output and has no exit status,
+    /// so there shell code runs as processes.
     ///
     /// # Errors
     /// When the code did certainly not run. Any other failure is the run's, and comes out of [`Run::next`].
@@ -69,13 +79,16 @@ impl Run {
         code: &str,
         deadlines: Deadlines,
     ) -> Result<Self, E2bError> {
-        let interpreter = client.interpreter(access, Target::Language(language.as_str().to_owned()));
-        let (run, failed) = match interpreter.run(&RunRequest { deadlines, ..RunRequest::new(code) }).await {
-            Ok(run) => (Some(run), None),
-            Err(error) if error.may_have_run() => (None, Some(error)),
-            Err(error) => return Err(error),
+        let request = RunRequest { deadlines, ..RunRequest::new(code) };
+        let (flow, failed) = if language == Language::Bash && !client.endpoint().is_one_address() {
+            let (run, failed) = begun(client.shell(access, None).run(&request).await)?;
+            (Flow::Shell(run), failed)
+        } else {
+            let interpreter = client.interpreter(access, Target::Language(language.as_str().to_owned()));
+            let (run, failed) = begun(interpreter.run(&request).await)?;
+            (Flow::Kernel(interpreter, run), failed)
         };
-        Ok(Self { interpreter, run, failed, stops: Vec::new(), died: false })
+        Ok(Self { flow, failed, stops: Vec::new(), died: false })
     }
 
     /// The next piece of output; `None` at the end. Safe to cancel.
@@ -83,8 +96,13 @@ impl Run {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let Some(run) = &mut self.run else { return Ok(None) };
-        while let Some(event) = run.next().await? {
+        loop {
+            let event = match &mut self.flow {
+                Flow::Kernel(_, Some(run)) => run.next().await?,
+                Flow::Shell(Some(run)) => run.next().await?,
+                Flow::Kernel(_, None) | Flow::Shell(None) => None,
+            };
+            let Some(event) = event else { return Ok(None) };
             match event {
                 Event::Stdout(output) => return Ok(Some(OutputChunk::Stdout(output.text))),
                 Event::Stderr(output) => return Ok(Some(OutputChunk::Stderr(output.text))),
@@ -109,7 +127,6 @@ impl Run {
                 _ => {}
             }
         }
-        Ok(None)
     }
 
     /// Limits of the sandbox that were met.
@@ -122,11 +139,19 @@ impl Run {
         self.died
     }
 
-    /// Stops the run by closing its connection, lets the interpreter settle, and says what is left.
+    /// Stops the run, lets the interpreter settle, and says what is left. What a shell kept is as it was before the run.
     pub(super) async fn interrupt(&mut self) -> Aftermath {
-        let settled = match self.run.take() {
-            Some(run) => run.settle().await,
-            None => self.interpreter.settle().await,
+        let settled = match &mut self.flow {
+            Flow::Kernel(interpreter, run) => match run.take() {
+                Some(run) => run.settle().await,
+                None => interpreter.settle().await,
+            },
+            Flow::Shell(run) => {
+                if let Some(mut run) = run.take() {
+                    run.stop().await;
+                }
+                Ok(Settled::Kept)
+            }
         };
         match settled {
             Ok(Settled::Kept) => Aftermath::StateKept,
@@ -136,6 +161,15 @@ impl Run {
                 Aftermath::SandboxLost
             }
         }
+    }
+}
+
+/// What began, or why it did not though the code may have arrived.
+fn begun<R>(sent: Result<R, E2bError>) -> Result<(Option<R>, Option<E2bError>), E2bError> {
+    match sent {
+        Ok(run) => Ok((Some(run), None)),
+        Err(error) if error.may_have_run() => Ok((None, Some(error))),
+        Err(error) => Err(error),
     }
 }
 

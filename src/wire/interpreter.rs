@@ -144,9 +144,12 @@ pub mod platform_error {
 }
 
 impl ExecutionError {
-    /// Whether the server itself says so. A program's own exception may have the same name, and has a traceback.
+    /// Whether the server itself says so. A program's own exception may have the same name, and has a traceback; of the
+    /// platform's own errors only a restart may have one, which says how the interpreter ended.
     pub fn is_platforms(&self, name: &str) -> bool {
-        self.name == name && self.traceback.is_empty()
+        let restarted = name == platform_error::CONTEXT_RESTARTING
+            && self.value == platform_error::CONTEXT_RESTARTING_VALUE;
+        self.name == name && (self.traceback.is_empty() || restarted)
     }
 }
 

@@ -386,6 +386,71 @@ fn a_sandbox_that_is_gone_is_replaced_and_the_loss_is_told() {
 }
 
 #[test]
+fn a_sandbox_that_is_out_of_sight_for_a_moment_is_waited_for() {
+    // Its data plane does not know it four times, and the control plane says that it runs.
+    let (ran_once, misses) = (AtomicUsize::new(0), AtomicUsize::new(4));
+    let provider = Provider::start(move |request| {
+        request.port()?;
+        let second = request.path != "/execute" || ran_once.fetch_add(1, Ordering::SeqCst) > 0;
+        let misses =
+            || misses.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        (second && misses()).then(Reply::sandbox_not_found)
+    });
+    let mut server = provider.serve();
+    server.python("1");
+    let content = &server.python("2")["structuredContent"];
+    assert_eq!((&content["success"], &content["state"]), (&json!(true), &json!("kept")), "{content}");
+    assert_eq!(provider.creates().len(), 1);
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_resumed_is_replaced() {
+    let away = Arc::new(Mutex::new(false));
+    let shared = Arc::clone(&away);
+    let provider = Provider::start(move |request| {
+        let mut away = shared.lock().unwrap();
+        match (request.port(), request.path.as_str()) {
+            (Some(_), _) if *away => Some(Reply::sandbox_not_found()),
+            (None, path) if request.method == "GET" && path.ends_with(SANDBOX_ID) => Some(detail("paused")),
+            (None, path) if path.ends_with("/connect") => Some(Reply::error(404, "Sandbox can't be resumed")),
+            (None, "/v2/sandboxes") if *away => {
+                *away = false;
+                let another = json!({"templateID": "t1", "sandboxID": "iother", "clientID": "c", "envdVersion": "0.6.13"});
+                Some(Reply::json(201, another))
+            }
+            _ => None,
+        }
+    });
+    let mut server = provider.serve();
+    server.python("1");
+    *away.lock().unwrap() = true;
+    let content = &server.python("2")["structuredContent"];
+    assert_eq!((&content["success"], &content["state"]), (&json!(true), &json!("reset")), "{content}");
+}
+
+#[test]
+fn bash_of_a_hosted_provider_runs_as_a_process_with_both_outputs_and_its_status() {
+    let provider = Provider::start(|request| {
+        let events = [
+            r#"{"event": {"start": {"pid": 7}}}"#,
+            r#"{"event": {"data": {"stdout": "b3V0Cg=="}}}"#,
+            r#"{"event": {"data": {"stderr": "ZXJyCg=="}}}"#,
+            r#"{"event": {"end": {"exitCode": 3, "exited": true}}}"#,
+        ];
+        (request.path == "/process.Process/Start").then(|| stream(&events, "{}"))
+    });
+    let mut command = provider.command();
+    // Two names for one server: not the one address of a local host.
+    command.env("E2B_SANDBOX_URL", format!("http://localhost:{}", provider.faults.addr.port()));
+    let mut server = Server::start_with(command.arg("serve"));
+    let result = server.call(json!({"code": "work", "language": "bash"}), json!({}));
+    let content = &result["structuredContent"];
+    assert_eq!((&content["stdout"], &content["stderr"]), (&json!("out\n"), &json!("err\n")), "{result}");
+    assert_eq!((&content["exitCode"], &content["state"]), (&json!(3), &json!("fresh")), "{content}");
+    assert_eq!(provider.codes(), Vec::<String>::new(), "the kernel was not asked");
+}
+
+#[test]
 fn a_provider_that_cannot_say_what_became_of_a_sandbox_costs_no_state() {
     let (provider, away) = losing(Reply::error(401, "unknown API key"));
     let mut server = provider.serve();
@@ -497,6 +562,79 @@ impl Drop for Host {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_dead_interpreter_of_the_local_host_is_told_and_its_sandbox_is_kept() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    server.python("open('/tmp/kept', 'w').write('x'); kept = 1");
+    let content = &server.python("import os; os._exit(3)")["structuredContent"];
+    assert_eq!((&content["success"], &content["state"]), (&json!(false), &json!("reset")), "{content}");
+    assert_eq!(content["stateReason"], "the interpreter died and was restarted");
+    let content =
+        &server.python("import os; 'kept' in globals(), os.path.exists('/tmp/kept')")["structuredContent"];
+    assert_eq!(content["output"], "(False, True)", "{content}");
+}
+
+/// A web server on the loopback that answers everything with 200.
+#[cfg(target_os = "linux")]
+fn web() -> u16 {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut buffer = [0; 4096];
+            let _ = stream.read(&mut buffer);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        }
+    });
+    port
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_tenants_allow_list_opens_its_own_sandboxes_and_no_others() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = data.path().join("settings.toml");
+    std::fs::write(&settings, "[tenants.acme]\nallow_out = [\"127.0.0.1\"]\n").unwrap();
+    let (listed, code) = (
+        web(),
+        r#"
+import os, socket, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ.get("HTTP_PROXY", ""))
+def ask(host):
+    if not proxy.hostname: return "no proxy"
+    s = socket.create_connection((proxy.hostname, proxy.port), 20)
+    s.sendall(f"GET http://{host}:PORT/ HTTP/1.1\r\nHost: {host}:PORT\r\nConnection: close\r\n\r\n".encode())
+    return s.makefile("rb").readline().decode().split(" ")[1]
+try: direct = socket.create_connection(("127.0.0.1", PORT), 5) and "open"
+except OSError: direct = "closed"
+print(ask("127.0.0.1"), ask("127.0.0.2"), direct)
+"#,
+    );
+    for (tenant, said) in [("acme", "200 403 closed\n"), ("other", "no proxy no proxy closed\n")] {
+        let mut serve = command(data.path());
+        let mut server =
+            Server::start_with(serve.env("PATHBOX_CONFIG", &settings).args(["serve", "--tenant", tenant]));
+        let result = server.python(&code.replace("PORT", &listed.to_string()));
+        assert_eq!(result["structuredContent"]["stdout"], said, "{tenant}: {result}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn mcp_servers_are_refused_where_no_gateway_is() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = data.path().join("settings.toml");
+    std::fs::write(&settings, "[tenants.local.mcp.exa]\napiKey = \"exa-planted\"\n").unwrap();
+    let mut serve = command(data.path());
+    let mut server = Server::start_with(serve.env("PATHBOX_CONFIG", &settings).arg("serve"));
+    let result = server.python("1");
+    assert_eq!(result["_meta"]["dev.pathbox/error"]["code"], "sandbox_unavailable", "{result}");
+    assert!(!result.to_string().contains("planted"), "{result}");
 }
 
 #[test]

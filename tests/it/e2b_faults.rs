@@ -1084,6 +1084,18 @@ async fn a_process_stream_without_its_end_is_no_success() {
 }
 
 #[tokio::test]
+async fn a_process_stream_that_falls_silent_ends_with_the_silence_clock() {
+    let start = envelope(0, r#"{"event": {"start": {"pid": 77}}}"#);
+    let server = FaultServer::always(Reply::new(200).send(start).step(Step::Hang)).await;
+    let client = server.client_with(|options| options.stream_stall = Duration::from_millis(200));
+    let processes = client.processes(&access());
+    let error = processes.run(&pathbox::e2b::Command::shell("x"), 100).await.unwrap_err();
+    assert_eq!(error.clock(), Some(Deadline::Stall));
+    assert!(error.may_have_run());
+    server.wait_for_leaving("/process.Process/Start").await;
+}
+
+#[tokio::test]
 async fn errors_of_envd_are_told_apart_in_both_forms() {
     let server = FaultServer::always(stream(
         &[],
@@ -1113,6 +1125,10 @@ async fn an_old_envd_gets_a_form_and_a_user_and_a_new_one_the_bytes() {
     assert_eq!(requests[0].path, "/files?path=%2Ftmp%2Fa%20b.txt");
     assert_eq!((requests[0].body.as_slice(), requests[0].header("authorization")), (b"new".as_slice(), None));
     assert_eq!(requests[1].header("authorization"), Some("Basic dXNlcjo="));
+    for request in &requests {
+        let routed = (request.header("e2b-sandbox-id"), request.header("e2b-sandbox-port"));
+        assert_eq!(routed, (Some(SANDBOX_ID), Some("49983")), "files are routed by headers too");
+    }
     let form = String::from_utf8_lossy(&requests[1].body).into_owned();
     assert!(
         form.contains("name=\"file\"; filename=\"/tmp/a.txt\"") && form.contains("\r\n\r\nold\r\n"),

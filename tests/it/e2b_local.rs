@@ -8,7 +8,7 @@ use pathbox::e2b::{
     Settled, Subject, Target,
 };
 use pathbox::wire::Secret;
-use pathbox::wire::envd::{FileEventType, FileType, Selector, Signal};
+use pathbox::wire::envd::{FileEventType, FileType, PtySize, Selector, Signal};
 use pathbox::wire::interpreter::{Event, ExecuteRequest};
 
 use crate::e2b_contract::{Seen, Server, local};
@@ -131,6 +131,59 @@ async fn a_process_takes_input_signals_and_a_second_listener() {
         assert!(matches!(process.next().await.unwrap(), Some(ProcessUpdate::Ended { exit_code: 0, .. })));
         assert_eq!(process.next().await.unwrap(), None);
         assert!(!processes.signal(process.pid(), Signal::Kill).await.unwrap(), "it has ended");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn input_is_streamed_in_one_request() {
+    within(async {
+        let server = local::start().await;
+        let processes = server.client.processes(&server.create().await.access());
+        let count = Command { stdin: true, ..Command::shell("sha256sum | cut -c 1-12") };
+        let mut process = processes.start(&count).await.unwrap();
+        let pieces = futures::stream::iter((0..40).map(|n| bytes::Bytes::from(vec![n; 10_000])));
+        processes.stream_stdin(process.pid(), pieces).await.unwrap();
+        processes.close_stdin(process.pid()).await.unwrap();
+        assert_eq!(process.next().await.unwrap(), Some(ProcessUpdate::Stdout("bee4a6e01518\n".to_owned())));
+        while process.next().await.unwrap().is_some() {}
+        let error = processes.stream_stdin(process.pid(), futures::stream::empty()).await.unwrap_err();
+        assert!(matches!(error, E2bError::NotFound { what: Subject::Process, .. }), "{error:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_terminal_has_its_size_and_takes_what_is_typed() {
+    within(async {
+        let server = local::start().await;
+        let processes = server.client.processes(&server.create().await.access());
+        let mut shell = processes.start(&Command::terminal(PtySize { cols: 91, rows: 33 })).await.unwrap();
+        let mut seen = String::new();
+        let mut until = async |needle: &str, shell: &mut pathbox::e2b::Process| {
+            while !seen.contains(needle) {
+                match shell.next().await.unwrap() {
+                    Some(ProcessUpdate::Stdout(text)) => seen.push_str(&text),
+                    other => panic!("{other:?} after {seen:?}"),
+                }
+            }
+        };
+        // Arithmetic, so that the echo of what was typed is not taken for the answer.
+        processes.send_terminal(shell.pid(), b"stty size; echo $((6 * 7))-first\n").await.unwrap();
+        until("33 91", &mut shell).await;
+        until("42-first", &mut shell).await;
+        processes.resize(shell.pid(), PtySize { cols: 120, rows: 40 }).await.unwrap();
+        processes.send_terminal(shell.pid(), b"stty size\n").await.unwrap();
+        until("40 120", &mut shell).await;
+        processes.send_terminal(shell.pid(), b"exit 5\n").await.unwrap();
+        let ended = loop {
+            match shell.next().await.unwrap() {
+                Some(ProcessUpdate::Ended { exit_code, .. }) => break exit_code,
+                Some(_) => {}
+                None => panic!("no end"),
+            }
+        };
+        assert_eq!(ended, 5);
     })
     .await;
 }
