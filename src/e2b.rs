@@ -32,8 +32,101 @@
 //! ```
 //!
 //! [`E2bClient::execute`] is one request and its events. [`Interpreter`] is what to build on when runs are timed out or
-//! cancelled: it keeps one run at a time on a context and makes the context sound again after an abort. Files and
-//! processes are [`E2bClient::files`] and [`E2bClient::processes`].
+//! cancelled: it keeps one run at a time on a context and makes the context sound again after an abort.
+//!
+//! # Files, processes, a shell
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use pathbox::e2b::{Command, E2bClient, E2bError, ProcessUpdate, RunRequest, SandboxAccess};
+//! # async fn example(client: E2bClient, access: SandboxAccess) -> Result<(), E2bError> {
+//! let files = client.files(&access);
+//! files.write("data/in.csv", "a,b\n1,2\n").await?;
+//! let mut watch = files.watch("data", true).await?;
+//!
+//! // A command with both outputs and its status; at most 1 MiB of each is kept.
+//! let processes = client.processes(&access);
+//! let sort = Command { life: Some(Duration::from_secs(30)), ..Command::shell("sort data/in.csv > data/out.csv") };
+//! assert_eq!(processes.run(&sort, 1 << 20).await?.exit_code, 0);
+//! println!("{:?} changed", watch.next().await?.map(|event| event.name));
+//! println!("{} bytes", files.read("data/out.csv", 1 << 20).await?.len());
+//!
+//! // A background job lives until it is killed, and with it all that it started.
+//! let mut job = processes.start(&Command::shell("python3 -m http.server 8000")).await?;
+//! while let Some(ProcessUpdate::Stderr(line)) = job.next().await? {
+//!     if line.contains("GET") { break; }
+//! }
+//! processes.kill_all(&job).await?;
+//!
+//! // A shell whose directory, variables and functions last from one command to the next.
+//! let shell = client.shell(&access, None);
+//! for line in ["cd data", "pwd"] {
+//!     let mut run = shell.run(&RunRequest::new(line)).await?;
+//!     while let Some(event) = run.next().await? { println!("{event:?}"); }
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # The life of a sandbox
+//!
+//! A new sandbox is closed in both directions: [`NetworkPolicy`] opens what its programs may reach, and nobody reaches its
+//! ports without the traffic token. It ends at its time, unless that is moved.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use pathbox::e2b::{CreateSandbox, E2bClient, E2bError, ListFilter, Liveness, NetworkPolicy, Readiness};
+//! # async fn example(client: E2bClient) -> Result<(), E2bError> {
+//! let create = CreateSandbox {
+//!     network: NetworkPolicy::AllowList(vec!["pypi.org".into(), "files.pythonhosted.org".into()]),
+//!     metadata: [("session".to_owned(), "42".to_owned())].into(),
+//!     pause_on_timeout: true,
+//!     ..CreateSandbox::default()
+//! };
+//! let sandbox = client.create(&create).await?;
+//! let access = sandbox.access();
+//! if client.ready(&access, Duration::from_secs(10)).await? == Readiness::NoInterpreter {
+//!     println!("the template {} was built without its start command", sandbox.template_id);
+//! }
+//! client.set_timeout(&sandbox.id, Duration::from_secs(3600)).await?;
+//!
+//! // Much later, perhaps in another process that kept `access`:
+//! match client.liveness(&access).await? {
+//!     Liveness::Running { ends_at } => println!("there, until {ends_at}"),
+//!     Liveness::Paused => drop(client.connect(&sandbox.id, Duration::from_secs(3600)).await?),
+//!     Liveness::Gone => println!("gone for good"),
+//!     Liveness::Unreachable { .. } => println!("try again shortly"),
+//!     Liveness::NoInterpreter { .. } => println!("starting, or a template without an interpreter"),
+//! }
+//! let filter = ListFilter { metadata: create.metadata.clone(), ..ListFilter::default() };
+//! for listed in client.list(&filter).await? {
+//!     println!("{} {:?}", listed.sandbox_id, listed.state);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # When something goes wrong
+//!
+//! Every call gives an [`E2bError`]. Its variants tell what a caller can do; three questions answer most of it:
+//! [`is_lost`](E2bError::is_lost) (make a new sandbox), [`is_retryable`](E2bError::is_retryable) (later) and
+//! [`may_have_run`](E2bError::may_have_run) (never send the code again). [`advice`](E2bError::advice) is a sentence for people.
+//!
+//! | error | when | then |
+//! | --- | --- | --- |
+//! | [`Setting`](E2bError::Setting) | a setting or an argument cannot work; nothing was sent | correct it |
+//! | [`Unauthenticated`](E2bError::Unauthenticated), [`Forbidden`](E2bError::Forbidden) | 401, 403 | check the key |
+//! | [`Refused`](E2bError::Refused), [`Conflict`](E2bError::Conflict), [`NotFound`](E2bError::NotFound) | 400, 404, 409, 422 | the same request fails again |
+//! | [`RateLimited`](E2bError::RateLimited), [`Busy`](E2bError::Busy), [`Failed`](E2bError::Failed) | 429, 502 to 504, 500, after repetitions where those are safe | later; a create in doubt is found by its metadata |
+//! | [`CircuitOpen`](E2bError::CircuitOpen), [`CreateQueueFull`](E2bError::CreateQueueFull) | nothing was sent: the provider is down, or too much waits | later |
+//! | [`Lost`](E2bError::Lost) | the sandbox is gone or paused | [`liveness`](E2bClient::liveness) tells which |
+//! | [`PortClosed`](E2bError::PortClosed) | the sandbox runs without an interpreter | another template |
+//! | [`TimedOut`](E2bError::TimedOut) | one of our clocks ended; [`Deadline`] says which | settle, then go on |
+//! | [`Broken`](E2bError::Broken), [`Incomplete`](E2bError::Incomplete), [`Interrupted`](E2bError::Interrupted) | an answer broke off; the code may have run | settle; look before running it again |
+//! | [`Protocol`](E2bError::Protocol), [`TooLarge`](E2bError::TooLarge) | an answer that is none, or without end | as above |
+//! | [`Rpc`](E2bError::Rpc), [`Command`](E2bError::Command) | envd or a program in the sandbox said no | look at its words |
+//!
+//! Every fault of the provider that we know of, with what comes of it, is listed in `docs/e2b-faults.md`.
+//!
+//! # Other providers
 //!
 //! Another provider is another [`Endpoint`]; [`E2bClient::at`] shares the connection pool with it:
 //!

@@ -19,6 +19,7 @@ pub mod envd;
 pub mod error;
 pub mod interpreter;
 pub mod json;
+mod output;
 pub mod text;
 
 use std::fmt;

@@ -61,9 +61,9 @@ pub(super) struct Run {
 #[derive(Debug)]
 enum Flow {
     /// A kernel; `None` once it was stopped or when its answer never began.
-    Kernel(Interpreter, Option<e2b::Run>),
+    Kernel(Interpreter, Option<Box<e2b::Run>>),
     /// Processes of envd; likewise.
-    Shell(Option<ShellRun>),
+    Shell(Option<Box<ShellRun>>),
 }
 
 impl Run {
@@ -82,11 +82,11 @@ impl Run {
         let request = RunRequest { deadlines, ..RunRequest::new(code) };
         let (flow, failed) = if language == Language::Bash && !client.endpoint().is_one_address() {
             let (run, failed) = begun(client.shell(access, None).run(&request).await)?;
-            (Flow::Shell(run), failed)
+            (Flow::Shell(run.map(Box::new)), failed)
         } else {
             let interpreter = client.interpreter(access, Target::Language(language.as_str().to_owned()));
             let (run, failed) = begun(interpreter.run(&request).await)?;
-            (Flow::Kernel(interpreter, run), failed)
+            (Flow::Kernel(interpreter, run.map(Box::new)), failed)
         };
         Ok(Self { flow, failed, stops: Vec::new(), died: false })
     }

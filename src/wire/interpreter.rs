@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::json;
+use super::{json, output};
 
 /// `POST /execute`. Neither context nor language means the default Python context; both is an error (400).
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -236,6 +236,9 @@ impl Event {
     /// # Errors
     /// When the line is no JSON object with a `type`, or a known type lacks a member it must have.
     pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
+        if let Some(event) = output::read(line) {
+            return Ok(event);
+        }
         serde_json::from_slice(line).or_else(|error| match json::mend(line) {
             Some(mended) => serde_json::from_str(&mended),
             None => Err(error),

@@ -16,6 +16,7 @@ mod database_away;
 mod e2b_contract;
 mod e2b_door;
 mod e2b_faults;
+mod e2b_faults_page;
 #[cfg(target_os = "linux")]
 mod e2b_local;
 mod e2b_streams;
