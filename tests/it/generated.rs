@@ -55,3 +55,12 @@ fn the_official_validator_takes_the_manifest() {
     let output = Command::new(mcpb).args(["validate", "m.json"]).current_dir(broken.path()).output().unwrap();
     assert!(!output.status.success());
 }
+
+#[test]
+fn every_instrument_has_its_row() {
+    let page = checked_in("docs/doors.md");
+    let text = pathbox::telemetry::metrics::render();
+    for name in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        assert!(page.contains(&format!("`{name}`")), "docs/doors.md lacks {name}");
+    }
+}
