@@ -96,6 +96,9 @@ text_enum! {
         Kept = "kept",
         /// A new sandbox in place of an ended one: earlier variables and files are gone.
         Reset = "reset",
+        /// The same sandbox, whose interpreter died in this call: variables are what they were before it; files are as
+        /// it left them.
+        RolledBack = "rolled_back",
     }
 }
 

@@ -20,7 +20,9 @@ use super::cells::{self, Kernel};
 use super::endpoint::check_id;
 use super::{Deadlines, E2bClient, E2bError, Execution, ProviderText, SandboxAccess, Subject, traceback};
 use crate::domain::SandboxId;
-use crate::wire::interpreter::{CodeContext, CreateContext, Event, ExecuteRequest, platform_error};
+use crate::wire::interpreter::{
+    CodeContext, CreateContext, Event, ExecuteRequest, kernel_state, platform_error,
+};
 use crate::wire::{INTERPRETER_PORT, JUPYTER_PORT, Secret};
 
 /// How long an aborted context is left alone: below half a second the next cell may hang for ever.
@@ -58,6 +60,8 @@ pub struct Setup {
 pub enum Settled {
     /// The interpreter answers; variables are there.
     Kept,
+    /// The interpreter died of the abort; variables are what they were before the aborted run.
+    RolledBack,
     /// The interpreter runs anew; variables are gone, and nothing of the aborted code runs any more.
     StateLost,
 }
@@ -234,7 +238,13 @@ impl Interpreter {
                 return Err(error);
             }
         };
-        Ok(Run { interpreter: self.clone(), execution: Some(execution), state, state_lost })
+        Ok(Run {
+            interpreter: self.clone(),
+            execution: Some(execution),
+            state,
+            state_lost,
+            rolled_back: false,
+        })
     }
 
     /// Puts a working directory and environment variables into the context now, and again whenever its kernel died.
@@ -289,6 +299,7 @@ impl Interpreter {
             match event {
                 // The first cell of a kernel: the one before is gone.
                 Event::NumberOfExecutions { execution_count: 1 } => probe.is_first = true,
+                Event::PathboxState { state } => probe.rolled_back = state == kernel_state::ROLLED_BACK,
                 Event::Error(error) => {
                     probe.restarted |= error.name == platform_error::CONTEXT_RESTARTING;
                     // The message may repeat what was set, so only the kind of failure is told.
@@ -337,6 +348,8 @@ impl Interpreter {
                 Ok(probe) => {
                     let settled = if probe.restarted || probe.is_first || self.loses_state_on_interrupt() {
                         Settled::StateLost
+                    } else if probe.rolled_back {
+                        Settled::RolledBack
                     } else {
                         Settled::Kept
                     };
@@ -444,6 +457,8 @@ struct Probe {
     restarted: bool,
     /// No other cell ran in this kernel.
     is_first: bool,
+    /// The host went back to the state before the last cell.
+    rolled_back: bool,
 }
 
 /// A run under way. Dropping it interrupts the code and leaves the settling to the next run.
@@ -454,6 +469,8 @@ pub struct Run {
     execution: Option<Execution>,
     state: OwnedMutexGuard<State>,
     state_lost: bool,
+    /// What the host said last of the variables.
+    rolled_back: bool,
 }
 
 impl Run {
@@ -480,7 +497,7 @@ impl Run {
                     return Err(E2bError::Interrupted);
                 }
                 Ok(Some(Event::Error(mut error))) => {
-                    if error.is_platforms(platform_error::CONTEXT_RESTARTING) {
+                    if error.is_platforms(platform_error::CONTEXT_RESTARTING) && !self.rolled_back {
                         self.state.state_lost = true;
                         self.state.envs_set = false;
                         self.state.needs_setup = self.state.setup != Setup::default();
@@ -489,6 +506,10 @@ impl Run {
                     return Ok(Some(Event::Error(error)));
                 }
                 Ok(Some(Event::Stderr(output))) if cells::is_noise(&output.text) => continue,
+                Ok(Some(Event::PathboxState { state })) => {
+                    self.rolled_back = state == kernel_state::ROLLED_BACK;
+                    return Ok(Some(Event::PathboxState { state }));
+                }
                 Ok(Some(event)) => return Ok(Some(event)),
                 Ok(None) => {
                     self.execution = None;
@@ -526,10 +547,17 @@ impl Run {
             self.state.aborted_at = Some(Instant::now());
         }
         if self.state.aborted_at.is_none() && !self.state.envs_set {
-            return Ok(if self.state.state_lost { Settled::StateLost } else { Settled::Kept });
+            return Ok(match (self.state.state_lost, self.rolled_back) {
+                (true, _) => Settled::StateLost,
+                (false, true) => Settled::RolledBack,
+                (false, false) => Settled::Kept,
+            });
         }
         let interpreter = self.interpreter.clone();
-        let settled = interpreter.settle_now(&mut self.state).await?;
+        let mut settled = interpreter.settle_now(&mut self.state).await?;
+        if settled == Settled::Kept && self.rolled_back {
+            settled = Settled::RolledBack;
+        }
         // The caller knows it now; the next run need not be told again.
         self.state.state_lost = false;
         Ok(settled)

@@ -6,13 +6,15 @@ use crate::e2b::{
     self, Deadline, Deadlines, E2bClient, E2bError, Interpreter, RunRequest, SandboxAccess, Settled,
     ShellRun, Target,
 };
-use crate::wire::interpreter::{Event, platform_error};
+use crate::wire::interpreter::{Event, kernel_state, platform_error};
 
 /// What is left after a run was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aftermath {
     /// The interpreter answers and remembers.
     StateKept,
+    /// The interpreter answers, and remembers what was before the run.
+    RolledBack,
     /// The interpreter answers, as a new one.
     StateLost,
     /// Nothing answers.
@@ -55,6 +57,17 @@ pub(super) struct Run {
     failed: Option<E2bError>,
     stops: Vec<StopReason>,
     died: bool,
+    /// What the host said of an interpreter that ended: whether its variables are those of before.
+    news: Option<News>,
+}
+
+/// What became of the variables of an interpreter that ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// They are what they were before the run in which it ended.
+    RolledBack,
+    /// They are gone.
+    Lost,
 }
 
 /// Where the events come from.
@@ -88,7 +101,7 @@ impl Run {
             let (run, failed) = begun(interpreter.run(&request).await)?;
             (Flow::Kernel(interpreter, run.map(Box::new)), failed)
         };
-        Ok(Self { flow, failed, stops: Vec::new(), died: false })
+        Ok(Self { flow, failed, stops: Vec::new(), died: false, news: None })
     }
 
     /// The next piece of output; `None` at the end. Safe to cancel.
@@ -124,6 +137,13 @@ impl Run {
                         self.stops.push(reason);
                     }
                 }
+                Event::PathboxState { state } => {
+                    self.news = match state.as_str() {
+                        kernel_state::ROLLED_BACK => Some(News::RolledBack),
+                        kernel_state::LOST => Some(News::Lost),
+                        _ => self.news,
+                    };
+                }
                 _ => {}
             }
         }
@@ -132,6 +152,11 @@ impl Run {
     /// Limits of the sandbox that were met.
     pub(super) fn stops(&self) -> &[StopReason] {
         &self.stops
+    }
+
+    /// What the host said about an interpreter that ended in this run or, unless [`Run::died`], before it.
+    pub(super) fn news(&self) -> Option<News> {
+        self.news
     }
 
     /// Whether the interpreter died, or was restarted under the run.
@@ -155,6 +180,7 @@ impl Run {
         };
         match settled {
             Ok(Settled::Kept) => Aftermath::StateKept,
+            Ok(Settled::RolledBack) => Aftermath::RolledBack,
             Ok(Settled::StateLost) => Aftermath::StateLost,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "an interrupted interpreter does not answer");

@@ -25,7 +25,7 @@ use crate::telemetry::trace::{self, Trace};
 use super::acquire::{Acquisition, Held};
 use super::backlog::Late;
 use super::error::chain;
-use super::interpret::{Aftermath, Cut, Run};
+use super::interpret::{Aftermath, Cut, News, Run};
 use super::outputs::{Artifact, Spool};
 use super::recall::Begun;
 use super::{Call, CrashAt, ExecutionError, ExecutionService, Finished, Progress, ProgressSender, Record};
@@ -233,10 +233,28 @@ impl ExecutionService {
         self.0.parts.crash.at("run.ended");
         let stops = run.stops().to_vec();
         let mut state = (held.state, held.reason.map(reason_text));
+        match run.news() {
+            Some(News::RolledBack) if !run.died() => {
+                let reason =
+                    "the interpreter ended in the run before; variables are those from before that run";
+                state = (SandboxState::RolledBack, Some(reason.into()));
+            }
+            Some(News::Lost) if !run.died() => {
+                state = (SandboxState::Reset, Some("the interpreter had ended and was restarted".into()));
+            }
+            _ => {}
+        }
         let mut lost = matches!(platform, Some(Platform::SandboxLost));
         if ended != Ended::Completed && !lost && !self.0.shutdown.is_cancelled() {
             match run.interrupt().await {
                 Aftermath::StateKept => {}
+                Aftermath::RolledBack => {
+                    let what = if ended == Ended::Died { "died" } else { "did not stop and was ended" };
+                    let reason = format!(
+                        "the interpreter {what}; variables are those from before this run, files are as it left them"
+                    );
+                    state = (SandboxState::RolledBack, Some(reason));
+                }
                 Aftermath::StateLost => {
                     let why = match ended {
                         Ended::Died => "the interpreter died and was restarted",

@@ -98,6 +98,16 @@ pub enum ProcessEvent {
     /// Bytes on descriptor 3, at most 64 KiB, cut anywhere. They come after all output that was written
     /// before them.
     Control(Bytes),
+    /// It ended, and its [heir](ProcessHandle::heir) is the program now. All that it had written came first; nothing
+    /// that was written to its descriptor 3 before may be relied on to have arrived.
+    Replaced {
+        /// As in [`ProcessEvent::Exited`].
+        code: Option<i32>,
+        /// As in [`ProcessEvent::Exited`].
+        signal: Option<i32>,
+        /// As in [`ProcessEvent::Exited`].
+        oom: bool,
+    },
     /// It ended; output that it had written before came first.
     Exited {
         /// Its exit code, when it exited.
@@ -231,6 +241,8 @@ struct Program {
     oom_kills_before: u64,
     /// A connection whose other end has not said yet that it sends no more.
     may_end: bool,
+    /// Whether the agent was told of an heir, and so may say that it took over.
+    has_heir: bool,
 }
 
 /// A request's answer as it comes in.
@@ -314,6 +326,7 @@ impl AgentHandle {
                 rooms: rooms.clone(),
                 oom_kills_before,
                 may_end: matches!(message, ToAgent::Accept | ToAgent::Connect { .. }),
+                has_heir: false,
             };
             state.programs.insert(id, program);
             state.starting.insert(id, started);
@@ -481,6 +494,15 @@ impl ProcessHandle {
         self.connection.send(self.id, &ToAgent::Signal { signal, group }).await
     }
 
+    /// Names the process that is the program when it ends: one that it made, that has its descriptors, and that
+    /// has no parent but the agent. 0 takes the name back. One that does not exist then is none.
+    pub async fn heir(&self, pid: i32) -> Result<(), AgentError> {
+        if let Some(program) = self.connection.state().programs.get_mut(&self.id) {
+            program.has_heir = true;
+        }
+        self.connection.send(self.id, &ToAgent::Heir(pid)).await
+    }
+
     /// Changes the size of its terminal.
     pub async fn resize(&self, cols: u16, rows: u16) -> Result<(), AgentError> {
         self.connection.send(self.id, &ToAgent::Resize { cols, rows }).await
@@ -491,9 +513,9 @@ impl ProcessHandle {
             let piece = bytes.split_to(bytes.len().min(CHUNK));
             let room =
                 self.rooms[which].acquire_many(piece.len() as u32).await.map_err(|_| AgentError::Gone)?;
-            room.forget();
             let message = if which == STDIN { ToAgent::Stdin(piece) } else { ToAgent::Control(piece) };
             self.connection.send(self.id, &message).await?;
+            room.forget(); // not before: who stops waiting here has sent nothing
         }
         Ok(())
     }
@@ -506,7 +528,7 @@ impl ProcessEvent {
             Self::Stdout(bytes) | Self::Stderr(bytes) | Self::Pty(bytes) | Self::Control(bytes) => {
                 bytes.len()
             }
-            Self::Exited { .. } => 0,
+            Self::Replaced { .. } | Self::Exited { .. } => 0,
         }
     }
 }
@@ -604,6 +626,16 @@ impl Connection {
                 let killed = signal == Some(libc::SIGKILL) || code == Some(128 + libc::SIGKILL);
                 let oom = oom || killed && (self.oom_kills)() > program.oom_kills_before;
                 let _ = program.events.send(ProcessEvent::Exited { code, signal, oom });
+            }
+            FromAgent::Replaced(Exit { code, signal, oom }) => {
+                let kills = (self.oom_kills)();
+                let program = state.programs.get_mut(&id).filter(|program| program.has_heir);
+                let program = program.ok_or(malformed)?;
+                program.has_heir = false;
+                let killed = signal == Some(libc::SIGKILL) || code == Some(128 + libc::SIGKILL);
+                let oom = oom || killed && kills > program.oom_kills_before;
+                program.oom_kills_before = kills;
+                let _ = program.events.send(ProcessEvent::Replaced { code, signal, oom });
             }
             FromAgent::Bytes(bytes) => {
                 let answer = state.calls.get_mut(&id).ok_or(malformed)?;
@@ -732,6 +764,7 @@ mod tests {
         let forged = [
             FromAgent::Stdout(Bytes::from_static(b"x")).encode(77),
             FromAgent::Exited(Exit { code: Some(0), signal: None, oom: false }).encode(77),
+            FromAgent::Replaced(Exit { code: Some(0), signal: None, oom: false }).encode(77),
             FromAgent::Started { pid: 1 }.encode(77),
             FromAgent::TookStdin(1).encode(77),
             FromAgent::Bytes(Bytes::from_static(b"x")).encode(77),
@@ -769,6 +802,21 @@ mod tests {
             kept += event.size();
         }
         assert!(kept <= WINDOW + (EVENTS + 2) * CHUNK, "{kept}");
+    }
+
+    #[tokio::test]
+    async fn a_program_is_replaced_only_by_an_heir_that_was_named() {
+        let (handle, socket) = connected().await;
+        let mut process = program(&handle, &socket).await;
+        process.handle.heir(7).await.expect("is sent");
+        let (id, message) = next(&socket);
+        assert_eq!(message, ToAgent::Heir(7));
+        let replaced = FromAgent::Replaced(Exit { code: Some(3), signal: None, oom: false });
+        say(&socket, id, &replaced);
+        let event = process.events.recv().await;
+        assert_eq!(event, Some(ProcessEvent::Replaced { code: Some(3), signal: None, oom: false }));
+        say(&socket, id, &replaced);
+        assert_ended(&handle).await;
     }
 
     #[tokio::test]

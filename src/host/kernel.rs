@@ -54,6 +54,13 @@ pub struct Options {
     pub grace: Duration,
     /// How long until an interrupt is repeated within [`Options::grace`].
     pub interrupt_again: Duration,
+    /// Memory of a Python interpreter, in bytes, up to which a copy of it is made after each cell; it goes on should
+    /// the next cell kill the interpreter. What a cell then changes exists twice. 0 makes none.
+    pub checkpoint_bytes: u64,
+    /// Threads that numeric libraries of Python start with. More than 1 leaves nothing to make a checkpoint of.
+    pub numeric_threads: u32,
+    /// Modules that a Python interpreter imports before its first cell. One that cannot be imported is logged.
+    pub preload: Vec<String>,
     /// Tells the time.
     pub clock: Clock,
     /// Makes ids.
@@ -70,6 +77,9 @@ impl Default for Options {
             keepalive: Duration::from_secs(5),
             grace: Duration::from_secs(2),
             interrupt_again: Duration::from_millis(500),
+            checkpoint_bytes: 300 << 20,
+            numeric_threads: 1,
+            preload: Vec::new(),
             clock: Clock::system(),
             entropy: Entropy::system(),
         }
@@ -324,6 +334,7 @@ impl Kernels {
             env: env.clone(),
             jobs: waiting,
             orders: ordered,
+            news: None,
         };
         // It ends with the senders in `entry`.
         tokio::spawn(worker.run());

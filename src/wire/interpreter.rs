@@ -102,6 +102,12 @@ pub enum Event {
         /// Bytes of output that were dropped.
         dropped_bytes: u64,
     },
+    /// Ours, ignored by the official SDKs: the interpreter ended, in this execution (just before the [`Event::Error`]
+    /// that says so) or, told first, since the one before.
+    PathboxState {
+        /// What became of the variables: `rolled_back` to what they were before the execution that ended it, or `lost`.
+        state: String,
+    },
     /// A type that this version does not know.
     Unknown,
 }
@@ -151,6 +157,14 @@ impl ExecutionError {
             && self.value == platform_error::CONTEXT_RESTARTING_VALUE;
         self.name == name && (self.traceback.is_empty() || restarted)
     }
+}
+
+/// What [`Event::PathboxState`] tells.
+pub mod kernel_state {
+    /// Variables are what they were before the execution that ended the interpreter; files are as it left them.
+    pub const ROLLED_BACK: &str = "rolled_back";
+    /// A new interpreter without variables; files are as they were left.
+    pub const LOST: &str = "lost";
 }
 
 /// A value in the forms that the interpreter offers.
@@ -318,6 +332,7 @@ struct AnyEvent {
     traceback: Option<String>,
     reason: Option<String>,
     dropped_bytes: Option<u64>,
+    state: Option<String>,
 }
 
 impl AnyEvent {
@@ -360,6 +375,7 @@ impl AnyEvent {
                 reason: self.reason.ok_or("reason")?,
                 dropped_bytes: self.dropped_bytes.unwrap_or(0),
             },
+            "pathbox_state" => Event::PathboxState { state: self.state.ok_or("state")? },
             _ => Event::Unknown,
         })
     }
@@ -393,6 +409,7 @@ mod tests {
             r#"{"type": "error", "name": "E", "value": "\u00e9", "traceback": ""}"#,
             r#"{"type": "keepalive"}"#,
             r#"{"type": "pathbox_stop", "reason": "oom", "dropped_bytes": 0}"#,
+            r#"{"type": "pathbox_state", "state": "rolled_back"}"#,
             r#"{"type": "end_of_execution"}"#,
         ] {
             let event = Event::read(line.as_bytes()).unwrap();

@@ -64,7 +64,8 @@ async fn who_leaves_interrupts_and_the_variables_stay() {
 
 #[tokio::test]
 async fn who_is_deaf_to_interrupts_is_killed_and_replaced() {
-    let bench = Bench::new().await;
+    let change = |options| Options { checkpoint_bytes: 0, ..options };
+    let bench = Bench::with(Search::default(), Limits::default(), change).await;
     for deaf in [
         "import time\nwhile True:\n    try: print('on'); time.sleep(1000)\n    except BaseException: pass",
         "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on')\nwhile True: time.sleep(1)",
@@ -77,6 +78,7 @@ async fn who_is_deaf_to_interrupts_is_killed_and_replaced() {
         drop(stream);
         let told = bench.python("'lost' in dir()").await;
         assert_eq!((told.value(), told.count), ("False", 1), "{deaf}");
+        assert_eq!(told.states, ["lost"], "who comes next is told");
         assert!(left.elapsed() >= Duration::from_secs(2), "it had its grace");
     }
 }
@@ -158,6 +160,7 @@ async fn an_interpreter_that_dies_between_executions_is_replaced() {
     tokio::time::sleep(Duration::from_millis(400)).await;
     let told = bench.python("'os' in dir()").await;
     assert_eq!((told.value(), told.count), ("False", 1));
+    assert_eq!(told.states, ["lost"]);
 }
 
 #[tokio::test]

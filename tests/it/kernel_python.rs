@@ -269,7 +269,8 @@ async fn env_vars_are_data_and_for_one_execution() {
 
 #[tokio::test]
 async fn a_dead_interpreter_is_told_and_replaced() {
-    let bench = Bench::new().await;
+    let change = |options| Options { checkpoint_bytes: 0, ..options };
+    let bench = Bench::with(Search::default(), Limits::default(), change).await;
     for (kill, why) in [
         ("os._exit(7)", "exit code 7"),
         ("os.kill(os.getpid(), 9)", "SIGKILL"),

@@ -117,6 +117,8 @@ fn lines(events: impl IntoIterator<Item = Event>) -> Vec<(String, String)> {
             Event::Keepalive => ("keepalive", String::new()),
             Event::NumberOfExecutions { .. } => ("count", String::new()),
             Event::EndOfExecution => ("end", String::new()),
+            // Ours, which the official clients ignore.
+            Event::PathboxState { .. } => continue,
             other => panic!("{other:?}"),
         };
         match lines.last_mut() {
@@ -193,6 +195,7 @@ fn apply(
         "no-added-newline" => edit("stdout", &|text| text.strip_suffix('\n').unwrap_or(text).to_owned()),
         "env-not-pasted" => ours.to_vec(),
         "sandbox-env" => edit("stdout", &|text| text.replace("False None", "False true")),
+        "checkpoint" => edit("stdout", &|text| text.replace("False", "True")),
         "death-reason" => ours_if("error", &|theirs, mine| {
             mine.starts_with(theirs) && mine.contains("The interpreter ended: exit code 1")
         }),

@@ -75,6 +75,8 @@ pub(crate) struct Told {
     pub(crate) results: Vec<ExecutionResult>,
     pub(crate) errors: Vec<ExecutionError>,
     pub(crate) stops: Vec<(String, u64)>,
+    /// What became of variables when an interpreter ended.
+    pub(crate) states: Vec<String>,
     pub(crate) count: u64,
     pub(crate) keepalives: usize,
     pub(crate) complete: bool,
@@ -124,6 +126,10 @@ impl Told {
             Event::PathboxStop { reason, dropped_bytes } => {
                 self.stops.push((reason, dropped_bytes));
                 "stop"
+            }
+            Event::PathboxState { state } => {
+                self.states.push(state);
+                "state"
             }
             Event::EndOfExecution => {
                 self.complete = true;

@@ -36,6 +36,7 @@ mod http_sessions;
 mod jail;
 #[cfg(target_os = "linux")]
 mod kernel_bash;
+mod kernel_checkpoint;
 #[cfg(target_os = "linux")]
 mod kernel_contexts;
 #[cfg(target_os = "linux")]

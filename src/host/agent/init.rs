@@ -138,6 +138,8 @@ struct Agent {
 struct Program {
     pid: i32,
     socket: Option<TcpStream>,
+    /// The process that goes on in its place when it ends.
+    heir: Option<i32>,
     status: Option<ExitStatus>,
     outputs: Vec<(Stream, File)>,
     inputs: [Input; 2],
@@ -305,6 +307,11 @@ impl Agent {
                 let lives = |program: &&Program| program.status.is_none() && program.socket.is_none();
                 for program in self.programs.values().filter(lives) {
                     let _ = sys::kill(-program.pid, signal);
+                }
+            }
+            ToAgent::Heir(pid) => {
+                if let Some(program) = self.programs.get_mut(&id) {
+                    program.heir = (pid > 1).then_some(pid);
                 }
             }
             ToAgent::Resize { cols, rows } => {
@@ -475,6 +482,7 @@ impl Agent {
         Ok(Program {
             pid: child.id() as i32,
             socket: None,
+            heir: None,
             status: None,
             outputs,
             inputs,
@@ -646,9 +654,28 @@ impl Agent {
             let status = program.status.unwrap_or_default();
             let killed = status.signal() == Some(libc::SIGKILL) || status.code() == Some(128 + libc::SIGKILL);
             let oom = killed && self.memory_kills > program.memory_kills;
-            self.programs.remove(&id);
-            self.say(id, FromAgent::Exited(Exit { code: status.code(), signal: status.signal(), oom }));
+            let exit = Exit { code: status.code(), signal: status.signal(), oom };
+            if self.hand_over(id) {
+                self.say(id, FromAgent::Replaced(exit));
+            } else {
+                self.programs.remove(&id);
+                self.say(id, FromAgent::Exited(exit));
+            }
         }
+    }
+
+    /// Makes the heir of a program that has ended the program, if there is one: a living child of this process, so
+    /// that its end will show. What was on the way to the program is dropped.
+    fn hand_over(&mut self, id: u32) -> bool {
+        let others: Vec<i32> = self.programs.values().map(|program| program.pid).collect();
+        let Some(program) = self.programs.get_mut(&id) else { return false };
+        let heir = program.heir.take().filter(|pid| !others.contains(pid) && sys::is_living_child(*pid));
+        let Some(heir) = heir else { return false };
+        (program.pid, program.status, program.after_exit) = (heir, None, 0);
+        program.memory_kills = self.memory_kills;
+        let dropped = program.inputs[CONTROL].queue.drain(..).map(|bytes| bytes.len()).sum();
+        self.took(id, CONTROL, dropped);
+        true
     }
 
     // ------------------------------------------------------------ memory

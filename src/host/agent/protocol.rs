@@ -53,6 +53,8 @@ pub(crate) enum ToAgent {
     },
     /// Closes a connection, or takes an `Accept` back, at once.
     HangUp,
+    /// When the program ends, this process is to go on in its place, with its descriptors; 0 for none.
+    Heir(i32),
 }
 
 /// Agent to host.
@@ -72,6 +74,8 @@ pub(crate) enum FromAgent {
     TookStdin(u32),
     TookControl(u32),
     Exited(Exit),
+    /// It ended, and the process that [`ToAgent::Heir`] named is the program now.
+    Replaced(Exit),
     /// A part of an answer.
     Bytes(Bytes),
     Entries(Vec<FileInfo>),
@@ -184,6 +188,7 @@ impl ToAgent {
             Self::Accept => frame(11, id, &[]),
             Self::Connect { port } => json(12, id, port),
             Self::HangUp => frame(13, id, &[]),
+            Self::Heir(pid) => json(14, id, pid),
         }
     }
 
@@ -214,6 +219,7 @@ impl ToAgent {
             11 => Self::Accept,
             12 => Self::Connect { port: parse(body)? },
             13 => Self::HangUp,
+            14 => Self::Heir(parse(body)?),
             _ => return Err(Malformed),
         };
         Ok((id, decoded))
@@ -240,6 +246,7 @@ impl FromAgent {
             Self::Failed(failure) => json(15, id, failure),
             Self::Usage(usage) => json(16, id, usage),
             Self::Ended => frame(17, id, &[]),
+            Self::Replaced(exit) => json(18, id, exit),
         }
     }
 
@@ -264,6 +271,7 @@ impl FromAgent {
             15 => Self::Failed(parse(body)?),
             16 => Self::Usage(parse(body)?),
             17 => Self::Ended,
+            18 => Self::Replaced(parse(body)?),
             _ => return Err(Malformed),
         };
         Ok((id, decoded))

@@ -94,6 +94,17 @@ pub(crate) fn reap(pid: i32, wait: bool) -> Result<Option<(i32, i32)>> {
     Ok((reaped != 0).then_some((reaped as i32, status)))
 }
 
+/// Whether a process is a child of this one and has not ended.
+pub(crate) fn is_living_child(pid: i32) -> bool {
+    // SAFETY: `info` may be all zeros, and outlives the call.
+    unsafe {
+        let mut info: libc::siginfo_t = zeroed();
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        check(libc::waitid(libc::P_PID, pid as libc::id_t, &raw mut info, options)).is_ok()
+            && info.si_pid() == 0
+    }
+}
+
 /// Sends a signal; a negative number means a process group.
 pub(crate) fn kill(pid: i32, signal: i32) -> Result<()> {
     // SAFETY: plain numbers.

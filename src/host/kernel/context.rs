@@ -2,7 +2,8 @@
 //!
 //! A task owns all of it. Executions run one at a time in the order in which they came. Whoever stops reading an
 //! answer thereby interrupts the execution; variables are kept if the interpreter listens. One that does not is
-//! killed, and a new one takes its place in the same sandbox: files stay, variables do not.
+//! killed, and another takes its place in the same sandbox: files stay; variables are those from before the execution
+//! where the driver could make a checkpoint, and gone otherwise.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -13,9 +14,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Options;
-use super::driver::{Driver, Exit, Interpreter, StartError};
+use super::driver::{Aftermath, Driver, Exit, Interpreter, StartError};
 use super::output::{Answer, Lane};
-use super::protocol::Frames;
+use super::protocol::{FrameKind, Frames};
 use crate::host::agent::{AgentError, AgentHandle, ProcessEvent};
 use crate::wire::interpreter::{Event, platform_error};
 
@@ -23,6 +24,8 @@ use crate::wire::interpreter::{Event, platform_error};
 const READY_MAX: usize = 16;
 /// How long a killed interpreter may take to be gone.
 const KILL_WAIT: Duration = Duration::from_secs(10);
+/// How long an interpreter may take after one cell until it waits for the next.
+const REST_WAIT: Duration = Duration::from_secs(30);
 
 /// An execution that waits for its turn.
 #[derive(Debug)]
@@ -56,6 +59,8 @@ pub(super) struct Worker {
     pub(super) env: SharedEnv,
     pub(super) jobs: mpsc::Receiver<Job>,
     pub(super) orders: mpsc::Receiver<Order>,
+    /// What became of variables when nobody was there to be told.
+    pub(super) news: Option<Aftermath>,
 }
 
 /// How the turn of one execution ended.
@@ -64,6 +69,8 @@ enum Turn {
     Done,
     /// The interpreter is no more.
     Died,
+    /// The interpreter is no more; its copy from before the execution is in its place.
+    RolledBack,
     /// Somebody does not want to wait for the end.
     Ordered(Order),
     /// The sandbox is no more.
@@ -93,13 +100,15 @@ impl Worker {
                     Some(job) => Next::Job(job),
                     None => break,
                 },
-                exit = idle(&mut interpreter) => Next::Ended(exit),
+                idle = idle(&mut interpreter) => Next::Idle(idle),
             };
             let order = match event {
                 Next::Order(order) => order,
-                Next::Ended(exit) => {
-                    tracing::debug!(%exit, "an idle interpreter ended");
-                    interpreter = None;
+                Next::Idle(idle) => {
+                    if !self.after_idle(idle, interpreter.as_mut()).await {
+                        interpreter = None;
+                        self.news = Some(Aftermath::Lost);
+                    }
                     continue;
                 }
                 Next::Job(job) => {
@@ -118,7 +127,7 @@ impl Worker {
                     }
                     let Some(running) = interpreter.as_mut() else { continue };
                     match self.execute(running, job, &mut count).await {
-                        Turn::Done => continue,
+                        Turn::Done | Turn::RolledBack => continue,
                         Turn::Gone => break,
                         Turn::Died => {
                             // Ready before somebody asks for it. If it fails, the next execution tells why.
@@ -141,7 +150,7 @@ impl Worker {
                 }
                 Order::Restart(reply) => {
                     end(interpreter.take()).await;
-                    count = 0;
+                    (count, self.news) = (0, None);
                     let _ = reply.send(self.start().await.map(|started| interpreter = Some(started)));
                 }
                 Order::Remove(reply) => {
@@ -163,10 +172,14 @@ impl Worker {
     async fn execute(&mut self, interpreter: &mut Interpreter, job: Job, count: &mut u64) -> Turn {
         let id = self.options.entropy.hex::<16>();
         let mut answer = Answer::new(&id, self.options.max_output_bytes, self.options.clock.clone());
+        let mut news = self.news.take();
         // As IPython counts: an empty cell has the number of the next one.
         let blank = self.driver.skips_blank() && job.code.trim().is_empty();
         answer.say(Event::NumberOfExecutions { execution_count: *count + 1 });
         *count += u64::from(!blank);
+        if let Some(news) = news {
+            answer.say(news.to_event());
+        }
 
         let base_env = {
             let shared = self.env.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,6 +198,8 @@ impl Worker {
         };
         let mut sending = pin!(request.write(interpreter.handle.clone()));
         let mut sent = false;
+        let mut may_send = std::mem::replace(&mut interpreter.at_rest, !self.driver.tells_rest());
+        let rest_by = Instant::now() + REST_WAIT;
         let mut interrupt: Option<Interrupt> = None;
         let mut done = false;
         let mut last_sign = Instant::now();
@@ -211,7 +226,7 @@ impl Worker {
                     break Turn::Ordered(order);
                 }
                 () = job.events.closed(), if interrupt.is_none() => {
-                    if done {
+                    if done || !may_send {
                         break Turn::Done;
                     }
                     interrupt = Some(Interrupt {
@@ -222,6 +237,9 @@ impl Worker {
                 }
                 Ok(permit) = job.events.reserve(), if answer.is_ready() && interrupt.is_none() => {
                     if let Some(event) = answer.take() {
+                        if matches!(event, Event::PathboxState { .. }) {
+                            news = None;
+                        }
                         permit.send(event);
                     }
                     last_sign = Instant::now();
@@ -229,7 +247,7 @@ impl Worker {
                         break Turn::Done;
                     }
                 }
-                result = &mut sending, if !sent => {
+                result = &mut sending, if may_send && !sent => {
                     sent = true;
                     if let Err(AgentError::Gone) = result {
                         break Turn::Gone;
@@ -245,6 +263,13 @@ impl Worker {
                                 match interpreter.frames.next() {
                                     Ok(Some(frame)) if frame.id.as_deref() == Some(&id) => {
                                         done |= answer.frame(frame);
+                                    }
+                                    Ok(Some(frame)) if frame.t == FrameKind::Rest => {
+                                        // The sandbox's end shows in the events.
+                                        let _ = interpreter.rests(frame.heir).await;
+                                        if !may_send {
+                                            may_send = std::mem::take(&mut interpreter.at_rest);
+                                        }
                                     }
                                     Ok(Some(_)) => {}
                                     Ok(None) => break,
@@ -266,13 +291,32 @@ impl Worker {
                         }
                         Some(ProcessEvent::Exited { code, signal, oom }) => {
                             let exit = Exit { code, signal, oom };
-                            self.driver.tell_death(&mut answer, &exit);
+                            self.driver.tell_death(&mut answer, &exit, Aftermath::Lost);
                             answer.end();
                             tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
                             break Turn::Died;
                         }
+                        Some(ProcessEvent::Replaced { code, signal, oom }) => {
+                            let exit = Exit { code, signal, oom };
+                            tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
+                            let resumed = interpreter.resume().await;
+                            let aftermath = if resumed.is_ok() { Aftermath::RolledBack } else { Aftermath::Lost };
+                            self.driver.tell_death(&mut answer, &exit, aftermath);
+                            answer.end();
+                            if let Err(error) = resumed {
+                                tracing::warn!(error = &error as &dyn std::error::Error, "a checkpoint did not go on");
+                                break Turn::Died;
+                            }
+                            break Turn::RolledBack;
+                        }
                         None => break Turn::Gone,
                     }
+                }
+                () = tokio::time::sleep_until(rest_by), if !may_send => {
+                    // The cell before left something that keeps it busy.
+                    interpreter.end().await;
+                    may_send = true;
+                    sent = true;
                 }
                 () = tokio::time::sleep_until(deadline) => {
                     let now = Instant::now();
@@ -289,16 +333,52 @@ impl Worker {
                 }
             }
         };
-        if interrupt.is_none() && !matches!(turn, Turn::Gone) {
-            deliver(&job.events, answer).await;
+        let told = interrupt.is_none() && !matches!(turn, Turn::Gone) && deliver(&job.events, answer).await;
+        if !told {
+            self.news = match turn {
+                Turn::Died => Some(Aftermath::Lost),
+                Turn::RolledBack => Some(Aftermath::RolledBack),
+                // What was to be told at the beginning of this execution, unless it was.
+                _ => news,
+            };
         }
         turn
+    }
+
+    /// Follows what an interpreter did that has nothing to do; says whether there still is one.
+    async fn after_idle(&self, idle: Idle, interpreter: Option<&mut Interpreter>) -> bool {
+        match (idle, interpreter) {
+            (Idle::Rests(heir), Some(interpreter)) => {
+                let _ = interpreter.rests(heir).await; // the sandbox's end shows in the events
+                true
+            }
+            // Nothing is lost: the copy is as old as the last cell.
+            (Idle::Replaced(exit), Some(interpreter)) => {
+                tracing::debug!(%exit, "an idle interpreter ended; its copy goes on");
+                interpreter.resume().await.is_ok()
+            }
+            (Idle::Ended(exit) | Idle::Replaced(exit), _) => {
+                tracing::debug!(%exit, "an idle interpreter ended");
+                false
+            }
+            (Idle::Rests(_), None) => false,
+        }
     }
 }
 
 enum Next {
     Order(Order),
     Job(Job),
+    Idle(Idle),
+}
+
+/// What an interpreter does that has nothing to do.
+enum Idle {
+    /// It waits for the next cell.
+    Rests(i32),
+    /// It ended, and its copy goes on.
+    Replaced(Exit),
+    /// It ended.
     Ended(Exit),
 }
 
@@ -335,13 +415,14 @@ fn next_deadline(answer: &Answer, interrupt: Option<&Interrupt>, keepalive: Inst
     answer.due().map_or(step, |due| due.min(step))
 }
 
-/// The rest of an answer, to somebody who may have left.
-async fn deliver(events: &mpsc::Sender<Event>, mut answer: Answer) {
+/// The rest of an answer, to somebody who may have left; says whether all of it was taken.
+async fn deliver(events: &mpsc::Sender<Event>, mut answer: Answer) -> bool {
     while let Some(event) = answer.take() {
         if events.send(event).await.is_err() {
-            return;
+            return false;
         }
     }
+    true
 }
 
 async fn refuse(events: &mpsc::Sender<Event>, error: &StartError) {
@@ -353,27 +434,32 @@ async fn refuse(events: &mpsc::Sender<Event>, error: &StartError) {
     }
 }
 
-/// Waits for the end of an interpreter that has nothing to do. What it says meanwhile belongs to no execution.
-async fn idle(interpreter: &mut Option<Interpreter>) -> Exit {
+/// Waits until an interpreter that has nothing to do does something. What it says meanwhile belongs to no execution.
+/// May be dropped at any time.
+async fn idle(interpreter: &mut Option<Interpreter>) -> Idle {
     let Some(interpreter) = interpreter else { return std::future::pending().await };
     loop {
-        match interpreter.events.recv().await {
-            Some(ProcessEvent::Exited { code, signal, oom }) => return Exit { code, signal, oom },
-            Some(ProcessEvent::Control(bytes)) => {
-                interpreter.frames.push(&bytes);
-                loop {
-                    match interpreter.frames.next() {
-                        Ok(Some(_)) => {}
-                        Ok(None) => break,
-                        Err(_) => {
-                            interpreter.frames = Frames::default();
-                            break;
-                        }
-                    }
+        loop {
+            match interpreter.frames.next() {
+                Ok(Some(frame)) if frame.t == FrameKind::Rest => return Idle::Rests(frame.heir),
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    interpreter.frames = Frames::default();
+                    break;
                 }
             }
+        }
+        match interpreter.events.recv().await {
+            Some(ProcessEvent::Exited { code, signal, oom }) => {
+                return Idle::Ended(Exit { code, signal, oom });
+            }
+            Some(ProcessEvent::Replaced { code, signal, oom }) => {
+                return Idle::Replaced(Exit { code, signal, oom });
+            }
+            Some(ProcessEvent::Control(bytes)) => interpreter.frames.push(&bytes),
             Some(_) => {}
-            None => return Exit { code: None, signal: None, oom: false },
+            None => return Idle::Ended(Exit { code: None, signal: None, oom: false }),
         }
     }
 }
@@ -381,12 +467,10 @@ async fn idle(interpreter: &mut Option<Interpreter>) -> Exit {
 /// Kills an interpreter and waits until it is gone.
 async fn end(interpreter: Option<Interpreter>) {
     let Some(mut interpreter) = interpreter else { return };
-    if interpreter.handle.signal(libc::SIGKILL, true).await.is_err() {
-        return; // the sandbox is gone, and it with it
-    }
+    interpreter.end().await;
     let gone = async {
         while let Some(event) = interpreter.events.recv().await {
-            if matches!(event, ProcessEvent::Exited { .. }) {
+            if matches!(event, ProcessEvent::Exited { .. } | ProcessEvent::Replaced { .. }) {
                 return;
             }
         }

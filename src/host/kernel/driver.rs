@@ -16,10 +16,12 @@ use super::output::Answer;
 use super::protocol::{FRAME_MAX, FrameKind, Frames, Hello, Request, frame, framed};
 use super::{Options, bash, cells, node, python};
 use crate::host::agent::{AgentError, AgentHandle, Process, ProcessEvent, ProcessHandle, ProcessSpec, Stdin};
-use crate::wire::interpreter::{ExecutionError, platform_error};
+use crate::wire::interpreter::{Event, ExecutionError, kernel_state, platform_error};
 
 /// How long an interpreter may take until it stands ready. A busy machine starts Node.js in seconds.
 const START_WAIT: Duration = Duration::from_secs(60);
+/// How long a copy may take until it goes on in the place of an interpreter that died.
+const RESUME_WAIT: Duration = Duration::from_secs(10);
 /// What is kept of the words of an interpreter that does not start.
 const LAST_WORDS_MAX: usize = 2000;
 
@@ -42,8 +44,32 @@ pub(super) struct Interpreter {
     pub(super) handle: ProcessHandle,
     pub(super) events: mpsc::Receiver<ProcessEvent>,
     pub(super) frames: Frames,
+    /// Whether it waits for a cell. [`FrameKind::Rest`] says so again after each.
+    pub(super) at_rest: bool,
+    /// What wakes the copy that goes on when it dies.
+    resume: String,
     /// Which state of the sandbox's environment it has.
     pub(super) env_version: u64,
+}
+
+/// The interpreter died; what became of its variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aftermath {
+    /// They are what they were before the cell.
+    RolledBack,
+    /// They are gone.
+    Lost,
+}
+
+impl Aftermath {
+    /// What a client is told.
+    pub(super) fn to_event(self) -> Event {
+        let state = match self {
+            Self::RolledBack => kernel_state::ROLLED_BACK,
+            Self::Lost => kernel_state::LOST,
+        };
+        Event::PathboxState { state: state.to_owned() }
+    }
 }
 
 /// An interpreter did not start.
@@ -157,7 +183,7 @@ impl Driver {
         }
     }
 
-    fn hello(self, options: &Options, cwd: &str) -> Writes {
+    fn hello(self, options: &Options, cwd: &str, resume: &str) -> Writes {
         let (source, parts) = match self {
             Self::Python => (python::DRIVER, python::parts()),
             Self::JavaScript | Self::TypeScript => (node::DRIVER, BTreeMap::new()),
@@ -166,8 +192,25 @@ impl Driver {
                 return Writes { stdin: lines.into(), ..Writes::default() };
             }
         };
-        let hello = frame(&Hello { parts, results: options.max_results, frame_max: FRAME_MAX, cwd });
+        let hello = frame(&Hello {
+            parts,
+            results: options.max_results,
+            frame_max: FRAME_MAX,
+            cwd,
+            checkpoint: options.checkpoint_bytes,
+            resume,
+            preload: &options.preload,
+        });
         Writes { control: [framed(source.as_bytes()), hello].concat().into(), ..Writes::default() }
+    }
+
+    /// What it has in its environment unless the sandbox's says otherwise.
+    fn env(self, options: &Options) -> Vec<(String, String)> {
+        // Numeric libraries make a thread for each processor of the machine, whatever the sandbox may use of them.
+        let threads = ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
+        let number = options.numeric_threads.to_string();
+        let env = threads.into_iter().map(|name| (name.to_owned(), number.clone()));
+        if self == Self::Python { env.collect() } else { Vec::new() }
     }
 
     /// What runs one cell; an error is what the cell is told instead.
@@ -203,16 +246,22 @@ impl Driver {
         let _ = interpreter.handle.signal(libc::SIGINT, true).await;
     }
 
+    /// Whether it says when it waits for the next cell.
+    pub(super) fn tells_rest(self) -> bool {
+        self == Self::Python
+    }
+
     /// Whether an empty cell is no cell and has no number.
     pub(super) fn skips_blank(self) -> bool {
         self == Self::Python
     }
 
     /// Says that the interpreter ended while it ran a cell.
-    pub(super) fn tell_death(self, answer: &mut Answer, exit: &Exit) {
+    pub(super) fn tell_death(self, answer: &mut Answer, exit: &Exit, aftermath: Aftermath) {
         if exit.oom {
             answer.stop("oom");
         }
+        answer.say(aftermath.to_event());
         if let (Self::Bash, Some(status)) = (self, exit.code) {
             // `exit` in a shell is an ordinary way to end, and its status that of the execution.
             if status != 0 {
@@ -222,10 +271,16 @@ impl Driver {
             }
             return;
         }
+        let left = match aftermath {
+            Aftermath::RolledBack => {
+                "Its variables are what they were before this execution; files stay as they are"
+            }
+            Aftermath::Lost => "Its variables are gone; files stay",
+        };
         answer.error(
             platform_error::CONTEXT_RESTARTING,
             platform_error::CONTEXT_RESTARTING_VALUE,
-            &format!("The interpreter ended: {exit}. Its variables are gone; files stay."),
+            &format!("The interpreter ended: {exit}. {left}."),
         );
     }
 }
@@ -244,18 +299,22 @@ impl Interpreter {
             .interpreters
             .program(driver.language())
             .map_err(|problem| StartError::Missing(problem.clone()))?;
+        let own = driver.env(options).into_iter();
         let spec = ProcessSpec {
             argv: driver.argv(program),
-            env: env.into_iter().collect(),
+            env: own.chain(env).collect(),
             stdin: if driver == Driver::Bash { Stdin::Pipe } else { Stdin::Null },
             control: true,
             ..ProcessSpec::default()
         };
         let Process { handle, events } = agent.start(spec).await?;
-        let mut interpreter = Self { handle, events, frames: Frames::default(), env_version };
+        let resume = options.entropy.hex::<16>();
+        let hello = driver.hello(options, cwd, &resume);
+        let mut interpreter =
+            Self { handle, events, frames: Frames::default(), at_rest: true, resume, env_version };
         let ready = async {
-            driver.hello(options, cwd).write(interpreter.handle.clone()).await?;
-            interpreter.ready().await
+            hello.write(interpreter.handle.clone()).await?;
+            interpreter.ready().await.map(drop)
         };
         let outcome = tokio::time::timeout(START_WAIT, ready).await.unwrap_or(Err(StartError::Late));
         if outcome.is_err() {
@@ -264,7 +323,39 @@ impl Interpreter {
         outcome.map(|()| interpreter)
     }
 
-    async fn ready(&mut self) -> Result<(), StartError> {
+    /// It waits for the next cell; `heir` goes on if it dies there.
+    pub(super) async fn rests(&mut self, heir: i32) -> Result<(), AgentError> {
+        self.handle.heir(heir).await?;
+        self.at_rest = true;
+        Ok(())
+    }
+
+    /// Wakes the copy that has taken over and waits until it is ready. It knows nothing of what its original was
+    /// told since the last cell, the environment included.
+    pub(super) async fn resume(&mut self) -> Result<(), StartError> {
+        self.frames = Frames::default();
+        self.env_version = u64::MAX;
+        let resumed = async {
+            self.handle.control(Bytes::from(self.resume.clone())).await?;
+            let heir = self.ready().await?;
+            Ok(self.rests(heir).await?)
+        };
+        let outcome = tokio::time::timeout(RESUME_WAIT, resumed).await.unwrap_or(Err(StartError::Late));
+        if outcome.is_err() {
+            self.end().await;
+        }
+        outcome
+    }
+
+    /// Kills it for good, and its copy with it.
+    pub(super) async fn end(&self) {
+        // A sandbox that is gone has no interpreter.
+        let _ = self.handle.heir(0).await;
+        let _ = self.handle.signal(libc::SIGKILL, true).await;
+    }
+
+    /// Waits until it is ready; says who goes on when it dies.
+    async fn ready(&mut self) -> Result<i32, StartError> {
         let mut words = Vec::new();
         while let Some(event) = self.events.recv().await {
             match event {
@@ -272,7 +363,10 @@ impl Interpreter {
                     self.frames.push(&bytes);
                     while let Ok(Some(frame)) = self.frames.next() {
                         if frame.t == FrameKind::Ready {
-                            return Ok(());
+                            for (module, error) in &frame.failed {
+                                tracing::warn!(module, error, "a module could not be imported ahead of time");
+                            }
+                            return Ok(frame.heir);
                         }
                     }
                 }
@@ -280,7 +374,7 @@ impl Interpreter {
                     let room = LAST_WORDS_MAX.saturating_sub(words.len());
                     words.extend_from_slice(&bytes[..bytes.len().min(room)]);
                 }
-                ProcessEvent::Exited { code, signal, oom } => {
+                ProcessEvent::Exited { code, signal, oom } | ProcessEvent::Replaced { code, signal, oom } => {
                     let words = String::from_utf8_lossy(&words).into_owned();
                     return Err(StartError::Ended { exit: Exit { code, signal, oom }, words });
                 }

@@ -146,7 +146,7 @@ impl Answer {
         }
         self.next_frame = frame.k + 1;
         match frame.t {
-            FrameKind::Ready => {}
+            FrameKind::Ready | FrameKind::Rest => {}
             FrameKind::Begin => (self.stdout.open, self.stderr.open) = (true, true),
             FrameKind::Result => self.event(Event::Result(Box::new(result(frame)))),
             FrameKind::Error => {

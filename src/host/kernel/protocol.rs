@@ -25,6 +25,12 @@ pub(super) struct Hello<'a> {
     pub(super) frame_max: usize,
     /// Where cells start.
     pub(super) cwd: &'a str,
+    /// Bytes of memory up to which a checkpoint is made after each cell; 0 for none.
+    pub(super) checkpoint: u64,
+    /// What a copy that takes over is woken with; unguessable from outside the sandbox.
+    pub(super) resume: &'a str,
+    /// Modules to import before it is ready.
+    pub(super) preload: &'a [String],
 }
 
 /// Runs one cell.
@@ -80,6 +86,13 @@ pub(super) struct Frame {
     /// Of the end: displays that were not sent.
     #[serde(default)]
     pub(super) dropped: u64,
+    /// Of [`FrameKind::Rest`], and of [`FrameKind::Ready`] from a copy that took over: the process that goes on should
+    /// the next cell kill this one; 0 for none.
+    #[serde(default)]
+    pub(super) heir: i32,
+    /// Of [`FrameKind::Ready`]: modules that could not be imported, and why.
+    #[serde(default)]
+    pub(super) failed: BTreeMap<String, String>,
 }
 
 /// Kinds of [`Frame`].
@@ -96,6 +109,8 @@ pub(super) enum FrameKind {
     Error,
     /// The cell is over.
     Done,
+    /// The driver waits for the next cell. Only Python's says so: it does more after [`FrameKind::Done`].
+    Rest,
 }
 
 /// `value` as a frame: its length in four bytes, low byte first, then JSON.

@@ -14,6 +14,7 @@ pub(super) fn parts() -> BTreeMap<&'static str, &'static str> {
         ("trace", include_str!("drivers/python_trace.py")),
         ("magic", include_str!("drivers/python_magic.py")),
         ("figures", include_str!("drivers/python_figures.py")),
+        ("checkpoint", include_str!("drivers/python_checkpoint.py")),
     ])
 }
 

@@ -99,9 +99,10 @@ pub struct Output {
     pub execution_time_ms: u64,
     /// Whether something was cut; the whole is then among the artifacts.
     pub truncated: bool,
-    /// What the run found of earlier state: `fresh`, `kept` or `reset`; `pending` while it runs.
+    /// What became of earlier state: `fresh`, `kept`, `reset`, or `rolled_back` (variables are as before this run);
+    /// `pending` while it runs.
     pub state: String,
-    /// Why the state was reset.
+    /// Why the state was reset or rolled back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
     /// A handle to the context that served the call.

@@ -88,7 +88,7 @@ impl Ran {
             match event {
                 ProcessEvent::Stdout(bytes) | ProcessEvent::Pty(bytes) => out.extend_from_slice(&bytes),
                 ProcessEvent::Stderr(bytes) => err.extend_from_slice(&bytes),
-                ProcessEvent::Control(_) => {}
+                ProcessEvent::Control(_) | ProcessEvent::Replaced { .. } => {}
                 ProcessEvent::Exited { code, signal, oom } => {
                     (ran.code, ran.signal, ran.oom) = (code, signal, oom);
                 }

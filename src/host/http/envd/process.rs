@@ -141,7 +141,7 @@ fn data(event: ProcessEvent) -> Option<ProcessOutput> {
         ProcessEvent::Stdout(bytes) => Some(ProcessOutput::Stdout(Base64(bytes.into()))),
         ProcessEvent::Stderr(bytes) => Some(ProcessOutput::Stderr(Base64(bytes.into()))),
         ProcessEvent::Pty(bytes) => Some(ProcessOutput::Pty(Base64(bytes.into()))),
-        ProcessEvent::Control(_) | ProcessEvent::Exited { .. } => None,
+        ProcessEvent::Control(_) | ProcessEvent::Replaced { .. } | ProcessEvent::Exited { .. } => None,
     }
 }
 

@@ -36,6 +36,9 @@ class State:
     results = 0
     dropped = 0
     result_max = frame_max = None  # the host says
+    checkpoint_max = 0  # bytes of memory up to which checkpoints are made; the host says
+    resume = b""  # what the host says to a copy that takes over
+    copying = False  # a fork that is under way is a checkpoint's
     busy = False  # the cell's own code runs, so an interrupt is for it
     critical = 0  # a frame is being written: an interrupt must wait
     interrupted = False  # ... and did
@@ -169,6 +172,7 @@ class Part:
 
 
 show, trace, magic, figures = Part("show"), Part("trace"), Part("magic"), Part("figures")
+checkpoint = Part("checkpoint")
 
 
 # ---------------------------------------------------------------- what a cell finds
@@ -483,6 +487,8 @@ def on_interrupt(signum, frame):
 
 
 def in_forked_child():
+    if State.copying:
+        return
     State.busy = False
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     for fd in (CONTROL,) + OUTPUTS:
@@ -499,6 +505,7 @@ def start():
     request = receive()
     State.parts = request["parts"]
     State.result_max, State.frame_max = request["results"], request["frame_max"]
+    State.checkpoint_max, State.resume = request["checkpoint"], request["resume"].encode()
     try:
         os.chdir(request["cwd"])
     except OSError:
@@ -519,7 +526,18 @@ def start():
     import faulthandler
 
     faulthandler.enable()
-    send("ready", version=sys.version.split()[0])
+    send("ready", version=sys.version.split()[0], failed=preload(request["preload"]))
+
+
+def preload(names):
+    """Imports what cells will want; what could not be imported, and why."""
+    failed = {}
+    for name in names:
+        try:
+            __import__(name)
+        except BaseException as error:
+            failed[name] = "%s: %s" % (type(error).__name__, error)
+    return failed
 
 
 def warm_up():
@@ -529,7 +547,7 @@ def warm_up():
     def load(part):
         return lambda: part.core
 
-    for step in (late_site, load(show), load(trace), load(magic)):
+    for step in (late_site, load(show), load(trace), load(magic), freeze):
         if select.select([CONTROL], [], [], 0)[0]:
             return
         try:
@@ -538,12 +556,28 @@ def warm_up():
             pass  # whoever needs it will be told
 
 
+def freeze():
+    """Takes what is there out of garbage collection, which would write to each object and so unshare the memory of a
+    checkpoint."""
+    import gc
+
+    gc.freeze()
+
+
+def rest():
+    """Between two cells. Who returns from here may be the copy of who came, in its place."""
+    kind, heir = checkpoint.take()
+    send(kind, heir=heir)
+
+
 os.set_inheritable(CONTROL, False)
 OUTPUTS = (os.dup(1), os.dup(2))  # marks still find their way when a cell redirects 1 or 2
+CHANNELS = {(status.st_dev, status.st_ino) for status in map(os.fstat, (CONTROL,) + OUTPUTS)}
 start()
 warm_up()
 while True:
     try:
         run_cell(receive())
+        rest()
     except KeyboardInterrupt:
         pass
