@@ -298,6 +298,8 @@ pub fn host_options(config: &Config) -> anyhow::Result<crate::host::Options> {
         _ => Isolation::Namespaces,
     };
     options.jail.limits.memory_bytes = config.host.memory_mb << 20;
+    options.kernel.checkpoint_bytes = config.host.checkpoint_mb << 20;
+    options.kernel.preload = config.host.preload.clone();
     options.search.python = config.host.python.clone();
     Ok(options)
 }

@@ -109,6 +109,10 @@ pub struct HostSettings {
     pub pool: usize,
     /// The Python to use, e.g. a virtual environment's; `None` finds `python3`.
     pub python: Option<PathBuf>,
+    /// Modules that Python imports in a sandbox that stands ready.
+    pub preload: Vec<String>,
+    /// Memory of a Python interpreter in MiB up to which its state outlives its death.
+    pub checkpoint_mb: u64,
     /// Memory of one sandbox in MiB.
     pub memory_mb: u64,
     /// Sandboxes at most.

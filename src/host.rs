@@ -36,7 +36,8 @@ pub struct Options {
     pub jail: jail::Options,
     /// Where interpreters are looked for. What is found is added to what every sandbox sees.
     pub search: kernel::Search,
-    /// How code runs; its interpreters, clock and entropy are set by [`serve`].
+    /// How code runs; its interpreters, clock, entropy and number of threads are set by [`serve`]. Checkpoints are made
+    /// of no more than a quarter of a sandbox's memory; modules are preloaded only where a sandbox stands ready.
     pub kernel: kernel::Options,
     /// How sandboxes reach the network, those that ask for it.
     pub network: network::Options,
@@ -165,6 +166,9 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
         interpreters,
         clock: options.clock.clone(),
         entropy: options.entropy.clone(),
+        // At worst, what a checkpoint holds exists twice.
+        checkpoint_bytes: options.kernel.checkpoint_bytes.min(jail.limits.memory_bytes / 4),
+        numeric_threads: jail.limits.cpu_percent.div_ceil(100).max(1),
         ..options.kernel
     };
     let maker = Maker::start(&jail, kernel, options.network).await?;

@@ -105,7 +105,7 @@ impl Values {
         })
     }
 
-    fn list(&self, key: &'static str) -> Vec<String> {
+    pub(super) fn list(&self, key: &'static str) -> Vec<String> {
         let text = self.text(key).unwrap_or_default();
         text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
     }

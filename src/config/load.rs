@@ -275,6 +275,20 @@ pub const SETTINGS: &[Setting] = &[
         "The Python of the local host, for example a virtual environment's with pandas and matplotlib.",
     ),
     plain(
+        "host.preload",
+        &["PATHBOX_HOST_PRELOAD"],
+        "",
+        "modules, separated by commas",
+        "What Python imports in a local sandbox that stands ready, for example numpy,pandas,matplotlib.pyplot: the first run that uses them does not wait.",
+    ),
+    plain(
+        "host.checkpoint_mb",
+        &["PATHBOX_HOST_CHECKPOINT_MB"],
+        "300",
+        "0 to 65536 (MiB)",
+        "Memory of a local Python interpreter up to which its variables outlive a run that kills it; never more than a quarter of the sandbox's. 0 keeps none.",
+    ),
+    plain(
         "host.memory_mb",
         &["PATHBOX_HOST_MEMORY_MB"],
         "1024",
@@ -598,6 +612,21 @@ impl Values {
         }
     }
 
+    fn modules(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
+        let names = self.list(key);
+        let is_name = |name: &str| {
+            name.split('.').all(|part| {
+                !part.is_empty()
+                    && !part.starts_with(|c: char| c.is_ascii_digit())
+                    && part.chars().all(|c| c == '_' || c.is_alphanumeric())
+            })
+        };
+        match names.iter().find(|name| !is_name(name)) {
+            Some(name) => Err(self.invalid(key, format!("{name:?} is no name of a module"))),
+            None => Ok(names),
+        }
+    }
+
     pub(super) fn boolean(&self, key: &'static str) -> Result<bool, ConfigError> {
         match self.get(key).trim().to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "on" => Ok(true),
@@ -715,6 +744,8 @@ impl Values {
                     .to_owned(),
                 pool: self.number("host.pool", 0, 64)?,
                 python: self.text("host.python").map(PathBuf::from),
+                preload: self.modules("host.preload")?,
+                checkpoint_mb: self.number("host.checkpoint_mb", 0, 65_536)?,
                 memory_mb: self.number("host.memory_mb", 64, 65_536)?,
                 max_sandboxes: self.number("host.max_sandboxes", 1, 1000)?,
             },

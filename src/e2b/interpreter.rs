@@ -498,9 +498,7 @@ impl Run {
                 }
                 Ok(Some(Event::Error(mut error))) => {
                     if error.is_platforms(platform_error::CONTEXT_RESTARTING) && !self.rolled_back {
-                        self.state.state_lost = true;
-                        self.state.envs_set = false;
-                        self.state.needs_setup = self.state.setup != Setup::default();
+                        self.lose_state();
                     }
                     error.traceback = traceback::rebuild(&error.traceback, &error.name, &error.value);
                     return Ok(Some(Event::Error(error)));
@@ -508,6 +506,9 @@ impl Run {
                 Ok(Some(Event::Stderr(output))) if cells::is_noise(&output.text) => continue,
                 Ok(Some(Event::PathboxState { state })) => {
                     self.rolled_back = state == kernel_state::ROLLED_BACK;
+                    if state == kernel_state::LOST {
+                        self.lose_state();
+                    }
                     return Ok(Some(Event::PathboxState { state }));
                 }
                 Ok(Some(event)) => return Ok(Some(event)),
@@ -533,6 +534,12 @@ impl Run {
                 }
             }
         }
+    }
+
+    fn lose_state(&mut self) {
+        self.state.state_lost = true;
+        self.state.envs_set = false;
+        self.state.needs_setup = self.state.setup != Setup::default();
     }
 
     /// Ends the run now if it has not ended, and makes the context fit for the next one.

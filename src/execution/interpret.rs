@@ -125,7 +125,9 @@ impl Run {
                     return Ok(Some(OutputChunk::Result(RichResult { formats, is_main })));
                 }
                 Event::Error(error) => {
-                    self.died |= platform_error::ALL.iter().any(|name| error.is_platforms(name));
+                    // A local host says more than the cloud: first what became of the variables, then why it died.
+                    let told = self.news.is_some() && error.name == platform_error::CONTEXT_RESTARTING;
+                    self.died |= told || platform_error::ALL.iter().any(|name| error.is_platforms(name));
                     return Ok(Some(OutputChunk::Error(CodeError {
                         name: error.name,
                         message: error.value,

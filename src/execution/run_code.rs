@@ -240,7 +240,7 @@ impl ExecutionService {
                 state = (SandboxState::RolledBack, Some(reason.into()));
             }
             Some(News::Lost) if !run.died() => {
-                state = (SandboxState::Reset, Some("the interpreter had ended and was restarted".into()));
+                state = (SandboxState::Reset, Some("the interpreter ended and was restarted".into()));
             }
             _ => {}
         }

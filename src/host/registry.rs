@@ -216,7 +216,7 @@ impl Registry {
             }
         }
         let _waiting = Waiting::on(&self.0.waiting);
-        self.0.maker.make().await
+        self.0.maker.make(false).await
     }
 
     /// A sandbox that lives, running or paused.
@@ -324,10 +324,11 @@ impl Registry {
 
     /// Keeps the pool full; runs for ever.
     async fn keep_ready(&self) {
+        self.0.maker.prepare().await;
         loop {
             while self.0.waiting.load(Ordering::Relaxed) == 0 && lock(&self.0.ready).len() < self.0.ready_size
             {
-                match self.0.maker.make().await {
+                match self.0.maker.make(true).await {
                     Ok(machine) => {
                         machine.warm().await;
                         lock(&self.0.ready).push_back(machine);

@@ -4,14 +4,16 @@
 //! environment) is added when it is given away.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::{Bytes, BytesMut};
 use chrono::{DateTime, Utc};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::agent::{AgentError, AgentHandle, ProcessEvent, ProcessSpec};
+use super::agent::{self, AgentError, AgentHandle, ProcessEvent, ProcessSpec};
 use super::jail::{self, Isolation, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
 use super::kernel::{self, KernelError, Kernels};
 use super::network::{self, Egress, Policy};
@@ -23,6 +25,9 @@ use crate::wire::Secret;
 /// For measuring how full the disks of a sandbox are.
 const DISK_PATIENCE: Duration = Duration::from_secs(2);
 
+/// For matplotlib to list the fonts of the machine.
+const FONTS_PATIENCE: Duration = Duration::from_secs(120);
+
 /// What makes machines.
 #[derive(Debug)]
 pub(crate) struct Maker {
@@ -31,6 +36,16 @@ pub(crate) struct Maker {
     kernel: Arc<kernel::Options>,
     isolation: Isolation,
     pub(crate) network: network::Options,
+    /// For those that are made before somebody waits.
+    kernel_ahead: Arc<kernel::Options>,
+    fonts: OnceLock<FontList>,
+}
+
+/// matplotlib's list of the machine's fonts. To make it takes seconds, in every new home directory again.
+#[derive(Debug)]
+struct FontList {
+    path: String,
+    bytes: Bytes,
 }
 
 /// A machine could not be made.
@@ -40,6 +55,15 @@ pub(crate) enum MachineError {
     Jail(#[from] JailError),
     #[error("it ended while it was being handed over")]
     Died,
+}
+
+/// matplotlib's fonts were not listed.
+#[derive(Debug, thiserror::Error)]
+enum FontsError {
+    #[error(transparent)]
+    Jail(#[from] JailError),
+    #[error(transparent)]
+    Agent(#[from] AgentError),
 }
 
 /// A jail with an agent in it, not yet anybody's.
@@ -58,8 +82,16 @@ impl Maker {
         network: network::Options,
     ) -> Result<Self, JailError> {
         let spawner = Spawner::start(jail).await?;
-        let (limits, isolation) = (jail.limits.clone(), jail.isolation);
-        Ok(Self { spawner, limits, kernel: Arc::new(kernel), isolation, network })
+        let plain = kernel::Options { preload: Vec::new(), ..kernel.clone() };
+        Ok(Self {
+            spawner,
+            limits: jail.limits.clone(),
+            kernel: Arc::new(plain),
+            kernel_ahead: Arc::new(kernel),
+            fonts: OnceLock::new(),
+            isolation: jail.isolation,
+            network,
+        })
     }
 
     /// Whether its sandboxes have a network of their own, which is what a way out can lead from.
@@ -67,10 +99,63 @@ impl Maker {
         self.isolation == Isolation::Namespaces
     }
 
-    /// Makes a machine whose first interpreter is still starting.
-    pub(crate) async fn make(&self) -> Result<Machine, MachineError> {
+    /// Has matplotlib, where it is there, make its list of fonts once for all machines from now on: in a machine of
+    /// its own, for the list counts as if a program had written it.
+    pub(crate) async fn prepare(&self) {
+        let Some(python) = self.kernel.interpreters.matplotlib() else { return };
+        match tokio::time::timeout(FONTS_PATIENCE, self.list_fonts(python)).await {
+            Ok(Ok(Some(fonts))) => drop(self.fonts.set(fonts)),
+            Ok(Ok(None)) => tracing::debug!("matplotlib keeps no list of fonts"),
+            Ok(Err(error)) => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "matplotlib's fonts were not listed"
+                );
+            }
+            Err(_) => tracing::debug!("matplotlib took too long to list the fonts"),
+        }
+    }
+
+    async fn list_fonts(&self, python: &Path) -> Result<Option<FontList>, FontsError> {
+        const DIR: &str = ".cache/matplotlib";
+        const LIST_MAX: u64 = 4 << 20;
         let jailed = self.spawner.spawn(&SandboxSpec::default()).await?;
-        let kernels = Kernels::new(jailed.agent.clone(), Arc::clone(&self.kernel));
+        let agent = &jailed.agent;
+        let program = python.to_string_lossy().into_owned();
+        let argv = [&program, "-I", "-c", "import matplotlib.font_manager"].map(str::to_owned).to_vec();
+        let mut process = agent.start(ProcessSpec { argv, ..ProcessSpec::default() }).await?;
+        while let Some(event) = process.events.recv().await {
+            if matches!(event, ProcessEvent::Exited { .. }) {
+                break;
+            }
+        }
+        let list = agent.list_dir(DIR, 1).await?.into_iter().find(|file| {
+            file.name.starts_with("fontlist") && file.name.ends_with(".json") && file.size <= LIST_MAX
+        });
+        let Some(file) = list else { return Ok(None) };
+        let path = format!("{DIR}/{}", file.name);
+        let mut bytes = BytesMut::new();
+        while (bytes.len() as u64) < file.size {
+            let piece = agent.read_file(&path, bytes.len() as u64, agent::READ_MAX).await?;
+            if piece.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(Some(FontList { path, bytes: bytes.freeze() }))
+    }
+
+    /// Makes a machine whose first interpreter is still starting. One that is made `ahead` of need imports what cells
+    /// will want.
+    pub(crate) async fn make(&self, ahead: bool) -> Result<Machine, MachineError> {
+        let jailed = self.spawner.spawn(&SandboxSpec::default()).await?;
+        if let Some(FontList { path, bytes }) = self.fonts.get()
+            && let Err(error) = jailed.agent.write_file(path, 0, true, bytes.clone()).await
+        {
+            tracing::debug!(error = &error as &dyn std::error::Error, "a sandbox has no list of fonts");
+        }
+        let options = if ahead { &self.kernel_ahead } else { &self.kernel };
+        let kernels = Kernels::new(jailed.agent.clone(), Arc::clone(options));
         Ok(Machine { jailed, kernels, limits: self.limits.clone() })
     }
 }

@@ -195,7 +195,6 @@ fn apply(
         "no-added-newline" => edit("stdout", &|text| text.strip_suffix('\n').unwrap_or(text).to_owned()),
         "env-not-pasted" => ours.to_vec(),
         "sandbox-env" => edit("stdout", &|text| text.replace("False None", "False true")),
-        "checkpoint" => edit("stdout", &|text| text.replace("False", "True")),
         "death-reason" => ours_if("error", &|theirs, mine| {
             mine.starts_with(theirs) && mine.contains("The interpreter ended: exit code 1")
         }),

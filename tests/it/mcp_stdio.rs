@@ -239,6 +239,52 @@ fn the_server_ends_soon_after_its_input_and_leaves_no_process() {
 }
 
 #[test]
+fn a_run_that_kills_its_interpreter_is_told_from_one_that_lost_the_variables() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    server.python("x = 1");
+    let result = server.python("x = 2\nimport os; os._exit(3)");
+    let content = &result["structuredContent"];
+    assert_eq!(content["state"], "rolled_back", "{result}");
+    assert!(content["stateReason"].as_str().unwrap().contains("variables are those from before"), "{result}");
+    assert_eq!(content["success"], false);
+    let result = server.python("x");
+    assert_eq!(
+        (&result["structuredContent"]["state"], &result["structuredContent"]["output"]),
+        (&json!("kept"), &json!("1")),
+        "{result}"
+    );
+
+    let mut server = Server::start_with(
+        command(data.path())
+            .args(["serve", "--conversation", "other"])
+            .env("PATHBOX_HOST_CHECKPOINT_MB", "0"),
+    );
+    server.python("x = 1");
+    let result = server.python("import os; os._exit(3)");
+    assert_eq!(result["structuredContent"]["state"], "reset", "{result}");
+    assert_eq!(server.python("x")["structuredContent"]["error"]["name"], "NameError");
+}
+
+#[test]
+fn a_deaf_run_is_ended_at_its_timeout_and_the_variables_are_those_of_before() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    server.python("x = 1");
+    let result = server.call(
+        json!({"code": "x = 2; sum(range(10**12))", "language": "python", "timeout_ms": 1500}),
+        json!({}),
+    );
+    let content = &result["structuredContent"];
+    assert_eq!(
+        (&content["state"], &content["error"]["name"]),
+        (&json!("rolled_back"), &json!("timeout")),
+        "{result}"
+    );
+    assert_eq!(server.python("x")["structuredContent"]["output"], "1");
+}
+
+#[test]
 fn a_killed_server_leaves_no_process_and_its_successor_starts_afresh() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(command(data.path()).args(["serve", "--conversation", "c"]));

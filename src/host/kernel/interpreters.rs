@@ -80,6 +80,7 @@ struct Found {
     /// Directories that it needs.
     dirs: Vec<PathBuf>,
     version: String,
+    matplotlib: bool,
 }
 
 /// An interpreter that cannot be used.
@@ -95,8 +96,8 @@ pub struct Problem {
 }
 
 /// What Python prints about itself.
-const ASK_PYTHON: &str = "import sys,json;print(json.dumps(dict(program=sys.executable,version='%d.%d.%d'%sys.version_info[:3],\
-    dirs=[sys.prefix,sys.base_prefix])))";
+const ASK_PYTHON: &str = "import sys,json,importlib.util as u;print(json.dumps(dict(program=sys.executable,\
+    version='%d.%d.%d'%sys.version_info[:3],dirs=[sys.prefix,sys.base_prefix],matplotlib=bool(u.find_spec('matplotlib')))))";
 const ASK_NODE: &str = "console.log(JSON.stringify({program:process.execPath,version:process.versions.node,\
     dirs:[require('path').dirname(require('path').dirname(process.execPath))]}))";
 
@@ -105,6 +106,8 @@ struct About {
     program: PathBuf,
     version: String,
     dirs: Vec<PathBuf>,
+    #[serde(default)]
+    matplotlib: bool,
 }
 
 impl Interpreters {
@@ -118,6 +121,7 @@ impl Interpreters {
             program,
             dirs: Vec::new(),
             version: String::new(),
+            matplotlib: false,
         });
         let mut found = Self::default();
         for (slot, asked, program, package) in [
@@ -159,6 +163,11 @@ impl Interpreters {
         [("python3", &self.python), ("node", &self.node), ("bash", &self.bash)]
             .into_iter()
             .filter_map(|(name, found)| found.as_ref().map(|found| (name, found.version.as_str())))
+    }
+
+    /// The Python, if it has matplotlib.
+    pub(crate) fn matplotlib(&self) -> Option<&Path> {
+        self.python.as_ref().filter(|python| python.matplotlib).map(|python| python.program.as_path())
     }
 
     /// The program that runs a language.
@@ -203,7 +212,8 @@ async fn ask(program: Option<PathBuf>, arguments: &[&str], at_least: (u32, u32))
     if version < at_least {
         return Err(format!("{} is too old, {}.{} is needed", about.version, at_least.0, at_least.1));
     }
-    Ok(Found { program: about.program, dirs: about.dirs, version: about.version })
+    let About { program, dirs, matplotlib, .. } = about;
+    Ok(Found { program, dirs, version: about.version, matplotlib })
 }
 
 #[cfg(test)]

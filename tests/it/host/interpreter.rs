@@ -177,3 +177,80 @@ async fn the_environment_given_at_create_is_in_a_ready_sandboxs_interpreter_too(
         "{events:?}"
     );
 }
+
+/// Makes sandboxes until one is handed out of the pool: `said` then says "True".
+async fn out_of_the_pool(host: &TestHost, said: &str) -> TestSandbox {
+    let deadline = Instant::now() + Duration::from_secs(90);
+    loop {
+        let sandbox = host.create().await;
+        if text_of(host, &sandbox, said).await == "True" {
+            return sandbox;
+        }
+        host.api(Method::DELETE, &format!("/sandboxes/{}", sandbox.id), Value::Null).await;
+        assert!(Instant::now() < deadline, "no ready sandbox");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_ready_sandbox_has_imported_what_it_could_and_another_makes_nobody_wait() {
+    let names = ["no_such_module", "wave", "no.such.module", "antigravity_not"].map(str::to_owned);
+    let host = TestHost::with(|options| {
+        options.ready = 1;
+        options.kernel.preload = names.to_vec();
+    })
+    .await;
+    let sandbox = out_of_the_pool(&host, "import sys; 'wave' in sys.modules").await;
+    assert_eq!(text_of(&host, &sandbox, "'no_such_module' in sys.modules").await, "False");
+
+    let host = TestHost::with(|options| options.kernel.preload = names.to_vec()).await;
+    let sandbox = host.create().await;
+    assert_eq!(text_of(&host, &sandbox, "import sys; 'wave' in sys.modules").await, "False");
+}
+
+#[tokio::test]
+async fn a_death_is_told_with_what_became_of_the_variables() {
+    let host = TestHost::start().await;
+    let sandbox = host.create().await;
+    execute(&host, &sandbox, json!({"code": "kept = 1"})).await;
+    let events = execute(&host, &sandbox, json!({"code": "import ctypes; ctypes.string_at(0)"})).await;
+    let told: Vec<&Value> = events.iter().filter(|event| event["type"] != "stderr").skip(1).collect();
+    assert_eq!(told[0], &json!({"type": "pathbox_state", "state": "rolled_back"}), "{events:?}");
+    assert_eq!((&told[1]["type"], &told[1]["name"]), (&json!("error"), &json!("ContextRestarting")));
+    assert_eq!(told[2], &json!({"type": "end_of_execution"}));
+    assert_eq!(text_of(&host, &sandbox, "kept").await, "1");
+
+    let host = TestHost::with(|options| options.kernel.checkpoint_bytes = 0).await;
+    let sandbox = host.create().await;
+    execute(&host, &sandbox, json!({"code": "kept = 1"})).await;
+    let events = execute(&host, &sandbox, json!({"code": "import os; os._exit(1)"})).await;
+    assert_eq!(events[1], json!({"type": "pathbox_state", "state": "lost"}), "{events:?}");
+    assert_eq!(text_of(&host, &sandbox, "'kept' in dir()").await, "False");
+}
+
+#[tokio::test]
+#[ignore = "needs pandas and matplotlib: scripts/test installs them"]
+async fn a_data_cell_starts_warm_and_survives_its_death() {
+    let science = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-env/science/bin/python");
+    let host = TestHost::with(|options| {
+        options.ready = 1;
+        options.search.python = Some(science.into());
+        options.kernel.preload = ["numpy", "pandas", "matplotlib.pyplot"].map(str::to_owned).to_vec();
+    })
+    .await;
+    let sandbox =
+        out_of_the_pool(&host, "import sys; {'pandas', 'matplotlib.pyplot'} <= sys.modules.keys()").await;
+    // The list of fonts was made once, elsewhere.
+    let fonts = "import os, matplotlib\nd = matplotlib.get_cachedir()\n\
+        [n[:8] for n in os.listdir(d)], os.path.getmtime(os.path.join(d, os.listdir(d)[0])) <= os.path.getmtime('/proc/self')";
+    assert_eq!(text_of(&host, &sandbox, fonts).await, "(['fontlist'], True)");
+    let plot = "import matplotlib.pyplot as plt, pandas as pd\n\
+        frame = pd.DataFrame({'a': [1, 2]}); plt.plot(frame.a); plt.title('T')";
+    let events = execute(&host, &sandbox, json!({"code": plot})).await;
+    let figure = events.iter().find(|event| event["png"].is_string()).unwrap_or_else(|| panic!("{events:?}"));
+    assert_eq!((&figure["chart"]["type"], &figure["chart"]["title"]), (&json!("line"), &json!("T")));
+    let deadly = "frame['b'] = 0\nimport ctypes; ctypes.string_at(0)";
+    let events = execute(&host, &sandbox, json!({"code": deadly})).await;
+    assert!(events.contains(&json!({"type": "pathbox_state", "state": "rolled_back"})), "{events:?}");
+    assert_eq!(text_of(&host, &sandbox, "list(frame.columns), int(frame.a.sum())").await, "(['a'], 3)");
+}
