@@ -409,6 +409,7 @@ impl Agent {
             let half = || socket.try_clone().map(|half| File::from(OwnedFd::from(half)));
             let inputs = [Input { file: Some(half()?), ..Input::default() }, Input::default()];
             Ok(Program {
+                heir: None,
                 pid: 0,
                 status: None,
                 outputs: vec![(Stream::Stdout, half()?)],
