@@ -21,8 +21,13 @@ struct Bench {
 
 impl Bench {
     async fn start(ready: usize) -> Self {
+        Self::with(ready, |_| {}).await
+    }
+
+    async fn with(ready: usize, change: impl FnOnce(&mut Options)) -> Self {
         let mut options = Options { ready, max_sandboxes: 100, ..Options::default() };
         options.jail.exe = env!("CARGO_BIN_EXE_pathbox").into();
+        change(&mut options);
         let shutdown = CancellationToken::new();
         let host = host::serve(options, shutdown.clone()).await.expect("the host starts");
         let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build().expect("a client");
@@ -44,20 +49,24 @@ impl Bench {
     }
 
     async fn run(&self, id: &str) {
+        let text = self.execute(id, "1+1").await;
+        assert!(text.contains("\"text\": \"2\""), "{text}");
+    }
+
+    /// Runs Python to the end of its answer.
+    async fn execute(&self, id: &str, code: &str) -> String {
         let answer = self
             .client
             .post(format!("{}/execute", self.host.url()))
             .header("e2b-sandbox-id", id)
             .header("e2b-sandbox-port", "49999")
-            .json(&json!({"code": "1+1"}))
+            .json(&json!({"code": code}))
             .send()
             .await
             .expect("an answer");
         let text = answer.text().await.expect("a whole stream");
-        assert!(
-            text.contains("\"text\": \"2\"") && text.ends_with("{\"type\": \"end_of_execution\"}\n"),
-            "{text}"
-        );
+        assert!(text.ends_with("{\"type\": \"end_of_execution\"}\n"), "{text}");
+        text
     }
 
     async fn kill(&self, id: &str) {
@@ -143,16 +152,57 @@ fn memory_below(pid: u32) -> u64 {
         .sum()
 }
 
+/// The first cell that uses pandas and matplotlib, in a ready sandbox that has imported them and in one that has not.
+async fn preloaded(row: &dyn Fn(&str, f64)) {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-env/science/bin/python");
+    if !python.exists() {
+        return println!("pandas and matplotlib: not here");
+    }
+    const CELL: &str = "import numpy, pandas, matplotlib.pyplot\n1+1";
+    for (name, modules) in [
+        ("create and first pandas cell, preloaded", &["numpy", "pandas", "matplotlib.pyplot"][..]),
+        ("create and first pandas cell, pool hit only", &[]),
+    ] {
+        let bench = Bench::with(1, |options| {
+            options.search.python = Some(python.clone());
+            options.kernel.preload = modules.iter().map(|module| (*module).to_owned()).collect();
+        })
+        .await;
+        let first = async || {
+            tokio::time::sleep(Duration::from_secs(6)).await; // the pool is refilled
+            let began = Instant::now();
+            let id = bench.create().await;
+            let text = bench.execute(&id, CELL).await;
+            assert!(text.contains("\"text\": \"2\""), "{text}");
+            let took = millis(began);
+            bench.kill(&id).await;
+            took
+        };
+        row(name, measure(5, first).await);
+        let before = memory_below(std::process::id());
+        let id = bench.create().await;
+        bench.execute(&id, CELL).await;
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let more = memory_below(std::process::id()).saturating_sub(before);
+        println!("{:52} {:9.1} MiB", "  memory of one more (PSS)", more as f64 / (1 << 20) as f64);
+        bench.end().await;
+    }
+}
+
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     if std::env::args().any(|argument| argument == "--list") {
         return;
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let bare = process(40, "python3", &["-I", "-c", "print(2)"]).expect("python3");
+    // What `python3` names may be a script that looks for the interpreter; the host asks it once, and so does this.
+    let asked = Command::new("python3").args(["-I", "-c", "import sys; print(sys.executable)"]).output();
+    let python = String::from_utf8(asked.expect("python3").stdout).expect("a path");
+    let python = python.trim();
+    let bare = process(40, python, &["-I", "-c", "print(2)"]).expect("python3");
     let row = |name: &str, ms: f64| println!("{name:52} {ms:9.3} ms  {:8.3} x bare python3", ms / bare);
     row("python3 -c 'print(2)', a process", bare);
-    let bwrap = ["--ro-bind", "/", "/", "--unshare-all", "--dev", "/dev", "python3", "-I", "-c", "print(2)"];
+    let bwrap = ["--ro-bind", "/", "/", "--unshare-all", "--dev", "/dev", python, "-I", "-c", "print(2)"];
     match process(20, "bwrap", &bwrap) {
         Some(ms) => row("bwrap python3 -c 'print(2)', a process", ms),
         None => println!("bwrap: not here"),
@@ -189,8 +239,34 @@ async fn main() {
         bench.run(&id).await;
         millis(began)
     };
-    row("warm 1+1", measure(1000, warm).await);
+    row("warm 1+1, one after the other", measure(1000, &warm).await);
+    let rested = async || {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        warm().await
+    };
+    row("warm 1+1, after a pause", measure(100, rested).await);
+    let roll_back = async || {
+        let began = Instant::now();
+        let text = bench.execute(&id, "import os; os._exit(1)").await;
+        assert!(text.contains("rolled_back"), "{text}");
+        let took = millis(began);
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        took
+    };
+    row("a cell that dies, state rolled back", measure(30, roll_back).await);
     bench.end().await;
+
+    let unsaved = Bench::with(0, |options| options.kernel.checkpoint_bytes = 0).await;
+    let id = unsaved.create().await;
+    unsaved.run(&id).await;
+    let warm = async || {
+        let began = Instant::now();
+        unsaved.run(&id).await;
+        millis(began)
+    };
+    row("the same without checkpoints, one after the other", measure(1000, warm).await);
+    unsaved.end().await;
+    preloaded(&row).await;
 
     let bench = Bench::start(0).await;
     let miss = async || {
@@ -220,6 +296,7 @@ async fn main() {
     };
     let ids = futures::future::join_all((0..MANY).map(|_| open())).await;
     row("16 at once: create and first 1+1, pool miss, all", millis(began));
+    tokio::time::sleep(Duration::from_secs(1)).await; // checkpoints are made after the answer
     let each = (memory_below(std::process::id()) - before) / MANY as u64;
     let together = async || {
         let began = Instant::now();
