@@ -21,7 +21,7 @@ use pathbox::wire::text::{Line, Lines};
 #[expect(dead_code, reason = "the tests use the rest")]
 mod fault_server;
 
-use fault_server::{COUNT, END, FaultServer, Reply, access};
+use fault_server::{COUNT, END, ENVD_TOKEN, FaultServer, Reply, SANDBOX_ID, TRAFFIC_TOKEN, access};
 
 /// The time of one call in the middle of many.
 fn median(times: usize, mut work: impl FnMut()) -> Duration {
@@ -115,7 +115,15 @@ fn warm() {
         for _ in 0..times {
             plain.push(median(1, || {
                 runtime.block_on(async {
-                    let sent = http.post(&url).header("content-type", "application/json").body(json.clone());
+                    // The same request, header by header.
+                    let sent = http
+                        .post(&url)
+                        .header("content-type", "application/json")
+                        .header("e2b-sandbox-id", SANDBOX_ID)
+                        .header("e2b-sandbox-port", "49999")
+                        .header("x-access-token", ENVD_TOKEN)
+                        .header("e2b-traffic-access-token", TRAFFIC_TOKEN)
+                        .body(json.clone());
                     black_box(sent.send().await.unwrap().bytes().await.unwrap());
                 });
             }));

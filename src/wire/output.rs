@@ -26,19 +26,48 @@ pub(super) fn read(line: &[u8]) -> Option<Event> {
     Some(event(Output { text, timestamp }))
 }
 
+/// How far a text is looked at byte by byte before it is searched.
+const NEAR: usize = 24;
+
+/// Which bytes stand for themselves in a text.
+const PLAIN: [bool; 256] = {
+    let mut plain = [true; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        plain[byte] = false;
+        byte += 1;
+    }
+    plain[b'"' as usize] = false;
+    plain[b'\\' as usize] = false;
+    plain
+};
+
+/// What each digit of hex is worth; 0xFF is none.
+const HEX: [u8; 256] = {
+    let mut worth = [0xFF; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        worth[b"0123456789abcdef"[digit] as usize] = digit as u8;
+        worth[b"0123456789ABCDEF"[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    worth
+};
+
 /// The text up to its closing quote, and what follows.
 fn text(mut rest: &[u8]) -> Option<(String, &[u8])> {
     let mut out = Vec::with_capacity(rest.len());
     loop {
-        // Escapes often come in rows, where a search would cost more than it finds.
-        let at = if rest.first() == Some(&b'\\') { 0 } else { memchr2(b'"', b'\\', rest)? };
-        let (plain, found) = rest.split_at(at);
-        if plain.iter().fold(false, |seen, byte| seen | (*byte < 0x20)) {
+        // What is between two escapes is often short, and a search costs more than it finds there.
+        let near = rest.iter().take(NEAR).take_while(|byte| PLAIN[usize::from(**byte)]).count();
+        let at = if near < NEAR { near } else { near + memchr2(b'"', b'\\', &rest[near..])? };
+        let (plain, found) = rest.split_at_checked(at)?;
+        if plain.iter().skip(NEAR).fold(false, |seen, byte| seen | (*byte < 0x20)) {
             return None;
         }
         out.extend_from_slice(plain);
-        if found[0] == b'"' {
-            rest = &found[1..];
+        if let Some(after) = found.strip_prefix(b"\"") {
+            rest = after;
             break;
         }
         rest = unescape(found, &mut out)?;
@@ -50,9 +79,9 @@ fn text(mut rest: &[u8]) -> Option<(String, &[u8])> {
     Some((String::from_utf8(out).ok()?, rest))
 }
 
-/// Takes one escape from the front.
+/// Takes one escape from the front; `None` for anything else, such as a bare control character.
 fn unescape<'a>(escape: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
-    let byte = match escape.get(1)? {
+    let byte = match escape.strip_prefix(b"\\")?.first()? {
         b'n' => b'\n',
         b't' => b'\t',
         b'r' => b'\r',
@@ -81,11 +110,8 @@ fn unescape<'a>(escape: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
 /// The UTF-16 unit of a `\uXXXX` at the front.
 fn unit(escape: &[u8]) -> Option<u32> {
     let [b'\\', b'u', digits @ ..] = escape.first_chunk::<6>()? else { return None };
-    let mut unit = 0;
-    for digit in digits {
-        unit = unit << 4 | char::from(*digit).to_digit(16)?;
-    }
-    Some(unit)
+    let [a, b, c, d] = digits.map(|digit| u32::from(HEX[usize::from(digit)]));
+    (a | b | c | d < 16).then_some(a << 12 | b << 8 | c << 4 | d)
 }
 
 #[cfg(test)]
