@@ -52,8 +52,9 @@ pub(super) fn extent(text: &[u8], last: bool) -> Extent {
         match text[at] {
             b'-' if text[at..].starts_with(b"-----END") => {
                 let rest = &text[at + 8..text.len().min(at + 8 + MAX_LABEL)];
-                let Some(close) = memchr::memmem::find(rest, b"-----") else {
-                    if !last && rest.len() < MAX_LABEL && !rest.contains(&b'\n') {
+                let line = &rest[..memchr::memchr(b'\n', rest).unwrap_or(rest.len())];
+                let Some(close) = memchr::memmem::find(line, b"-----") else {
+                    if !last && rest.len() < MAX_LABEL && line.len() == rest.len() {
                         return Extent::Open;
                     }
                     return finish(material, at);
@@ -63,6 +64,10 @@ pub(super) fn extent(text: &[u8], last: bool) -> Extent {
             byte if byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=') => material += 1,
             // White space, `\n` in escaped text, header lines (`Proc-Type: 4,ENCRYPTED`), string pieces in source.
             b'\r' | b'\n' | b' ' | b'\t' | b'\\' | b':' | b',' | b'-' | b'.' | b'|' | b'#' | b'>' | b'*' => {}
+            // What makes the next line out is still to come.
+            b'"' | b'\'' if !last && text.len() - at < MAX_GLUE + LINE && text.len() < MAX => {
+                return Extent::Open;
+            }
             b'"' | b'\'' if is_continued(&text[at..limit]) => {}
             _ => return finish(material, at),
         }
@@ -74,18 +79,23 @@ pub(super) fn extent(text: &[u8], last: bool) -> Extent {
     }
 }
 
+/// How much may stand between two lines of a key in source text, both quotes included.
+const MAX_GLUE: usize = 26;
+/// How much of the next line shows that the key goes on.
+const LINE: usize = 16;
+
 /// A quote that ends one line of a key in source text and begins the next.
 fn is_continued(rest: &[u8]) -> bool {
     let glue = rest
         .iter()
         .skip(1)
-        .take(24)
+        .take(MAX_GLUE - 2)
         .take_while(|b| matches!(**b, b'\n' | b'\r' | b' ' | b'\t' | b'+' | b',' | b'\\'))
         .count();
     let Some((b'"' | b'\'', line)) = rest[1 + glue..].split_first() else { return false };
     line.starts_with(b"-----END")
-        || line.len() >= 16
-            && line[..16].iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'='))
+        || line.len() >= LINE
+            && line[..LINE].iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'='))
 }
 
 /// A key needs material: a heading alone is talk about keys.

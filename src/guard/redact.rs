@@ -136,7 +136,8 @@ fn replacement(
     numbering: &mut Numbering,
 ) -> String {
     match action {
-        Action::Mask => mask(value, usize::from(guard.policy().mask_keep)),
+        // The end of a key tells nobody which it was, and it spans lines.
+        Action::Mask if kind != Kind::PrivateKey => mask(value, usize::from(guard.policy().mask_keep)),
         Action::Hash => format!("[{kind}:{}]", numbering.fingerprint(kind, value)),
         _ if numbered => format!("[{kind}_{}]", numbering.number(kind, value)),
         _ => format!("[{kind}]"),

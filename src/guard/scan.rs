@@ -53,32 +53,72 @@ pub(super) struct Scratch {
 /// `text[..from]` is context that has been looked at before: nothing is found there.
 pub(super) fn scan(text: &[u8], from: usize, to: usize, scratch: &mut Scratch) {
     scratch.findings.clear();
+    let context = &text[from.saturating_sub(LEFT)..from];
+    let (mut left, mut start) = (from - behind_placeholder(context).len(), from);
+    while start < to {
+        let (end, next) = next_placeholder(&text[..to], start).unwrap_or((to, to));
+        if start < end {
+            let known = scratch.findings.len();
+            scan_between(&text[left..end], start - left, scratch);
+            for finding in &mut scratch.findings[known..] {
+                (finding.start, finding.end) = (finding.start + left, finding.end + left);
+            }
+        }
+        (left, start) = (next, next);
+    }
+}
+
+/// Looks at `text[from..]`, which has no placeholder in it: what was replaced is a wall that no rule looks over, so
+/// that the rest reads the same however often it is guarded.
+fn scan_between(text: &[u8], from: usize, scratch: &mut Scratch) {
+    let to = text.len();
     scan_at(text, from, to, 0, scratch);
-    if !hidden(text, from, to, &scratch.blocks) {
+    let mut lines = None;
+    for at in 0..scratch.blocks.len() {
+        let mut odd = scratch.blocks[at].odd;
+        while let Some(bit) = next_bit(&mut odd) {
+            let place = from + at * 64 + bit;
+            let (start, end) = lines.unwrap_or((from, from));
+            if place < end || !view::hides(text, place) {
+                continue;
+            }
+            let line = memchr::memrchr(b'\n', &text[end..place]).map_or(end, |feed| end + feed + 1);
+            let line_end = memchr::memchr(b'\n', &text[place..]).map_or(to, |feed| place + feed + 1);
+            if line > end {
+                scan_view(text, from, (start, end), scratch);
+            }
+            lines = Some((if line > end { line } else { start }, line_end));
+        }
+    }
+    if let Some(lines) = lines {
+        scan_view(text, from, lines, scratch);
+    }
+}
+
+/// Looks at lines that hide something as they read once decoded. Only such lines, and no label from the line before:
+/// what is found in a line must not hang on what other lines have come with it.
+fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), scratch: &mut Scratch) {
+    if start == end {
         return;
     }
-    let view = view::view(text, from, to);
+    // A line that began before this piece has a say about the rest of it.
+    let context = &text[start.saturating_sub(LEFT)..start];
+    let context = match memchr::memrchr(b'\n', context) {
+        _ if start > from => 0,
+        Some(feed) => context.len() - feed - 1,
+        None => context.len(),
+    };
+    let view = view::view(text, start - context, end);
+    let begin = view.source.partition_point(|source| (*source as usize) < start);
+    let begin = begin.min(view.text.len());
     let mut inner = Scratch::default();
-    scan_at(&view.text, 0, view.text.len(), 1, &mut inner);
+    scan_at(&view.text, begin, view.text.len(), 1, &mut inner);
     scratch.findings.extend(inner.findings.iter().map(|finding| Finding {
         start: view.source[finding.start] as usize,
         end: view.source[finding.end] as usize,
         decoded: true,
         ..*finding
     }));
-}
-
-/// Whether anything in the text hides what it says.
-fn hidden(text: &[u8], from: usize, to: usize, blocks: &[Block]) -> bool {
-    blocks.iter().enumerate().any(|(at, block)| {
-        let mut odd = block.odd;
-        while let Some(bit) = next_bit(&mut odd) {
-            if view::hides(&text[..to], from + at * 64 + bit) {
-                return true;
-            }
-        }
-        false
-    })
 }
 
 /// The finding that a value's name alone makes of it, when it does.
@@ -177,7 +217,8 @@ impl Scanner<'_> {
             let before_digit = (digits << 1) | u128::from(digit_carry);
             (word_carry, alnum_carry, digit_carry) = (here.word >> 63, alnum >> 63, here.digit >> 63);
 
-            if here.digit != 0 || here.plus != 0 {
+            // A pair of letters at the end of this block may have its digits in the next.
+            if here.digit != 0 || here.plus != 0 || next.digit & 7 != 0 {
                 // Seven digits in a row that are no decimal places.
                 let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
                 let seven = runs(digits, 7) as u64 & !((before_digit | places) as u64);
@@ -239,7 +280,6 @@ impl Scanner<'_> {
     fn hit(&mut self, rule: RuleId, start: usize, end: usize) {
         debug_assert!(start < end && end <= self.to);
         let start = start.max(self.from);
-        let end = placeholder_in(&self.text[start.min(end)..end]).map_or(end, |at| start + at);
         if start < end {
             let kind = self.rules.list[usize::from(rule)].kind;
             self.out.push(Finding { start, end, kind, rule, decoded: false });
@@ -272,16 +312,17 @@ impl Scanner<'_> {
         bits as u64 & (u64::MAX >> (64 - len)) != 0
     }
 
-    /// Up to `len` bytes before a place, as far as they can be its label: not over a placeholder.
+    /// Up to `len` bytes before a place, as far as they can be its label.
     fn label(&self, at: usize, len: usize) -> &[u8] {
-        let mut label = behind_placeholder(self.before(at, len + 48));
+        let mut label = self.before(at, len);
         // A label on the line before speaks for what begins this line: `Phone:` and below it the number.
         if let Some(line) = memchr::memrchr(b'\n', label)
-            && label[line + 1..].iter().any(|byte| !matches!(byte, b' ' | b'\t' | b'+' | b'('))
+            && (self.depth > 0
+                || label[line + 1..].iter().any(|byte| !matches!(byte, b' ' | b'\t' | b'+' | b'(')))
         {
             label = &label[line + 1..];
         }
-        &label[label.len().saturating_sub(len)..]
+        label
     }
 
     /// The end of the run of word characters that begins at `at`, by the masks.
@@ -334,54 +375,52 @@ fn chained(joins: u128, digits: u128) -> u128 {
     joins & found
 }
 
-/// Whether the text is a placeholder of ours: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`.
-fn placeholder_at(text: &[u8]) -> bool {
-    let Some(inner) = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")) else { return false };
-    // A forged one that was made invalid is none of anybody's either.
+/// The longest placeholder, with room to spare.
+const PLACEHOLDER: usize = 48;
+
+/// The length of the placeholder of ours that begins at a `[`: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`. A
+/// forged one that was made invalid counts too: it is none of anybody's either.
+fn placeholder_len(text: &[u8]) -> Option<usize> {
+    if !text.get(1)?.is_ascii_uppercase() {
+        return None;
+    }
+    let close = text.iter().take(PLACEHOLDER).position(|byte| *byte == b']')?;
+    let inner = &text[1..close];
     let inner = inner.strip_suffix("\u{200b}".as_bytes()).unwrap_or(inner);
     let name = inner.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'_').count();
-    let rest = &inner[name..];
-    name >= 2
-        && match rest {
-            [b':', hash @ ..] => hash.len() == 12 && hash.iter().all(|byte| matches!(byte, b'a'..=b'p')),
-            number => number.len() <= 10 && number.iter().all(u8::is_ascii_digit),
-        }
+    let (name, rest) = inner.split_at(name);
+    let well_formed = match rest {
+        [b':', hash @ ..] => hash.len() == 12 && hash.iter().all(|byte| matches!(byte, b'a'..=b'p')),
+        number => number.len() <= 10 && number.iter().all(u8::is_ascii_digit),
+    };
+    let name = name.strip_suffix(b"_").unwrap_or(name);
+    let known = || Kind::ALL.iter().any(|kind| kind.as_str().as_bytes() == name);
+    (well_formed && known()).then_some(close + 1)
 }
 
-/// Whether a value begins with a placeholder: what follows is what is left of something replaced.
-fn begins_with_placeholder(value: &[u8]) -> bool {
-    value.first() == Some(&b'[')
-        && value
-            .iter()
-            .take(48)
-            .position(|byte| *byte == b']')
-            .is_some_and(|close| placeholder_at(&value[..=close]))
+/// Whether the text is a placeholder and nothing else.
+fn is_placeholder(text: &[u8]) -> bool {
+    text.first() == Some(&b'[') && placeholder_len(text) == Some(text.len())
 }
 
-/// What stands behind the last placeholder: a label does not reach over what was replaced.
+/// Where the next placeholder begins and ends.
+fn next_placeholder(text: &[u8], from: usize) -> Option<(usize, usize)> {
+    memchr::memchr_iter(b'[', &text[from..])
+        .find_map(|at| placeholder_len(&text[from + at..]).map(|len| (from + at, from + at + len)))
+}
+
+/// The placeholder that a place stands in, if it stands in one.
+pub(super) fn placeholder_around(text: &[u8], at: usize) -> Option<(usize, usize)> {
+    let floor = at.saturating_sub(PLACEHOLDER);
+    let open = floor + memchr::memrchr(b'[', &text[floor..at])?;
+    placeholder_len(&text[open..]).map(|len| (open, open + len)).filter(|(_, end)| *end > at)
+}
+
+/// What stands behind the last placeholder.
 fn behind_placeholder(text: &[u8]) -> &[u8] {
-    for close in memchr::memrchr_iter(b']', text) {
-        let open = text[..close].iter().rev().take(48).position(|byte| *byte == b'[');
-        if open.is_some_and(|open| placeholder_at(&text[close - open - 1..=close])) {
-            return &text[close + 1..];
-        }
-    }
-    text
-}
-
-/// Where the first placeholder in a value begins: the value ends there, for what follows was judged by itself.
-fn placeholder_in(value: &[u8]) -> Option<usize> {
-    memchr::memchr_iter(b'[', value).find(|at| begins_with_placeholder(&value[*at..]))
-}
-
-/// Whether a word stands inside a placeholder: `[PHONE_1]` is no label for the number behind it.
-pub(super) fn in_placeholder(text: &[u8], word: std::ops::Range<usize>) -> bool {
-    let left = text[..word.start].iter().rev().take(20).position(|byte| *byte == b'[');
-    let right = text[word.end..].iter().take(24).position(|byte| *byte == b']');
-    match (left, right) {
-        (Some(left), Some(right)) => placeholder_at(&text[word.start - left - 1..=word.end + right]),
-        _ => false,
-    }
+    memchr::memrchr_iter(b'[', text)
+        .find_map(|open| placeholder_len(&text[open..]).map(|len| &text[open + len..]))
+        .unwrap_or(text)
 }
 
 fn is_word(byte: u8) -> bool {

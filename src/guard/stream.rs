@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::pem::{self, Extent};
 use super::policy::Mode;
 use super::redact::{Tools, redact, settle};
-use super::scan::{Finding, LEFT, Scratch, named_value, scan};
+use super::scan::{Finding, LEFT, Scratch, named_value, placeholder_around, scan};
 use super::{Guard, Numbering, Report, Sanitized};
 
 /// The longest line that is looked at whole.
@@ -17,11 +17,14 @@ const WINDOW: usize = 16 * 1024;
 /// In a longer line, what is this near to the end of the window is looked at again with what follows.
 const OVERLAP: usize = 2 * 1024;
 
-/// How often a piece is looked at again after something was replaced in it.
-const ROUNDS: usize = 3;
+/// How often a line is looked at again after something was replaced in it. Each time more of it is replaced, and one
+/// look more is nearly always the last; a line made to need more than this is withheld.
+const ROUNDS: usize = 32;
 
 /// What stands in place of a piece that the guard could not look at.
 const FAULT: &str = "[GUARD_ERROR]";
+/// What stands in place of a line that does not come to rest.
+const WITHHELD: &str = "[WITHHELD]";
 /// What stands in place of everything once a finding withholds the whole.
 const BLOCKED: &str = "";
 
@@ -232,18 +235,13 @@ impl Engine {
         let before = out.len();
         let taken = self.replace(text, span, findings, numbering, out);
         if (!taken.is_empty() || self.tail_changed) && self.report.mode == Mode::Enforce {
-            for _ in 0..ROUNDS {
-                let mut whole = self.tail.clone();
-                let from = whole.len();
-                whole.push_str(&out[before..]);
-                let Some(more) = self.find(&whole, from, whole.len()) else { break };
-                if more.is_empty() {
-                    break;
-                }
+            let settled = (0..ROUNDS).any(|_| !self.look_again(before, numbering, out));
+            if !settled {
+                let feed = out.ends_with('\n');
                 out.truncate(before);
-                if self.replace(&whole, (from, whole.len()), &more, numbering, out).is_empty() {
-                    break;
-                }
+                out.push_str(WITHHELD);
+                out.push_str(if feed { "\n" } else { "" });
+                self.report.withheld += 1;
             }
         }
         let new = &out[before..];
@@ -254,6 +252,24 @@ impl Engine {
         if let Some(places) = &mut self.places {
             places.extend(taken);
         }
+    }
+
+    /// Looks at what was put into `out` from `before` on and replaces what is found; whether anything was.
+    fn look_again(&mut self, before: usize, numbering: &mut Numbering, out: &mut String) -> bool {
+        let mut whole = self.tail.clone();
+        let from = whole.len();
+        whole.push_str(&out[before..]);
+        let Some(more) = self.find(&whole, from, whole.len()) else {
+            self.report.errors += 1;
+            out.truncate(before);
+            out.push_str(FAULT);
+            return false;
+        };
+        if more.is_empty() {
+            return false;
+        }
+        out.truncate(before);
+        !self.replace(&whole, (from, whole.len()), &more, numbering, out).is_empty()
     }
 
     fn replace(
@@ -283,10 +299,13 @@ fn next_step(text: &str, start: usize, last: bool) -> Option<Step> {
     };
     let mut from = start;
     while let Some(begin) = pem::begin(&bytes[from..end]) {
+        // A backslash before it goes with it: left alone it would begin another escape.
+        let slashes = bytes[start..from + begin].iter().rev().take_while(|byte| **byte == b'\\').count();
+        let lead = from + begin - slashes % 2;
         match pem::extent(&bytes[from + begin..], last) {
             // What stands before a key is a piece of its own.
-            Extent::Ends(_) if from + begin > start => return Some(Step::Lines(from + begin)),
-            Extent::Ends(len) => return Some(Step::Key(start + len)),
+            Extent::Ends(_) if lead > start => return Some(Step::Lines(lead)),
+            Extent::Ends(len) => return Some(Step::Key(from + begin + len)),
             // Undecided: only whole lines before it may go.
             Extent::Open => {
                 let line = memchr::memrchr(b'\n', &bytes[start..from + begin])?;
@@ -313,6 +332,9 @@ fn safe_cut(text: &str, start: usize, end: usize, findings: &[Finding]) -> usize
     if let Some(finding) = findings.iter().find(|finding| finding.start < cut && finding.end > cut) {
         // Not through the middle of a finding, unless it fills the window.
         cut = if finding.start > half { finding.start } else { finding.end };
+    }
+    if let Some((_, placeholder_end)) = placeholder_around(text.as_bytes(), cut) {
+        cut = placeholder_end.min(end);
     }
     while !text.is_char_boundary(cut) {
         cut -= 1;

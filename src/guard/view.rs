@@ -126,16 +126,15 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
     }
 }
 
-/// The length of a terminal code: `ESC [ ... letter`, `ESC ] ... BEL`, or `ESC` and one.
+/// The length of a terminal code: `ESC [ ... letter`, `ESC ] ... BEL`, or `ESC` and one. None goes over a line feed.
 fn escape_len(rest: &[u8]) -> usize {
-    let body = &rest[1..];
+    let body = &rest[1..rest.len().min(260)];
+    let body = &body[..memchr::memchr(b'\n', body).unwrap_or(body.len())];
     match body.first() {
         Some(b'[') => {
             2 + body[1..].iter().take(32).position(|b| (0x40..0x7f).contains(b)).map_or(0, |at| at + 1)
         }
-        Some(b']') => {
-            2 + body[1..].iter().take(256).position(|b| matches!(b, 7 | 0x1b)).map_or(0, |at| at + 1)
-        }
+        Some(b']') => 2 + body[1..].iter().position(|b| matches!(b, 7 | 0x1b)).map_or(0, |at| at + 1),
         Some(byte) if *byte < 0x80 => 2,
         _ => 1,
     }

@@ -132,12 +132,41 @@ fn lines_longer_than_any_window_give_the_same_in_pieces() {
     }
 }
 
+/// One guard for each way to replace, and one whose placeholders have no numbers.
+fn all_guards() -> Vec<Guard> {
+    let mut guards =
+        vec![Guard::default(), Guard::new(Policy { numbered: false, ..Policy::default() }).unwrap()];
+    for action in [Action::Redact, Action::Mask, Action::Hash] {
+        let mut policy = Policy::default();
+        policy.actions.values_mut().for_each(|known| *known = action);
+        guards.push(Guard::new(policy).unwrap());
+    }
+    guards
+}
+
 #[test]
-#[ignore = "finds damaged texts that a second pass still changes: scripts/fuzz runs it"]
 fn a_minute_of_random_texts_finds_no_crack() {
-    let guard = Guard::default();
-    let mut dice = Dice(0x0dd0_cafe_1234_5679);
-    for _ in 0..12_000 {
+    for (guard, seed) in all_guards().iter().zip(1..) {
+        damaged_texts(guard, 0x0dd0_cafe_1234_5679 ^ seed, 1200);
+    }
+}
+
+#[test]
+#[ignore = "takes an hour: scripts/fuzz runs it"]
+fn an_hour_of_random_texts_finds_no_crack() {
+    let started = std::time::Instant::now();
+    let mut seed = started.elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+    while started.elapsed() < Duration::from_secs(3600) {
+        for guard in all_guards() {
+            seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+            damaged_texts(&guard, seed | 1, 10_000);
+        }
+    }
+}
+
+fn damaged_texts(guard: &Guard, seed: u64, texts: usize) {
+    let mut dice = Dice(seed);
+    for _ in 0..texts {
         let pieces = 1 + dice.roll(24);
         let mut text = mixture(&mut dice, pieces).into_bytes();
         // Damage: bytes changed, doubled, dropped.
@@ -154,7 +183,53 @@ fn a_minute_of_random_texts_finds_no_crack() {
                 }
             }
         }
-        check(&guard, &String::from_utf8_lossy(&text), &mut dice);
+        check(guard, &String::from_utf8_lossy(&text), &mut dice);
+    }
+}
+
+/// What random texts brought to light, each for its kind.
+#[test]
+fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
+    let key = "-----BEGIN PRIVATE KEY-----MIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz";
+    let texts = [
+        // What stands before a key is judged before the key is gone.
+        format!("the password is d{key}"),
+        format!("machine x login y password {key}"),
+        format!("https://hooks.slack.com/{key}"),
+        format!("password=//\\{key}"),
+        // The end of a key, and its string pieces, as they arrive.
+        format!("{key}-----END\n-----"),
+        format!("{key}\"\"aGVsbG8gd29ybGQgaGVs"),
+        // Nothing reads over the end of a line: no terminal code, no escaped quote.
+        "KEY-----\u{1b}\nMIIEowIBAAKCAQEAt3\n".to_owned(),
+        "pass=\"\\\n\r\n".to_owned(),
+        // A line that hides something does not change how its neighbours read.
+        format!("{key}-----END PRIVATE KEY-----aGVsbG8gYWxpY2VAZXhhbXBsZS5jb0=sec-c-x\n\u{ff14}\n"),
+        // A word of dashes alone.
+        "----------------.".to_owned(),
+        "| a |\n|----------------|\n".to_owned(),
+    ];
+    let mut dice = Dice(0x5151_5151_5151_5151);
+    for guard in all_guards() {
+        for text in &texts {
+            check(&guard, text, &mut dice);
+        }
+    }
+}
+
+#[test]
+fn a_rule_finds_its_examples_wherever_in_the_text_they_stand() {
+    let mut policy = Policy::default();
+    policy.actions.values_mut().for_each(|action| *action = Action::Redact);
+    let guard = Guard::new(policy).unwrap();
+    for rule in rules() {
+        let example = rule.examples[0].replace('·', "");
+        // Every place within the 64 bytes that are looked at together.
+        for place in 0..64 {
+            let text = format!("{}\n{example}", ".".repeat(place));
+            let (_, report) = guard.text(&text, &mut Numbering::alone());
+            assert!(report.rules.contains_key(&rule.id), "{} at {place}: {:?}", rule.id, report.rules);
+        }
     }
 }
 

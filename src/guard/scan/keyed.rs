@@ -41,15 +41,11 @@ impl Scanner<'_> {
         }
         let name = &self.text[name_start..name_end];
         let kind = name_kind(name);
-        if kind != Name::Other && super::in_placeholder(self.text, name_start..name_end) {
-            return;
-        }
         if kind == Name::Other {
             return self.command_line_user(at);
         }
         let value = self.value_after(at);
         let Some((start, end, quoted)) = value else { return };
-        let end = super::placeholder_in(&self.text[start..end]).map_or(end, |at| start + at);
         // Beside a name in quotes, what has none is a number, `null` or code.
         let named_in_quotes = matches!(self.byte(name_end), b'"' | b'\'' | b'\\');
         let end = match self.text[start..end].iter().position(|byte| b",}])".contains(byte)) {
@@ -113,9 +109,6 @@ impl Scanner<'_> {
             }
         }
         let limit = self.to.min(start + MAX_VALUE);
-        if super::begins_with_placeholder(&self.text[start..limit]) {
-            return None;
-        }
         let quote = self.byte(start);
         if matches!(quote, b'"' | b'\'' | b'`') {
             let escaped = self.byte_before(start) == b'\\';
@@ -124,7 +117,7 @@ impl Scanner<'_> {
             while end < limit && self.text[end] != b'\n' {
                 match self.text[end] {
                     b'\\' if escaped && self.byte(end + 1) == quote => break,
-                    b'\\' => end += 1,
+                    b'\\' if self.byte(end + 1) != b'\n' => end += 1,
                     byte if byte == quote => break,
                     _ => {}
                 }
@@ -135,7 +128,6 @@ impl Scanner<'_> {
         }
         let stop = |byte: &&u8| !(byte.is_ascii_whitespace() || matches!(**byte, b'"' | b'\'' | b'`' | b'<'));
         let mut end = start + self.text[start..limit].iter().take_while(stop).count();
-        end = super::placeholder_in(&self.text[start..end]).map_or(end, |at| start + at);
         // A separator inside belongs to a value only when more of the value follows.
         while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') {
             end -= 1;
@@ -214,7 +206,6 @@ impl Scanner<'_> {
                 || matches!(**byte, b'"' | b'\'' | b'`' | b'<' | b'>' | b',' | b'\\'))
         };
         let len = self.text[from..self.to.min(from + MAX_VALUE)].iter().take_while(stop).count();
-        let len = super::placeholder_in(&self.text[from..from + len]).unwrap_or(len);
         let value = &self.text[from..from + len];
         if len < 6 || is_template(value) || is_empty_word(value) || is_code(value, true) && scheme == 0 {
             return;
@@ -316,9 +307,6 @@ impl Scanner<'_> {
             len -= 1;
         }
         let value = &rest[from..from + len];
-        if super::begins_with_placeholder(value) {
-            return;
-        }
         let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
         if !closed
             || value.len() < 5
@@ -656,7 +644,7 @@ fn is_empty_word(value: &[u8]) -> bool {
         b"valid",
         b"wrong",
     ];
-    WORDS.iter().any(|word| value.eq_ignore_ascii_case(word)) || super::placeholder_at(value)
+    WORDS.iter().any(|word| value.eq_ignore_ascii_case(word)) || super::is_placeholder(value)
 }
 
 /// A name, a call or a look-up in a program, where a value would be a literal.

@@ -72,13 +72,6 @@ impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
-        // A placeholder of ours is left alone, whatever stands beside it.
-        if self.byte_before(at) == b'['
-            && self.byte(end) == b']'
-            && super::placeholder_at(&self.text[at - 1..=end])
-        {
-            return;
-        }
         // A token may have short parts before this one: `SG.x`, `1//0x`, `110201543:x`.
         let mut start = at;
         if matches!(self.byte_before(at), b'.' | b':' | b'/' | b'$' | b'!' | b'+' | b'~' | b'|') {
@@ -90,6 +83,10 @@ impl Scanner<'_> {
         while start < end && matches!(self.text[start], b'-' | b'_' | b'.' | b'/' | b':') {
             start += 1;
         }
+        if start == end {
+            self.words_done = end;
+            return;
+        }
         if self.token(start)
             || start < at && self.token(at)
             || self.telegram(at, end)
@@ -97,7 +94,7 @@ impl Scanner<'_> {
         {
             return;
         }
-        let start = self.dotted_start(at);
+        let start = self.dotted_start(at).min(end);
         if self.text[start..].starts_with(b"eyJ") && self.jwt(start) {
             return;
         }

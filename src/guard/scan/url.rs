@@ -89,9 +89,6 @@ impl Scanner<'_> {
     /// `user:password` or a token before the `@`.
     fn user_info(&mut self, start: usize, scheme: usize, from: usize, at: usize, end: usize) {
         let info = &self.text[from..at];
-        if super::placeholder_in(info).is_some() {
-            return;
-        }
         let (user, password) = match memchr::memchr(b':', info) {
             Some(colon) => (&info[..colon], &info[colon + 1..]),
             None => (&info[..0], info),
@@ -159,6 +156,8 @@ pub(super) fn is_template(text: &[u8]) -> bool {
         && text[1..].iter().all(|byte| byte.is_ascii_alphanumeric() || b"_{}().:-[]".contains(byte));
     shell
         || same
+        // What a mask left.
+        || text.starts_with(b"**")
         || first == b'<' && last == b'>'
         || first == b'{' && last == b'}'
         || first == b'[' && last == b']'
