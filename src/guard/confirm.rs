@@ -216,6 +216,24 @@ pub(super) fn pesel(digits: &[u8]) -> bool {
         && weighted(digits, &[1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1]).is_multiple_of(10)
 }
 
+/// Brazilian CPF: two check digits modulo 11.
+pub(super) fn cpf(digits: &[u8]) -> bool {
+    let check = |len: usize| {
+        let weights = (2..=len as u32 + 1).rev();
+        let sum: u32 =
+            digits[..len].iter().zip(weights).map(|(digit, weight)| u32::from(digit - b'0') * weight).sum();
+        sum * 10 % 11 % 10 == u32::from(digits[len] - b'0')
+    };
+    digits.iter().any(|digit| *digit != digits[0]) && check(9) && check(10)
+}
+
+/// Chilean RUT whose check digit is no `K`: weights 2 to 7 from the right, modulo 11.
+pub(super) fn rut(digits: &[u8]) -> bool {
+    let Some((check, body)) = digits.split_last() else { return false };
+    let sum: u32 = body.iter().rev().zip((2..=7).cycle()).map(|(digit, w)| u32::from(digit - b'0') * w).sum();
+    (11 - sum % 11) % 11 == u32::from(check - b'0')
+}
+
 /// Dutch citizen service number: eleven test.
 pub(super) fn bsn(digits: &[u8]) -> bool {
     let sum = weighted(&digits[..8], &[9, 8, 7, 6, 5, 4, 3, 2]);

@@ -21,6 +21,7 @@ mod e2b_faults_page;
 mod e2b_local;
 mod e2b_streams;
 mod generated;
+mod guard_cli;
 mod guard_properties;
 mod guard_quality;
 mod guard_rules;

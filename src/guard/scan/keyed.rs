@@ -59,6 +59,15 @@ impl Scanner<'_> {
         if memchr::memmem::find(&self.text[start..end], b"://").is_some() {
             return;
         }
+        // `the way to pass: staff` is prose.
+        if kind == Name::Password
+            && !quoted
+            && self.in_prose(name_start)
+            && self.text[start..end].iter().all(u8::is_ascii_lowercase)
+            && SHORT_PASSWORDS.iter().any(|word| name.eq_ignore_ascii_case(word))
+        {
+            return;
+        }
         match kind {
             Name::Authorization => self.authorization(start, end),
             Name::Cookie => self.cookie(start, end),
@@ -67,6 +76,15 @@ impl Scanner<'_> {
                 self.value(kind, aws, start, end, quoted);
             }
         }
+    }
+
+    /// Whether a word that names are not joined to, but nouns are, stands before.
+    fn in_prose(&self, at: usize) -> bool {
+        const WORDS: [&[u8]; 10] =
+            [b"the", b"a", b"an", b"to", b"of", b"this", b"that", b"every", b"no", b"my"];
+        let Some(before) = self.before(at, 8).strip_suffix(b" ") else { return false };
+        let word = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        WORDS.iter().any(|known| known.eq_ignore_ascii_case(&before[before.len() - word..]))
     }
 
     /// The name that ends before a mark: over blanks, a closing quote, an index.
@@ -596,6 +614,7 @@ fn contains(text: &[u8], word: &[u8]) -> bool {
 fn is_empty_word(value: &[u8]) -> bool {
     const WORDS: &[&[u8]] = &[
         b"none",
+        b"nothing",
         b"null",
         b"nil",
         b"true",

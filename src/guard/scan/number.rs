@@ -89,6 +89,9 @@ impl Scanner<'_> {
     fn number_at(&mut self, groups: &[Group], index: usize) -> usize {
         let here = groups[index];
         let before = self.byte_before(here.start);
+        if before.is_ascii_alphabetic() && matches!(here.len, 7 | 8) && self.letter_before(here) {
+            return 1;
+        }
         if before.is_ascii_alphabetic() || before == b'_' || before >= 0x80 && self.glued(here.start) {
             return 0;
         }
@@ -126,8 +129,10 @@ impl Scanner<'_> {
             return false;
         }
         let text = &self.text[group.start..end];
+        // The first part of a UUID may have the form by chance.
+        let goes_on = self.byte(end) == b'-' && is_word_byte(self.byte(end + 1));
         let rule = match group.len {
-            7 if confirm::ppsn(text) => self.ids.ppsn,
+            7 if !goes_on && confirm::ppsn(text) => self.ids.ppsn,
             7 if letters == 1 && self.labelled(self.ids.ppsn_labelled, group.start, 24) => {
                 self.ids.ppsn_labelled
             }
@@ -136,6 +141,39 @@ impl Scanner<'_> {
         };
         self.hit(rule, group.start, end);
         true
+    }
+
+    /// A letter and seven or eight digits beside a word that says so: a foreigner's number in Spain, a passport, an
+    /// Austrian VAT number.
+    fn letter_before(&mut self, group: Group) -> bool {
+        let letters =
+            self.before(group.start, 4).iter().rev().take_while(|b| b.is_ascii_alphabetic()).count();
+        let start = group.start - letters;
+        let tail = self.text[group.end()..].iter().take(2).take_while(|b| b.is_ascii_alphabetic()).count();
+        let end = group.end() + tail;
+        if is_word_byte(self.byte_before(start)) || is_word_byte(self.byte(end)) {
+            return false;
+        }
+        let rule = match (&self.text[start..group.start], group.len, tail) {
+            ([first], 7, 1) if self.is_nie(*first, group.start, end) => self.ids.es_nif,
+            ([b'A'..=b'Z'], 7 | 8, 0) => self.ids.passport,
+            (b"ATU", 8, 0) => self.ids.eu_vat,
+            _ => return false,
+        };
+        let found = self.labelled(rule, start, 40);
+        if found {
+            self.hit(rule, start, end);
+        }
+        found
+    }
+
+    /// `X`, `Y` or `Z` stand for 0, 1, 2 before the seven digits of a number that is checked like any NIF.
+    fn is_nie(&self, first: u8, digits: usize, end: usize) -> bool {
+        let first = first.to_ascii_uppercase();
+        let mut text = [0u8; 9];
+        text[0] = first.wrapping_sub(b'X').wrapping_add(b'0');
+        text[1..].copy_from_slice(&self.text[digits..end]);
+        matches!(first, b'X'..=b'Z') && confirm::nif(&text)
     }
 
     /// Whether a context word of the rule stands within `len` bytes before.
@@ -186,7 +224,7 @@ impl Scanner<'_> {
             return 0;
         }
         let ids = self.ids;
-        let kinds: [Kind; 8] = [
+        let kinds: [Kind; 12] = [
             (ids.uk_nhs, 10, confirm::nhs),
             (ids.us_npi, 10, confirm::npi),
             (ids.ca_sin, 9, confirm::luhn),
@@ -195,6 +233,10 @@ impl Scanner<'_> {
             (ids.us_routing, 9, confirm::aba),
             (ids.nl_bsn, 9, confirm::bsn),
             (ids.fr_nir, 15, confirm::nir),
+            (ids.br_cpf, 11, confirm::cpf),
+            (ids.cl_rut, 8, confirm::rut),
+            (ids.cl_rut, 9, confirm::rut),
+            (ids.se_personnummer, 10, confirm::luhn),
         ];
         let mut text = [0u8; 16];
         let mut len = 0;
@@ -205,7 +247,7 @@ impl Scanner<'_> {
             }
             text[len..len + digits.len()].copy_from_slice(digits);
             len += digits.len();
-            if len < 9 || is_word_byte(self.byte(group.end())) {
+            if len < 8 || is_word_byte(self.byte(group.end())) {
                 continue;
             }
             let start = groups[index].start;

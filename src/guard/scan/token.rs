@@ -91,6 +91,7 @@ impl Scanner<'_> {
             || start < at && self.token(at)
             || self.telegram(at, end)
             || self.facebook_app(at, end)
+            || self.tailed(start, at, end)
         {
             return;
         }
@@ -217,6 +218,47 @@ impl Scanner<'_> {
             start += 1;
         }
         start
+    }
+
+    /// Tokens that are told by their middle or their end. `start` is where the parts before the word begin.
+    fn tailed(&mut self, start: usize, at: usize, end: usize) -> bool {
+        let word = &self.text[at..end];
+        let hex = |part: &[u8]| part.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let mailgun = word.len() == 50 && word[32] == b'-' && word[41] == b'-';
+        let told = match word.len() {
+            36 | 37 => {
+                hex(&word[..32])
+                    && word[32..].starts_with(b"-us")
+                    && word[35..].iter().all(u8::is_ascii_digit)
+            }
+            50 if mailgun => hex(&word[..32]) && hex(&word[33..41]) && hex(&word[42..]),
+            40 | 44 => word.ends_with(b"FFFFNRAL") && hex(&word[..32]),
+            _ => false,
+        };
+        if told {
+            self.hit(self.ids.tailed_token, at, end);
+            return true;
+        }
+        // `abc8Q~` and 34 of the signs that an Azure client secret has; `x.atlasv1.y`.
+        let whole = &self.text[start..self.to.min(start + 512)];
+        let azure = whole.len() >= 40
+            && whole[3].is_ascii_digit()
+            && whole[4..6] == *b"Q~"
+            && whole[6..40].iter().all(|b| b.is_ascii_alphanumeric() || b"_.~-".contains(b));
+        let terraform = whole.len() >= 84
+            && whole[14..23] == *b".atlasv1."
+            && whole[..14].iter().all(u8::is_ascii_alphanumeric);
+        let len = match (azure, terraform) {
+            (true, _) => 40,
+            (_, true) => 23 + whole[23..].iter().take_while(|b| is_word(**b) || **b == b'=').count(),
+            _ => return false,
+        };
+        if terraform && len < 23 + 60 {
+            return false;
+        }
+        self.hit(self.ids.tailed_token, start, start + len);
+        self.words_done = start + len;
+        true
     }
 
     /// A bot's number, a colon, and 35 characters.
