@@ -77,7 +77,13 @@ fn ten_minutes_are_survived_under_each_patience_that_is_known() {
                     assert!(asked < 2_000, "{seen}");
                 };
                 assert_eq!((&end["stdout"], asked > 0), (&json!("begun\ndone\n"), true), "{end}");
-                assert_eq!(ask("run_code", python("kept"))["output"], "7", "the state is there");
+                // Asked with all the time in the world, for this one is to be answered at once.
+                let here = json!({CONVERSATION: format!("c{patience}")});
+                let after = server.stateless(&[], "run_code", python("kept"), here).answer();
+                assert_eq!(
+                    after["result"]["structuredContent"]["output"], "7",
+                    "the state is there: {after}"
+                );
             });
         }
     });
@@ -153,6 +159,7 @@ fn a_client_that_knows_tasks_gets_one_and_another_never_does() {
         meta.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         meta
     };
+    server.stateless(&[], "run_code", python("'the sandbox is there'"), meta(json!({}))).answer();
     let quick = server.stateless(&[], "run_code", python("6 * 7"), with_tasks(meta(json!({})))).answer();
     assert_eq!(quick["result"]["structuredContent"]["output"], "42", "what is over is not put off: {quick}");
 
