@@ -28,6 +28,9 @@ use crate::support::runs::{any_sandbox, ask, ask_once, end, finished, key};
 
 const JOB: &str = "PATHBOX_TEST_JOB";
 
+/// How often a process is killed on each store.
+const ROUNDS: u32 = 100;
+
 /// How many times as long as usual.
 fn effort() -> u32 {
     #[expect(clippy::disallowed_methods, reason = "said on the command line of a test")]
@@ -278,11 +281,12 @@ async fn killed_processes_leave_nothing(store: String, rounds: u32) {
     };
     let store = job(0).open().await;
     let entropy = Entropy::seeded(11);
-    let mut processes: Vec<Child> = (1..=2).map(|seed| job(seed).spawn()).collect();
+    let mut processes: Vec<Child> = (1..=3).map(|seed| job(seed).spawn()).collect();
     for round in 0..rounds {
-        tokio::time::sleep(Duration::from_millis(100 + entropy.below(200))).await;
+        // Long enough to have begun, short enough to be in the middle of it.
+        tokio::time::sleep(Duration::from_millis(50 + entropy.below(200))).await;
         let mut killed =
-            std::mem::replace(&mut processes[round as usize % 2], job(u64::from(round) + 3).spawn());
+            std::mem::replace(&mut processes[round as usize % 3], job(u64::from(round) + 4).spawn());
         killed.kill().unwrap();
         killed.wait().unwrap();
     }
@@ -317,6 +321,7 @@ async fn killed_processes_leave_nothing(store: String, rounds: u32) {
         let name = entry.unwrap().file_name().into_string().unwrap();
         *effects.entry(name.split('.').next().unwrap().to_owned()).or_default() += 1;
     }
+    eprintln!("{rounds} kills, {} runs under a key of their own, orphans 0, double runs 0", effects.len());
     assert!(effects.len() > 5, "runs ran: {}", effects.len());
     assert!(effects.values().all(|times| *times == 1), "no key ran twice: {effects:?}");
 }
@@ -344,7 +349,7 @@ async fn three_processes_keep_the_promises_on_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_killed_at_random_leave_nothing_on_sqlite() {
     let dir = tempfile::tempdir().unwrap();
-    killed_processes_leave_nothing(format!("sqlite:{}", dir.path().display()), 20 * effort()).await;
+    killed_processes_leave_nothing(format!("sqlite:{}", dir.path().display()), ROUNDS * effort()).await;
     let mut connection = sqlx::SqliteConnection::connect_with(
         &sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(DATABASE_FILE)),
     )
@@ -359,5 +364,5 @@ async fn processes_killed_at_random_leave_nothing_on_sqlite() {
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 async fn processes_killed_at_random_leave_nothing_on_postgres() {
     let database = cluster().await.empty_database();
-    killed_processes_leave_nothing(database.url().expose().to_owned(), 20 * effort()).await;
+    killed_processes_leave_nothing(database.url().expose().to_owned(), ROUNDS * effort()).await;
 }

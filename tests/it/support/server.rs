@@ -74,6 +74,12 @@ impl Server {
         self.send_line(&message.to_string());
     }
 
+    /// Sends one message to a process that may be gone. `false`: it is.
+    pub(crate) fn try_send(&mut self, message: &Value) -> bool {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{message}\n").as_bytes()).and_then(|()| stdin.flush()).is_ok()
+    }
+
     /// Sends one line as it is.
     pub(crate) fn send_line(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().unwrap();
