@@ -152,6 +152,7 @@ async fn start_service(config: Config, sender: watch::Sender<Startup>, ends: End
 /// says on each call why it cannot run anything.
 pub async fn service(config: &Config, ends: &Ends) -> anyhow::Result<ExecutionService> {
     let entropy = Entropy::system();
+    data_dir(&config.data_dir)?;
     let keyring = keyring(config, &entropy)?;
     let handles = HandleKey::derive(&keyring.derive("handles"));
     let policies = policies(config)?;
@@ -201,7 +202,6 @@ pub fn data_dir(dir: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// When they cannot be read, or the data directory cannot be written.
 pub fn keyring(config: &Config, entropy: &Entropy) -> anyhow::Result<Keyring> {
-    data_dir(&config.data_dir)?;
     match &config.secret_keys {
         Some(keys) => Keyring::parse(keys.expose(), entropy).context("setting `secret_keys`"),
         None => Keyring::open(&config.data_dir, entropy).context("the key file in the data directory"),

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::header::{AUTHORIZATION, ETAG, IF_MATCH, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -135,47 +136,70 @@ impl From<InvalidId> for Problem {
     }
 }
 
-/// Whose conversation, and what the request expects to find.
+/// What every request about paths says: whose conversation, which path if one, and what it expects to find there.
 struct Ask {
     service: ExecutionService,
     tenant: TenantId,
     conversation: ConversationId,
+    path: Option<PathId>,
     expected: Option<i64>,
 }
 
-async fn ask(
-    v1: &V1,
-    principal: &Principal,
-    headers: &HeaderMap,
-    conversation: &str,
-) -> Result<Ask, Problem> {
-    if !principal.may(Scope::Paths) {
-        let message = "the credential lacks the scope `paths`";
-        return Err(Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, message));
-    }
-    let named = match headers.get("x-tenant-id") {
-        None => None,
-        Some(value) => {
-            let text = value.to_str().map_err(|_| Problem::argument("X-Tenant-Id is not text"))?;
-            Some(text.parse::<TenantId>()?)
+/// The variable parts of a route.
+#[derive(Debug, Deserialize)]
+struct Place {
+    conversation: String,
+    path: Option<String>,
+}
+
+impl FromRequestParts<V1> for Ask {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
+        let principal = parts.extensions.get::<Principal>().ok_or_else(|| {
+            Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, "the caller is not known")
+        })?;
+        if !principal.may(Scope::Paths) {
+            let message = "the credential lacks the scope `paths`";
+            return Err(Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, message));
         }
-    };
-    let tenant = principal
-        .tenant_for(named.as_ref())
-        .map_err(|error| Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, error.to_string()))?;
-    let expected = match headers.get(IF_MATCH).map(HeaderValue::to_str) {
-        None => None,
-        Some(Ok("*")) => None,
-        Some(Ok(tag)) => Some(
-            tag.trim()
-                .trim_start_matches("W/")
-                .trim_matches('"')
-                .parse()
-                .map_err(|_| Problem::argument("If-Match holds no version of a path"))?,
-        ),
-        Some(Err(_)) => return Err(Problem::argument("If-Match is not text")),
-    };
-    Ok(Ask { service: v1.service().await?, tenant, conversation: conversation.parse()?, expected })
+        let named = match parts.headers.get("x-tenant-id") {
+            None => None,
+            Some(value) => {
+                let text = value.to_str().map_err(|_| Problem::argument("X-Tenant-Id is not text"))?;
+                Some(text.parse::<TenantId>()?)
+            }
+        };
+        let tenant = principal
+            .tenant_for(named.as_ref())
+            .map_err(|error| Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, error.to_string()))?;
+        let expected = expected_version(&parts.headers)?;
+        let Path(place) = Path::<Place>::from_request_parts(parts, v1)
+            .await
+            .map_err(|error| Problem::argument(error.body_text()))?;
+        let service = v1.service().await?;
+        let path = place.path.map(|path| path.parse()).transpose()?;
+        Ok(Self { service, tenant, conversation: place.conversation.parse()?, path, expected })
+    }
+}
+
+impl Ask {
+    /// The path of a route that has one.
+    fn path(&self) -> Result<&PathId, Problem> {
+        self.path.as_ref().ok_or_else(|| Problem::argument("the path is missing"))
+    }
+}
+
+/// The version in `If-Match`; `*` and none at all are any.
+fn expected_version(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
+    match headers.get(IF_MATCH).map(HeaderValue::to_str) {
+        None | Some(Ok("*")) => Ok(None),
+        Some(Ok(tag)) => {
+            let version = tag.trim().trim_start_matches("W/").trim_matches('"').parse();
+            version.map(Some).map_err(|_| Problem::argument("If-Match holds no version of a path"))
+        }
+        Some(Err(_)) => Err(Problem::argument("If-Match is not text")),
+    }
 }
 
 /// A body of JSON; an empty one is an empty object. Errors name the field.
@@ -251,78 +275,36 @@ fn message(text: Option<String>) -> Result<Option<String>, Problem> {
     }
 }
 
-type Known = Extension<Principal>;
-
-async fn register(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path(conversation): Path<String>,
-    bytes: Bytes,
-) -> Result<Response, Problem> {
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+async fn register(ask: Ask, bytes: Bytes) -> Result<Response, Problem> {
     let Register { path, parent, branched_at_message } = body(&bytes)?;
     let path = path.ok_or_else(|| Problem::argument("body, `path`: missing"))?;
     let change = PathChange::Register { parent, message: message(branched_at_message)? };
     change_path(&ask, &path, &change, StatusCode::CREATED).await
 }
 
-async fn branch(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path((conversation, parent)): Path<(String, String)>,
-    bytes: Bytes,
-) -> Result<Response, Problem> {
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+async fn branch(ask: Ask, bytes: Bytes) -> Result<Response, Problem> {
     let Branch { path, branched_at_message } = body(&bytes)?;
-    let change =
-        PathChange::Register { parent: Some(parent.parse()?), message: message(branched_at_message)? };
+    let parent = Some(ask.path()?.clone());
+    let change = PathChange::Register { parent, message: message(branched_at_message)? };
     change_path(&ask, &path, &change, StatusCode::CREATED).await
 }
 
-async fn edit(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path((conversation, path)): Path<(String, String)>,
-    bytes: Bytes,
-) -> Result<Response, Problem> {
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+async fn edit(ask: Ask, bytes: Bytes) -> Result<Response, Problem> {
     let Edit { .. } = body(&bytes)?;
-    change_path(&ask, &path.parse()?, &PathChange::Edit, StatusCode::OK).await
+    change_path(&ask, ask.path()?, &PathChange::Edit, StatusCode::OK).await
 }
 
-async fn merge(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path((conversation, path)): Path<(String, String)>,
-    bytes: Bytes,
-) -> Result<Response, Problem> {
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+async fn merge(ask: Ask, bytes: Bytes) -> Result<Response, Problem> {
     let Merge { target } = body(&bytes)?;
-    change_path(&ask, &path.parse()?, &PathChange::Merge { target }, StatusCode::OK).await
+    change_path(&ask, ask.path()?, &PathChange::Merge { target }, StatusCode::OK).await
 }
 
-async fn archive(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path((conversation, path)): Path<(String, String)>,
-) -> Result<Response, Problem> {
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
-    change_path(&ask, &path.parse()?, &PathChange::Archive, StatusCode::OK).await
+async fn archive(ask: Ask) -> Result<Response, Problem> {
+    change_path(&ask, ask.path()?, &PathChange::Archive, StatusCode::OK).await
 }
 
-async fn delete(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path((conversation, path)): Path<(String, String)>,
-) -> Result<Response, Problem> {
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
-    change_path(&ask, &path.parse()?, &PathChange::Delete, StatusCode::OK).await
+async fn delete(ask: Ask) -> Result<Response, Problem> {
+    change_path(&ask, ask.path()?, &PathChange::Delete, StatusCode::OK).await
 }
 
 async fn change_path(
@@ -342,43 +324,24 @@ async fn rows(ask: &Ask, deleted: bool) -> Result<Vec<PathRow>, Problem> {
         .map_err(|error| ExecutionError::Store(error).into())
 }
 
-async fn list(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path(conversation): Path<String>,
-    Query(query): Query<ListQuery>,
-) -> Result<Response, Problem> {
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
+async fn list(ask: Ask, Query(query): Query<ListQuery>) -> Result<Response, Problem> {
     let paths: Vec<Value> = rows(&ask, query.deleted).await?.iter().map(view).collect();
     Ok(Json(json!({ "paths": paths })).into_response())
 }
 
-async fn show(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path((conversation, path)): Path<(String, String)>,
-) -> Result<Response, Problem> {
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
-    let path: PathId = path.parse()?;
-    match rows(&ask, true).await?.iter().find(|row| row.path == path) {
+async fn show(ask: Ask) -> Result<Response, Problem> {
+    let path = ask.path()?;
+    match rows(&ask, true).await?.iter().find(|row| row.path == *path) {
         Some(row) => Ok(answer(StatusCode::OK, row)),
-        None => Err(PathError::Unknown(path).into()),
+        None => Err(PathError::Unknown(path.clone()).into()),
     }
 }
 
-async fn tree(
-    State(v1): State<V1>,
-    Extension(principal): Known,
-    headers: HeaderMap,
-    Path(conversation): Path<String>,
-) -> Result<Response, Problem> {
+async fn tree(ask: Ask) -> Result<Response, Problem> {
     #[derive(Serialize)]
     struct Tree<T> {
         tree: T,
     }
-    let ask = ask(&v1, &principal, &headers, &conversation).await?;
     let tree = ask
         .service
         .path_tree(&ask.tenant, &ask.conversation)
