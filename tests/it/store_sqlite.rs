@@ -200,7 +200,7 @@ async fn a_call_cut_off_at_any_point_changes_nothing_or_everything() {
         ready(store.acquire(&run, &limits).await.unwrap());
         assert!(store.record(&finished(&run, context.id), &limits).await.unwrap());
     }
-    assert!((5..60).contains(&cut), "{cut} calls were cut off, the others not");
+    assert!((1..60).contains(&cut), "{cut} calls were cut off, the others not");
     assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 61);
 }
 
