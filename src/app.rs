@@ -297,7 +297,23 @@ pub fn host_options(config: &Config) -> anyhow::Result<crate::host::Options> {
         "unsafe-none" => Isolation::None,
         _ => Isolation::Namespaces,
     };
-    options.jail.limits.memory_bytes = config.host.memory_mb << 20;
+    let h = &config.host;
+    options.jail.limits.memory_bytes = h.memory_mb << 20;
+    options.jail.limits.processes = h.processes;
+    options.jail.limits.cpu_percent = h.cpu_percent;
+    options.jail.limits.file_bytes = h.file_mb << 20;
+    options.jail.limits.home_bytes = h.home_mb << 20;
+    options.jail.limits.tmp_bytes = h.tmp_mb << 20;
+    options.jail.limits.shm_bytes = h.shm_mb << 20;
+    options.jail.limits.files = h.files;
+    options.jail.limits.open_files = h.open_files;
+    options.kernel.max_output_bytes = h.output_mb << 20;
+    options.max_life = Duration::from_secs(h.max_life_hours * 3600);
+    options.network.connections = h.network_connections;
+    options.network.max_bytes = h.network_mb << 20;
+    options.network.idle = Duration::from_secs(h.network_idle_seconds);
+    options.network.open = h.internet;
+    options.jail.cgroups = h.cgroups;
     options.kernel.checkpoint_bytes = config.host.checkpoint_mb << 20;
     options.kernel.preload = config.host.preload.clone();
     options.search.python = config.host.python.clone();

@@ -117,4 +117,34 @@ pub struct HostSettings {
     pub memory_mb: u64,
     /// Sandboxes at most.
     pub max_sandboxes: usize,
+    /// Processes and threads of one local sandbox.
+    pub processes: u32,
+    /// CPU time of one local sandbox; needs control groups.
+    pub cpu_percent: u32,
+    /// One file in a local sandbox.
+    pub file_mb: u64,
+    /// The home directory of a local sandbox; it counts as memory.
+    pub home_mb: u64,
+    /// /tmp of a local sandbox; it counts as memory.
+    pub tmp_mb: u64,
+    /// /dev/shm of a local sandbox; it counts as memory.
+    pub shm_mb: u64,
+    /// Files in the home directory of a local sandbox, and as many again in /tmp.
+    pub files: u32,
+    /// Open descriptors of one process in a local sandbox.
+    pub open_files: u32,
+    /// Output of one execution in a local sandbox; the rest is dropped and counted.
+    pub output_mb: u64,
+    /// The longest life of a local sandbox.
+    pub max_life_hours: u64,
+    /// Connections of one local sandbox to what its allow list names, at a time.
+    pub network_connections: usize,
+    /// Traffic of one local sandbox, both directions together; then its connections break off.
+    pub network_mb: u64,
+    /// A connection of a local sandbox over which nothing goes for so long is closed.
+    pub network_idle_seconds: u64,
+    /// Whether sandboxes reach every public address unless they ask for less.
+    pub internet: bool,
+    /// Whether control groups are used.
+    pub cgroups: bool,
 }

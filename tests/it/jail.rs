@@ -3,6 +3,7 @@
 
 mod basics;
 mod escape;
+mod groups;
 mod life;
 mod limits;
 pub(crate) mod support;

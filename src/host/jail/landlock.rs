@@ -1,4 +1,4 @@
-//! Landlock: the tier for machines without namespaces. Which files can be opened, no TCP, no signals or abstract
+//! Landlock: a second lock in the full tier, and the only one in the tier for machines without namespaces. Which files can be opened, no TCP, no signals or abstract
 //! sockets to the outside. It does not hide that files exist, and path-name Unix sockets are closed only because
 //! the system call filter allows no socket at all.
 
@@ -36,6 +36,30 @@ pub(crate) fn restrict(read_only: &[PathBuf], writable: &[&Path]) -> Result<(), 
     }
     for path in writable {
         rules = allow(rules, path, AccessFs::from_all(REQUIRED))?;
+    }
+    rules.restrict_self().map(drop)
+}
+
+/// Where programs of the full tier may write, should a mount that is meant to be read-only ever not be. A kernel without
+/// Landlock goes without: the mounts are the wall.
+///
+/// # Errors
+/// When a kernel that has it refuses.
+pub(crate) fn second_lock() -> Result<(), RulesetError> {
+    let all = AccessFs::from_all(REQUIRED);
+    // What is opened for writing below these exists already.
+    let open = AccessFs::from_read(REQUIRED) | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)?
+        .create()?
+        .set_compatibility(CompatLevel::BestEffort);
+    rules = allow(rules, Path::new("/"), AccessFs::from_read(REQUIRED))?;
+    for path in ["/dev", "/proc"] {
+        rules = allow(rules, Path::new(path), open)?;
+    }
+    for path in [policy::HOME, "/tmp", "/dev/shm"] {
+        rules = allow(rules, Path::new(path), all)?;
     }
     rules.restrict_self().map(drop)
 }

@@ -57,7 +57,7 @@ pub(crate) fn run() -> io::Result<()> {
         }),
         try_out("system call filter", true, || {
             in_namespaces(0, || {
-                let variant = seccomp::Variant { no_sockets: false, no_ownerless_memory: false };
+                let variant = seccomp::Variant { no_namespaces: false, no_ownerless_memory: false };
                 let filters = seccomp::Filters::build(variant).map_err(Error::other)?;
                 sys::no_new_privileges()?;
                 filters.load().map_err(Error::other)

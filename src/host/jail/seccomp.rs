@@ -16,8 +16,9 @@ use seccompiler::{
 /// What varies between sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Variant {
-    /// No socket of any family, for tiers without a network namespace. Socket pairs stay.
-    pub(crate) no_sockets: bool,
+    /// For tiers without namespaces, where the machine's network, queues and processes are in reach: no socket of any
+    /// family (socket pairs stay), no System V or POSIX queues, no limits or priorities of other processes.
+    pub(crate) no_namespaces: bool,
     /// No memory that belongs to no process (`memfd`, shared anonymous maps, System V segments): where no
     /// control group counts it, nobody else can.
     pub(crate) no_ownerless_memory: bool,
@@ -71,7 +72,7 @@ fn refused_calls(variant: Variant) -> Result<BTreeMap<i64, Vec<SeccompRule>>, se
 
     // AF_VSOCK reaches the hypervisor, AF_ALG and netfilter netlink large parsers, AF_PACKET raw frames. Only
     // Unix, IPv4, IPv6 and route netlink (`getifaddrs`) stay, and these end at the sandbox's own loopback.
-    let socket = if variant.no_sockets {
+    let socket = if variant.no_namespaces {
         vec![]
     } else {
         let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
@@ -90,6 +91,41 @@ fn refused_calls(variant: Variant) -> Result<BTreeMap<i64, Vec<SeccompRule>>, se
         .collect::<Result<_, _>>()?;
     calls.insert(libc::SYS_ioctl, ioctl);
 
+    if variant.no_namespaces {
+        for call in [
+            libc::SYS_shmget,
+            libc::SYS_shmat,
+            libc::SYS_shmctl,
+            libc::SYS_semget,
+            libc::SYS_semop,
+            libc::SYS_semtimedop,
+            libc::SYS_semctl,
+            libc::SYS_msgget,
+            libc::SYS_msgsnd,
+            libc::SYS_msgrcv,
+            libc::SYS_msgctl,
+            libc::SYS_mq_open,
+            libc::SYS_mq_unlink,
+        ] {
+            calls.insert(call, vec![]);
+        }
+        // With another process's number these change that process, when it is of the same user: a CPU limit of zero
+        // ends the host as surely as a signal. Zero means the caller.
+        for call in [
+            libc::SYS_prlimit64,
+            libc::SYS_sched_setaffinity,
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_setscheduler,
+            libc::SYS_sched_setattr,
+        ] {
+            calls.insert(call, vec![rule(vec![when(0, Op::Ne, 0)?])?]);
+        }
+        let process = [(libc::SYS_setpriority, libc::PRIO_PROCESS as u64), (libc::SYS_ioprio_set, 1)];
+        for (call, kind) in process {
+            let other = [rule(vec![when(0, Op::Ne, kind)?])?, rule(vec![when(1, Op::Ne, 0)?])?];
+            calls.insert(call, other.into());
+        }
+    }
     if variant.no_ownerless_memory {
         calls.insert(libc::SYS_memfd_create, vec![]);
         calls.insert(libc::SYS_shmget, vec![]);
@@ -568,9 +604,10 @@ mod tests {
 
     #[test]
     fn every_variant_builds() {
-        for (no_sockets, no_ownerless_memory) in [(false, false), (true, false), (false, true), (true, true)]
+        for (no_namespaces, no_ownerless_memory) in
+            [(false, false), (true, false), (false, true), (true, true)]
         {
-            Filters::build(Variant { no_sockets, no_ownerless_memory }).expect("builds");
+            Filters::build(Variant { no_namespaces, no_ownerless_memory }).expect("builds");
         }
     }
 }

@@ -161,7 +161,7 @@ impl Spawner {
         };
         let cgroups = if cgroups { Cgroups::find() } else { Cgroups::None };
         let variant = Variant {
-            no_sockets: isolation == Isolation::Landlock,
+            no_namespaces: isolation == Isolation::Landlock,
             no_ownerless_memory: cgroups == Cgroups::None,
         };
         let filters = match (isolation, Filters::build(variant)) {

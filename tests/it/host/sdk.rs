@@ -3,26 +3,38 @@
 use std::path::Path;
 use std::process::Stdio;
 
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
 use super::TestHost;
 
-/// Runs a suite of `tests/sdk` to its end. `program` is below `target/test-env`, or on the path.
-async fn run(program: &str, arguments: &[&str]) {
+const PYTHON: &str = "e2b-python/bin/python";
+const PYTHON_SUITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdk/suite.py");
+const JAVASCRIPT_SUITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdk/suite.mjs");
+
+/// Runs a suite of `tests/sdk` to its end against a host in this process.
+async fn run(program: &str, suite: &str) {
     let host = TestHost::with(|options| {
         options.ready = 2;
         options.max_sandboxes = 20;
     })
     .await;
+    run_against(program, suite, &host.host.url(), host.host.api_key().expose()).await;
+}
+
+/// `program` is below `target/test-env`, or on the path.
+async fn run_against(program: &str, suite: &str, url: &str, key: &str) {
     let env = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-env");
     std::fs::create_dir_all(env.join("e2b-js")).unwrap();
     let installed = env.join(program);
     let program = if installed.exists() { installed } else { program.into() };
-    let output = tokio::process::Command::new(&program)
-        .args(arguments)
+    let output = Command::new(&program)
+        .arg(suite)
         .current_dir(env.join("e2b-js"))
-        .env("E2B_API_URL", host.host.url())
-        .env("E2B_SANDBOX_URL", host.host.url())
+        .env("E2B_API_URL", url)
+        .env("E2B_SANDBOX_URL", url)
         .env("PATHBOX_TEST_LANGUAGES", "javascript,typescript,bash")
-        .env("E2B_API_KEY", host.host.api_key().expose())
+        .env("E2B_API_KEY", key)
         .stdin(Stdio::null())
         .output()
         .await
@@ -33,14 +45,62 @@ async fn run(program: &str, arguments: &[&str]) {
     assert!(status.success() && said.contains("ok ") && !said.contains("FAILED"), "{status}\n{said}");
 }
 
+/// The same against `pathbox host`, which an ordinary user has started: root's become one that owns nothing.
+async fn run_as_an_ordinary_user(program: &str, suite: &str) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    const NOBODY: u32 = 65_534;
+    let dir = tempfile::tempdir().unwrap();
+    let exe = dir.path().join("pathbox");
+    std::fs::copy(env!("CARGO_BIN_EXE_pathbox"), &exe).unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let mut command = Command::new(&exe);
+    command
+        .args(["host", "--listen", "127.0.0.1:0"])
+        .env_clear()
+        .envs([("PATH", "/usr/local/bin:/usr/bin:/bin"), ("PATHBOX_HOST_MAX_SANDBOXES", "20")])
+        .env("HOME", dir.path())
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let mut host = command.spawn().unwrap();
+    let uid = std::fs::metadata(format!("/proc/{}", host.id().unwrap())).unwrap().uid();
+    assert_ne!(uid, 0, "an ordinary user's");
+    let mut lines = BufReader::new(host.stdout.take().unwrap()).lines();
+    let mut value = async |name: &str| loop {
+        let line = lines.next_line().await.unwrap().expect("the host starts");
+        if let Some((_, value)) = line.split_once(name) {
+            return value.split(' ').next().unwrap().to_owned();
+        }
+    };
+    let url = value("E2B_API_URL=").await;
+    let key = value("E2B_API_KEY=").await;
+    run_against(program, suite, &url, &key).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs e2b-python: scripts/test installs it"]
 async fn the_python_clients_cannot_tell_the_difference() {
-    run("e2b-python/bin/python", &[concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdk/suite.py")]).await;
+    run(PYTHON, PYTHON_SUITE).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs e2b-js and node: scripts/test installs it"]
 async fn the_javascript_clients_cannot_tell_the_difference() {
-    run("node", &[concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdk/suite.mjs")]).await;
+    run("node", JAVASCRIPT_SUITE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs e2b-python: scripts/test installs it"]
+async fn the_python_clients_cannot_tell_an_ordinary_user_s_host_either() {
+    run_as_an_ordinary_user(PYTHON, PYTHON_SUITE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs e2b-js and node: scripts/test installs it"]
+async fn the_javascript_clients_cannot_tell_an_ordinary_user_s_host_either() {
+    run_as_an_ordinary_user("node", JAVASCRIPT_SUITE).await;
 }

@@ -129,6 +129,112 @@ async fn two_landlocked_sandboxes_cannot_touch_each_other() {
     assert_eq!(ran.stdout, "13\n1\n", "{}", ran.stderr);
 }
 
+/// Groups 14 and 22: the machine's processes are in sight of the kernel calls of this tier, those of the same user
+/// above all. Outside, the same attempts succeed.
+#[tokio::test]
+async fn landlocked_programs_change_no_other_process() {
+    let sleeping = Command::new("sleep").arg("60").spawn().map(Sleeping).expect("sleeps");
+    let code = format!(
+        r"
+import ctypes, os, resource
+libc, pid = ctypes.CDLL(None, use_errno=True), {pid}
+def tried(name, call):
+    try: result = call()
+    except OSError as e: result = e.errno
+    print(name, 'EPERM' if result == 1 or result == -1 and ctypes.get_errno() == 1 else 'open')
+tried('prlimit', lambda: resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0)))
+tried('affinity', lambda: os.sched_setaffinity(pid, os.sched_getaffinity(0)))
+tried('scheduler', lambda: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0)))
+tried('param', lambda: os.sched_setparam(pid, os.sched_param(0)))
+tried('priority', lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+tried('ioprio', lambda: libc.syscall({ioprio_set}, 1, pid, 3 << 13))
+",
+        pid = sleeping.0.id(),
+        ioprio_set = libc::SYS_ioprio_set,
+    );
+    let (_spawner, jailed) = landlocked().await;
+    let names = ["prlimit", "affinity", "scheduler", "param", "priority", "ioprio"];
+    let all = |result: &str| names.iter().map(|name| format!("{name} {result}\n")).collect::<String>();
+    let inside = python(&jailed, &code).await;
+    assert_eq!(inside.stdout, all("EPERM"), "{}", inside.stderr);
+    // The priority of everything that belongs to this user.
+    let everybody = "import os\ntry: os.setpriority(os.PRIO_USER, 0, 19); print('open')\nexcept OSError as e: print(e.errno)";
+    assert_eq!(python(&jailed, everybody).await.stdout, "1\n");
+    let own = "import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)); os.nice(1); os.sched_setaffinity(0, os.sched_getaffinity(0)); print('open')";
+    assert_eq!(python(&jailed, own).await.stdout, "open\n", "its own can be lowered");
+    let outside = Ran::outside(Command::new(PYTHON).args(["-I", "-c", &code]));
+    assert_eq!(outside.stdout, all("open"), "{}", outside.stderr);
+}
+
+/// Ends with the test.
+struct Sleeping(std::process::Child);
+
+impl Drop for Sleeping {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Group 16: without a namespace of their own, queues and segments would be the machine's.
+#[tokio::test]
+async fn landlocked_programs_have_no_queues_in_common_with_anybody() {
+    let code = r"
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+mode = 0o1666
+for name, call in [('shm', lambda: libc.shmget(KEY, 4096, mode)), ('sem', lambda: libc.semget(KEY, 1, mode)),
+                   ('msg', lambda: libc.msgget(KEY, mode)), ('mq', lambda: libc.mq_open(b'/pathbox-KEY', 0o102, 0o666, None))]:
+    print(name, 'open' if call() >= 0 else ctypes.get_errno())
+"
+    .replace("KEY", &(0x7A00_0000 + std::process::id()).to_string());
+    let made = Ran::outside(Command::new(PYTHON).args(["-I", "-c", &code]));
+    let (_spawner, jailed) = landlocked().await;
+    let inside = python(&jailed, &code).await;
+    let remove = code.replace("0o102", "2").replace("for name, call", "import sys\nlibc.shmctl(libc.shmget(KEY, 0, 0), 0, None); libc.semctl(libc.semget(KEY, 0, 0), 0, 0); libc.msgctl(libc.msgget(KEY, 0), 0, None); libc.mq_unlink(b'/pathbox-KEY'); sys.exit()\nfor name, call")
+        .replace("KEY", &(0x7A00_0000 + std::process::id()).to_string());
+    Ran::outside(Command::new(PYTHON).args(["-I", "-c", &remove]));
+    assert_eq!(made.stdout, "shm open\nsem open\nmsg open\nmq open\n", "outside: {}", made.stderr);
+    assert_eq!(inside.stdout, "shm 1\nsem 1\nmsg 1\nmq 1\n", "{}", inside.stderr);
+}
+
+/// Groups 10, 13 and 24: there is no `/proc` to look into.
+#[tokio::test]
+async fn landlocked_programs_see_no_process_and_no_program_of_the_host() {
+    let (_spawner, jailed) = landlocked().await;
+    let code = format!(
+        "import os\nfor pid in ['1', '{}', str(os.getppid())]:\n for name in ['exe', 'environ', 'mem', 'maps', 'fd/0', 'cmdline']:\n  for mode in [os.O_RDONLY, os.O_WRONLY]:\n   try: os.close(os.open(f'/proc/{{pid}}/{{name}}', mode)); print(pid, name)\n   except OSError: pass\nprint('end')",
+        std::process::id()
+    );
+    assert_eq!(python(&jailed, &code).await.stdout, "end\n");
+    let outside = Ran::outside(Command::new(PYTHON).args(["-I", "-c", &code]));
+    assert!(outside.stdout.contains(" environ\n"), "{outside:?}");
+}
+
+/// Groups 17 to 22: what is limited per process here, and by control groups where there are some.
+#[tokio::test]
+async fn landlocked_programs_are_limited() {
+    use pathbox::host::jail::{Limits, SandboxSpec};
+    let spawner = start(&Options { isolation: Isolation::Landlock, ..options() }).await;
+    let limits = Limits { memory_bytes: 128 << 20, processes: 40, file_bytes: 8 << 20, ..Limits::default() };
+    let spec = SandboxSpec { limits: Some(limits), ..SandboxSpec::default() };
+    let jailed = spawner.spawn(&spec).await.expect("spawns");
+    let heap =
+        python(&jailed, "b = []\nwhile len(b) < 512: b.append(bytearray(1 << 20))\nprint('got')").await;
+    assert!(!heap.stdout.contains("got") && (heap.oom || heap.stderr.contains("MemoryError")), "{heap:?}");
+    let bomb = "import os, time\nn = 0\ntry:\n while n < 500:\n  if os.fork() == 0: time.sleep(60); os._exit(0)\n  n += 1\nexcept BlockingIOError: print('stopped', n < 60, flush=True)\nos._exit(0)";
+    assert_eq!(python(&jailed, bomb).await.stdout, "stopped True\n");
+    drop(jailed);
+    let jailed = spawner.spawn(&spec).await.expect("spawns");
+    let file = "import signal, errno\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\ntry:\n with open('f', 'wb') as f:\n  for _ in range(64): f.write(bytes(1 << 20)); f.flush()\nexcept OSError as e: print(errno.errorcode[e.errno])";
+    assert_eq!(python(&jailed, file).await.stdout, "EFBIG\n");
+    let flood = run(&jailed.agent, &["head", "-c", "50M", "/dev/zero"]).await;
+    assert_eq!(flood.stdout.len(), 50 << 20);
+    let deaf = super::support::launch(&jailed.agent, &[PYTHON, "-I", "-c", "import signal, os, time\nsignal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN)\nprint(1, flush=True)\nwhile True: pass"]).await;
+    deaf.handle.signal(libc::SIGKILL, true).await.expect("ends");
+    assert_eq!(Ran::of(deaf).await.signal, Some(libc::SIGKILL));
+}
+
 #[tokio::test]
 async fn event_loops_work_in_the_landlock_tier() {
     let (_spawner, jailed) = landlocked().await;
