@@ -206,6 +206,10 @@ impl Scanner<'_> {
         let mut word_carry = u64::from(before(is_word));
         let mut alnum_carry = u64::from(before(|b| b.is_ascii_alphanumeric()));
         let mut digit_carry = u64::from(before(|b| b.is_ascii_digit()));
+        // The last three, for a group of three digits that a block's border cuts off.
+        let mut digit_tail = (1..=3)
+            .filter(|back| self.from >= *back && self.text[self.from - back].is_ascii_digit())
+            .fold(0u128, |tail, back| tail | 1 << (3 - back));
         for at in 0..self.blocks.len() - 1 {
             let (here, next) = (self.blocks[at], self.blocks[at + 1]);
             let base = self.from + at * 64;
@@ -218,6 +222,7 @@ impl Scanner<'_> {
             (word_carry, alnum_carry, digit_carry) = (here.word >> 63, alnum >> 63, here.digit >> 63);
 
             // A pair of letters at the end of this block may have its digits in the next.
+            let tail = u128::from(here.digit >> 61);
             if here.digit != 0 || here.plus != 0 || next.digit & 7 != 0 {
                 // Seven digits in a row that are no decimal places.
                 let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
@@ -226,7 +231,9 @@ impl Scanner<'_> {
                 let chains = chained(joins & wide(here.sep, next.sep), digits)
                     | chained(joins & wide(here.dot, next.dot), digits);
                 // Three digits, a separator, four digits: a short telephone number after its label.
-                let three = digits << 1 & digits << 2 & digits << 3;
+                let three = (digits << 1 | digit_tail >> 2)
+                    & (digits << 2 | digit_tail >> 1)
+                    & (digits << 3 | digit_tail);
                 let local = joins & wide(here.sep, next.sep) & three & runs(digits, 4) >> 1;
                 let leads = here.plus & (digits >> 1) as u64;
                 let mut numbers = seven | (chains | local) as u64 | leads;
@@ -243,6 +250,7 @@ impl Scanner<'_> {
                     self.letter_pair(base + bit);
                 }
             }
+            digit_tail = tail;
             let mut long = runs(wide(here.word, next.word), 16) as u64 & word_starts;
             while let Some(bit) = next_bit(&mut long) {
                 if base + bit >= self.words_done {

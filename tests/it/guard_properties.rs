@@ -205,6 +205,9 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         "pass=\"\\\n\r\n".to_owned(),
         // A line that hides something does not change how its neighbours read.
         format!("{key}-----END PRIVATE KEY-----aGVsbG8gYWxpY2VAZXhhbXBsZS5jb0=sec-c-x\n\u{ff14}\n"),
+        // A group of digits that the border of 64 bytes cuts.
+        format!("{}\r\n{} SIN 046 454286\n", "6".repeat(15), "@".repeat(35)),
+        format!("\n{}call me on 450 0840\n", "x9".repeat(26)),
         // A word of dashes alone.
         "----------------.".to_owned(),
         "| a |\n|----------------|\n".to_owned(),
