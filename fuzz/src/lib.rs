@@ -13,6 +13,8 @@ mod interpreter;
 mod json;
 #[path = "../../src/host/http/envd/multipart.rs"]
 mod multipart;
+#[path = "../../src/wire/output.rs"]
+mod output;
 #[path = "../../src/host/network/policy.rs"]
 mod policy;
 #[path = "../../src/host/agent/protocol.rs"]
