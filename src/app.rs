@@ -107,6 +107,7 @@ pub fn new_conversation(entropy: &Entropy) -> ConversationId {
 pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
     McpOptions {
         code_execution: config.code_execution,
+        network: config.recipes.reach_a_network(),
         patience: config.patience,
         inline_images: config.inline_images,
         door,

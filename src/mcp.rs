@@ -50,6 +50,8 @@ const START_PATIENCE: Duration = Duration::from_secs(20);
 pub struct Options {
     /// Whether the execution tools exist.
     pub code_execution: bool,
+    /// Whether some sandboxes reach hosts outside: then code has an open world.
+    pub network: bool,
     /// When pictures are sent as image blocks.
     pub inline_images: InlineImages,
     /// How long a client waits for a result when it does not say; shortly before, a run is handed over.
@@ -112,7 +114,8 @@ const INSTRUCTIONS: &str = "Pathbox runs code in an isolated sandbox that belong
 `run_code` whenever an exact computation, a data transformation or a plot is needed instead of working it out in \
 words. Use `run_analysis` for taxes, compliance, eligibility, deadlines, comparisons, scenarios and data: it checks the \
 parameters and computes in exact decimals. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept` or `reset`). \
-Print what you want to see; the value of the last expression comes back too. There is no network and no input(). \
+Print what you want to see; the value of the last expression comes back too. The network is closed but for hosts that the operator allows, \
+and there is no input(). \
 Personal data and secrets in the output are replaced by placeholders such as [EMAIL_1]; the same placeholder always \
 stands for the same value. A run that takes longer than `timeout_ms` is interrupted; variables survive where possible. A result that says \
 `status: running` was handed over: follow it with `get_execution`. Long output is cut in the middle; read the whole \
@@ -121,8 +124,11 @@ with `get_execution` (stream, offset). If a plot was not shown, `get_artifact` s
 impl McpServer {
     /// A handler over a service that may still be starting.
     pub fn new(options: Options, execution: Starting) -> Self {
-        #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
         let mut tools = if options.code_execution { tools::list() } else { Vec::new() };
+        for tool in tools.iter_mut().filter(|tool| tool.name == tools::run_code::NAME) {
+            let annotations = tool.annotations.get_or_insert_default();
+            annotations.open_world_hint = Some(options.network);
+        }
         #[cfg(feature = "conformance")]
         tools.extend(conformance::tools());
         Self(Arc::new(Inner {

@@ -37,6 +37,18 @@ pub(super) enum ContextsCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Give a tenant limits of its own, on every replica from the next call on. What is not named goes back to the
+    /// settings `contexts.per_tenant` and `contexts.per_conversation`.
+    Limit {
+        /// Live contexts of the tenant at most; 0 keeps it out.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+        per_tenant: Option<u32>,
+        /// Live contexts of each of its conversations at most.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+        per_conversation: Option<u32>,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -131,6 +143,17 @@ pub(super) async fn contexts(command: ContextsCommand, sources: Sources) -> anyh
             }
             // The sandbox is in the outbox; a running server kills it within moments, and so does `cleanup`.
             show(&json!({ "id": id, "ended": true }), output.json)?;
+        }
+        ContextsCommand::Limit { per_tenant, per_conversation, output } => {
+            let tenant = output.tenant.unwrap_or(config.tenant);
+            store.set_tenant_limits(&tenant, per_tenant, per_conversation).await?;
+            let limits = &config.limits;
+            let in_force = json!({
+                "tenant": tenant,
+                "perTenant": per_tenant.unwrap_or(limits.per_tenant),
+                "perConversation": per_conversation.unwrap_or(limits.per_conversation),
+            });
+            show(&in_force, output.json)?;
         }
     }
     Ok(ExitCode::SUCCESS)

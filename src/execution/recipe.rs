@@ -35,6 +35,12 @@ impl Recipes {
     pub fn of(&self, tenant: &TenantId) -> &Recipe {
         self.tenants.get(tenant).unwrap_or(&self.base)
     }
+
+    /// Whether somebody's sandboxes reach a network.
+    pub fn reach_a_network(&self) -> bool {
+        let mut all = self.tenants.values().chain([&self.base]);
+        all.any(|recipe| recipe.network != NetworkPolicy::Closed)
+    }
 }
 
 impl Recipe {

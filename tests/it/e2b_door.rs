@@ -568,7 +568,8 @@ impl Drop for Host {
 #[cfg(target_os = "linux")]
 fn a_dead_interpreter_of_the_local_host_is_told_and_its_sandbox_is_kept() {
     let data = tempfile::tempdir().unwrap();
-    let mut server = Server::start(data.path());
+    let mut server =
+        Server::start_with(command(data.path()).arg("serve").env("PATHBOX_HOST_CHECKPOINT_MB", "0"));
     server.python("open('/tmp/kept', 'w').write('x'); kept = 1");
     let content = &server.python("import os; os._exit(3)")["structuredContent"];
     assert_eq!((&content["success"], &content["state"]), (&json!(false), &json!("reset")), "{content}");
@@ -621,7 +622,18 @@ print(ask("127.0.0.1"), ask("127.0.0.2"), direct)
             Server::start_with(serve.env("PATHBOX_CONFIG", &settings).args(["serve", "--tenant", tenant]));
         let result = server.python(&code.replace("PORT", &listed.to_string()));
         assert_eq!(result["structuredContent"]["stdout"], said, "{tenant}: {result}");
+        assert!(world_is_open(&mut server));
     }
+    assert!(!world_is_open(&mut Server::start(tempfile::tempdir().unwrap().path())));
+}
+
+/// What the list of tools says about `run_code`.
+#[cfg(target_os = "linux")]
+fn world_is_open(server: &mut Server) -> bool {
+    let listed = server.request("tools/list", json!({}));
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    let run_code = tools.iter().find(|tool| tool["name"] == "run_code").unwrap();
+    run_code["annotations"]["openWorldHint"].as_bool().unwrap()
 }
 
 #[test]

@@ -334,14 +334,18 @@ async fn after_code_that_ignores_interrupts_the_claim_about_the_state_is_true() 
         };
         let stubborn = "while True:\n    try:\n        while True: pass\n    except BaseException: pass";
         for code in [stubborn, "sum(range(10 ** 15))"] {
-            run("kept = 1").await;
+            run("kept = 1; begun = False").await;
             let deadlines = Deadlines::overall(Duration::from_millis(500));
-            let request = RunRequest { code: code.into(), deadlines, ..RunRequest::default() };
+            let code = format!("begun = True\n{code}");
+            let request = RunRequest { code: code.clone(), deadlines, ..RunRequest::default() };
             let mut aborted = python.run(&request).await.unwrap();
             while let Ok(Some(_)) = aborted.next().await {}
             let claim = aborted.settle().await.unwrap();
-            let kept = run("'kept' in globals()").await;
-            let truth = if kept.as_deref() == Some("True") { Settled::Kept } else { Settled::StateLost };
+            let truth = match run("(kept, begun) if 'kept' in globals() else None").await.as_deref() {
+                Some("(1, True)") => Settled::Kept,
+                Some("(1, False)") => Settled::RolledBack,
+                _ => Settled::StateLost,
+            };
             assert_eq!(claim, truth, "{code}");
         }
     })

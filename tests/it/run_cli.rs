@@ -44,6 +44,25 @@ fn code_may_come_from_a_file_or_from_standard_input() {
 }
 
 #[test]
+fn a_tenants_own_limit_holds_from_the_next_call_on_and_can_be_taken_back() {
+    let data = tempfile::tempdir().unwrap();
+    let limit = |args: &[&str]| -> Value {
+        let output = command(data.path()).args(["contexts", "limit", "--json"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    assert_eq!(
+        limit(&["--per-tenant", "0"]),
+        serde_json::json!({"tenant": "local", "perTenant": 0, "perConversation": 5})
+    );
+    let (code, out, err) = run(data.path(), &["print('ran')"]);
+    assert!(code != 0 && out.is_empty() && err.contains("limit of 0 live contexts"), "{code} {out} {err}");
+    assert_eq!(run(data.path(), &["--tenant", "other", "print('ran')"]).1, "ran\n");
+    assert_eq!(limit(&[])["perTenant"], 10);
+    assert_eq!(run(data.path(), &["print('ran')"]).1, "ran\n");
+}
+
+#[test]
 fn bad_input_says_what_is_allowed() {
     let data = tempfile::tempdir().unwrap();
     for (args, expected) in [

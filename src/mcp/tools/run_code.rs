@@ -157,8 +157,8 @@ pub struct OutputGuard {
 pub fn tool() -> Tool {
     let description = "Run code in an isolated sandbox that belongs to this conversation path. Variables, imports and \
         files are kept between calls. Returns stdout, stderr, the value of the last expression, pictures of open \
-        plots, and a traceback when the code fails. There is no network. Personal data and secrets in the output are \
-        replaced by placeholders like [EMAIL_1].";
+        plots, and a traceback when the code fails. The network is closed but for hosts that the operator allows. Personal \
+        data and secrets in the output are replaced by placeholders like [EMAIL_1].";
     let mut meta = Map::new();
     meta.insert("anthropic/maxResultSizeChars".into(), json!(200_000));
     Tool::new(NAME, description, schema::of::<Input>())
