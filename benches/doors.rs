@@ -301,9 +301,10 @@ impl Client {
         stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
         let mut client = Self { stream, address: address.to_owned(), session: None };
         let head = client.post(&hello())?;
-        client.session = head
-            .lines()
-            .find_map(|line| line.to_ascii_lowercase().strip_prefix("mcp-session-id: ").map(str::to_owned));
+        client.session = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            name.eq_ignore_ascii_case("mcp-session-id").then(|| value.to_owned())
+        });
         client.post(INITIALIZED)?;
         Some(client)
     }
