@@ -23,6 +23,9 @@ use crate::telemetry::metrics;
 use super::backlog::Late;
 use super::{ExecutionError, ExecutionService, Progress, ProgressSender};
 
+/// Between looks at whether the database has been told everything.
+const BEHIND_PAUSE: Duration = Duration::from_millis(50);
+
 /// Metadata that each of our sandboxes carries at its provider, so that the reconciler can tell whose it is.
 pub const APP: (&str, &str) = ("app", "pathbox");
 /// Metadata key of the installation: several may share one provider account, and none may reap another's sandboxes.
@@ -128,6 +131,18 @@ impl ExecutionService {
         loop {
             if cancel.is_cancelled() {
                 return Err(ExecutionError::Cancelled);
+            }
+            // A database that is back is told first what has run meanwhile: it would take those runs for cut off, and
+            // the contexts that they used for expired.
+            if self.is_behind() {
+                if let Err(error) = self.store().now().await {
+                    return self.without_store(ask, error, wait).await;
+                }
+                if began.elapsed() >= patience {
+                    return Err(wait.timed_out(1));
+                }
+                tokio::time::sleep(BEHIND_PAUSE).await;
+                continue;
             }
             let asked = Instant::now();
             let mut position = 0;

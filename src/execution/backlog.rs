@@ -56,6 +56,11 @@ impl Backlog {
 }
 
 impl ExecutionService {
+    /// Whether the database has yet to be told something.
+    pub(super) fn is_behind(&self) -> bool {
+        self.0.backlog.lock().is_told
+    }
+
     /// The database could not be told; it will be.
     pub(super) fn tell_later(&self, mut late: Late) {
         let mut waiting = self.0.backlog.lock();

@@ -234,13 +234,21 @@ impl ExecutionService {
         let mut replaced = None;
         for _ in 0..=REPLACEMENTS {
             let patience = request.timeout.get();
-            let held = match self.acquire(&ask, patience, replaced, &progress, &cancel).await? {
+            let mut held = match self.acquire(&ask, patience, replaced, &progress, &cancel).await? {
                 Acquisition::Held(held) => held,
                 Acquisition::Replay(_) => {
                     return Err(ExecutionError::Internal("a file operation has no idempotency key".into()));
                 }
             };
-            match self.do_on(&held, ask.execution.id, &action).await {
+            let mut done = self.do_on(&held, ask.execution.id, &action).await;
+            if matches!(done, Err(Stopped::Fault(Fault::Lost))) {
+                done = match self.revive(&mut held).await {
+                    Ok(true) => self.do_on(&held, ask.execution.id, &action).await,
+                    Ok(false) => done,
+                    Err(error) => Err(Stopped::Fault(Fault::Sandbox(error))),
+                };
+            }
+            match done {
                 Ok((ran, answer)) => {
                     let blocked = ran.report.blocked;
                     let finished = self.finish(&call, request.language, &ask, &held, ran).await?;
@@ -256,7 +264,10 @@ impl ExecutionService {
                     return Err(ExecutionError::File(problem));
                 }
                 Err(Stopped::Fault(Fault::Lost)) => {
-                    self.mark_lost(&held.row).await?;
+                    if let Err(error) = self.mark_lost(&held.row).await {
+                        self.abandon(&ask, ExecutionStatus::Failed, "sandbox_lost").await;
+                        return Err(error.into());
+                    }
                     self.0.doomed.notify_one();
                     replaced = Some(EndReason::Lost);
                 }
@@ -266,6 +277,7 @@ impl ExecutionService {
                 }
             }
         }
+        self.abandon(&ask, ExecutionStatus::Failed, "sandbox_lost").await;
         Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
     }
 
@@ -405,8 +417,9 @@ impl Kind {
         match bytes {
             _ if bytes.starts_with(b"\x89PNG\r\n\x1a\n") => Self::Png,
             _ if bytes.starts_with(b"\xff\xd8\xff") => Self::Jpeg,
-            _ if bytes.starts_with(b"%PDF-") => Self::Pdf,
+            // Before PDF: a text is looked at as text, whatever it begins with.
             _ if std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0) => Self::Text,
+            _ if bytes.starts_with(b"%PDF-") => Self::Pdf,
             _ => Self::Binary,
         }
     }

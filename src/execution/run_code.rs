@@ -144,7 +144,10 @@ impl ExecutionService {
             match ran {
                 Ok(ran) => return self.finish(&call, request.language, &ask, &held, ran).await,
                 Err(Fault::Lost) => {
-                    self.mark_lost(&held.row).await?;
+                    if let Err(error) = self.mark_lost(&held.row).await {
+                        self.abandon(&ask, ExecutionStatus::Failed, "sandbox_lost").await;
+                        return Err(error.into());
+                    }
                     self.0.doomed.notify_one();
                     replaced = Some(EndReason::Lost);
                 }
@@ -154,6 +157,7 @@ impl ExecutionService {
                 }
             }
         }
+        self.abandon(&ask, ExecutionStatus::Failed, "sandbox_lost").await;
         Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
     }
 

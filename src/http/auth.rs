@@ -124,9 +124,13 @@ impl Authenticator {
                 return known.ok_or(Refused::Unavailable);
             }
         };
-        let principal =
-            key.and_then(|key| key.opens(presented, self.0.clock.now())).ok_or(Refused::Invalid)?;
+        let opened = key.and_then(|key| key.opens(presented, self.0.clock.now()));
         let mut believed = lock();
+        let Some(principal) = opened else {
+            // What is known to be revoked or expired is not believed either when the database goes away.
+            believed.remove(&digest);
+            return Err(Refused::Invalid);
+        };
         if believed.len() >= MAX_BELIEVED {
             believed.retain(|_, (_, at)| at.elapsed() < BELIEVED);
         }

@@ -81,7 +81,9 @@ fn goes_away_and_comes_back(leave: impl Fn(&Cluster), come_back: impl Fn(&Cluste
     let server = HttpServer::start_with(
         command(data.path())
             .env("DATABASE_URL", database.url().expose())
-            .env("PATHBOX_SECRET_KEYS", TEST_KEY),
+            .env("PATHBOX_SECRET_KEYS", TEST_KEY)
+            // A quick machine runs hundreds of times meanwhile; a rotation would be no loss, but looks like one.
+            .env("PATHBOX_CONTEXTS_MAX_EXECUTIONS", "1000000"),
     );
     let callers: Vec<Caller> =
         (0..3).map(|n| Caller { path: format!("p{n}"), calls: AtomicU32::new(0) }).collect();

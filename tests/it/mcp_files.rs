@@ -116,6 +116,15 @@ fn a_file_that_goes_out_has_been_through_the_guard() {
     assert_eq!(stdout["structuredContent"]["stdout"].as_str().unwrap().trim(), text.trim(), "{text}");
     assert!(text.contains("[EMAIL_1]"), "{text}");
 
+    // Text is looked at as text, whatever it claims to be.
+    let text = "%PDF-1.7\nmary.murphy@example.ie\n";
+    files(&mut server, json!({"action": "put", "path": "claim.pdf", "text": text}));
+    let got = call(&mut server, "files", json!({"action": "get", "path": "claim.pdf"}), json!({}));
+    let read = server
+        .request("resources/read", json!({"uri": got["structuredContent"]["artifact"]["uri"]}))
+        .to_string();
+    assert!(read.contains("[EMAIL_1]") && !read.contains("murphy"), "{read}");
+
     // A container hides its content from the guard, and a picture may carry text.
     server.python("import zipfile; zipfile.ZipFile('a.zip', 'w').writestr('x', 'mary.murphy@example.ie')");
     let (code, why) = refused(&mut server, json!({"action": "get", "path": "a.zip"}));
