@@ -22,6 +22,7 @@ use backlog::Backlog;
 use remembered::Remembered;
 
 pub mod acquire;
+mod attempts;
 mod backlog;
 pub mod crash;
 pub mod error;

@@ -135,7 +135,7 @@ impl ExecutionService {
             // A database that is back is told first what has run meanwhile: it would take those runs for cut off, and
             // the contexts that they used for expired.
             if self.is_behind() {
-                if let Err(error) = self.store().now().await {
+                if let Err(error) = self.store().ping().await {
                     return self.without_store(ask, error, wait).await;
                 }
                 if began.elapsed() >= patience {

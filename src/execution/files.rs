@@ -14,16 +14,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{
-    Code, CodeError, CodeRequest, ContextKey, EndReason, Ended, ErrorCode, ExecutionId, Language,
-    OutputChunk, RichResult, Timeout,
+    Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, ExecutionId, Language, OutputChunk,
+    RichResult, Timeout,
 };
 use crate::e2b::{E2bError, Files, Subject};
 use crate::guard::{Guard, Mode, OutcomeGuard, Sanitized};
-use crate::store::ExecutionStatus;
 use crate::wire::envd::{EntryInfo, FileType};
 
-use super::acquire::{Acquisition, Held};
-use super::run_code::{Fault, Ran, fault, reason_text};
+use super::acquire::Held;
+use super::attempts::{Attempted, Fault, Work};
+use super::run_code::{Ran, reason_text};
 use super::{Artifact, Call, ExecutionError, ExecutionService, Finished};
 
 /// The name of the tool in records.
@@ -35,7 +35,6 @@ pub const MAX_ENTRIES: usize = 500;
 
 /// The longest path, in bytes.
 const MAX_PATH: usize = 1024;
-const REPLACEMENTS: u32 = 2;
 
 /// A path inside a sandbox: absolute, or from the user's home.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,6 +197,25 @@ enum Stopped {
     Fault(Fault),
 }
 
+/// The work of a file operation.
+struct FileWork<'a> {
+    service: &'a ExecutionService,
+    id: ExecutionId,
+    action: &'a FileAction,
+}
+
+impl Work for FileWork<'_> {
+    type Done = Result<(Ran, FileAnswer), FileProblem>;
+
+    async fn on(&self, held: &Held) -> Result<Self::Done, Fault> {
+        match self.service.do_on(held, self.id, self.action).await {
+            Ok(done) => Ok(Ok(done)),
+            Err(Stopped::Problem(problem)) => Ok(Err(problem)),
+            Err(Stopped::Fault(fault)) => Err(fault),
+        }
+    }
+}
+
 impl ExecutionService {
     /// Does something with the files of the call's context.
     ///
@@ -231,54 +249,24 @@ impl ExecutionService {
         };
         let ask = self.ask(TOOL, &call, &request);
         let (progress, _) = mpsc::channel(1);
-        let mut replaced = None;
-        for _ in 0..=REPLACEMENTS {
-            let patience = request.timeout.get();
-            let mut held = match self.acquire(&ask, patience, replaced, &progress, &cancel).await? {
-                Acquisition::Held(held) => held,
-                Acquisition::Replay(_) => {
+        let work = FileWork { service: self, id: ask.execution.id, action: &action };
+        let (held, done) =
+            match self.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
+                Attempted::Done(held, done) => (held, done),
+                Attempted::Before(_) => {
                     return Err(ExecutionError::Internal("a file operation has no idempotency key".into()));
                 }
             };
-            let mut done = self.do_on(&held, ask.execution.id, &action).await;
-            if matches!(done, Err(Stopped::Fault(Fault::Lost))) {
-                done = match self.revive(&mut held).await {
-                    Ok(true) => self.do_on(&held, ask.execution.id, &action).await,
-                    Ok(false) => done,
-                    Err(error) => Err(Stopped::Fault(Fault::Sandbox(error))),
-                };
-            }
-            match done {
-                Ok((ran, answer)) => {
-                    let blocked = ran.report.blocked;
-                    let finished = self.finish(&call, request.language, &ask, &held, ran).await?;
-                    return if blocked {
-                        Err(ExecutionError::Blocked)
-                    } else {
-                        Ok(Filed { finished, answer })
-                    };
-                }
-                Err(Stopped::Problem(problem)) => {
-                    let ran = self.failed(&held, &problem).await;
-                    self.finish(&call, request.language, &ask, &held, ran).await?;
-                    return Err(ExecutionError::File(problem));
-                }
-                Err(Stopped::Fault(Fault::Lost)) => {
-                    if let Err(error) = self.mark_lost(&held.row).await {
-                        self.abandon(&ask, ExecutionStatus::Failed, "sandbox_lost").await;
-                        return Err(error.into());
-                    }
-                    self.0.doomed.notify_one();
-                    replaced = Some(EndReason::Lost);
-                }
-                Err(Stopped::Fault(Fault::Sandbox(error))) => {
-                    self.abandon(&ask, ExecutionStatus::Failed, "sandbox_failed").await;
-                    return Err(ExecutionError::Sandbox(error));
-                }
-            }
+        let (ran, answer) = match done {
+            Ok((ran, answer)) => (ran, Ok(answer)),
+            Err(problem) => (self.failed(&held, &problem).await, Err(ExecutionError::File(problem))),
+        };
+        let blocked = ran.report.blocked;
+        let finished = self.finish(&call, request.language, &ask, &held, ran).await?;
+        match answer? {
+            _ if blocked => Err(ExecutionError::Blocked),
+            answer => Ok(Filed { finished, answer }),
         }
-        self.abandon(&ask, ExecutionStatus::Failed, "sandbox_lost").await;
-        Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
     }
 
     async fn do_on(
@@ -506,7 +494,7 @@ fn stopped(held: &Held, error: E2bError) -> Stopped {
         }
         E2bError::TooLarge { .. } => Stopped::Problem(FileProblem::TooLarge),
         E2bError::Failed { status: 507, .. } => Stopped::Problem(FileProblem::DiskFull),
-        _ => Stopped::Fault(fault(held, error)),
+        _ => Stopped::Fault(Fault::of(held, error)),
     }
 }
 

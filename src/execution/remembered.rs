@@ -64,6 +64,15 @@ impl Remembered {
         turn
     }
 
+    /// A run on this context is over. A context that the run has lost stays forgotten.
+    pub(super) fn used(&self, row: ContextRow) {
+        if let Some(entry) = self.lock().get_mut(&row.key)
+            && entry.row.id == row.id
+        {
+            (entry.row, entry.used) = (row, Instant::now());
+        }
+    }
+
     /// The context is over.
     pub(super) fn forget(&self, key: &ContextKey) {
         self.lock().remove(key);

@@ -16,22 +16,20 @@ use crate::domain::{
     CodeError, CodeRequest, ContextId, ContextKey, EndReason, Ended, ExecutionId, Language, Outcome,
     OutputChunk, SandboxState, StopReason,
 };
-use crate::e2b::{Deadlines, E2bError};
+use crate::e2b::Deadlines;
 use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Report, Sanitized};
 use crate::store::{Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
 use crate::telemetry::metrics;
 use crate::telemetry::trace::{self, Trace};
 
-use super::acquire::{Acquisition, Held};
+use super::acquire::Held;
+use super::attempts::{Attempted, Fault, Work};
 use super::backlog::Late;
 use super::error::chain;
 use super::interpret::{Aftermath, Cut, News, Run};
 use super::outputs::{Artifact, Spool};
 use super::recall::Begun;
 use super::{Call, CrashAt, ExecutionError, ExecutionService, Finished, Progress, ProgressSender, Record};
-
-/// A sandbox that is lost before the code ran is replaced so often, then it is an error.
-const REPLACEMENTS: u32 = 2;
 
 /// The client's own clock ends so much later than the run's, which is the one that callers are told about.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -52,14 +50,6 @@ pub(super) struct Ran {
     pub(super) state_reason: Option<String>,
     /// When the provider ends the sandbox by itself, if that was moved for this run.
     pub(super) moved_end: Option<DateTime<Utc>>,
-}
-
-/// Why a run has no outcome.
-pub(super) enum Fault {
-    /// The sandbox is gone and the code did not run.
-    Lost,
-    /// The provider failed and the code did not run.
-    Sandbox(E2bError),
 }
 
 impl ExecutionService {
@@ -126,39 +116,12 @@ impl ExecutionService {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Finished, ExecutionError> {
-        let patience = request.timeout.get();
-        let mut replaced = None;
-        for _ in 0..=REPLACEMENTS {
-            let mut held = match self.acquire(&ask, patience, replaced, &progress, &cancel).await? {
-                Acquisition::Held(held) => held,
-                Acquisition::Replay(row) => return self.replay(&call, &request, *row).await,
-            };
-            let mut ran = self.run_on(&held, &ask, &request, &progress, &cancel).await;
-            if matches!(ran, Err(Fault::Lost)) {
-                ran = match self.revive(&mut held).await {
-                    Ok(true) => self.run_on(&held, &ask, &request, &progress, &cancel).await,
-                    Ok(false) => ran,
-                    Err(error) => Err(Fault::Sandbox(error)),
-                };
-            }
-            match ran {
-                Ok(ran) => return self.finish(&call, request.language, &ask, &held, ran).await,
-                Err(Fault::Lost) => {
-                    if let Err(error) = self.mark_lost(&held.row).await {
-                        self.abandon(&ask, ExecutionStatus::Failed, "sandbox_lost").await;
-                        return Err(error.into());
-                    }
-                    self.0.doomed.notify_one();
-                    replaced = Some(EndReason::Lost);
-                }
-                Err(Fault::Sandbox(error)) => {
-                    self.abandon(&ask, ExecutionStatus::Failed, "sandbox_failed").await;
-                    return Err(ExecutionError::Sandbox(error));
-                }
-            }
+        let work =
+            CodeRun { service: self, ask: &ask, request: &request, progress: &progress, cancel: &cancel };
+        match self.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
+            Attempted::Done(held, ran) => self.finish(&call, request.language, &ask, &held, ran).await,
+            Attempted::Before(row) => self.replay(&call, &request, *row).await,
         }
-        self.abandon(&ask, ExecutionStatus::Failed, "sandbox_lost").await;
-        Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
     }
 
     pub(super) fn ask(&self, tool: &str, call: &Call, request: &CodeRequest) -> Acquire {
@@ -194,104 +157,6 @@ impl ExecutionService {
         }
     }
 
-    /// Sends the code to the sandbox and guards what comes back.
-    #[instrument(name = "execution_context.execute_code", skip_all, fields(
-        app.tenant.id = %held.row.key.tenant, app.conversation.id = %held.row.key.conversation,
-        app.path.id = %held.row.key.path, code.language = %request.language,
-        context.id = %held.row.id, execution.id = %ask.execution.id))]
-    async fn run_on(
-        &self,
-        held: &Held,
-        ask: &Acquire,
-        request: &CodeRequest,
-        progress: &ProgressSender,
-        cancel: &CancellationToken,
-    ) -> Result<Ran, Fault> {
-        self.0.parts.crash.at("run.held");
-        let moved_end = self.extend_life(held, request.timeout.get()).await?;
-        let id = ask.execution.id;
-        let _ = progress.try_send(Progress::Running);
-        let began = Instant::now();
-        let deadline = began + request.timeout.get();
-        let deadlines =
-            Deadlines { start: request.timeout.get(), ..Deadlines::overall(request.timeout.get() + CLOSING) };
-        let mut run =
-            Run::start(&held.client, &held.access, request.language, request.code.as_str(), deadlines)
-                .await
-                .map_err(|error| fault(held, error))?;
-
-        self.0.parts.crash.at("run.sent");
-        let numbering = self.numbering(&held.row.key).await;
-        let mut stream = Stream {
-            guard: OutcomeGuard::new(
-                &self.0.parts.policies.of(&held.row.key.tenant),
-                numbering,
-                self.guard_limits(),
-            ),
-            stdout: self.0.parts.outputs.spool(id, "stdout", self.options().output_chars),
-            stderr: self.0.parts.outputs.spool(id, "stderr", self.options().output_chars),
-            progress,
-            crash: &self.0.parts.crash,
-        };
-        let (ended, platform) = stream.pump(held, &mut run, deadline, cancel, &self.0.shutdown).await?;
-        self.0.parts.crash.at("run.ended");
-        let stops = run.stops().to_vec();
-        let mut state = (held.state, held.reason.map(reason_text));
-        match run.news() {
-            Some(News::RolledBack) if !run.died() => {
-                let reason =
-                    "the interpreter ended in the run before; variables are those from before that run";
-                state = (SandboxState::RolledBack, Some(reason.into()));
-            }
-            Some(News::Lost) if !run.died() => {
-                state = (SandboxState::Reset, Some("the interpreter ended and was restarted".into()));
-            }
-            _ => {}
-        }
-        let mut lost = matches!(platform, Some(Platform::SandboxLost));
-        if ended != Ended::Completed && !lost && !self.0.shutdown.is_cancelled() {
-            match run.interrupt().await {
-                Aftermath::StateKept => {}
-                Aftermath::RolledBack => {
-                    let what = if ended == Ended::Died { "died" } else { "did not stop and was ended" };
-                    let reason = format!(
-                        "the interpreter {what}; variables are those from before this run, files are as it left them"
-                    );
-                    state = (SandboxState::RolledBack, Some(reason));
-                }
-                Aftermath::StateLost => {
-                    let why = match ended {
-                        Ended::Died => "the interpreter died and was restarted",
-                        _ => "the interpreter was restarted",
-                    };
-                    state = (SandboxState::Reset, Some(why.into()));
-                }
-                Aftermath::SandboxLost => lost = true,
-            }
-        }
-        self.0.parts.crash.at("run.interrupted");
-        if lost {
-            // Also when it only does not answer: what was given up in it may run on, so nothing is sent there again.
-            state = (SandboxState::Reset, Some("the sandbox was lost".into()));
-            if let Err(error) = self.mark_lost(&held.row).await {
-                tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
-            }
-        }
-        let ended_error = explain(ended, platform.as_ref(), request.timeout.get());
-        if let Some(error) = ended_error {
-            stream.take(OutputChunk::Error(error));
-        }
-        let (guarded, spools) = stream.finish(ended, stops, began.elapsed());
-        let Guarded { outcome, report, numbering, .. } = guarded;
-        self.0.parts.crash.at("run.before_numbers");
-        self.save_numbering(held, numbering).await;
-        self.0.parts.crash.at("run.numbers_saved");
-        let mut artifacts: Vec<Artifact> = spools.into_iter().filter_map(Spool::finish).collect();
-        artifacts.extend(self.keep_pictures(id, &outcome));
-        self.0.parts.crash.at("run.artifacts_kept");
-        Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1, moved_end })
-    }
-
     /// Makes sure that the provider does not end the sandbox before the run's deadline or before the context's own
     /// time to live. Costs no request when it already holds. Gives the new end when it was moved.
     pub(super) async fn extend_life(
@@ -310,7 +175,7 @@ impl ExecutionService {
         self.0.parts.crash.at("run.before_extend");
         // The provider may cut it, and says to what.
         let life =
-            held.client.set_timeout(&held.access.id, life).await.map_err(|error| fault(held, error))?;
+            held.client.set_timeout(&held.access.id, life).await.map_err(|error| Fault::of(held, error))?;
         self.0.parts.crash.at("run.extended");
         Ok(Some(held.row.read_at + life))
     }
@@ -378,16 +243,12 @@ impl ExecutionService {
 
     /// What the next run should find if the database is away then. A context that the run has lost is not served again.
     fn remember_use(&self, held: &Held, moved_end: Option<DateTime<Utc>>) {
-        let key = &held.row.key;
-        if self.0.remembered.recall(key, Duration::MAX).is_none_or(|known| known.id != held.row.id) {
-            return;
-        }
         let mut row = held.row.clone();
         row.read_at = held.row.read_at + held.since.elapsed();
         if let (Some(sandbox), Some(_)) = (&mut row.sandbox, moved_end) {
             sandbox.provider_ends_at = moved_end;
         }
-        self.0.remembered.keep(&row);
+        self.0.remembered.used(row);
     }
 
     /// Writes the run's record. When the database is away the result still goes out, and the record follows when
@@ -545,7 +406,7 @@ impl Stream<'_> {
                 Err(error) => {
                     let platform = match Cut::by(&error) {
                         Cut::TimedOut => return Ok((Ended::TimedOut, None)),
-                        Cut::NotRun => return Err(fault(held, error)),
+                        Cut::NotRun => return Err(Fault::of(held, error)),
                         Cut::Interpreter => Platform::InterpreterGone(error.to_string()),
                         Cut::Connection => Platform::ConnectionBroke(error.to_string()),
                         Cut::Sandbox => Platform::SandboxLost,
@@ -584,12 +445,108 @@ fn emit(chunk: Sanitized<OutputChunk>, stdout: &mut Spool, stderr: &mut Spool, p
     let _ = progress.try_send(Progress::Output(chunk));
 }
 
-/// What an error before the code ran means. A local host that does not answer, or no longer knows its own key, died
-/// with its process: the sandbox is lost with it.
-pub(super) fn fault(held: &Held, error: E2bError) -> Fault {
-    let local = held.row.sandbox.as_ref().is_some_and(|sandbox| sandbox.host_url.is_some());
-    let host_gone = local && (error.is_unreachable() || matches!(error, E2bError::Unauthenticated(_)));
-    if error.is_lost() || host_gone { Fault::Lost } else { Fault::Sandbox(error) }
+/// The work of a run: sends the code to the sandbox and guards what comes back.
+struct CodeRun<'a> {
+    service: &'a ExecutionService,
+    ask: &'a Acquire,
+    request: &'a CodeRequest,
+    progress: &'a ProgressSender,
+    cancel: &'a CancellationToken,
+}
+
+impl Work for CodeRun<'_> {
+    type Done = Ran;
+
+    #[instrument(name = "execution_context.execute_code", skip_all, fields(
+        app.tenant.id = %held.row.key.tenant, app.conversation.id = %held.row.key.conversation,
+        app.path.id = %held.row.key.path, code.language = %self.request.language,
+        context.id = %held.row.id, execution.id = %self.ask.execution.id))]
+    async fn on(&self, held: &Held) -> Result<Ran, Fault> {
+        let Self { service, ask, request, progress, cancel } = *self;
+        service.0.parts.crash.at("run.held");
+        let moved_end = service.extend_life(held, request.timeout.get()).await?;
+        let id = ask.execution.id;
+        let _ = progress.try_send(Progress::Running);
+        let began = Instant::now();
+        let deadline = began + request.timeout.get();
+        let deadlines =
+            Deadlines { start: request.timeout.get(), ..Deadlines::overall(request.timeout.get() + CLOSING) };
+        let mut run =
+            Run::start(&held.client, &held.access, request.language, request.code.as_str(), deadlines)
+                .await
+                .map_err(|error| Fault::of(held, error))?;
+
+        service.0.parts.crash.at("run.sent");
+        let numbering = service.numbering(&held.row.key).await;
+        let mut stream = Stream {
+            guard: OutcomeGuard::new(
+                &service.0.parts.policies.of(&held.row.key.tenant),
+                numbering,
+                service.guard_limits(),
+            ),
+            stdout: service.0.parts.outputs.spool(id, "stdout", service.options().output_chars),
+            stderr: service.0.parts.outputs.spool(id, "stderr", service.options().output_chars),
+            progress,
+            crash: &service.0.parts.crash,
+        };
+        let (ended, platform) = stream.pump(held, &mut run, deadline, cancel, &service.0.shutdown).await?;
+        service.0.parts.crash.at("run.ended");
+        let stops = run.stops().to_vec();
+        let mut state = (held.state, held.reason.map(reason_text));
+        match run.news() {
+            Some(News::RolledBack) if !run.died() => {
+                let reason =
+                    "the interpreter ended in the run before; variables are those from before that run";
+                state = (SandboxState::RolledBack, Some(reason.into()));
+            }
+            Some(News::Lost) if !run.died() => {
+                state = (SandboxState::Reset, Some("the interpreter ended and was restarted".into()));
+            }
+            _ => {}
+        }
+        let mut lost = matches!(platform, Some(Platform::SandboxLost));
+        if ended != Ended::Completed && !lost && !service.0.shutdown.is_cancelled() {
+            match run.interrupt().await {
+                Aftermath::StateKept => {}
+                Aftermath::RolledBack => {
+                    let what = if ended == Ended::Died { "died" } else { "did not stop and was ended" };
+                    let reason = format!(
+                        "the interpreter {what}; variables are those from before this run, files are as it left them"
+                    );
+                    state = (SandboxState::RolledBack, Some(reason));
+                }
+                Aftermath::StateLost => {
+                    let why = match ended {
+                        Ended::Died => "the interpreter died and was restarted",
+                        _ => "the interpreter was restarted",
+                    };
+                    state = (SandboxState::Reset, Some(why.into()));
+                }
+                Aftermath::SandboxLost => lost = true,
+            }
+        }
+        service.0.parts.crash.at("run.interrupted");
+        if lost {
+            // Also when it only does not answer: what was given up in it may run on, so nothing is sent there again.
+            state = (SandboxState::Reset, Some("the sandbox was lost".into()));
+            if let Err(error) = service.mark_lost(&held.row).await {
+                tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
+            }
+        }
+        let ended_error = explain(ended, platform.as_ref(), request.timeout.get());
+        if let Some(error) = ended_error {
+            stream.take(OutputChunk::Error(error));
+        }
+        let (guarded, spools) = stream.finish(ended, stops, began.elapsed());
+        let Guarded { outcome, report, numbering, .. } = guarded;
+        service.0.parts.crash.at("run.before_numbers");
+        service.save_numbering(held, numbering).await;
+        service.0.parts.crash.at("run.numbers_saved");
+        let mut artifacts: Vec<Artifact> = spools.into_iter().filter_map(Spool::finish).collect();
+        artifacts.extend(service.keep_pictures(id, &outcome));
+        service.0.parts.crash.at("run.artifacts_kept");
+        Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1, moved_end })
+    }
 }
 
 /// What is always true of code that was cut off.

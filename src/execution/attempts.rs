@@ -1,0 +1,98 @@
+//! Work on a sandbox that may turn out to be gone: it is resumed or replaced, and the work is tried again. Runs and file
+//! operations share this one way, and so what is true of one is true of the other: what was not done is taken back.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::acquire::{Acquisition, Held};
+use super::{ExecutionError, ExecutionService, ProgressSender};
+use crate::domain::EndReason;
+use crate::e2b::E2bError;
+use crate::store::{Acquire, ExecutionRow, ExecutionStatus};
+
+/// A sandbox that is lost before the work was done is replaced so often, then it is an error.
+const REPLACEMENTS: u32 = 2;
+
+/// Why work has no outcome.
+pub(super) enum Fault {
+    /// The sandbox is gone and the work was not done.
+    Lost,
+    /// The provider failed and the work was not done.
+    Sandbox(E2bError),
+}
+
+impl Fault {
+    /// What an error before the work was done means. A local host that does not answer, or no longer knows its own key,
+    /// died with its process: the sandbox is lost with it.
+    pub(super) fn of(held: &Held, error: E2bError) -> Self {
+        let local = held.row.sandbox.as_ref().is_some_and(|sandbox| sandbox.host_url.is_some());
+        let host_gone = local && (error.is_unreachable() || matches!(error, E2bError::Unauthenticated(_)));
+        if error.is_lost() || host_gone { Self::Lost } else { Self::Sandbox(error) }
+    }
+}
+
+/// What is to be done on a sandbox. A trait and no closure: only so can it be said that its futures are `Send`.
+pub(super) trait Work {
+    /// What it comes to.
+    type Done: Send;
+
+    /// Does it, from its beginning.
+    fn on(&self, held: &Held) -> impl Future<Output = Result<Self::Done, Fault>> + Send;
+}
+
+/// What came of an ask.
+pub(super) enum Attempted<T> {
+    /// The work was done, on this sandbox.
+    Done(Box<Held>, T),
+    /// It was done before, under the same idempotency key.
+    Before(Box<ExecutionRow>),
+}
+
+impl ExecutionService {
+    /// Waits for the ask's turn and does the work on its sandbox.
+    ///
+    /// # Errors
+    /// When the work was not done; its place and its idempotency key are free again.
+    pub(super) async fn on_sandbox<W: Work>(
+        &self,
+        ask: &Acquire,
+        patience: Duration,
+        progress: &ProgressSender,
+        cancel: &CancellationToken,
+        work: W,
+    ) -> Result<Attempted<W::Done>, ExecutionError> {
+        let mut replaced = None;
+        for _ in 0..=REPLACEMENTS {
+            let mut held = match self.acquire(ask, patience, replaced, progress, cancel).await? {
+                Acquisition::Held(held) => held,
+                Acquisition::Replay(row) => return Ok(Attempted::Before(row)),
+            };
+            let mut done = work.on(&held).await;
+            if matches!(done, Err(Fault::Lost)) {
+                done = match self.revive(&mut held).await {
+                    Ok(true) => work.on(&held).await,
+                    Ok(false) => done,
+                    Err(error) => Err(Fault::Sandbox(error)),
+                };
+            }
+            match done {
+                Ok(done) => return Ok(Attempted::Done(held, done)),
+                Err(Fault::Lost) => {
+                    if let Err(error) = self.mark_lost(&held.row).await {
+                        self.abandon(ask, ExecutionStatus::Failed, "sandbox_lost").await;
+                        return Err(error.into());
+                    }
+                    self.0.doomed.notify_one();
+                    replaced = Some(EndReason::Lost);
+                }
+                Err(Fault::Sandbox(error)) => {
+                    self.abandon(ask, ExecutionStatus::Failed, "sandbox_failed").await;
+                    return Err(ExecutionError::Sandbox(error));
+                }
+            }
+        }
+        self.abandon(ask, ExecutionStatus::Failed, "sandbox_lost").await;
+        Err(ExecutionError::LostAgain(REPLACEMENTS + 1))
+    }
+}
