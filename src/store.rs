@@ -659,6 +659,9 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
     /// Contexts, newest first, without credentials.
     async fn contexts(&self, filter: &ContextFilter) -> Result<Vec<ContextRow>, StoreError>;
 
+    /// How many contexts live, of all tenants together.
+    async fn count_live(&self) -> Result<u64, StoreError>;
+
     /// Ends what has expired and frees what dead replicas held, at most `batch`; several replicas at once do not
     /// meet on a row. Ended rows older than `retention` are removed.
     async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError>;

@@ -553,6 +553,11 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
    ORDER BY e.created_at DESC, e.id DESC LIMIT p_limit
 $$;
 
+CREATE FUNCTION pathbox.all_live_v1() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT count(*) FROM pathbox.execution_contexts e WHERE e.status IN ('creating', 'ready')
+$$;
+
 CREATE FUNCTION pathbox.execution_v1(p_tenant text, p_id uuid) RETURNS SETOF pathbox.executions
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -194,8 +194,7 @@ impl ExecutionService {
     /// # Errors
     /// The store's.
     pub async fn active_contexts(&self) -> Result<u64, ExecutionError> {
-        let filter = ContextFilter { limit: Some(1_000_000), ..ContextFilter::default() };
-        Ok(self.store().contexts(&filter).await?.len() as u64)
+        Ok(self.store().count_live().await?)
     }
 
     /// What a conversation's latest runs left to be read.

@@ -104,6 +104,11 @@ impl ContextStore for Measured {
         self.0.contexts(filter).await
     }
 
+    async fn count_live(&self) -> Result<u64, StoreError> {
+        let _timed = DB_CLIENT.time(&["count_live"]);
+        self.0.count_live().await
+    }
+
     async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
         let _timed = DB_CLIENT.time(&["reap"]);
         self.0.reap(batch, retention, limits).await

@@ -417,6 +417,10 @@ impl ContextStore for SqliteStore {
         self.list_contexts(filter).await
     }
 
+    async fn count_live(&self) -> Result<u64, StoreError> {
+        self.count_live_contexts().await
+    }
+
     async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
         self.reap_due(batch, retention, limits).await
     }

@@ -896,6 +896,7 @@ async fn one_tenant_never_sees_anothers_rows(world: World) {
 
     // the operator's lists show both
     assert_eq!(store.contexts(&ContextFilter::default()).await.unwrap().len(), 2);
+    assert_eq!(store.count_live().await.unwrap(), 2);
     assert_eq!(store.executions(&ExecutionFilter::default()).await.unwrap().len(), 2);
 }
 

@@ -280,6 +280,15 @@ impl PgStore {
         found.iter().filter_map(|row| rows::context(row).transpose()).collect()
     }
 
+    pub(super) async fn count_live_contexts(&self) -> Result<u64, StoreError> {
+        let count: i64 = self
+            .call(|| async {
+                sqlx::query_scalar("select pathbox.all_live_v1()").fetch_one(&self.pool()).await
+            })
+            .await?;
+        Ok(u64::try_from(count).unwrap_or_default())
+    }
+
     pub(super) async fn owned_contexts(
         &self,
         min_age: Duration,

@@ -200,6 +200,16 @@ impl SqliteStore {
         found.iter().map(|row| rows::context(row, now)).collect()
     }
 
+    pub(super) async fn count_live_contexts(&self) -> Result<u64, StoreError> {
+        let count: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM execution_contexts WHERE status IN ('creating', 'ready')",
+        )
+        .fetch_one(&self.readers)
+        .await
+        .map_err(failure)?;
+        Ok(u64::try_from(count).unwrap_or_default())
+    }
+
     pub(super) async fn owned_contexts(
         &self,
         min_age: Duration,
