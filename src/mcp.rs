@@ -113,7 +113,7 @@ const REMOVED_REQUESTS: [&str; 5] =
 const INSTRUCTIONS: &str = "Pathbox runs code in an isolated sandbox that belongs to this conversation path. Use \
 `run_code` whenever an exact computation, a data transformation or a plot is needed instead of working it out in \
 words. Use `run_analysis` for taxes, compliance, eligibility, deadlines, comparisons, scenarios and data: it checks the \
-parameters and computes in exact decimals. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept` or `reset`). \
+parameters and computes in exact decimals. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept`, `reset` or `rolled_back`). \
 Print what you want to see; the value of the last expression comes back too. The network is closed but for hosts that the operator allows, \
 and there is no input(). \
 Personal data and secrets in the output are replaced by placeholders such as [EMAIL_1]; the same placeholder always \
@@ -124,11 +124,8 @@ with `get_execution` (stream, offset). If a plot was not shown, `get_artifact` s
 impl McpServer {
     /// A handler over a service that may still be starting.
     pub fn new(options: Options, execution: Starting) -> Self {
-        let mut tools = if options.code_execution { tools::list() } else { Vec::new() };
-        for tool in tools.iter_mut().filter(|tool| tool.name == tools::run_code::NAME) {
-            let annotations = tool.annotations.get_or_insert_default();
-            annotations.open_world_hint = Some(options.network);
-        }
+        #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
+        let mut tools = if options.code_execution { tools::list(options.network) } else { Vec::new() };
         #[cfg(feature = "conformance")]
         tools.extend(conformance::tools());
         Self(Arc::new(Inner {

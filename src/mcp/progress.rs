@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
-use rmcp::service::Peer;
+use rmcp::service::{Peer, RequestContext};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::domain::OutputChunk;
-use crate::execution::Progress;
+use crate::execution::{Progress, ProgressSender};
 
 /// At least so often while a call runs (SPEC section 5).
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -21,8 +22,26 @@ const HOLD: Duration = Duration::from_millis(250);
 /// Characters of output in one notification.
 const TAIL_CHARS: usize = 500;
 
+/// A task that reports until this is dropped.
+#[derive(Debug)]
+pub(super) struct Reporter(JoinHandle<()>);
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Where a call's news goes, and who tells the client when it asked for that.
+pub(super) fn reporter(context: &RequestContext<RoleServer>) -> (ProgressSender, Option<Reporter>) {
+    let (news, receiver) = mpsc::channel(64);
+    let token = context.meta.get_progress_token();
+    let reporter = token.map(|token| Reporter(tokio::spawn(report(context.peer.clone(), token, receiver))));
+    (news, reporter)
+}
+
 /// Reports until it is dropped or the sender is gone.
-pub async fn report(peer: Peer<RoleServer>, token: ProgressToken, mut news: mpsc::Receiver<Progress>) {
+async fn report(peer: Peer<RoleServer>, token: ProgressToken, mut news: mpsc::Receiver<Progress>) {
     let began = Instant::now();
     let mut step = 0.0;
     let mut send = async |message: String| {

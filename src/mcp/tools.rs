@@ -10,9 +10,10 @@ pub mod run_analysis;
 pub mod run_code;
 
 /// Every tool, in the order in which clients see them. The order is part of the contract: it keeps prompts stable.
-pub fn list() -> Vec<Tool> {
+/// `network`: whether some sandboxes reach hosts outside.
+pub fn list(network: bool) -> Vec<Tool> {
     vec![
-        run_code::tool(),
+        run_code::tool(network),
         run_analysis::tool(),
         manage_context::tool(),
         get_execution::tool(),

@@ -246,6 +246,8 @@ fn a_run_that_kills_its_interpreter_is_told_from_one_that_lost_the_variables() {
     let result = server.python("x = 2\nimport os; os._exit(3)");
     let content = &result["structuredContent"];
     assert_eq!(content["state"], "rolled_back", "{result}");
+    let told = result["content"][0]["text"].as_str().unwrap();
+    assert!(told.contains("files are as it left them") && !told.contains("gone"), "{told}");
     assert!(content["stateReason"].as_str().unwrap().contains("variables are those from before"), "{result}");
     assert_eq!(content["success"], false);
     let result = server.python("x");

@@ -20,7 +20,7 @@ use crate::mcp::resources::{is_text, resource};
 use crate::mcp::{McpServer, ToolError, schema, trace_id};
 
 use super::get_execution::whole_characters;
-use super::run_code::{parse, served_by};
+use super::run_code::{OutputGuard, parse, served_by};
 
 /// The tool's name.
 pub const NAME: &str = "files";
@@ -192,20 +192,9 @@ async fn result(
             structured["version"] = json!(version);
             structured["artifact"] =
                 json!({ "uri": uri, "name": name, "mimeType": mime_type, "bytes": bytes });
-            let findings = finished.record.guard.by_kind();
-            let found: u64 = findings.values().sum();
-            let kinds = findings.iter().map(|(kind, n)| (kind.as_str(), n));
-            structured["guard"] = json!({
-                "mode": finished.record.guard.mode.as_str(),
-                "findings": kinds.collect::<std::collections::BTreeMap<_, _>>(),
-            });
-            let mut line = format!("{path}: version {version}, {bytes} bytes, linked as {name}");
-            if found > 0 {
-                line.push_str(&format!(
-                    "; guard ({}): {found} findings",
-                    finished.record.guard.mode.as_str()
-                ));
-            }
+            let guard = OutputGuard::of(&finished.record.guard);
+            let line = format!("{path}: version {version}, {bytes} bytes, linked as {name}{}", guard.note());
+            structured["guard"] = json!(guard);
             content.push(ContentBlock::text(line));
             if is_text(mime_type) {
                 let (_, start) = service.artifact(asker, uri, 0, SHOWN).await?;

@@ -10,10 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::run_code::{AbortOnDrop, Common, Output as Run, parse, running, served_by, structured, way_back};
+use super::run_code::{Common, Output as Run, parse, running, served_by, structured, way_back};
 use crate::analysis::{self, AnalysisError, Kind, OutputFormat, Report};
 use crate::domain::Capture;
 use crate::execution::{Analysed, AnalysisRequest};
@@ -165,11 +164,7 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
-        let (news, receiver) = mpsc::channel(64);
-        let reporter = context
-            .meta
-            .get_progress_token()
-            .map(|token| AbortOnDrop(tokio::spawn(progress::report(context.peer.clone(), token, receiver))));
+        let (news, reporter) = progress::reporter(&context);
         let input: Input = parse(arguments)?;
         let checked = analysis::check(input.analysis_type.into(), &Value::Object(input.parameters))?;
         let format = OutputFormat::from(input.output_format);
@@ -184,8 +179,7 @@ impl McpServer {
         let (kind, service) = (checked.kind(), self.service().await?);
         let request = AnalysisRequest { checked: checked.clone(), format, purpose, timeout };
         let mut begun = service.begin_analysis(call, request, news, cancel.clone());
-        let finished = self.follow(&mut begun, wait, &cancel, &context).await;
-        drop(reporter);
+        let finished = self.follow(&mut begun, wait, &cancel, &context, reporter).await;
         match finished? {
             Some(finished) => {
                 let analysed = service.analysed(finished, &checked, format);

@@ -8,12 +8,11 @@ use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, Scope, Timeout};
+use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, SandboxState, Scope, Timeout};
 use crate::execution::{Begun, Call, Finished};
-use crate::guard::Sanitized;
+use crate::guard::{Report, Sanitized};
 use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
 use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema, trace_id};
@@ -153,8 +152,24 @@ pub struct OutputGuard {
     pub findings: std::collections::BTreeMap<String, u64>,
 }
 
-/// The tool as it is listed.
-pub fn tool() -> Tool {
+impl OutputGuard {
+    /// What a report says of one result.
+    pub(in crate::mcp) fn of(report: &Report) -> Self {
+        let findings = report.by_kind().into_iter().map(|(kind, n)| (kind.as_str().to_owned(), n)).collect();
+        Self { mode: report.mode.as_str().to_owned(), findings }
+    }
+
+    /// The end of a line that says what happened; empty when nothing was found.
+    pub(in crate::mcp) fn note(&self) -> String {
+        match self.findings.values().sum::<u64>() {
+            0 => String::new(),
+            found => format!("; guard ({}): {found} findings", self.mode),
+        }
+    }
+}
+
+/// The tool as it is listed; code that reaches a network has an open world.
+pub fn tool(network: bool) -> Tool {
     let description = "Run code in an isolated sandbox that belongs to this conversation path. Variables, imports and \
         files are kept between calls. Returns stdout, stderr, the value of the last expression, pictures of open \
         plots, and a traceback when the code fails. The network is closed but for hosts that the operator allows. Personal \
@@ -169,7 +184,7 @@ pub fn tool() -> Tool {
                 .read_only(false)
                 .destructive(false)
                 .idempotent(false)
-                .open_world(false),
+                .open_world(network),
         )
         .with_meta(MetaObject(meta))
 }
@@ -200,17 +215,12 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
-        let (news, receiver) = mpsc::channel(64);
-        let reporter = context
-            .meta
-            .get_progress_token()
-            .map(|token| AbortOnDrop(tokio::spawn(progress::report(context.peer.clone(), token, receiver))));
+        let (news, reporter) = progress::reporter(&context);
         let input: Input = parse(arguments)?;
         let (call, request) = self.call(input, &context).await?;
         let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
         let mut begun = self.service().await?.begin_code(call, request, news, cancel.clone());
-        let finished = self.follow(&mut begun, wait, &cancel, &context).await;
-        drop(reporter);
+        let finished = self.follow(&mut begun, wait, &cancel, &context, reporter).await;
         Ok(match finished? {
             Some(finished) => self.result(&finished, &context).into(),
             None => {
@@ -331,15 +341,6 @@ pub(in crate::mcp) fn served_by(finished: &Finished) -> MetaObject {
     MetaObject(meta)
 }
 
-/// Ends progress reports when the call ends, however it ends.
-pub(in crate::mcp) struct AbortOnDrop(pub(in crate::mcp) tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
     let outcome = &finished.outcome;
     let (output, output_type) = main_output(outcome);
@@ -377,16 +378,7 @@ pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
             .collect(),
         stopped_by: outcome.stops.iter().map(ToString::to_string).collect(),
         replayed: finished.replayed,
-        guard: OutputGuard {
-            mode: finished.record.guard.mode.as_str().to_owned(),
-            findings: finished
-                .record
-                .guard
-                .by_kind()
-                .into_iter()
-                .map(|(k, n)| (k.as_str().to_owned(), n))
-                .collect(),
-        },
+        guard: OutputGuard::of(&finished.record.guard),
     }
 }
 
@@ -448,7 +440,12 @@ fn summary(finished: &Finished, output: &Output) -> String {
         output.state,
     );
     if let Some(reason) = &output.state_reason {
-        line.push_str(&format!(" ({reason}: earlier variables and files are gone)"));
+        let gone = if finished.record.state == SandboxState::RolledBack {
+            "" // the reason says what is left
+        } else {
+            ": earlier variables and files are gone"
+        };
+        line.push_str(&format!(" ({reason}{gone})"));
     }
     line.push_str(&way_back(&output.state, &output.context));
     if output.truncated {
@@ -464,10 +461,7 @@ fn summary(finished: &Finished, output: &Output) -> String {
     if output.replayed {
         line.push_str("; recorded result of an earlier call with this idempotency key");
     }
-    let found: u64 = output.guard.findings.values().sum();
-    if found > 0 {
-        line.push_str(&format!("; guard ({}): {found} findings", output.guard.mode));
-    }
+    line.push_str(&output.guard.note());
     line
 }
 
@@ -506,7 +500,7 @@ mod tests {
 
     #[test]
     fn published_schemas_hold_nothing_that_strict_hosts_refuse() {
-        let tool = serde_json::to_value(tool()).unwrap();
+        let tool = serde_json::to_value(tool(false)).unwrap();
         for which in ["inputSchema", "outputSchema"] {
             assert_eq!(schema::refused(&tool[which]), Vec::<String>::new(), "{which}: {}", tool[which]);
             assert_eq!(tool[which]["type"], "object");
