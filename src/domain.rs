@@ -11,7 +11,7 @@ pub mod principal;
 
 pub use clock::Clock;
 pub use context::{ContextEvent, ContextKey, ContextStatus, EndReason, IllegalTransition, SandboxState};
-pub use entropy::Entropy;
+pub use entropy::{Entropy, hex};
 pub use error_code::ErrorCode;
 pub use execution::{
     Capture, CodeError, CodeRequest, Ended, Language, Outcome, OutputChunk, RichResult, StopReason,

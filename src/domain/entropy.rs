@@ -52,7 +52,7 @@ impl Entropy {
 
     /// `N` random bytes as lower-case hex: a token that nobody guesses when `N` is 16 or more.
     pub fn hex<const N: usize>(&self) -> String {
-        self.bytes::<N>().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&self.bytes::<N>())
     }
 
     /// A UUIDv7 (RFC 9562): milliseconds of `clock`, then random bits.
@@ -65,4 +65,9 @@ impl Entropy {
     pub fn below(&self, bound: u64) -> u64 {
         u64::from_le_bytes(self.bytes()).checked_rem(bound).unwrap_or(0)
     }
+}
+
+/// Bytes as lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::{
     Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, ExecutionId, Language, OutputChunk,
-    RichResult, Timeout,
+    RichResult, Timeout, hex,
 };
 use crate::e2b::{E2bError, Files, Subject};
 use crate::guard::{Guard, Mode, OutcomeGuard, Sanitized};
@@ -370,7 +370,7 @@ impl ExecutionService {
         let mut digest = Sha256::new();
         digest.update(self.0.parts.handles.placeholder_key(key));
         digest.update(bytes);
-        digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&digest.finalize()[..8])
     }
 }
 

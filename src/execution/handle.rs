@@ -9,7 +9,7 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::domain::{ContextKey, ConversationId, Entropy, PathId, TenantId};
+use crate::domain::{ContextKey, ConversationId, Entropy, PathId, TenantId, hex};
 
 const PREFIX: &str = "ctx_";
 const NONCE: usize = 24;
@@ -46,7 +46,7 @@ impl HandleKey {
         let mut out = [0; 8];
         #[expect(clippy::expect_used, reason = "8 bytes is far below HKDF's limit of 255 blocks")]
         Hkdf::<Sha256>::new(None, self.0.as_slice()).expand(b"installation", &mut out).expect("8 bytes");
-        out.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&out)
     }
 
     /// The key under which a context's placeholder numbers are hashed: each context has its own.

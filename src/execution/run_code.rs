@@ -14,7 +14,7 @@ use tracing::{Instrument, instrument};
 
 use crate::domain::{
     CodeError, CodeRequest, ContextId, ContextKey, EndReason, Ended, ExecutionId, Language, Outcome,
-    OutputChunk, SandboxState, StopReason,
+    OutputChunk, SandboxState, StopReason, hex,
 };
 use crate::e2b::Deadlines;
 use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Report, Sanitized};
@@ -610,5 +610,5 @@ fn hash(parts: &[&str]) -> String {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part.as_bytes());
     }
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&digest.finalize())
 }

@@ -11,6 +11,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use super::Kind;
+use crate::domain::hex;
 
 /// A stored number: kind, keyed hash of the value (32 hex digits), number.
 pub type Row = (String, String, u32);
@@ -141,10 +142,6 @@ fn normal_form(kind: Kind, value: &str) -> String {
         }
         _ => value.to_owned(),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn parse_hex(text: &str) -> Option<[u8; 16]> {

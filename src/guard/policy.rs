@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Kind;
+use crate::domain::hex;
 
 /// Whether findings change the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Default)]
@@ -193,7 +194,7 @@ impl Policy {
     /// Twelve hex digits that change whenever anything in the policy does.
     pub fn fingerprint(&self) -> String {
         let bytes = serde_json::to_vec(self).unwrap_or_default();
-        Sha256::digest(&bytes).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+        hex(&Sha256::digest(&bytes)[..6])
     }
 
     fn apply(&mut self, scope: Scope, overlay: &Overlay, may_loosen: bool) {

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::{Principal, PrincipalKind, Scope, TenantId, Tenants};
+use crate::domain::{Principal, PrincipalKind, Scope, TenantId, Tenants, hex};
 
 /// How long a key set is good.
 const FRESH: Duration = Duration::from_secs(600);
@@ -274,7 +274,7 @@ fn principal(claims: &Claims, tenant_claim: &str) -> Result<Principal, TokenErro
         Some(_) => return Err(TokenError::Invalid),
         None => {
             let digest = Sha256::digest(format!("{}|{}", claims.iss, claims.sub).as_bytes());
-            let hex: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hex(&digest[..16]);
             TenantId::parse(format!("oauth-{hex}")).map_err(|_| TokenError::Invalid)?
         }
     };

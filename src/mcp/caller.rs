@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::domain::{
     ContextKey, ConversationId, Entropy, ErrorCode, InvalidId, PathId, Principal, PrincipalKind, Scope,
-    TenantId, TenantRefused,
+    TenantId, TenantRefused, hex,
 };
 use crate::execution::Asker;
 
@@ -180,7 +180,7 @@ impl Caller {
 /// The conversation of a protocol session: the same one for the whole session, and nobody guesses another's.
 fn of_session(session: &str) -> ConversationId {
     let digest = Sha256::digest(session.as_bytes());
-    let hex: String = digest[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex(&digest[..12]);
     conversation(format!("session-{hex}"))
 }
 

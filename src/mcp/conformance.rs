@@ -22,6 +22,8 @@ use rmcp::task_manager::TaskManager;
 use serde_json::{Value, json};
 use sha2::Sha256;
 
+use crate::domain::hex;
+
 /// One red pixel.
 const PNG: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
@@ -368,7 +370,7 @@ fn mac(round: &str) -> String {
     #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
     let mut mac = Hmac::<Sha256>::new_from_slice(b"conformance fixtures").expect("any length");
     mac.update(round.as_bytes());
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&mac.finalize().into_bytes())
 }
 
 fn seal(round: usize) -> String {
