@@ -298,25 +298,25 @@ pub fn host_options(config: &Config) -> anyhow::Result<crate::host::Options> {
         "unsafe-none" => Isolation::None,
         _ => Isolation::Namespaces,
     };
-    let h = &config.host;
-    options.jail.limits.memory_bytes = h.memory_mb << 20;
-    options.jail.limits.processes = h.processes;
-    options.jail.limits.cpu_percent = h.cpu_percent;
-    options.jail.limits.file_bytes = h.file_mb << 20;
-    options.jail.limits.home_bytes = h.home_mb << 20;
-    options.jail.limits.tmp_bytes = h.tmp_mb << 20;
-    options.jail.limits.shm_bytes = h.shm_mb << 20;
-    options.jail.limits.files = h.files;
-    options.jail.limits.open_files = h.open_files;
-    options.kernel.max_output_bytes = h.output_mb << 20;
-    options.max_life = Duration::from_secs(h.max_life_hours * 3600);
-    options.network.connections = h.network_connections;
-    options.network.max_bytes = h.network_mb << 20;
-    options.network.idle = Duration::from_secs(h.network_idle_seconds);
-    options.network.open = h.internet;
-    options.jail.cgroups = h.cgroups;
-    options.kernel.checkpoint_bytes = config.host.checkpoint_mb << 20;
-    options.kernel.preload = config.host.preload.clone();
-    options.search.python = config.host.python.clone();
+    let host = &config.host;
+    options.jail.limits.memory_bytes = host.memory_mb << 20;
+    options.jail.limits.processes = host.processes;
+    options.jail.limits.cpu_percent = host.cpu_percent;
+    options.jail.limits.file_bytes = host.file_mb << 20;
+    options.jail.limits.home_bytes = host.home_mb << 20;
+    options.jail.limits.tmp_bytes = host.tmp_mb << 20;
+    options.jail.limits.shm_bytes = host.shm_mb << 20;
+    options.jail.limits.files = host.files;
+    options.jail.limits.open_files = host.open_files;
+    options.kernel.max_output_bytes = host.output_mb << 20;
+    options.max_life = Duration::from_secs(host.max_life_hours * 3600);
+    options.network.connections = host.network_connections;
+    options.network.max_bytes = host.network_mb << 20;
+    options.network.idle = Duration::from_secs(host.network_idle_seconds);
+    options.network.open = host.internet;
+    options.jail.cgroups = host.cgroups;
+    options.kernel.checkpoint_bytes = host.checkpoint_mb << 20;
+    options.kernel.preload = host.preload.clone();
+    options.search.python = host.python.clone();
     Ok(options)
 }

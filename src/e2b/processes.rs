@@ -59,9 +59,7 @@ impl Command {
         let args = vec!["-l".to_owned(), "-c".to_owned(), line.into()];
         Self { program: "/bin/bash".to_owned(), args, ..Self::default() }
     }
-}
 
-impl Command {
     /// A login shell at a terminal, as `pty.create` of the official SDKs does it.
     pub fn terminal(size: PtySize) -> Self {
         let envs = [("TERM", "xterm-256color"), ("LANG", "C.UTF-8"), ("LC_ALL", "C.UTF-8")];

@@ -227,9 +227,7 @@ fn new_sandbox(
             "network.dnsServers: it looks names up itself",
         ),
     ];
-    if let Some((_, what)) = unsupported.into_iter().find(|(asked, _)| *asked) {
-        return Err(Refusal::Invalid(format!("this host cannot do {what}")));
-    }
+    refuse(&unsupported)?;
     check_egress(&network.rules, &network.egress_proxy)?;
     let public = network.allow_public_traffic.unwrap_or(true);
     if !public && !secure {
@@ -261,11 +259,15 @@ fn new_sandbox(
 }
 
 fn check_egress(rules: &Option<Value>, egress_proxy: &Option<Value>) -> Result<(), Refusal> {
-    let unsupported = [
+    refuse(&[
         (is_something(rules), "network.rules: it looks into no encrypted request"),
         (is_something(egress_proxy), "network.egressProxy: it connects directly"),
-    ];
-    match unsupported.into_iter().find(|(asked, _)| *asked) {
+    ])
+}
+
+/// The first of these that was asked for, as what this host cannot do.
+fn refuse(unsupported: &[(bool, &str)]) -> Result<(), Refusal> {
+    match unsupported.iter().find(|(asked, _)| *asked) {
         Some((_, what)) => Err(Refusal::Invalid(format!("this host cannot do {what}"))),
         None => Ok(()),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, Version, header, request};
 use hyper_util::rt::TokioIo;
 
 use super::proxy_error;
@@ -77,18 +77,23 @@ fn onward(sandbox: &Sandbox, port: u16, request: Request<Body>) -> Request<Body>
     for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN] {
         head.headers.remove(name);
     }
-    // The body's own framing decides.
-    head.headers.remove(header::CONTENT_LENGTH);
     if let Some(mask) = &sandbox.mask_host
         && let Ok(host) = HeaderValue::from_str(&mask.replace("${PORT}", &port.to_string()))
     {
         head.headers.insert(header::HOST, host);
     }
+    from_here(&mut head);
+    Request::from_parts(head, body)
+}
+
+/// Makes a request one of this host's own: by its path, framed by its body alone, since two framings that disagree are how
+/// requests are smuggled.
+pub(crate) fn from_here(head: &mut request::Parts) {
+    head.headers.remove(header::CONTENT_LENGTH);
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     head.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
     head.version = Version::HTTP_11;
     head.extensions = http::Extensions::new();
-    Request::from_parts(head, body)
 }
 
 /// Removes what belongs to one hop, but for a wish to switch protocols.

@@ -92,22 +92,8 @@ fn refused_calls(variant: Variant) -> Result<BTreeMap<i64, Vec<SeccompRule>>, se
     calls.insert(libc::SYS_ioctl, ioctl);
 
     if variant.no_namespaces {
-        for call in [
-            libc::SYS_shmget,
-            libc::SYS_shmat,
-            libc::SYS_shmctl,
-            libc::SYS_semget,
-            libc::SYS_semop,
-            libc::SYS_semtimedop,
-            libc::SYS_semctl,
-            libc::SYS_msgget,
-            libc::SYS_msgsnd,
-            libc::SYS_msgrcv,
-            libc::SYS_msgctl,
-            libc::SYS_mq_open,
-            libc::SYS_mq_unlink,
-        ] {
-            calls.insert(call, vec![]);
+        for call in IPC {
+            calls.insert(*call, vec![]);
         }
         // With another process's number these change that process, when it is of the same user: a CPU limit of zero
         // ends the host as surely as a signal. Zero means the caller.
@@ -148,6 +134,23 @@ fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, seccompiler::B
 }
 
 type Group = (&'static str, &'static [i64]);
+
+/// What makes or names a queue or a segment. Where there is no IPC namespace, they are the machine's.
+const IPC: &[i64] = &[
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
 
 /// Reason and calls.
 const ALLOWED: &[Group] = &[
@@ -424,23 +427,11 @@ const ALLOWED: &[Group] = &[
             libc::SYS_getsockopt,
         ],
     ),
+    ("System V and POSIX IPC, which end at the IPC namespace", IPC),
     (
-        "System V and POSIX IPC, which end at the IPC namespace",
+        "queues and segments that are there",
         &[
-            libc::SYS_shmget,
-            libc::SYS_shmat,
             libc::SYS_shmdt,
-            libc::SYS_shmctl,
-            libc::SYS_semget,
-            libc::SYS_semop,
-            libc::SYS_semtimedop,
-            libc::SYS_semctl,
-            libc::SYS_msgget,
-            libc::SYS_msgsnd,
-            libc::SYS_msgrcv,
-            libc::SYS_msgctl,
-            libc::SYS_mq_open,
-            libc::SYS_mq_unlink,
             libc::SYS_mq_timedsend,
             libc::SYS_mq_timedreceive,
             libc::SYS_mq_notify,

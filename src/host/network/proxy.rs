@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::policy::{Policy, host_name};
 use super::{Egress, client_hello};
 use crate::host::agent::Link;
-use crate::host::http::ports::drop_hops;
+use crate::host::http::ports::{drop_hops, from_here};
 
 /// Longest head of a request or an answer.
 const HEAD_MAX: usize = 64 * 1024;
@@ -207,19 +207,14 @@ fn target(uri: &Uri, default_port: Option<u16>) -> Option<(String, u16)> {
 /// The request as it goes on: to whom the proxy has connected, and without what was meant for the proxy.
 fn onward(request: Request<Incoming>, host: &str, port: u16) -> Request<Incoming> {
     let (mut head, body) = request.into_parts();
-    let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     drop_hops(&mut head.headers);
     head.headers.remove(header::EXPECT);
-    // The body's own framing decides; two that disagree are how requests are smuggled.
-    head.headers.remove(header::CONTENT_LENGTH);
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let host = if port == 80 { bracketed } else { format!("{bracketed}:{port}") };
     if let Ok(host) = host.parse() {
         head.headers.insert(header::HOST, host);
     }
-    head.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
-    head.version = Version::HTTP_11;
-    head.extensions = http::Extensions::new();
+    from_here(&mut head);
     Request::from_parts(head, body)
 }
 
