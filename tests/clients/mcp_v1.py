@@ -3,25 +3,16 @@ import asyncio
 import base64
 import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
-
-PLOT = Path(__file__).with_name("plot.py").read_text()
-COUNT = "import time\nfor n in range(3): print(n, flush=True); time.sleep(0.6)"
+from suite_parts import COUNT, PLOT, connection
 
 
-def transport_of(transport, target, data):
-    match transport:
-        case "stdio":
-            return stdio_client(StdioServerParameters(command=target, args=["serve"], env={"PATHBOX_DATA_DIR": data}))
-        case "http":
-            return streamablehttp_client(f"{target}/mcp")
-        case "sse":
-            return sse_client(f"{target}/sse")
+def transport_of(*where):
+    return connection(*where, stdio=stdio_client, http=streamablehttp_client, sse=sse_client, parameters=StdioServerParameters)
 
 
 @asynccontextmanager

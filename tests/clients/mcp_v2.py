@@ -2,26 +2,17 @@
 import asyncio
 import base64
 import sys
-from pathlib import Path
 
 from mcp import StdioServerParameters
 from mcp.client import Client
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-
-PLOT = Path(__file__).with_name("plot.py").read_text()
-COUNT = "import time\nfor n in range(3): print(n, flush=True); time.sleep(0.6)"
+from suite_parts import COUNT, PLOT, connection
 
 
-def transport_of(transport, target, data):
-    match transport:
-        case "stdio":
-            return stdio_client(StdioServerParameters(command=target, args=["serve"], env={"PATHBOX_DATA_DIR": data}))
-        case "http":
-            return streamable_http_client(f"{target}/mcp")
-        case "sse":
-            return sse_client(f"{target}/sse")
+def transport_of(*where):
+    return connection(*where, stdio=stdio_client, http=streamable_http_client, sse=sse_client, parameters=StdioServerParameters)
 
 
 async def talk(mode, *where):
