@@ -106,9 +106,13 @@ impl Values {
     }
 
     pub(super) fn list(&self, key: &'static str) -> Vec<String> {
-        let text = self.text(key).unwrap_or_default();
-        text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+        items(self.get(key))
     }
+}
+
+/// The items of a list with commas.
+pub(super) fn items(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
 impl HttpSettings {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use super::http::items;
 use super::load::{ConfigError, Source, Values, nearest};
 use crate::domain::TenantId;
 use crate::e2b::{McpServers, NetworkPolicy};
@@ -70,10 +71,9 @@ impl Place<'_> {
 impl Values {
     /// What sandboxes are made with.
     pub(super) fn recipes(&self, environment: &BTreeMap<String, String>) -> Result<Recipes, ConfigError> {
-        let list = self.get("sandbox.allow_out").split(',').map(str::trim).filter(|entry| !entry.is_empty());
         let base = Recipe {
             template: None,
-            network: network(list.map(str::to_owned).collect())
+            network: network(self.list("sandbox.allow_out"))
                 .map_err(|problem| self.invalid("sandbox.allow_out", problem))?,
             pause_on_timeout: self.one_of("sandbox.on_timeout", &[("kill", false), ("pause", true)])?,
             mcp: None,
@@ -154,9 +154,7 @@ fn tenant(
 /// A list of texts, or one text with commas as the environment has it.
 fn texts(value: &Value) -> Result<Vec<String>, String> {
     match value {
-        Value::String(text) => {
-            Ok(text.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
-        }
+        Value::String(text) => Ok(items(text)),
         Value::Array(entries) => entries
             .iter()
             .map(|entry| entry.as_str().map(str::to_owned).ok_or_else(|| format!("{entry} is no text")))

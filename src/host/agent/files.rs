@@ -32,7 +32,6 @@ pub(crate) fn answer(place: &Place, watches: &mut Watches, id: u32, call: Call) 
         Call::Watch { path, recursive } => {
             finish(watches.add(id, &place.path(&path), recursive).map(|()| vec![]), "watching", &path)
         }
-        Call::Listen => vec![], // the agent itself has answered
         Call::Unwatch => {
             watches.remove(id);
             vec![]

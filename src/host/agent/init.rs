@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 
 use super::files;
-use super::protocol::{CHUNK, Call, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW};
+use super::protocol::{CHUNK, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW};
 use super::watch::Watches;
 use crate::host::agent::Stdin;
 use crate::host::jail::limits::Scan;
@@ -325,7 +325,7 @@ impl Agent {
                     program.credit = (program.credit + count as usize).min(WINDOW);
                 }
             }
-            ToAgent::Call(Call::Listen) => {
+            ToAgent::Listen => {
                 let answers = match self.listen() {
                     Ok(port) => {
                         let port = Bytes::copy_from_slice(&port.to_le_bytes());

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::protocol::{CHUNK, Call, ToAgent, WINDOW};
+use super::protocol::{CHUNK, ToAgent, WINDOW};
 use super::{AgentError, AgentHandle, Process, ProcessEvent, STDIN};
 
 /// How long what was written last may take to be read before the connection is closed over it.
@@ -29,7 +29,7 @@ pub(crate) struct Link {
 impl AgentHandle {
     /// Opens the sandbox's proxy port, or finds it open: its number on the sandbox's loopback.
     pub(crate) async fn listen(&self) -> Result<u16, AgentError> {
-        let (answer, _) = self.call(ToAgent::Call(Call::Listen)).await?;
+        let (answer, _) = self.call(ToAgent::Listen).await?;
         answer[..].try_into().map(u16::from_le_bytes).map_err(|_| AgentError::Gone)
     }
 

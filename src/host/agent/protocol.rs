@@ -44,6 +44,8 @@ pub(crate) enum ToAgent {
     Write(Write, Bytes),
     /// To every program and all that it started; the id means nothing.
     SignalAll(i32),
+    /// Opens the proxy port, once; the answer is its number, two bytes.
+    Listen,
     /// The next connection to the sandbox's proxy port gets this id. From then on it is like a program that reads and
     /// writes: `Started`, `Stdout`, `Stdin`, `CloseStdin`, `Exited`.
     Accept,
@@ -100,35 +102,14 @@ pub(crate) struct Start {
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Call {
-    Stat {
-        path: String,
-    },
-    List {
-        path: String,
-        depth: u32,
-    },
-    MakeDir {
-        path: String,
-    },
-    Rename {
-        from: String,
-        to: String,
-    },
-    Remove {
-        path: String,
-    },
-    Read {
-        path: String,
-        offset: u64,
-        len: u64,
-    },
-    Watch {
-        path: String,
-        recursive: bool,
-    },
+    Stat { path: String },
+    List { path: String, depth: u32 },
+    MakeDir { path: String },
+    Rename { from: String, to: String },
+    Remove { path: String },
+    Read { path: String, offset: u64, len: u64 },
+    Watch { path: String, recursive: bool },
     Unwatch,
-    /// Opens the proxy port, once; the answer is its number, two bytes.
-    Listen,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -189,6 +170,7 @@ impl ToAgent {
             Self::Connect { port } => json(12, id, port),
             Self::HangUp => frame(13, id, &[]),
             Self::Heir(pid) => json(14, id, pid),
+            Self::Listen => frame(15, id, &[]),
         }
     }
 
@@ -220,6 +202,7 @@ impl ToAgent {
             12 => Self::Connect { port: parse(body)? },
             13 => Self::HangUp,
             14 => Self::Heir(parse(body)?),
+            15 => Self::Listen,
             _ => return Err(Malformed),
         };
         Ok((id, decoded))
