@@ -60,7 +60,10 @@ impl E2bClient {
         deadlines: Deadlines,
     ) -> Result<Execution, E2bError> {
         let begun = Instant::now();
-        let connect_by = begun + deadlines.connect.min(deadlines.overall);
+        let connect = deadlines.connect.min(deadlines.overall);
+        let connect_by = begun + connect;
+        // An attempt that the clock cuts could have run, so none begins without time to be answered.
+        let last_begin = begun + connect * 3 / 4;
         let body = serde_json::to_vec(request).map_err(|error| E2bError::protocol("a request", error))?;
         let body = bytes::Bytes::from(body);
         let mut attempt = 0;
@@ -95,7 +98,7 @@ impl E2bClient {
             };
             let pause =
                 self.options().retry.pause(attempt, None, &self.shared.entropy).min(Duration::from_secs(1));
-            if !again || Instant::now() + pause >= connect_by {
+            if !again || Instant::now() + pause >= last_begin {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;

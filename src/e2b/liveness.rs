@@ -87,18 +87,21 @@ impl E2bClient {
     pub async fn ready(&self, access: &SandboxAccess, within: Duration) -> Result<Readiness, E2bError> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(50);
+        let mut lost = None;
         loop {
             let left = within.saturating_sub(begun.elapsed()).max(Duration::from_millis(100));
             match self.port_health(access, INTERPRETER_PORT, left.min(Duration::from_secs(5))).await {
                 Ok(()) => return Ok(Readiness::Ready { after: begun.elapsed() }),
-                // The data plane may learn of a new sandbox a moment after the control plane made it.
-                Err(error) if begun.elapsed() + pause >= within => {
-                    if error.is_lost() {
-                        return Err(error);
-                    }
-                    break;
+                // The data plane may learn of a new sandbox a moment after the control plane made it, so only the
+                // last answer counts; that a later attempt had no time left to be answered says nothing.
+                Err(E2bError::TimedOut { .. }) => {}
+                Err(error) => lost = error.is_lost().then_some(error),
+            }
+            if begun.elapsed() + pause >= within {
+                if let Some(error) = lost {
+                    return Err(error);
                 }
-                Err(_) => {}
+                break;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));

@@ -231,7 +231,7 @@ async fn a_run_that_times_out_is_interrupted_and_its_variables_are_kept(server: 
     let mut run = interpreter.run(&RunRequest::new("kept = 41")).await.unwrap();
     while run.next().await.unwrap().is_some() {}
     drop(run);
-    let deadlines = Deadlines::overall(Duration::from_millis(700));
+    let deadlines = Deadlines::overall(Duration::from_secs(2));
     let endless = RunRequest { code: "while True: pass".into(), deadlines, ..RunRequest::default() };
     let begun = Instant::now();
     let mut run = interpreter.run(&endless).await.unwrap();
@@ -244,7 +244,7 @@ async fn a_run_that_times_out_is_interrupted_and_its_variables_are_kept(server: 
     };
     assert_eq!(error.clock(), Some(Deadline::Overall));
     assert_eq!(run.settle().await.unwrap(), Settled::Kept);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     let mut run = interpreter.run(&RunRequest::new("kept + 1")).await.unwrap();
     let mut seen = Seen::default();
     while let Some(event) = run.next().await.unwrap() {

@@ -108,7 +108,7 @@ async fn a_wait_that_would_end_after_the_deadline_is_not_begun() {
     let begun = Instant::now();
     let error = server.client().create(&CreateSandbox::default()).await.unwrap_err();
     assert_eq!(error.retry_after(), Some(Duration::from_secs(30)));
-    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(begun.elapsed() < Duration::from_secs(29), "it waited");
     assert_eq!(server.requests().len(), 1);
 }
 
@@ -302,7 +302,7 @@ async fn a_dead_provider_is_left_alone_for_a_while_and_tried_by_one() {
     })
     .await;
     let client = server.client_with(|options| {
-        options.circuit = CircuitOptions { failures: 4, open_for: Duration::from_millis(300) };
+        options.circuit = CircuitOptions { failures: 4, open_for: Duration::from_millis(900) };
     });
     assert_eq!(client.get(&id()).await.unwrap_err().kind(), "busy");
     assert!(matches!(client.circuit(), CircuitState::Open { .. }));
@@ -315,7 +315,7 @@ async fn a_dead_provider_is_left_alone_for_a_while_and_tried_by_one() {
     assert!(error.is_retryable() && error.retry_after().is_some());
     assert_eq!(server.requests().len(), 4, "nothing was sent meanwhile");
     alive.store(true, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_millis(320)).await;
+    tokio::time::sleep(Duration::from_millis(950)).await;
     client.get(&id()).await.unwrap();
     assert_eq!(client.circuit(), CircuitState::Closed { failures: 0 });
 }
@@ -398,7 +398,7 @@ async fn a_template_without_an_interpreter_is_diagnosed() {
         port => Reply::port_not_open(port.unwrap()),
     })
     .await;
-    let readiness = server.client().ready(&access(), Duration::from_millis(400)).await.unwrap();
+    let readiness = server.client().ready(&access(), Duration::from_secs(1)).await.unwrap();
     assert_eq!(readiness, Readiness::NoInterpreter);
 }
 
@@ -419,7 +419,7 @@ async fn a_sandbox_that_is_still_starting_is_waited_for() {
 #[tokio::test]
 async fn a_sandbox_that_is_gone_is_not_called_a_bad_template() {
     let server = FaultServer::always(Reply::sandbox_not_found()).await;
-    assert!(server.client().ready(&access(), Duration::from_millis(200)).await.unwrap_err().is_lost());
+    assert!(server.client().ready(&access(), Duration::from_secs(1)).await.unwrap_err().is_lost());
 }
 
 // --- an execution that does not begin --------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ async fn a_port_that_opens_late_is_waited_for() {
 #[tokio::test]
 async fn a_port_that_stays_closed_is_said_so_within_the_connect_deadline() {
     let server = FaultServer::always(Reply::port_not_open(49999)).await;
-    let deadlines = Deadlines { connect: Duration::from_millis(200), ..Deadlines::default() };
+    let deadlines = Deadlines { connect: Duration::from_secs(2), ..Deadlines::default() };
     let error = execute(&server, deadlines).await.unwrap_err();
     assert!(matches!(error, E2bError::PortClosed { port: 49999 }));
     assert!(!error.may_have_run());
@@ -539,7 +539,7 @@ async fn a_last_line_without_line_feed_counts() {
 async fn keepalives_without_a_start_end_with_the_start_clock() {
     let reply =
         Reply::new(200).step(Step::Repeat(format!("{KEEPALIVE}\n").into(), Duration::from_millis(20)));
-    let deadlines = Deadlines { start: Duration::from_millis(200), ..Deadlines::default() };
+    let deadlines = Deadlines { start: Duration::from_secs(1), ..Deadlines::default() };
     let server = FaultServer::always(reply).await;
     let (_, error) = drain(execute(&server, deadlines).await.unwrap()).await;
     let error = error.unwrap();
@@ -552,7 +552,7 @@ async fn keepalives_without_a_start_end_with_the_start_clock() {
 #[tokio::test]
 async fn silence_ends_with_the_silence_clock() {
     let server = FaultServer::always(Reply::events(&[COUNT]).step(Step::Hang)).await;
-    let deadlines = Deadlines { stall: Duration::from_millis(200), ..Deadlines::default() };
+    let deadlines = Deadlines { stall: Duration::from_secs(1), ..Deadlines::default() };
     let (events, error) = drain(execute(&server, deadlines).await.unwrap()).await;
     assert_eq!(events.len(), 1);
     assert_eq!(error.unwrap().clock(), Some(Deadline::Stall));
@@ -564,7 +564,7 @@ async fn a_body_that_never_ends_ends_with_the_execution_clock() {
     let line = format!("{}\n", out(&"x".repeat(1000)));
     let reply = Reply::events(&[COUNT]).step(Step::Repeat(line.into(), Duration::ZERO));
     let server = FaultServer::always(reply).await;
-    let deadlines = Deadlines::overall(Duration::from_millis(300));
+    let deadlines = Deadlines::overall(Duration::from_secs(1));
     let (_, error) = drain(execute(&server, deadlines).await.unwrap()).await;
     let error = error.unwrap();
     assert_eq!(error.clock(), Some(Deadline::Overall));
@@ -780,7 +780,7 @@ fn runs_long() -> Reply {
 }
 
 fn short_run() -> RunRequest {
-    let deadlines = Deadlines::overall(Duration::from_millis(100));
+    let deadlines = Deadlines::overall(Duration::from_secs(1));
     RunRequest { code: "while True: pass".into(), deadlines, ..RunRequest::default() }
 }
 
@@ -1087,7 +1087,7 @@ async fn a_process_stream_without_its_end_is_no_success() {
 async fn a_process_stream_that_falls_silent_ends_with_the_silence_clock() {
     let start = envelope(0, r#"{"event": {"start": {"pid": 77}}}"#);
     let server = FaultServer::always(Reply::new(200).send(start).step(Step::Hang)).await;
-    let client = server.client_with(|options| options.stream_stall = Duration::from_millis(200));
+    let client = server.client_with(|options| options.stream_stall = Duration::from_secs(1));
     let processes = client.processes(&access());
     let error = processes.run(&pathbox::e2b::Command::shell("x"), 100).await.unwrap_err();
     assert_eq!(error.clock(), Some(Deadline::Stall));

@@ -52,15 +52,14 @@ async fn each_event_is_sent_when_it_happens() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     text_of(&host, &sandbox, "1").await;
-    let code = "import time\nprint('first', flush=True)\ntime.sleep(2)\nprint('second')";
+    let code = "import time\nprint('first', flush=True)\ntime.sleep(5)\nprint('second')";
     let mut response =
         host.to(&sandbox, 49999, Method::POST, "/execute").json(&json!({"code": code})).send().await.unwrap();
-    let started = Instant::now();
     let mut seen = String::new();
     while !seen.contains("first") {
         seen.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
     }
-    assert!(started.elapsed() < Duration::from_secs(2) && !seen.contains("second"), "{seen}");
+    assert!(!seen.contains("second"), "{seen}");
     let rest = response.text().await.unwrap();
     assert!(rest.contains("second") && rest.ends_with("{\"type\": \"end_of_execution\"}\n"));
 }
