@@ -114,9 +114,19 @@ impl Policy {
         port == 443 || self.asked.https_ports.contains(&port)
     }
 
+    /// Whether a rule names just this address.
+    pub(crate) fn names_address(&self, address: IpAddr) -> bool {
+        let alone = Range::alone(plain(address));
+        self.allow.contains(&alone)
+    }
+
     /// Whether an address may be reached for its own sake, and not because a name led there.
     pub(crate) fn permits(&self, address: IpAddr) -> bool {
         let address = plain(address);
+        // To connect there is to connect to this machine, by an address that says nothing of it.
+        if address.is_unspecified() {
+            return false;
+        }
         if self.allow.iter().any(|range| range.holds(address) && range.is_meant_for(address)) {
             return true;
         }
@@ -169,6 +179,11 @@ impl Range {
 
     const fn v6(a: u16, b: u16, c: u16, length: u8) -> Self {
         Self { base: IpAddr::V6(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0)), length }
+    }
+
+    /// One address.
+    fn alone(base: IpAddr) -> Self {
+        Self { base, length: if base.is_ipv4() { 32 } else { 128 } }
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -237,7 +252,6 @@ const SPECIAL: &[Range] = &[
     Range::v4(198, 18, 0, 0, 15),
     Range::v4(198, 51, 100, 0, 24),
     Range::v4(203, 0, 113, 0, 24),
-    Range::v4(168, 63, 129, 16, 32), // a cloud's metadata at a public address
     Range::v4(224, 0, 0, 0, 4),
     Range::v4(240, 0, 0, 0, 4),
     Range { base: IpAddr::V6(Ipv6Addr::LOCALHOST), length: 128 },
@@ -250,12 +264,24 @@ const SPECIAL: &[Range] = &[
     Range::v6(0xff00, 0, 0, 8),
 ];
 
+/// Where clouds tell a machine its secrets. Each address counts alone: a rule on the network around it is not about it.
+const METADATA: &[Range] = &[
+    Range::v4(169, 254, 0, 0, 16), // most of them, at 169.254.169.254 and its neighbours
+    Range::v4(100, 100, 100, 200, 32),
+    Range::v4(168, 63, 129, 16, 32), // looks public
+    Range::v4(192, 0, 0, 192, 32),
+    Range::v6(0xfd00, 0xec2, 0, 32),
+    Range::v6(0xfd20, 0xce, 0, 32),
+];
+
 /// The range that makes an address special. Of IPv6 only 2000::/3 is public; the rest that is in no list counts alone.
 fn special(address: IpAddr) -> Option<Range> {
+    let is_in = |ranges: &[Range]| ranges.iter().find(|range| range.holds(address)).copied();
+    if is_in(METADATA).is_some() {
+        return Some(Range::alone(address));
+    }
     let public = Range::v6(0x2000, 0, 0, 3);
-    SPECIAL.iter().find(|range| range.holds(address)).copied().or_else(|| {
-        (address.is_ipv6() && !public.holds(address)).then_some(Range { base: address, length: 128 })
-    })
+    is_in(SPECIAL).or_else(|| (address.is_ipv6() && !public.holds(address)).then_some(Range::alone(address)))
 }
 
 #[cfg(test)]
@@ -365,6 +391,45 @@ mod tests {
         }
         // Wider than the kind of address that it would open.
         assert!(!self::policy(&["8.0.0.0/6"], &[]).unwrap().permits(ip("10.1.2.3")));
+    }
+
+    #[test]
+    fn what_tells_secrets_is_reached_only_by_a_rule_on_that_one_address() {
+        let wide = ["169.254.0.0/16", "100.64.0.0/10", "168.63.0.0/16", "192.0.0.0/24", "fc00::/7"];
+        let wide = policy(&wide, &[]).unwrap();
+        for address in [
+            "169.254.169.254",
+            "169.254.170.2",
+            "::ffff:169.254.169.254",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+        ] {
+            assert!(!wide.permits(ip(address)) && !wide.permits_by_name(ip(address)), "{address}");
+            assert!(policy(&[address], &[]).unwrap().permits(ip(address)), "{address}");
+        }
+        assert!(wide.permits(ip("100.100.100.201")) && wide.permits(ip("fd00::1")));
+    }
+
+    #[test]
+    fn no_rule_opens_the_address_that_stands_for_every_address() {
+        let policy = policy(&["0.0.0.0", "0.0.0.0/8", "::", "*"], &[EVERYTHING]).unwrap();
+        for address in ["0.0.0.0", "::", "::ffff:0.0.0.0"] {
+            assert!(!policy.permits(ip(address)) && !policy.permits_by_name(ip(address)), "{address}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_named_by_itself_and_by_no_range() {
+        let policy = policy(&["10.0.0.1", "10.0.1.1/32", "10.0.2.0/24", "::1", EVERYTHING], &[]).unwrap();
+        for address in ["10.0.0.1", "::ffff:10.0.0.1", "10.0.1.1", "::1"] {
+            assert!(policy.names_address(ip(address)), "{address}");
+        }
+        for address in ["10.0.2.0", "10.0.2.1", "1.1.1.1", "0.0.0.0", "::2"] {
+            assert!(!policy.names_address(ip(address)), "{address}");
+        }
     }
 
     #[test]

@@ -282,7 +282,10 @@ async fn judge_and_connect(
         true => Refusal::NotPublic(host.to_owned()),
         false => Refusal::NotAllowed(host.to_owned()),
     };
-    for address in addresses {
+    for address in addresses.into_iter().map(|address| address.to_canonical()) {
+        if is_own(address) && !policy.names_address(address) {
+            continue;
+        }
         let permit = match (policy.permits(address), named && policy.permits_by_name(address)) {
             (true, true) => Permit::Both,
             (true, false) => Permit::Address,
@@ -300,6 +303,16 @@ async fn judge_and_connect(
         }
     }
     Err(refusal)
+}
+
+/// Whether an address is this machine's. Its public ones look like everybody's, and what listens there may ask no
+/// neighbour for a password.
+fn is_own(address: IpAddr) -> bool {
+    // Only what is a machine's own can be bound. When that cannot be found out, it counts as found.
+    match std::net::UdpSocket::bind((address, 0)) {
+        Ok(_) => true,
+        Err(error) => error.kind() != io::ErrorKind::AddrNotAvailable,
+    }
 }
 
 /// The far end of a connection: counts, and gives up when nothing comes for too long.

@@ -223,6 +223,36 @@ async fn a_permitted_name_does_not_lead_into_the_machine_s_networks() {
     assert_eq!(text(&heard), "");
 }
 
+/// Public ones among them look like everybody's, so no range is about them, whoever wrote it and whatever name leads there.
+#[tokio::test]
+async fn the_machine_s_own_addresses_are_reached_only_when_named_one_by_one() {
+    // The address that this machine would use to reach others, where it has one. Nothing is sent.
+    let outward = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let outward = outward.connect("192.0.2.1:9").and_then(|()| outward.local_addr()).map(|own| own.ip());
+    for address in [Some("127.0.0.1".parse().unwrap()), outward.ok()].into_iter().flatten() {
+        let (port, heard) = server([0, 0, 0, 0], HELLO);
+        let literal = address.to_string();
+        let (resolver, _) = resolver(&[&[&literal]]);
+        let host = TestHost::with(|options| options.network.resolver = resolver).await;
+        let range = format!("{literal}/24");
+        let sandbox = host.create_as(network(&["api.test", "0.0.0.0/0", "::/0", &range])).await;
+        let requests = [
+            &format!("CONNECT api.test:{port} HTTP/1.1\r\n\r\n")[..],
+            &format!("GET http://api.test:{port}/ HTTP/1.1\r\nHost: x\r\n\r\n"),
+            &format!("CONNECT {literal}:{port} HTTP/1.1\r\n\r\n"),
+            &format!("CONNECT [::ffff:{literal}]:{port} HTTP/1.1\r\n\r\n"),
+        ];
+        let answers = say(&host, &sandbox, &requests).await;
+        let refused = "HTTP/1.1 403 Not in this sandbox's allow list";
+        let private = "HTTP/1.1 403 Private address";
+        assert_eq!(answers, [private, private, refused, refused], "{literal}");
+        assert_eq!(text(&heard), "");
+        let sandbox = host.create_as(network(&["api.test", &literal])).await;
+        let answers = say(&host, &sandbox, &requests).await;
+        assert!(answers.iter().all(|answer| answer == "HTTP/1.1 200 OK"), "{literal}: {answers:?}");
+    }
+}
+
 /// DNS rebinding: what was judged is what is connected to, and nobody asks twice.
 #[tokio::test]
 async fn a_name_that_changes_its_mind_leads_nowhere_else() {
