@@ -40,6 +40,7 @@ mod revive;
 pub mod run_analysis;
 pub mod run_code;
 pub mod startup;
+mod stop;
 
 pub use crash::CrashAt;
 pub use error::{ExecutionError, chain};
@@ -142,7 +143,7 @@ struct Inner {
     /// What the database has to be told once it is back.
     backlog: Backlog,
     /// Runs of this replica that can be stopped.
-    stoppable: recall::Stoppable,
+    stoppable: stop::Stoppable,
 }
 
 /// Who calls and for what.
@@ -224,7 +225,7 @@ impl ExecutionService {
             doomed: Notify::new(),
             remembered: Remembered::default(),
             backlog: Backlog::default(),
-            stoppable: recall::Stoppable::default(),
+            stoppable: stop::Stoppable::default(),
         }))
     }
 

@@ -643,6 +643,13 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
         error: Option<&str>,
     ) -> Result<bool, StoreError>;
 
+    /// Writes down that a run shall stop; the replica that has it finds it by [`stops`](Self::stops). `false`: it had
+    /// ended, or there is no such run.
+    async fn ask_to_stop(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError>;
+
+    /// Of these runs, which the caller has in hand, those that shall stop.
+    async fn stops(&self, executions: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError>;
+
     /// One run of a tenant.
     async fn execution(&self, tenant: &TenantId, id: ExecutionId)
     -> Result<Option<ExecutionRow>, StoreError>;

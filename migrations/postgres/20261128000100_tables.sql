@@ -120,6 +120,7 @@ CREATE TABLE pathbox.executions (
                                           'failed', 'interrupted')),
     run_lease_ms        bigint      NOT NULL,                       -- how long a run may hold its context
     lease_expires_at    timestamptz,                                -- queued: keeps its place until; running: is alive until
+    stop_asked_at       timestamptz,                                -- another replica was asked to stop it
 
     exit_code           integer,
     error               text,

@@ -515,6 +515,21 @@ BEGIN
   RETURN FOUND;
 END $$;
 
+-- The replica that has the run looks every second, see all_stops_v1.
+CREATE FUNCTION pathbox.ask_to_stop_v1(p_tenant text, p_id uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM set_config('pathbox.tenant_id', p_tenant, true);
+  UPDATE pathbox.executions x SET stop_asked_at = coalesce(x.stop_asked_at, clock_timestamp())
+   WHERE x.id = p_id AND x.tenant_id = p_tenant AND x.status IN ('queued', 'running');
+  RETURN FOUND;
+END $$;
+
+CREATE FUNCTION pathbox.all_stops_v1(p_ids uuid[]) RETURNS SETOF uuid
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT x.id FROM pathbox.executions x WHERE x.id = ANY (p_ids) AND x.stop_asked_at IS NOT NULL
+$$;
+
 -- ---- reading -------------------------------------------------------------------------------------
 
 CREATE FUNCTION pathbox.context_v1(p_tenant text, p_id uuid) RETURNS SETOF pathbox.execution_contexts

@@ -84,6 +84,7 @@ CREATE TABLE executions (
                                           'failed', 'interrupted')),
     run_lease_ms        INTEGER NOT NULL,
     lease_expires_at    INTEGER,
+    stop_asked_at       INTEGER,
 
     exit_code           INTEGER,
     error               TEXT,

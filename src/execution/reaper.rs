@@ -35,6 +35,7 @@ pub struct Cleaned {
 impl ExecutionService {
     /// Starts the background tasks; they end at shutdown.
     pub fn start_reaper(&self) {
+        self.start_stopping();
         let service = self.clone();
         self.0.background.spawn(async move {
             service.release_dead_hosts().await;

@@ -1,10 +1,6 @@
-//! Runs after they were begun: where one is, what it came to, and how to stop it.
-
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+//! Runs after they were begun: where one is and what it came to.
 
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 use crate::domain::{ContextKey, ConversationId, ExecutionId, Language, TenantId};
 use crate::store::{ContextFilter, ContextRow, ExecutionFilter, ExecutionRow, ExecutionStatus};
@@ -57,40 +53,8 @@ pub struct Asker {
 }
 
 impl Asker {
-    fn may_see(&self, principal: Option<&str>) -> bool {
+    pub(super) fn may_see(&self, principal: Option<&str>) -> bool {
         self.principal.is_none() || self.principal.as_deref() == principal
-    }
-}
-
-/// Runs of this replica that can be stopped.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stoppable(Arc<Mutex<HashMap<ExecutionId, Stop>>>);
-
-#[derive(Debug)]
-struct Stop {
-    tenant: TenantId,
-    principal: Option<String>,
-    cancel: CancellationToken,
-}
-
-impl Stoppable {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, Stop>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Knows a run until the guard is dropped.
-    pub(super) fn know(&self, id: ExecutionId, call: &Call, cancel: CancellationToken) -> Known {
-        let (tenant, principal) = (call.key.tenant.clone(), call.principal.clone());
-        self.lock().insert(id, Stop { tenant, principal, cancel });
-        Known(self.clone(), id)
-    }
-}
-
-pub(super) struct Known(Stoppable, ExecutionId);
-
-impl Drop for Known {
-    fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
     }
 }
 
@@ -122,24 +86,13 @@ impl ExecutionService {
         Ok(Recalled::Finished(finished, kept))
     }
 
-    async fn row_for(&self, asker: &Asker, id: ExecutionId) -> Result<Option<ExecutionRow>, ExecutionError> {
+    pub(super) async fn row_for(
+        &self,
+        asker: &Asker,
+        id: ExecutionId,
+    ) -> Result<Option<ExecutionRow>, ExecutionError> {
         let row = self.store().execution(&asker.tenant, id).await?;
         Ok(row.filter(|row| asker.may_see(row.principal.as_deref())))
-    }
-
-    /// Whether a run of the asker's is in the hands of this replica, also when it is not written down yet.
-    pub fn runs_here(&self, asker: &Asker, id: ExecutionId) -> bool {
-        let runs = self.0.stoppable.lock();
-        runs.get(&id).is_some_and(|run| run.tenant == asker.tenant && asker.may_see(run.principal.as_deref()))
-    }
-
-    /// Stops a run of this replica. `false`: it does not run here.
-    pub fn stop_run(&self, asker: &Asker, id: ExecutionId) -> bool {
-        let here = self.runs_here(asker, id);
-        if let (true, Some(run)) = (here, self.0.stoppable.lock().get(&id)) {
-            run.cancel.cancel();
-        }
-        here
     }
 
     /// A part of a kept output or picture, with its description and whole length.

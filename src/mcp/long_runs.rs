@@ -116,16 +116,13 @@ impl McpServer {
         looked.await.map_err(task_error)
     }
 
-    /// `tasks/cancel`: asks a run to stop. It may have ended, or run on another replica: the answer is the same, and the
-    /// task says what came of it.
+    /// `tasks/cancel`: asks a run to stop. It may have ended: the answer is the same, and the task says what came of it.
     pub(super) async fn cancel_run(&self, id: &str, context: &Context) -> Result<(), ErrorData> {
         let asked = async {
             let caller = self.caller(context)?;
             caller.needs(Scope::Run)?;
             let (service, asker, run) = (self.service().await?, caller.asker(), run_id(id)?);
-            if !service.stop_run(&asker, run) {
-                service.recall(&asker, run).await?;
-            }
+            service.stop_run(&asker, run).await?;
             Ok::<_, ToolError>(())
         };
         asked.await.map_err(task_error)

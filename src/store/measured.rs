@@ -75,6 +75,16 @@ impl ContextStore for Measured {
         self.0.abandon(tenant, execution, status, error).await
     }
 
+    async fn ask_to_stop(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError> {
+        let _timed = DB_CLIENT.time(&["ask_to_stop"]);
+        self.0.ask_to_stop(tenant, execution).await
+    }
+
+    async fn stops(&self, executions: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError> {
+        let _timed = DB_CLIENT.time(&["stops"]);
+        self.0.stops(executions).await
+    }
+
     async fn execution(
         &self,
         tenant: &TenantId,

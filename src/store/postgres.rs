@@ -384,6 +384,14 @@ impl ContextStore for PgStore {
         self.abandon_execution(tenant, execution, status, error).await
     }
 
+    async fn ask_to_stop(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError> {
+        self.ask_execution_to_stop(tenant, execution).await
+    }
+
+    async fn stops(&self, executions: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError> {
+        self.executions_to_stop(executions).await
+    }
+
     async fn execution(
         &self,
         tenant: &TenantId,

@@ -112,6 +112,23 @@ fn state_follows_the_handle_and_the_session_over_three_replicas_in_turn() {
     let end = front.stateless(&[], "get_execution", wait, json!({})).answer();
     assert_eq!(output(&end["result"]), "slow", "{end}");
 
+    // What one replica runs, or holds in its queue, another can stop.
+    let endless = json!({"code": "while True: pass", "language": "python", "context": handle});
+    let begin = || {
+        let mut begun =
+            front.stateless(&[], "run_code", endless.clone(), json!({"dev.pathbox/patienceMs": 200}));
+        begun.answer()["result"]["structuredContent"]["executionId"].clone()
+    };
+    let (running, queued) = (begin(), begin());
+    for run in [queued, running] {
+        let stop = json!({"execution_id": run, "cancel": true, "wait_ms": 50_000});
+        let stopped = front.stateless(&[], "get_execution", stop, json!({})).answer();
+        let text = stopped["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        let ended = stopped["result"]["structuredContent"]["exitCode"] == 130 || text.contains("cancelled");
+        assert!(ended, "{stopped}");
+    }
+    assert_eq!(output(&run("x", Some(&handle))), "7", "the state is kept");
+
     let served = proxy.served.lock().unwrap().clone();
     for replica in &own {
         assert!(served.iter().filter(|one| *one == replica).count() >= 6, "{replica}: {served:?}");

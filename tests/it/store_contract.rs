@@ -56,6 +56,7 @@ on_every_store! {
     a_tenants_limits_can_be_set,
     a_refused_ask_leaves_no_row_and_may_come_again,
     a_run_that_never_started_leaves_its_key_free,
+    a_wish_to_stop_a_run_is_found_by_whoever_has_it,
     a_claim_that_is_abandoned_is_the_next_ones_at_once,
     a_run_cut_off_in_the_middle_is_not_repeated,
     keys_expire_and_belong_to_a_tenant,
@@ -538,6 +539,27 @@ async fn a_run_that_never_started_leaves_its_key_free(world: World) {
     claim(store.acquire(&third, &limits()).await.unwrap());
     let left = store.execution(&key.tenant, second.execution.id).await.unwrap().unwrap();
     assert_eq!((left.status, left.started_at), (ExecutionStatus::Interrupted, None));
+}
+
+async fn a_wish_to_stop_a_run_is_found_by_whoever_has_it(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &limits()).await;
+    let (running, queued) = (ask(&key), ask(&key));
+    let (running_id, queued_id) = (running.execution.id, queued.execution.id);
+    store.acquire(&running, &limits()).await.unwrap();
+    store.acquire(&queued, &limits()).await.unwrap();
+    let (tenant, bolt) = (&key.tenant, TenantId::parse("bolt").unwrap());
+    assert!(!store.ask_to_stop(&bolt, running_id).await.unwrap(), "another tenant's");
+    assert_eq!(store.stops(&[running_id, queued_id]).await.unwrap(), []);
+    assert!(store.ask_to_stop(tenant, queued_id).await.unwrap());
+    assert_eq!(store.stops(&[running_id, queued_id]).await.unwrap(), [queued_id]);
+    assert!(store.ask_to_stop(tenant, running_id).await.unwrap());
+    assert!(store.ask_to_stop(tenant, running_id).await.unwrap(), "asked twice");
+    assert_eq!(store.stops(&[running_id]).await.unwrap(), [running_id]);
+    assert_eq!(store.stops(&[]).await.unwrap(), []);
+    store.record(&finished(&running, context.id), &limits()).await.unwrap();
+    assert!(!store.ask_to_stop(tenant, running_id).await.unwrap(), "it is over");
 }
 
 async fn a_claim_that_is_abandoned_is_the_next_ones_at_once(world: World) {

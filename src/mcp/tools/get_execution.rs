@@ -98,13 +98,7 @@ impl McpServer {
         }
         if input.cancel {
             caller.needs(Scope::Run)?;
-            let here = service.stop_run(&asker, id);
-            if let (false, Recalled::Running(_)) = (here, service.recall(&asker, id).await?) {
-                return Err(ToolError::not_found(
-                    "The run is on another replica and cannot be stopped from this one",
-                    "End its context with manage_context, or wait for it.",
-                ));
-            }
+            service.stop_run(&asker, id).await?;
         }
         // A run that is being stopped ends within moments.
         let patience =

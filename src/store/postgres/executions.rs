@@ -65,6 +65,34 @@ impl PgStore {
         .await
     }
 
+    pub(super) async fn ask_execution_to_stop(
+        &self,
+        tenant: &TenantId,
+        id: ExecutionId,
+    ) -> Result<bool, StoreError> {
+        self.call(|| async {
+            sqlx::query_scalar("select pathbox.ask_to_stop_v1($1, $2)")
+                .bind(tenant.as_str())
+                .bind(id.0)
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    pub(super) async fn executions_to_stop(
+        &self,
+        ids: &[ExecutionId],
+    ) -> Result<Vec<ExecutionId>, StoreError> {
+        let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
+        let found = self
+            .call(|| async {
+                sqlx::query_scalar("select pathbox.all_stops_v1($1)").bind(&ids).fetch_all(&self.pool()).await
+            })
+            .await?;
+        Ok(found.into_iter().map(ExecutionId).collect())
+    }
+
     pub(super) async fn one_execution(
         &self,
         tenant: &TenantId,

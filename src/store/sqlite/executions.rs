@@ -122,6 +122,43 @@ impl SqliteStore {
         Ok(abandoned.rows_affected() > 0)
     }
 
+    pub(super) async fn ask_execution_to_stop(
+        &self,
+        tenant: &TenantId,
+        id: ExecutionId,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = self.write().await?;
+        let asked = sqlx::query(
+            "UPDATE executions SET stop_asked_at = coalesce(stop_asked_at, ?1)
+              WHERE id = ?2 AND tenant_id = ?3 AND status IN ('queued', 'running')",
+        )
+        .bind(self.now())
+        .bind(id.to_string())
+        .bind(tenant.as_str())
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        transaction.commit().await.map_err(failure)?;
+        Ok(asked.rows_affected() > 0)
+    }
+
+    pub(super) async fn executions_to_stop(
+        &self,
+        ids: &[ExecutionId],
+    ) -> Result<Vec<ExecutionId>, StoreError> {
+        let mut found = Vec::new();
+        for id in ids {
+            let asked: Option<i64> =
+                sqlx::query_scalar("SELECT 1 FROM executions WHERE id = ? AND stop_asked_at IS NOT NULL")
+                    .bind(id.to_string())
+                    .fetch_optional(&self.readers)
+                    .await
+                    .map_err(failure)?;
+            found.extend(asked.map(|_| *id));
+        }
+        Ok(found)
+    }
+
     pub(super) async fn one_execution(
         &self,
         tenant: &TenantId,
