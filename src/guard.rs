@@ -34,14 +34,14 @@ mod stream;
 mod view;
 mod walk;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
 pub use check::{Checked, Found, rules_table};
 pub use kind::{Kind, UnknownKind};
 pub use numbering::{Numbering, Row};
-pub use outcome::{Guarded, Limits, OutcomeGuard};
+pub use outcome::{FileKind, Guarded, Limits, OutcomeGuard, Picture};
 pub use policy::{Action, AllowList, Mode, Overlay, Policy, PolicyFile, Scope};
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
@@ -159,6 +159,19 @@ impl Guard {
     fn lets_through(&self, kind: Kind, value: &str) -> bool {
         self.0.allowed.lets_through(kind, value)
     }
+}
+
+/// Guards the program's own words where they may quote a stranger: an error's message, a log line. Whatever the
+/// policy says: nobody needs a value there. Addresses of this machine and of private networks stay, for operators.
+pub fn own_words(text: &str) -> Sanitized<String> {
+    static GUARD: LazyLock<Guard> = LazyLock::new(|| {
+        let networks =
+            ["0.0.0.0", "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::", "::1"];
+        let allow = AllowList { networks: networks.map(str::to_owned).to_vec(), ..AllowList::default() };
+        #[expect(clippy::expect_used, reason = "constant networks; a test says so")]
+        Guard::new(Policy { allow, ..Policy::default() }).expect("a policy that works")
+    });
+    GUARD.line(text)
 }
 
 /// The built-in rules, for people who want to know what is looked for.

@@ -69,6 +69,12 @@ pub enum ExecutionError {
 }
 
 impl ExecutionError {
+    /// What became of a run whose task is gone. A panic's own words stay here: they may quote what was at hand.
+    pub(super) fn of_task(error: &tokio::task::JoinError) -> Self {
+        let what = if error.is_panic() { "the run's task panicked" } else { "the run's task was dropped" };
+        Self::Internal(what.to_owned())
+    }
+
     /// The stable code of `docs/errors.md`.
     pub fn code(&self) -> ErrorCode {
         match self {

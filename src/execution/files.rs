@@ -4,8 +4,6 @@
 //! surprise: a file never leaves as it is. It goes through the guard as printed output does, and what came through is
 //! kept under the operation's id. So each `get` is a version of its own, which stays when the file changes.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
@@ -14,11 +12,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{
-    Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, ExecutionId, Language, OutputChunk,
-    RichResult, Timeout, hex,
+    Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, ExecutionId, Language, OutputChunk, Timeout,
+    hex,
 };
 use crate::e2b::{E2bError, Files, Subject};
-use crate::guard::{Guard, Mode, OutcomeGuard, Sanitized};
+use crate::guard::{FileKind, Guard, OutcomeGuard, Sanitized};
 use crate::wire::envd::{EntryInfo, FileType};
 
 use super::acquire::Held;
@@ -91,6 +89,12 @@ pub enum FileAction {
 }
 
 impl FileAction {
+    fn path(&self) -> &FilePath {
+        match self {
+            Self::Put { path, .. } | Self::List { path } | Self::Get { path } => path,
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
             Self::Put { path, .. } => format!("put {}", path.as_str()),
@@ -137,6 +141,8 @@ pub struct FileEntry {
 /// A file operation that was done.
 #[derive(Debug, Clone)]
 pub struct Filed {
+    /// The path, as it may be shown.
+    pub path: Sanitized<String>,
     /// Its record: which context served it and what the guard did.
     pub finished: Finished,
     /// What came of it.
@@ -231,7 +237,7 @@ impl ExecutionService {
         // On a task of its own: what was begun is recorded, also when the caller is gone.
         let work = async move { service.do_files(call, action, cancel).await };
         let joined = self.0.runs.spawn(work).await;
-        joined.unwrap_or_else(|error| Err(ExecutionError::Internal(format!("the task ended: {error}"))))
+        joined.unwrap_or_else(|error| Err(ExecutionError::of_task(&error)))
     }
 
     async fn do_files(
@@ -265,7 +271,10 @@ impl ExecutionService {
         let finished = self.finish(&call, request.language, &ask, &held, ran).await?;
         match answer? {
             _ if blocked => Err(ExecutionError::Blocked),
-            answer => Ok(Filed { finished, answer }),
+            answer => {
+                let path = self.0.parts.policies.of(&call.key.tenant).line(action.path().as_str());
+                Ok(Filed { path, finished, answer })
+            }
         }
     }
 
@@ -299,27 +308,14 @@ impl ExecutionService {
             FileAction::Get { path } => {
                 let raw =
                     files.read(path.as_str(), MAX_FILE_BYTES).await.map_err(|error| stopped(held, error))?;
-                let kind = Kind::of(&raw);
-                if kind == Kind::Binary && policy.policy().mode == Mode::Enforce {
-                    return Err(Stopped::Problem(FileProblem::Opaque));
-                }
-                let mut out = through(&mut guard, kind, &raw);
-                let mut guarded = done(guard);
-                for chunk in std::mem::take(&mut guarded.rest) {
-                    append(&mut out, &chunk);
-                }
-                // A picture that is not what it says was withheld.
-                if out.is_empty() && kind.is_picture() {
-                    return Err(Stopped::Problem(FileProblem::Opaque));
-                }
-                if guarded.report.blocked {
-                    out.clear();
-                }
-                let version = self.version(&held.row.key, &raw);
+                let (kind, version) = (FileKind::of(&raw), self.version(&held.row.key, &raw));
+                let out = guard.file(&raw).ok_or(Stopped::Problem(FileProblem::Opaque))?;
+                let guarded = done(guard);
+                let out = if guarded.report.blocked { Sanitized::default() } else { out };
                 let name = artifact_name(policy.line(path.name()).get(), &version);
                 let artifact = self
                     .outputs()
-                    .put(id, &name, kind.mime_type(&name), &out)
+                    .put(id, &name, mime_type(kind, &name), &out)
                     .map_err(|_| Stopped::Problem(FileProblem::DiskFull))?;
                 (FileAnswer::Got { version, artifact: artifact.clone() }, guarded, vec![artifact])
             }
@@ -390,81 +386,20 @@ fn listed(policy: &Guard, entries: Vec<EntryInfo>) -> FileAnswer {
     FileAnswer::Listed(entries, total)
 }
 
-/// What a file is, by its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Text,
-    Png,
-    Jpeg,
-    Pdf,
-    Binary,
-}
-
-impl Kind {
-    fn of(bytes: &[u8]) -> Self {
-        match bytes {
-            _ if bytes.starts_with(b"\x89PNG\r\n\x1a\n") => Self::Png,
-            _ if bytes.starts_with(b"\xff\xd8\xff") => Self::Jpeg,
-            // Before PDF: a text is looked at as text, whatever it begins with.
-            _ if std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0) => Self::Text,
-            _ if bytes.starts_with(b"%PDF-") => Self::Pdf,
-            _ => Self::Binary,
-        }
-    }
-
-    fn is_picture(self) -> bool {
-        matches!(self, Self::Png | Self::Jpeg | Self::Pdf)
-    }
-
-    fn mime_type(self, name: &str) -> &'static str {
-        let extension = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-        match (self, extension.as_str()) {
-            (Self::Png, _) => "image/png",
-            (Self::Jpeg, _) => "image/jpeg",
-            (Self::Pdf, _) => "application/pdf",
-            (Self::Binary, _) => "application/octet-stream",
-            (Self::Text, "csv") => "text/csv",
-            (Self::Text, "json") => "application/json",
-            (Self::Text, "md") => "text/markdown",
-            (Self::Text, "html" | "htm") => "text/html",
-            (Self::Text, "svg") => "image/svg+xml",
-            (Self::Text, _) => "text/plain",
-        }
-    }
-}
-
-/// A file through the guard; what is ready of it.
-fn through(guard: &mut OutcomeGuard, kind: Kind, raw: &[u8]) -> Vec<u8> {
-    let format = match kind {
-        Kind::Png => "png",
-        Kind::Jpeg => "jpeg",
-        Kind::Pdf => "pdf",
-        // Only where the guard does not enforce anything.
-        Kind::Binary => return raw.to_vec(),
-        Kind::Text => {
-            let text = String::from_utf8_lossy(raw).into_owned();
-            let mut out = Vec::new();
-            for chunk in guard.push(OutputChunk::Stdout(text)) {
-                append(&mut out, &chunk);
-            }
-            return out;
-        }
-    };
-    let result =
-        RichResult { formats: [(format.to_owned(), STANDARD.encode(raw).into())].into(), is_main: true };
-    let mut out = Vec::new();
-    for chunk in guard.push(OutputChunk::Result(result)) {
-        if let OutputChunk::Result(result) = &*chunk {
-            let base64 = result.formats.get(format).and_then(|value| value.as_str()).unwrap_or_default();
-            out = STANDARD.decode(base64).unwrap_or_default();
-        }
-    }
-    out
-}
-
-fn append(out: &mut Vec<u8>, chunk: &Sanitized<OutputChunk>) {
-    if let OutputChunk::Stdout(text) = &**chunk {
-        out.extend_from_slice(text.as_bytes());
+/// The media type of a file, by its content and, for text, by its name.
+fn mime_type(kind: FileKind, name: &str) -> &'static str {
+    let extension = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    match (kind, extension.as_str()) {
+        (FileKind::Png, _) => "image/png",
+        (FileKind::Jpeg, _) => "image/jpeg",
+        (FileKind::Pdf, _) => "application/pdf",
+        (FileKind::Binary, _) => "application/octet-stream",
+        (FileKind::Text, "csv") => "text/csv",
+        (FileKind::Text, "json") => "application/json",
+        (FileKind::Text, "md") => "text/markdown",
+        (FileKind::Text, "html" | "htm") => "text/html",
+        (FileKind::Text, "svg") => "image/svg+xml",
+        (FileKind::Text, _) => "text/plain",
     }
 }
 

@@ -81,7 +81,7 @@ impl Outputs {
         execution: ExecutionId,
         name: &str,
         mime_type: &str,
-        bytes: &[u8],
+        bytes: &Sanitized<Vec<u8>>,
     ) -> io::Result<Artifact> {
         let path = self.path(execution, name).ok_or(io::ErrorKind::InvalidInput)?;
         self.open(&path)?.write_all(bytes)?;
@@ -202,12 +202,16 @@ mod tests {
         "0198f3c0-1111-7000-8000-000000000001".parse().unwrap()
     }
 
+    fn bytes(text: &'static str) -> Sanitized<Vec<u8>> {
+        Sanitized::fixed(text).map(String::into_bytes)
+    }
+
     #[test]
     fn names_that_lead_elsewhere_are_not_found() {
         let dir = tempfile::tempdir().unwrap();
         let outputs = Outputs::new(dir.path().to_owned(), 100);
         for name in ["", ".", "..", "../x", "a/b", "a\0b", ".hidden", &"x".repeat(65)] {
-            assert!(outputs.put(id(), name, "text/plain", b"x").is_err(), "{name:?}");
+            assert!(outputs.put(id(), name, "text/plain", &bytes("x")).is_err(), "{name:?}");
             assert!(outputs.read(id(), name, 0, 10).is_err(), "{name:?}");
         }
     }
@@ -216,7 +220,7 @@ mod tests {
     fn an_output_is_read_in_pages_and_never_beyond_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let outputs = Outputs::new(dir.path().to_owned(), 100);
-        outputs.put(id(), "stdout", "text/plain", b"0123456789").unwrap();
+        outputs.put(id(), "stdout", "text/plain", &bytes("0123456789")).unwrap();
         assert_eq!(outputs.read(id(), "stdout", 4, 3).unwrap(), (b"456".to_vec(), 10));
         assert_eq!(outputs.read(id(), "stdout", 99, 3).unwrap(), (vec![], 10));
         assert_eq!(Outputs::parse_uri(&Outputs::uri(id(), "stdout")), Some((id(), "stdout")));

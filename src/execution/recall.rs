@@ -28,7 +28,7 @@ impl Begun {
     /// As [`ExecutionService::run_code`].
     pub async fn finished(&mut self) -> Result<Finished, ExecutionError> {
         let joined = (&mut self.task).await;
-        joined.unwrap_or_else(|error| Err(ExecutionError::Internal(format!("the run's task ended: {error}"))))
+        joined.unwrap_or_else(|error| Err(ExecutionError::of_task(&error)))
     }
 }
 

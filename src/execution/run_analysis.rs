@@ -4,7 +4,7 @@
 use tokio_util::sync::CancellationToken;
 
 use crate::analysis::{AnalysisError, Checked, OutputFormat, Program, Report};
-use crate::domain::{Code, CodeRequest, ExecutionId, Language, Timeout};
+use crate::domain::{Code, CodeRequest, ExecutionId, Language, Outcome, Timeout};
 
 use super::{Artifact, Begun, Call, ExecutionError, ExecutionService, Finished, Outputs, ProgressSender};
 
@@ -90,12 +90,19 @@ impl ExecutionService {
     }
 
     fn keep_large(&self, finished: &Finished, report: &Report) -> Option<Artifact> {
-        let bytes = serde_json::to_vec(report).ok().filter(|bytes| bytes.len() > LARGE_REPORT)?;
+        serde_json::to_vec(report).ok().filter(|bytes| bytes.len() > LARGE_REPORT)?;
+        // Once more out of the guarded outcome, so that the type says where it comes from.
+        let bytes = finished.outcome.clone().map(report_bytes);
         let artifact = report_file(finished.execution, bytes.len() as u64);
         let kept = self.outputs().put(finished.execution, FILE, &artifact.mime_type, &bytes);
         kept.inspect_err(|error| tracing::warn!(error = %error, execution.id = %finished.execution, "a report could not be kept"))
             .ok()
     }
+}
+
+fn report_bytes(outcome: Outcome) -> Vec<u8> {
+    let report = Report::recorded(&outcome.results).ok();
+    report.and_then(|report| serde_json::to_vec(&report).ok()).unwrap_or_default()
 }
 
 /// What is told of a kept report.

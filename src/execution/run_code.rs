@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -17,7 +15,7 @@ use crate::domain::{
     OutputChunk, SandboxState, StopReason, hex,
 };
 use crate::e2b::Deadlines;
-use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Report, Sanitized};
+use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Picture, Report, Sanitized};
 use crate::store::{Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
 use crate::telemetry::metrics;
 use crate::telemetry::trace::{self, Trace};
@@ -327,34 +325,15 @@ impl ExecutionService {
 
     /// Keeps pictures and documents as files, so that each can be read alone.
     fn keep_pictures(&self, id: ExecutionId, outcome: &Sanitized<Outcome>) -> Vec<Artifact> {
-        const KINDS: [(&str, &str, &str); 4] = [
-            ("png", "png", "image/png"),
-            ("jpeg", "jpg", "image/jpeg"),
-            ("pdf", "pdf", "application/pdf"),
-            ("svg", "svg", "image/svg+xml"),
-        ];
-        let mut kept = Vec::new();
-        for (n, result) in outcome.results.iter().enumerate() {
-            for (format, extension, mime) in KINDS {
-                let Some(text) = result.formats.get(format).and_then(|value| value.as_str()) else {
-                    continue;
-                };
-                let bytes = match format {
-                    "svg" => text.as_bytes().to_vec(),
-                    _ => match STANDARD.decode(text.trim()) {
-                        Ok(bytes) => bytes,
-                        Err(_) => continue,
-                    },
-                };
-                match self.0.parts.outputs.put(id, &format!("result-{}.{extension}", n + 1), mime, &bytes) {
-                    Ok(artifact) => kept.push(artifact),
-                    Err(error) => {
-                        tracing::warn!(error = %error, execution.id = %id, "a picture could not be kept")
-                    }
-                }
-            }
-        }
-        kept
+        let keep = |picture: Picture| {
+            let name = format!("result-{}.{}", picture.result, picture.extension);
+            let kept = self.0.parts.outputs.put(id, &name, picture.mime_type, &picture.bytes);
+            kept.inspect_err(
+                |error| tracing::warn!(error = %error, execution.id = %id, "a picture could not be kept"),
+            )
+            .ok()
+        };
+        outcome.pictures().into_iter().filter_map(keep).collect()
     }
 }
 

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{Guard, Numbering, Report, Sanitized, StreamGuard, picture};
@@ -108,6 +110,24 @@ impl OutcomeGuard {
         ready.map(Sanitized::vouch).into_iter().collect()
     }
 
+    /// A whole file, as what it is. `None`: it cannot be looked into, or is not what it says, and the policy enforces.
+    pub fn file(&mut self, bytes: &[u8]) -> Option<Sanitized<Vec<u8>>> {
+        let enforced = self.report.mode == super::Mode::Enforce;
+        let format = match FileKind::of(bytes) {
+            FileKind::Text => {
+                let text = std::str::from_utf8(bytes).ok()?;
+                return Some(Sanitized::vouch(self.text(text).into_bytes()));
+            }
+            FileKind::Png => picture::Format::Png,
+            FileKind::Jpeg => picture::Format::Jpeg,
+            FileKind::Pdf => picture::Format::Pdf,
+            FileKind::Binary if enforced => return None,
+            FileKind::Binary => return Some(Sanitized::vouch(bytes.to_vec())),
+        };
+        let clean = if enforced { picture::clean(&self.guard, format, bytes)? } else { bytes.to_vec() };
+        Some(Sanitized::vouch(clean))
+    }
+
     /// Whether a finding's action withholds the whole result. The run may as well be ended.
     pub fn is_blocked(&self) -> bool {
         self.report.blocked || self.stdout.guard.report().blocked || self.stderr.guard.report().blocked
@@ -171,21 +191,99 @@ impl OutcomeGuard {
         RichResult { formats, is_main: result.is_main }
     }
 
-    /// One form of a result, as what it is: a picture loses its text parts, everything else is text or JSON.
-    fn content(&mut self, format: &str, content: Value) -> Value {
-        let on = self.report.mode == super::Mode::Enforce;
-        if let (Some(kind), Value::String(base64), true) = (picture::Format::of(format), &content, on) {
-            return Value::String(match picture::strip(kind, base64) {
-                Some(clean) => clean,
-                None => {
+    /// One form of a result, as what it is: a picture loses its text parts, what cannot be looked into is withheld,
+    /// everything else is text or JSON.
+    fn content(&mut self, format: &str, mut content: Value) -> Value {
+        if let (Value::String(text), super::Mode::Enforce) = (&mut content, self.report.mode) {
+            let binary = match picture::Format::of(format) {
+                Some(kind) => picture::strip(&self.guard, kind, text)
+                    .map_or(picture::Content::Opaque, picture::Content::Clean),
+                None => picture::content(&self.guard, format, text),
+            };
+            match binary {
+                picture::Content::Clean(clean) => return Value::String(clean),
+                picture::Content::Opaque => {
                     self.report.withheld += 1;
-                    picture::WITHHELD.to_owned()
+                    return Value::String(picture::WITHHELD.to_owned());
                 }
-            });
+                picture::Content::Text => {}
+            }
+            if let Some((clean, withheld)) = picture::data_urls(&self.guard, text) {
+                self.report.withheld += withheld;
+                *text = clean;
+            }
         }
         let (value, report) = self.guard.json(content, &mut self.numbering);
         self.report.absorb(&report);
         value.into_inner()
+    }
+}
+
+/// What a file is, by its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// UTF-8 without a NUL, whatever it begins with.
+    Text,
+    /// A PNG picture.
+    Png,
+    /// A JPEG picture.
+    Jpeg,
+    /// A PDF document.
+    Pdf,
+    /// Something that the guard cannot look into.
+    Binary,
+}
+
+impl FileKind {
+    /// What `bytes` are.
+    pub fn of(bytes: &[u8]) -> Self {
+        match picture::Format::sniff(bytes) {
+            Some(picture::Format::Png) => Self::Png,
+            Some(picture::Format::Jpeg) => Self::Jpeg,
+            _ if std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0) => Self::Text,
+            Some(picture::Format::Pdf) => Self::Pdf,
+            None => Self::Binary,
+        }
+    }
+}
+
+/// A picture or document of a run.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    /// Which result it belongs to, from 1.
+    pub result: usize,
+    /// `png`, `jpg`, `pdf` or `svg`.
+    pub extension: &'static str,
+    /// Its media type.
+    pub mime_type: &'static str,
+    /// Itself.
+    pub bytes: Sanitized<Vec<u8>>,
+}
+
+impl Sanitized<Outcome> {
+    /// The pictures and documents that the guard let pass.
+    pub fn pictures(&self) -> Vec<Picture> {
+        const FORMS: [(&str, &str, &str); 4] = [
+            ("png", "png", "image/png"),
+            ("jpeg", "jpg", "image/jpeg"),
+            ("pdf", "pdf", "application/pdf"),
+            ("svg", "svg", "image/svg+xml"),
+        ];
+        let mut found = Vec::new();
+        for (at, result) in self.results.iter().enumerate() {
+            for (form, extension, mime_type) in FORMS {
+                let Some(text) = result.formats.get(form).and_then(Value::as_str) else { continue };
+                let bytes = match form {
+                    "svg" => text.as_bytes().to_vec(),
+                    _ => match STANDARD.decode(text.trim()) {
+                        Ok(bytes) => bytes,
+                        Err(_) => continue,
+                    },
+                };
+                found.push(Picture { result: at + 1, extension, mime_type, bytes: Sanitized::vouch(bytes) });
+            }
+        }
+        found
     }
 }
 

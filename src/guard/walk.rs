@@ -2,12 +2,29 @@
 
 use serde_json::{Map, Value};
 
+use super::picture::{self, Content};
+use super::policy::Mode;
 use super::{Guard, Numbering, Report};
 
 /// How deep a value may be nested.
 const MAX_DEPTH: usize = 128;
 /// What stands in place of what is nested deeper.
 const TOO_DEEP: &str = "[TOO_DEEP]";
+
+/// A picture or document under the name of its media type, as notebooks keep them, without its text.
+fn binary(guard: &Guard, name: &str, text: &str, report: &mut Report) -> Option<String> {
+    if report.mode != Mode::Enforce || !name.contains('/') {
+        return None;
+    }
+    match picture::content(guard, name, text) {
+        Content::Clean(clean) => Some(clean),
+        Content::Opaque => {
+            report.withheld += 1;
+            Some(picture::WITHHELD.to_owned())
+        }
+        Content::Text => None,
+    }
+}
 
 /// Guards a value and all below it.
 pub(super) fn walk(guard: &Guard, value: Value, numbering: &mut Numbering, report: &mut Report) -> Value {
@@ -28,7 +45,10 @@ fn walk_at(
     }
     match value {
         Value::Null | Value::Bool(_) => value,
-        Value::String(text) => Value::String(guard.run_named(name, &text, numbering, report)),
+        Value::String(text) => Value::String(match binary(guard, name, &text, report) {
+            Some(clean) => clean,
+            None => guard.run_named(name, &text, numbering, report),
+        }),
         Value::Number(number) => {
             let text = number.to_string();
             let guarded = guard.run_named(name, &text, numbering, report);

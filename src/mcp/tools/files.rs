@@ -95,7 +95,6 @@ impl McpServer {
         let path = FilePath::parse(path)
             .map_err(|problem| ToolError::argument(format!("argument `path`: {problem}")))?;
         let (service, asker) = (self.service().await?, caller.asker());
-        let shown = path.as_str().to_owned();
         let action = match input.action {
             Action::Put => {
                 let content = content(&service, &asker, &input).await?;
@@ -108,7 +107,7 @@ impl McpServer {
         let principal = Some(caller.principal.name);
         let call = Call { key, principal, trace_id: trace_id(&context), idempotency_key: None };
         let filed = service.files(call, action, context.ct.clone()).await?;
-        result(&service, &asker, &shown, &filed).await
+        result(&service, &asker, &filed).await
     }
 }
 
@@ -141,10 +140,9 @@ async fn content(service: &ExecutionService, asker: &Asker, input: &Input) -> Re
 async fn result(
     service: &ExecutionService,
     asker: &Asker,
-    path: &str,
     filed: &Filed,
 ) -> Result<CallToolResult, ToolError> {
-    let finished = &filed.finished;
+    let Filed { path, finished, .. } = filed;
     let mut structured = json!({
         "path": path,
         "context": finished.handle,
