@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::config::{Config, Source, Sources, Values, reference};
 use crate::domain::{ConversationId, Entropy};
 use crate::execution::Starting;
+use crate::guard::own_words;
 use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, manifest};
 use crate::telemetry;
@@ -141,7 +142,7 @@ pub fn main() -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "the last word of a command that failed")]
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("pathbox: {error:#}");
+    eprintln!("pathbox: {}", own_words(&format!("{error:#}")));
     ExitCode::from(2)
 }
 
@@ -226,7 +227,8 @@ fn start(sources: &Sources, filter: &str) -> anyhow::Result<(Config, Values)> {
     if values.source("log.filter") == Source::Default {
         config.telemetry.filter = filter.to_owned();
     }
-    telemetry::start(&config.telemetry)
+    telemetry::log_panics();
+    telemetry::start(&config.telemetry, |line| own_words(line).into_inner())
         .map_err(|problem| anyhow::anyhow!("setting `log.filter`: {problem}"))?;
     Ok((config, values))
 }

@@ -22,7 +22,8 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::Value;
 
 use crate::domain::ContextKey;
-use crate::execution::Starting;
+use crate::execution::{Starting, Startup};
+use crate::guard::Guard;
 
 pub mod caller;
 #[cfg(feature = "conformance")]
@@ -183,6 +184,14 @@ impl McpServer {
         Ok(caller.key(handle))
     }
 
+    /// The guard for what a caller is shown that comes from no run.
+    fn guard_of(&self, context: &RequestContext<RoleServer>) -> Guard {
+        match (self.0.execution.now(), self.caller(context)) {
+            (Startup::Ready(service), Ok(caller)) => service.policies().of(&caller.tenant),
+            _ => Guard::default(),
+        }
+    }
+
     async fn service(&self) -> Result<crate::execution::ExecutionService, ToolError> {
         Ok(self.0.execution.service(START_PATIENCE).await?)
     }
@@ -286,13 +295,13 @@ impl ServerHandler for McpServer {
     async fn get_prompt(
         &self,
         request: GetPromptRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         #[cfg(feature = "conformance")]
         if let Some(fixture) = conformance::prompt(&request) {
             return fixture;
         }
-        Ok(prompts::get(&request)?.into())
+        Ok(prompts::get(&request, &self.guard_of(&context))?.into())
     }
 
     async fn complete(

@@ -1,8 +1,11 @@
 //! Logs and spans: where they go and what they are called. Logs go to standard error only, because standard
-//! output carries the protocol; neither ever holds code, output, parameters, headers or tokens.
+//! output carries the protocol; neither ever holds code, output, parameters, headers or tokens. What a panic says is
+//! not logged: only where it was, and its words if they are a constant of the program.
 
 pub mod metrics;
 pub mod trace;
+
+use std::io::Write;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -37,18 +40,37 @@ impl Default for Options {
 const QUIET: [&str; 6] =
     ["rmcp=error", "sqlx=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn", "rustls=warn"];
 
-/// Starts logging for the life of the process. Later calls do nothing.
+/// What a line of the log goes through before it is written.
+pub type Sieve = fn(&str) -> String;
+
+/// Standard error behind a sieve.
+struct Sieved(Sieve);
+
+impl Write for Sieved {
+    /// Takes one whole line: that is how the subscriber writes.
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        std::io::stderr().lock().write_all((self.0)(&String::from_utf8_lossy(line)).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
+}
+
+/// Starts logging for the life of the process. Later calls do nothing. Each line goes through `sieve`: an error may
+/// quote a provider, and a provider a sandbox.
 ///
 /// # Errors
 /// The filter's syntax error, in words.
-pub fn start(options: &Options) -> Result<(), String> {
+pub fn start(options: &Options, sieve: Sieve) -> Result<(), String> {
     let mut filter = EnvFilter::try_new(&options.filter).map_err(|error| error.to_string())?;
     for directive in QUIET {
         filter = filter.add_directive(directive.parse().map_err(|_| format!("bad directive {directive}"))?);
     }
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(move || Sieved(sieve))
         .with_span_events(FmtSpan::NONE)
         .with_ansi(false);
     let started = match options.format {
@@ -57,6 +79,16 @@ pub fn start(options: &Options) -> Result<(), String> {
     };
     drop(started);
     Ok(())
+}
+
+/// Logs where a panic was. Its own words go along only when they are a constant: others may quote what was at hand.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let words =
+            panic.payload().downcast_ref::<&'static str>().copied().unwrap_or("its words are not shown");
+        tracing::error!(place = %place, words, "a panic");
+    }));
 }
 
 /// Names of spans and fields (SPEC section 8), said once.

@@ -14,6 +14,7 @@ use tracing::instrument;
 
 use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, SandboxState};
 use crate::e2b::{CreateSandbox, E2bClient, E2bError, Endpoint, McpGateway, Sandbox, SandboxAccess};
+use crate::guard::own_words;
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, SandboxRef, Secret, StoreError,
 };
@@ -357,7 +358,7 @@ impl ExecutionService {
             context: claim.context,
             epoch: Some(claim.epoch),
             reason: EndReason::Error,
-            error: Some(error.to_string()),
+            error: Some(own_words(&error.to_string()).into_inner()),
         };
         self.0.parts.crash.at("create.failed");
         if let Err(error) = self.store().end(&end, &self.options().limits).await {

@@ -23,6 +23,7 @@ use crate::domain::principal::{Principal, Scope};
 use crate::domain::{ConversationId, ErrorCode, InvalidId, PathId, TenantId};
 use crate::execution::paths::{PathChange, PathError, PathRow};
 use crate::execution::{ExecutionError, ExecutionService, Starting};
+use crate::guard::{Sanitized, own_words};
 
 /// What the routes work with.
 #[derive(Debug, Clone)]
@@ -72,20 +73,20 @@ impl V1 {
     }
 }
 
-/// A refusal: a status, a stable code and a sentence.
+/// A refusal: a status, a stable code and a sentence, which may quote a stranger and so has been through the guard.
 #[derive(Debug)]
 struct Problem {
     status: StatusCode,
     code: ErrorCode,
-    message: String,
+    message: Sanitized<String>,
 }
 
 impl Problem {
-    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+    fn new(status: StatusCode, code: ErrorCode, message: impl AsRef<str>) -> Self {
+        Self { status, code, message: own_words(message.as_ref()) }
     }
 
-    fn argument(message: impl Into<String>) -> Self {
+    fn argument(message: impl AsRef<str>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidArgument, message)
     }
 }

@@ -1,4 +1,6 @@
 //! How a failed tool call looks to a client: one place decides. A model reads the text, a program the code.
+//!
+//! A text may quote a provider, which may quote a sandbox: so it has been through the guard like any output.
 
 use rmcp::model::{CallToolResult, ContentBlock, ErrorData, MetaObject};
 use serde_json::json;
@@ -6,6 +8,7 @@ use serde_json::json;
 use crate::analysis::AnalysisError;
 use crate::domain::{ErrorCode, OutOfRange};
 use crate::execution::ExecutionError;
+use crate::guard::{Sanitized, own_words};
 
 use super::caller::CallerError;
 
@@ -13,8 +16,8 @@ use super::caller::CallerError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolError {
     code: ErrorCode,
-    message: String,
-    advice: String,
+    message: Sanitized<String>,
+    advice: Sanitized<String>,
 }
 
 impl ToolError {
@@ -23,27 +26,24 @@ impl ToolError {
         self.code
     }
 
+    fn new(code: ErrorCode, message: &str, advice: &str) -> Self {
+        Self { code, message: own_words(message), advice: own_words(advice) }
+    }
+
     /// An argument that does not fit.
-    pub fn argument(message: impl Into<String>) -> Self {
-        Self {
-            code: ErrorCode::InvalidArgument,
-            message: message.into(),
-            advice: "Correct the argument and call again.".into(),
-        }
+    pub fn argument(message: impl AsRef<str>) -> Self {
+        Self::new(ErrorCode::InvalidArgument, message.as_ref(), "Correct the argument and call again.")
     }
 
     /// Something that is not there, or not for this caller.
-    pub fn not_found(message: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { code: ErrorCode::NotFound, message: message.into(), advice: advice.into() }
+    pub fn not_found(message: impl AsRef<str>, advice: impl AsRef<str>) -> Self {
+        Self::new(ErrorCode::NotFound, message.as_ref(), advice.as_ref())
     }
 
     /// A fault of ours.
-    pub fn internal(message: impl Into<String>) -> Self {
-        Self {
-            code: ErrorCode::Internal,
-            message: message.into(),
-            advice: "Nothing more can be done here; the server's log has the cause.".into(),
-        }
+    pub fn internal(message: impl AsRef<str>) -> Self {
+        let advice = "Nothing more can be done here; the server's log has the cause.";
+        Self::new(ErrorCode::Internal, message.as_ref(), advice)
     }
 
     /// For requests that have no way to say "it failed" in their result: a JSON-RPC error.
@@ -86,7 +86,7 @@ impl From<ExecutionError> for ToolError {
         if let Some(first) = message.get(0..1) {
             message.replace_range(0..1, &first.to_uppercase());
         }
-        Self { code, message, advice }
+        Self::new(code, &message, &advice)
     }
 }
 
@@ -106,7 +106,7 @@ impl From<CallerError> for ToolError {
         if let Some(first) = message.get(0..1) {
             message.replace_range(0..1, &first.to_uppercase());
         }
-        Self { code: error.code(), message, advice: error.advice().into() }
+        Self::new(error.code(), &message, error.advice())
     }
 }
 

@@ -7,6 +7,7 @@ use rmcp::model::{
 use serde_json::Value;
 
 use crate::domain::Language;
+use crate::guard::{Guard, own_words};
 
 /// Analyses that the second prompt knows by name.
 const ANALYSES: [&str; 8] = [
@@ -49,8 +50,8 @@ pub(super) fn list() -> ListPromptsResult {
     ListPromptsResult::with_all_items(vec![run, analyse])
 }
 
-/// A prompt, filled in.
-pub(super) fn get(request: &GetPromptRequestParams) -> Result<GetPromptResult, ErrorData> {
+/// A prompt, filled in. What it goes out with to a model passes the caller's guard.
+pub(super) fn get(request: &GetPromptRequestParams, guard: &Guard) -> Result<GetPromptResult, ErrorData> {
     let given = |name: &str| request.arguments.as_ref().and_then(|all| all.get(name)).and_then(Value::as_str);
     let needed = |name: &str| {
         given(name)
@@ -74,9 +75,12 @@ pub(super) fn get(request: &GetPromptRequestParams) -> Result<GetPromptResult, E
                 needed("question")?
             )
         }
-        other => return Err(ErrorData::invalid_params(format!("unknown prompt {other:?}"), None)),
+        other => {
+            let text = own_words(&format!("unknown prompt {other:?}"));
+            return Err(ErrorData::invalid_params(text.into_inner(), None));
+        }
     };
-    Ok(GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]))
+    Ok(GetPromptResult::new(vec![PromptMessage::new_text(Role::User, guard.line(&text).into_inner())]))
 }
 
 /// What an argument may become.

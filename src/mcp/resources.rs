@@ -12,6 +12,7 @@ use serde_json::{Map, json};
 
 use crate::domain::Scope;
 use crate::execution::{Artifact, ExecutionError};
+use crate::guard::own_words;
 
 use super::tools::get_execution::whole_characters;
 use super::{McpServer, ToolError};
@@ -43,7 +44,8 @@ impl McpServer {
         uri: &str,
         context: &RequestContext<RoleServer>,
     ) -> Result<ReadResourceResult, ErrorData> {
-        let unknown = || ErrorData::resource_not_found("no such resource", Some(json!({ "uri": uri })));
+        let unknown =
+            || ErrorData::resource_not_found("no such resource", Some(json!({ "uri": own_words(uri) })));
         let (plain, offset, limit) = page_of(uri).ok_or_else(unknown)?;
         let found = async {
             let caller = self.caller(context)?;

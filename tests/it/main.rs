@@ -25,6 +25,7 @@ mod guard_cli;
 mod guard_properties;
 mod guard_quality;
 mod guard_rules;
+mod guard_ways_out;
 #[cfg(target_os = "linux")]
 mod host;
 mod http_metrics;
