@@ -12,6 +12,7 @@ mod address;
 mod keyed;
 mod mail;
 mod number;
+mod stand_in;
 mod token;
 mod url;
 

@@ -6,8 +6,8 @@
 
 use std::sync::LazyLock;
 
+use super::stand_in::{is_code, is_empty_word, is_template, shell_default};
 use super::token::{Look, look};
-use super::url::is_template;
 use super::{Scanner, is_word};
 
 /// The longest name and value that are looked at.
@@ -56,7 +56,13 @@ impl Scanner<'_> {
         {
             return;
         }
-        if memchr::memmem::find(&self.text[start..end], b"://").is_some() {
+        // An address is looked at as one.
+        let scheme = self.text[start..end]
+            .iter()
+            .take(24)
+            .take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'+' | b':'))
+            .count();
+        if scheme > 3 && self.text[start + scheme - 1..end].starts_with(b"://") {
             return;
         }
         // `the way to pass: staff` is prose.
@@ -164,7 +170,10 @@ impl Scanner<'_> {
     /// Whether a value is one, by what its name says.
     pub(super) fn value(&mut self, kind: Name, aws: bool, start: usize, end: usize, quoted: bool) {
         let value = &self.text[start..end];
-        if is_template(value) || is_empty_word(value) || is_code(value, quoted) {
+        if let Some((from, to)) = shell_default(value) {
+            return self.value(kind, aws, start + from, start + to, true);
+        }
+        if is_template(value) || is_empty_word(value) || is_code(value, self.byte(end), quoted) {
             return;
         }
         // `token: Bearer x`
@@ -225,7 +234,7 @@ impl Scanner<'_> {
         };
         let len = self.text[from..self.to.min(from + MAX_VALUE)].iter().take_while(stop).count();
         let value = &self.text[from..from + len];
-        if len < 6 || is_template(value) || is_empty_word(value) || is_code(value, true) && scheme == 0 {
+        if len < 6 || is_template(value) || is_empty_word(value) || is_code(value, 0, true) && scheme == 0 {
             return;
         }
         if scheme == 0 && !matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
@@ -282,14 +291,7 @@ impl Scanner<'_> {
         let (name, password) = (&self.text[start..at], &self.text[at + 1..end]);
         let placeholder = is_template(password) || password.iter().all(|byte| !byte.is_ascii_alphanumeric());
         let words = name.eq_ignore_ascii_case(b"username") && password.eq_ignore_ascii_case(b"password");
-        let indirect = password.contains(&b'$')
-            && password
-                .iter()
-                .skip_while(|byte| **byte != b'$')
-                .skip(1)
-                .take(1)
-                .all(|byte| matches!(byte, b'{' | b'(' | b'A'..=b'Z' | b'_'));
-        if len >= 3 && !placeholder && !words && !indirect {
+        if len >= 3 && !placeholder && !words {
             self.hit(self.ids.command_line_user, start, end);
         }
     }
@@ -328,10 +330,9 @@ impl Scanner<'_> {
         let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
         if !closed
             || value.len() < 5
-            || value[0] == b'$'
             || is_template(value)
             || is_empty_word(value)
-            || is_code(value, true)
+            || is_code(value, rest.get(from + len).copied().unwrap_or(0), quote.is_some())
         {
             return;
         }
@@ -608,98 +609,6 @@ fn boundary(name: &[u8], len: usize) -> bool {
 
 fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
-}
-
-/// Words that stand where a value would and are none.
-fn is_empty_word(value: &[u8]) -> bool {
-    const WORDS: &[&[u8]] = &[
-        b"none",
-        b"nothing",
-        b"null",
-        b"nil",
-        b"true",
-        b"false",
-        b"undefined",
-        b"required",
-        b"optional",
-        b"string",
-        b"str",
-        b"text",
-        b"bytes",
-        b"number",
-        b"integer",
-        b"boolean",
-        b"object",
-        b"array",
-        b"yes",
-        b"no",
-        b"on",
-        b"off",
-        b"nan",
-        b"n/a",
-        b"empty",
-        b"unset",
-        b"missing",
-        b"invalid",
-        b"incorrect",
-        b"expired",
-        b"hidden",
-        b"redacted",
-        b"masked",
-        b"password",
-        b"passwd",
-        b"secret",
-        b"token",
-        b"key",
-        b"value",
-        b"string,",
-        b"any",
-        b"varchar",
-        b"char",
-        b"input",
-        b"prompt",
-        b"ok",
-        b"set",
-        b"valid",
-        b"wrong",
-    ];
-    WORDS.iter().any(|word| value.eq_ignore_ascii_case(word)) || super::is_placeholder(value)
-}
-
-/// A name, a call or a look-up in a program, where a value would be a literal.
-fn is_code(value: &[u8], quoted: bool) -> bool {
-    const STARTS: &[&[u8]] = &[
-        b"os.",
-        b"process.",
-        b"env.",
-        b"ENV[",
-        b"self.",
-        b"this.",
-        b"settings.",
-        b"config.",
-        b"getenv",
-        b"System.",
-        b"request.",
-        b"args.",
-        b"var.",
-        b"local.",
-        b"data.",
-        b"secrets.",
-        b"vault:",
-        b"ref+",
-        b"arn:",
-    ];
-    if STARTS.iter().any(|start| value.starts_with(start)) {
-        return true;
-    }
-    if quoted {
-        return false;
-    }
-    let call = value.contains(&b'(')
-        && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.()[]\"',".contains(byte));
-    let name = value.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'.'))
-        && value.iter().any(|byte| matches!(byte, b'_' | b'.'));
-    call || name
 }
 
 fn is_phrase(value: &[u8]) -> bool {

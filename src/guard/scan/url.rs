@@ -1,6 +1,7 @@
 //! URLs: credentials in them, and addresses that are themselves a secret (web hooks).
 
 use super::Scanner;
+use super::stand_in::is_template;
 
 /// The longest authority and path that is looked at.
 const MAX: usize = 1024;
@@ -139,30 +140,4 @@ fn is_hook(host: &[u8], path: &[u8]) -> bool {
         || is(b"hc-ping.com")
         || is(b"hooks.pagerduty.com")
         || below(b".hooks.n8n.cloud")
-}
-
-/// A place to be filled in, not a value.
-pub(super) fn is_template(text: &[u8]) -> bool {
-    let first = text.first().copied().unwrap_or(0);
-    let last = text.last().copied().unwrap_or(0);
-    let same = text.iter().all(|byte| *byte == first);
-    let shell = first == b'$'
-        && text.get(1).is_some_and(|byte| {
-            matches!(*byte, b'{' | b'(')
-                || byte.is_ascii_uppercase()
-                || byte.is_ascii_lowercase()
-                || *byte == b'_'
-        })
-        && text[1..].iter().all(|byte| byte.is_ascii_alphanumeric() || b"_{}().:-[]".contains(byte));
-    shell
-        || same
-        // What a mask left.
-        || text.starts_with(b"**")
-        || first == b'<' && last == b'>'
-        || first == b'{' && last == b'}'
-        || first == b'[' && last == b']'
-        || first == b'%' && (last == b'%' || text.len() < 4)
-        || text.starts_with(b"%(")
-        || text.starts_with(b"@{")
-        || text.starts_with(b"#{")
 }
