@@ -1,6 +1,7 @@
 //! The name in a TLS greeting (RFC 8446 section 4.1.2, RFC 6066 section 3), read before any key exists.
 //!
-//! Only that name is looked for. Everything is bounded, and what is not plainly a greeting is none.
+//! Only that name is looked for, and whether it is the true one: an encrypted greeting (RFC 9849) inside the one that
+//! can be read names another. Everything is bounded, and what is not plainly a greeting is none.
 
 use std::io;
 
@@ -14,9 +15,13 @@ const RECORD_MAX: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Greeting {
     pub(crate) bytes: Vec<u8>,
-    /// Lower case; `None` when it names none.
+    /// Lower case; `None` when it names none, or not to us.
     pub(crate) name: Option<String>,
 }
+
+/// Extensions (IANA, TLS ExtensionType Values).
+const SERVER_NAME: [u8; 2] = [0, 0];
+const ENCRYPTED_HELLO: [u8; 2] = [0xfe, 0x0d];
 
 /// Reads a greeting.
 ///
@@ -45,6 +50,10 @@ pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Gree
             return Err(io::ErrorKind::InvalidData.into());
         }
         if let Some(hello) = message[4..].get(..length) {
+            // Nothing else may come before the server has answered.
+            if message.len() > 4 + length {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             let name = server_name(hello).ok_or(io::ErrorKind::InvalidData)?;
             return Ok(Greeting { name, bytes });
         }
@@ -63,11 +72,13 @@ fn server_name(hello: &[u8]) -> Option<Option<String>> {
     }
     let mut extensions = take(&mut rest, 2)?;
     let mut found = None;
+    let mut is_hidden = false;
     while !extensions.is_empty() {
         let (kind, after) = extensions.split_first_chunk::<2>()?;
         extensions = after;
         let mut body = take(&mut extensions, 2)?;
-        if *kind != [0, 0] {
+        is_hidden |= *kind == ENCRYPTED_HELLO;
+        if *kind != SERVER_NAME {
             continue;
         }
         let mut names = take(&mut body, 2)?;
@@ -80,7 +91,7 @@ fn server_name(hello: &[u8]) -> Option<Option<String>> {
         }
         found = Some(name.to_ascii_lowercase());
     }
-    Some(found)
+    Some(found.filter(|_| !is_hidden))
 }
 
 /// A vector with its length before it, in that many bytes.
@@ -152,6 +163,25 @@ mod tests {
             vec![22, 3, 1, 0, 0],
         ] {
             assert_eq!(read_all(&bytes).await.unwrap_err().kind(), io::ErrorKind::InvalidData, "{bytes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_with_an_encrypted_greeting_beside_it_is_none() {
+        let hidden = [&ENCRYPTED_HELLO[..], &vector(2, &[0; 200])].concat();
+        for extensions in
+            [[name_extension("front.test"), hidden.clone()], [hidden, name_extension("front.test")]]
+        {
+            assert_eq!(read_all(&records(&hello(&extensions.concat()), 90)).await.unwrap().name, None);
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_follows_a_greeting_in_its_record() {
+        let message = hello(&name_extension("a.test"));
+        let two = [&message[..], &hello(&name_extension("b.test"))].concat();
+        for message in [two, [&message[..], &[0]].concat()] {
+            assert!(read_all(&records(&message, 9999)).await.is_err());
         }
     }
 

@@ -65,7 +65,7 @@ pub(super) async fn serve(egress: &Egress, policy: Arc<Policy>, link: Link) {
                 let greeting = client_hello::read(&mut near);
                 let greeting = tokio::time::timeout(egress.0.options.dial, greeting).await??;
                 if greeting.name.as_deref() != Some(name.as_str()) {
-                    far.meter.set_end("the TLS greeting names another host");
+                    far.meter.set_end("the TLS greeting names another host, or hides whom it names");
                     return Ok(());
                 }
                 far.write_all(&greeting.bytes).await?;

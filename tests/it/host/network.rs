@@ -292,8 +292,18 @@ def greeting(name):
     tls = ssl._create_unverified_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname=name)
     try: tls.do_handshake()
     except ssl.SSLWantReadError: return out.read()
-s.sendall({first})
-try: print(s.recv(100))
+vector = lambda size, body: len(body).to_bytes(size, 'big') + body
+def hello(*extensions):
+    body = b'\3\3' + bytes(32) + vector(1, b'') + vector(2, b'\x13\1') + vector(1, b'\0') + vector(2, b''.join(extensions))
+    return b'\1' + vector(3, body)
+named = lambda name: b'\0\0' + vector(2, vector(2, b'\0' + vector(2, name)))
+encrypted = b'\xfe\x0d' + vector(2, bytes(120))
+padding = lambda size: b'\0\x15' + vector(2, bytes(size))
+records = lambda message, size=9999: b''.join(b'\x16\3\1' + vector(2, message[at:at + size]) for at in range(0, len(message), size))
+first = {first}
+try:
+    for at in range(0, len(first), 700): s.sendall(first[at:at + 700])
+    print(s.recv(100))
 except OSError: print(b'')
 "#
         )
@@ -304,6 +314,14 @@ except OSError: print(b'')
         ("greeting('other.test')", "200\nb''\n"),
         ("greeting(None)", "200\nb''\n"),
         ("b'GET / HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n'", "200\nb''\n"),
+        // Written by hand, to show that it is not the hand that is refused below.
+        ("records(hello(padding(3000), named(b'api.test')))", "200\nb'not TLS'\n"),
+        ("records(hello(named(b'api.test')), 1)", "200\nb'not TLS'\n"),
+        ("records(hello(named(b'api.test'), encrypted))", "200\nb''\n"),
+        ("records(hello(encrypted, named(b'api.test')))", "200\nb''\n"),
+        ("records(hello(named(b'api.test'), named(b'other.test')))", "200\nb''\n"),
+        ("records(hello(named(b'api.test')) + hello(named(b'other.test')))", "200\nb''\n"),
+        ("records(hello(padding(40000), named(b'api.test')))", "200\nb''\n"),
     ] {
         let heard_before = heard.lock().unwrap().concat().len();
         assert_eq!(python(&host, &sandbox, &attempt(first)).await, answer, "{first}");
