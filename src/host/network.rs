@@ -11,7 +11,7 @@ mod proxy;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -80,11 +80,51 @@ impl Resolver {
         match self {
             Self::System => {
                 // The trailing dot keeps this machine's search domains out of it.
-                let found = tokio::net::lookup_host((format!("{name}."), 0)).await?;
-                Ok(found.map(|address: SocketAddr| address.ip()).collect())
+                let asked = (format!("{name}."), 0);
+                let looked_up = tokio::task::spawn_blocking(move || asked.to_socket_addrs());
+                Ok(looked_up.await.map_err(io::Error::other)??.map(|address| address.ip()).collect())
             }
             Self::Function(look_up) => look_up(name).await,
         }
+    }
+}
+
+/// Look-ups of all sandboxes at a time. Each holds a thread of those that the whole host shares.
+const LOOK_UPS: usize = 64;
+/// Those of one sandbox. Names can be made so that nobody ever answers for them.
+const LOOK_UPS_OF_ONE: usize = 8;
+
+/// Looks names up for one sandbox, within what it and all of them together may have under way.
+#[derive(Debug)]
+struct LookUps {
+    resolver: Resolver,
+    /// Of all, then its own.
+    places: [Arc<Semaphore>; 2],
+}
+
+impl LookUps {
+    async fn look_up(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let [all, own] = &self.places;
+        // Its own first: who waits for that holds up nobody else.
+        let own = Arc::clone(own).acquire_owned().await.map_err(io::Error::other)?;
+        let all = Arc::clone(all).acquire_owned().await.map_err(io::Error::other)?;
+        let (resolver, name) = (self.resolver.clone(), name.to_owned());
+        // A system's look-up goes on when nobody waits for it any more, and so keeps its places.
+        let looked_up = tokio::spawn(async move {
+            let _places = (own, all);
+            resolver.look_up(&name).await
+        });
+        looked_up.await.map_err(io::Error::other)?
+    }
+}
+
+/// Places for look-ups, shared by the sandboxes of a host.
+#[derive(Debug, Clone)]
+pub(crate) struct LookUpPlaces(Arc<Semaphore>);
+
+impl Default for LookUpPlaces {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LOOK_UPS)))
     }
 }
 
@@ -96,6 +136,7 @@ pub(crate) struct Egress(Arc<Inner>);
 struct Inner {
     sandbox_id: String,
     options: Options,
+    look_ups: LookUps,
     agent: AgentHandle,
     state: Mutex<State>,
     /// Bytes in both directions so far.
@@ -117,13 +158,16 @@ impl Egress {
     pub(crate) fn new(
         sandbox_id: String,
         options: Options,
+        LookUpPlaces(places): LookUpPlaces,
         agent: AgentHandle,
         ending: CancellationToken,
     ) -> Self {
+        let places = [places, Arc::new(Semaphore::new(LOOK_UPS_OF_ONE))];
+        let look_ups = LookUps { resolver: options.resolver.clone(), places };
         let state =
             State { policy: Arc::new(Policy::closed()), replaced: CancellationToken::new(), port: None };
         let (state, bytes) = (Mutex::new(state), AtomicU64::new(0));
-        Self(Arc::new(Inner { sandbox_id, options, agent, state, bytes, ending }))
+        Self(Arc::new(Inner { sandbox_id, options, look_ups, agent, state, bytes, ending }))
     }
 
     /// Replaces the whole policy. Connections that are open break off, since the new one may not permit them. The proxy
@@ -222,5 +266,47 @@ impl Egress {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// Names of look-ups that were begun, by the sandbox that they name.
+    type Begun = Arc<Mutex<HashMap<String, usize>>>;
+
+    /// Begins every look-up and answers none.
+    fn silent() -> (Resolver, Begun) {
+        let begun = Begun::default();
+        let notes = Arc::clone(&begun);
+        let function = move |name: &str| {
+            *notes.lock().unwrap().entry(name.to_owned()).or_default() += 1;
+            futures::future::pending().boxed()
+        };
+        (Resolver::Function(Arc::new(function)), begun)
+    }
+
+    #[tokio::test]
+    async fn look_ups_that_nobody_answers_take_no_more_than_their_places() {
+        let (resolver, begun) = silent();
+        let LookUpPlaces(all) = LookUpPlaces::default();
+        for sandbox in 0..LOOK_UPS / LOOK_UPS_OF_ONE + 2 {
+            let places = [Arc::clone(&all), Arc::new(Semaphore::new(LOOK_UPS_OF_ONE))];
+            let look_ups = Arc::new(LookUps { resolver: resolver.clone(), places });
+            for _ in 0..LOOK_UPS_OF_ONE * 3 {
+                let look_ups = Arc::clone(&look_ups);
+                // Whoever asked gives up; what was begun goes on.
+                let asked = async move { look_ups.look_up(&format!("{sandbox}.test")).await };
+                let given_up = tokio::time::timeout(Duration::from_millis(1), asked).await;
+                assert!(given_up.is_err(), "nobody answers");
+            }
+            assert!(begun.lock().unwrap().values().all(|count| *count <= LOOK_UPS_OF_ONE));
+        }
+        assert_eq!(begun.lock().unwrap().values().sum::<usize>(), LOOK_UPS);
     }
 }

@@ -182,6 +182,7 @@ impl Registry {
             env: new.env,
             clock: self.0.clock.clone(),
             network: self.0.maker.network.clone(),
+            look_ups: self.0.maker.look_ups.clone(),
             mask_host: new.mask_host,
         };
         let (registry, dead) = (Arc::downgrade(&self.0), id.clone());

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::agent::{self, AgentError, AgentHandle, ProcessEvent, ProcessSpec};
 use super::jail::{self, Isolation, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
 use super::kernel::{self, KernelError, Kernels};
-use super::network::{self, Egress, Policy};
+use super::network::{self, Egress, LookUpPlaces, Policy};
 use super::processes::Processes;
 use super::watchers::Watchers;
 use crate::domain::Clock;
@@ -36,6 +36,7 @@ pub(crate) struct Maker {
     kernel: Arc<kernel::Options>,
     isolation: Isolation,
     pub(crate) network: network::Options,
+    pub(crate) look_ups: LookUpPlaces,
     /// For those that are made before somebody waits.
     kernel_ahead: Arc<kernel::Options>,
     fonts: OnceLock<FontList>,
@@ -91,6 +92,7 @@ impl Maker {
             fonts: OnceLock::new(),
             isolation: jail.isolation,
             network,
+            look_ups: LookUpPlaces::default(),
         })
     }
 
@@ -221,6 +223,7 @@ pub(crate) struct Identity {
     pub(crate) clock: Clock,
     pub(crate) mask_host: Option<String>,
     pub(crate) network: network::Options,
+    pub(crate) look_ups: LookUpPlaces,
 }
 
 /// What a sandbox uses and may use.
@@ -249,7 +252,8 @@ impl Sandbox {
             machine.kernels.set_env(who.env.clone())?;
         }
         let ending = CancellationToken::new();
-        let egress = Egress::new(who.id.clone(), who.network, machine.jailed.agent.clone(), ending.clone());
+        let agent = machine.jailed.agent.clone();
+        let egress = Egress::new(who.id.clone(), who.network, who.look_ups, agent, ending.clone());
         let (usage, asked) = mpsc::channel(8);
         let sandbox = Arc::new(Self {
             id: who.id,

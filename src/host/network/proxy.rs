@@ -273,7 +273,7 @@ async fn judge_and_connect(
         // A look-up tells whoever keeps the name what was asked: not for names that are nobody's business.
         None if !named && !policy.is_open() => return Err(Refusal::NotAllowed(host.to_owned())),
         None => {
-            let looked_up = tokio::time::timeout_at(until, egress.0.options.resolver.look_up(host)).await;
+            let looked_up = tokio::time::timeout_at(until, egress.0.look_ups.look_up(host)).await;
             let found = looked_up.ok().and_then(Result::ok).filter(|found| !found.is_empty());
             found.ok_or_else(|| Refusal::Unknown(host.to_owned()))?
         }
