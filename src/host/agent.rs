@@ -275,7 +275,7 @@ impl AgentHandle {
         let Hello { home, tmp } = match connection.receive(&mut buffer).await {
             Ok(Some((_, FromAgent::Ready(hello)))) => hello,
             Ok(Some((_, FromAgent::SetupFailed(failure)))) => {
-                return Err(at(&failure.doing)(std::io::Error::from_raw_os_error(failure.errno)));
+                return Err(at(&failure.shown())(std::io::Error::from_raw_os_error(failure.errno)));
             }
             Ok(_) => return Err(at("hearing from the agent")(std::io::ErrorKind::UnexpectedEof.into())),
             Err(error) => return Err(at("hearing from the agent")(error)),
@@ -535,9 +535,10 @@ impl ProcessEvent {
 
 impl From<Failure> for AgentError {
     fn from(failure: Failure) -> Self {
-        // Both come from the sandbox: the text is shortened, the number is only looked up.
-        let doing = failure.doing.chars().take(500).collect();
-        Self::Refused { doing, source: std::io::Error::from_raw_os_error(failure.errno) }
+        Self::Refused {
+            doing: failure.shown(),
+            source: std::io::Error::from_raw_os_error(failure.errno), // any number will do
+        }
     }
 }
 
@@ -740,12 +741,19 @@ mod tests {
         ToAgent::decode(&buffer[..length]).expect("well formed")
     }
 
+    /// The same, without blocking who is to send it.
+    async fn next_when_ready(socket: &OwnedFd) -> (u32, ToAgent) {
+        while !matches!(sys::poll(&mut [sys::poll_fd(socket, true, false)], 0), Ok(1..)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        next(socket)
+    }
+
     /// A program that this fake has "started".
     async fn program(handle: &AgentHandle, socket: &OwnedFd) -> Process {
         let spec = ProcessSpec { argv: vec!["x".into()], ..ProcessSpec::default() };
         let (started, ()) = tokio::join!(handle.start(spec), async {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            let (id, message) = next(socket);
+            let (id, message) = next_when_ready(socket).await;
             assert!(matches!(message, ToAgent::Start(_)));
             say(socket, id, &FromAgent::Started { pid: 2 });
         });
@@ -833,8 +841,7 @@ mod tests {
         let (handle, socket) = connected().await;
         let read = handle.read_file("/x", 0, 10);
         let (answer, ()) = tokio::join!(read, async {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            let (id, _) = next(&socket);
+            let (id, _) = next_when_ready(&socket).await;
             let piece = FromAgent::Bytes(vec![0; CHUNK].into()).encode(id);
             for _ in 0..READ_MAX / CHUNK + 2 {
                 let _ = sys::send(socket.as_fd(), &piece, &[]);
@@ -870,6 +877,19 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[tokio::test]
+    async fn words_of_a_sandbox_are_short_and_have_no_control_characters() {
+        let (handle, socket) = connected().await;
+        let (answer, ()) = tokio::join!(handle.stat("/x"), async {
+            let (id, _) = next_when_ready(&socket).await;
+            let doing = format!("reading\nFATAL \u{1b}]0;x\u{7}\u{9b}2J{}", "y".repeat(9000));
+            say(&socket, id, &FromAgent::Failed(Failure { doing, errno: i32::MIN }));
+        });
+        let Err(AgentError::Refused { doing, .. }) = answer else { panic!("{answer:?}") };
+        assert!(doing.starts_with("reading\u{fffd}FATAL "), "{doing}");
+        assert!(doing.chars().count() == 500 && !doing.contains(char::is_control), "{doing}");
     }
 
     #[tokio::test]

@@ -141,6 +141,7 @@ struct Inner {
     state: Mutex<State>,
     /// Bytes in both directions so far.
     bytes: AtomicU64,
+    journal: Arc<Journal>,
     /// Ends with the sandbox.
     ending: CancellationToken,
 }
@@ -167,7 +168,8 @@ impl Egress {
         let state =
             State { policy: Arc::new(Policy::closed()), replaced: CancellationToken::new(), port: None };
         let (state, bytes) = (Mutex::new(state), AtomicU64::new(0));
-        Self(Arc::new(Inner { sandbox_id, options, look_ups, agent, state, bytes, ending }))
+        let journal = Arc::new(Journal::new(sandbox_id.clone()));
+        Self(Arc::new(Inner { sandbox_id, options, look_ups, agent, state, bytes, journal, ending }))
     }
 
     /// Replaces the whole policy. Connections that are open break off, since the new one may not permit them. The proxy
@@ -266,6 +268,52 @@ impl Egress {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Requests of one sandbox that get a line each in the log, those that lead nowhere and those that are carried.
+const LINES: [u64; 2] = [1000, 100_000];
+
+/// Bounds what one sandbox can write into the log: what is beyond that is counted, and told in one line at its end.
+#[derive(Debug)]
+struct Journal {
+    sandbox_id: String,
+    /// In vain, and carried.
+    requests: [AtomicU64; 2],
+    /// Bytes, in both directions, of those that got no line.
+    bytes_left_out: AtomicU64,
+}
+
+impl Journal {
+    fn new(sandbox_id: String) -> Self {
+        Self { sandbox_id, requests: [0, 0].map(AtomicU64::new), bytes_left_out: AtomicU64::new(0) }
+    }
+
+    /// Counts a request; says whether it gets a line.
+    fn has_line(&self, carried: bool, bytes: u64) -> bool {
+        let which = usize::from(carried);
+        let has_line = self.requests[which].fetch_add(1, Ordering::Relaxed) < LINES[which];
+        if !has_line {
+            self.bytes_left_out.fetch_add(bytes, Ordering::Relaxed);
+        }
+        has_line
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let [in_vain, carried] =
+            [0, 1].map(|which: usize| self.requests[which].get_mut().saturating_sub(LINES[which]));
+        if in_vain + carried > 0 {
+            tracing::info!(
+                sandbox.id = %self.sandbox_id,
+                in_vain,
+                carried,
+                bytes = *self.bytes_left_out.get_mut(),
+                "a sandbox asked {} more times, each of which has no line of its own",
+                in_vain + carried,
+            );
+        }
     }
 }
 

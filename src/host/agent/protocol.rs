@@ -144,6 +144,12 @@ impl Failure {
     pub(crate) fn new(doing: impl Into<String>, error: &std::io::Error) -> Self {
         Self { doing: doing.into(), errno: error.raw_os_error().unwrap_or(libc::EINVAL) }
     }
+
+    /// The words as they may be shown and logged: they come from a sandbox, so they are short and on one line.
+    pub(crate) fn shown(&self) -> String {
+        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        self.doing.chars().take(500).map(shown).collect()
+    }
 }
 
 impl ToAgent {

@@ -304,7 +304,8 @@ impl Worker {
                             self.driver.tell_death(&mut answer, &exit, aftermath);
                             answer.end();
                             if let Err(error) = resumed {
-                                tracing::warn!(error = &error as &dyn std::error::Error, "a checkpoint did not go on");
+                                // Quoted: an interpreter's last words can be anything.
+                                tracing::warn!(error = ?error.to_string(), "a checkpoint did not go on");
                                 break Turn::Died;
                             }
                             break Turn::RolledBack;

@@ -363,9 +363,7 @@ impl Interpreter {
                     self.frames.push(&bytes);
                     while let Ok(Some(frame)) = self.frames.next() {
                         if frame.t == FrameKind::Ready {
-                            for (module, error) in &frame.failed {
-                                tracing::warn!(module, error, "a module could not be imported ahead of time");
-                            }
+                            log_failed(&frame.failed);
                             return Ok(frame.heir);
                         }
                     }
@@ -381,5 +379,16 @@ impl Interpreter {
             }
         }
         Err(AgentError::Gone.into())
+    }
+}
+
+/// The names and words come from the sandbox: few of them, short ones, and as quoted text, which has no line breaks.
+fn log_failed(failed: &BTreeMap<String, String>) {
+    const MODULES: usize = 32;
+    const LENGTH: usize = 200;
+    let short = |text: &String| text.chars().take(LENGTH).collect::<String>();
+    for (module, error) in failed.iter().take(MODULES) {
+        let (module, error) = (short(module), short(error));
+        tracing::warn!(?module, ?error, "a module could not be imported ahead of time");
     }
 }

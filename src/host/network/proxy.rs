@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::policy::{Policy, host_name};
-use super::{Egress, client_hello};
+use super::{Egress, Journal, client_hello};
 use crate::host::agent::Link;
 use crate::host::http::ports::{drop_hops, from_here};
 
@@ -242,6 +242,7 @@ async fn dial(
     let outcome = judge_and_connect(egress, policy, by_name, host, port).await;
     match outcome {
         Ok((stream, permit)) => {
+            meter.carried = true;
             meter.end = AtomicEnd::new("done");
             Ok((Far::new(stream, egress, meter), permit))
         }
@@ -326,12 +327,14 @@ struct Far {
 /// What went over one connection; logged when it ends.
 #[derive(Debug)]
 struct Meter {
-    sandbox_id: String,
+    journal: Arc<Journal>,
     kind: &'static str,
     host: String,
     port: u16,
     sent: AtomicU64,
     received: AtomicU64,
+    /// Whether there is a connection.
+    carried: bool,
     end: AtomicEnd,
 }
 
@@ -348,12 +351,13 @@ impl AtomicEnd {
 impl Meter {
     fn new(egress: &Egress, kind: &'static str, host: &str, port: u16) -> Self {
         Self {
-            sandbox_id: egress.0.sandbox_id.clone(),
+            journal: Arc::clone(&egress.0.journal),
             kind,
             host: host.to_owned(),
             port,
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
+            carried: false,
             end: AtomicEnd::new("was given up"),
         }
     }
@@ -367,8 +371,11 @@ impl Drop for Meter {
     fn drop(&mut self) {
         let end = *self.end.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (sent, received) = (*self.sent.get_mut(), *self.received.get_mut());
+        if !self.journal.has_line(self.carried, sent + received) {
+            return;
+        }
         tracing::info!(
-            sandbox.id = %self.sandbox_id,
+            sandbox.id = %self.journal.sandbox_id,
             host = %self.host,
             port = self.port,
             kind = self.kind,

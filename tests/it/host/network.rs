@@ -495,6 +495,7 @@ async fn each_request_is_logged_by_host_and_bytes_and_nothing_of_what_it_carried
     let sandbox = host.create_as(network(&["api.test", "127.0.0.1"])).await;
     python(&host, &sandbox, &get(&format!("http://api.test:{port}/secret-path?token=secret"))).await;
     python(&host, &sandbox, &get("http://evil.test/")).await;
+    let whole_log = log.clone();
     let log = log.text();
     let own = format!("sandbox.id={}", sandbox.id);
     let lines: Vec<&str> =
@@ -512,6 +513,31 @@ async fn each_request_is_logged_by_host_and_bytes_and_nothing_of_what_it_carried
     assert!(number("bytes.sent=") > 50 && number("bytes.received=") as usize == HELLO.len(), "{}", lines[0]);
     assert!(lines[1].contains("a sandbox asked for evil.test:80: was refused"), "{}", lines[1]);
     assert!(!log.lines().any(|line| line.contains(&own) && line.contains("secret")), "{log}");
+
+    // Whoever asks in vain without end gets no line for each, but is counted. The one above is the first.
+    let ask = r#"
+import os, socket, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ['HTTP_PROXY'])
+for n in range(1050):
+    s = socket.create_connection((proxy.hostname, proxy.port), 20)
+    s.sendall(b'GET http://evil.test/ HTTP/1.1\r\n\r\n')
+    assert b' 403 ' in s.recv(100)
+    s.close()
+"#;
+    python(&host, &sandbox, ask).await;
+    host.api(Method::DELETE, &format!("/sandboxes/{}", sandbox.id), Value::Null).await;
+    let counted =
+        || whole_log.text().lines().find(|line| line.contains(&own) && line.contains("51 more")).is_some();
+    for _ in 0..200 {
+        if counted() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(counted());
+    let log = whole_log.text();
+    let refused = log.lines().filter(|line| line.contains(&own) && line.contains("was refused")).count();
+    assert_eq!(refused, 1000);
 }
 
 #[derive(Clone, Default)]
