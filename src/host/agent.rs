@@ -827,6 +827,36 @@ mod tests {
         assert_ended(&handle).await;
     }
 
+    /// The other side takes what fits into the window and reads nothing.
+    #[tokio::test]
+    async fn a_dropped_link_is_hung_up_though_nobody_reads_and_keeps_its_place_until_it_is_gone() {
+        use tokio::io::AsyncWriteExt;
+        const PATIENCE: Duration = Duration::from_secs(20);
+        let (handle, socket) = connected().await;
+        let process = program(&handle, &socket).await;
+        let places = Arc::new(Semaphore::new(1));
+        let place = Arc::clone(&places).acquire_owned().await.expect("is open");
+        let mut link = link::link(process, place, Duration::from_millis(10));
+        let (hung_up, mut is_hung_up) = tokio::sync::oneshot::channel();
+        let theirs = socket.try_clone().expect("copies");
+        std::thread::spawn(move || {
+            loop {
+                if let (id, ToAgent::HangUp) = next(&theirs) {
+                    return hung_up.send(id);
+                }
+            }
+        });
+        link.write_all(&vec![0; WINDOW + CHUNK]).await.expect("goes out or waits");
+        tokio::task::yield_now().await;
+        assert!(is_hung_up.try_recv().is_err());
+        drop(link);
+        let id = tokio::time::timeout(PATIENCE, is_hung_up).await.expect("is hung up").expect("by name");
+        assert_eq!(places.available_permits(), 0);
+        say(&socket, id, &FromAgent::Exited(Exit { code: None, signal: None, oom: false }));
+        let place = tokio::time::timeout(PATIENCE, places.acquire()).await.expect("is free");
+        drop(place);
+    }
+
     #[tokio::test]
     async fn room_that_was_never_taken_is_not_given_back() {
         let (handle, socket) = connected().await;

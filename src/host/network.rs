@@ -229,8 +229,8 @@ impl Egress {
         let places = Arc::new(Semaphore::new(self.0.options.connections));
         let accept = async {
             while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-                match self.0.agent.accept().await {
-                    Ok(link) => drop(tokio::spawn(self.clone().connection(link, place))),
+                match self.0.agent.accept(place).await {
+                    Ok(link) => drop(tokio::spawn(self.clone().connection(link))),
                     Err(AgentError::Gone) => break,
                     // Out of descriptors in there, most likely.
                     Err(error) => {
@@ -246,7 +246,7 @@ impl Egress {
         }
     }
 
-    async fn connection(self, link: super::agent::Link, place: tokio::sync::OwnedSemaphorePermit) {
+    async fn connection(self, link: super::agent::Link) {
         let (policy, replaced) = {
             let state = self.state();
             (Arc::clone(&state.policy), state.replaced.clone())
@@ -257,7 +257,6 @@ impl Egress {
             () = replaced.cancelled() => {}
             () = ending.cancelled() => {}
         }
-        drop(place);
     }
 
     /// Counts bytes; `false` when there have been too many.

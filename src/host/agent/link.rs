@@ -1,22 +1,23 @@
 //! Connections of a sandbox, carried over the agent's socket: to its proxy port, and to the ports of its servers.
 //!
 //! For the agent a connection is a program without a process, so credit bounds it in both directions as it bounds
-//! programs. Dropping a [`Link`] closes it once what was written has gone out.
+//! programs. Dropping a [`Link`] closes it once what was written has gone out, or has had its time to. The place that a
+//! connection takes is free when the agent has said that nothing of it is left, and not before.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::protocol::{CHUNK, ToAgent, WINDOW};
 use super::{AgentError, AgentHandle, Process, ProcessEvent, STDIN};
 
-/// How long what was written last may take to be read before the connection is closed over it.
+/// How long what was written may take to be read, after the link was dropped, before the connection is closed over it.
 const LINGER: Duration = Duration::from_secs(30);
 
 /// One connection. Reading and writing wait for the sandbox, never the other way round.
@@ -33,45 +34,61 @@ impl AgentHandle {
         answer[..].try_into().map(u16::from_le_bytes).map_err(|_| AgentError::Gone)
     }
 
-    /// Waits for the next connection to the proxy port. Not to be given up halfway.
-    pub(crate) async fn accept(&self) -> Result<Link, AgentError> {
-        self.begin(&ToAgent::Accept).await.map(link)
+    /// Waits for the next connection to the proxy port, which holds `place`. Not to be given up halfway.
+    pub(crate) async fn accept(&self, place: OwnedSemaphorePermit) -> Result<Link, AgentError> {
+        self.begin(&ToAgent::Accept).await.map(|process| link(process, place, LINGER))
     }
 
-    /// Connects to a port of the sandbox.
+    /// Connects to a port of the sandbox. The connection holds `place`.
     ///
     /// # Errors
     /// [`AgentError::Refused`] when nobody listens there.
-    pub(crate) async fn connect_port(&self, port: u16) -> Result<Link, AgentError> {
+    pub(crate) async fn connect_port(
+        &self,
+        port: u16,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Link, AgentError> {
         let agent = self.clone();
         // A caller that gives up leaves a link that closes itself, not a connection that nobody knows.
-        let connecting = tokio::spawn(async move { agent.begin(&ToAgent::Connect { port }).await.map(link) });
+        let connecting = tokio::spawn(async move {
+            agent.begin(&ToAgent::Connect { port }).await.map(|process| link(process, place, LINGER))
+        });
         connecting.await.map_err(|_| AgentError::Gone)?
     }
 }
 
 /// Starts carrying.
-fn link(process: Process) -> Link {
+pub(super) fn link(process: Process, place: OwnedSemaphorePermit, linger: Duration) -> Link {
     let (stream, far) = tokio::io::duplex(CHUNK);
     let dropped = CancellationToken::new();
     let (mut from_host, mut to_host) = tokio::io::split(far);
     let Process { handle, mut events } = process;
-    let (writer, token) = (handle.clone(), dropped.clone());
-    tokio::spawn(async move {
-        let mut buffer = vec![0; CHUNK];
-        while let Ok(count @ 1..) = from_host.read(&mut buffer).await {
-            if writer.stdin(Bytes::copy_from_slice(&buffer[..count])).await.is_err() {
-                return;
+    let token = dropped.clone();
+    let write = async move {
+        let carry = async {
+            let mut buffer = vec![0; CHUNK];
+            while let Ok(count @ 1..) = from_host.read(&mut buffer).await {
+                if handle.stdin(Bytes::copy_from_slice(&buffer[..count])).await.is_err() {
+                    return;
+                }
             }
+            let _ = handle.close_stdin().await;
+            token.cancelled().await;
+            // All room is back once the socket has taken everything.
+            let _ = handle.rooms[STDIN].acquire_many(WINDOW as u32).await;
+        };
+        let lose_patience = async {
+            token.cancelled().await;
+            tokio::time::sleep(linger).await;
+        };
+        tokio::select! {
+            () = carry => {}
+            () = lose_patience => {}
         }
-        let _ = writer.close_stdin().await;
-        token.cancelled().await;
-        // All room is back once the socket has taken everything.
-        let room = Arc::clone(&writer.rooms[STDIN]);
-        let _ = tokio::time::timeout(LINGER, room.acquire_many(WINDOW as u32)).await;
-        let _ = writer.connection.send(writer.id, &ToAgent::HangUp).await;
-    });
-    tokio::spawn(async move {
+        // Means nothing to an agent for whom it has ended.
+        let _ = handle.connection.send(handle.id, &ToAgent::HangUp).await;
+    };
+    let read = async move {
         while let Some(event) = events.recv().await {
             match event {
                 ProcessEvent::Stdout(bytes) if bytes.is_empty() => drop(to_host.shutdown().await),
@@ -81,6 +98,10 @@ fn link(process: Process) -> Link {
             }
         }
         let _ = to_host.shutdown().await;
+    };
+    tokio::spawn(async move {
+        tokio::join!(write, read);
+        drop(place);
     });
     Link { stream, _dropped: dropped.drop_guard() }
 }
