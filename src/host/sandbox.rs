@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use chrono::{DateTime, Utc};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::agent::{self, AgentError, AgentHandle, ProcessEvent, ProcessSpec};
+use super::http::ports;
 use super::jail::{self, Isolation, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
 use super::kernel::{self, KernelError, Kernels};
 use super::network::{self, Egress, LookUpPlaces, Policy};
@@ -196,6 +197,8 @@ pub(crate) struct Sandbox {
     pub(crate) processes: Processes,
     /// What clients watch in it.
     pub(crate) watchers: Watchers,
+    /// For requests to its ports.
+    pub(crate) port_places: Arc<Semaphore>,
     clock: Clock,
     /// The way to its processes and files.
     pub(crate) agent: AgentHandle,
@@ -264,6 +267,7 @@ impl Sandbox {
             egress,
             processes: Processes::default(),
             watchers: Watchers::default(),
+            port_places: Arc::new(Semaphore::new(ports::AT_ONCE)),
             clock: who.clock,
             agent: machine.jailed.agent.clone(),
             kernels: machine.kernels,

@@ -6,6 +6,7 @@ mod files;
 mod interpreter;
 mod life;
 mod network;
+mod ports;
 mod processes;
 mod sdk;
 

@@ -15,6 +15,8 @@ use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
 
 /// Longest head of an answer. The server is as hostile as everything else in there.
 const HEAD_MAX: usize = 64 * 1024;
+/// Requests to the ports of one sandbox at a time. What keeps one open must not use up what its files and programs need.
+pub(crate) const AT_ONCE: usize = 128;
 
 /// Passes a request on to a port of a sandbox, and the answer back. Switched protocols (WebSocket) are carried too.
 pub(crate) async fn forward(sandbox: &Arc<Sandbox>, port: u16, mut request: Request<Body>) -> Response {
@@ -23,11 +25,19 @@ pub(crate) async fn forward(sandbox: &Arc<Sandbox>, port: u16, mut request: Requ
     if sandbox.egress_port() == Some(port) {
         return closed();
     }
-    let link = match sandbox.agent.connect_port(port).await {
+    let Ok(place) = Arc::clone(&sandbox.port_places).try_acquire_owned() else {
+        let message = format!(
+            "The sandbox's ports carry {AT_ONCE} requests already, the most at a time; close some or try again"
+        );
+        let sandbox_id = sandbox.id.clone();
+        return proxy_error(ProxyError { sandbox_id, message, port: Some(port), code: 503 });
+    };
+    let link = match sandbox.agent.connect_port(port, place).await {
         Ok(link) => link,
         Err(AgentError::Gone) => return proxy_error(ProxyError::sandbox_not_found(sandbox.id.clone())),
         Err(_) => return closed(),
     };
+    let asks_to_switch = request.headers().contains_key(header::UPGRADE);
     let upgrade = hyper::upgrade::on(&mut request);
     let connected = async {
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
@@ -51,6 +61,10 @@ pub(crate) async fn forward(sandbox: &Arc<Sandbox>, port: u16, mut request: Requ
         }
     };
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if !asks_to_switch {
+            return (StatusCode::BAD_GATEWAY, "the server in the sandbox switches protocols unasked\n")
+                .into_response();
+        }
         let (far, ending) = (hyper::upgrade::on(&mut answer), sandbox.ending.clone());
         tokio::spawn(async move {
             let carry = async {
@@ -106,8 +120,11 @@ fn keep_upgrade(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what belongs to one hop (RFC 9110 section 7.6.1).
+/// Removes what belongs to one hop (RFC 9110 section 7.6.1), and a length that a coding contradicts (RFC 9112 section 6.3).
 pub(crate) fn drop_hops(headers: &mut HeaderMap) {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     let listed: Vec<String> = headers
         .get_all(header::CONNECTION)
         .iter()
