@@ -86,6 +86,43 @@ async fn the_cell_runs_in_the_interpreter_itself() {
 }
 
 #[tokio::test]
+async fn a_copy_is_also_had_where_only_an_ordinary_fork_is() {
+    let bench = Bench::new().await;
+    let parts = "sys.modules['pathbox_driver'].checkpoint.take.__globals__";
+    let told = bench.python(&format!("import os, sys; kept = 1; callable({parts}['fork_sibling'])")).await;
+    let expected = if cfg!(target_env = "gnu") { "True" } else { "False" };
+    assert_eq!(told.value(), expected, "the cheap way is taken where there is one");
+    bench.python(&format!("{parts}['fork_sibling'] = None")).await;
+    assert!(is_rolled_back(&bench, "os._exit(1)").await);
+    assert!(is_rolled_back(&bench, "os.killpg(0, 9)").await);
+    let told = bench.python("try: os.wait()\nexcept ChildProcessError: print('none')").await;
+    assert_eq!(told.output(), "none\n");
+    // No process is left to be had: there is no copy, and nothing else is different.
+    let no_fork = "def fail(): raise OSError(11, 'no')\nos.fork = fail; kept = 2";
+    assert!(bench.python(no_fork).await.errors.is_empty());
+    assert!(!is_rolled_back(&bench, "os._exit(1)").await);
+}
+
+/// A copy that takes over is a whole process: it makes threads, signals them, forks and is forked.
+#[tokio::test]
+async fn who_goes_on_is_a_process_like_any_other() {
+    let bench = Bench::new().await;
+    bench.python("import os, random, signal, subprocess, threading, time; kept = 1").await;
+    for _ in 0..2 {
+        assert!(is_rolled_back(&bench, "os.kill(os.getpid(), 9)").await);
+        let told = bench
+            .python(
+                "seen = []\nold = signal.signal(signal.SIGUSR1, lambda *a: seen.append(1))\n\
+                 t = threading.Thread(target=lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1))\n\
+                 t.start(); t.join(); time.sleep(0.01); signal.signal(signal.SIGUSR1, old)\n\
+                 threading.get_native_id() == os.getpid(), seen, subprocess.run(['true']).returncode",
+            )
+            .await;
+        assert_eq!(told.value(), "(True, [1], 0)");
+    }
+}
+
+#[tokio::test]
 async fn an_interrupt_reaches_the_interpreter_that_goes_on() {
     let bench = Bench::new().await;
     bench.python("kept = 1").await;

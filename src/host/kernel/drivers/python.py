@@ -547,7 +547,7 @@ def warm_up():
     def load(part):
         return lambda: part.core
 
-    for step in (late_site, load(show), load(trace), load(magic), freeze):
+    for step in (late_site, load(show), load(trace), load(magic), load(checkpoint), freeze):
         if select.select([CONTROL], [], [], 0)[0]:
             return
         try:
@@ -568,6 +568,7 @@ def rest():
     """Between two cells. Who returns from here may be the copy of who came, in its place."""
     kind, heir = checkpoint.take()
     send(kind, heir=heir)
+    checkpoint.settle()
 
 
 os.set_inheritable(CONTROL, False)

@@ -5,6 +5,11 @@ nobody waits, and the cell runs in the original: its process number, children an
 The copy sleeps until the original has died. It then says nothing before the host has spoken to it, because the
 host alone knows that it took over.
 
+Two system calls make it cheap. `clone` with the flag that makes the new process a child of the original's parent spares
+a second fork, and waiting for its parent to go; no function of Python's or of the C library knows that flag, so what
+`os.fork` does around the call is done here. And nobody waits for the copy before it has to be in place, which is when
+the next cell runs: until then the host is told, and answers.
+
 It is made only where it can be a whole one and where nobody can tell that it is there: no second thread (a copy
 has only one), no children (they would not be the copy's), no pipe or socket of the cell's own (the other end would
 not see it close), memory below a limit (what the cell then changes exists twice). Otherwise there is none, and a
@@ -16,7 +21,10 @@ import select
 import stat
 import sys
 
+SETTLE_MS = 10000  # more than a busy machine takes to start a process
+
 heir = 0  # the copy's process number
+told = -1  # where a copy that was just made says that it is in place
 
 
 def take():
@@ -33,11 +41,25 @@ def take():
 
 
 def discard():
+    global heir
     if heir:
         try:
             os.kill(heir, _signal.SIGKILL)
         except OSError:
             pass  # the cell was quicker
+    heir = 0
+
+
+def settle():
+    """Waits until the copy is in place: before, what a cell does to its process group would reach it, too."""
+    global told
+    if told >= 0:
+        waiting = select.poll()
+        waiting.register(told, select.POLLIN)
+        if not waiting.poll(SETTLE_MS):
+            discard()
+        os.close(told)
+        told = -1
 
 
 def is_safe():
@@ -89,45 +111,102 @@ def is_harmless(fd):
 
 def copy():
     """The copy's process number, 0 when there is none. In the copy: `None`, after the original's death."""
-    ours, theirs = os.pipe()
+    global told
+    told, tell = os.pipe()
     watch = -1
     try:
         watch = os.pidfd_open(os.getpid())
         random = sys.modules.get("random")
         randomness = random.getstate() if random else None  # a fork gives `random` a new seed
         core.State.copying = True
-        child = os.fork()
-        if not child:
-            live_on(watch, theirs)
-            try:
-                if randomness:
-                    random.setstate(randomness)
-            except Exception:
-                pass  # the cells put something else in its place
-            return None
-        os.close(theirs)
-        theirs = -1
-        number = os.read(ours, 8)
-        os.waitpid(child, 0)
-        return int.from_bytes(number, "little")
+        made = fork_sibling() if fork_sibling else fork_orphan()
+        if made:
+            return made
+        os.close(told)
+        told = -1
+        live_on(watch, tell)
+        try:
+            if randomness:
+                random.setstate(randomness)
+        except Exception:
+            pass  # the cells put something else in its place
+        return None
     except (OSError, AttributeError):  # no process to be had, or a Python without `pidfd_open`
         return 0
     finally:
         core.State.copying = False
-        for fd in (ours, theirs, watch):
+        for fd in (tell, watch):
             if fd >= 0:
                 os.close(fd)
 
 
-def live_on(watch, told):
-    """In the child: becomes a process that is no child of the original, sleeps until that is dead, and waits for the
-    host."""
+def sibling_maker():
+    """A function like `os.fork` whose child is our parent's and not ours; `None` where it cannot be had."""
+    # For each machine: the number of `clone`, whether its pointer to a thread's data stands last, and where in that data
+    # the C library remembers the thread's number. There the kernel writes the copy's, as it does for the library's `fork`.
+    known = {"x86_64": (56, False, 720), "aarch64": (220, True, 208)}
     try:
-        if os.fork():
-            core._exit(0)
+        number, data_first, offset = known[os.uname().machine]
+        if not os.confstr("CS_GNU_LIBC_VERSION").startswith("glibc"):
+            return None
+        import ctypes
+
+        here = ctypes.PyDLL(None)
+        here.pthread_self.restype = ctypes.c_void_p
+        own = here.pthread_self() + offset
+        if ctypes.c_int.from_address(own).value != os.getpid():
+            return None
+        clone = here.syscall
+        clone.restype, clone.argtypes = ctypes.c_long, [ctypes.c_long] * 6
+        before, in_parent, in_child = here.PyOS_BeforeFork, here.PyOS_AfterFork_Parent, here.PyOS_AfterFork_Child
+    except Exception:  # another C library, or a Python without `ctypes`
+        return None
+    parent, clear_number, set_number = 0x8000, 0x200000, 0x1000000
+    flags = parent | clear_number | set_number | _signal.SIGCHLD
+    pointers = (0, own) if data_first else (own, 0)
+
+    def fork_sibling():
+        before()
+        made = clone(number, flags, 0, 0, *pointers)
+        (in_child if made == 0 else in_parent)()
+        if made < 0:
+            raise OSError("no process could be made")
+        return made
+
+    return fork_sibling
+
+
+def fork_orphan():
+    """The same anywhere: a child's child, whose parent is gone."""
+    number, say = os.pipe()
+    try:
+        child = os.fork()
+        if not child:
+            try:
+                orphan = os.fork()
+            except OSError:
+                core._exit(1)
+            if orphan:
+                os.write(say, orphan.to_bytes(8, "little"))
+                core._exit(0)
+            return 0
+        os.close(say)
+        say = -1
+        made = int.from_bytes(os.read(number, 8), "little")
+        os.waitpid(child, 0)
+        return made
+    finally:
+        for fd in (number, say):
+            if fd >= 0:
+                os.close(fd)
+
+
+def live_on(watch, tell):
+    """In the child: leaves the original's process group, sleeps until that is dead, and waits for the host."""
+    try:
         os.setpgid(0, 0)  # what is sent to the cell's group is not for the copy
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        os.write(told, os.getpid().to_bytes(8, "little"))
+        os.write(tell, b".")
         waiting = select.poll()
         waiting.register(watch, select.POLLIN)
         waiting.poll()
@@ -142,3 +221,6 @@ def live_on(watch, told):
         _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     except BaseException:
         core._exit(1)
+
+
+fork_sibling = sibling_maker() if core.State.checkpoint_max else None
