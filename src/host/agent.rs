@@ -230,6 +230,8 @@ struct State {
     calls: HashMap<u32, Answer>,
     watchers: HashMap<u32, mpsc::Sender<WatchEvent>>,
     usage: Usage,
+    /// Processes that the agent has killed because memory was full.
+    memory_kills: u64,
 }
 
 struct Program {
@@ -371,6 +373,11 @@ impl AgentHandle {
     /// The home directory inside: `/home/user`, or where the weaker tiers put it.
     pub fn home(&self) -> &str {
         &self.home
+    }
+
+    /// Processes that were killed so far because memory was full, by the kernel or by the agent.
+    pub(crate) fn memory_kills(&self) -> u64 {
+        (self.connection.oom_kills)().saturating_add(self.connection.state().memory_kills)
     }
 
     /// What the sandbox uses, as last told by the agent; known only where there are no control groups.
@@ -678,6 +685,7 @@ impl Connection {
                 let _ = program.events.send(ProcessEvent::Stdout(Bytes::new()));
             }
             FromAgent::Usage(usage) => state.usage = usage,
+            FromAgent::MemoryKill => state.memory_kills = state.memory_kills.saturating_add(1),
             FromAgent::Ready(_) | FromAgent::SetupFailed(_) => return Err(malformed),
         }
         Ok(())

@@ -5,6 +5,7 @@
 
 mod bash;
 mod cells;
+mod complaints;
 mod context;
 mod driver;
 mod interpreters;

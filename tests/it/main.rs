@@ -49,6 +49,7 @@ mod kernel_python;
 mod kernel_recordings;
 #[cfg(target_os = "linux")]
 mod kernel_support;
+mod limits;
 mod mcp_clients;
 mod mcp_conformance;
 mod mcp_files;

@@ -1,7 +1,8 @@
 // Every call that the official JavaScript clients make to a code interpreter sandbox, against a local host.
 //
 // Started by the Rust tests in the folder where the clients are installed, with E2B_API_URL, E2B_SANDBOX_URL and
-// E2B_API_KEY set. Arguments pick checks by name.
+// E2B_API_KEY set. Arguments pick checks by name. Says which of the clients' calls each check has made, and which no check
+// has: `docs/e2b-compatibility.md` has to say the same.
 
 import assert from 'node:assert/strict'
 import { createRequire } from 'node:module'
@@ -12,6 +13,51 @@ const e2b = require('e2b')
 
 const checks = []
 const check = (name, run) => checks.push({ name, run })
+
+// --- which calls are made
+
+const made = {} // call -> checks
+let running = null
+
+/** Notes calls of what callers find in a class; the clients' own helpers are marked as internal or not typed at all. */
+function note(owner, title, names) {
+  for (const name of names) {
+    const call = `${title}.${name}`
+    if (call in made) continue
+    made[call] = new Set()
+    const holder = [owner, Object.getPrototypeOf(owner), Object.getPrototypeOf(Object.getPrototypeOf(owner) ?? {})].find(
+      (candidate) => candidate && Object.hasOwn(candidate, name)
+    )
+    const original = holder[name]
+    owner[name] = function (...args) {
+      if (running && new Error().stack.split('\n')[2]?.includes('suite.mjs')) made[call].add(running)
+      const result = original.apply(this, args)
+      const look = (value) => (HANDLES.includes(value?.constructor?.name) && noteClass(value.constructor), value)
+      return typeof result?.then === 'function' ? result.then(look) : look(result)
+    }
+  }
+}
+
+const HANDLES = ['CommandHandle', 'WatchHandle', 'SandboxPaginator', 'SnapshotPaginator']
+const INTERNAL = ['constructor', 'resolveApiOpts', 'fileUrl', 'jupyterUrl', 'getJupyterRequestUrl', 'includeDiagnostics',
+  'handleRequestError', 'createSandbox', 'forkSandbox', 'connectSandbox', 'resolveOpts', 'boundOpts', 'getFullInfo',
+  'default', 'checkHealth', 'handleRpcError', 'start', 'handleEvents', 'iterateEvents', 'runGit', 'runShell', 'getRemoteUrl',
+  'resolveRemoteName', 'withRemoteCredentials', 'hasUpstream']
+
+function functions(owner) {
+  const names = new Set()
+  for (let at = owner; at && at !== Object.prototype && at !== Function.prototype; at = Object.getPrototypeOf(at)) {
+    for (const name of Object.getOwnPropertyNames(at)) {
+      const { value } = Object.getOwnPropertyDescriptor(at, name)
+      if (typeof value === 'function' && !INTERNAL.includes(name) && !name.startsWith('_')) names.add(name)
+    }
+  }
+  return [...names]
+}
+
+function noteClass(kind) {
+  note(kind.prototype, kind.name, functions(kind.prototype))
+}
 
 /** The exact class matters to callers, so a subclass does not count. */
 async function rejects(kind, promise, ...words) {
@@ -29,11 +75,20 @@ async function rejects(kind, promise, ...words) {
 async function withSandbox(options, run) {
   const sandbox = await Sandbox.create(options)
   try {
+    for (const part of PARTS) noteClass(sandbox[part].constructor)
     await run(sandbox)
   } finally {
     await sandbox.kill()
   }
 }
+
+note(Sandbox.prototype, 'Sandbox', functions(Sandbox.prototype))
+{
+  // What both a class and its instances have is one call.
+  const known = functions(Sandbox.prototype)
+  note(Sandbox, 'Sandbox', functions(Sandbox).filter((name) => !known.includes(name)))
+}
+const PARTS = ['files', 'commands', 'pty', 'git']
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms))
 
@@ -93,6 +148,58 @@ check('refusals have their class', async () => {
   await withSandbox({}, async (sandbox) => {
     await rejects('SandboxError', sandbox.createSnapshot(), '501')
   })
+})
+
+check('calls on the class take an id', async () => {
+  const sandbox = await Sandbox.create({ timeoutMs: 100_000 })
+  const id = sandbox.sandboxId
+  await Sandbox.setTimeout(id, 200_000)
+  const info = await Sandbox.getInfo(id)
+  assert.ok(info.endAt - info.startedAt > 150_000)
+  assert.ok((await Sandbox.getMetrics(id))[0].cpuCount >= 1)
+  await Sandbox.updateNetwork(id, { denyOut: ['0.0.0.0/0'] })
+  assert.equal(await Sandbox.pause(id), true)
+  assert.equal(await sandbox.betaPause(), false)
+  assert.equal((await Sandbox.connect(id)).sandboxId, id)
+  assert.equal((await (await sandbox.connect({ timeoutMs: 300_000 })).runCode('1')).text, '1')
+  assert.ok(sandbox.getHost(8000).startsWith(`8000-${id}.`))
+  assert.equal(await Sandbox.kill(id), true)
+  assert.equal(await Sandbox.kill(id), false)
+  await rejects('SandboxNotFoundError', Sandbox.getMetrics(id))
+  await rejects('SandboxNotFoundError', Sandbox.pause(id))
+  await rejects('SandboxNotFoundError', Sandbox.setTimeout(id, 1000))
+})
+
+check('what create is asked for is kept', async () => {
+  const options = {
+    lifecycle: { onTimeout: 'pause', autoResume: true },
+    network: { allowPublicTraffic: false, allowOut: ['1.1.1.1'], denyOut: ['0.0.0.0/0'] },
+  }
+  await withSandbox(options, async (sandbox) => {
+    assert.ok(sandbox.trafficAccessToken)
+    const info = await sandbox.getInfo()
+    assert.equal(info.lifecycle.onTimeout, 'pause')
+    assert.deepEqual(info.network.allowOut, ['1.1.1.1'])
+    assert.equal((await sandbox.runCode('40 + 2')).text, '42')
+    assert.equal(await sandbox.pause(), true)
+    assert.equal(await sandbox.files.exists('none'), false, 'a paused one wakes when it is spoken to')
+    assert.equal((await sandbox.getInfo()).state, 'running')
+    await sandbox.updateNetwork({ allowOut: ['9.9.9.9'], denyOut: ['0.0.0.0/0'] })
+    assert.deepEqual((await sandbox.getInfo()).network.allowOut, ['9.9.9.9'])
+    await rejects('SandboxError', sandbox.updateNetwork({ allowOut: ['a.test'] }), 'network')
+  })
+})
+
+check('what is not here is an error of the clients', async () => {
+  await withSandbox({}, async (sandbox) => {
+    await rejects('SandboxError', sandbox.fork(), '501')
+    await rejects('SandboxError', sandbox.listSnapshots().nextItems(), '404')
+    assert.equal(await Sandbox.deleteSnapshot('none'), false)
+    assert.ok(sandbox.getMcpUrl().endsWith('/mcp'))
+    await rejects('AuthenticationError', sandbox.getMcpToken(), 'root')
+  })
+  await rejects('SandboxError', Sandbox.create({ mcp: { duckduckgo: {} } }), 'mcp-gateway')
+  await rejects('SandboxError', Sandbox.create({ volumeMounts: { '/v': 'v' } }), 'volumeMounts')
 })
 
 check('one sandbox too many is a rate limit error', async () => {
@@ -185,7 +292,94 @@ check('the other languages keep state too', async () => {
   })
 })
 
+check('every language streams, fails, stops and keeps', async () => {
+  const languages = {
+    python: ['x = 40', "print('out')", 'x + 2', "raise TypeError('bad')", 'while True: pass', 'import os; os.getcwd()'],
+    javascript: ['const x = 40', "console.log('out')", 'x + 2', "throw new TypeError('bad')", 'for (;;) {}', 'process.cwd()'],
+    typescript: ['const x: number = 40', "console.log('out' as string)", 'x + 2', "throw new TypeError('bad')", 'for (;;) {}',
+      'process.cwd()'],
+    bash: ['x=40', 'echo out', 'echo $((x + 2))', '(exit 3)', 'while :; do :; done', 'pwd'],
+  }
+  const wanted = ['python', ...(process.env.PATHBOX_TEST_LANGUAGES ?? '').split(',').filter(Boolean)]
+  await withSandbox({}, async (sandbox) => {
+    for (const language of wanted) {
+      const [keep, say, value, fail, spin, where] = languages[language]
+      const heard = { out: '', results: [], errors: [] }
+      const onError = (error) => heard.errors.push(error)
+      await sandbox.runCode(keep, { language })
+      const onStdout = (message) => (heard.out += message.line)
+      const told = await sandbox.runCode(say, { language, onStdout, onError })
+      assert.deepEqual([heard.out, heard.errors.length, told.error], ['out\n', 0, undefined], language)
+      await rejects('TimeoutError', sandbox.runCode(spin, { language, timeoutMs: 1000 }))
+      const onResult = (result) => heard.results.push(result.text)
+      const kept = await sandbox.runCode(value, { language, onResult, timeoutMs: 60_000 })
+      if (language === 'bash') assert.equal(kept.logs.stdout.join(''), '42\n')
+      else assert.deepEqual([kept.text, heard.results], ['42', ['42']], language)
+      const failed = await sandbox.runCode(fail, { language, onError })
+      const said = language === 'bash' ? ['', '3'] : ['TypeError', 'bad']
+      assert.deepEqual([failed.error.name, failed.error.value, heard.errors.length], [...said, 1], language)
+      const context = await sandbox.createCodeContext({ language, cwd: '/tmp' })
+      assert.deepEqual([context.language, context.cwd], [language, '/tmp'])
+      const there = await sandbox.runCode(where, { context })
+      assert.equal(there.text ?? there.logs.stdout.join('').trim(), '/tmp', language)
+    }
+    await rejects('SandboxError', sandbox.runCode('1', { language: 'cobol' }))
+    await rejects('SandboxError', sandbox.createCodeContext({ language: 'cobol' }))
+  })
+})
+
+check('a sandbox killed during a run is told apart', async () => {
+  const sandbox = await Sandbox.create()
+  const running = rejects('TimeoutError', sandbox.runCode('import time; time.sleep(30)'))
+  await sleep(500)
+  await sandbox.kill()
+  await running
+})
+
+check('contexts run side by side', async () => {
+  await withSandbox({}, async (sandbox) => {
+    const contexts = [await sandbox.createCodeContext(), await sandbox.createCodeContext()]
+    const meet = (mine, theirs) =>
+      `import os, time\nopen('/tmp/${mine}', 'w')\nwhile not os.path.exists('/tmp/${theirs}'): time.sleep(0.01)\n'met'`
+    const both = [sandbox.runCode(meet('a', 'b'), { context: contexts[0] }),
+      sandbox.runCode(meet('b', 'a'), { context: contexts[1] })]
+    assert.deepEqual((await Promise.all(both)).map((execution) => execution.text), ['met', 'met'])
+  })
+})
+
 // --- files
+
+check('files go up and come down in every form', async () => {
+  await withSandbox({}, async (sandbox) => {
+    const { files } = sandbox
+    const bytes = new Uint8Array(300_000).map((_, n) => n * 7)
+    const forms = {
+      multipart: (path) => files.write(path, bytes.buffer),
+      octets: (path) => files.write(path, bytes.buffer, { useOctetStream: true }),
+      zipped: (path) => files.write(path, bytes.buffer, { gzip: true }),
+      blob: (path) => files.write(path, new Blob([bytes])),
+      stream: (path) => files.write(path, new Blob([bytes]).stream()),
+      user: (path) => files.write(path, bytes.buffer, { user: 'user' }),
+    }
+    for (const [name, write] of Object.entries(forms)) {
+      assert.equal((await write(`up/${name}`)).path, `/home/user/up/${name}`)
+      assert.deepEqual(await files.read(`up/${name}`, { format: 'bytes' }), bytes, name)
+    }
+    assert.equal((await files.read('up/octets', { format: 'blob' })).size, bytes.length)
+    let read = 0
+    for await (const piece of await files.read('up/octets', { format: 'stream' })) read += piece.length
+    assert.equal(read, bytes.length)
+    await files.writeFiles([{ path: 'm/1', data: 'one' }, { path: 'm/2', data: 'two' }])
+    assert.equal(await files.read('m/2'), 'two')
+    await files.makeDir('m/d/e')
+    assert.ok((await files.list('m', { depth: 2 })).some((entry) => entry.path === '/home/user/m/d/e'))
+    await rejects('InvalidArgumentError', files.write('x', 'x', { metadata: { origin: 'test' } }), 'metadata')
+    await rejects('AuthenticationError', files.write('x', 'x', { user: 'root' }), 'root')
+    await rejects('FileNotFoundError', files.rename('none', 'other'))
+    await rejects('FileNotFoundError', files.list('none'))
+    await rejects('FileNotFoundError', files.watchDir('none', () => {}))
+  })
+})
 
 check('files are written, read and described', async () => {
   await withSandbox({}, async (sandbox) => {
@@ -279,6 +473,60 @@ check('background commands are connected, spoken to and killed', async () => {
   })
 })
 
+check('input streams and output is heard piece by piece', async () => {
+  await withSandbox({}, async (sandbox) => {
+    const { commands } = sandbox
+    const heard = { out: '', err: '' }
+    const counting = await commands.run('sha256sum | cut -c 1-12; echo end >&2', {
+      background: true, stdin: true, timeoutMs: 0,
+      onStdout: (text) => (heard.out += text), onStderr: (text) => (heard.err += text),
+    })
+    const input = await commands.streamInput(counting.pid)
+    for (let n = 0; n < 40; n++) await input.send(new Uint8Array(10_000).fill(n))
+    await input.close()
+    await counting.closeStdin()
+    assert.equal((await counting.wait()).stdout, 'bee4a6e01518\n')
+    assert.deepEqual(heard, { out: 'bee4a6e01518\n', err: 'end\n' })
+    const cat = await commands.run('cat', { background: true, stdin: true, timeoutMs: 0 })
+    await cat.sendStdin('x')
+    assert.equal(await cat.kill(), true)
+    await rejects('CommandExitError', cat.wait())
+    await rejects('NotFoundError', commands.sendStdin(99_999, 'x'))
+    await rejects('NotFoundError', commands.closeStdin(99_999))
+  })
+})
+
+check('repositories are kept by git', async () => {
+  await withSandbox({}, async (sandbox) => {
+    const { git, files, commands } = sandbox
+    if ((await commands.run('command -v git || true')).stdout === '') return
+    await git.configureUser('A User', 'user@example.test')
+    await git.init('repo', { initialBranch: 'main' })
+    await files.write('repo/a.txt', 'one')
+    await git.add('repo')
+    await git.commit('repo', 'first')
+    assert.equal((await git.status('repo')).isClean, true)
+    await git.createBranch('repo', 'topic')
+    await git.checkoutBranch('repo', 'main')
+    assert.deepEqual((await git.branches('repo')).branches.sort(), ['main', 'topic'])
+    await git.deleteBranch('repo', 'topic')
+    await git.setConfig('core.abbrev', '12', { scope: 'local', path: 'repo' })
+    assert.equal(await git.getConfig('core.abbrev', { scope: 'local', path: 'repo' }), '12')
+    await git.remoteAdd('repo', 'origin', '/home/user/origin.git')
+    assert.equal(await git.remoteGet('repo', 'origin'), '/home/user/origin.git')
+    await commands.run('git init --bare -b main origin.git')
+    await git.push('repo', { remote: 'origin', branch: 'main' })
+    await git.clone('/home/user/origin.git', { path: 'clone' })
+    await git.pull('clone', { remote: 'origin', branch: 'main' })
+    assert.equal(await files.read('clone/a.txt'), 'one')
+    await files.write('repo/a.txt', 'two')
+    await git.restore('repo', { paths: ['a.txt'] })
+    assert.equal(await files.read('repo/a.txt'), 'one')
+    await git.reset('repo', { mode: 'hard' })
+    await git.dangerouslyAuthenticate({ username: 'name', password: 'password', host: 'example.test' })
+  })
+})
+
 check('a terminal can be typed into', async () => {
   await withSandbox({}, async (sandbox) => {
     let screen = ''
@@ -288,6 +536,20 @@ check('a terminal can be typed into', async () => {
     await sandbox.pty.sendInput(terminal.pid, new TextEncoder().encode('stty size; exit 4\n'))
     assert.equal((await rejects('CommandExitError', terminal.wait())).exitCode, 4)
     assert.ok(screen.includes('22 99'), screen)
+
+    screen = ''
+    const options = { cols: 77, rows: 11, onData: () => {}, timeoutMs: 0, cwd: '/tmp', envs: { A: 'b' } }
+    const other = await sandbox.pty.create(options)
+    const again = await sandbox.pty.connect(other.pid, { onData, timeoutMs: 30_000 })
+    const typed = await sandbox.pty.streamInput(other.pid)
+    await typed.send(new TextEncoder().encode('echo $PWD-$A-$TERM; exit\n'))
+    await typed.close()
+    await again.wait()
+    assert.ok(screen.includes('/tmp-b-xterm-256color'), screen)
+    const last = await sandbox.pty.create({ cols: 77, rows: 11, onData, timeoutMs: 0 })
+    assert.equal(await sandbox.pty.kill(last.pid), true)
+    await rejects('CommandExitError', last.wait())
+    assert.equal(await sandbox.pty.kill(last.pid), false)
   })
 })
 
@@ -309,6 +571,7 @@ const failed = []
 for (const { name, run } of checks) {
   if (process.argv.length > 2 && !process.argv.slice(2).some((word) => name.includes(word))) continue
   const started = Date.now()
+  running = name
   try {
     await run()
     console.log(`ok ${name} ${(Date.now() - started) / 1000} s`)
@@ -317,5 +580,6 @@ for (const { name, run } of checks) {
     console.log(`FAILED ${name}\n${error.stack}`)
   }
 }
+for (const call of Object.keys(made).sort()) console.log(['call', call, ...[...made[call]].map((name) => `"${name}"`)].join(' '))
 if (failed.length) console.log(`failed: ${failed.join(', ')}`)
 process.exit(failed.length ? 1 : 0)

@@ -1,9 +1,12 @@
 """Every call that the official Python clients make to a code interpreter sandbox, against a local host.
 
-Started by the Rust tests with E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY set. Arguments pick checks by name.
+Started by the Rust tests with E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY set. Arguments pick checks by name. Says which
+of the clients' calls each check has made, and which no check has: `docs/e2b-compatibility.md` has to say the same.
 """
 
 import asyncio
+import inspect
+import io
 import os
 import sys
 import threading
@@ -38,6 +41,54 @@ def check(function):
     return function
 
 
+# --- which calls are made
+
+
+def public_calls(*classes):
+    """What callers find in the clients' classes, by the code that runs: `Sandbox.kill`, `AsyncCommands.run` and so on."""
+    calls = {}
+    for kind in classes:
+        for name in dir(kind):
+            found = inspect.getattr_static(kind, name)
+            function = getattr(found, "method", getattr(found, "__func__", found))  # theirs, class methods, functions
+            function = inspect.unwrap(function) if callable(function) else None
+            if inspect.isfunction(function) and not name.startswith("_"):
+                twin = getattr(found, "class_method_name", None)  # what runs when the class is asked, not a sandbox
+                is_async = kind.__module__.count("async") and not kind.__name__.startswith("Async")
+                call = calls.setdefault(function.__code__, f"{'Async' if is_async else ''}{kind.__name__}.{name}")
+                if twin:
+                    calls[inspect.unwrap(getattr(kind, twin)).__code__] = call
+    return calls
+
+
+def clients_classes():
+    from e2b.sandbox_async.commands.command_handle import AsyncCommandHandle
+    from e2b.sandbox_async.paginator import AsyncSandboxPaginator, AsyncSnapshotPaginator
+    from e2b.sandbox_async.filesystem.watch_handle import AsyncWatchHandle
+    from e2b.sandbox_sync.commands.command_handle import CommandHandle
+    from e2b.sandbox_sync.paginator import SandboxPaginator, SnapshotPaginator
+    from e2b.sandbox_sync.filesystem.watch_handle import WatchHandle
+
+    parts = [getattr(kind, name).fget for kind in (Sandbox, ci.AsyncSandbox) for name in ("files", "commands", "pty", "git")]
+    parts = [inspect.get_annotations(part, eval_str=True)["return"] for part in parts]
+    handles = [CommandHandle, AsyncCommandHandle, WatchHandle, AsyncWatchHandle]
+    pages = [SandboxPaginator, AsyncSandboxPaginator, SnapshotPaginator, AsyncSnapshotPaginator]
+    return [Sandbox, ci.AsyncSandbox, *parts, *handles, *pages]
+
+
+CALLS = public_calls(*clients_classes())
+made = {}  # call -> checks
+
+
+def note_call(frame, event, _):
+    if event == "call" and (call := CALLS.get(frame.f_code)):
+        caller = frame.f_back
+        if caller and caller.f_code.co_name == "_wrapper":  # between a class and its methods of two kinds
+            caller = caller.f_back
+        if caller and caller.f_code.co_filename == __file__:  # and not one of the clients' own functions
+            made.setdefault(call, set()).add(running)
+
+
 def raises(kind, call, *words):
     """The exact class matters to callers, so a subclass does not count."""
     try:
@@ -47,6 +98,22 @@ def raises(kind, call, *words):
         for word in words:
             assert word in str(error), f"{word!r} is not in {error}"
         return error
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def eventually(is_so):
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.02)
+
+
+async def refuses(kind, coroutine, *words):
+    """`raises` for what is awaited."""
+    try:
+        await coroutine
+    except BaseException as error:
+        return raises(kind, lambda: (_ for _ in ()).throw(error), *words)
     raise AssertionError(f"{kind.__name__} was not raised")
 
 
@@ -130,6 +197,60 @@ def what_the_host_cannot_do_is_said():
     raises(SandboxException, lambda: Sandbox.create(timeout=10**7), "Timeout cannot be greater than")
     with Sandbox.create() as sandbox:
         raises(SandboxException, sandbox.create_snapshot, "501")
+
+
+@check
+def calls_on_the_class_take_an_id():
+    sandbox = Sandbox.create(timeout=100)
+    ident = sandbox.sandbox_id
+    Sandbox.set_timeout(ident, 200)
+    info = Sandbox.get_info(ident)
+    assert 150 < (info.end_at - info.started_at).total_seconds() <= 210
+    assert Sandbox.get_metrics(ident)[0].cpu_count >= 1
+    Sandbox.update_network(ident, {"deny_out": ["0.0.0.0/0"]})
+    assert Sandbox.pause(ident) is True and sandbox.beta_pause() is False
+    assert Sandbox.connect(ident).sandbox_id == ident and sandbox.is_running()
+    assert sandbox.connect(timeout=300).run_code("1").text == "1"
+    assert sandbox.get_host(8000).startswith(f"8000-{ident}.")
+    assert Sandbox.kill(ident) is True
+    raises(SandboxNotFoundException, lambda: Sandbox.get_metrics(ident))
+    raises(SandboxNotFoundException, lambda: Sandbox.pause(ident))
+
+
+@check
+def what_create_is_asked_for_is_kept():
+    key = f"key-{time.time_ns()}"
+    with Sandbox.create(
+        template="code-interpreter-v1",
+        lifecycle={"on_timeout": "pause", "auto_resume": True},
+        network={"allow_public_traffic": False, "allow_out": ["1.1.1.1"], "deny_out": ["0.0.0.0/0"]},
+        idempotency_key=key,
+    ) as sandbox:
+        assert sandbox.traffic_access_token
+        info = sandbox.get_info()
+        assert info.lifecycle["on_timeout"] == "pause" and info.lifecycle["auto_resume"] is True, info
+        assert info.network["allow_out"] == ["1.1.1.1"] and info.network["allow_public_traffic"] is False, info
+        assert sandbox.run_code("40 + 2").text == "42", "its interpreter asks for the traffic token"
+        # A paused sandbox wakes when it is spoken to.
+        assert sandbox.pause() is True
+        assert sandbox.files.exists("none") is False
+        assert sandbox.get_info().state == SandboxState.RUNNING
+        sandbox.update_network({"allow_out": ["9.9.9.9"], "deny_out": ["0.0.0.0/0"]})
+        assert sandbox.get_info().network["allow_out"] == ["9.9.9.9"]
+        raises(SandboxException, lambda: sandbox.update_network({"allow_out": ["a.test"]}), "network")
+
+
+@check
+def what_is_not_here_is_an_error_of_the_clients():
+    with Sandbox.create() as sandbox:
+        raises(SandboxException, sandbox.fork, "501")
+        raises(SandboxException, lambda: Sandbox.fork(sandbox.sandbox_id), "501")
+        raises(SandboxException, sandbox.list_snapshots().next_items, "404")
+        assert Sandbox.delete_snapshot("none") is False
+        assert sandbox.get_mcp_url().endswith("/mcp")
+        raises(AuthenticationException, sandbox.get_mcp_token, "root")
+    raises(SandboxException, lambda: Sandbox.create(mcp={"duckduckgo": {}}), "mcp-gateway")
+    raises(SandboxException, lambda: Sandbox.create(volume_mounts={"/v": "v"}), "volumeMounts")
 
 
 @check
@@ -247,6 +368,51 @@ def an_interpreter_that_dies_says_so_and_the_next_run_works():
 
 
 @check
+def every_language_streams_fails_stops_and_keeps():
+    """Output by callback, a result, an error by its class, a time-out with state kept, and a context of its own."""
+    languages = {
+        "python": ("x = 40", "print('out')", "x + 2", "raise TypeError('bad')", "while True: pass"),
+        "javascript": ("const x = 40", "console.log('out')", "x + 2", "throw new TypeError('bad')", "for (;;) {}"),
+        "typescript": (
+            "const x: number = 40",
+            "console.log('out' as string)",
+            "x + 2",
+            "throw new TypeError('bad')",
+            "for (;;) {}",
+        ),
+        "bash": ("x=40", "echo out", "echo $((x + 2))", "(exit 3)", "while :; do :; done"),
+    }
+    wanted = ["python", *filter(None, os.environ.get("PATHBOX_TEST_LANGUAGES", "").split(","))]
+    with Sandbox.create() as sandbox:
+        for language in wanted:
+            keep, say, value, fail, spin = languages[language]
+            out, errors, results = [], [], []
+            sandbox.run_code(keep, language=language)
+            told = sandbox.run_code(say, language=language, on_stdout=out.append, on_error=errors.append)
+            assert "".join(message.line for message in out) == "out\n" and not errors and told.error is None, language
+            raises(TimeoutException, lambda: sandbox.run_code(spin, language=language, timeout=1))
+            told = sandbox.run_code(value, language=language, on_result=results.append, timeout=60)
+            if language == "bash":
+                assert "".join(told.logs.stdout) == "42\n", told
+            else:
+                assert told.text == "42" and [result.text for result in results] == ["42"], (language, told)
+            told = sandbox.run_code(fail, language=language, on_error=errors.append)
+            said = ("", "3") if language == "bash" else ("TypeError", "bad")
+            assert (told.error.name, told.error.value) == said and len(errors) == 1, (language, told)
+            context = sandbox.create_code_context(language=language, cwd="/tmp")
+            assert context.language == language and context.cwd == "/tmp"
+            where = {"python": "import os; os.getcwd()", "bash": "pwd"}.get(language, "process.cwd()")
+            told = sandbox.run_code(where, context=context)
+            assert (told.text or "".join(told.logs.stdout).strip()) == "/tmp", (language, told)
+            envs = {"ONCE": "a 'b' $c"}
+            show = {"python": "print(os.environ.get('ONCE'))", "bash": "echo \"${ONCE-None}\""}
+            show = show.get(language, "console.log(process.env.ONCE ?? 'None')")
+            for given, expected in ((envs, "a 'b' $c\n"), (None, "None\n")):
+                told = sandbox.run_code(show, context=context, envs=given)
+                assert "".join(told.logs.stdout) == expected, (language, told)
+
+
+@check
 def contexts_run_side_by_side():
     with Sandbox.create() as sandbox:
         contexts = [sandbox.create_code_context() for _ in range(2)]
@@ -323,6 +489,37 @@ def files_are_written_read_and_described():
         raises(InvalidArgumentException, lambda: sandbox.files.read("/tmp"))
         raises(InvalidArgumentException, lambda: sandbox.files.list("moved"))
         raises(NotEnoughSpaceException, lambda: sandbox.files.write("/tmp/full", b"\0" * (300 << 20)))
+
+
+@check
+def files_go_up_and_come_down_in_every_form():
+    with Sandbox.create() as sandbox:
+        data = bytes(range(256)) * 1000
+        forms = {
+            "multipart": lambda path: sandbox.files.write(path, data),
+            "octets": lambda path: sandbox.files.write(path, data, use_octet_stream=True),
+            "zipped": lambda path: sandbox.files.write(path, data, gzip=True),
+            "file": lambda path: sandbox.files.write(path, io.BytesIO(data)),
+            "pieces": lambda path: sandbox.files.write(path, iter([data[:7], data[7:]])),
+            "user": lambda path: sandbox.files.write(path, data, user="user"),
+        }
+        for name, write in forms.items():
+            assert write(f"up/{name}").path == f"/home/user/up/{name}"
+            assert sandbox.files.read(f"up/{name}", format="bytes") == bytearray(data), name
+        assert sandbox.files.read("up/octets", format="bytes", gzip=True) == bytearray(data)
+        with sandbox.files.read("up/octets", format="stream", stream_idle_timeout=30) as stream:
+            assert b"".join(stream) == data
+        assert sandbox.files.write_files([]) == []
+        tagged = lambda: sandbox.files.write("tagged", "x", metadata={"origin": "test"})
+        raises(InvalidArgumentException, tagged, "metadata")
+        sandbox.files.write("tagged", "x")
+        sandbox.commands.run("ln -s tagged link")
+        entry = sandbox.files.get_info("link")
+        assert entry.symlink_target and entry.symlink_target.endswith("tagged"), entry
+        raises(AuthenticationException, lambda: sandbox.files.write("x", "x", user="root"), "root")
+        raises(InvalidArgumentException, lambda: sandbox.files.make_dir("tagged"))
+        raises(FileNotFoundException, lambda: sandbox.files.rename("none", "other"))
+        raises(InvalidArgumentException, lambda: sandbox.files.write("/tmp", "x"))
 
 
 @check
@@ -405,6 +602,78 @@ def background_commands_are_connected_spoken_to_and_killed():
 
 
 @check
+def input_streams_and_output_is_heard_piece_by_piece():
+    with Sandbox.create() as sandbox:
+        out, err = [], []
+        counting = sandbox.commands.run("sha256sum | cut -c 1-12; echo end >&2", background=True, stdin=True, timeout=0)
+        sandbox.commands.stream_input(counting.pid, (bytes([n]) * 10_000 for n in range(40)))
+        sandbox.commands.close_stdin(counting.pid)
+        result = counting.wait(on_stdout=out.append, on_stderr=err.append)
+        assert (result.stdout, "".join(out), "".join(err)) == ("bee4a6e01518\n", "bee4a6e01518\n", "end\n")
+        unheard = sandbox.commands.run("echo much", retain_output=False, on_stdout=out.append)
+        assert unheard.stdout is None and out[-1] == "much\n"
+        deaf = sandbox.commands.run("trap '' TERM; sleep 1000", background=True, timeout=0)
+        assert deaf.kill() is True
+        raises(CommandExitException, deaf.wait)
+        assert deaf.kill() is False
+        raises(NotFoundException, lambda: sandbox.commands.send_stdin(99_999, "x"))
+        raises(NotFoundException, lambda: sandbox.commands.stream_input(99_999, ["x"]))
+        raises(NotFoundException, lambda: sandbox.commands.close_stdin(99_999))
+        limited = sandbox.commands.run("echo begun; sleep 1000", background=True, timeout=1)
+        raises(TimeoutException, limited.wait)
+        lives = lambda: any(process.pid == limited.pid for process in sandbox.commands.list())
+        eventually(lambda: not lives())
+
+
+async def settle(value):
+    return await value if inspect.isawaitable(value) else value
+
+
+async def keep_a_repository(sandbox):
+    """With either client."""
+    git, files = sandbox.git, sandbox.files
+    if (await settle(sandbox.commands.run("command -v git || true"))).stdout == "":
+        return
+    await settle(git.configure_user("A User", "user@example.test"))
+    await settle(git.init("repo", initial_branch="main"))
+    await settle(files.write("repo/a.txt", "one"))
+    assert not (await settle(git.status("repo"))).is_clean
+    await settle(git.add("repo"))
+    await settle(git.commit("repo", "first"))
+    assert (await settle(git.status("repo"))).is_clean
+    await settle(git.create_branch("repo", "topic"))
+    await settle(git.checkout_branch("repo", "main"))
+    assert set((await settle(git.branches("repo"))).branches) == {"main", "topic"}
+    await settle(git.delete_branch("repo", "topic"))
+    await settle(git.set_config("core.abbrev", "12", scope="local", path="repo"))
+    assert await settle(git.get_config("core.abbrev", scope="local", path="repo")) == "12"
+    await settle(git.remote_add("repo", "origin", "/home/user/origin.git"))
+    assert await settle(git.remote_get("repo", "origin")) == "/home/user/origin.git"
+    await settle(sandbox.commands.run("git init --bare -b main origin.git"))
+    await settle(git.push("repo", remote="origin", branch="main"))
+    await settle(git.clone("/home/user/origin.git", path="clone"))
+    await settle(git.pull("clone", remote="origin", branch="main"))
+    assert await settle(files.read("clone/a.txt")) == "one"
+    await settle(files.write("repo/a.txt", "two"))
+    await settle(git.restore("repo", ["a.txt"]))
+    assert await settle(files.read("repo/a.txt")) == "one"
+    await settle(git.reset("repo", mode="hard"))
+    await settle(git.dangerously_authenticate("name", "password", host="example.test"))
+
+
+@check
+def repositories_are_kept_by_git():
+    with Sandbox.create() as sandbox:
+        asyncio.run(keep_a_repository(sandbox))
+
+    async def story():
+        async with await ci.AsyncSandbox.create() as sandbox:
+            await keep_a_repository(sandbox)
+
+    asyncio.run(story())
+
+
+@check
 def a_terminal_can_be_typed_into():
     with Sandbox.create() as sandbox:
         terminal = sandbox.pty.create(PtySize(rows=11, cols=77), timeout=30)
@@ -413,6 +682,18 @@ def a_terminal_can_be_typed_into():
         screen = bytearray()
         ended = raises(CommandExitException, lambda: terminal.wait(on_pty=screen.extend))
         assert ended.exit_code == 4 and b"22 99" in screen, screen
+
+        terminal = sandbox.pty.create(PtySize(rows=11, cols=77), cwd="/tmp", envs={"A": "b"}, timeout=0)
+        again = sandbox.pty.connect(terminal.pid, timeout=30)
+        sandbox.pty.stream_input(terminal.pid, [b"echo $PWD-$A-$TERM;", b" exit\n"])
+        screen = bytearray()
+        again.wait(on_pty=screen.extend)
+        assert b"/tmp-b-xterm-256color" in screen, screen
+        terminal = sandbox.pty.create(PtySize(rows=11, cols=77), timeout=0)
+        assert sandbox.pty.kill(terminal.pid) is True
+        raises(CommandExitException, terminal.wait)
+        assert sandbox.pty.kill(terminal.pid) is False
+        raises(NotFoundException, lambda: sandbox.pty.resize(99_999, PtySize(rows=1, cols=1)))
 
 
 @check
@@ -429,25 +710,129 @@ def a_dead_sandbox_is_told_apart_at_every_call():
 
 
 @check
-def the_asynchronous_client_does_the_same():
+def the_asynchronous_client_runs_code():
     async def story():
-        sandbox = await ci.AsyncSandbox.create()
-        assert (await sandbox.run_code("6 * 7")).text == "42"
-        assert (await sandbox.commands.run("echo hi")).stdout == "hi\n"
-        await sandbox.files.make_dir("w")
-        seen = asyncio.Queue()
-        watch = await sandbox.files.watch_dir("w", on_event=seen.put_nowait)
-        await sandbox.files.write("w/a", "x")
-        assert (await asyncio.wait_for(seen.get(), 10)).name == "a"
-        await watch.stop()
-        try:
-            await sandbox.run_code("while True: pass", timeout=1)
-            raise AssertionError("no time-out")
-        except TimeoutException:
-            pass
-        assert (await sandbox.run_code("1 + 1", timeout=10)).text == "2"
-        assert await sandbox.kill()
+        async with await ci.AsyncSandbox.create(envs={"A": "1"}) as sandbox:
+            out, results, errors = [], [], []
+
+            async def hear(message):
+                out.append(message.line)
+
+            execution = await sandbox.run_code(
+                "import os\nprint(os.environ['A'])\n6 * 7", on_stdout=hear, on_result=results.append
+            )
+            assert execution.text == "42" and "".join(out) == "1\n" and len(results) == 1
+            failed = await sandbox.run_code("1/0", on_error=errors.append)
+            assert failed.error.name == "ZeroDivisionError" and len(errors) == 1
+            await refuses(TimeoutException, sandbox.run_code("while True: pass", timeout=1))
+            assert (await sandbox.run_code("1 + 1", timeout=60)).text == "2"
+            context = await sandbox.create_code_context(cwd="/tmp", language="python")
+            assert context.id in [listed.id for listed in await sandbox.list_code_contexts()]
+            await sandbox.run_code("x = 1", context=context)
+            await sandbox.restart_code_context(context)
+            assert (await sandbox.run_code("x", context=context)).error.name == "NameError"
+            await sandbox.remove_code_context(context)
+            await refuses(NotFoundException, sandbox.run_code("1", context=context))
+        await refuses(TimeoutException, sandbox.run_code("1"))
+
+    asyncio.run(story())
+
+
+@check
+def the_asynchronous_client_controls_sandboxes():
+    async def story():
+        tag = f"t{time.time_ns()}"
+        sandbox = await ci.AsyncSandbox.create(timeout=100, metadata={"tag": tag})
+        assert await sandbox.is_running()
+        await sandbox.set_timeout(200)
+        info = await sandbox.get_info()
+        assert 150 < (info.end_at - info.started_at).total_seconds() <= 210 and info.metadata == {"tag": tag}
+        assert (await sandbox.get_metrics())[0].mem_total > 0
+        pages = ci.AsyncSandbox.list(query=SandboxQuery(metadata={"tag": tag}))
+        assert [listed.sandbox_id for listed in await pages.next_items()] == [sandbox.sandbox_id]
+        await sandbox.update_network({"deny_out": ["0.0.0.0/0"]})
+        assert await sandbox.pause() is True and await sandbox.beta_pause() is False
+        again = await ci.AsyncSandbox.connect(sandbox.sandbox_id)
+        assert (await again.run_code("40 + 2")).text == "42"
+        await refuses(SandboxException, sandbox.create_snapshot(), "501")
+        await refuses(SandboxException, sandbox.fork(), "501")
+        await refuses(SandboxException, sandbox.list_snapshots().next_items(), "404")
+        assert await ci.AsyncSandbox.delete_snapshot("none") is False
+        await refuses(AuthenticationException, sandbox.get_mcp_token(), "root")
+        assert await sandbox.kill() is True and await ci.AsyncSandbox.kill(sandbox.sandbox_id) is False
         assert not await sandbox.is_running()
+        await refuses(SandboxNotFoundException, sandbox.get_info())
+
+    asyncio.run(story())
+
+
+@check
+def the_asynchronous_client_works_with_files():
+    async def story():
+        async with await ci.AsyncSandbox.create() as sandbox:
+            files = sandbox.files
+            await files.make_dir("w")
+            seen = asyncio.Queue()
+            watch = await files.watch_dir("w", on_event=seen.put_nowait)
+            await files.write("w/a", "x")
+            assert (await asyncio.wait_for(seen.get(), 30)).name == "a"
+            await watch.stop()
+            await files.write_files([{"path": "m/1", "data": "one"}, {"path": "m/2", "data": b"two"}])
+            assert await files.read("m/1") == "one" and await files.read("m/2", format="bytes") == b"two"
+            stream = await files.read("m/1", format="stream")
+            assert b"".join([piece async for piece in stream]) == b"one"
+            assert (await files.get_info("m/1")).size == 3
+            assert sorted(entry.name for entry in await files.list("m")) == ["1", "2"]
+            await files.rename("m/1", "moved")
+            await files.remove("m")
+            assert await files.exists("moved") and not await files.exists("m")
+            await refuses(FileNotFoundException, files.read("none"))
+
+    asyncio.run(story())
+
+
+@check
+def the_asynchronous_client_runs_commands():
+    async def story():
+        async with await ci.AsyncSandbox.create() as sandbox:
+            commands = sandbox.commands
+            assert (await commands.run("echo hi")).stdout == "hi\n"
+            out = []
+            handle = await commands.run("cat", background=True, stdin=True, timeout=0, on_stdout=out.append)
+            assert handle.pid in [process.pid for process in await commands.list()]
+            await handle.send_stdin("one\n")
+            await commands.send_stdin(handle.pid, "two\n")
+            pieces = commands.stream_input(handle.pid)
+            await pieces.send("three")
+            await pieces.send("\n")
+            await pieces.close()
+            await handle.close_stdin()
+            assert (await handle.wait()).stdout == "one\ntwo\nthree\n" == "".join(out)
+            handle = await commands.run("cat", background=True, stdin=True, timeout=0)
+            await handle.disconnect()
+            again = await commands.connect(handle.pid, timeout=0)
+            await commands.close_stdin(handle.pid)
+            assert (await again.wait()).exit_code == 0
+            sleeping = await commands.run("sleep 1000", background=True, timeout=0)
+            assert await sleeping.kill() is True
+            await refuses(CommandExitException, sleeping.wait())
+            assert await commands.kill(sleeping.pid) is False
+            await refuses(TimeoutException, commands.run("sleep 30", timeout=1))
+
+            screen = bytearray()
+            size = PtySize(rows=11, cols=77)
+            terminal = await sandbox.pty.create(size, on_data=screen.extend, timeout=0)
+            await sandbox.pty.resize(terminal.pid, PtySize(rows=22, cols=99))
+            await sandbox.pty.send_stdin(terminal.pid, b"stty size\n")
+            typed = sandbox.pty.stream_input(terminal.pid)
+            await typed.send(b"exit 4\n")
+            await typed.close()
+            assert (await refuses(CommandExitException, terminal.wait())).exit_code == 4
+            assert b"22 99" in screen, screen
+            terminal = await sandbox.pty.create(size, on_data=screen.extend, timeout=0)
+            again = await sandbox.pty.connect(terminal.pid, on_data=screen.extend, timeout=0)
+            assert await sandbox.pty.kill(terminal.pid) is True
+            await refuses(CommandExitException, again.wait())
 
     asyncio.run(story())
 
@@ -458,12 +843,19 @@ def main():
         if len(sys.argv) > 1 and not any(word in function.__name__ for word in sys.argv[1:]):
             continue
         started = time.monotonic()
+        global running
+        running = function.__name__
+        sys.setprofile(note_call)
         try:
             function()
             print(f"ok {function.__name__} {time.monotonic() - started:.2f} s", flush=True)
         except BaseException:
             failed.append(function.__name__)
             print(f"FAILED {function.__name__}\n{traceback.format_exc()}", flush=True)
+        finally:
+            sys.setprofile(None)
+    for call in sorted(set(CALLS.values())):
+        print("call", call, *sorted(made.get(call, ())))
     if failed:
         print(f"failed: {', '.join(failed)}", flush=True)
     # The clients' transport keeps native threads, and an interpreter that takes itself apart beside them sometimes

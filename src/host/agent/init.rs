@@ -693,6 +693,7 @@ impl Agent {
         let seen = scan.look();
         for pid in seen.excess {
             self.memory_kills += 1;
+            self.say(0, FromAgent::MemoryKill);
             let _ = sys::kill(pid, libc::SIGKILL);
         }
         self.scans += 1;

@@ -88,6 +88,8 @@ pub(crate) enum FromAgent {
     Usage(Usage),
     /// The other end of a connection will send no more.
     Ended,
+    /// A process was killed because the sandbox's memory was full.
+    MemoryKill,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -236,6 +238,7 @@ impl FromAgent {
             Self::Usage(usage) => json(16, id, usage),
             Self::Ended => frame(17, id, &[]),
             Self::Replaced(exit) => json(18, id, exit),
+            Self::MemoryKill => frame(19, id, &[]),
         }
     }
 
@@ -261,6 +264,7 @@ impl FromAgent {
             16 => Self::Usage(parse(body)?),
             17 => Self::Ended,
             18 => Self::Replaced(parse(body)?),
+            19 => Self::MemoryKill,
             _ => return Err(Malformed),
         };
         Ok((id, decoded))

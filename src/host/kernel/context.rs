@@ -171,7 +171,9 @@ impl Worker {
     /// Runs one execution from its turn to its end.
     async fn execute(&mut self, interpreter: &mut Interpreter, job: Job, count: &mut u64) -> Turn {
         let id = self.options.entropy.hex::<16>();
-        let mut answer = Answer::new(&id, self.options.max_output_bytes, self.options.clock.clone());
+        let (max, clock) = (self.options.max_output_bytes, self.options.clock.clone());
+        let mut answer = Answer::new(&id, max, self.driver.complaints_lane(), clock);
+        let memory_kills = self.agent.memory_kills();
         let mut news = self.news.take();
         // As IPython counts: an empty cell has the number of the next one.
         let blank = self.driver.skips_blank() && job.code.trim().is_empty();
@@ -283,6 +285,9 @@ impl Worker {
                                 }
                             }
                             if done {
+                                if answer.has_failed() && self.agent.memory_kills() > memory_kills {
+                                    answer.stop("oom");
+                                }
                                 answer.end();
                                 if interrupt.is_some() {
                                     break Turn::Done;

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::context::Job;
 use super::interpreters::{Language, Problem};
-use super::output::Answer;
+use super::output::{Answer, Lane};
 use super::protocol::{FRAME_MAX, FrameKind, Frames, Hello, Request, frame, framed};
 use super::{Options, bash, cells, node, python};
 use crate::host::agent::{AgentError, AgentHandle, Process, ProcessEvent, ProcessHandle, ProcessSpec, Stdin};
@@ -251,6 +251,12 @@ impl Driver {
         self == Self::Python
     }
 
+    /// Where programs complain.
+    pub(super) fn complaints_lane(self) -> Lane {
+        // The shell's two outputs are one.
+        if self == Self::Bash { Lane::Stdout } else { Lane::Stderr }
+    }
+
     /// Whether an empty cell is no cell and has no number.
     pub(super) fn skips_blank(self) -> bool {
         self == Self::Python
@@ -258,8 +264,12 @@ impl Driver {
 
     /// Says that the interpreter ended while it ran a cell.
     pub(super) fn tell_death(self, answer: &mut Answer, exit: &Exit, aftermath: Aftermath) {
+        let exit = Exit { oom: answer.died_of_memory() || exit.oom, ..*exit };
         if exit.oom {
             answer.stop("oom");
+        }
+        if exit.signal == Some(libc::SIGXFSZ) {
+            answer.stop("disk_full");
         }
         answer.say(aftermath.to_event());
         if let (Self::Bash, Some(status)) = (self, exit.code) {

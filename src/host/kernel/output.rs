@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::complaints::Complaints;
 use super::protocol::{Frame, FrameKind, Marks, Piece};
 use crate::domain::Clock;
 use crate::wire::interpreter::{Event, ExecutionError, ExecutionResult, Output};
@@ -24,6 +25,8 @@ const PACE: Duration = Duration::from_millis(20);
 const BLOCKED_MAX: usize = 1 << 20;
 /// What an event costs besides its text, so that a million empty ones are bounded too.
 const EVENT_COST: u64 = 64;
+/// What a shell says of a program that SIGXFSZ has ended.
+const FILE_TOO_LARGE: &str = "153";
 
 /// Which of the two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +51,11 @@ pub(super) struct Answer {
     left_bytes: u64,
     dropped_bytes: u64,
     stops: Vec<String>,
+    /// Read on the lane that programs complain on.
+    complaints: Complaints,
+    complaints_lane: Lane,
+    /// Whether an error was told.
+    failed: bool,
     clock: Clock,
 }
 
@@ -110,8 +118,8 @@ impl Incoming {
 }
 
 impl Answer {
-    /// For the cell with this id. It may say `max_bytes` in all.
-    pub(super) fn new(id: &str, max_bytes: u64, clock: Clock) -> Self {
+    /// For the cell with this id. It may say `max_bytes` in all; its programs complain on `complaints_lane`.
+    pub(super) fn new(id: &str, max_bytes: u64, complaints_lane: Lane, clock: Clock) -> Self {
         Self {
             stdout: Incoming::new(id),
             stderr: Incoming::new(id),
@@ -124,6 +132,9 @@ impl Answer {
             left_bytes: max_bytes,
             dropped_bytes: 0,
             stops: Vec::new(),
+            complaints: Complaints::default(),
+            complaints_lane,
+            failed: false,
             clock,
         }
     }
@@ -162,6 +173,9 @@ impl Answer {
                 // A shell's exit status; an exception has had its own frame.
                 let status = frame.value.trim();
                 if !status.is_empty() && status != "0" {
+                    if status == FILE_TOO_LARGE {
+                        self.stop("disk_full");
+                    }
                     self.error("", status, "");
                 }
                 return true;
@@ -174,6 +188,7 @@ impl Answer {
 
     /// Adds an error.
     pub(super) fn error(&mut self, name: &str, value: &str, traceback: &str) {
+        self.failed = true;
         self.event(Event::Error(ExecutionError {
             name: name.to_owned(),
             value: value.to_owned(),
@@ -188,6 +203,17 @@ impl Answer {
         }
     }
 
+    /// Whether an error was told.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The interpreter is no more; says whether its last words were that memory is full.
+    pub(super) fn died_of_memory(&mut self) -> bool {
+        self.finish_text();
+        self.complaints.found().contains(&"oom")
+    }
+
     /// Adds an event that costs nothing: the host's own words.
     pub(super) fn say(&mut self, event: Event) {
         self.flush();
@@ -197,6 +223,11 @@ impl Answer {
     /// The cell is over, or the interpreter is: everything that is here goes out, then the end.
     pub(super) fn end(&mut self) {
         self.finish_text();
+        if self.failed {
+            for reason in self.complaints.found().to_vec() {
+                self.stop(reason);
+            }
+        }
         if self.dropped_bytes > 0 {
             self.stop("output_truncated");
         }
@@ -283,6 +314,9 @@ impl Answer {
         let text = self.within_budget(text);
         if text.is_empty() {
             return;
+        }
+        if lane == self.complaints_lane {
+            self.complaints.read(text);
         }
         if self.text_lane != lane {
             self.flush();
@@ -427,7 +461,7 @@ mod tests {
     use crate::host::kernel::protocol::{Frames, framed};
 
     fn answer(max: u64) -> Answer {
-        let mut answer = Answer::new("id", max, Clock::system());
+        let mut answer = Answer::new("id", max, Lane::Stderr, Clock::system());
         answer.output(Lane::Stdout, mark(0));
         answer.output(Lane::Stderr, mark(0));
         answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));
@@ -480,7 +514,7 @@ mod tests {
 
     #[tokio::test]
     async fn output_from_before_the_cell_is_not_its() {
-        let mut answer = Answer::new("id", 1000, Clock::system());
+        let mut answer = Answer::new("id", 1000, Lane::Stderr, Clock::system());
         answer.output(Lane::Stdout, [&b"late"[..], &mark(0), b"mine"].concat().into());
         answer.output(Lane::Stderr, Bytes::from_static(b"late too"));
         answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));
@@ -528,6 +562,22 @@ mod tests {
         answer.output(Lane::Stdout, Bytes::from_static(b"more"));
         answer.frame(frame(r#"{"t":"result","id":"id","k":1,"data":{"text/plain":"r"}}"#));
         assert_eq!(told(answer), ["out 12345678é", "stop output_truncated 69", "end "]);
+    }
+
+    #[tokio::test]
+    async fn complaints_about_limits_count_when_the_cell_failed() {
+        for (kind, stops) in [("result", 0), ("error", 1)] {
+            let mut answer = answer(1000);
+            answer.output(Lane::Stdout, Bytes::from_static(b"x: Cannot fork\n"));
+            answer.output(Lane::Stderr, Bytes::from_static(b"x: No space left on device\n"));
+            answer.frame(frame(&format!(r#"{{"t":"{kind}","id":"id","k":1,"name":"E"}}"#)));
+            answer.end();
+            let told = std::iter::from_fn(|| answer.take());
+            let told: Vec<_> = told
+                .filter(|event| matches!(event, Event::PathboxStop { reason, .. } if reason == "disk_full"))
+                .collect();
+            assert_eq!(told.len(), stops, "{kind}");
+        }
     }
 
     #[tokio::test]
