@@ -118,6 +118,7 @@ detectors! {
     phone_international = "phone-international",
     phone_labelled = "phone-labelled",
     phone_national = "phone-national",
+    pin = "pin",
     pl_pesel = "pl-pesel",
     ppsn = "ppsn",
     ppsn_labelled = "ppsn-labelled",

@@ -19,7 +19,7 @@ mod url;
 use super::Kind;
 use std::sync::LazyLock;
 
-use memchr::memmem::Finder;
+use aho_corasick::packed;
 
 use super::classes::{Block, classify};
 use super::rule::{Detectors, RULES, RuleId, Rules};
@@ -28,8 +28,12 @@ use super::view;
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
 
-static PASSWORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"assword"));
-static PASSWORD_CAPITAL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"ASSWORD"));
+/// The only words that are looked for everywhere: what they name may follow in plain prose. Parts that are the same in
+/// several forms: `Password` and `Passwort`, `IDENTIFIED BY`.
+#[expect(clippy::expect_used, reason = "a few constant words; every test uses it")]
+static TELLING: LazyLock<packed::Searcher> = LazyLock::new(|| {
+    packed::Config::new().builder().extend(keyed::TELLING_WORDS).build().expect("a few short words")
+});
 
 /// A place in the text that should not be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,11 +145,8 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, scratch: &mut Scratch
     classify(&text[from..to], &mut scratch.blocks);
     let mut scanner = Scanner::new(text, from, to, depth, scratch);
     scanner.run();
-    // The only words that are looked for everywhere: a password may follow in plain prose.
-    for word in [&*PASSWORD, &*PASSWORD_CAPITAL] {
-        for at in word.find_iter(&text[from..to]) {
-            scanner.password_sentence(from + at + 7);
-        }
+    for found in TELLING.find_iter(&text[from..to]) {
+        scanner.told(from + found.start(), from + found.end());
     }
 }
 

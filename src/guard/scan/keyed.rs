@@ -27,6 +27,12 @@ pub(super) enum Name {
     Authorization,
     /// A cookie.
     Cookie,
+    /// A few digits: `PIN`, `CVV`.
+    Pin,
+    /// `value`: what it is stands in the name beside it.
+    Named,
+    /// The last word of a phrase in another language.
+    Worded,
     /// Nothing of ours.
     Other,
 }
@@ -40,20 +46,47 @@ impl Scanner<'_> {
             return;
         }
         let name = &self.text[name_start..name_end];
-        let kind = name_kind(name);
+        let kind = match name_kind(name) {
+            Name::Named => self.kind_beside(name_start),
+            Name::Worded if !self.in_phrase(name_start, name) => Name::Other,
+            Name::Worded => {
+                if name.eq_ignore_ascii_case(b"passe") {
+                    Name::Password
+                } else {
+                    Name::Secret
+                }
+            }
+            kind => kind,
+        };
         if kind == Name::Other {
+            if name == b"auth" {
+                self.pair_of_strings(at);
+            }
             return self.command_line_user(at);
         }
-        let value = self.value_after(at);
-        let Some((start, end, quoted)) = value else { return };
+        // `${NAME:-value}`, `${NAME:?what is wrong}`
+        if self.text[..name_start].ends_with(b"${") {
+            let end = memchr::memchr2(b'}', b'\n', &self.text[at..self.to.min(at + MAX_VALUE)]);
+            if let Some(len) = end.filter(|len| *len > 2 && matches!(self.byte(at + 1), b'-' | b'=')) {
+                self.value(kind, false, at + 2, at + len, true);
+            }
+            return;
+        }
+        let Some((mut start, mut end, mut quoted)) = self.value_after(at) else { return };
+        // The string behind it is what it turns into one.
+        if self.text[start..end].eq_ignore_ascii_case(b"ConvertTo-SecureString") {
+            let Some(next) = self.value_after(end) else { return };
+            (start, end, quoted) = next;
+        }
         // Beside a name in quotes, what has none is a number, `null` or code.
         let named_in_quotes = matches!(self.byte(name_end), b'"' | b'\'' | b'\\');
         let end = match self.text[start..end].iter().position(|byte| b",}])".contains(byte)) {
             Some(at) if named_in_quotes && !quoted => start + at,
             _ => end,
         };
-        if start == end || named_in_quotes && !quoted && !self.text[start..end].iter().all(u8::is_ascii_digit)
-        {
+        let bare = &self.text[start..end];
+        let literal = bare.iter().all(u8::is_ascii_digit) || look(bare) == Look::Random;
+        if start == end || named_in_quotes && !quoted && !literal {
             return;
         }
         // An address is looked at as one.
@@ -84,6 +117,68 @@ impl Scanner<'_> {
         }
     }
 
+    /// What a name beside `value` says: `key="ServicePassword" value="x"`, `- name: DB_PASSWORD` and `value: x` below.
+    fn kind_beside(&self, at: usize) -> Name {
+        let back = |end: usize, test: fn(u8) -> bool| {
+            end - self.before(end, 64).iter().rev().take_while(|byte| test(**byte)).count()
+        };
+        let blank = |byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b'"' | b'\'' | b'\\' | b',' | b'-');
+        let quote = |byte| matches!(byte, b' ' | b'"' | b'\'' | b'\\');
+        let word = |byte| is_word(byte) || byte == b'.';
+        let end = back(at, blank);
+        let start = back(end, word);
+        let mark = back(start, quote);
+        if start == end || !matches!(self.byte_before(mark), b':' | b'=') {
+            return Name::Other;
+        }
+        let label_end = back(mark - 1, quote);
+        let label = &self.text[back(label_end, word)..label_end];
+        let names: [&[u8]; 5] = [b"key", b"name", b"id", b"variable", b"field"];
+        match names.iter().any(|name| label.eq_ignore_ascii_case(name)) {
+            true => name_kind(&self.text[start..end]),
+            false => Name::Other,
+        }
+    }
+
+    /// Whether the words before make a name of its last word: `mot de passe`, `clé API`.
+    fn in_phrase(&self, at: usize, name: &[u8]) -> bool {
+        const PASSWORD: &[&[u8]] = &[b"mot de "];
+        const KEY: &[&[u8]] = &[
+            b"cl\xc3\xa9 ",
+            b"cl\xc3\xa9 d'",
+            b"cl\xc3\xa9 de ",
+            b"clef ",
+            b"chiave ",
+            b"chave ",
+            b"chave de ",
+            b"clave ",
+            b"clave de ",
+            b"klucz ",
+            b"sleutel ",
+        ];
+        let before = self.before(at, 16);
+        let words = if name.eq_ignore_ascii_case(b"passe") { PASSWORD } else { KEY };
+        words.iter().any(|word| ends(before, word))
+    }
+
+    /// `auth=("user", "password")`, as HTTP libraries take it.
+    fn pair_of_strings(&mut self, at: usize) {
+        let Some(rest) = self.text[at + 1..self.to.min(at + 160)].trim_ascii_start().strip_prefix(b"(")
+        else {
+            return;
+        };
+        let mut strings = rest.splitn(5, |byte| matches!(byte, b'"' | b'\''));
+        let (Some(b""), Some(_), Some(comma), Some(value), Some(_)) =
+            (strings.next(), strings.next(), strings.next(), strings.next(), strings.next())
+        else {
+            return;
+        };
+        if comma.trim_ascii() == b"," && !value.is_empty() {
+            let start = value.as_ptr() as usize - self.text.as_ptr() as usize;
+            self.value(Name::Password, false, start, start + value.len(), true);
+        }
+    }
+
     /// Whether a word that names are not joined to, but nouns are, stands before.
     fn in_prose(&self, at: usize) -> bool {
         const WORDS: [&[u8]; 10] =
@@ -109,8 +204,12 @@ impl Scanner<'_> {
             matches!(byte, b'"' | b'\'' | b'`' | b']' | b')' | b'\\' | b'[' | b'*' | b'0'..=b'9')
         });
         end = back(end, |byte| matches!(byte, b'"' | b'\'' | b'`' | b'[' | b'\\'));
+        // `key 1: x`
+        if self.byte(end).is_ascii_digit() {
+            end = back(end, |byte| byte == b' ');
+        }
         // Digits at the end of a name belong to it where no bracket follows.
-        let start = back(end, |byte| is_word(byte) || byte == b'.');
+        let start = back(end, |byte| is_word(byte) || byte == b'.' || byte >= 0x80);
         (end > start).then_some((start, end))
     }
 
@@ -197,6 +296,7 @@ impl Scanner<'_> {
                 Look::Digits => false,
                 Look::Other => value.len() >= 16 && has_symbols(value, quoted),
             },
+            Name::Pin => (3..=8).contains(&value.len()) && value.iter().all(u8::is_ascii_digit),
             _ => false,
         };
         if !sure {
@@ -206,6 +306,7 @@ impl Scanner<'_> {
         let rule = match kind {
             _ if aws => self.ids.aws_secret,
             Name::Password => self.ids.password,
+            Name::Pin => self.ids.pin,
             _ => self.ids.secret,
         };
         self.hit(rule, start, end);
@@ -296,17 +397,45 @@ impl Scanner<'_> {
         }
     }
 
-    /// `password is x`, `password x` of netrc and command lines: `at` is behind the word.
-    pub(super) fn password_sentence(&mut self, at: usize) {
+    /// A telling word somewhere in the text; it may go on behind `end`.
+    pub(super) fn told(&mut self, start: usize, end: usize) {
+        let word = &self.text[start..end];
+        if word == b"IFIED BY" {
+            let value = self.value_after(end).filter(|(_, _, quoted)| *quoted);
+            return value
+                .into_iter()
+                .for_each(|(from, to, _)| self.value(Name::Password, false, from, to, true));
+        }
+        if word == b"sshpass -p" {
+            let value = self.value_after(end);
+            return value
+                .into_iter()
+                .for_each(|(from, to, quoted)| self.value(Name::Password, false, from, to, quoted));
+        }
+        let end = end + if self.text[end..].starts_with("ñ".as_bytes()) { 2 } else { 0 };
+        let rest = self.text[end..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
+        self.password_sentence(end + rest);
+    }
+
+    /// `password is x`, `password x` of netrc and command lines, `<password>x</password>`, `| password | x |`: `at` is
+    /// behind the word.
+    fn password_sentence(&mut self, at: usize) {
         let rest = &self.text[at..self.to.min(at + 96)];
-        let mut from = rest.iter().take_while(|byte| matches!(**byte, b's' | b'S' | b'"' | b'\'')).count();
-        if from > 2 || !matches!(rest.get(from), Some(b' ' | b'\t')) {
+        let mut from = rest.iter().take_while(|byte| matches!(**byte, b'"' | b'\'')).count();
+        let blanks = |rest: &[u8]| rest.iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
+        if from == 0 && rest.first() == Some(&b'>') {
+            return self.element(at + 1);
+        }
+        let joined =
+            VERBS.iter().any(|verb| verb[0] >= 0x80 && rest[from.min(rest.len())..].starts_with(verb));
+        if from > 1 || !joined && !matches!(rest.get(from), Some(b' ' | b'\t')) {
             return;
         }
-        from += rest[from..].iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
-        let verbs: [&[u8]; 5] = [b"is ", b"was ", b"to ", b"is: ", b"= "];
-        let told = verbs.into_iter().find(|word| rest[from..].starts_with(word));
-        from += told.map_or(0, <[u8]>::len);
+        from += blanks(&rest[from..]);
+        let told = VERBS.iter().find(|word| rest[from..].starts_with(word));
+        from += told.map_or(0, |word| word.len());
+        let cell = told.is_none() && rest[from..].starts_with(b"| ");
+        from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
         let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
         from += usize::from(quote.is_some());
         let stop = |byte: &&u8| match quote {
@@ -328,11 +457,12 @@ impl Scanner<'_> {
         }
         let value = &rest[from..from + len];
         let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
+        let next = rest.get(from + len).copied().unwrap_or(0);
         if !closed
             || value.len() < 5
             || is_template(value)
             || is_empty_word(value)
-            || is_code(value, rest.get(from + len).copied().unwrap_or(0), quote.is_some())
+            || is_code(value, next, quote.is_some())
         {
             return;
         }
@@ -348,12 +478,81 @@ impl Scanner<'_> {
         let sure = match (told.is_some(), quote.is_some()) {
             (true, true) => value.len() >= 5 && !value.contains(&b' '),
             (true, false) | (false, true) => mixed && !value.contains(&b' '),
-            (false, false) => mixed && listed() || login(),
+            (false, false) => cell && classes(value) >= 3 || mixed && listed() || login() || is_strong(value),
         };
         if sure {
             self.hit(self.ids.password_told, at + from, at + from + len);
         }
     }
+
+    /// `<password>x</password>`
+    fn element(&mut self, from: usize) {
+        let open = self.before(from, 40);
+        let opens = memchr::memrchr(b'<', open).is_some_and(|at| !open[at..].contains(&b'/'));
+        let len = memchr::memchr2(b'<', b'\n', &self.text[from..self.to.min(from + 256)]);
+        let Some(len) = len.filter(|len| opens && *len > 0 && self.text[from + len..].starts_with(b"</"))
+        else {
+            return;
+        };
+        self.value(Name::Password, false, from, from + len, true);
+    }
+}
+
+/// Parts of words behind which a password may be told: `Password` and `Passwort`, `mot de passe`, `contraseña`, ...
+pub(super) const TELLING_WORDS: [&[u8]; 14] = [
+    b"asswor",
+    b"ASSWOR",
+    b"de passe",
+    b"contrase",
+    b"achtwoord",
+    b"senha ",
+    b"senord",
+    "hasło".as_bytes(),
+    "ароль".as_bytes(),
+    "スワード".as_bytes(),
+    "密码".as_bytes(),
+    "비밀번호".as_bytes(),
+    b"IFIED BY",
+    b"sshpass -p",
+];
+/// What stands between such a word and the password. Those that are not ASCII need no blank before.
+const VERBS: &[&[u8]] = &[
+    b"is: ",
+    b"is ",
+    b"was ",
+    b"to ",
+    b"= ",
+    b"lautet: ",
+    b"lautet ",
+    b"ist ",
+    b"est ",
+    b"es ",
+    b"jest ",
+    "è ".as_bytes(),
+    "é ".as_bytes(),
+    "är ".as_bytes(),
+    "это ".as_bytes(),
+    "は".as_bytes(),
+    "是".as_bytes(),
+    "为".as_bytes(),
+];
+
+/// How many of small letters, capitals, digits and signs a value has.
+fn classes(value: &[u8]) -> usize {
+    let sign = |byte: &u8| b"!@#$%^&*?~+".contains(byte);
+    let tests: [&dyn Fn(&u8) -> bool; 4] =
+        [&u8::is_ascii_lowercase, &u8::is_ascii_uppercase, &u8::is_ascii_digit, &sign];
+    tests.into_iter().filter(|test| value.iter().any(test)).count()
+}
+
+/// A word that nothing but a password looks like: letters, digits and a sign inside.
+fn is_strong(value: &[u8]) -> bool {
+    let inner = &value[1..value.len() - 1];
+    value.len() >= 8
+        && classes(value) >= 3
+        && value.iter().any(u8::is_ascii_digit)
+        && inner.iter().any(|byte| b"!@#$%^&*?~+".contains(byte))
+        && !value.contains(&b'(')
 }
 
 /// What a name says of its value, by its last words.
@@ -371,6 +570,7 @@ pub(super) fn name_kind(name: &[u8]) -> Name {
         }
         let Some(entry) = found else { return Name::Other };
         match entry.says {
+            Says::Nothing if entry.word == name && name.eq_ignore_ascii_case(b"value") => return Name::Named,
             Says::Nothing => name = &name[..name.len() - entry.word.len()],
             Says::Never => return Name::Other,
             Says::Password => return Name::Password,
@@ -378,6 +578,8 @@ pub(super) fn name_kind(name: &[u8]) -> Name {
             Says::Authorization => return Name::Authorization,
             Says::Cookie => return Name::Cookie,
             Says::Key => return Name::Key,
+            Says::Pin => return Name::Pin,
+            Says::Worded => return Name::Worded,
         }
     }
     Name::Other
@@ -392,6 +594,8 @@ enum Says {
     Authorization,
     Cookie,
     Key,
+    Pin,
+    Worded,
     Nothing,
 }
 
@@ -407,7 +611,7 @@ struct Entry {
 struct Names(Vec<Vec<Entry>>);
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| {
-    let lists: [(&[&[u8]], Says, bool); 9] = [
+    let lists: [(&[&[u8]], Says, bool); 14] = [
         (NEVER, Says::Never, false),
         (PASSWORDS, Says::Password, false),
         (SHORT_PASSWORDS, Says::Password, true),
@@ -416,6 +620,11 @@ static NAMES: LazyLock<Names> = LazyLock::new(|| {
         (&[b"authorization"], Says::Authorization, true),
         (&[b"cookie", b"cookies"], Says::Cookie, true),
         (&[b"key", b"keys", b"pat", b"creds", b"sid", b"license", b"licence"], Says::Key, false),
+        (FOREIGN_PASSWORDS, Says::Password, false),
+        (FOREIGN_WORDS, Says::Password, true),
+        (FOREIGN_KEYS, Says::Key, false),
+        (PINS, Says::Pin, true),
+        (&[b"passe", b"api"], Says::Worded, true),
         (EMPTY_ENDS, Says::Nothing, true),
     ];
     let mut names = Names(vec![Vec::new(); 32 * 32]);
@@ -528,7 +737,43 @@ const SECRETS: &[&[u8]] = &[
     b"bearer",
 ];
 const SHORT_SECRETS: &[&[u8]] =
-    &[b"jwt", b"otp", b"sig", b"sas", b"salt", b"hmac", b"sessionid", b"session_id", b"session", b"secretid"];
+    &[b"jwt", b"sig", b"sas", b"salt", b"hmac", b"sessionid", b"session_id", b"session", b"secretid"];
+/// What other languages call a password, in small letters and as a sentence begins.
+const FOREIGN_PASSWORDS: &[&[u8]] = &[
+    "contraseña".as_bytes(),
+    "wachtwoord".as_bytes(),
+    "hasło".as_bytes(),
+    "lösenord".as_bytes(),
+    "lösenordet".as_bytes(),
+    "passord".as_bytes(),
+    "adgangskode".as_bytes(),
+    "salasana".as_bytes(),
+    "jelszó".as_bytes(),
+    "pasfhocal".as_bytes(),
+    "parolă".as_bytes(),
+    "şifre".as_bytes(),
+    "пароль".as_bytes(),
+    "Пароль".as_bytes(),
+    "парола".as_bytes(),
+    "κωδικός".as_bytes(),
+    "パスワード".as_bytes(),
+    "密码".as_bytes(),
+    "密碼".as_bytes(),
+    "口令".as_bytes(),
+    "비밀번호".as_bytes(),
+    "סיסמה".as_bytes(),
+    "كلمة المرور".as_bytes(),
+];
+/// Those that other words end with too.
+const FOREIGN_WORDS: &[&[u8]] = &[b"senha", b"heslo", b"parola", b"lozinka", b"geslo"];
+const FOREIGN_KEYS: &[&[u8]] = &[
+    "schlüssel".as_bytes(),
+    "schluessel".as_bytes(),
+    "secrète".as_bytes(),
+    "secreta".as_bytes(),
+    "geheimnis".as_bytes(),
+];
+const PINS: &[&[u8]] = &[b"pin", b"otp", b"totp", b"cvv", b"cvv2", b"cvc", b"cvc2", b"pincode", b"pin_code"];
 /// Names that end like one of ours and are none.
 const NEVER: &[&[u8]] = &[
     b"public_key",

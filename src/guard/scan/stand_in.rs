@@ -20,7 +20,7 @@ pub(super) fn is_template(text: &[u8]) -> bool {
         (b'@' | b'#', b'}') => text[1] == b'{' && inside(2),
         (b'%', _) if text.len() < 4 => true,
         (b'%', b's' | b'd' | b'r' | b')') => text[1] == b'(' && inside(2),
-        (b'$', _) => is_names(&text[1..], b"_{}().:-[]>'\"?/ "),
+        (b'$', _) => is_names(&text[1..], b"_{}().:-[]>'\"?/ $"),
         // Shell that holds an expression further on: `prefix-${NAME}`.
         (_, b'}' | b')') => {
             let open = text.windows(2).position(|pair| matches!(pair, b"${" | b"$(" | b"{{"));

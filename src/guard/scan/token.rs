@@ -233,6 +233,12 @@ impl Scanner<'_> {
             }
             50 if mailgun => hex(&word[..32]) && hex(&word[33..41]) && hex(&word[42..]),
             40 | 44 => word.ends_with(b"FFFFNRAL") && hex(&word[..32]),
+            // Azure's keys carry a mark at a fixed place.
+            84 => {
+                let mark = |from: usize, mark: &[u8]| word[from..].starts_with(mark);
+                word.iter().all(u8::is_ascii_alphanumeric)
+                    && (mark(52, b"JQQJ99") || mark(75, b"AZDO") || mark(76, b"AZDO"))
+            }
             _ => false,
         };
         if told {
