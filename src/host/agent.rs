@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 pub(crate) use self::link::Link;
 use self::protocol::{
-    CHUNK, Call, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW, Write,
+    CHUNK, Call, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW, Write, charge,
 };
 use super::jail::{JailError, Usage, sys};
 
@@ -78,7 +78,7 @@ pub struct Process {
 #[derive(Debug, Clone)]
 pub struct ProcessHandle {
     connection: Arc<Connection>,
-    /// Room at the agent for its two inputs, in bytes.
+    /// Room at the agent for its two inputs, as it is charged.
     rooms: [Arc<Semaphore>; 2],
     /// The agent's number for it, never given twice in a sandbox.
     pub id: u32,
@@ -136,6 +136,13 @@ pub struct FileInfo {
     pub modified_ms: i64,
     /// Where a link points.
     pub target: Option<String>,
+}
+
+impl FileInfo {
+    /// Bytes of its texts.
+    fn text_bytes(&self) -> usize {
+        self.name.len() + self.path.len() + self.target.as_ref().map_or(0, String::len)
+    }
 }
 
 /// Kinds of things at a path.
@@ -199,6 +206,10 @@ pub enum AgentError {
 pub const READ_MAX: usize = 256 * 1024;
 /// Largest number of entries that one [`AgentHandle::list_dir`] returns.
 pub const LIST_MAX: usize = 10_000;
+/// Bytes of names, paths and targets in one such list; what goes beyond is left out.
+pub const LIST_BYTES_MAX: usize = 16 << 20;
+/// Longest path that an agent tells, in bytes: the kernel's longest, a name behind it, and what is not text threefold.
+const TOLD_PATH_MAX: usize = 3 * (4096 + 256);
 /// Programs, requests and watches at one time in one sandbox.
 const AT_ONCE: usize = 1024;
 /// Pieces of output between the agent's credit and the reader.
@@ -237,7 +248,7 @@ struct State {
 struct Program {
     /// To the task that hands events to the reader; holds no more than the credit that was given.
     events: mpsc::UnboundedSender<ProcessEvent>,
-    /// Bytes that the agent may still send.
+    /// What the agent may still send, as it is charged.
     credit: Arc<Mutex<usize>>,
     rooms: [Arc<Semaphore>; 2],
     oom_kills_before: u64,
@@ -251,6 +262,8 @@ struct Program {
 struct Answer {
     bytes: BytesMut,
     entries: Vec<FileInfo>,
+    /// Bytes in the entries.
+    entry_bytes: usize,
     done: tokio::sync::oneshot::Sender<Result<(Bytes, Vec<FileInfo>), Failure>>,
 }
 
@@ -343,11 +356,11 @@ impl AgentHandle {
         // Gives credit back as the reader takes events; when it has gone, goes on taking them for it.
         tokio::spawn(async move {
             while let Some(event) = queue.recv().await {
-                let size = event.size();
+                let charge = event.charge();
                 let _ = events_sender.send(event).await;
-                if size > 0 {
-                    *lock(&credit) += size;
-                    let _ = connection.send(id, &ToAgent::Taken(size as u32)).await;
+                if charge > 0 {
+                    *lock(&credit) += charge;
+                    let _ = connection.send(id, &ToAgent::Taken(charge as u32)).await;
                 }
             }
         });
@@ -392,7 +405,7 @@ impl AgentHandle {
     }
 
     /// What is in a directory, down to `depth` levels (1: only itself), at most [`LIST_MAX`] entries, by path; links
-    /// are not followed.
+    /// are not followed. Fewer when their paths are very long ([`LIST_BYTES_MAX`]).
     pub async fn list_dir(&self, path: &str, depth: u32) -> Result<Vec<FileInfo>, AgentError> {
         let call = Call::List { path: path.into(), depth };
         self.call(ToAgent::Call(call)).await.map(|(_, entries)| entries)
@@ -470,7 +483,7 @@ impl AgentHandle {
 
     async fn call_as(&self, id: u32, message: ToAgent) -> Result<(Bytes, Vec<FileInfo>), AgentError> {
         let (done, answer) = tokio::sync::oneshot::channel();
-        let waiting = Answer { bytes: BytesMut::new(), entries: Vec::new(), done };
+        let waiting = Answer { bytes: BytesMut::new(), entries: Vec::new(), entry_bytes: 0, done };
         self.connection.state().calls.insert(id, waiting);
         if let Err(error) = self.connection.send(id, &message).await {
             self.connection.state().calls.remove(&id);
@@ -518,8 +531,8 @@ impl ProcessHandle {
     async fn feed(&self, which: usize, mut bytes: Bytes) -> Result<(), AgentError> {
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(CHUNK));
-            let room =
-                self.rooms[which].acquire_many(piece.len() as u32).await.map_err(|_| AgentError::Gone)?;
+            let room = self.rooms[which].acquire_many(charge(&piece) as u32);
+            let room = room.await.map_err(|_| AgentError::Gone)?;
             let message = if which == STDIN { ToAgent::Stdin(piece) } else { ToAgent::Control(piece) };
             self.connection.send(self.id, &message).await?;
             room.forget(); // not before: who stops waiting here has sent nothing
@@ -529,11 +542,11 @@ impl ProcessHandle {
 }
 
 impl ProcessEvent {
-    /// Bytes of output that count against the credit.
-    fn size(&self) -> usize {
+    /// What counts against the credit.
+    fn charge(&self) -> usize {
         match self {
             Self::Stdout(bytes) | Self::Stderr(bytes) | Self::Pty(bytes) | Self::Control(bytes) => {
-                bytes.len()
+                charge(bytes)
             }
             Self::Replaced { .. } | Self::Exited { .. } => 0,
         }
@@ -654,8 +667,9 @@ impl Connection {
             }
             FromAgent::Entries(entries) => {
                 let answer = state.calls.get_mut(&id).ok_or(malformed)?;
+                answer.entry_bytes += entries.iter().map(FileInfo::text_bytes).sum::<usize>();
                 answer.entries.extend(entries);
-                if answer.entries.len() > LIST_MAX {
+                if answer.entries.len() > LIST_MAX || answer.entry_bytes > LIST_BYTES_MAX {
                     return Err(malformed);
                 }
             }
@@ -672,6 +686,7 @@ impl Connection {
                     let _ = waiting.try_send(Err(failure));
                 }
             }
+            FromAgent::Changed(event) if event.name.len() > TOLD_PATH_MAX => return Err(malformed),
             FromAgent::Changed(event) => {
                 // One that is already in the socket when its watch ends has no receiver.
                 if let Some(watcher) = state.watchers.get(&id) {
@@ -695,9 +710,9 @@ impl Connection {
 impl State {
     fn output(&mut self, id: u32, event: ProcessEvent) -> Result<(), protocol::Malformed> {
         let program = self.programs.get(&id).ok_or(protocol::Malformed)?;
-        let size = event.size();
+        let charge = event.charge();
         let mut credit = lock(&program.credit);
-        *credit = credit.checked_sub(size).filter(|_| size > 0).ok_or(protocol::Malformed)?;
+        *credit = credit.checked_sub(charge).filter(|_| charge > 0).ok_or(protocol::Malformed)?;
         let _ = program.events.send(event);
         Ok(())
     }
@@ -729,6 +744,7 @@ mod tests {
     use std::io::ErrorKind;
     use std::time::Duration;
 
+    use super::protocol::LEAST;
     use super::*;
 
     /// A handle, and the other end of its socket.
@@ -815,9 +831,96 @@ mod tests {
         assert_ended(&handle).await;
         let mut kept = 0;
         while let Some(event) = process.events.recv().await {
-            kept += event.size();
+            kept += event.charge();
         }
         assert!(kept <= WINDOW + (EVENTS + 2) * CHUNK, "{kept}");
+    }
+
+    #[tokio::test]
+    async fn output_byte_by_byte_ends_the_sandbox_before_it_costs_many_times_what_it_holds() {
+        let (handle, socket) = connected().await;
+        let mut process = program(&handle, &socket).await;
+        let message = FromAgent::Stdout(Bytes::from_static(b"x")).encode(process.handle.id);
+        let most = WINDOW / LEAST + EVENTS + 2;
+        let said = std::thread::spawn(move || {
+            (0..).take(2 * most).take_while(|_| sys::send(socket.as_fd(), &message, &[]).is_ok()).count()
+        });
+        assert_ended(&handle).await;
+        said.join().expect("is hung up on");
+        let mut kept = 0;
+        while process.events.recv().await.is_some() {
+            kept += 1;
+        }
+        assert!(kept <= most, "{kept}");
+    }
+
+    #[tokio::test]
+    async fn input_byte_by_byte_waits_as_if_it_were_more() {
+        let (handle, socket) = connected().await;
+        let process = program(&handle, &socket).await;
+        let reader = std::thread::spawn(move || {
+            (0..WINDOW / LEAST).for_each(|_| drop(next(&socket)));
+            socket
+        });
+        let byte = Bytes::from_static(b"x");
+        for _ in 0..WINDOW / LEAST {
+            process.handle.stdin(byte.clone()).await.expect("fits");
+        }
+        let socket = reader.join().expect("reads");
+        let feeding = process.handle.stdin(byte);
+        tokio::pin!(feeding);
+        assert!(futures::poll!(feeding.as_mut()).is_pending());
+        say(&socket, process.handle.id, &FromAgent::TookStdin(LEAST as u32));
+        feeding.await.expect("there is room again");
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_many_long_entries_is_cut_short() {
+        let (handle, socket) = connected().await;
+        let (answer, ()) = tokio::join!(handle.list_dir("/", 9), async {
+            let (id, _) = next_when_ready(&socket).await;
+            let entry = FileInfo {
+                name: "x".repeat(MAX_FRAME - 1000),
+                path: "/".into(),
+                kind: FileKind::File,
+                size: 0,
+                mode: 0,
+                modified_ms: 0,
+                target: None,
+            };
+            let piece = FromAgent::Entries(vec![entry]).encode(id);
+            tokio::task::spawn_blocking(move || {
+                for _ in 0..LIST_BYTES_MAX / MAX_FRAME * 2 {
+                    if sys::send(socket.as_fd(), &piece, &[]).is_err() {
+                        return;
+                    }
+                }
+                // Nobody was hung up on: an end, so that the test has one.
+                say(&socket, id, &FromAgent::Done);
+            })
+            .await
+            .expect("is hung up on");
+        });
+        assert!(matches!(answer, Err(AgentError::Gone)), "{} entries", answer.map_or(0, |all| all.len()));
+    }
+
+    #[tokio::test]
+    async fn a_change_with_an_endless_name_ends_the_sandbox() {
+        let (handle, socket) = connected().await;
+        let watching = handle.watch("/", false);
+        let (watch, ()) = tokio::join!(watching, async {
+            let (id, _) = next_when_ready(&socket).await;
+            say(&socket, id, &FromAgent::Done);
+        });
+        let mut watch = watch.expect("watches");
+        let id = *handle.connection.state().watchers.keys().next().expect("one");
+        let change = |length: usize| {
+            FromAgent::Changed(WatchEvent { name: "x".repeat(length), kind: WatchKind::Write })
+        };
+        say(&socket, id, &change(TOLD_PATH_MAX));
+        assert_eq!(watch.recv().await.map(|change| change.name.len()), Some(TOLD_PATH_MAX));
+        say(&socket, id, &change(TOLD_PATH_MAX + 1));
+        assert_ended(&handle).await;
     }
 
     #[tokio::test]
@@ -897,7 +1000,7 @@ mod tests {
             let socket = socket.try_clone().expect("copies");
             std::thread::spawn(move || (0..WINDOW / CHUNK).for_each(|_| drop(next(&socket))))
         };
-        process.handle.stdin(vec![0; WINDOW - 1].into()).await.expect("fits");
+        process.handle.stdin(vec![0; WINDOW].into()).await.expect("fits");
         reader.join().expect("reads");
         let feeding = process.handle.stdin(Bytes::from_static(b"more than fits"));
         let (fed, stat, ()) = tokio::join!(feeding, handle.stat("/"), async { drop(socket) });

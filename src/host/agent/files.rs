@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::init::Place;
 use super::protocol::{CHUNK, Call, Failure, FromAgent, MAX_FRAME, Write};
 use super::watch::Watches;
-use super::{FileInfo, FileKind, LIST_MAX, READ_MAX};
+use super::{FileInfo, FileKind, LIST_BYTES_MAX, LIST_MAX, READ_MAX};
 use crate::host::jail::sys;
 
 /// Carries a request out: all its answers.
@@ -117,6 +117,7 @@ fn info(path: &Path) -> Result<FileInfo> {
 
 fn list(path: &Path, depth: u32) -> Result<Vec<FromAgent>> {
     let mut found = Vec::new();
+    let mut room = LIST_BYTES_MAX;
     let mut level = vec![path.to_owned()];
     let mut first = true;
     for _ in 0..depth {
@@ -130,6 +131,8 @@ fn list(path: &Path, depth: u32) -> Result<Vec<FromAgent>> {
             first = false;
             for entry in entries.flatten().take(LIST_MAX - found.len()) {
                 let Ok(info) = info(&entry.path()) else { continue };
+                let Some(left) = room.checked_sub(info.text_bytes()) else { break };
+                room = left;
                 if info.kind == FileKind::Dir {
                     next.push(entry.path());
                 }
@@ -149,8 +152,7 @@ fn in_messages(found: Vec<FileInfo>) -> Vec<FromAgent> {
     let mut entries = Vec::new();
     let mut size = 0;
     for info in found {
-        let longest =
-            256 + 6 * (info.name.len() + info.path.len() + info.target.as_ref().map_or(0, String::len));
+        let longest = 256 + 6 * info.text_bytes();
         if size + longest > MAX_FRAME - 16 && !entries.is_empty() {
             messages.push(FromAgent::Entries(std::mem::take(&mut entries)));
             size = 0;

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 
 use super::files;
-use super::protocol::{CHUNK, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW};
+use super::protocol::{
+    CHUNK, Exit, Failure, FromAgent, Hello, LEAST, MAX_FRAME, Start, ToAgent, WINDOW, charge,
+};
 use super::watch::Watches;
 use crate::host::agent::Stdin;
 use crate::host::jail::limits::Scan;
@@ -143,7 +145,7 @@ struct Program {
     status: Option<ExitStatus>,
     outputs: Vec<(Stream, File)>,
     inputs: [Input; 2],
-    /// Bytes of output that may be sent.
+    /// Output that may be sent, as it is charged.
     credit: usize,
     after_exit: usize,
     /// Memory kills in the sandbox when it was started.
@@ -169,8 +171,14 @@ enum Stream {
 #[derive(Default)]
 struct Input {
     file: Option<File>,
-    queue: VecDeque<Bytes>,
+    queue: VecDeque<Piece>,
     close: bool,
+}
+
+/// What is left of a piece of input, and what the host is told once that is nothing.
+struct Piece {
+    bytes: Bytes,
+    charge: usize,
 }
 
 const STDIN: usize = 0;
@@ -235,7 +243,7 @@ impl Agent {
             ready.push(Ready::Watch(id));
         }
         for (id, program) in &self.programs {
-            for (stream, file) in program.outputs.iter().filter(|_| calm && program.credit > 0) {
+            for (stream, file) in program.outputs.iter().filter(|_| calm && program.credit >= LEAST) {
                 fds.push(sys::poll_fd(file, true, false));
                 ready.push(Ready::Output(*id, *stream));
             }
@@ -525,7 +533,7 @@ impl Agent {
         let Some(program) = self.programs.get_mut(&id) else { return 0 };
         let room = program.credit.min(most).min(CHUNK);
         let Some(index) = program.outputs.iter().position(|(which, _)| *which == stream) else { return 0 };
-        if room == 0 || !self.outbox.is_empty() {
+        if room == 0 || program.credit < LEAST || !self.outbox.is_empty() {
             return 0;
         }
         match program.outputs[index].1.read(&mut self.buffer[..room]) {
@@ -536,7 +544,7 @@ impl Agent {
                 }
             }
             Ok(count) => {
-                program.credit -= count;
+                program.credit -= charge(&self.buffer[..count]);
                 if program.status.is_some() {
                     program.after_exit += count;
                 }
@@ -563,10 +571,11 @@ impl Agent {
 
     fn queue_input(&mut self, id: u32, which: usize, bytes: Bytes) {
         let Some(program) = self.programs.get_mut(&id) else { return };
+        let charge = charge(&bytes);
         if program.inputs[which].file.is_none() {
-            self.took(id, which, bytes.len());
+            self.took(id, which, charge);
         } else {
-            program.inputs[which].queue.push_back(bytes);
+            program.inputs[which].queue.push_back(Piece { bytes, charge });
             self.carry_input(id, which);
         }
     }
@@ -574,7 +583,8 @@ impl Agent {
     fn close_stdin(&mut self, id: u32) {
         let Some(program) = self.programs.get_mut(&id) else { return };
         if program.outputs.iter().any(|(stream, _)| *stream == Stream::Pty) {
-            program.inputs[STDIN].queue.push_back(Bytes::from_static(b"\x04"));
+            // Nobody was charged for it.
+            program.inputs[STDIN].queue.push_back(Piece { bytes: Bytes::from_static(b"\x04"), charge: 0 });
         } else {
             program.inputs[STDIN].close = true;
         }
@@ -585,19 +595,19 @@ impl Agent {
         let Some(program) = self.programs.get_mut(&id) else { return };
         let input = &mut program.inputs[which];
         let mut took = 0;
-        while let (Some(file), Some(bytes)) = (&mut input.file, input.queue.front_mut()) {
+        while let (Some(file), Some(Piece { bytes, charge })) = (&mut input.file, input.queue.front_mut()) {
             match file.write(bytes) {
                 Ok(count) => {
-                    took += count;
                     bytes.advance(count);
                     if bytes.is_empty() {
+                        took += *charge;
                         input.queue.pop_front();
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
                     // Nobody reads it any more: swallow, so that the writer does not wait for ever.
-                    took += input.queue.drain(..).map(|bytes| bytes.len()).sum::<usize>();
+                    took += input.queue.drain(..).map(|piece| piece.charge).sum::<usize>();
                     input.file = None;
                 }
             }
@@ -674,7 +684,7 @@ impl Agent {
         let Some(heir) = heir else { return false };
         (program.pid, program.status, program.after_exit) = (heir, None, 0);
         program.memory_kills = self.memory_kills;
-        let dropped = program.inputs[CONTROL].queue.drain(..).map(|bytes| bytes.len()).sum();
+        let dropped = program.inputs[CONTROL].queue.drain(..).map(|piece| piece.charge).sum();
         self.took(id, CONTROL, dropped);
         true
     }

@@ -13,8 +13,18 @@ use crate::host::jail::Usage;
 pub(crate) const MAX_FRAME: usize = 160 * 1024;
 /// Longest piece of a program's input or output or of a file in one message.
 pub(crate) const CHUNK: usize = 64 * 1024;
-/// Bytes that may be under way in one direction of one program before the receiver has said that it took some.
+/// Bytes that may be under way in one direction of one program before the receiver has said that it took some, each
+/// piece [counted](charge) as no less than [`LEAST`].
 pub(crate) const WINDOW: usize = 512 * 1024;
+
+/// What a message counts at least against [`WINDOW`] and credit: about what it costs to keep one, however little is in
+/// it. Counted by its bytes alone, output that comes byte by byte would take eighty times as much as it may.
+pub(crate) const LEAST: usize = 256;
+
+/// What a piece of input or output counts.
+pub(crate) fn charge(bytes: &[u8]) -> usize {
+    if bytes.is_empty() { 0 } else { bytes.len().max(LEAST) }
+}
 
 const HEADER: usize = 5;
 
@@ -38,7 +48,7 @@ pub(crate) enum ToAgent {
         cols: u16,
         rows: u16,
     },
-    /// The reader took this many bytes of output.
+    /// The reader took output that was charged this much.
     Taken(u32),
     Call(Call),
     Write(Write, Bytes),
@@ -72,7 +82,7 @@ pub(crate) enum FromAgent {
     Stderr(Bytes),
     Pty(Bytes),
     Control(Bytes),
-    /// The program took this many bytes of its input, or of its control stream.
+    /// The program took all of what was charged this much of its input, or of its control stream.
     TookStdin(u32),
     TookControl(u32),
     Exited(Exit),

@@ -114,6 +114,29 @@ async fn a_terminal_has_a_size_that_can_change() {
 }
 
 #[tokio::test]
+async fn a_terminal_s_input_can_be_ended_before_anything_was_typed() {
+    let (_spawner, jailed) = sandbox().await;
+    let spec = ProcessSpec { argv: vec!["cat".into()], pty: Some((80, 24)), ..ProcessSpec::default() };
+    let process = jailed.agent.start(spec).await.expect("starts");
+    process.handle.close_stdin().await.expect("types control-D");
+    assert_eq!(Ran::of(process).await.code, Some(0));
+    assert_eq!(run(&jailed.agent, &["echo", "on"]).await.stdout, "on\n");
+}
+
+#[tokio::test]
+async fn input_that_comes_byte_by_byte_arrives_whole() {
+    let (_spawner, jailed) = sandbox().await;
+    let argv = ["wc", "-c"].map(String::from).to_vec();
+    let spec = ProcessSpec { argv, stdin: Stdin::Pipe, ..ProcessSpec::default() };
+    let process = jailed.agent.start(spec).await.expect("starts");
+    for _ in 0..5000 {
+        process.handle.stdin(Bytes::from_static(b"x")).await.expect("is taken");
+    }
+    process.handle.close_stdin().await.expect("ends");
+    assert_eq!(Ran::of(process).await.stdout, "5000\n");
+}
+
+#[tokio::test]
 async fn a_signal_reaches_the_whole_group() {
     let (_spawner, jailed) = sandbox().await;
     let mut process = launch(&jailed.agent, &["bash", "-c", "sleep 100 & echo up; wait"]).await;
