@@ -6,12 +6,17 @@
 use std::fs;
 use std::io::Result;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use super::sys::{self, Resource};
 use super::{Limits, Usage, policy};
 
 /// Sockets of a sandbox; each can hold some hundred kilobytes of kernel memory that only a control group counts.
 const SOCKETS: u64 = 2000;
+
+/// How long one look may spend on what is shared. Programs decide how many maps there are to walk, and nothing else is
+/// watched or carried meanwhile.
+const SHARES_BUDGET: Duration = Duration::from_millis(20);
 
 /// Lowers the kernel's per-process limits of this process and its descendants.
 /// `others` is how many processes count against the same number without being in the sandbox.
@@ -47,6 +52,9 @@ pub(crate) struct Scan {
     /// A `/proc` that hides no process of the sandbox.
     proc: PathBuf,
     limit: u64,
+    /// File systems in memory.
+    disks: &'static [&'static str],
+    shares_budget: Duration,
 }
 
 /// What a [`Scan`] saw.
@@ -61,10 +69,11 @@ pub(crate) struct Seen {
 impl Scan {
     /// Looks at the processes in `proc`, the first of which is the agent.
     pub(crate) fn new(proc: PathBuf, limit: u64) -> Self {
-        Self { proc, limit }
+        let disks = &[policy::HOME, "/tmp", "/dev/shm"];
+        Self { proc, limit, disks, shares_budget: SHARES_BUDGET }
     }
 
-    /// Looks once; costs some 20 µs a process.
+    /// Looks once; costs some 20 µs a process, and near the limit not much more than [`SHARES_BUDGET`].
     pub(crate) fn look(&self) -> Seen {
         let mut sizes = Vec::new();
         let mut seen = Seen::default();
@@ -85,10 +94,8 @@ impl Scan {
             }
         }
         // Files in memory are somebody's too; mapped ones are counted twice, which errs on the safe side.
-        seen.usage.memory_bytes += [policy::HOME, "/tmp", "/dev/shm"]
-            .iter()
-            .filter_map(|path| sys::used_bytes(path.as_ref()).ok())
-            .sum::<u64>();
+        let used = |path: &&str| sys::used_bytes(path.as_ref()).ok();
+        seen.usage.memory_bytes += self.disks.iter().filter_map(used).sum::<u64>();
 
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         let sockets = fs::read_to_string(self.proc.join("1/net/sockstat")).unwrap_or_default();
@@ -96,8 +103,13 @@ impl Scan {
             seen.excess = sizes.into_iter().map(|(_, pid, _)| pid).collect();
         } else {
             if seen.usage.memory_bytes > self.limit {
-                // Processes that were copied from each other share memory, which the sum counts once for each.
+                // Processes that were copied from each other share memory, which the sum counts once for each. Who
+                // comes too late to be looked at is counted in full: that ends too much rather than too little.
+                let until = Instant::now() + self.shares_budget;
                 for (bytes, pid, tables) in &mut sizes {
+                    if seen.usage.memory_bytes <= self.limit || Instant::now() >= until {
+                        break;
+                    }
                     let share = self.share(*pid).map_or(*bytes, |share| (share + *tables).min(*bytes));
                     seen.usage.memory_bytes -= *bytes - share;
                     *bytes = share;
@@ -116,7 +128,7 @@ impl Scan {
         seen
     }
 
-    /// A process's memory with what it shares counted by share. Costs milliseconds for a large one.
+    /// A process's memory with what it shares counted by share. Costs milliseconds for one that is large or has many maps.
     fn share(&self, pid: i32) -> Option<u64> {
         let rollup = fs::read_to_string(self.proc.join(pid.to_string()).join("smaps_rollup")).ok()?;
         Some(1024 * (field(&rollup, "Pss_Anon:")? + field(&rollup, "Pss_Shmem:")?))
@@ -147,6 +159,27 @@ mod tests {
         let stat = "7 (a) 1 2 3) R 1 7 7 0 -1 0 0 0 0 0 30 20 4 6 25 5 1 0 0";
         assert_eq!(cpu_micros(stat), 600_000);
         assert_eq!(cpu_micros("nothing"), 0);
+    }
+
+    /// Three copies of a program that share nearly all, as files that a kernel could have written.
+    #[test]
+    fn what_is_shared_is_counted_once_as_far_as_there_is_time_to_look() {
+        let proc = tempfile::tempdir().unwrap();
+        for pid in [2, 3, 4] {
+            let dir = proc.path().join(pid.to_string());
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join("status"), "RssAnon:\t  102400 kB\nRssShmem:\t 0 kB\n").unwrap();
+            fs::write(dir.join("smaps_rollup"), "Pss_Anon:\t 34133 kB\nPss_Shmem:\t 0 kB\n").unwrap();
+        }
+        let scan = |limit_mib: u64, shares_budget| {
+            Scan { proc: proc.path().into(), limit: limit_mib << 20, disks: &[], shares_budget }.look()
+        };
+        let long = Duration::from_secs(60);
+        assert!(scan(400, long).excess.is_empty());
+        assert!(scan(110, long).excess.is_empty());
+        assert_eq!(scan(90, long).excess.len(), 1);
+        assert!(scan(400, Duration::ZERO).excess.is_empty());
+        assert_eq!(scan(110, Duration::ZERO).excess.len(), 2);
     }
 
     #[test]

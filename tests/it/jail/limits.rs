@@ -55,6 +55,11 @@ const HOGS: &[(&str, &str)] = &[
         "many heaps",
         "import os\nfor _ in range(12): os.fork() == 0 and (globals().update(b=bytearray(40 << 20)), __import__('time').sleep(3), os._exit(0))\nprint([os.wait()[1] for _ in range(12)].count(0) < 12 and 'stopped' or 'got', flush=True); os._exit(0)",
     ),
+    // What is shared is looked up map by map, and there are 40,000 in each.
+    (
+        "many heaps behind many maps",
+        "import os, ctypes\nl = ctypes.CDLL(None); l.mmap.restype = ctypes.c_void_p\na = l.mmap(None, ctypes.c_size_t(160 << 20), 0, 0x22, -1, 0)\nfor i in range(0, 160 << 20, 8192):\n if l.mprotect(ctypes.c_void_p(a + i), 4096, 1): raise SystemExit('too few maps, got nowhere')\nfor _ in range(12): os.fork() == 0 and (globals().update(b=bytearray(40 << 20)), __import__('time').sleep(3), os._exit(0))\nprint([os.wait()[1] for _ in range(12)].count(0) < 12 and 'stopped' or 'got', flush=True); os._exit(0)",
+    ),
     (
         "shared anonymous memory",
         "import mmap\nm = mmap.mmap(-1, 512 << 20)\nfor i in range(0, 512 << 20, 4096): m[i] = 1",
