@@ -85,11 +85,8 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>, Fil
             let oom_score = own_oom_score().at("opening its memory score")?;
             limits::apply(plan.limits, 0).at("setting limits")?;
             sys::no_new_privileges().at("giving up new privileges")?;
-            // The scan reads a `/proc` that is attached nowhere, which no rule on paths reaches.
-            if !plan.scan {
-                landlock::second_lock()
-                    .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
-            }
+            landlock::second_lock()
+                .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
             // Stays open, and with it the mount, as long as this process lives.
             let scan = proc.map(|proc| {
                 let proc = format!("/proc/self/fd/{}", proc.into_raw_fd());

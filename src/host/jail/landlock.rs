@@ -40,21 +40,21 @@ pub(crate) fn restrict(read_only: &[PathBuf], writable: &[&Path]) -> Result<(), 
     rules.restrict_self().map(drop)
 }
 
-/// Where programs of the full tier may write, should a mount that is meant to be read-only ever not be. A kernel without
-/// Landlock goes without: the mounts are the wall.
+/// Where programs of the full tier may write, should a mount that is meant to be read-only ever not be. Of reading it says
+/// nothing: what is there may be read, and the agent also reads a `/proc` that is attached nowhere, which no rule on paths
+/// reaches. A kernel without Landlock goes without: the mounts are the wall.
 ///
 /// # Errors
 /// When a kernel that has it refuses.
 pub(crate) fn second_lock() -> Result<(), RulesetError> {
-    let all = AccessFs::from_all(REQUIRED);
+    let all = AccessFs::from_write(REQUIRED);
     // What is opened for writing below these exists already.
-    let open = AccessFs::from_read(REQUIRED) | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+    let open = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(all)?
         .create()?
         .set_compatibility(CompatLevel::BestEffort);
-    rules = allow(rules, Path::new("/"), AccessFs::from_read(REQUIRED))?;
     for path in ["/dev", "/proc"] {
         rules = allow(rules, Path::new(path), open)?;
     }
@@ -72,5 +72,44 @@ fn allow(
     match PathFd::new(path) {
         Ok(fd) => rules.add_rule(PathBeneath::new(fd, access)),
         Err(_) => Ok(rules), // not on this machine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::host::jail::sys;
+
+    /// It binds the thread that takes it.
+    #[test]
+    fn the_second_lock_leaves_reading_alone_and_writing_to_few_places() {
+        let allowed = tempfile::tempdir_in("/tmp").unwrap();
+        let elsewhere = tempfile::tempdir_in("/var/tmp").unwrap();
+        let (inside, outside) = (allowed.path().join("x"), elsewhere.path().join("x"));
+        fs::write(&outside, "before").unwrap();
+        std::thread::scope(|scope| {
+            let locked = scope.spawn(|| {
+                sys::no_new_privileges().unwrap();
+                second_lock().unwrap();
+                fs::write(&inside, "x").unwrap();
+                fs::write("/dev/null", "x").unwrap();
+                assert_eq!(fs::read_to_string(&outside).unwrap(), "before");
+                let refused = [
+                    fs::write(&outside, "after"),
+                    fs::remove_file(&outside),
+                    fs::create_dir(elsewhere.path().join("y")),
+                    fs::rename(&inside, elsewhere.path().join("y")),
+                    std::os::unix::fs::symlink("x", elsewhere.path().join("y")),
+                ];
+                for (attempt, outcome) in refused.into_iter().enumerate() {
+                    assert!(outcome.is_err(), "attempt {attempt}");
+                }
+            });
+            locked.join().unwrap();
+        });
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "before");
+        fs::write(&outside, "other threads are free").unwrap();
     }
 }
