@@ -1,6 +1,8 @@
 //! Check digits and shapes: what turns a run of characters into a finding.
 //!
-//! All functions take ASCII bytes without separators unless they say otherwise.
+//! All functions take ASCII bytes without separators, as many as the identifier has, unless they say otherwise.
+
+use sha2::{Digest as _, Sha256};
 
 /// Luhn check (ISO/IEC 7812-1 annex B) over digits.
 pub(super) fn luhn(digits: &[u8]) -> bool {
@@ -227,11 +229,275 @@ pub(super) fn cpf(digits: &[u8]) -> bool {
     digits.iter().any(|digit| *digit != digits[0]) && check(9) && check(10)
 }
 
-/// Chilean RUT whose check digit is no `K`: weights 2 to 7 from the right, modulo 11.
-pub(super) fn rut(digits: &[u8]) -> bool {
-    let Some((check, body)) = digits.split_last() else { return false };
+/// Chilean RUT: weights 2 to 7 from the right, modulo 11; the check digit may be a `K`.
+pub(super) fn rut(text: &[u8]) -> bool {
+    let Some((check, body)) = text.split_last() else { return false };
     let sum: u32 = body.iter().rev().zip((2..=7).cycle()).map(|(digit, w)| u32::from(digit - b'0') * w).sum();
-    (11 - sum % 11) % 11 == u32::from(check - b'0')
+    match (11 - sum % 11) % 11 {
+        10 => matches!(check, b'K' | b'k'),
+        value => check.is_ascii_digit() && value == u32::from(check - b'0'),
+    }
+}
+
+/// Indian Aadhaar number: twelve digits, the last by Verhoeff's table.
+pub(super) fn aadhaar(digits: &[u8]) -> bool {
+    const MOVED: [[u8; 10]; 8] = [
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+        [1, 5, 7, 6, 2, 8, 3, 0, 9, 4],
+        [5, 8, 0, 3, 7, 9, 6, 1, 4, 2],
+        [8, 9, 1, 6, 0, 4, 3, 5, 2, 7],
+        [9, 4, 5, 3, 1, 2, 6, 8, 7, 0],
+        [4, 2, 8, 6, 5, 7, 3, 9, 0, 1],
+        [2, 7, 9, 3, 8, 0, 6, 4, 1, 5],
+        [7, 0, 4, 6, 9, 1, 3, 2, 5, 8],
+    ];
+    // The product of two elements of the dihedral group of ten: turns below five, mirrored turns from five on.
+    let product = |a: u8, b: u8| match (a < 5, b < 5) {
+        (true, true) => (a + b) % 5,
+        (true, false) => (a + b) % 5 + 5,
+        (false, true) => (a + 5 - b) % 5 + 5,
+        (false, false) => (a + 5 - b) % 5,
+    };
+    let moved = digits.iter().rev().enumerate().map(|(at, digit)| MOVED[at % 8][usize::from(digit - b'0')]);
+    digits[0] >= b'2' && moved.fold(0, product) == 0
+}
+
+/// Australian tax file number.
+pub(super) fn tfn(digits: &[u8]) -> bool {
+    digits[0] != b'0' && weighted(digits, &[1, 4, 3, 7, 5, 8, 6, 9, 10]).is_multiple_of(11)
+}
+
+/// Australian business number: the first digit counts one less.
+pub(super) fn abn(digits: &[u8]) -> bool {
+    digits[0] != b'0' && (weighted(digits, &[10, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19]) - 10).is_multiple_of(89)
+}
+
+/// UK unique taxpayer reference: the first digit checks the others.
+pub(super) fn utr(digits: &[u8]) -> bool {
+    let sum = weighted(&digits[1..], &[6, 7, 8, 9, 10, 5, 4, 3, 2]);
+    b"21987654321"[(sum % 11) as usize] == digits[0]
+}
+
+/// Two digits as a number.
+pub(super) fn pair(digits: &[u8], at: usize) -> u32 {
+    u32::from(digits[at] - b'0') * 10 + u32::from(digits[at + 1] - b'0')
+}
+
+/// Danish CPR: it begins with a day and a month, and has had no check digit since 2007.
+pub(super) fn cpr(digits: &[u8]) -> bool {
+    (1..=31).contains(&pair(digits, 0)) && (1..=12).contains(&pair(digits, 2))
+}
+
+/// Norwegian birth number: two check digits modulo 11.
+pub(super) fn no_birth_number(digits: &[u8]) -> bool {
+    (1..=71).contains(&pair(digits, 0))
+        && weighted(digits, &[3, 7, 6, 1, 8, 9, 4, 5, 2, 1]).is_multiple_of(11)
+        && weighted(digits, &[5, 4, 3, 2, 7, 6, 5, 4, 3, 2, 1]).is_multiple_of(11)
+}
+
+/// Belgian national register number: 97 minus the remainder, with a 2 before it for those born since 2000.
+pub(super) fn be_register(digits: &[u8]) -> bool {
+    let number = digits[..9].iter().fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    let check = u64::from(pair(digits, 9));
+    pair(digits, 2) <= 12 && [number, number + 2_000_000_000].iter().any(|number| 97 - number % 97 == check)
+}
+
+/// Portuguese tax number.
+pub(super) fn pt_nif(digits: &[u8]) -> bool {
+    let rest = weighted(&digits[..8], &[9, 8, 7, 6, 5, 4, 3, 2]) % 11;
+    digits[0] != b'0' && u32::from(digits[8] - b'0') == if rest < 2 { 0 } else { 11 - rest }
+}
+
+/// Czech and Slovak birth number: divisible by 11, women's months 50 higher.
+pub(super) fn cz_birth_number(digits: &[u8]) -> bool {
+    let number = digits.iter().fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    (1..=12).contains(&(pair(digits, 2) % 50 % 20)) && number != 0 && number.is_multiple_of(11)
+}
+
+/// Romanian personal code.
+pub(super) fn ro_cnp(digits: &[u8]) -> bool {
+    let rest = weighted(&digits[..12], &[2, 7, 9, 1, 4, 6, 3, 5, 8, 2, 7, 9]) % 11;
+    digits[0] != b'0'
+        && (1..=12).contains(&pair(digits, 3))
+        && u32::from(digits[12] - b'0') == if rest == 10 { 1 } else { rest }
+}
+
+/// Turkish identity number.
+pub(super) fn tr_identity(digits: &[u8]) -> bool {
+    let digit = |at: usize| u32::from(digits[at] - b'0');
+    let odd: u32 = (0..9).step_by(2).map(digit).sum();
+    let even: u32 = (1..8).step_by(2).map(digit).sum();
+    digits[0] != b'0'
+        && (odd * 7 + 100 - even) % 10 == digit(9)
+        && (0..10).map(digit).sum::<u32>() % 10 == digit(10)
+}
+
+/// South African identity number: a date first, then Luhn.
+pub(super) fn za_identity(digits: &[u8]) -> bool {
+    (1..=12).contains(&pair(digits, 2)) && (1..=31).contains(&pair(digits, 4)) && luhn(digits)
+}
+
+/// Chinese resident identity number (GB 11643): a date inside, ISO 7064 MOD 11-2, the last may be an `X`.
+pub(super) fn cn_identity(text: &[u8]) -> bool {
+    let sum = weighted(&text[..17], &[7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2]);
+    matches!(pair(text, 6), 19 | 20)
+        && (1..=12).contains(&pair(text, 10))
+        && (1..=31).contains(&pair(text, 12))
+        && b"10X98765432"[(sum % 11) as usize] == text[17].to_ascii_uppercase()
+}
+
+/// Swiss insurance number: an EAN-13 that begins with the country's 756.
+pub(super) fn ch_ahv(digits: &[u8]) -> bool {
+    digits.starts_with(b"756")
+        && weighted(digits, &[1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1]).is_multiple_of(10)
+}
+
+/// Croatian OIB: ISO 7064 MOD 11,10.
+pub(super) fn hr_oib(digits: &[u8]) -> bool {
+    mod_11_10(digits)
+}
+
+/// Estonian and Lithuanian personal code: two rows of weights.
+pub(super) fn baltic_code(digits: &[u8]) -> bool {
+    let first = weighted(digits, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 1]) % 11;
+    let second = weighted(digits, &[3, 4, 5, 6, 7, 8, 9, 1, 2, 3]) % 11;
+    let check = if first < 10 { first } else { second % 10 };
+    matches!(digits[0], b'1'..=b'6')
+        && (1..=12).contains(&pair(digits, 3))
+        && check == u32::from(digits[10] - b'0')
+}
+
+/// Greek social security number: a date first, then Luhn.
+pub(super) fn gr_amka(digits: &[u8]) -> bool {
+    (1..=31).contains(&pair(digits, 0)) && (1..=12).contains(&pair(digits, 2)) && luhn(digits)
+}
+
+/// Argentine CUIT and CUIL.
+pub(super) fn ar_cuit(digits: &[u8]) -> bool {
+    let rest = (11 - weighted(digits, &[5, 4, 3, 2, 7, 6, 5, 4, 3, 2]) % 11) % 11;
+    matches!(digits[0], b'2' | b'3') && rest == u32::from(digits[10] - b'0')
+}
+
+/// Japanese individual number.
+pub(super) fn jp_my_number(digits: &[u8]) -> bool {
+    let rest = weighted(digits, &[6, 5, 4, 3, 2, 7, 6, 5, 4, 3, 2]) % 11;
+    u32::from(digits[11] - b'0') == if rest < 2 { 0 } else { 11 - rest }
+}
+
+/// Finnish personal identity code: a date, the sign of the century, and a check character modulo 31.
+pub(super) fn hetu(text: &[u8]) -> bool {
+    let Some((date, [century, number @ .., check])) = text.split_at_checked(6) else { return false };
+    let digits = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
+    if number.len() != 3
+        || !digits(date)
+        || !digits(number)
+        || !b"+-ABCDEFUVWXY".contains(&century.to_ascii_uppercase())
+    {
+        return false;
+    }
+    let value = date.iter().chain(number).fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
+    (1..=31).contains(&pair(date, 0))
+        && (1..=12).contains(&pair(date, 2))
+        && b"0123456789ABCDEFHJKLMNPRSTUVWXY"[(value % 31) as usize] == check.to_ascii_uppercase()
+}
+
+/// Indian permanent account number: three letters, the sort of holder, a letter, four digits, a letter.
+pub(super) fn in_pan(text: &[u8]) -> bool {
+    let form = text.len() == 10
+        && text[..5].iter().chain(&text[9..]).all(u8::is_ascii_alphabetic)
+        && text[5..9].iter().all(u8::is_ascii_digit);
+    form && b"ABCFGHJLPT".contains(&text[3].to_ascii_uppercase())
+}
+
+/// Singaporean NRIC and FIN: weights, an offset for two of the first letters, and a table for each series.
+pub(super) fn sg_nric(text: &[u8]) -> bool {
+    let [first, digits @ .., check] = text else { return false };
+    if digits.len() != 7 || !digits.iter().all(u8::is_ascii_digit) {
+        return false;
+    }
+    let (offset, table): (u32, &[u8; 11]) = match first.to_ascii_uppercase() {
+        b'S' => (0, b"JZIHGFEDCBA"),
+        b'T' => (4, b"JZIHGFEDCBA"),
+        b'F' => (0, b"XWUTRQPNMLK"),
+        b'G' => (4, b"XWUTRQPNMLK"),
+        _ => return false,
+    };
+    let sum = weighted(digits, &[2, 7, 6, 5, 4, 3, 2]) + offset;
+    table[(sum % 11) as usize] == check.to_ascii_uppercase()
+}
+
+/// Mexican CURP: eighteen characters in a form of their own, the last modulo 10 (with `Ñ` between `N` and `O`).
+pub(super) fn curp(text: &[u8]) -> bool {
+    let form = b"aaaannnnnnaaaaaacn";
+    let fits = text.len() == 18
+        && text.iter().zip(form).all(|(byte, form)| match form {
+            b'a' => byte.is_ascii_uppercase(),
+            b'n' => byte.is_ascii_digit(),
+            _ => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
+        });
+    if !fits || !b"HMX".contains(&text[10]) || !(1..=12).contains(&pair(text, 6)) {
+        return false;
+    }
+    let value = |byte: u8| match byte {
+        b'0'..=b'9' => u32::from(byte - b'0'),
+        b'A'..=b'N' => u32::from(byte - b'A') + 10,
+        _ => u32::from(byte - b'A') + 11,
+    };
+    let sum: u32 = text[..17].iter().zip((2..=18).rev()).map(|(byte, weight)| value(*byte) * weight).sum();
+    (10 - sum % 10) % 10 == u32::from(text[17] - b'0')
+}
+
+/// The payload of base58check (Bitcoin): the last four bytes are the beginning of a double SHA-256.
+pub(super) fn base58check(text: &[u8]) -> Option<Vec<u8>> {
+    const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+    let mut bytes: Vec<u8> = Vec::with_capacity(text.len());
+    for byte in text {
+        let mut carry = ALPHABET.iter().position(|known| known == byte)?;
+        for place in &mut bytes {
+            carry += usize::from(*place) * 58;
+            *place = carry as u8;
+            carry >>= 8;
+        }
+        while carry > 0 {
+            bytes.push(carry as u8);
+            carry >>= 8;
+        }
+    }
+    bytes.extend(text.iter().take_while(|byte| **byte == b'1').map(|_| 0));
+    bytes.reverse();
+    let (payload, check) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+    let digest = Sha256::digest(Sha256::digest(payload));
+    digest.starts_with(check).then(|| payload.to_vec())
+}
+
+/// Checksum of bech32 and bech32m (BIP 173, BIP 350) over a text in one case.
+pub(super) fn bech32(text: &[u8]) -> bool {
+    const ALPHABET: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
+    let Some(bar) = text.iter().rposition(|byte| *byte == b'1') else { return false };
+    let step =
+        |sum: u32, value: u32| {
+            const GENERATORS: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
+            let top = sum >> 25;
+            let shifted = (sum & 0x01ff_ffff) << 5 ^ value;
+            GENERATORS.iter().enumerate().fold(shifted, |sum, (bit, generator)| {
+                if top >> bit & 1 == 1 { sum ^ generator } else { sum }
+            })
+        };
+    let lower = |byte: &u8| byte.to_ascii_lowercase();
+    let head = text[..bar].iter().map(lower);
+    let mut sum = head.clone().fold(1, |sum, byte| step(sum, u32::from(byte >> 5)));
+    sum = step(sum, 0);
+    sum = head.fold(sum, |sum, byte| step(sum, u32::from(byte & 31)));
+    for byte in text[bar + 1..].iter().map(lower) {
+        let Some(value) = ALPHABET.iter().position(|known| *known == byte) else { return false };
+        sum = step(sum, value as u32);
+    }
+    bar > 0 && text.len() - bar > 7 && matches!(sum, 1 | 0x2bc8_30a3)
+}
+
+/// Whether an account number counts up as those in handbooks do: nobody's.
+pub(super) fn counts_up(text: &[u8]) -> bool {
+    text.windows(9).any(|part| part == b"123456789")
 }
 
 /// Dutch citizen service number: eleven test.
@@ -254,13 +520,16 @@ fn weighted(digits: &[u8], weights: &[u32]) -> u32 {
 
 /// German tax identification number: ISO 7064 MOD 11,10.
 pub(super) fn de_tax_id(digits: &[u8]) -> bool {
+    digits[0] != b'0' && digits[..10].iter().any(|digit| *digit != digits[0]) && mod_11_10(digits)
+}
+
+/// ISO 7064 MOD 11,10 over eleven digits.
+fn mod_11_10(digits: &[u8]) -> bool {
     let product = digits[..10].iter().fold(10u32, |product, digit| {
         let sum = (u32::from(digit - b'0') + product) % 10;
         (if sum == 0 { 10 } else { sum }) * 2 % 11
     });
-    digits[0] != b'0'
-        && digits[..10].iter().any(|digit| *digit != digits[0])
-        && (11 - product) % 10 == u32::from(digits[10] - b'0')
+    (11 - product) % 10 == u32::from(digits[10] - b'0')
 }
 
 /// Spanish NIF: eight digits and a letter by their remainder modulo 23.
@@ -397,6 +666,64 @@ mod tests {
                 && !ssn(123, 45, 0)
                 && !ssn(911, 89, 1)
         );
+    }
+
+    #[test]
+    fn identifiers_of_many_states_by_their_published_examples() {
+        type Check = fn(&[u8]) -> bool;
+        let cases: &[(Check, &str)] = &[
+            (aadhaar, "234123412346"),
+            (tfn, "123456782"),
+            (abn, "51824753556"),
+            (utr, "1955839661"),
+            (cpr, "0707614285"),
+            (no_birth_number, "15108695088"),
+            (be_register, "85073003328"),
+            (pt_nif, "501442600"),
+            (cz_birth_number, "7103192745"),
+            (ro_cnp, "1630615123457"),
+            (tr_identity, "17291716060"),
+            (za_identity, "7503305044089"),
+            (cn_identity, "11010519491231002X"),
+            (ch_ahv, "7569217076985"),
+            (hr_oib, "33392005961"),
+            (baltic_code, "37605030299"),
+            (gr_amka, "01013099997"),
+            (ar_cuit, "20267565393"),
+            (jp_my_number, "123456789018"),
+            (rut, "125319092"),
+            (rut, "10000013K"),
+            (hetu, "131052-308T"),
+            (in_pan, "ABCPE1234F"),
+            (sg_nric, "S1234567D"),
+            (curp, "BOXW310820HNERXN09"),
+        ];
+        for (check, good) in cases {
+            assert!(check(good.as_bytes()), "{good}");
+            if !matches!(*good, "0707614285" | "ABCPE1234F") {
+                let mut bad = good.as_bytes().to_vec();
+                let at = bad.iter().rposition(u8::is_ascii_digit).unwrap();
+                bad[at] = if bad[at] == b'9' { b'0' } else { bad[at] + 1 };
+                assert!(!check(&bad), "{good} altered");
+            }
+        }
+    }
+
+    #[test]
+    fn wallets_have_checksums() {
+        assert_eq!(base58check(b"1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa").map(|bytes| bytes.len()), Some(21));
+        assert!(base58check(b"1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNb").is_none());
+        assert!(base58check(b"").is_none() && base58check(b"11").is_none() && base58check(b"0OIl").is_none());
+        for good in [
+            "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq",
+            "BC1QW508D6QEJXTDG4Y5R3ZARVARY0C5XW7KV8F3T4",
+            "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0",
+        ] {
+            assert!(bech32(good.as_bytes()), "{good}");
+        }
+        for bad in ["bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdp", "bc1", "1", "bc1b", "qqqqqqqqqqqqqqqq"] {
+            assert!(!bech32(bad.as_bytes()), "{bad}");
+        }
     }
 
     #[test]

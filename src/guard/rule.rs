@@ -87,31 +87,50 @@ macro_rules! detectors {
 }
 
 detectors! {
+    ar_cuit = "ar-cuit",
+    au_abn = "au-abn",
+    au_tfn = "au-tfn",
     aws_secret = "aws-secret",
+    baltic_code = "baltic-code",
     basic_header = "basic-header",
+    be_register = "be-register",
     bearer = "bearer",
-    br_cpf = "br-cpf",
     birth_date = "birth-date",
+    br_cpf = "br-cpf",
     ca_sin = "ca-sin",
     card = "card",
     card_labelled = "card-labelled",
+    ch_ahv = "ch-ahv",
     cl_rut = "cl-rut",
+    cn_identity = "cn-identity",
     command_line_user = "command-line-user",
     cookie = "cookie",
+    cz_birth_number = "cz-birth-number",
     database_url = "database-url",
     de_tax_id = "de-tax-id",
+    dk_cpr = "dk-cpr",
     email = "email",
     es_nif = "es-nif",
     eu_vat = "eu-vat",
     facebook_app = "facebook-app",
+    fi_hetu = "fi-hetu",
     fr_nir = "fr-nir",
+    gr_amka = "gr-amka",
+    hr_oib = "hr-oib",
     iban = "iban",
+    iban_labelled = "iban-labelled",
+    il_identity = "il-identity",
+    in_aadhaar = "in-aadhaar",
+    in_pan = "in-pan",
     ipv4 = "ipv4",
     ipv6 = "ipv6",
     it_codice_fiscale = "it-codice-fiscale",
+    jp_my_number = "jp-my-number",
     jwt = "jwt",
     mac = "mac",
+    mx_curp = "mx-curp",
     nl_bsn = "nl-bsn",
+    no_birth_number = "no-birth-number",
     passport = "passport",
     password = "password",
     password_told = "password-told",
@@ -124,20 +143,29 @@ detectors! {
     ppsn_labelled = "ppsn-labelled",
     prefixed_random = "prefixed-random",
     private_key = "private-key",
+    pt_nif = "pt-nif",
+    ro_cnp = "ro-cnp",
     se_personnummer = "se-personnummer",
     secret = "secret",
     secret_near_vendor = "secret-near-vendor",
     secret_near_word = "secret-near-word",
+    sg_nric = "sg-nric",
     ssn = "ssn",
     ssn_labelled = "ssn-labelled",
     tailed_token = "tailed-token",
     telegram_bot = "telegram-bot",
+    tr_identity = "tr-identity",
     uk_nhs = "uk-nhs",
     uk_nino = "uk-nino",
+    uk_utr = "uk-utr",
     url_credentials = "url-credentials",
     us_npi = "us-npi",
     us_routing = "us-routing",
+    wallet = "wallet",
+    wallet_key = "wallet-key",
+    wallet_labelled = "wallet-labelled",
     web_hook = "web-hook",
+    za_identity = "za-identity",
 }
 
 /// All rules, ready to use.
@@ -222,9 +250,20 @@ impl Rules {
 
     /// Whether a context word of `rule` stands in `before`, not glued to a longer word on its left.
     pub(super) fn has_context(&self, rule: RuleId, before: &[u8]) -> bool {
-        self.words.find_overlapping_iter(before).any(|found| {
+        self.contexts(rule, before).next().is_some()
+    }
+
+    /// What stands behind the last context word of `rule` in `before`.
+    pub(super) fn behind_context<'a>(&self, rule: RuleId, before: &'a [u8]) -> Option<&'a [u8]> {
+        self.contexts(rule, before).max().map(|end| &before[end..])
+    }
+
+    /// Where the context words of `rule` end.
+    fn contexts(&self, rule: RuleId, before: &[u8]) -> impl Iterator<Item = usize> {
+        let speaks = move |found: &aho_corasick::Match| {
             self.word_rules[found.pattern().as_usize()].contains(&rule) && !glued(before, found.start())
-        })
+        };
+        self.words.find_overlapping_iter(before).filter(speaks).map(|found| found.end())
     }
 
     /// Whether the name of a provider stands in `before`.

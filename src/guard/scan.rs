@@ -129,7 +129,8 @@ fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), scratch: &m
 /// The finding that a value's name alone makes of it, when it does.
 pub(super) fn named_value(name: &str, text: &str, from: usize) -> Option<Finding> {
     let kind = keyed::name_kind(name.as_bytes());
-    if matches!(kind, keyed::Name::Other | keyed::Name::Authorization | keyed::Name::Cookie) {
+    let judged = [keyed::Name::Password, keyed::Name::Secret, keyed::Name::Key, keyed::Name::Pin];
+    if !judged.contains(&kind) {
         return None;
     }
     let mut scratch = Scratch::default();

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use super::stand_in::{is_code, is_empty_word, is_template, shell_default};
 use super::token::{Look, look};
 use super::{Scanner, is_word};
+use crate::guard::confirm;
 
 /// The longest name and value that are looked at.
 const MAX_NAME: usize = 64;
@@ -29,6 +30,8 @@ pub(super) enum Name {
     Cookie,
     /// A few digits: `PIN`, `CVV`.
     Pin,
+    /// A state's number in which letters stand.
+    Id,
     /// `value`: what it is stands in the name beside it.
     Named,
     /// The last word of a phrase in another language.
@@ -110,6 +113,7 @@ impl Scanner<'_> {
         match kind {
             Name::Authorization => self.authorization(start, end),
             Name::Cookie => self.cookie(start, end),
+            Name::Id => self.lettered_id(start),
             _ => {
                 let aws = contains(name, b"aws");
                 self.value(kind, aws, start, end, quoted);
@@ -365,6 +369,20 @@ impl Scanner<'_> {
         }
     }
 
+    /// A state's number in which letters stand, by its check character or its form.
+    fn lettered_id(&mut self, start: usize) {
+        let sign = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'-' | b'+');
+        let end = start + self.text[start..self.to.min(start + 16)].iter().take_while(sign).count();
+        let text = &self.text[start..end];
+        let rule = match text.len() {
+            11 if confirm::hetu(text) => self.ids.fi_hetu,
+            10 if confirm::in_pan(text) => self.ids.in_pan,
+            9 if confirm::sg_nric(text) => self.ids.sg_nric,
+            _ => return,
+        };
+        self.hit(rule, start, end);
+    }
+
     /// `curl -u user:password`, `--user user:password`.
     fn command_line_user(&mut self, at: usize) {
         let bare = |byte: &&u8| !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b':' | b'=');
@@ -411,6 +429,11 @@ impl Scanner<'_> {
             return value
                 .into_iter()
                 .for_each(|(from, to, quoted)| self.value(Name::Password, false, from, to, quoted));
+        }
+        if word == b"HETU" || word == b"PAN " || word == b"NRIC" || word == "kilötunnus".as_bytes() {
+            let rest = &self.text[end..self.to.min(end + 8)];
+            return self
+                .lettered_id(end + rest.iter().take_while(|byte| matches!(**byte, b' ' | b'.')).count());
         }
         let end = end + if self.text[end..].starts_with("ñ".as_bytes()) { 2 } else { 0 };
         let rest = self.text[end..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -499,7 +522,7 @@ impl Scanner<'_> {
 }
 
 /// Parts of words behind which a password may be told: `Password` and `Passwort`, `mot de passe`, `contraseña`, ...
-pub(super) const TELLING_WORDS: [&[u8]; 14] = [
+pub(super) const TELLING_WORDS: [&[u8]; 18] = [
     b"asswor",
     b"ASSWOR",
     b"de passe",
@@ -514,6 +537,10 @@ pub(super) const TELLING_WORDS: [&[u8]; 14] = [
     "비밀번호".as_bytes(),
     b"IFIED BY",
     b"sshpass -p",
+    b"HETU",
+    b"PAN ",
+    b"NRIC",
+    "kilötunnus".as_bytes(),
 ];
 /// What stands between such a word and the password. Those that are not ASCII need no blank before.
 const VERBS: &[&[u8]] = &[
@@ -579,6 +606,7 @@ pub(super) fn name_kind(name: &[u8]) -> Name {
             Says::Cookie => return Name::Cookie,
             Says::Key => return Name::Key,
             Says::Pin => return Name::Pin,
+            Says::Id => return Name::Id,
             Says::Worded => return Name::Worded,
         }
     }
@@ -595,6 +623,7 @@ enum Says {
     Cookie,
     Key,
     Pin,
+    Id,
     Worded,
     Nothing,
 }
@@ -611,7 +640,7 @@ struct Entry {
 struct Names(Vec<Vec<Entry>>);
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| {
-    let lists: [(&[&[u8]], Says, bool); 14] = [
+    let lists: [(&[&[u8]], Says, bool); 15] = [
         (NEVER, Says::Never, false),
         (PASSWORDS, Says::Password, false),
         (SHORT_PASSWORDS, Says::Password, true),
@@ -624,6 +653,7 @@ static NAMES: LazyLock<Names> = LazyLock::new(|| {
         (FOREIGN_WORDS, Says::Password, true),
         (FOREIGN_KEYS, Says::Key, false),
         (PINS, Says::Pin, true),
+        (LETTERED_IDS, Says::Id, true),
         (&[b"passe", b"api"], Says::Worded, true),
         (EMPTY_ENDS, Says::Nothing, true),
     ];
@@ -773,6 +803,8 @@ const FOREIGN_KEYS: &[&[u8]] = &[
     "secreta".as_bytes(),
     "geheimnis".as_bytes(),
 ];
+const LETTERED_IDS: &[&[u8]] =
+    &[b"hetu", "henkilötunnus".as_bytes(), b"pan", b"pan_number", b"nric", b"fin", b"nric_number"];
 const PINS: &[&[u8]] = &[b"pin", b"otp", b"totp", b"cvv", b"cvv2", b"cvc", b"cvc2", b"pincode", b"pin_code"];
 /// Names that end like one of ours and are none.
 const NEVER: &[&[u8]] = &[

@@ -1,8 +1,10 @@
 //! Numbers in groups: cards, social security numbers, telephone numbers, IPv4 addresses, PPSNs.
 
+use std::sync::LazyLock;
+
 use super::Scanner;
 use crate::guard::confirm::{self, CardRange};
-use crate::guard::rule::RuleId;
+use crate::guard::rule::{RULES, RuleId};
 
 /// How many groups of digits are looked at together. A longer chain (a row of numbers) is taken in steps.
 const MAX_GROUPS: usize = 24;
@@ -35,6 +37,56 @@ impl Chain {
         &self.groups[..self.len]
     }
 }
+
+/// The longest identifier of digits.
+const LONGEST_ID: usize = 18;
+
+type Identifier = (RuleId, fn(&[u8]) -> bool);
+
+/// Identifiers that a check and a word beside them make sure, by how many characters they have.
+static IDENTIFIERS: LazyLock<[Vec<Identifier>; LONGEST_ID + 1]> = LazyLock::new(|| {
+    let ids = &RULES.detectors;
+    let all: [(usize, Identifier); 33] = [
+        (8, (ids.cl_rut, confirm::rut)),
+        (9, (ids.cl_rut, confirm::rut)),
+        (9, (ids.ca_sin, confirm::luhn)),
+        (9, (ids.us_routing, confirm::aba)),
+        (9, (ids.nl_bsn, confirm::bsn)),
+        (9, (ids.au_tfn, confirm::tfn)),
+        (9, (ids.pt_nif, confirm::pt_nif)),
+        (9, (ids.il_identity, confirm::luhn)),
+        (10, (ids.uk_nhs, confirm::nhs)),
+        (10, (ids.us_npi, confirm::npi)),
+        (10, (ids.se_personnummer, confirm::luhn)),
+        (10, (ids.uk_utr, confirm::utr)),
+        (10, (ids.dk_cpr, confirm::cpr)),
+        (10, (ids.cz_birth_number, confirm::cz_birth_number)),
+        (11, (ids.pl_pesel, confirm::pesel)),
+        (11, (ids.de_tax_id, confirm::de_tax_id)),
+        (11, (ids.br_cpf, confirm::cpf)),
+        (11, (ids.au_abn, confirm::abn)),
+        (11, (ids.no_birth_number, confirm::no_birth_number)),
+        (11, (ids.be_register, confirm::be_register)),
+        (11, (ids.tr_identity, confirm::tr_identity)),
+        (11, (ids.hr_oib, confirm::hr_oib)),
+        (11, (ids.baltic_code, confirm::baltic_code)),
+        (11, (ids.gr_amka, confirm::gr_amka)),
+        (11, (ids.ar_cuit, confirm::ar_cuit)),
+        (12, (ids.in_aadhaar, confirm::aadhaar)),
+        (12, (ids.jp_my_number, confirm::jp_my_number)),
+        (12, (ids.se_personnummer, |digits| confirm::luhn(&digits[2..]))),
+        (13, (ids.ro_cnp, confirm::ro_cnp)),
+        (13, (ids.za_identity, confirm::za_identity)),
+        (13, (ids.ch_ahv, confirm::ch_ahv)),
+        (15, (ids.fr_nir, confirm::nir)),
+        (18, (ids.cn_identity, confirm::cn_identity)),
+    ];
+    let mut by_len = [const { Vec::new() }; LONGEST_ID + 1];
+    for (len, identifier) in all {
+        by_len[len].push(identifier);
+    }
+    by_len
+});
 
 impl Scanner<'_> {
     /// Looks at the chain of numbers around `at`.
@@ -77,7 +129,7 @@ impl Scanner<'_> {
             chain.len += 1;
             at += len;
             let joints = self.text[at..].iter().take(3).take_while(|byte| is_joint(**byte)).count();
-            if joints == 0 || joints > 2 {
+            if joints == 0 || joints > 2 && &self.text[at..at + joints] != b" / " {
                 break;
             }
             at += joints;
@@ -123,8 +175,16 @@ impl Scanner<'_> {
 
     /// Seven digits and one or two letters: PPSN. Eight and one, beside a word that says so: a Spanish NIF.
     fn letter_behind(&mut self, group: Group) -> bool {
-        let letters = self.text[group.end()..].iter().take(3).take_while(|b| b.is_ascii_alphabetic()).count();
-        let end = group.end() + letters;
+        let blank = usize::from(group.len == 7 && self.byte(group.end()) == b' ');
+        let letters = self.text[self.to.min(group.end() + blank)..]
+            .iter()
+            .take(3)
+            .take_while(|b| b.is_ascii_alphabetic())
+            .count();
+        let end = group.end() + blank + letters;
+        if blank > 0 {
+            return self.spaced_ppsn(group, end);
+        }
         if !(1..=2).contains(&letters) || is_word_byte(self.byte(end)) {
             return false;
         }
@@ -141,6 +201,23 @@ impl Scanner<'_> {
         };
         self.hit(rule, group.start, end);
         true
+    }
+
+    /// `1234567 TW`, beside a word that says so.
+    fn spaced_ppsn(&mut self, group: Group, end: usize) -> bool {
+        let mut text = [0u8; 9];
+        let letters = &self.text[group.end() + 1..end];
+        if !(1..=2).contains(&letters.len()) || is_word_byte(self.byte(end)) {
+            return false;
+        }
+        text[..7].copy_from_slice(&self.text[group.start..group.end()]);
+        text[7..7 + letters.len()].copy_from_slice(letters);
+        let found = confirm::ppsn(&text[..7 + letters.len()])
+            && self.labelled(self.ids.ppsn_labelled, group.start, 24);
+        if found {
+            self.hit(self.ids.ppsn_labelled, group.start, end);
+        }
+        found
     }
 
     /// A letter and seven or eight digits beside a word that says so: a foreigner's number in Spain, a passport, an
@@ -184,6 +261,32 @@ impl Scanner<'_> {
         self.rules.has_context(rule, self.label(at, len))
     }
 
+    /// Whether a context word of the rule names this very number: nothing but words like `number is` stand between.
+    fn names(&self, rule: RuleId, at: usize, len: usize) -> bool {
+        const BETWEEN: [&[u8]; 16] = [
+            b"number", b"numbers", b"no", b"nr", b"num", b"is", b"was", b"id", b"of", b"the", b"my", b"his",
+            b"her", b"for", b"code", b"tin",
+        ];
+        let between = self.rules.behind_context(rule, self.label(at, len));
+        between.is_some_and(|between| {
+            between
+                .split(|byte| !byte.is_ascii_alphabetic())
+                .all(|word| word.is_empty() || BETWEEN.iter().any(|known| known.eq_ignore_ascii_case(word)))
+        })
+    }
+
+    /// Whether a word that says telephone reaches this number: no other label and no end of a thought between.
+    fn phone_label(&self, at: usize) -> bool {
+        if !self.letters_before(at, 32) {
+            return false;
+        }
+        let between = self.rules.behind_context(self.ids.phone_labelled, self.label(at, 32));
+        between.is_some_and(|between| {
+            let other = between.trim_ascii_end().ends_with(b":") && between.iter().any(u8::is_ascii_digit);
+            !other && !between.contains(&b';')
+        })
+    }
+
     /// Dates take their groups, so that nothing else is made of them; a date of birth is found by its label.
     fn date(&mut self, groups: &[Group], index: usize) -> usize {
         let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
@@ -219,26 +322,11 @@ impl Scanner<'_> {
 
     /// Identifiers that only a check digit and a word beside them make sure.
     fn labelled_id(&mut self, groups: &[Group], index: usize) -> usize {
-        type Kind = (RuleId, usize, fn(&[u8]) -> bool);
-        if !self.letters_before(groups[index].start, 40) {
+        let start = groups[index].start;
+        if !self.letters_before(start, 40) {
             return 0;
         }
-        let ids = self.ids;
-        let kinds: [Kind; 12] = [
-            (ids.uk_nhs, 10, confirm::nhs),
-            (ids.us_npi, 10, confirm::npi),
-            (ids.ca_sin, 9, confirm::luhn),
-            (ids.pl_pesel, 11, confirm::pesel),
-            (ids.de_tax_id, 11, confirm::de_tax_id),
-            (ids.us_routing, 9, confirm::aba),
-            (ids.nl_bsn, 9, confirm::bsn),
-            (ids.fr_nir, 15, confirm::nir),
-            (ids.br_cpf, 11, confirm::cpf),
-            (ids.cl_rut, 8, confirm::rut),
-            (ids.cl_rut, 9, confirm::rut),
-            (ids.se_personnummer, 10, confirm::luhn),
-        ];
-        let mut text = [0u8; 16];
+        let mut text = [0u8; LONGEST_ID];
         let mut len = 0;
         for (taken, group) in groups[index..].iter().enumerate().take(7) {
             let digits = &self.text[group.start..group.end()];
@@ -247,15 +335,25 @@ impl Scanner<'_> {
             }
             text[len..len + digits.len()].copy_from_slice(digits);
             len += digits.len();
-            if len < 8 || is_word_byte(self.byte(group.end())) {
+            // A check digit that is a letter: `12.531.909-K`, `11010519491231002X`.
+            let dash = usize::from(self.byte(group.end()) == b'-');
+            let letter = self.byte(group.end() + dash);
+            let lettered = matches!(letter, b'K' | b'k' | b'X' | b'x') && len < LONGEST_ID;
+            let (end, have) = match lettered {
+                true => (group.end() + dash + 1, len + 1),
+                false => (group.end(), len),
+            };
+            if lettered {
+                text[len] = letter;
+            }
+            if have < 8 || is_word_byte(self.byte(end)) {
                 continue;
             }
-            let start = groups[index].start;
-            let found = kinds.iter().find(|(rule, digits, check)| {
-                *digits == len && check(&text[..len]) && self.labelled(*rule, start, 40)
-            });
-            if let Some((rule, ..)) = found {
-                self.hit(*rule, start, group.end());
+            let found = IDENTIFIERS[have]
+                .iter()
+                .find(|(rule, check)| check(&text[..have]) && self.labelled(*rule, start, 40));
+            if let Some((rule, _)) = found {
+                self.hit(*rule, start, end);
                 return taken + 1;
             }
         }
@@ -268,7 +366,7 @@ impl Scanner<'_> {
         if here.len == 9 && !is_word_byte(self.byte(here.end())) {
             let value = self.digits_value(here);
             let valid = confirm::ssn(value / 1_000_000, value / 10_000 % 100, value % 10_000);
-            if valid && self.labelled(self.ids.ssn_labelled, here.start, 40) {
+            if valid && self.names(self.ids.ssn_labelled, here.start, 40) {
                 self.hit(self.ids.ssn_labelled, here.start, here.end());
                 return 1;
             }
@@ -331,7 +429,15 @@ impl Scanner<'_> {
             || tail
             || matches!(outside, b'.' | b'#' | b'$')
             || matches!(outside, b'-' | b'/') && is_word_byte(self.byte_before(start - 1));
-        if inner {
+        // The tail of an amount: `1,234.50`.
+        let amount = outside == b','
+            && here.len == 3
+            && start == here.start
+            && start > 1
+            && self.byte_before(start - 1).is_ascii_digit()
+            && (matches!(self.byte(here.end()), b',' | b')' | b' ')
+                || self.byte(here.end()) == b'.' && groups.get(index + 1).is_none_or(|group| group.len != 3));
+        if inner || amount {
             return 0;
         }
         let plus = self.text[start..here.start].contains(&b'+');
@@ -342,12 +448,14 @@ impl Scanner<'_> {
             if plus { self.international(rest, false) } else { self.national(rest, groups.len()) };
         if taken == 0 {
             taken = if plus { self.international(rest, true) } else { self.any_phone(rest) };
-            label = taken > 0
-                && (self.labelled(self.ids.phone_labelled, start, 32)
-                    || self.label_behind(rest[taken - 1].end()));
+            label = taken > 0 && (self.phone_label(start) || self.label_behind(rest[taken - 1].end()));
             if !label {
                 return 0;
             }
+        }
+        // `Artikel 089-123-4567`: another word says what it is.
+        if !plus && !label && self.labelled(self.ids.phone_national, start, 16) && !self.phone_label(start) {
+            return 0;
         }
         let end = self.extension(rest[taken - 1].end());
         let next = self.byte(end);
@@ -581,12 +689,28 @@ impl Scanner<'_> {
             return 0;
         }
         let rule = self.ids.ipv4;
-        if self.rules.has_context(rule, self.label(start, 16)) {
-            return 0;
+        if self.rules.has_context(rule, self.label(start, 16)) || self.is_cited(end) {
+            return 4;
         }
         let end = self.suffix(end);
         self.hit(rule, start, end);
         4
+    }
+
+    /// Whether a number, or the list that it begins, is of a text: `4.2.1.3 and 10.1.1.2 of the guidance`.
+    fn is_cited(&self, end: usize) -> bool {
+        const WHOLE: [&[u8]; 6] =
+            [b"of the ", b"of this ", b"of that ", b"of Annex", b"of Schedule", b"thereof"];
+        let mut rest = &self.text[end..self.to.min(end + 80)];
+        loop {
+            let signs =
+                rest.iter().take_while(|byte| byte.is_ascii_digit() || b".,() ".contains(byte)).count();
+            rest = &rest[signs..];
+            match [&b"and "[..], b"or ", b"to "].iter().find_map(|word| rest.strip_prefix(*word)) {
+                Some(more) => rest = more,
+                None => return signs > 0 && WHOLE.iter().any(|word| rest.starts_with(word)),
+            }
+        }
     }
 
     /// Whether all groups are joined by the same single character, a space or a dash.
@@ -650,7 +774,14 @@ impl Scanner<'_> {
         }
         let found = have == len && !self.byte(end).is_ascii_alphanumeric() && confirm::iban(&text[..len]);
         if found {
-            self.hit(self.ids.iban, at, end);
+            // Handbooks show the form by accounts that nobody has; beside a word it may be somebody's all the same.
+            let rule = match confirm::counts_up(&text[4..len]) {
+                false => Some(self.ids.iban),
+                true => self.labelled(self.ids.iban_labelled, at, 40).then_some(self.ids.iban_labelled),
+            };
+            if let Some(rule) = rule {
+                self.hit(rule, at, end);
+            }
             self.numbers_done = self.numbers_done.max(end);
         }
         found

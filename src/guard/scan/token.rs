@@ -105,9 +105,43 @@ impl Scanner<'_> {
         if end - start == 16 && confirm::codice_fiscale(&self.text[start..end]) {
             return self.hit(self.ids.it_codice_fiscale, start, end);
         }
-        if !self.prefixed(start, end) {
+        if end - start == 18 && confirm::curp(&self.text[start..end]) {
+            return self.hit(self.ids.mx_curp, start, end);
+        }
+        if !self.wallet(start, end) && !self.prefixed(start, end) {
             self.near_keyword(start, end);
         }
+    }
+
+    /// Addresses and private keys of crypto currencies that have a checksum; Ethereum's beside a word.
+    fn wallet(&mut self, start: usize, end: usize) -> bool {
+        let word = &self.text[start..end];
+        let is =
+            |prefix: &[u8]| word.len() > prefix.len() && word[..prefix.len()].eq_ignore_ascii_case(prefix);
+        let rule = match (word.first().copied().unwrap_or(0), word.len()) {
+            (b'0', 42) if word[1] == b'x' && word[2..].iter().all(u8::is_ascii_hexdigit) => {
+                let label = self.label(start, 40);
+                self.rules.has_context(self.ids.wallet_labelled, label).then_some(self.ids.wallet_labelled)
+            }
+            (_, 40..=110) if is(b"bc1") || is(b"tb1") || is(b"ltc1") || is(b"addr1") => {
+                confirm::bech32(word).then_some(self.ids.wallet)
+            }
+            (b'1' | b'3' | b'L' | b'M' | b'D' | b'T' | b'r' | b't' | b'X', 26..=36) => {
+                confirm::base58check(word)
+                    .and_then(|payload| (payload.len() <= 22).then_some(self.ids.wallet))
+            }
+            (b'5' | b'K' | b'L', 51 | 52) | (b'x' | b'y' | b'z', 111) => {
+                let private =
+                    |payload: &Vec<u8>| payload[0] == 0x80 || is(b"xprv") || is(b"yprv") || is(b"zprv");
+                confirm::base58check(word).filter(private).map(|_| self.ids.wallet_key)
+            }
+            _ => None,
+        };
+        if let Some(rule) = rule {
+            self.hit(rule, start, end);
+            self.words_done = end;
+        }
+        rule.is_some()
     }
 
     /// Random text that no name is joined to by `:` or `=`, but a telling word stands close before:
