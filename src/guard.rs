@@ -46,7 +46,7 @@ pub use policy::{Action, AllowList, Mode, Overlay, Policy, PolicyFile, Scope};
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
 pub use sanitized::Sanitized;
-pub use seal::{SealError, open, seal};
+pub use seal::{SealError, Sealer};
 pub use stream::StreamGuard;
 
 /// A policy does not work.

@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::Kind;
+use super::{Kind, Sealer};
 use crate::domain::hex;
 
 /// A stored number: kind, keyed hash of the value (32 hex digits), number.
@@ -26,6 +26,7 @@ pub struct Numbering {
     fresh: Vec<Row>,
     /// Values of this run that came lately: most values come often. Never stored.
     recent: Vec<Option<Recent>>,
+    sealer: Option<Sealer>,
 }
 
 type Recent = (Kind, Zeroizing<String>, u32);
@@ -52,6 +53,7 @@ impl Numbering {
             numbers: HashMap::new(),
             highest: BTreeMap::new(),
             fresh: Vec::new(),
+            sealer: None,
         };
         for (kind, hash, number) in rows {
             let (Ok(kind), Some(hash)) = (kind.parse::<Kind>(), parse_hex(&hash)) else { continue };
@@ -60,6 +62,21 @@ impl Numbering {
             *highest = number.max(*highest);
         }
         numbering
+    }
+
+    /// The same, with what makes the context's tokens. Without it a policy's `tokenize` redacts.
+    pub fn sealing(self, sealer: Option<Sealer>) -> Self {
+        Self { sealer, ..self }
+    }
+
+    /// The token of a value, where there is a key for tokens and the value is not too long.
+    pub(super) fn token(&self, kind: Kind, value: &str) -> Option<String> {
+        self.sealer.as_ref()?.seal(kind, value)
+    }
+
+    /// Whether a token was made in this context.
+    pub(super) fn sealed(&self, token: &str) -> bool {
+        self.sealer.as_ref().is_some_and(|sealer| sealer.open(token).is_ok())
     }
 
     /// Numbers for one text alone, with a key that is the same each time: for a file given to the command line.

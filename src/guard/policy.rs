@@ -197,6 +197,11 @@ impl Policy {
         hex(&Sha256::digest(&bytes)[..6])
     }
 
+    /// The kinds that become sealed tokens.
+    pub fn tokenized(&self) -> impl Iterator<Item = Kind> {
+        self.actions.iter().filter(|(_, action)| **action == Action::Tokenize).map(|(kind, _)| *kind)
+    }
+
     fn apply(&mut self, scope: Scope, overlay: &Overlay, may_loosen: bool) {
         if let Some(mode) = overlay.mode {
             self.requested = mode;

@@ -2,7 +2,7 @@
 
 use super::policy::{Action, Mode};
 use super::rule::RULES;
-use super::scan::Finding;
+use super::scan::{Finding, placeholder_len};
 use super::{Guard, Kind, Numbering, Report};
 
 /// Joins findings that overlap into their union, so that no fragment of either stays visible. The label is that of
@@ -58,13 +58,21 @@ fn push_clean(text: &str, numbering: &Numbering, report: &mut Report, out: &mut 
     let mut done = 0;
     if report.mode == Mode::Enforce {
         for open in memchr::memchr_iter(b'[', text.as_bytes()) {
-            let body = &text.as_bytes()[open + 1..text.len().min(open + 48)];
-            let Some(close) = memchr::memchr(b']', body) else { continue };
+            let Some(len) = placeholder_len(&text.as_bytes()[open..]) else { continue };
+            let close = len - 2;
             let inner = &text[open + 1..open + 1 + close];
-            let Some((kind, number)) = inner.rsplit_once('_') else { continue };
-            let named = Kind::ALL.iter().find(|known| known.as_str() == kind);
-            let (Some(kind), Ok(number)) = (named, number.parse::<u32>()) else { continue };
-            if !numbering.issued(*kind, number) {
+            let forged = match (inner.split_once('~'), inner.rsplit_once('_')) {
+                // One that was made invalid stays so.
+                _ if inner.ends_with('\u{200b}') => false,
+                (Some(_), _) => !numbering.sealed(inner),
+                (None, Some((kind, number))) => {
+                    let named = Kind::ALL.iter().find(|known| known.as_str() == kind);
+                    let number = number.parse::<u32>();
+                    matches!((named, number), (Some(kind), Ok(number)) if !numbering.issued(*kind, number))
+                }
+                (None, None) => false,
+            };
+            if forged {
                 report.forged += 1;
                 out.push_str(&text[done..open + 1 + close]);
                 out.push('\u{200b}');
@@ -135,6 +143,11 @@ fn replacement(
     numbered: bool,
     numbering: &mut Numbering,
 ) -> String {
+    if action == Action::Tokenize
+        && let Some(token) = numbering.token(kind, value)
+    {
+        return token;
+    }
     match action {
         // The end of a key tells nobody which it was, and it spans lines.
         Action::Mask if kind != Kind::PrivateKey => mask(value, usize::from(guard.policy().mask_keep)),

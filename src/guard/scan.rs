@@ -386,21 +386,25 @@ fn chained(joins: u128, digits: u128) -> u128 {
     joins & found
 }
 
-/// The longest placeholder, with room to spare.
-const PLACEHOLDER: usize = 48;
+/// The longest name of a placeholder, with room for a number.
+const NAMED: usize = 48;
+/// The longest placeholder, with room to spare: a sealed token.
+const PLACEHOLDER: usize = NAMED + *super::seal::LETTERS.end();
 
-/// The length of the placeholder of ours that begins at a `[`: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`. A
-/// forged one that was made invalid counts too: it is none of anybody's either.
-fn placeholder_len(text: &[u8]) -> Option<usize> {
+/// The length of the placeholder of ours that begins at a `[`: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`, or a
+/// sealed token `[EMAIL~...]`. A forged one that was made invalid counts too: it is none of anybody's either.
+pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
     if !text.get(1)?.is_ascii_uppercase() {
         return None;
     }
-    let close = text.iter().take(PLACEHOLDER).position(|byte| *byte == b']')?;
+    let mark = text.iter().take(NAMED).position(|byte| matches!(byte, b']' | b'~'))?;
+    let close = mark + text[mark..].iter().take(PLACEHOLDER).position(|byte| *byte == b']')?;
     let inner = &text[1..close];
     let inner = inner.strip_suffix("\u{200b}".as_bytes()).unwrap_or(inner);
     let name = inner.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'_').count();
     let (name, rest) = inner.split_at(name);
     let well_formed = match rest {
+        [b'~', letters @ ..] => super::seal::is_text(letters),
         [b':', hash @ ..] => hash.len() == 12 && hash.iter().all(|byte| matches!(byte, b'a'..=b'p')),
         number => number.len() <= 10 && number.iter().all(u8::is_ascii_digit),
     };

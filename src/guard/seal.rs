@@ -1,11 +1,17 @@
 //! Reversible tokens: a value sealed under its tenant's key, opened only for a caller with the right.
 //!
-//! Pure: keys and nonces are arguments. Who may open, and the audit line for each opening, are the caller's to hold.
+//! Pure: the key is an argument. Who may open, and the audit line for each opening, are the caller's to hold. The
+//! surprise: the nonce is no random number but a keyed hash of the value, so that one value is one token within a context.
+//! That two tokens stand for one value is all that they give away, and it is what they are for.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use std::fmt;
+
+use chacha20poly1305::aead::{Aead, KeyInit as _, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hkdf::Hkdf;
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+use zeroize::Zeroizing;
 
 use super::Kind;
 
@@ -20,51 +26,148 @@ pub enum SealError {
     Refused,
 }
 
-/// Seals `value` as `[KIND~...]` with XChaCha20-Poly1305. `scope` (tenant and conversation) is bound as associated
-/// data: under another scope it does not open. `nonce` must be 24 fresh random bytes.
-pub fn seal(key: &[u8; 32], scope: &str, nonce: [u8; 24], kind: Kind, value: &str) -> String {
-    let bound = bound(scope, kind);
-    let payload = Payload { msg: value.as_bytes(), aad: bound.as_bytes() };
-    let sealed =
-        XChaCha20Poly1305::new(key.into()).encrypt(&XNonce::from(nonce), payload).unwrap_or_default();
-    format!("[{kind}~{}]", URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
+/// The longest value that becomes a token, in bytes; a longer one is redacted.
+pub(super) const MAX_VALUE: usize = 256;
+const NONCE: usize = 24;
+const TAG: usize = 16;
+/// The letters of the shortest and of the longest token: two a byte.
+pub(super) const LETTERS: std::ops::RangeInclusive<usize> =
+    2 * (NONCE + TAG + 1)..=2 * (NONCE + TAG + MAX_VALUE);
+
+/// Makes and opens the tokens of one scope: a tenant's context.
+#[derive(Clone)]
+pub struct Sealer {
+    seal: Zeroizing<[u8; 32]>,
+    nonce: Zeroizing<[u8; 32]>,
+    scope: String,
 }
 
-/// Opens what [`seal`] made.
-///
-/// # Errors
-/// [`SealError`]; tell the caller no more than that.
-pub fn open(key: &[u8; 32], scope: &str, token: &str) -> Result<(Kind, String), SealError> {
-    let inner =
-        token.strip_prefix('[').and_then(|text| text.strip_suffix(']')).ok_or(SealError::Malformed)?;
-    let (kind, sealed) = inner.split_once('~').ok_or(SealError::Malformed)?;
-    let kind: Kind = kind.parse().map_err(|_| SealError::Malformed)?;
-    let bytes = URL_SAFE_NO_PAD.decode(sealed).map_err(|_| SealError::Malformed)?;
-    let (nonce, sealed) = bytes.split_first_chunk::<24>().ok_or(SealError::Malformed)?;
-    let bound = bound(scope, kind);
-    let payload = Payload { msg: sealed, aad: bound.as_bytes() };
-    let plain = XChaCha20Poly1305::new(key.into())
-        .decrypt(&XNonce::from(*nonce), payload)
-        .map_err(|_| SealError::Refused)?;
-    Ok((kind, String::from_utf8(plain).map_err(|_| SealError::Refused)?))
+impl Sealer {
+    /// Works under a tenant's key; `scope` names the tenant and the context, and is bound to each token: in another scope
+    /// it does not open.
+    ///
+    /// # Panics
+    /// Never: 32 bytes are a length that HKDF (RFC 5869) gives.
+    pub fn new(key: &[u8; 32], scope: impl Into<String>) -> Self {
+        let derive = |purpose: &[u8]| {
+            let mut out = Zeroizing::new([0; 32]);
+            #[expect(clippy::expect_used, reason = "32 bytes is far below HKDF's limit of 255 blocks")]
+            Hkdf::<Sha256>::new(Some(b"pathbox token v1"), key)
+                .expand(purpose, out.as_mut_slice())
+                .expect("32 bytes");
+            out
+        };
+        Self { seal: derive(b"seal"), nonce: derive(b"nonce"), scope: scope.into() }
+    }
+
+    /// Seals a value as `[KIND~...]` with XChaCha20-Poly1305: the same value gives the same token. `None`: it is longer
+    /// than a token may stand for.
+    ///
+    /// The token is written in the letters a to p, so that no rule finds anything in it.
+    pub fn seal(&self, kind: Kind, value: &str) -> Option<String> {
+        if value.is_empty() || value.len() > MAX_VALUE {
+            return None;
+        }
+        let bound = self.bound(kind);
+        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+        let mut mac = Hmac::<Sha256>::new_from_slice(&*self.nonce).expect("any length of key");
+        mac.update(&(bound.len() as u64).to_le_bytes());
+        mac.update(bound.as_bytes());
+        mac.update(value.as_bytes());
+        let nonce: [u8; NONCE] = mac.finalize().into_bytes()[..NONCE].try_into().ok()?;
+        let payload = Payload { msg: value.as_bytes(), aad: bound.as_bytes() };
+        let sealed = self.cipher().encrypt(&XNonce::from(nonce), payload).ok()?;
+        let letters = |byte: &u8| [byte >> 4, byte & 15].map(|nibble| char::from(b'a' + nibble));
+        let text: String = nonce.iter().chain(&sealed).flat_map(letters).collect();
+        Some(format!("[{kind}~{text}]"))
+    }
+
+    /// Opens what [`Self::seal`] made in this scope. The brackets may be missing.
+    ///
+    /// # Errors
+    /// [`SealError`]; tell the caller no more than that.
+    pub fn open(&self, token: &str) -> Result<(Kind, Zeroizing<String>), SealError> {
+        let inner = token.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(token);
+        let (kind, letters) = inner.split_once('~').ok_or(SealError::Malformed)?;
+        let kind: Kind = kind.parse().map_err(|_| SealError::Malformed)?;
+        if !LETTERS.contains(&letters.len()) || !is_text(letters.as_bytes()) {
+            return Err(SealError::Malformed);
+        }
+        let (pairs, _) = letters.as_bytes().as_chunks::<2>();
+        let bytes: Vec<u8> = pairs.iter().map(|[high, low]| (high - b'a') << 4 | (low - b'a')).collect();
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE>().ok_or(SealError::Malformed)?;
+        let bound = self.bound(kind);
+        let payload = Payload { msg: sealed, aad: bound.as_bytes() };
+        let plain = self.cipher().decrypt(&XNonce::from(*nonce), payload).map_err(|_| SealError::Refused)?;
+        let plain = String::from_utf8(plain).map_err(|_| SealError::Refused)?;
+        Ok((kind, Zeroizing::new(plain)))
+    }
+
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        XChaCha20Poly1305::new((&*self.seal).into())
+    }
+
+    fn bound(&self, kind: Kind) -> String {
+        format!("{}\0{kind}", self.scope)
+    }
 }
 
-fn bound(scope: &str, kind: Kind) -> String {
-    format!("pathbox token\0{scope}\0{kind}")
+/// Whether these can be the letters of a token.
+pub(super) fn is_text(letters: &[u8]) -> bool {
+    LETTERS.contains(&letters.len())
+        && letters.len().is_multiple_of(2)
+        && letters.iter().all(|letter| matches!(letter, b'a'..=b'p'))
+}
+
+/// The keys stay out of logs.
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("scope", &self.scope).finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn opened(sealer: &Sealer, token: &str) -> Result<(Kind, String), SealError> {
+        sealer.open(token).map(|(kind, value)| (kind, value.to_string()))
+    }
+
     #[test]
     fn a_token_opens_only_under_its_key_and_scope() {
-        let token = seal(&[7; 32], "acme/c1", [9; 24], Kind::Email, "alice@example.com");
+        let sealer = Sealer::new(&[7; 32], "acme/c1");
+        let token = sealer.seal(Kind::Email, "alice@example.com").unwrap();
         assert!(token.starts_with("[EMAIL~") && !token.contains("alice"));
-        assert_eq!(open(&[7; 32], "acme/c1", &token), Ok((Kind::Email, "alice@example.com".to_owned())));
-        assert_eq!(open(&[8; 32], "acme/c1", &token), Err(SealError::Refused));
-        assert_eq!(open(&[7; 32], "acme/c2", &token), Err(SealError::Refused));
-        assert_eq!(open(&[7; 32], "acme/c1", &token.replace("EMAIL", "PHONE")), Err(SealError::Refused));
-        assert_eq!(open(&[7; 32], "acme/c1", "[EMAIL_1]"), Err(SealError::Malformed));
+        let value = Ok((Kind::Email, "alice@example.com".to_owned()));
+        assert_eq!(opened(&sealer, &token), value);
+        assert_eq!(opened(&sealer, token.trim_matches(['[', ']'])), value);
+        assert_eq!(opened(&Sealer::new(&[8; 32], "acme/c1"), &token), Err(SealError::Refused));
+        assert_eq!(opened(&Sealer::new(&[7; 32], "acme/c2"), &token), Err(SealError::Refused));
+        assert_eq!(opened(&sealer, &token.replace("EMAIL", "PHONE")), Err(SealError::Refused));
+        for (at, letter) in token.char_indices().filter(|(_, letter)| letter.is_ascii_lowercase()) {
+            let other = if letter == 'a' { "b" } else { "a" };
+            let changed = format!("{}{other}{}", &token[..at], &token[at + 1..]);
+            assert_eq!(opened(&sealer, &changed), Err(SealError::Refused), "{at}");
+        }
+        for text in
+            ["", "[EMAIL_1]", "[EMAIL~]", "[EMAIL~abc]", "[NOBODY~aa]", &format!("{token}a"), &token[..60]]
+        {
+            assert_eq!(opened(&sealer, text), Err(SealError::Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_value_is_one_token_within_a_scope_and_another_elsewhere() {
+        let sealer = Sealer::new(&[7; 32], "acme/c1");
+        let token = sealer.seal(Kind::Email, "alice@example.com").unwrap();
+        assert_eq!(sealer.seal(Kind::Email, "alice@example.com").as_ref(), Some(&token));
+        assert_ne!(sealer.seal(Kind::Email, "alicf@example.com").as_ref(), Some(&token));
+        assert_ne!(sealer.seal(Kind::Phone, "alice@example.com").unwrap()[8..], token[8..]);
+        let elsewhere = Sealer::new(&[7; 32], "acme/c2").seal(Kind::Email, "alice@example.com").unwrap();
+        assert_ne!(elsewhere, token);
+        assert_eq!(sealer.seal(Kind::Email, &"x".repeat(MAX_VALUE + 1)), None);
+        let longest = sealer.seal(Kind::Email, &"x".repeat(MAX_VALUE)).unwrap();
+        assert_eq!(opened(&sealer, &longest).unwrap().1.len(), MAX_VALUE);
     }
 }
