@@ -17,9 +17,9 @@ use crate::domain::{Clock, ConversationId, Entropy};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
 use crate::execution::{
     CrashAt, ExecutionService, HandleKey, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
-    Starting, Startup, chain,
+    Starting, Startup, TokenKey, chain,
 };
-use crate::guard::PolicyFile;
+use crate::guard::{Kind, PolicyFile};
 use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, Options as McpOptions};
 use crate::store::measured::Measured;
@@ -156,7 +156,7 @@ pub async fn service(config: &Config, ends: &Ends) -> anyhow::Result<ExecutionSe
     data_dir(&config.data_dir)?;
     let keyring = keyring(config, &entropy)?;
     let handles = HandleKey::derive(&keyring.derive("handles"));
-    let policies = policies(config)?;
+    let (policies, tokens) = (policies(config)?, token_key(config, &keyring));
     let (store, (provider, local)) = tokio::join!(open_store(config, keyring), open_provider(config, ends));
     let parts = Parts {
         options: ExecutionOptions {
@@ -174,6 +174,7 @@ pub async fn service(config: &Config, ends: &Ends) -> anyhow::Result<ExecutionSe
         local,
         policies,
         handles,
+        tokens,
         outputs: Outputs::new(config.data_dir.join("outputs"), MAX_OUTPUT_BYTES),
         crash: CrashAt::named(config.crash_at.as_deref()),
         clock: Clock::system(),
@@ -227,7 +228,19 @@ pub async fn open_store(config: &Config, keyring: Keyring) -> anyhow::Result<Dyn
     Ok(Arc::new(Measured(store)))
 }
 
-fn policies(config: &Config) -> anyhow::Result<Policies> {
+/// The key for the guard's sealed tokens. A token outlives the process that made it and goes to any replica: so a key
+/// file of this machine is good enough only for a store of this machine.
+pub fn token_key(config: &Config, keyring: &Keyring) -> Option<TokenKey> {
+    let shared = config.secret_keys.is_some() || matches!(config.database, Database::Sqlite);
+    shared.then(|| TokenKey::new(keyring.derive("tokens")))
+}
+
+/// The guards that the settings describe.
+///
+/// # Errors
+/// When the policy's file cannot be read or does not fit (with line and column), or asks for sealed tokens and there is
+/// no key that all replicas have.
+pub fn policies(config: &Config) -> anyhow::Result<Policies> {
     let mut file = match &config.guard_policy {
         None => PolicyFile::default(),
         Some(path) => {
@@ -240,7 +253,16 @@ fn policies(config: &Config) -> anyhow::Result<Policies> {
     if let Some(mode) = config.guard_mode {
         file.mode = mode;
     }
-    Policies::new(file).context("the guard policy cannot be used")
+    let policies = Policies::new(file).context("the guard policy cannot be used")?;
+    let kinds: Vec<&str> = policies.tokenized().into_iter().map(Kind::as_str).collect();
+    if !kinds.is_empty() && config.secret_keys.is_none() && !matches!(config.database, Database::Sqlite) {
+        anyhow::bail!(
+            "the guard policy asks for sealed tokens ({}) and there is no key that all replicas of this database have: set \
+             PATHBOX_SECRET_KEYS",
+            kinds.join(", ")
+        );
+    }
+    Ok(policies)
 }
 
 /// The sandbox provider that the settings name. Not there is an answer too: why, in words for a caller.

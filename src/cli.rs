@@ -165,7 +165,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Contexts(command) => contexts::contexts(command, sources).await,
         Command::Executions(command) => contexts::executions(command, sources).await,
         Command::Keys(command) => keys::keys(command, sources).await,
-        Command::Guard(command) => guard::guard(command),
+        Command::Guard(command) => guard::guard(command, sources).await,
         Command::Migrate => {
             sources.flags.insert("auto_migrate".into(), "true".into());
             let (config, _) = load(&sources)?;

@@ -36,6 +36,7 @@ pub mod reaper;
 pub mod recall;
 pub mod recipe;
 mod remembered;
+pub mod reveal;
 mod revive;
 pub mod run_analysis;
 pub mod run_code;
@@ -51,6 +52,7 @@ pub use recipe::{Recipe, Recipes};
 
 pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus};
 pub use policies::Policies;
+pub use reveal::{Revealed, TokenKey};
 pub use run_analysis::{Analysed, AnalysisRequest};
 pub use startup::{Starting, Startup};
 
@@ -114,6 +116,8 @@ pub struct Parts {
     pub policies: Policies,
     /// Signs and opens handles.
     pub handles: HandleKey,
+    /// Makes the guard's sealed tokens, where there is a key that every replica has.
+    pub tokens: Option<TokenKey>,
     /// Keeps whole outputs.
     pub outputs: Outputs,
     /// What time it is.

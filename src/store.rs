@@ -453,6 +453,30 @@ pub struct ExecutionRow {
     pub result: Option<Value>,
 }
 
+/// Somebody opens a sealed token. What it stands for is not in here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewReveal {
+    /// Random, so that the record is written once however often it is sent.
+    pub id: String,
+    /// The context that the token was said to be of.
+    pub key: ContextKey,
+    /// The guard's kind, when the token opened.
+    pub kind: Option<String>,
+    /// Who asked.
+    pub principal: String,
+    /// Whether it opened.
+    pub opened: bool,
+}
+
+/// The record of such an opening.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RevealRow {
+    /// What was asked.
+    pub reveal: NewReveal,
+    /// When.
+    pub at: DateTime<Utc>,
+}
+
 /// Ends a context.
 #[derive(Debug, Clone)]
 pub struct End {
@@ -731,6 +755,12 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
         key: &ContextKey,
         new: &[(String, String, u32)],
     ) -> Result<(), StoreError>;
+
+    /// Writes down that somebody opened, or tried to open, a sealed token of the guard.
+    async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError>;
+
+    /// Such records, newest first; of one tenant or of all.
+    async fn reveals(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<RevealRow>, StoreError>;
 
     /// Keeps a new API key.
     async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError>;

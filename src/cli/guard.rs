@@ -3,10 +3,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Subcommand;
+use serde_json::json;
 
+use super::{Identity, load};
+use crate::config::Sources;
+use crate::domain::{ContextKey, Entropy, TenantId};
 use crate::guard::{Guard, PolicyFile, rules, rules_table};
+use crate::store::{NewReveal, RevealRow};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GuardCommand {
@@ -19,6 +24,25 @@ pub(super) enum GuardCommand {
         /// Print the text as it would go out instead.
         #[arg(long, conflicts_with = "json")]
         text: bool,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Open a sealed token, for somebody who holds the installation's key. It is written down.
+    Reveal {
+        /// The token, as it stands in an output; `-` reads it from standard input.
+        token: String,
+        #[command(flatten)]
+        identity: Identity,
+    },
+    /// List who opened, or tried to open, a sealed token, newest first.
+    Reveals {
+        /// Only this tenant's; every tenant's when not set.
+        #[arg(long, value_name = "ID")]
+        tenant: Option<TenantId>,
+        /// At most so many.
+        #[arg(long, default_value_t = 100)]
+        limit: u32,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -58,8 +82,10 @@ impl PolicyArgs {
 }
 
 /// Runs the command. Exit code 1 says that `check` found something.
-pub(super) fn guard(command: GuardCommand) -> anyhow::Result<ExitCode> {
+pub(super) async fn guard(command: GuardCommand, sources: Sources) -> anyhow::Result<ExitCode> {
     match command {
+        GuardCommand::Reveal { token, identity } => reveal(token, identity, sources).await,
+        GuardCommand::Reveals { tenant, limit, json } => reveals(tenant, limit, json, &sources).await,
         GuardCommand::Check { file, policy, text, json } => {
             let bytes = if file.as_os_str() == "-" {
                 let mut bytes = Vec::new();
@@ -90,4 +116,61 @@ pub(super) fn guard(command: GuardCommand) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+async fn reveal(token: String, identity: Identity, mut sources: Sources) -> anyhow::Result<ExitCode> {
+    identity.into_flags(&mut sources.flags);
+    let (config, _) = load(&sources)?;
+    let entropy = Entropy::system();
+    let keyring = crate::app::keyring(&config, &entropy)?;
+    let Some(tokens) = crate::app::token_key(&config, &keyring) else {
+        bail!("there is no key for tokens of this database: set PATHBOX_SECRET_KEYS as the servers have it");
+    };
+    let Some(conversation) = config.conversation.clone() else {
+        bail!("--conversation is missing: a token opens only in the context that it came from");
+    };
+    let key = ContextKey { tenant: config.tenant.clone(), conversation, path: config.path.clone() };
+    let store = crate::app::open_store(&config, keyring).await?;
+    let token = match token.as_str() {
+        "-" => std::io::read_to_string(std::io::stdin()).context("reading standard input")?,
+        _ => token,
+    };
+    let revealed = tokens.reveal(&store, &key, "cli", token.trim(), &entropy).await;
+    let revealed = revealed.map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
+    super::write_out(&format!("{}\n", *revealed.value));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn reveals(
+    tenant: Option<TenantId>,
+    limit: u32,
+    as_json: bool,
+    sources: &Sources,
+) -> anyhow::Result<ExitCode> {
+    let (config, _) = load(sources)?;
+    let keyring = crate::app::keyring(&config, &Entropy::system())?;
+    let rows = crate::app::open_store(&config, keyring).await?.reveals(tenant.as_ref(), limit).await?;
+    if as_json {
+        let view = |row: &RevealRow| {
+            let NewReveal { key, kind, principal, opened, .. } = &row.reveal;
+            json!({ "at": row.at, "principal": principal, "tenant": key.tenant, "conversation": key.conversation,
+                "path": key.path, "opened": opened, "kind": kind })
+        };
+        say!("{}", serde_json::to_string_pretty(&rows.iter().map(view).collect::<Vec<_>>())?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let line = |RevealRow { reveal, at }: &RevealRow| {
+        let NewReveal { key, kind, principal, .. } = reveal;
+        [
+            at.format("%Y-%m-%d %H:%M:%S").to_string(),
+            principal.clone(),
+            key.tenant.to_string(),
+            key.conversation.to_string(),
+            key.path.to_string(),
+            kind.clone().unwrap_or_else(|| "refused".to_owned()),
+        ]
+    };
+    let headings = ["when", "who", "tenant", "conversation", "path", "kind"];
+    super::table(&headings, &rows.iter().map(line).collect::<Vec<_>>());
+    Ok(ExitCode::SUCCESS)
 }

@@ -44,7 +44,7 @@ pub(super) struct Add {
     /// Makes it a service's key for every tenant there is or will be.
     #[arg(long, conflicts_with = "tenants")]
     any_tenant: bool,
-    /// What it may do: run, read, paths, admin.
+    /// What it may do: run, read, paths, admin, reveal.
     #[arg(long, value_name = "SCOPE,SCOPE", value_delimiter = ',', default_value = "run,read")]
     scopes: Vec<Scope>,
     /// When it stops working, in days from now; never when not set.

@@ -58,6 +58,7 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     };
     args.identity.into_flags(&mut sources.flags);
     let (config, _) = load(&sources)?;
+    crate::app::policies(&config)?;
     let key = ContextKey {
         tenant: config.tenant.clone(),
         conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),

@@ -31,6 +31,8 @@ pub(super) async fn serve(args: ServeArgs, mut sources: Sources) -> anyhow::Resu
         sources.flags.insert("http.listen".into(), listen.to_string());
     }
     let (config, _) = load_server(&sources)?;
+    // A policy that does not work is no reason to try again: nothing is served without it.
+    crate::app::policies(&config)?;
     match config.http.listen {
         Some(listen) => over_http(config, listen).await,
         None => over_stdio(config).await,

@@ -57,6 +57,9 @@ pub enum ExecutionError {
     /// The tenant has no such output or picture, or it is no longer kept.
     #[error("unknown artifact {0:?}")]
     UnknownArtifact(String),
+    /// It is no token of this context, or was altered, or its key is gone.
+    #[error("no token of this context")]
+    UnknownToken,
     /// What was asked for of a file cannot be had.
     #[error("{0}")]
     File(super::files::FileProblem),
@@ -89,7 +92,10 @@ impl ExecutionError {
             Self::NotStarted(_) => ErrorCode::StoreUnavailable,
             Self::Store(error) if error.is_retryable() => ErrorCode::StoreUnavailable,
             Self::Store(_) | Self::Internal(_) => ErrorCode::Internal,
-            Self::UnknownHandle | Self::UnknownExecution(_) | Self::UnknownArtifact(_) => ErrorCode::NotFound,
+            Self::UnknownHandle
+            | Self::UnknownExecution(_)
+            | Self::UnknownArtifact(_)
+            | Self::UnknownToken => ErrorCode::NotFound,
             Self::File(problem) => problem.code(),
             Self::Blocked => ErrorCode::Blocked,
         }
@@ -133,6 +139,7 @@ impl ExecutionError {
             Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),
             Self::UnknownExecution(_) => "Use the `executionId` of a result.".into(),
             Self::UnknownArtifact(_) => "Use a `uri` out of a result's `artifacts`.".into(),
+            Self::UnknownToken => "Name the tenant, conversation and path that the token came from.".into(),
             Self::File(problem) => problem.advice().into(),
             Self::Blocked => "Print less: the result held something that may not leave at all.".into(),
         }

@@ -1,7 +1,9 @@
 //! Which guard looks at whose output: the deployment's policy, tightened or loosened by the tenant's as far as it may.
 
+use std::collections::BTreeSet;
+
 use crate::domain::TenantId;
-use crate::guard::{Guard, PolicyError, PolicyFile};
+use crate::guard::{Guard, Kind, PolicyError, PolicyFile};
 
 /// The guards of a deployment.
 #[derive(Debug)]
@@ -21,6 +23,13 @@ impl Policies {
         }
         let base = Guard::new(file.resolve(None, None, None))?;
         Ok(Self { file, base })
+    }
+
+    /// The kinds that some policy turns into sealed tokens.
+    pub fn tokenized(&self) -> BTreeSet<Kind> {
+        let tenants = self.file.tenants.keys().map(|tenant| self.file.resolve(Some(tenant), None, None));
+        let policies = tenants.chain([self.base.policy().clone()]);
+        policies.flat_map(|policy| policy.tokenized().collect::<Vec<_>>()).collect()
     }
 
     /// The guard for texts that belong to no tenant.

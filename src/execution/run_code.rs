@@ -304,7 +304,7 @@ impl ExecutionService {
             Vec::new()
         });
         let rows = self.0.remembered.merge_numbers(key, told);
-        Numbering::new(secret, rows)
+        Numbering::new(secret, rows).sealing(self.sealer(key))
     }
 
     pub(super) async fn save_numbering(&self, held: &Held, mut numbering: Numbering) {

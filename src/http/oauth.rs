@@ -56,7 +56,7 @@ pub enum TokenError {
     #[error("the access token is not valid here")]
     Invalid,
     /// It is good and carries none of this server's scopes.
-    #[error("the access token has none of the scopes run, read, paths, admin")]
+    #[error("the access token has none of the scopes run, read, paths, admin, reveal")]
     Scope,
     /// The issuer's keys cannot be had.
     #[error("the authorization server does not answer")]

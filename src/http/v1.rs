@@ -11,7 +11,7 @@ use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http::header::{AUTHORIZATION, ETAG, IF_MATCH, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, ETAG, IF_MATCH, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::domain::principal::{Principal, Scope};
-use crate::domain::{ConversationId, ErrorCode, InvalidId, PathId, TenantId};
+use crate::domain::{ContextKey, ConversationId, ErrorCode, InvalidId, PathId, TenantId};
 use crate::execution::paths::{PathChange, PathError, PathRow};
 use crate::execution::{ExecutionError, ExecutionService, Starting};
 use crate::guard::{Sanitized, own_words};
@@ -57,6 +57,7 @@ impl V1 {
             .route(&format!("{at}/paths/{{path}}/edit"), post(edit))
             .route(&format!("{at}/paths/{{path}}/merge"), post(merge))
             .route(&format!("{at}/paths/{{path}}/archive"), post(archive))
+            .route("/v1/reveal", post(reveal))
             .with_state(self.clone())
     }
 
@@ -108,6 +109,7 @@ impl From<ExecutionError> for Problem {
     fn from(error: ExecutionError) -> Self {
         let status = match error.code() {
             ErrorCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::NotFound => StatusCode::NOT_FOUND,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, error.code(), format!("{error}. {}", error.advice()))
@@ -153,27 +155,30 @@ struct Place {
     path: Option<String>,
 }
 
+/// Who asks, and for which tenant; who lacks the scope is refused.
+fn caller(parts: &Parts, scope: Scope) -> Result<(&Principal, TenantId), Problem> {
+    let forbidden = |message: &str| Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, message);
+    let principal =
+        parts.extensions.get::<Principal>().ok_or_else(|| forbidden("the caller is not known"))?;
+    if !principal.may(scope) {
+        return Err(forbidden(&format!("the credential lacks the scope `{scope}`")));
+    }
+    let named = match parts.headers.get("x-tenant-id") {
+        None => None,
+        Some(value) => {
+            let text = value.to_str().map_err(|_| Problem::argument("X-Tenant-Id is not text"))?;
+            Some(text.parse::<TenantId>()?)
+        }
+    };
+    let tenant = principal.tenant_for(named.as_ref()).map_err(|error| forbidden(&error.to_string()))?;
+    Ok((principal, tenant))
+}
+
 impl FromRequestParts<V1> for Ask {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
-        let principal = parts.extensions.get::<Principal>().ok_or_else(|| {
-            Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, "the caller is not known")
-        })?;
-        if !principal.may(Scope::Paths) {
-            let message = "the credential lacks the scope `paths`";
-            return Err(Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, message));
-        }
-        let named = match parts.headers.get("x-tenant-id") {
-            None => None,
-            Some(value) => {
-                let text = value.to_str().map_err(|_| Problem::argument("X-Tenant-Id is not text"))?;
-                Some(text.parse::<TenantId>()?)
-            }
-        };
-        let tenant = principal
-            .tenant_for(named.as_ref())
-            .map_err(|error| Problem::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, error.to_string()))?;
+        let (_, tenant) = caller(parts, Scope::Paths)?;
         let expected = expected_version(&parts.headers)?;
         let Path(place) = Path::<Place>::from_request_parts(parts, v1)
             .await
@@ -351,6 +356,42 @@ async fn tree(ask: Ask) -> Result<Response, Problem> {
     Ok(Json(Tree { tree }).into_response())
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed {
+    /// `[EMAIL~...]`, as it stands in an output.
+    token: String,
+    conversation: ConversationId,
+    #[serde(default = "PathId::main")]
+    path: PathId,
+}
+
+/// Who asks for what a sealed token stands for.
+struct Revealer {
+    service: ExecutionService,
+    tenant: TenantId,
+    principal: String,
+}
+
+impl FromRequestParts<V1> for Revealer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
+        let (principal, tenant) = caller(parts, Scope::Reveal)?;
+        let principal = principal.name.clone();
+        Ok(Self { service: v1.service().await?, tenant, principal })
+    }
+}
+
+/// What a sealed token of the guard stands for. Each asking is written down before it is answered.
+async fn reveal(by: Revealer, bytes: Bytes) -> Result<Response, Problem> {
+    let Sealed { token, conversation, path } = body(&bytes)?;
+    let key = ContextKey { tenant: by.tenant, conversation, path };
+    let revealed = by.service.reveal(&key, &by.principal, &token).await?;
+    let answer = Json(json!({ "kind": revealed.kind, "value": revealed.value.as_str() }));
+    Ok(([(CACHE_CONTROL, "no-store")], answer).into_response())
+}
+
 /// Ends expired contexts once. For a scheduler, with a secret of its own.
 async fn cleanup(State(v1): State<V1>, headers: HeaderMap) -> Result<Response, Problem> {
     let Some(cron) = &v1.0.cron else {
@@ -427,7 +468,7 @@ pub fn openapi() -> Value {
     json!({
         "openapi": "3.1.0",
         "info": { "title": "Pathbox", "version": env!("CARGO_PKG_VERSION"),
-            "description": "The paths of conversations, and clean-up. Every change is safe to repeat." },
+            "description": "The paths of conversations, sealed tokens, and clean-up. Every change is safe to repeat." },
         "paths": {
             "/v1/conversations/{conversation}/paths": {
                 "get": operation("listPaths", "The registered paths, oldest first", false, false, None,
@@ -463,6 +504,17 @@ pub fn openapi() -> Value {
             },
             "/v1/conversations/{conversation}/paths/{path}/archive": {
                 "post": operation("archivePath", "Puts a path away; its sandbox ends", true, true, None, changed()),
+            },
+            "/v1/reveal": {
+                "post": { "operationId": "reveal", "summary": "What a sealed token of the egress guard stands for; each asking is recorded",
+                    "parameters": [tenant], "security": [{ "bearer": [] }],
+                    "requestBody": { "required": true, "content": { "application/json": { "schema": {
+                        "type": "object", "additionalProperties": false, "required": ["token", "conversation"],
+                        "properties": { "token": { "type": "string" }, "conversation": id, "path": id } } } } },
+                    "responses": refusals(json!({ "200": { "description": "The value.", "content": { "application/json": { "schema": {
+                        "type": "object", "required": ["kind", "value"], "properties": {
+                            "kind": { "type": "string" }, "value": { "type": "string" } } } } } } }),
+                        &[("404", "It is no token of this context, or was altered.")]) },
             },
             "/v1/cleanup": {
                 "post": { "operationId": "cleanup", "summary": "Ends expired contexts once",

@@ -9,8 +9,8 @@ use crate::telemetry::metrics::DB_CLIENT;
 
 use super::{
     Acquire, Acquired, Claim, ContextFilter, ContextRow, ContextStore, Doomed, DynStore, End,
-    ExecutionFilter, ExecutionRow, ExecutionStatus, FinishedExecution, Limits, PathChange, PathError,
-    PathRow, Reaped, SandboxRef, StoreError,
+    ExecutionFilter, ExecutionRow, ExecutionStatus, FinishedExecution, Limits, NewReveal, PathChange,
+    PathError, PathRow, Reaped, RevealRow, SandboxRef, StoreError,
 };
 
 /// Measures the store inside.
@@ -199,6 +199,16 @@ impl ContextStore for Measured {
     ) -> Result<(), StoreError> {
         let _timed = DB_CLIENT.time(&["save_placeholders"]);
         self.0.save_placeholders(key, new).await
+    }
+
+    async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError> {
+        let _timed = DB_CLIENT.time(&["record_reveal"]);
+        self.0.record_reveal(reveal).await
+    }
+
+    async fn reveals(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<RevealRow>, StoreError> {
+        let _timed = DB_CLIENT.time(&["reveals"]);
+        self.0.reveals(tenant, limit).await
     }
 
     async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError> {

@@ -23,8 +23,8 @@ use super::migrations::{self, Migration};
 use super::pulse::Pulse;
 use super::{
     Acquire, Acquired, Claim, ContextFilter, ContextRow, ContextStore, Doomed, End, ExecutionFilter,
-    ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, PathChange,
-    PathError, PathRow, Reaped, SandboxRef, StoreError,
+    ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, NewReveal,
+    PathChange, PathError, PathRow, Reaped, RevealRow, SandboxRef, StoreError,
 };
 use crate::domain::{ApiKey, Clock, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
 
@@ -35,6 +35,7 @@ mod keys;
 mod outbox;
 mod paths;
 mod placeholders;
+mod reveals;
 mod rows;
 
 /// The migrations, oldest first. A new file is added here.
@@ -48,6 +49,11 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_128_000_300,
         name: "api_keys",
         sql: include_str!("../../migrations/sqlite/20261128000300_api_keys.sql"),
+    },
+    Migration {
+        version: 20_261_128_000_400,
+        name: "reveals",
+        sql: include_str!("../../migrations/sqlite/20261128000400_reveals.sql"),
     },
 ];
 
@@ -498,6 +504,14 @@ impl ContextStore for SqliteStore {
         new: &[(String, String, u32)],
     ) -> Result<(), StoreError> {
         self.add_placeholders(key, new).await
+    }
+
+    async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError> {
+        self.insert_reveal(reveal).await
+    }
+
+    async fn reveals(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<RevealRow>, StoreError> {
+        self.select_reveals(tenant, limit).await
     }
 
     async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError> {

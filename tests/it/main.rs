@@ -22,9 +22,11 @@ mod e2b_local;
 mod e2b_streams;
 mod generated;
 mod guard_cli;
+mod guard_policy;
 mod guard_properties;
 mod guard_quality;
 mod guard_rules;
+mod guard_tokens;
 mod guard_ways_out;
 #[cfg(target_os = "linux")]
 mod host;

@@ -8,7 +8,8 @@ use pathbox::domain::{
 };
 use pathbox::store::{
     Acquire, Acquired, ContextFilter, DynStore, End, ExecutionFilter, ExecutionStatus, FinishedExecution,
-    Limits, MAX_RESULT_BYTES, PathChange, PathError, PathStatus, QUEUE_LEASE, StoreError,
+    Limits, MAX_RESULT_BYTES, NewReveal, PathChange, PathError, PathStatus, QUEUE_LEASE, RevealRow,
+    StoreError,
 };
 use serde_json::json;
 
@@ -70,6 +71,7 @@ on_every_store! {
     closing_a_path_ends_its_context_and_no_other,
     a_path_change_that_cannot_be_says_why,
     placeholders_keep_their_number,
+    who_opened_a_token_is_kept_and_each_asking_once,
     an_api_key_is_kept_without_its_text_and_can_be_revoked,
     one_tenant_never_sees_anothers_rows,
     any_text_and_large_results_are_kept_as_they_were,
@@ -1013,4 +1015,26 @@ async fn an_api_key_is_kept_without_its_text_and_can_be_revoked(world: World) {
     assert!(store.revoke_api_key(&key.id).await.unwrap(), "twice is the same as once");
     assert_eq!(store.api_key(&key.id).await.unwrap().unwrap().revoked_at, revoked.revoked_at);
     assert!(!store.revoke_api_key("000000000000").await.unwrap());
+}
+
+async fn who_opened_a_token_is_kept_and_each_asking_once(world: World) {
+    let store = world.store().await;
+    let reveal = |id: &str, tenant: &str, kind: Option<&str>| NewReveal {
+        id: id.to_owned(),
+        key: key(tenant, "c", "main"),
+        kind: kind.map(str::to_owned),
+        principal: "key:0123456789ab".to_owned(),
+        opened: kind.is_some(),
+    };
+    let (first, second, other) =
+        (reveal("1", "acme", Some("EMAIL")), reveal("2", "acme", None), reveal("3", "other", Some("SSN")));
+    for reveal in [&first, &first, &second, &other] {
+        store.record_reveal(reveal).await.unwrap();
+    }
+    let kept = |rows: Vec<RevealRow>| rows.into_iter().map(|row| row.reveal).collect::<Vec<_>>();
+    let acme = TenantId::parse("acme").unwrap();
+    assert_eq!(kept(store.reveals(Some(&acme), 10).await.unwrap()), [second.clone(), first.clone()]);
+    assert_eq!(kept(store.reveals(None, 2).await.unwrap()), [other, second]);
+    let contradicts = NewReveal { opened: false, ..reveal("4", "acme", Some("EMAIL")) };
+    assert!(store.record_reveal(&contradicts).await.is_err());
 }

@@ -148,6 +148,9 @@ pub struct OutputArtifact {
 pub struct OutputGuard {
     /// `enforce`, `report_only` or `off`; `pending` while it runs.
     pub mode: String,
+    /// The version of the policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
     /// Kind of finding to how many.
     pub findings: std::collections::BTreeMap<String, u64>,
 }
@@ -156,7 +159,7 @@ impl OutputGuard {
     /// What a report says of one result.
     pub(in crate::mcp) fn of(report: &Report) -> Self {
         let findings = report.by_kind().into_iter().map(|(kind, n)| (kind.as_str().to_owned(), n)).collect();
-        Self { mode: report.mode.as_str().to_owned(), findings }
+        Self { mode: report.mode.as_str().to_owned(), policy: Some(report.policy.clone()), findings }
     }
 
     /// The end of a line that says what happened; empty when nothing was found.
@@ -402,7 +405,11 @@ pub(in crate::mcp) fn running(begun: &Begun, text: &str) -> Output {
         artifacts: Vec::new(),
         stopped_by: Vec::new(),
         replayed: false,
-        guard: OutputGuard { mode: "pending".to_owned(), findings: std::collections::BTreeMap::new() },
+        guard: OutputGuard {
+            mode: "pending".to_owned(),
+            policy: None,
+            findings: std::collections::BTreeMap::new(),
+        },
     }
 }
 

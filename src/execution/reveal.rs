@@ -1,0 +1,101 @@
+//! Sealed tokens of the guard: the key that a tenant's tokens are made under, and opening one, which is written down.
+//!
+//! The surprise: the record comes first. When it cannot be written, nothing is opened.
+
+use hkdf::Hkdf;
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use crate::domain::{ContextKey, Entropy};
+use crate::guard::{Kind, Sealer};
+use crate::store::{DynStore, NewReveal};
+
+use super::{ExecutionError, ExecutionService};
+
+/// The key under which tokens are made; each tenant has one of its own, derived from it.
+#[derive(Clone)]
+pub struct TokenKey(Zeroizing<[u8; 32]>);
+
+impl std::fmt::Debug for TokenKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenKey(…)")
+    }
+}
+
+impl TokenKey {
+    /// Takes 32 bytes that all replicas share.
+    pub fn new(key: [u8; 32]) -> Self {
+        Self(Zeroizing::new(key))
+    }
+
+    /// What makes and opens the tokens of a context.
+    ///
+    /// # Panics
+    /// Never: 32 bytes are a length that HKDF (RFC 5869) gives.
+    pub fn sealer(&self, key: &ContextKey) -> Sealer {
+        let mut tenant = Zeroizing::new([0; 32]);
+        #[expect(clippy::expect_used, reason = "32 bytes is far below HKDF's limit of 255 blocks")]
+        Hkdf::<Sha256>::new(Some(b"pathbox tokens v1"), self.0.as_slice())
+            .expand(key.tenant.as_str().as_bytes(), tenant.as_mut_slice())
+            .expect("32 bytes");
+        // No identifier holds a slash.
+        Sealer::new(&tenant, format!("{}/{}/{}", key.tenant, key.conversation, key.path))
+    }
+
+    /// Opens a token that is said to be of this context, and writes down that `principal` asked.
+    ///
+    /// # Errors
+    /// [`ExecutionError::UnknownToken`] whatever is wrong with it; the store's, and then nothing was opened.
+    pub async fn reveal(
+        &self,
+        store: &DynStore,
+        key: &ContextKey,
+        principal: &str,
+        token: &str,
+        entropy: &Entropy,
+    ) -> Result<Revealed, ExecutionError> {
+        let opened = self.sealer(key).open(token);
+        let kind = opened.as_ref().ok().map(|(kind, _)| kind.as_str().to_owned());
+        let record = NewReveal {
+            id: entropy.hex::<16>(),
+            key: key.clone(),
+            opened: kind.is_some(),
+            kind,
+            principal: principal.to_owned(),
+        };
+        store.record_reveal(&record).await?;
+        tracing::info!(opened = record.opened, by = %record.principal, app.tenant.id = %key.tenant,
+            app.conversation.id = %key.conversation, app.path.id = %key.path, "a sealed token was asked for");
+        let (kind, value) = opened.map_err(|_| ExecutionError::UnknownToken)?;
+        Ok(Revealed { kind, value })
+    }
+}
+
+/// What a token stands for. The one value that leaves unguarded: it was asked for, by somebody who may.
+pub struct Revealed {
+    /// What it is.
+    pub kind: Kind,
+    /// Itself.
+    pub value: Zeroizing<String>,
+}
+
+impl ExecutionService {
+    /// What makes and opens a context's tokens, where there is a key for them.
+    pub(super) fn sealer(&self, key: &ContextKey) -> Option<Sealer> {
+        self.0.parts.tokens.as_ref().map(|tokens| tokens.sealer(key))
+    }
+
+    /// Opens a token for a caller who may; see [`TokenKey::reveal`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn reveal(
+        &self,
+        key: &ContextKey,
+        principal: &str,
+        token: &str,
+    ) -> Result<Revealed, ExecutionError> {
+        let tokens = self.0.parts.tokens.as_ref().ok_or(ExecutionError::UnknownToken)?;
+        tokens.reveal(self.store(), key, principal, token, &self.0.parts.entropy).await
+    }
+}

@@ -1,0 +1,155 @@
+//! A policy as it works through the doors: what it lets through, what it only counts, who may loosen it, and that a
+//! placeholder is the same over restarts and replicas.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::support::server::{Server, command};
+
+fn with_policy(data: &Path, policy: &str) -> std::process::Command {
+    let file = data.join("policy.toml");
+    std::fs::write(&file, policy).unwrap();
+    let mut command = command(data);
+    command.env("PATHBOX_GUARD_POLICY", file);
+    command
+}
+
+fn serve(data: &Path, policy: &str) -> Server {
+    Server::start_with(with_policy(data, policy).arg("serve"))
+}
+
+/// Prints a text, whose `@` the program puts in itself; the structured result.
+fn print(server: &mut Server, text: &str) -> Value {
+    let code = format!("print({:?}.replace('(at)', chr(64)))", text);
+    server.python(&code)["structuredContent"].take()
+}
+
+#[test]
+fn what_an_allow_list_names_goes_out_and_what_is_near_it_does_not() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = serve(
+        data.path(),
+        "version = \"2026-11\"\n[allow]\nexact = [\"info@revenue.ie\"]\npatterns = [\"test-[0-9]+@example[.]org\"]\n\
+         domains = [\"example.com\"]\nnetworks = [\"198.51.100.0/24\"]\n",
+    );
+    for (said, shown) in [
+        ("info(at)revenue.ie", "info@revenue.ie"),
+        ("xinfo(at)revenue.ie", "[EMAIL_1]"),
+        ("test-12(at)example.org", "test-12@example.org"),
+        ("test-12(at)example.org.evil.net", "[EMAIL_2]"),
+        ("bob(at)mail.example.com", "bob@mail.example.com"),
+        ("bob(at)notexample.com", "[EMAIL_3]"),
+        ("host 198.51.100.7", "host 198.51.100.7"),
+        ("host 203.0.113.7", "host [IP_1]"),
+    ] {
+        let result = print(&mut server, said);
+        assert_eq!(result["stdout"], format!("{shown}\n"), "{said}");
+        assert_eq!(
+            (&result["guard"]["mode"], &result["guard"]["policy"]),
+            (&json!("enforce"), &json!("2026-11"))
+        );
+    }
+}
+
+#[test]
+fn report_only_counts_what_it_would_have_done_and_changes_nothing() {
+    let text = "ask bob(at)example.org, card 4111 1111 1111 1111, [EMAIL_7]";
+    let (on, off) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut enforcing = serve(on.path(), "");
+    let mut reporting = serve(off.path(), "mode = \"report_only\"");
+    let (enforced, reported) = (print(&mut enforcing, text), print(&mut reporting, text));
+    assert_eq!(reported["stdout"], "ask bob@example.org, card 4111 1111 1111 1111, [EMAIL_7]\n");
+    assert_eq!(enforced["stdout"], "ask [EMAIL_1], card [CREDIT_CARD_1], [EMAIL_7\u{200b}]\n");
+    assert_eq!(reported["guard"]["mode"], "report_only");
+    assert_eq!(reported["guard"]["findings"], enforced["guard"]["findings"]);
+}
+
+#[test]
+fn each_kind_is_dealt_with_as_the_policy_says() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = serve(
+        data.path(),
+        "mask_keep = 4\n[kinds]\nEMAIL = \"hash\"\nCREDIT_CARD = \"mask\"\nIBAN = \"redact\"\nIP = \"allow\"\nMAC = \"redact\"\nPRIVATE_KEY = \"block\"\n",
+    );
+    let result = print(
+        &mut server,
+        "bob(at)example.org bob(at)example.org 4111 1111 1111 1111 DE89 3704 0044 0532 0130 00 203.0.113.7 00:1B:44:11:3A:B7",
+    );
+    let stdout = result["stdout"].as_str().unwrap();
+    let words: Vec<&str> = stdout.split_whitespace().collect();
+    assert!(words[0].starts_with("[EMAIL:") && words[0] == words[1], "{stdout}");
+    assert!(
+        stdout.contains("**** **** **** 1111") && stdout.contains("[IBAN_1] 203.0.113.7 [MAC_1]"),
+        "{stdout}"
+    );
+    // What blocks leaves nothing of the result, wherever it stood.
+    let key = "-----BEGIN PRIVATE KEY-----\\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\\n-----END PRIVATE KEY-----";
+    let code = format!("import sys; print('harmless'); print('{key}', file=sys.stderr)\n'shown'");
+    let blocked = server.python(&code);
+    let content = &blocked["structuredContent"];
+    assert_eq!(
+        (&content["stdout"], &content["stderr"], &content["output"]),
+        (&json!(""), &json!(""), &json!(""))
+    );
+    assert_eq!(content["guard"]["findings"]["PRIVATE_KEY"], 1, "{blocked}");
+    assert!(!blocked.to_string().contains("harmless") && !blocked.to_string().contains("MIIE"), "{blocked}");
+}
+
+/// Whose result shows what, by the levels of one file.
+#[test]
+fn a_tenant_loosens_only_what_the_base_allows() {
+    let tenants = "[tenants.loose]\nmode = \"off\"\n[tenants.loose.kinds]\nPHONE = \"allow\"\n\
+                   [tenants.strict]\n[tenants.strict.kinds]\nMAC = \"redact\"\n";
+    let text = "bob(at)example.org 00:1B:44:11:3A:B7";
+    for (base, tenant, shown, mode) in [
+        ("", "loose", "[EMAIL_1] 00:1B:44:11:3A:B7\n", "enforce"),
+        ("allow_off = true\n", "loose", "bob@example.org 00:1B:44:11:3A:B7\n", "off"),
+        ("", "strict", "[EMAIL_1] [MAC_1]\n", "enforce"),
+        ("mode = \"report_only\"\n", "strict", "bob@example.org 00:1B:44:11:3A:B7\n", "report_only"),
+        ("", "unnamed", "[EMAIL_1] 00:1B:44:11:3A:B7\n", "enforce"),
+    ] {
+        let data = tempfile::tempdir().unwrap();
+        let policy = format!("{base}{tenants}");
+        let mut server =
+            Server::start_with(with_policy(data.path(), &policy).args(["serve", "--tenant", tenant]));
+        let result = print(&mut server, text);
+        assert_eq!(
+            (&result["stdout"], &result["guard"]["mode"]),
+            (&json!(shown), &json!(mode)),
+            "{base:?} {tenant}"
+        );
+    }
+}
+
+#[test]
+fn a_placeholder_is_the_same_over_a_restart_and_over_replicas_on_one_store() {
+    let data = tempfile::tempdir().unwrap();
+    let start = || Server::start_with(command(data.path()).args(["serve", "--conversation", "c"]));
+    let mut one = start();
+    assert_eq!(print(&mut one, "a(at)example.org b(at)example.org")["stdout"], "[EMAIL_1] [EMAIL_2]\n");
+    let mut two = start();
+    assert_eq!(print(&mut two, "c(at)example.org b(at)example.org")["stdout"], "[EMAIL_3] [EMAIL_2]\n");
+    assert_eq!(print(&mut one, "d(at)example.org c(at)example.org")["stdout"], "[EMAIL_4] [EMAIL_3]\n");
+    drop((one, two));
+    let mut three = start();
+    let result = print(&mut three, "d(at)example.org a(at)example.org e(at)example.org");
+    assert_eq!(result["stdout"], "[EMAIL_4] [EMAIL_1] [EMAIL_5]\n", "{result}");
+}
+
+#[test]
+fn a_server_with_a_policy_that_does_not_work_does_not_start_and_says_where() {
+    let data = tempfile::tempdir().unwrap();
+    for (policy, said) in [
+        ("mode = \"enforce\"\n[kinds]\nEMIAL = \"redact\"\n", "line 3, column 1"),
+        ("[allow]\npatterns = [\"ok\", \"(\"]\n", "pattern 1"),
+        ("[tenants.a.allow]\nnetworks = [\"10.0.0.0/33\"]\nx = 1\n", "line 3, column 1"),
+    ] {
+        let output = with_policy(data.path(), policy).arg("serve").stdin(Stdio::null()).output().unwrap();
+        let said_in_fact = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said_in_fact}");
+        assert!(said_in_fact.contains("policy.toml") || said_in_fact.contains("policy"), "{said_in_fact}");
+        assert!(said_in_fact.contains(said), "{policy}: {said_in_fact}");
+    }
+}
