@@ -164,7 +164,7 @@ async fn no_link_leads_out_of_the_sandbox() {
 async fn a_signed_address_needs_no_header_and_opens_that_file_only() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
-    host.create().await;
+    let other = host.create().await;
     write(&host, &sandbox, "a.txt", b"signed".to_vec()).await;
     let token = sandbox.token.clone().unwrap();
     let url = |path: &str, signature: &str, more: &str| {
@@ -188,6 +188,42 @@ async fn a_signed_address_needs_no_header_and_opens_that_file_only() {
     let future = file_signature("a.txt", "read", "", &token, Some(4_000_000_000));
     assert_eq!(get(url("a.txt", &future, "&signature_expiration=4000000000")).await.0, 200);
     assert_eq!(get(url("a.txt", &future, "&signature_expiration=4000000001")).await.0, 401);
+    for more in [
+        "",
+        "&signature_expiration=",
+        "&signature_expiration=-1",
+        "&signature_expiration=99999999999999999999",
+    ] {
+        let (status, said) = get(url("a.txt", &future, more)).await;
+        assert!((400..500).contains(&status) && !said.contains("signed"), "{more}: {status} {said}");
+    }
+    // It is of this text, for this user, by this sandbox's token, and does not help to write.
+    for path in ["./a.txt", "/home/user/a.txt", "a.txt/", "a.txt%00", "../user/a.txt", ""] {
+        assert_eq!(get(url(path, &right, "")).await.0, 401, "{path}");
+    }
+    assert_eq!(get(url("a.txt", &right, "&path=/etc/passwd")).await.0, 401);
+    for user in ["root", "user", "../root"] {
+        let as_other = file_signature("a.txt", "read", user, &token, None);
+        assert_eq!(get(url("a.txt", &as_other, "")).await.0, 401, "{user}");
+    }
+    let foreign = file_signature("a.txt", "read", "", &other.token.clone().unwrap(), None);
+    let path = url("a.txt", &foreign, "").replace(&host.host.url(), "");
+    assert_eq!(answer_text(host.to(&anonymous, 49983, Method::GET, &path)).await.0, 401);
+    // Where the signature alone says whose file is meant, it is the other's, who has none.
+    assert_eq!(get(url("a.txt", &foreign, "")).await.0, 404);
+    for signature in ["", "v1_", "v1_AAAA", &right.to_uppercase(), &right[..right.len() - 1]] {
+        assert_eq!(get(url("a.txt", signature, "")).await.0, 401, "{signature}");
+    }
+    let unsigned = answer_text(host.client.get(format!("{}/files?path=a.txt", host.host.url()))).await;
+    assert!((400..500).contains(&unsigned.0) && !unsigned.1.contains("signed"), "{unsigned:?}");
+    let post = |signature: &str| {
+        host.client
+            .post(url("a.txt", signature, ""))
+            .header("content-type", "application/octet-stream")
+            .body("x")
+    };
+    assert_eq!(answer_text(post(&right)).await.0, 401);
+    assert_eq!(read(&host, &sandbox, "a.txt").await.1, b"signed");
 
     let form = reqwest::multipart::Form::new()
         .part("file", reqwest::multipart::Part::bytes(b"new".to_vec()).file_name("x"));
