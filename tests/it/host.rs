@@ -9,6 +9,7 @@ mod network;
 mod ports;
 mod processes;
 mod sdk;
+mod settings;
 
 use std::sync::Once;
 use std::time::Duration;
