@@ -1020,6 +1020,78 @@ mod tests {
         }
     }
 
+    /// Messages of every kind, for whom they are not, in any order, well formed or not, while much is under way.
+    #[tokio::test]
+    async fn no_conversation_at_random_harms_or_holds_the_host() {
+        for seed in 1..=100_u64 {
+            let (handle, socket) = connected().await;
+            let mut process = program(&handle, &socket).await;
+            let asking = handle.clone();
+            let waiting = tokio::spawn(async move {
+                let spec = ProcessSpec { argv: vec!["x".into()], ..ProcessSpec::default() };
+                let (stat, list) = (asking.stat("/x"), asking.list_dir("/", 9));
+                let (read, watch) = (asking.read_file("/x", 0, 9), asking.watch("/", true));
+                drop(tokio::join!(stat, list, read, watch, asking.listen(), asking.start(spec)));
+            });
+            let said = tokio::task::spawn_blocking(move || {
+                let mut random = Random(seed);
+                while random.below(60) > 0 && sys::send(socket.as_fd(), &random.message(), &[]).is_ok() {}
+            });
+            let end = async {
+                said.await.expect("does not panic");
+                waiting.await.expect("does not panic");
+                while process.events.recv().await.is_some() {}
+            };
+            tokio::time::timeout(Duration::from_secs(30), end).await.expect("nobody waits for ever");
+            assert_ended(&handle).await;
+        }
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, end: u64) -> u64 {
+            // xorshift64
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % end
+        }
+
+        fn bytes(&mut self) -> Bytes {
+            let length = self.below(300);
+            (0..length).map(|_| self.below(256) as u8).collect()
+        }
+
+        fn message(&mut self) -> Vec<u8> {
+            // Of seven that were given out, and some that were not.
+            let id = self.below(10) as u32;
+            let number = if self.below(9) == 0 { u32::MAX } else { self.below(2000) as u32 };
+            let exit = Exit { code: Some(number as i32), signal: None, oom: self.below(2) == 0 };
+            let text = String::from_utf8_lossy(&self.bytes()).into_owned();
+            let bytes = self.bytes();
+            match self.below(16) {
+                0 => return bytes.to_vec(),
+                1 => return [&[number as u8], &id.to_le_bytes()[..], &bytes].concat(),
+                2 => FromAgent::Started { pid: number as i32 },
+                3 => FromAgent::Stdout(bytes),
+                4 => FromAgent::Stderr(bytes),
+                5 => FromAgent::Control(bytes),
+                6 => FromAgent::TookStdin(number),
+                7 => FromAgent::TookControl(number),
+                8 => FromAgent::Exited(exit),
+                9 => FromAgent::Replaced(exit),
+                10 => FromAgent::Bytes(bytes),
+                11 => FromAgent::Entries(vec![]),
+                12 => FromAgent::Changed(WatchEvent { name: text, kind: WatchKind::Create }),
+                13 => FromAgent::Done,
+                14 => FromAgent::Failed(Failure { doing: text, errno: number as i32 }),
+                _ => FromAgent::Ended,
+            }
+            .encode(id)
+        }
+    }
+
     #[tokio::test]
     async fn words_of_a_sandbox_are_short_and_have_no_control_characters() {
         let (handle, socket) = connected().await;
