@@ -28,12 +28,15 @@ use super::view;
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
 
-/// The only words that are looked for everywhere: what they name may follow in plain prose. Parts that are the same in
-/// several forms: `Password` and `Passwort`, `IDENTIFIED BY`.
-#[expect(clippy::expect_used, reason = "a few constant words; every test uses it")]
-static TELLING: LazyLock<packed::Searcher> = LazyLock::new(|| {
-    packed::Config::new().builder().extend(keyed::TELLING_WORDS).build().expect("a few short words")
-});
+/// The only words that are looked for everywhere: what they name may follow in plain prose.
+static TELLING: LazyLock<packed::Searcher> = LazyLock::new(|| searcher(keyed::TELLING_WORDS));
+/// Those that are not ASCII, for text that is not.
+static TELLING_ABROAD: LazyLock<packed::Searcher> = LazyLock::new(|| searcher(keyed::TELLING_WORDS_ABROAD));
+
+#[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
+fn searcher(words: &[&[u8]]) -> packed::Searcher {
+    packed::Config::new().builder().extend(words).build().expect("a few short words")
+}
 
 /// A place in the text that should not be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,10 +147,13 @@ const MAX_DEPTH: u8 = 2;
 
 fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, scratch: &mut Scratch) {
     classify(&text[from..to], &mut scratch.blocks);
+    let abroad = scratch.blocks.iter().any(|block| block.odd != 0);
     let mut scanner = Scanner::new(text, from, to, depth, scratch);
     scanner.run();
-    for found in TELLING.find_iter(&text[from..to]) {
-        scanner.told(from + found.start(), from + found.end());
+    for words in [Some(&*TELLING), abroad.then_some(&*TELLING_ABROAD)].into_iter().flatten() {
+        for found in words.find_iter(&text[from..to]) {
+            scanner.told(from + found.start(), from + found.end());
+        }
     }
 }
 

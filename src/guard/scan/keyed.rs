@@ -435,7 +435,6 @@ impl Scanner<'_> {
             return self
                 .lettered_id(end + rest.iter().take_while(|byte| matches!(**byte, b' ' | b'.')).count());
         }
-        let end = end + if self.text[end..].starts_with("ñ".as_bytes()) { 2 } else { 0 };
         let rest = self.text[end..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
         self.password_sentence(end + rest);
     }
@@ -521,25 +520,28 @@ impl Scanner<'_> {
     }
 }
 
-/// Parts of words behind which a password may be told: `Password` and `Passwort`, `mot de passe`, `contraseña`, ...
-pub(super) const TELLING_WORDS: [&[u8]; 18] = [
+/// Parts of words behind which a secret may be told: `Password` and `Passwort`, `mot de passe`, `IDENTIFIED BY`, ...
+pub(super) const TELLING_WORDS: &[&[u8]] = &[
     b"asswor",
     b"ASSWOR",
     b"de passe",
-    b"contrase",
     b"achtwoord",
     b"senha ",
-    b"senord",
-    "hasło".as_bytes(),
-    "ароль".as_bytes(),
-    "スワード".as_bytes(),
-    "密码".as_bytes(),
-    "비밀번호".as_bytes(),
     b"IFIED BY",
     b"sshpass -p",
     b"HETU",
     b"PAN ",
     b"NRIC",
+];
+/// The same of words that are not ASCII: `contraseña`, `lösenord`, `henkilötunnus`, ...
+pub(super) const TELLING_WORDS_ABROAD: &[&[u8]] = &[
+    "contraseña".as_bytes(),
+    "ösenord".as_bytes(),
+    "hasło".as_bytes(),
+    "ароль".as_bytes(),
+    "スワード".as_bytes(),
+    "密码".as_bytes(),
+    "비밀번호".as_bytes(),
     "kilötunnus".as_bytes(),
 ];
 /// What stands between such a word and the password. Those that are not ASCII need no blank before.
