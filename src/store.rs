@@ -273,6 +273,9 @@ impl Default for Limits {
     }
 }
 
+/// Placeholder numbers of the guard: kind, keyed hash of what was taken out, number.
+pub type Placeholders = Vec<(String, String, u32)>;
+
 /// "I want to run on this key."
 ///
 /// Safe to send again with the same execution id: the answer is about the same run.
@@ -291,8 +294,9 @@ pub struct Acquire {
 /// What `acquire` answers.
 #[derive(Debug, Clone)]
 pub enum Acquired {
-    /// The context is live, its sandbox exists, and the run is recorded as running on it.
-    Ready(Box<ContextRow>),
+    /// The context is live, its sandbox exists, and the run is recorded as running on it. With it come the placeholder
+    /// numbers of its key, which only a run that holds the context adds to.
+    Ready(Box<ContextRow>, Placeholders),
     /// The caller holds the lease: make the sandbox, then [`ContextStore::ready`] or [`ContextStore::end`].
     Create(Claim),
     /// Somebody else is making the sandbox. Ask again after so long.
@@ -746,8 +750,8 @@ pub trait ContextStore: Send + Sync + std::fmt::Debug {
         deleted: bool,
     ) -> Result<Vec<PathRow>, StoreError>;
 
-    /// Placeholder numbers of the guard that a context key has handed out: keyed hash to number.
-    async fn placeholders(&self, key: &ContextKey) -> Result<Vec<(String, String, u32)>, StoreError>;
+    /// Placeholder numbers of the guard that a context key has handed out.
+    async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError>;
 
     /// Adds placeholder numbers `(kind, keyed hash, number)`; ones that exist are left as they are.
     async fn save_placeholders(

@@ -66,7 +66,7 @@ END $$;
 -- ---- acquire: find, claim, queue or refuse -------------------------------------------------------
 
 -- outcome    what is set
--- ready      ctx; the run is recorded as running
+-- ready      ctx; the run is recorded as running; kinds, hashes, numbers: the key's placeholders, NULL for none
 -- create     ctx (id, epoch), previous
 -- wait       wait_ms, until the creator's lease ends
 -- queued     ahead
@@ -82,7 +82,8 @@ CREATE FUNCTION pathbox.acquire_v1(
     p_per_tenant integer, p_per_conversation integer, p_max_executions bigint,
     p_create_lease_ms bigint, p_create_timeout_ms bigint, p_key_ttl_ms bigint, p_queue_lease_ms bigint,
     OUT outcome text, OUT ctx pathbox.execution_contexts, OUT run uuid, OUT ahead integer, OUT wait_ms bigint,
-    OUT previous text, OUT detail jsonb, OUT read_at timestamptz
+    OUT previous text, OUT detail jsonb, OUT read_at timestamptz,
+    OUT kinds text[], OUT hashes text[], OUT numbers integer[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   mine       pathbox.executions;                  -- this run's row, if it has asked before
@@ -369,6 +370,11 @@ BEGIN
   END IF;
   IF outcome IN ('ready', 'create') THEN
     ctx := c;
+  END IF;
+  IF outcome = 'ready' THEN
+    SELECT array_agg(p.kind), array_agg(p.value_hash), array_agg(p.number) INTO kinds, hashes, numbers
+      FROM pathbox.placeholders p
+     WHERE p.tenant_id = p_tenant AND p.conversation_id = p_conversation AND p.path_id = p_path;
   END IF;
 END $$;
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,16 +17,20 @@ use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, SandboxSta
 use crate::e2b::{CreateSandbox, E2bClient, E2bError, Endpoint, McpGateway, Sandbox, SandboxAccess};
 use crate::guard::own_words;
 use crate::store::{
-    Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, SandboxRef, Secret, StoreError,
+    Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, Placeholders, SandboxRef,
+    Secret, StoreError,
 };
 
 use crate::telemetry::metrics;
 
+use super::attempts::Fault;
 use super::backlog::Late;
 use super::{ExecutionError, ExecutionService, Progress, ProgressSender};
 
 /// Between looks at whether the database has been told everything.
 const BEHIND_PAUSE: Duration = Duration::from_millis(50);
+/// Between tries to tell a database that was away of a run that goes on.
+const ANNOUNCE_PAUSE: Duration = Duration::from_millis(250);
 
 /// Metadata that each of our sandboxes carries at its provider, so that the reconciler can tell whose it is.
 pub const APP: (&str, &str) = ("app", "pathbox");
@@ -40,10 +45,12 @@ pub const EPOCH: &str = "pathbox_epoch";
 #[derive(Debug)]
 pub(super) struct Held {
     pub row: ContextRow,
-    /// When the row was read.
+    /// From when on the row is true and the run's lease runs: just before the store was asked.
     pub since: Instant,
     pub state: SandboxState,
     pub reason: Option<EndReason>,
+    /// The guard's placeholder numbers of the key, when the store gave them with the row.
+    pub numbers: Option<Placeholders>,
     pub queued: Duration,
     pub client: E2bClient,
     pub access: SandboxAccess,
@@ -53,11 +60,21 @@ pub(super) struct Held {
     pub _turn: OwnedMutexGuard<()>,
 }
 
+impl Held {
+    /// The database's time, as far as it is known here.
+    pub(super) fn now(&self) -> DateTime<Utc> {
+        self.row.read_at + self.since.elapsed()
+    }
+}
+
+/// What a run finds of earlier state, and why it was reset.
+type Found = (SandboxState, Option<EndReason>);
+
 /// How long a run may wait, since when it does, and what ends the waiting early.
-struct Wait<'a> {
-    began: Instant,
-    patience: Duration,
-    cancel: &'a CancellationToken,
+pub(super) struct Wait<'a> {
+    pub began: Instant,
+    pub patience: Duration,
+    pub cancel: &'a CancellationToken,
 }
 
 impl Wait<'_> {
@@ -65,6 +82,15 @@ impl Wait<'_> {
         let waited_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         ExecutionError::QueueTimeout { position, waited_ms }
     }
+}
+
+/// A context that the store, or memory, has given to this run.
+struct Hold {
+    row: ContextRow,
+    since: Instant,
+    found: Found,
+    numbers: Option<Placeholders>,
+    is_unasked: bool,
 }
 
 /// What acquiring came to.
@@ -76,19 +102,17 @@ pub(super) enum Acquisition {
 }
 
 impl ExecutionService {
-    /// Waits for this run's turn on its context, making the sandbox if need be.
+    /// Waits for this run's turn on its context, making the sandbox if need be. `found` is what an earlier attempt of
+    /// the same run has found out about the state.
     #[instrument(name = "execution_context.get_or_create", skip_all, fields(execution.id = %ask.execution.id))]
     pub(super) async fn acquire(
         &self,
         ask: &Acquire,
-        patience: Duration,
-        replaced: Option<EndReason>,
+        wait: &Wait<'_>,
+        found: Option<Found>,
         progress: &ProgressSender,
-        cancel: &CancellationToken,
     ) -> Result<Acquisition, ExecutionError> {
-        let began = Instant::now();
-        let wait = Wait { began, patience, cancel };
-        let result = self.acquire_loop(ask, &wait, replaced, progress).await;
+        let result = self.acquire_loop(ask, wait, found, progress).await;
         if let Err(error) = &result {
             let status = match error {
                 ExecutionError::Cancelled => ExecutionStatus::Cancelled,
@@ -122,13 +146,13 @@ impl ExecutionService {
         &self,
         ask: &Acquire,
         wait: &Wait<'_>,
-        replaced: Option<EndReason>,
+        found: Option<Found>,
         progress: &ProgressSender,
     ) -> Result<Acquisition, ExecutionError> {
         let Wait { began, patience, cancel } = *wait;
         let limits = &self.options().limits;
         let mut tried_again_at_limit = false;
-        let mut made: Option<(SandboxState, Option<EndReason>)> = None;
+        let mut made: Option<Found> = None;
         loop {
             if cancel.is_cancelled() {
                 return Err(ExecutionError::Cancelled);
@@ -154,24 +178,24 @@ impl ExecutionService {
             };
             self.0.parts.crash.at("acquire.answered");
             match answer {
-                Acquired::Ready(row) => {
-                    let (state, reason) = made.take().unwrap_or(match replaced {
-                        Some(reason) => (SandboxState::Reset, Some(reason)),
-                        None => (SandboxState::Kept, None),
-                    });
-                    return self.hold(*row, state, reason, wait, false).await;
+                Acquired::Ready(row, numbers) => {
+                    let found = made.or(found).unwrap_or((SandboxState::Kept, None));
+                    let hold =
+                        Hold { row: *row, since: asked, found, numbers: Some(numbers), is_unasked: false };
+                    return self.hold(hold, wait).await;
                 }
                 Acquired::Create(claim) => {
                     let _ = progress.try_send(Progress::Creating);
-                    if let Some(row) = self.create(&claim, ask.execution.id, asked).await? {
-                        let (state, reason) = match (claim.previous, replaced) {
-                            (Some(reason), _) | (None, Some(reason)) => (SandboxState::Reset, Some(reason)),
-                            (None, None) => (SandboxState::Fresh, None),
+                    if let Some((row, since)) = self.create(&claim, ask.execution.id, asked).await? {
+                        let found = match claim.previous {
+                            Some(reason) => (SandboxState::Reset, Some(reason)),
+                            None => found.unwrap_or((SandboxState::Fresh, None)),
                         };
                         if row.status == ContextStatus::Ready {
-                            return self.hold(row, state, reason, wait, false).await;
+                            let hold = Hold { row, since, found, numbers: None, is_unasked: false };
+                            return self.hold(hold, wait).await;
                         }
-                        made = Some((state, reason));
+                        made = Some(found);
                     }
                     continue;
                 }
@@ -207,34 +231,34 @@ impl ExecutionService {
     }
 
     /// Takes the context, once no other run of this replica is on it.
-    async fn hold(
-        &self,
-        row: ContextRow,
-        state: SandboxState,
-        reason: Option<EndReason>,
-        wait: &Wait<'_>,
-        is_unasked: bool,
-    ) -> Result<Acquisition, ExecutionError> {
+    async fn hold(&self, hold: Hold, wait: &Wait<'_>) -> Result<Acquisition, ExecutionError> {
+        let Hold { row, since, found: (mut state, mut reason), numbers, is_unasked } = hold;
         let Some(sandbox) = &row.sandbox else {
             return Err(ExecutionError::Internal(format!("context {} is ready without a sandbox", row.id)));
         };
         let (client, access) = (self.client_of(sandbox)?, access_of(sandbox));
-        let since = Instant::now();
-        let turn = self.0.remembered.keep(&row).lock_owned();
+        let (turn, replaced) = self.0.remembered.keep(&row, is_unasked);
         let turn = tokio::select! {
             biased;
-            turn = turn => turn,
+            turn = turn.lock_owned() => turn,
             () = wait.cancel.cancelled() => return Err(ExecutionError::Cancelled),
             () = tokio::time::sleep_until(wait.began + wait.patience) => {
                 return Err(wait.timed_out(1));
             }
         };
+        if let (SandboxState::Kept, Some(before)) = (state, replaced) {
+            // Another replica took this one's context away while the database could not be told of its use.
+            let ended = self.store().context(&row.key.tenant, before).await.ok().flatten();
+            state = SandboxState::Reset;
+            reason = Some(ended.and_then(|row| row.end_reason).unwrap_or(EndReason::Lost));
+        }
         let queued = wait.began.elapsed();
         Ok(Acquisition::Held(Box::new(Held {
             row,
             since,
             state,
             reason,
+            numbers,
             queued,
             client,
             access,
@@ -255,8 +279,79 @@ impl ExecutionService {
             return Err(error.into());
         }
         match self.0.remembered.recall(&ask.key, self.options().limits.ttl) {
-            Some(row) => self.hold(row, SandboxState::Kept, None, wait, true).await,
+            Some(row) => {
+                let found = (SandboxState::Kept, None);
+                let hold = Hold { row, since: Instant::now(), found, numbers: None, is_unasked: true };
+                self.hold(hold, wait).await
+            }
             None => Err(error.into()),
+        }
+    }
+
+    /// The last thing before anything is sent: makes sure that no other replica can take the context while the run is
+    /// on it. Waiting for the turn, for a sandbox to come back or for the provider may have used up the run's lease; then
+    /// the store is asked again, which is a round trip more.
+    ///
+    /// # Errors
+    /// [`Fault::Stale`]: it is not certain any more that the context is this run's.
+    pub(super) async fn keep_lease(&self, held: &Held, ask: &Acquire) -> Result<(), Fault> {
+        if held.since.elapsed() < self.options().margin / 2 {
+            return Ok(());
+        }
+        if held.is_unasked {
+            // As long as the database is away nobody can ask for the context. Once it is back, it has its say.
+            return if self.store().ping().await.is_err() { Ok(()) } else { Err(Fault::Stale) };
+        }
+        match self.store().acquire(ask, &self.options().limits).await {
+            Ok(Acquired::Ready(row, _)) if (row.id, row.epoch) == (held.row.id, held.row.epoch) => Ok(()),
+            _ => Err(Fault::Stale),
+        }
+    }
+
+    /// Does the work of a run. One that began while the database was away is made known as soon as it is back, so that no
+    /// other replica takes its context meanwhile.
+    pub(super) async fn announcing<T>(&self, held: &Held, ask: &Acquire, work: impl Future<Output = T>) -> T {
+        if !held.is_unasked {
+            return work.await;
+        }
+        tokio::pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => done,
+            () = self.announce(held, ask) => work.await,
+        }
+    }
+
+    async fn announce(&self, held: &Held, ask: &Acquire) {
+        let limits = &self.options().limits;
+        loop {
+            tokio::time::sleep(ANNOUNCE_PAUSE).await;
+            // What is over is told first, or the database would take the context for expired.
+            if self.is_behind() || self.store().ping().await.is_err() {
+                continue;
+            }
+            match self.store().acquire(ask, limits).await {
+                Ok(Acquired::Ready(row, _)) if row.id == held.row.id => return,
+                // The context was ended meanwhile. This run has its sandbox for as long as that lives, and makes no other.
+                Ok(Acquired::Create(claim)) => {
+                    let end = End {
+                        tenant: claim.key.tenant,
+                        context: claim.context,
+                        epoch: Some(claim.epoch),
+                        reason: EndReason::Error,
+                        error: Some("no sandbox was needed".to_owned()),
+                    };
+                    if let Err(error) = self.store().end(&end, limits).await {
+                        tracing::warn!(error = %error, context.id = %end.context, "a claim could not be given back");
+                    }
+                    return;
+                }
+                Err(error) if error.is_retryable() => {}
+                _ => {
+                    tracing::warn!(context.id = %held.row.id, "another run was let onto a context in use");
+                    return;
+                }
+            }
         }
     }
 
@@ -271,14 +366,15 @@ impl ExecutionService {
         })
     }
 
-    /// Makes the sandbox of a claim. `None`: the claim was lost meanwhile; ask again.
+    /// Makes the sandbox of a claim. Gives the row and since when the run's lease runs. `None`: the claim was lost
+    /// meanwhile; ask again.
     #[instrument(name = "sandbox.create", skip_all, fields(context.id = %claim.context, epoch = claim.epoch))]
     async fn create(
         &self,
         claim: &Claim,
         execution: ExecutionId,
         asked: Instant,
-    ) -> Result<Option<ContextRow>, ExecutionError> {
+    ) -> Result<Option<(ContextRow, Instant)>, ExecutionError> {
         let limits = &self.options().limits;
         if asked.elapsed() + limits.create_timeout > limits.create_lease {
             return Ok(None);
@@ -327,13 +423,14 @@ impl ExecutionService {
             provider_ends_at: Some(self.0.parts.clock.now() + sandbox.timeout),
         };
         self.0.parts.crash.at("create.before_ready");
+        let since = Instant::now();
         let row = self.store().ready(claim, execution, &reference, limits).await?;
         self.0.parts.crash.at("create.reported");
         match row {
             Some(_) => metrics::CONTEXTS_CREATED.add(&[], 1),
             None => self.0.doomed.notify_one(),
         }
-        Ok(row)
+        Ok(row.map(|row| (row, since)))
     }
 
     /// Waits for the provider while the lease is renewed each third of its length.

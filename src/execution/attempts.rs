@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::acquire::{Acquisition, Held};
+use super::acquire::{Acquisition, Held, Wait};
 use super::{ExecutionError, ExecutionService, ProgressSender};
-use crate::domain::EndReason;
+use crate::domain::{EndReason, SandboxState};
 use crate::e2b::E2bError;
 use crate::store::{Acquire, ExecutionRow, ExecutionStatus};
 
@@ -20,6 +21,8 @@ pub(super) enum Fault {
     Lost,
     /// The provider failed and the work was not done.
     Sandbox(E2bError),
+    /// The work was not begun: the context may be another run's by now, so the turn has to be waited for again.
+    Stale,
 }
 
 impl Fault {
@@ -62,29 +65,39 @@ impl ExecutionService {
         cancel: &CancellationToken,
         work: W,
     ) -> Result<Attempted<W::Done>, ExecutionError> {
-        let mut replaced = None;
-        for _ in 0..=REPLACEMENTS {
-            let mut held = match self.acquire(ask, patience, replaced, progress, cancel).await? {
+        let mut found = None;
+        let mut began = Instant::now();
+        let mut replacements = 0;
+        while replacements <= REPLACEMENTS {
+            let wait = Wait { began, patience, cancel };
+            let mut held = match self.acquire(ask, &wait, found, progress).await? {
                 Acquisition::Held(held) => held,
                 Acquisition::Replay(row) => return Ok(Attempted::Before(row)),
             };
-            let mut done = work.on(&held).await;
+            let mut done = self.announcing(&held, ask, work.on(&held)).await;
             if matches!(done, Err(Fault::Lost)) {
                 done = match self.revive(&mut held).await {
-                    Ok(true) => work.on(&held).await,
+                    Ok(true) => self.announcing(&held, ask, work.on(&held)).await,
                     Ok(false) => done,
                     Err(error) => Err(Fault::Sandbox(error)),
                 };
             }
             match done {
                 Ok(done) => return Ok(Attempted::Done(held, done)),
+                Err(Fault::Stale) => {
+                    if held.state != SandboxState::Kept {
+                        found = Some((held.state, held.reason));
+                    }
+                }
                 Err(Fault::Lost) => {
                     if let Err(error) = self.mark_lost(&held.row).await {
                         self.abandon(ask, ExecutionStatus::Failed, "sandbox_lost").await;
                         return Err(error.into());
                     }
                     self.0.doomed.notify_one();
-                    replaced = Some(EndReason::Lost);
+                    found = Some((SandboxState::Reset, Some(EndReason::Lost)));
+                    replacements += 1;
+                    began = Instant::now();
                 }
                 Err(Fault::Sandbox(error)) => {
                     self.abandon(ask, ExecutionStatus::Failed, "sandbox_failed").await;

@@ -12,11 +12,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tokio::time::Instant;
 
 use crate::domain::{ContextKey, ExecutionId, TenantId};
-use crate::store::{ExecutionStatus, FinishedExecution, StoreError};
+use crate::store::{ExecutionStatus, FinishedExecution, Placeholders, StoreError};
 
 use super::ExecutionService;
 use super::error::chain;
-use super::remembered::Numbers;
 
 /// Records that wait with their results; those that come after wait without, so that a long outage does not fill the
 /// memory.
@@ -37,7 +36,7 @@ pub(super) enum Late {
     /// A run that did not start; see [`crate::store::ContextStore::abandon`].
     Abandon { tenant: TenantId, execution: ExecutionId, status: ExecutionStatus, error: String },
     /// Placeholder numbers that a run gave out.
-    Numbers { key: ContextKey, numbers: Numbers },
+    Numbers { key: ContextKey, numbers: Placeholders },
 }
 
 #[derive(Debug, Default)]

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{
-    Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, ExecutionId, Language, OutputChunk, Timeout,
-    hex,
+    Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, Language, OutputChunk, Timeout, hex,
 };
 use crate::e2b::{E2bError, Files, Subject};
 use crate::guard::{FileKind, Guard, OutcomeGuard, Sanitized};
+use crate::store::Acquire;
 use crate::wire::envd::{EntryInfo, FileType};
 
 use super::acquire::Held;
@@ -206,7 +206,7 @@ enum Stopped {
 /// The work of a file operation.
 struct FileWork<'a> {
     service: &'a ExecutionService,
-    id: ExecutionId,
+    ask: &'a Acquire,
     action: &'a FileAction,
 }
 
@@ -214,7 +214,7 @@ impl Work for FileWork<'_> {
     type Done = Result<(Ran, FileAnswer), FileProblem>;
 
     async fn on(&self, held: &Held) -> Result<Self::Done, Fault> {
-        match self.service.do_on(held, self.id, self.action).await {
+        match self.service.do_on(held, self.ask, self.action).await {
             Ok(done) => Ok(Ok(done)),
             Err(Stopped::Problem(problem)) => Ok(Err(problem)),
             Err(Stopped::Fault(fault)) => Err(fault),
@@ -255,7 +255,7 @@ impl ExecutionService {
         };
         let ask = self.ask(TOOL, &call, &request);
         let (progress, _) = mpsc::channel(1);
-        let work = FileWork { service: self, id: ask.execution.id, action: &action };
+        let work = FileWork { service: self, ask: &ask, action: &action };
         let (held, done) =
             match self.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
                 Attempted::Done(held, done) => (held, done),
@@ -281,14 +281,15 @@ impl ExecutionService {
     async fn do_on(
         &self,
         held: &Held,
-        id: ExecutionId,
+        ask: &Acquire,
         action: &FileAction,
     ) -> Result<(Ran, FileAnswer), Stopped> {
         let began = Instant::now();
         let moved_end = self.extend_life(held, Timeout::default().get()).await.map_err(Stopped::Fault)?;
+        self.keep_lease(held, ask).await.map_err(Stopped::Fault)?;
         let files = held.client.files(&held.access);
         let policy = self.0.parts.policies.of(&held.row.key.tenant);
-        let mut guard = OutcomeGuard::new(&policy, self.numbering(&held.row.key).await, self.guard_limits());
+        let mut guard = OutcomeGuard::new(&policy, self.numbering_of(held).await, self.guard_limits());
         let done = |guard: OutcomeGuard| guard.finish(Ended::Completed, Vec::new(), began.elapsed());
         let (answer, guarded, artifacts) = match action {
             FileAction::Put { path, content, expected } => {
@@ -315,7 +316,7 @@ impl ExecutionService {
                 let name = artifact_name(policy.line(path.name()).get(), &version);
                 let artifact = self
                     .outputs()
-                    .put(id, &name, mime_type(kind, &name), &out)
+                    .put(ask.execution.id, &name, mime_type(kind, &name), &out)
                     .map_err(|_| Stopped::Problem(FileProblem::DiskFull))?;
                 (FileAnswer::Got { version, artifact: artifact.clone() }, guarded, vec![artifact])
             }
@@ -329,7 +330,7 @@ impl ExecutionService {
     /// The record of an operation that could not be done.
     async fn failed(&self, held: &Held, problem: &FileProblem) -> Ran {
         let policy = self.0.parts.policies.of(&held.row.key.tenant);
-        let mut guard = OutcomeGuard::new(&policy, self.numbering(&held.row.key).await, self.guard_limits());
+        let mut guard = OutcomeGuard::new(&policy, self.numbering_of(held).await, self.guard_limits());
         guard.push(OutputChunk::Error(CodeError {
             name: "FileError".to_owned(),
             message: problem.to_string(),

@@ -12,17 +12,14 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use tokio::time::Instant;
 
-use crate::domain::ContextKey;
-use crate::store::ContextRow;
+use crate::domain::{ContextId, ContextKey};
+use crate::store::{ContextRow, Placeholders};
 
 /// Contexts that are remembered at most; the one longest unused goes first.
 const MAX: usize = 1_000;
 
 /// The right to run on a key, within this replica.
 pub(super) type Turn = Arc<tokio::sync::Mutex<()>>;
-
-/// Numbers of the guard's placeholders: kind, keyed hash, number.
-pub(super) type Numbers = Vec<(String, String, u32)>;
 
 /// What is remembered.
 #[derive(Debug, Default)]
@@ -32,8 +29,12 @@ pub(super) struct Remembered(Mutex<HashMap<ContextKey, Entry>>);
 struct Entry {
     row: ContextRow,
     used: Instant,
+    /// The database does not know of the last use: what it says next may come as a surprise to those who used it.
+    is_unasked: bool,
+    /// The context is over.
+    is_gone: bool,
     turn: Turn,
-    numbers: Numbers,
+    numbers: Placeholders,
 }
 
 impl Remembered {
@@ -41,15 +42,19 @@ impl Remembered {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run is served on this context, or has just been. Gives the turn of its key.
-    pub(super) fn keep(&self, row: &ContextRow) -> Turn {
+    /// A run is served on this context, or has just been; `is_unasked`: without the database's leave. Gives the turn of
+    /// its key and, when this replica used another context until now of which the database was not told, that one.
+    pub(super) fn keep(&self, row: &ContextRow, is_unasked: bool) -> (Turn, Option<ContextId>) {
         let mut entries = self.lock();
         if let Some(entry) = entries.get_mut(&row.key) {
-            if entry.row.id != row.id {
+            let is_other = entry.row.id != row.id;
+            let replaced = (is_other && entry.is_unasked).then_some(entry.row.id);
+            if is_other {
                 entry.numbers.clear();
             }
             (entry.row, entry.used) = (row.clone(), Instant::now());
-            return entry.turn.clone();
+            (entry.is_unasked, entry.is_gone) = (is_unasked, false);
+            return (entry.turn.clone(), replaced);
         }
         if entries.len() >= MAX {
             let idle = entries.iter().filter(|(_, entry)| Arc::strong_count(&entry.turn) == 1);
@@ -58,37 +63,48 @@ impl Remembered {
             }
         }
         let turn = Turn::default();
-        let entry =
-            Entry { row: row.clone(), used: Instant::now(), turn: turn.clone(), numbers: Numbers::new() };
+        let entry = Entry {
+            row: row.clone(),
+            used: Instant::now(),
+            is_unasked,
+            is_gone: false,
+            turn: turn.clone(),
+            numbers: Placeholders::new(),
+        };
         entries.insert(row.key.clone(), entry);
-        turn
+        (turn, None)
     }
 
     /// A run on this context is over. A context that the run has lost stays forgotten.
     pub(super) fn used(&self, row: ContextRow) {
         if let Some(entry) = self.lock().get_mut(&row.key)
             && entry.row.id == row.id
+            && !entry.is_gone
         {
             (entry.row, entry.used) = (row, Instant::now());
         }
     }
 
-    /// The context is over.
+    /// The context is over. That it was used without the database's leave stays known until somebody is told.
     pub(super) fn forget(&self, key: &ContextKey) {
-        self.lock().remove(key);
+        let mut entries = self.lock();
+        match entries.get_mut(key) {
+            Some(entry) if entry.is_unasked => entry.is_gone = true,
+            _ => drop(entries.remove(key)),
+        }
     }
 
     /// The context of a key that was used within `ttl`, as if it had been read now.
     pub(super) fn recall(&self, key: &ContextKey, ttl: Duration) -> Option<ContextRow> {
         let entries = self.lock();
-        let entry = entries.get(key).filter(|entry| entry.used.elapsed() < ttl)?;
+        let entry = entries.get(key).filter(|entry| !entry.is_gone && entry.used.elapsed() < ttl)?;
         let mut row = entry.row.clone();
         row.read_at += TimeDelta::from_std(entry.used.elapsed()).unwrap_or_default();
         Some(row)
     }
 
     /// The placeholder numbers of a key: what the database knows, and what it has yet to be told.
-    pub(super) fn merge_numbers(&self, key: &ContextKey, mut numbers: Numbers) -> Numbers {
+    pub(super) fn merge_numbers(&self, key: &ContextKey, mut numbers: Placeholders) -> Placeholders {
         if let Some(entry) = self.lock().get_mut(key) {
             if entry.numbers.len() > numbers.len() {
                 let known: HashSet<(&str, &str)> =
@@ -96,7 +112,7 @@ impl Remembered {
                 let untold = |(kind, hash, _): &&(String, String, u32)| {
                     !known.contains(&(kind.as_str(), hash.as_str()))
                 };
-                let untold: Numbers = entry.numbers.iter().filter(untold).cloned().collect();
+                let untold: Placeholders = entry.numbers.iter().filter(untold).cloned().collect();
                 numbers.extend(untold);
             }
             entry.numbers.clone_from(&numbers);

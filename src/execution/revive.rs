@@ -37,14 +37,14 @@ impl ExecutionService {
     }
 
     async fn resume(&self, held: &mut Held) -> bool {
-        let life = self.sandbox_life();
+        let (life, now) = (self.sandbox_life(), held.now());
         match held.client.connect(&held.access.id, life).await {
             // Other tokens than those in the row would have to be kept for the next replica too.
             Ok(sandbox) if sandbox.envd_token != held.access.envd_token => false,
             Ok(sandbox) => {
                 tracing::info!(context.id = %held.row.id, "a paused sandbox was resumed");
                 if let Some(reference) = &mut held.row.sandbox {
-                    reference.provider_ends_at = Some(held.row.read_at + sandbox.timeout);
+                    reference.provider_ends_at = Some(now + sandbox.timeout);
                 }
                 true
             }

@@ -16,7 +16,9 @@ use crate::domain::{
 };
 use crate::e2b::Deadlines;
 use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Picture, Report, Sanitized};
-use crate::store::{Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
+use crate::store::{
+    Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution, Placeholders,
+};
 use crate::telemetry::metrics;
 use crate::telemetry::trace::{self, Trace};
 
@@ -165,7 +167,8 @@ impl ExecutionService {
         let Some(ends_at) = held.row.sandbox.as_ref().and_then(|sandbox| sandbox.provider_ends_at) else {
             return Ok(None);
         };
-        let left = (ends_at - held.row.read_at).to_std().unwrap_or_default();
+        let now = held.now();
+        let left = (ends_at - now).to_std().unwrap_or_default();
         if left >= (timeout + self.options().margin).max(self.options().limits.ttl) {
             return Ok(None);
         }
@@ -175,7 +178,7 @@ impl ExecutionService {
         let life =
             held.client.set_timeout(&held.access.id, life).await.map_err(|error| Fault::of(held, error))?;
         self.0.parts.crash.at("run.extended");
-        Ok(Some(held.row.read_at + life))
+        Ok(Some(now + life))
     }
 
     pub(super) async fn finish(
@@ -242,7 +245,7 @@ impl ExecutionService {
     /// What the next run should find if the database is away then. A context that the run has lost is not served again.
     fn remember_use(&self, held: &Held, moved_end: Option<DateTime<Utc>>) {
         let mut row = held.row.clone();
-        row.read_at = held.row.read_at + held.since.elapsed();
+        row.read_at = held.now();
         if let (Some(sandbox), Some(_)) = (&mut row.sandbox, moved_end) {
             sandbox.provider_ends_at = moved_end;
         }
@@ -297,12 +300,25 @@ impl ExecutionService {
         GuardLimits { max_chars: self.options().output_chars, max_results: self.options().max_results }
     }
 
-    pub(super) async fn numbering(&self, key: &ContextKey) -> Numbering {
-        let secret = self.0.parts.handles.placeholder_key(key);
+    async fn numbering(&self, key: &ContextKey) -> Numbering {
         let told = self.store().placeholders(key).await.unwrap_or_else(|error| {
             tracing::warn!(error = %error, "placeholder numbers are the ones last seen");
             Vec::new()
         });
+        self.numbering_from(key, told)
+    }
+
+    /// The numbering for a run that holds its context. The store gave the numbers together with the turn, and whoever
+    /// adds some holds the turn too, so they are the last ones; what this replica has yet to tell is added here.
+    pub(super) async fn numbering_of(&self, held: &Held) -> Numbering {
+        match &held.numbers {
+            Some(told) => self.numbering_from(&held.row.key, told.clone()),
+            None => self.numbering(&held.row.key).await,
+        }
+    }
+
+    fn numbering_from(&self, key: &ContextKey, told: Placeholders) -> Numbering {
+        let secret = self.0.parts.handles.placeholder_key(key);
         let rows = self.0.remembered.merge_numbers(key, told);
         Numbering::new(secret, rows).sealing(self.sealer(key))
     }
@@ -444,6 +460,7 @@ impl Work for CodeRun<'_> {
         let Self { service, ask, request, progress, cancel } = *self;
         service.0.parts.crash.at("run.held");
         let moved_end = service.extend_life(held, request.timeout.get()).await?;
+        service.keep_lease(held, ask).await?;
         let id = ask.execution.id;
         let _ = progress.try_send(Progress::Running);
         let began = Instant::now();
@@ -456,7 +473,7 @@ impl Work for CodeRun<'_> {
                 .map_err(|error| Fault::of(held, error))?;
 
         service.0.parts.crash.at("run.sent");
-        let numbering = service.numbering(&held.row.key).await;
+        let numbering = service.numbering_of(held).await;
         let mut stream = Stream {
             guard: OutcomeGuard::new(
                 &service.0.parts.policies.of(&held.row.key.tenant),
@@ -474,8 +491,7 @@ impl Work for CodeRun<'_> {
         let mut state = (held.state, held.reason.map(reason_text));
         match run.news() {
             Some(News::RolledBack) if !run.died() => {
-                let reason =
-                    "the interpreter ended in the run before; variables are those from before that run";
+                let reason = "the interpreter ended in the run before; variables are those from before that run, files are as it left them";
                 state = (SandboxState::RolledBack, Some(reason.into()));
             }
             Some(News::Lost) if !run.died() => {

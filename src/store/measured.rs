@@ -10,7 +10,7 @@ use crate::telemetry::metrics::DB_CLIENT;
 use super::{
     Acquire, Acquired, Claim, ContextFilter, ContextRow, ContextStore, Doomed, DynStore, End,
     ExecutionFilter, ExecutionRow, ExecutionStatus, FinishedExecution, Limits, NewReveal, PathChange,
-    PathError, PathRow, Reaped, RevealRow, SandboxRef, StoreError,
+    PathError, PathRow, Placeholders, Reaped, RevealRow, SandboxRef, StoreError,
 };
 
 /// Measures the store inside.
@@ -187,7 +187,7 @@ impl ContextStore for Measured {
         self.0.paths(tenant, conversation, deleted).await
     }
 
-    async fn placeholders(&self, key: &ContextKey) -> Result<Vec<(String, String, u32)>, StoreError> {
+    async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
         let _timed = DB_CLIENT.time(&["placeholders"]);
         self.0.placeholders(key).await
     }

@@ -24,7 +24,7 @@ use super::pulse::Pulse;
 use super::{
     Acquire, Acquired, Claim, ContextFilter, ContextRow, ContextStore, Doomed, End, ExecutionFilter,
     ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, NewReveal,
-    PathChange, PathError, PathRow, Reaped, RevealRow, SandboxRef, StoreError,
+    PathChange, PathError, PathRow, Placeholders, Reaped, RevealRow, SandboxRef, StoreError,
 };
 use crate::domain::{ApiKey, Clock, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
 
@@ -494,7 +494,7 @@ impl ContextStore for SqliteStore {
         self.list_paths(tenant, conversation, deleted).await
     }
 
-    async fn placeholders(&self, key: &ContextKey) -> Result<Vec<(String, String, u32)>, StoreError> {
+    async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
         self.load_placeholders(key).await
     }
 

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::support::database::{Cluster, Database, TEST_KEY};
+use crate::support::database::{Cluster, Database, TEST_KEY, cluster};
 use crate::support::http::HttpServer;
 use crate::support::server::command;
+use crate::support::wire::Wire;
 
 /// How long the database is away.
 const AWAY: Duration = Duration::from_secs(10);
@@ -201,4 +202,137 @@ fn held_contexts_outlive_a_database_that_is_frozen() {
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 fn held_contexts_outlive_a_database_that_is_stopped() {
     goes_away_and_comes_back(Cluster::stop, Cluster::serve);
+}
+
+/// A server on a database, with nothing to spare in its leases.
+fn replica(data: &tempfile::TempDir, url: &str) -> HttpServer {
+    let mut command = command(data.path());
+    command
+        .env("DATABASE_URL", url)
+        .env("PATHBOX_SECRET_KEYS", TEST_KEY)
+        .env("PATHBOX_CONTEXTS_RUN_MARGIN_SECONDS", "1");
+    HttpServer::start_with(&mut command)
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    wait_until(what, &AtomicBool::new(false), done);
+}
+
+fn wait_until_away(server: &HttpServer) {
+    wait_for("the server finds its database away", || readiness(server).0 == 503);
+}
+
+fn wait_until_back(server: &HttpServer) {
+    wait_for("the server finds its database back", || readiness(server).0 == 200);
+}
+
+/// The first column of the first row, if there is one.
+fn number(runtime: &tokio::runtime::Runtime, database: &Database, sql: &str) -> Option<i64> {
+    runtime.block_on(async {
+        let mut connection = database.connect().await;
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_optional(&mut connection).await.unwrap().flatten()
+    })
+}
+
+/// A run that goes on until its stream is closed. Returns when it has begun.
+fn begin_endless(server: &HttpServer, path: &str, purpose: &str) -> crate::support::http::Reply {
+    let meta = json!({"dev.pathbox/conversationId": "c", "dev.pathbox/pathId": path, "progressToken": 1});
+    let code = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.01)";
+    let arguments = json!({"code": code, "language": "python", "purpose": purpose, "timeout_ms": 600_000});
+    let mut reply = server.stateless(&[], "run_code", arguments, meta);
+    while !reply.message().unwrap().data.contains("running") {}
+    reply
+}
+
+#[test]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+fn no_run_is_on_a_context_that_another_replica_could_take_once_the_database_is_back() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let database = runtime.block_on(async { cluster().await.database().await });
+    let wire = Wire::to(&database);
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let here = replica(&directories[0], wire.url());
+    let there = replica(&directories[1], database.url().expose());
+    run(&here, "p", "kept = 1", "makes it");
+
+    // Two runs that the database knows nothing of: one goes on when it is back, the other still waits then.
+    wire.hold();
+    wait_until_away(&here);
+    let endless = begin_endless(&here, "p", "endless");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let code = "import time\nbegan = time.time()\ntime.sleep(3)\n(kept, began)";
+            run(&here, "p", code, "waits")
+        });
+        // It is in the queue of this replica; nothing outside tells, and a little later changes nothing.
+        std::thread::sleep(Duration::from_millis(500));
+        wire.release();
+        wait_until_back(&here);
+        let sql = |purpose: &str, what: &str| {
+            format!(
+                "select {what} from pathbox.executions where purpose = '{purpose}' and status = 'running'"
+            )
+        };
+        wait_for("the run that goes on is made known", || {
+            number(&runtime, &database, &sql("endless", "1::bigint")).is_some()
+        });
+        let meta = json!({"dev.pathbox/conversationId": "c", "dev.pathbox/pathId": "p"});
+        let arguments = json!({"code": "1", "language": "python", "timeout_ms": 1_000});
+        let refused = there.stateless(&[], "run_code", arguments, meta).answer()["result"].take();
+        assert_eq!(refused["_meta"]["dev.pathbox/error"]["code"], "queue_timeout", "{refused}");
+
+        drop(endless);
+        let lease = sql("waits", "extract(epoch from lease_expires_at)::bigint");
+        let mut until = 0;
+        while !waiting.is_finished() {
+            until = until.max(number(&runtime, &database, &lease).unwrap_or(0));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let result = waiting.join().unwrap();
+        let output = result["structuredContent"]["output"].as_str().unwrap_or_else(|| panic!("{result}"));
+        let began: f64 = output.trim_matches(['(', ')']).split(", ").nth(1).unwrap().parse().unwrap();
+        // `timeout_ms` has its default of a minute.
+        assert!(until as f64 >= began + 59.0, "began at {began}, its context is its own until {until}");
+    });
+    let ended = number(
+        &runtime,
+        &database,
+        "select count(*) from pathbox.executions where purpose = 'endless' and status = 'cancelled'",
+    );
+    assert_eq!(ended, Some(1), "what was cut off has its record");
+}
+
+#[test]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+fn whoever_used_a_context_that_was_replaced_behind_its_back_is_told() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let database = runtime.block_on(async { cluster().await.database().await });
+    let wire = Wire::to(&database);
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let here = replica(&directories[0], wire.url());
+    let there = replica(&directories[1], database.url().expose());
+    run(&here, "p", "kept = 1", "makes it");
+
+    wire.hold();
+    wait_until_away(&here);
+    let cut_off = run(&here, "p", "kept", "goes on");
+    assert_eq!(cut_off["structuredContent"]["output"], "1", "{cut_off}");
+    // Nobody can tell the database of that use, and the context's time is over.
+    runtime.block_on(async {
+        let mut connection = database.connect().await;
+        let sql =
+            "update pathbox.execution_contexts set expires_at = clock_timestamp() where status = 'ready'";
+        sqlx::query(sql).execute(&mut connection).await.unwrap();
+    });
+    let elsewhere = run(&there, "p", "other = 2", "replaces it");
+    assert_eq!(elsewhere["structuredContent"]["state"], "reset", "{elsewhere}");
+
+    wire.release();
+    wait_until_back(&here);
+    let told = run(&here, "p", "other", "finds another");
+    let content = &told["structuredContent"];
+    assert_eq!((&content["output"], &content["state"]), (&json!("2"), &json!("reset")), "{told}");
+    assert!(content["stateReason"].as_str().unwrap().contains("expired"), "{told}");
+    let told = run(&here, "p", "other", "once is enough");
+    assert_eq!(told["structuredContent"]["state"], "kept", "{told}");
 }

@@ -201,7 +201,7 @@ async fn the_same_key_and_arguments_replay_the_record(world: World) {
 async fn until_ready(store: &DynStore, ask: &Acquire) -> pathbox::store::ContextRow {
     for _ in 0..100 {
         match store.acquire(ask, &limits()).await.unwrap() {
-            Acquired::Ready(context) => return *context,
+            Acquired::Ready(context, _) => return *context,
             Acquired::Queued { .. } | Acquired::WaitForCreator { .. } => {}
             other => panic!("{other:?}"),
         }

@@ -152,7 +152,7 @@ async fn caller(job: Job, store: DynStore, number: u32) {
         }
         let context = loop {
             match store.acquire(&ask, &limits).await.unwrap() {
-                Acquired::Ready(context) => break context.id,
+                Acquired::Ready(context, _) => break context.id,
                 Acquired::Create(claim) => {
                     let sandbox = provider.create(&claim);
                     if let Some(context) =

@@ -253,7 +253,7 @@ async fn fill_until_full(store: &SqliteStore, filler: &Path) {
     let error = loop {
         let run = ask(&key);
         match store.acquire(&run, &limits).await {
-            Ok(Acquired::Ready(_)) => {}
+            Ok(Acquired::Ready(..)) => {}
             Ok(other) => panic!("{other:?}"),
             Err(error) => break error,
         }

@@ -133,7 +133,7 @@ async fn no_sequence_of_calls_reaches_a_state_that_must_not_be(world: World) {
             3..=5 if !asks.is_empty() => {
                 let at = pick(asks.len());
                 match store.acquire(&asks[at], &limits).await.unwrap() {
-                    Acquired::Ready(context) => running.push((*context, asks.swap_remove(at))),
+                    Acquired::Ready(context, _) => running.push((*context, asks.swap_remove(at))),
                     Acquired::Create(claim) => claims.push((claim, asks.swap_remove(at))),
                     Acquired::Limit(_) | Acquired::PathClosed(_) => drop(asks.swap_remove(at)),
                     Acquired::Interrupted(_) => drop(asks.swap_remove(at)),

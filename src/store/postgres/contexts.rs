@@ -12,12 +12,12 @@ use super::rows::{self, Cells, context_columns, sandbox_columns};
 use super::{PgStore, failure};
 use crate::domain::{ContextId, ContextKey, ConversationId, EndReason, ExecutionId, PathId, TenantId};
 use crate::store::{
-    Acquire, Acquired, Claim, ContextFilter, ContextRow, End, LimitReached, Limits, QUEUE_LEASE, SandboxRef,
-    StoreError, millis, storable,
+    Acquire, Acquired, Claim, ContextFilter, ContextRow, End, LimitReached, Limits, Placeholders,
+    QUEUE_LEASE, SandboxRef, StoreError, millis, storable,
 };
 
 const ACQUIRE: &str = concat!(
-    "select a.outcome, a.run, a.ahead, a.wait_ms, a.previous, a.detail, a.read_at, ",
+    "select a.outcome, a.run, a.ahead, a.wait_ms, a.previous, a.detail, a.read_at, a.kinds, a.hashes, a.numbers, ",
     context_columns!("(a.ctx)."),
     ", ",
     sandbox_columns!("(a.ctx)."),
@@ -115,7 +115,7 @@ impl PgStore {
             "again" => return Ok(None),
             "not_found" => return Err(StoreError::NotFound),
             "ready" => match rows::context_with_sandbox(row, &self.keyring) {
-                Ok(Some(context)) => Acquired::Ready(Box::new(context)),
+                Ok(Some(context)) => Acquired::Ready(Box::new(context), placeholders(&cells)?),
                 Ok(None) => return Err(cells.corrupt("ready without a context")),
                 Err(error) => {
                     self.give_up_unreadable(row, &error).await?;
@@ -354,6 +354,20 @@ impl PgStore {
         })
         .await
     }
+}
+
+/// The three columns of numbers; NULL when the key has none.
+fn placeholders(cells: &Cells<'_>) -> Result<Placeholders, StoreError> {
+    let kinds: Vec<String> = cells.get::<Option<_>>("kinds")?.unwrap_or_default();
+    let hashes: Vec<String> = cells.get::<Option<_>>("hashes")?.unwrap_or_default();
+    let numbers: Vec<i32> = cells.get::<Option<_>>("numbers")?.unwrap_or_default();
+    let numbers = numbers.into_iter().map(i32::unsigned_abs);
+    Ok(kinds
+        .into_iter()
+        .zip(hashes)
+        .zip(numbers)
+        .map(|((kind, hash), number)| (kind, hash, number))
+        .collect())
 }
 
 fn limit_reached(cells: &Cells<'_>, tenant: &TenantId) -> Result<LimitReached, StoreError> {

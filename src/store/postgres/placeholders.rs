@@ -4,13 +4,10 @@ use sqlx::Row;
 
 use super::{PgStore, failure};
 use crate::domain::ContextKey;
-use crate::store::StoreError;
+use crate::store::{Placeholders, StoreError};
 
 impl PgStore {
-    pub(super) async fn load_placeholders(
-        &self,
-        key: &ContextKey,
-    ) -> Result<Vec<(String, String, u32)>, StoreError> {
+    pub(super) async fn load_placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
         let found = self
             .call(|| async {
                 sqlx::query("select kind, value_hash, number from pathbox.placeholders_v1($1, $2, $3)")

@@ -242,7 +242,8 @@ impl Asking<'_> {
         }
         let lease = millis(self.ask.execution.lease);
         self.write_place(mine, ExecutionStatus::Running, Some(live.row.id), lease).await?;
-        Ok(Acquired::Ready(Box::new(live.row)))
+        let numbers = super::placeholders::load(&mut *self.connection, &self.ask.key).await?;
+        Ok(Acquired::Ready(Box::new(live.row), numbers))
     }
 
     /// There is no context: make one, within the limits, when this run is first in the queue.

@@ -1,24 +1,31 @@
 //! The guard's numbering of what it took out.
 
+use sqlx::{Executor, Sqlite};
+
 use super::{SqliteStore, failure};
 use crate::domain::ContextKey;
-use crate::store::StoreError;
+use crate::store::{Placeholders, StoreError};
+
+/// A key's numbers, over a reader or within a transaction.
+pub(super) async fn load<'c>(
+    from: impl Executor<'c, Database = Sqlite>,
+    key: &ContextKey,
+) -> Result<Placeholders, StoreError> {
+    sqlx::query_as(
+        "SELECT kind, value_hash, number FROM placeholders
+          WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? ORDER BY kind, number",
+    )
+    .bind(key.tenant.as_str())
+    .bind(key.conversation.as_str())
+    .bind(key.path.as_str())
+    .fetch_all(from)
+    .await
+    .map_err(failure)
+}
 
 impl SqliteStore {
-    pub(super) async fn load_placeholders(
-        &self,
-        key: &ContextKey,
-    ) -> Result<Vec<(String, String, u32)>, StoreError> {
-        sqlx::query_as(
-            "SELECT kind, value_hash, number FROM placeholders
-              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? ORDER BY kind, number",
-        )
-        .bind(key.tenant.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
-        .fetch_all(&self.readers)
-        .await
-        .map_err(failure)
+    pub(super) async fn load_placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
+        load(&self.readers, key).await
     }
 
     pub(super) async fn add_placeholders(

@@ -107,7 +107,7 @@ pub(crate) fn claim(acquired: Acquired) -> Claim {
 /// What an ask must have been answered with.
 pub(crate) fn ready(acquired: Acquired) -> ContextRow {
     match acquired {
-        Acquired::Ready(context) => *context,
+        Acquired::Ready(context, _) => *context,
         other => panic!("expected a context, got {other:?}"),
     }
 }
