@@ -228,7 +228,7 @@ impl ExecutionService {
         };
         self.0.parts.crash.at("record.before");
         self.remember_use(held, ran.moved_end);
-        self.record(finished).await;
+        self.record(finished, ask.execution.idempotency.is_some()).await;
         self.0.parts.crash.at("finish.before_answer");
         Ok(Finished {
             execution: ask.execution.id,
@@ -254,13 +254,13 @@ impl ExecutionService {
 
     /// Writes the run's record. When the database is away the result still goes out, and the record follows when
     /// the database is back.
-    async fn record(&self, finished: FinishedExecution) {
+    async fn record(&self, finished: FinishedExecution, has_key: bool) {
         let ended = Instant::now();
         match self.store().record(&finished, &self.options().limits).await {
             Ok(_) => self.0.parts.crash.at("record.written"),
             Err(error) if error.is_retryable() => {
                 tracing::warn!(error = %error, execution.id = %finished.id, "a record waits for the database");
-                self.tell_later(Late::Record { finished: Box::new(finished), ended });
+                self.tell_later(Late::Record { finished: Box::new(finished), ended, has_key });
             }
             Err(error) => {
                 tracing::error!(error = %chain(&error), execution.id = %finished.id, "a run could not be recorded");

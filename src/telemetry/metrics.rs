@@ -60,6 +60,12 @@ pub static BURIALS_FAILED: Counter = Counter::new(
     "Attempts to end a sandbox that failed and are repeated.",
     &[],
 );
+/// Results that were not kept with their records while the database was away.
+pub static RESULTS_DROPPED: Counter = Counter::new(
+    "execution_results_dropped_total",
+    "Results that were not kept because too many bytes waited for the database; their records were.",
+    &[],
+);
 /// What the guard found in results, by kind.
 pub static GUARD_FINDINGS: Counter =
     Counter::new("guard_findings_total", "Findings of the egress guard, by kind.", &["kind"]);
@@ -77,7 +83,7 @@ pub static E2B_CLIENT: Histogram = Histogram::new(
 );
 
 /// All of them, in the order in which they are written.
-static COUNTERS: [&Counter; 9] = [
+static COUNTERS: [&Counter; 10] = [
     &CONTEXTS_CREATED,
     &CONTEXTS_TERMINATED,
     &CODE_EXECUTIONS,
@@ -85,6 +91,7 @@ static COUNTERS: [&Counter; 9] = [
     &SANDBOXES_LEAKED,
     &CONTEXTS_LOST,
     &BURIALS_FAILED,
+    &RESULTS_DROPPED,
     &GUARD_FINDINGS,
     &GUARD_BYTES,
 ];
