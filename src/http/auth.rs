@@ -2,7 +2,7 @@
 //!
 //! A key that was found good is believed for some seconds without asking the database again; revoking one takes as
 //! long to be felt on every replica. While the database is away it is believed longer: nobody can look it up, and the
-//! contexts that this replica holds go on.
+//! contexts that this replica holds go on. An expired one is believed no longer in any case.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +11,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -50,7 +51,15 @@ struct Inner {
     execution: Starting,
     clock: Clock,
     rates: Rates,
-    believed: Mutex<HashMap<[u8; 32], (Principal, Instant)>>,
+    believed: Mutex<HashMap<[u8; 32], Believed>>,
+}
+
+/// A key that was found good.
+#[derive(Debug, Clone)]
+struct Believed {
+    principal: Principal,
+    found: Instant,
+    expires_at: Option<DateTime<Utc>>,
 }
 
 /// Why a caller is not let in.
@@ -107,10 +116,11 @@ impl Authenticator {
         let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let lock = || self.0.believed.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |within: Duration| {
+            let now = self.0.clock.now();
             lock()
                 .get(&digest)
-                .filter(|(_, at)| at.elapsed() < within)
-                .map(|(principal, _)| principal.clone())
+                .filter(|key| key.found.elapsed() < within && key.expires_at.is_none_or(|at| now < at))
+                .map(|key| key.principal.clone())
         };
         if let Some(principal) = known(BELIEVED) {
             return Ok(principal);
@@ -124,6 +134,7 @@ impl Authenticator {
                 return known.ok_or(Refused::Unavailable);
             }
         };
+        let expires_at = key.as_ref().and_then(|key| key.expires_at);
         let opened = key.and_then(|key| key.opens(presented, self.0.clock.now()));
         let mut believed = lock();
         let Some(principal) = opened else {
@@ -132,9 +143,10 @@ impl Authenticator {
             return Err(Refused::Invalid);
         };
         if believed.len() >= MAX_BELIEVED {
-            believed.retain(|_, (_, at)| at.elapsed() < BELIEVED);
+            believed.retain(|_, key| key.found.elapsed() < BELIEVED);
         }
-        believed.insert(digest, (principal.clone(), Instant::now()));
+        let found = Instant::now();
+        believed.insert(digest, Believed { principal: principal.clone(), found, expires_at });
         Ok(principal)
     }
 }

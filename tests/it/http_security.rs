@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -149,6 +150,42 @@ fn a_key_that_expired_or_was_revoked_opens_nothing() {
     assert_eq!(server.post(&[("Authorization", &header)], &initialize("2025-11-25")).status, 401);
     let unknown = command(data.path()).args(["keys", "revoke", "000000000000"]).output().unwrap();
     assert!(!unknown.status.success());
+}
+
+/// Moves the end of a key that is in use.
+fn expire(data: &Path, id: &str, at: chrono::DateTime<chrono::Utc>) {
+    use sqlx::Connection;
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let file = sqlx::sqlite::SqliteConnectOptions::new().filename(data.join("pathbox.db"));
+        let mut connection = sqlx::SqliteConnection::connect_with(&file).await.unwrap();
+        sqlx::query("UPDATE api_keys SET key = json_set(key, '$.expires_at', ?) WHERE id = ?")
+            .bind(at.to_rfc3339())
+            .bind(id)
+            .execute(&mut connection)
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn a_key_that_is_believed_is_not_believed_beyond_its_end() {
+    let data = tempfile::tempdir().unwrap();
+    let (id, text) = key(data.path(), &["--name", "a", "--tenant", "acme"]);
+    let server = guarded(data.path());
+    let header = bearer(&text);
+    let status = || server.post(&[("Authorization", &header)], &initialize("2025-11-25")).status;
+    let clock = pathbox::domain::Clock::system();
+    // A machine that is too slow for a short life gets a longer one.
+    let end = [3, 6, 12].into_iter().find_map(|seconds| {
+        let end = clock.now() + chrono::TimeDelta::seconds(seconds);
+        expire(data.path(), &id, end);
+        (status() == 200).then_some(end)
+    });
+    let end = end.expect("the key is good before its end");
+    while clock.now() <= end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(status(), 401);
 }
 
 #[test]
