@@ -161,6 +161,9 @@ pub enum FileProblem {
     /// It is too large.
     #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge,
+    /// The sandbox's user may not do this there.
+    #[error("the sandbox does not allow this for this path")]
+    Forbidden,
     /// The sandbox's disk is full.
     #[error("the sandbox's disk is full")]
     DiskFull,
@@ -178,7 +181,7 @@ impl FileProblem {
         match self {
             Self::Missing => ErrorCode::NotFound,
             Self::Opaque => ErrorCode::Blocked,
-            Self::WrongKind | Self::TooLarge | Self::DiskFull | Self::Changed(_) => {
+            Self::WrongKind | Self::TooLarge | Self::Forbidden | Self::DiskFull | Self::Changed(_) => {
                 ErrorCode::InvalidArgument
             }
         }
@@ -190,6 +193,7 @@ impl FileProblem {
             Self::Missing => "Use action `list` to see what is there.",
             Self::WrongKind => "`put` and `get` need a file, `list` a directory.",
             Self::TooLarge => "Split or compress it in the sandbox with run_code.",
+            Self::Forbidden => "Use a path below the user's home or /tmp.",
             Self::DiskFull => "Remove files with run_code, or reset the context.",
             Self::Changed(_) => "Get it, then put with the version that is there now.",
             Self::Opaque => "Convert it in the sandbox to text, CSV, JSON, PNG, JPEG or PDF.",
@@ -429,6 +433,7 @@ fn stopped(held: &Held, error: E2bError) -> Stopped {
             Stopped::Problem(FileProblem::WrongKind)
         }
         E2bError::TooLarge { .. } => Stopped::Problem(FileProblem::TooLarge),
+        E2bError::Forbidden(_) => Stopped::Problem(FileProblem::Forbidden),
         E2bError::Failed { status: 507, .. } => Stopped::Problem(FileProblem::DiskFull),
         _ => Stopped::Fault(Fault::of(held, error)),
     }

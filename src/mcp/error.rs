@@ -81,6 +81,10 @@ impl From<ExecutionError> for ToolError {
             | ExecutionError::Limit(_)
             | ExecutionError::UnknownHandle
             | ExecutionError::File(_) => {}
+            // The provider's own words may repeat what the caller sent, such as the path of a file.
+            ExecutionError::Create(source) | ExecutionError::Sandbox(source) => {
+                tracing::warn!(error = %error, kind = source.kind(), code = %code, "a call failed");
+            }
             error => tracing::warn!(error = %crate::execution::chain(error), code = %code, "a call failed"),
         }
         if let Some(first) = message.get(0..1) {

@@ -185,3 +185,26 @@ fn what_does_not_fit_is_named_and_nothing_outside_the_sandbox_is_reached() {
     let answer = off.request("tools/call", json!({"name": "files", "arguments": {"action": "list"}}));
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
 }
+
+#[test]
+fn what_the_sandbox_does_not_allow_is_the_callers_to_put_right_and_its_path_is_not_logged() {
+    use crate::support::http::HttpServer;
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    let ask = |arguments: Value| {
+        let meta = json!({"dev.pathbox/conversationId": "c"});
+        server.stateless(&[], "files", arguments, meta).answer()["result"].take()
+    };
+    for (arguments, code) in [
+        (json!({"action": "put", "path": "/etc/mary-murphy", "text": "x"}), "invalid_argument"),
+        (json!({"action": "put", "path": "/usr/mary-murphy", "text": "x"}), "invalid_argument"),
+        (json!({"action": "get", "path": "/etc/mary-murphy"}), "not_found"),
+        (json!({"action": "list", "path": "/root/mary-murphy"}), "not_found"),
+    ] {
+        let result = ask(arguments.clone());
+        assert_eq!(result["isError"], true, "{arguments}: {result}");
+        assert_eq!(result["_meta"]["dev.pathbox/error"]["code"], code, "{arguments}: {result}");
+    }
+    // A provider that fails in its own words is told of by the kind of its failure.
+    assert!(!server.log().contains("mary-murphy"), "{}", server.log());
+}
