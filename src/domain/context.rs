@@ -94,7 +94,8 @@ text_enum! {
         Fresh = "fresh",
         /// The same sandbox: variables and files are there.
         Kept = "kept",
-        /// A new sandbox in place of an ended one: earlier variables and files are gone.
+        /// A new sandbox in place of an ended one: earlier variables and files are gone. Or a new interpreter in the same
+        /// sandbox: earlier variables are gone.
         Reset = "reset",
         /// The same sandbox, whose interpreter died in this call: variables are what they were before it; files are as
         /// it left them.

@@ -495,7 +495,7 @@ impl Work for CodeRun<'_> {
                 state = (SandboxState::RolledBack, Some(reason.into()));
             }
             Some(News::Lost) if !run.died() => {
-                state = (SandboxState::Reset, Some("the interpreter ended and was restarted".into()));
+                state = (SandboxState::Reset, Some(restarted("the interpreter ended and was restarted")));
             }
             _ => {}
         }
@@ -515,7 +515,7 @@ impl Work for CodeRun<'_> {
                         Ended::Died => "the interpreter died and was restarted",
                         _ => "the interpreter was restarted",
                     };
-                    state = (SandboxState::Reset, Some(why.into()));
+                    state = (SandboxState::Reset, Some(restarted(why)));
                 }
                 Aftermath::SandboxLost => lost = true,
             }
@@ -523,7 +523,7 @@ impl Work for CodeRun<'_> {
         service.0.parts.crash.at("run.interrupted");
         if lost {
             // Also when it only does not answer: what was given up in it may run on, so nothing is sent there again.
-            state = (SandboxState::Reset, Some("the sandbox was lost".into()));
+            state = (SandboxState::Reset, Some(reason_text(EndReason::Lost)));
             if let Err(error) = service.mark_lost(&held.row).await {
                 tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
             }
@@ -572,14 +572,24 @@ fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Opti
     Some(CodeError { name: name.to_owned(), message, traceback: String::new() })
 }
 
+/// Why the sandbox is another one, and what that means.
 pub(super) fn reason_text(reason: EndReason) -> String {
-    match reason {
-        EndReason::Expired => "the context had expired".into(),
-        EndReason::Rotated => "the context had served its number of runs".into(),
-        EndReason::Lost => "the sandbox was lost".into(),
-        EndReason::Manual => "the context was ended by a caller".into(),
-        other => format!("the context had ended: {other}"),
-    }
+    let why = match reason {
+        EndReason::Expired => "the context had expired",
+        EndReason::Rotated => "the context had served its number of runs",
+        EndReason::Lost => "the sandbox was lost",
+        EndReason::Manual => "the context was ended by a caller",
+        other => return format!("the context had ended ({other}); {GONE}"),
+    };
+    format!("{why}; {GONE}")
+}
+
+/// What a new sandbox means.
+const GONE: &str = "earlier variables and files are gone";
+
+/// What a new interpreter in the same sandbox means.
+fn restarted(why: &str) -> String {
+    format!("{why}; earlier variables are gone, files are kept")
 }
 
 /// Counts a run that ended, one way or another.

@@ -379,9 +379,12 @@ fn a_sandbox_that_is_gone_is_replaced_and_the_loss_is_told() {
     let mut server = provider.serve();
     server.python("1");
     *away.lock().unwrap() = true;
-    let content = &server.python("2")["structuredContent"];
+    let result = server.python("2");
+    let content = &result["structuredContent"];
     assert_eq!((&content["success"], &content["state"]), (&json!(true), &json!("reset")), "{content}");
-    assert_eq!(content["stateReason"], "the sandbox was lost");
+    assert_eq!(content["stateReason"], "the sandbox was lost; earlier variables and files are gone");
+    let said = result["content"][0]["text"].as_str().unwrap();
+    assert!(said.contains("(the sandbox was lost; earlier variables and files are gone)"), "{said}");
     assert_eq!(provider.creates().len(), 2);
 }
 
@@ -571,9 +574,13 @@ fn a_dead_interpreter_of_the_local_host_is_told_and_its_sandbox_is_kept() {
     let mut server =
         Server::start_with(command(data.path()).arg("serve").env("PATHBOX_HOST_CHECKPOINT_MB", "0"));
     server.python("open('/tmp/kept', 'w').write('x'); kept = 1");
-    let content = &server.python("import os; os._exit(3)")["structuredContent"];
+    let result = server.python("import os; os._exit(3)");
+    let content = &result["structuredContent"];
     assert_eq!((&content["success"], &content["state"]), (&json!(false), &json!("reset")), "{content}");
-    assert_eq!(content["stateReason"], "the interpreter died and was restarted");
+    let reason = "the interpreter died and was restarted; earlier variables are gone, files are kept";
+    assert_eq!(content["stateReason"], reason);
+    let said = result["content"][0]["text"].as_str().unwrap();
+    assert!(said.contains(&format!("({reason})")), "{said}");
     let content =
         &server.python("import os; 'kept' in globals(), os.path.exists('/tmp/kept')")["structuredContent"];
     assert_eq!(content["output"], "(False, True)", "{content}");

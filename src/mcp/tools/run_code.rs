@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, SandboxState, Scope, Timeout};
+use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, Scope, Timeout};
 use crate::execution::{Begun, Call, Finished};
 use crate::guard::{Report, Sanitized};
 use crate::mcp::long_runs::{handed_over, how_to_follow};
@@ -447,12 +447,7 @@ fn summary(finished: &Finished, output: &Output) -> String {
         output.state,
     );
     if let Some(reason) = &output.state_reason {
-        let gone = if finished.record.state == SandboxState::RolledBack {
-            "" // the reason says what is left
-        } else {
-            ": earlier variables and files are gone"
-        };
-        line.push_str(&format!(" ({reason}{gone})"));
+        line.push_str(&format!(" ({reason})"));
     }
     line.push_str(&way_back(&output.state, &output.context));
     if output.truncated {
