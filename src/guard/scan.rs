@@ -412,7 +412,8 @@ pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
     let well_formed = match rest {
         [b'~', letters @ ..] => super::seal::is_text(letters),
         [b':', hash @ ..] => hash.len() == 12 && hash.iter().all(|byte| matches!(byte, b'a'..=b'p')),
-        number => number.len() <= 10 && number.iter().all(u8::is_ascii_digit),
+        // As far as any context counts. With more digits a telephone number could pass for one.
+        number => number.len() <= 6 && number.iter().all(u8::is_ascii_digit),
     };
     let name = name.strip_suffix(b"_").unwrap_or(name);
     let known = || Kind::ALL.iter().any(|kind| kind.as_str().as_bytes() == name);

@@ -157,9 +157,9 @@ fn recall_and_false_positives_on_the_labelled_corpus() {
         wrong_full.len()
     );
     let rate = |group: &'static str| scores[&(group, String::new())].rate();
-    assert!(rate("personal") >= 0.95);
-    assert!(rate("structured") >= 0.90);
-    assert!(rate("contextual") >= 0.70);
+    assert!(rate("personal") >= 0.98);
+    assert!(rate("structured") >= 0.96);
+    assert!(rate("contextual") >= 0.89);
     assert!(wrong.len() * 100 <= hard);
     assert!(wrong_full.is_empty());
 }
@@ -212,4 +212,115 @@ fn published_forms_are_found_and_ordinary_lines_are_left_alone() {
     assert!(all >= 150 && ordinary >= 300);
     assert!(missed.len() * 50 <= all, "{missed:#?}");
     assert!(touched.len() * 100 <= ordinary, "{touched:#?}");
+}
+
+/// The second set: other providers, other languages, other carriers than the first, written before the rules were
+/// tuned by it. `«` and `»` stand around what must be hidden, `⏎` for the end of a line, `·` for nothing.
+#[test]
+fn forms_and_phrasings_that_no_rule_was_made_from() {
+    let guard = Guard::default();
+    let mut scores: BTreeMap<&str, Score> = BTreeMap::new();
+    let (mut missed, mut touched) = (Vec::new(), Vec::new());
+    for line in include_str!("../fixtures/guard/phrasings.txt").lines() {
+        let mut parts = line.splitn(4, '\t');
+        let (Some(sign), Some(group), Some(name), Some(text)) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            panic!("{line:?}")
+        };
+        let marked = text.replace('·', "").replace('⏎', "\n");
+        let text = marked.replace(['«', '»'], "");
+        let checked = guard.check(&text);
+        let found: Vec<(usize, usize)> = checked.findings.iter().map(|f| (f.start, f.end)).collect();
+        let score = scores.entry(group).or_default();
+        score.all += 1;
+        if sign == "+" {
+            let start = marked.find('«').unwrap();
+            let end = marked.find('»').unwrap() - '«'.len_utf8();
+            let hit = covered(&found, start, end);
+            score.hit += usize::from(hit);
+            if !hit {
+                missed.push(format!("{group} {name}: {text:?} {:?}", checked.findings));
+            }
+        } else if !found.is_empty() {
+            score.hit += 1;
+            touched.push(format!("{name}: {text:?} -> {}", *checked.text));
+        }
+    }
+    println!("missed {missed:#?}\ntouched {touched:#?}");
+    for (group, score) in &scores {
+        println!("{group:<11} {:>4}/{:<4} {:.3}", score.hit, score.all, score.rate());
+    }
+    for (group, least, all) in
+        [("personal", 0.97, 60), ("national", 0.95, 15), ("structured", 0.95, 80), ("keyword", 0.95, 80)]
+    {
+        assert!(scores[group].all >= all && scores[group].rate() >= least, "{group}");
+    }
+    assert!(scores["ordinary"].all >= 250 && scores["ordinary"].hit * 100 <= scores["ordinary"].all);
+}
+
+/// Whatever a skip lets go (but for a placeholder, which is a wall), a secret that merely begins, ends or stands like it is not let go.
+#[test]
+fn what_looks_like_a_template_a_mask_or_a_placeholder_hides_no_secret() {
+    let guard = Guard::default();
+    let secret = "x9Kd82hfLqT4";
+    let disguises = [
+        "**{}",
+        "***{}",
+        "{}**",
+        "<{}>",
+        "[{}]",
+        "{{}}",
+        "%{}%",
+        "${}",
+        "${{}}",
+        "$({})",
+        "#{{}}",
+        "@{{}}",
+        "%({})s",
+        "xxxx{}",
+        "REDACTED-{}",
+        "[REDACTED]{}",
+        "<redacted>{}",
+        "redacted:{}",
+        "[PASSWORD_1{}]",
+        "[SECRET:{}]",
+        "EXAMPLE{}",
+        "{}EXAMPLE",
+        "changeme-{}",
+        "config.{}",
+        "os.{}",
+        "self.{}",
+        "secrets.{}",
+        "vault:{}",
+        "data.{}",
+        "env.{}",
+        "arn:{}",
+        "ref+{}",
+        "${X:-{}}",
+        "prefix-{}-${X}",
+        "a://{}",
+    ];
+    let mut leaked = Vec::new();
+    for disguise in disguises {
+        let value = disguise.replacen("{}", secret, 1);
+        for carrier in [
+            "password={}",
+            "password: {}",
+            "\"password\": \"{}\"",
+            "client_secret='{}'",
+            "DB_PASSWORD={}",
+            "the password is '{}'",
+            "curl -u admin:{} https://x.example",
+            "<password>{}</password>",
+            "<add key=\"Password\" value=\"{}\"/>",
+        ] {
+            let text = carrier.replacen("{}", &value, 1);
+            let (out, _) = guard.text(&text, &mut pathbox::guard::Numbering::alone());
+            if out.contains(secret) {
+                leaked.push(format!("{text} became {}", *out));
+            }
+        }
+    }
+    assert!(leaked.is_empty(), "{} leaked: {leaked:#?}", leaked.len());
 }

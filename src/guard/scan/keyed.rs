@@ -254,6 +254,18 @@ impl Scanner<'_> {
             return (end > from).then_some((from, end, true));
         }
         let stop = |byte: &&u8| !(byte.is_ascii_whitespace() || matches!(**byte, b'"' | b'\'' | b'`' | b'<'));
+        // `<name>` is a template or an element; what stands in it or behind it may be the value all the same.
+        if quote == b'<' {
+            let rest = &self.text[start..limit];
+            let close = rest.iter().take(64).position(|byte| matches!(byte, b'>' | b' ' | b'\n'))?;
+            let tail = rest[close + 1..].iter().take_while(stop).count();
+            let is_value = |value: &[u8]| matches!(look(value), Look::Random | Look::Hex);
+            let behind = (start + close + 1, start + close + 1 + tail, false);
+            let inside = (start + 1, start + close, false);
+            return [behind, inside]
+                .into_iter()
+                .find(|(from, to, _)| rest[close] == b'>' && is_value(&self.text[*from..*to]));
+        }
         let mut end = start + self.text[start..limit].iter().take_while(stop).count();
         // A separator inside belongs to a value only when more of the value follows.
         while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') {
@@ -511,6 +523,12 @@ impl Scanner<'_> {
     fn element(&mut self, from: usize) {
         let open = self.before(from, 40);
         let opens = memchr::memrchr(b'<', open).is_some_and(|at| !open[at..].contains(&b'/'));
+        if self.byte(from) == b'<' {
+            let value = self.value_after(from);
+            return value
+                .into_iter()
+                .for_each(|(from, to, _)| self.value(Name::Password, false, from, to, true));
+        }
         let len = memchr::memchr2(b'<', b'\n', &self.text[from..self.to.min(from + 256)]);
         let Some(len) = len.filter(|len| opens && *len > 0 && self.text[from + len..].starts_with(b"</"))
         else {

@@ -144,6 +144,10 @@ impl Scanner<'_> {
         if before.is_ascii_alphabetic() && matches!(here.len, 7 | 8) && self.letter_before(here) {
             return 1;
         }
+        // `card_4111111111111111`
+        if before == b'_' && here.len >= 12 && self.labelled(self.ids.card_labelled, here.start, 12) {
+            return self.card(groups, index);
+        }
         if before.is_ascii_alphabetic() || before == b'_' || before >= 0x80 && self.glued(here.start) {
             return 0;
         }

@@ -99,7 +99,9 @@ impl Scanner<'_> {
         if lone && !password.iter().all(token) {
             return;
         }
-        if password.is_empty() || user == password || is_template(password) || lone && password.len() < 20 {
+        // `user:user@` of a handbook; a longer one may be somebody's.
+        let shown = user == password && password.len() <= 8 && password.iter().all(u8::is_ascii_lowercase);
+        if password.is_empty() || shown || is_template(password) || lone && password.len() < 20 {
             return;
         }
         if self.names_database(start, scheme) {
