@@ -8,6 +8,7 @@ mod life;
 mod network;
 mod ports;
 mod processes;
+pub(crate) mod recordings;
 mod sdk;
 mod settings;
 

@@ -42,7 +42,7 @@ const HANDLES = ['CommandHandle', 'WatchHandle', 'SandboxPaginator', 'SnapshotPa
 const INTERNAL = ['constructor', 'resolveApiOpts', 'fileUrl', 'jupyterUrl', 'getJupyterRequestUrl', 'includeDiagnostics',
   'handleRequestError', 'createSandbox', 'forkSandbox', 'connectSandbox', 'resolveOpts', 'boundOpts', 'getFullInfo',
   'default', 'checkHealth', 'handleRpcError', 'start', 'handleEvents', 'iterateEvents', 'runGit', 'runShell', 'getRemoteUrl',
-  'resolveRemoteName', 'withRemoteCredentials', 'hasUpstream']
+  'resolveRemoteName', 'flushDecoders', 'updatePagination', 'withRemoteCredentials', 'hasUpstream']
 
 function functions(owner) {
   const names = new Set()
@@ -481,9 +481,7 @@ check('input streams and output is heard piece by piece', async () => {
       background: true, stdin: true, timeoutMs: 0,
       onStdout: (text) => (heard.out += text), onStderr: (text) => (heard.err += text),
     })
-    const input = await commands.streamInput(counting.pid)
-    for (let n = 0; n < 40; n++) await input.send(new Uint8Array(10_000).fill(n))
-    await input.close()
+    for (let n = 0; n < 40; n++) await counting.sendStdin(new Uint8Array(10_000).fill(n))
     await counting.closeStdin()
     assert.equal((await counting.wait()).stdout, 'bee4a6e01518\n')
     assert.deepEqual(heard, { out: 'bee4a6e01518\n', err: 'end\n' })
@@ -541,9 +539,7 @@ check('a terminal can be typed into', async () => {
     const options = { cols: 77, rows: 11, onData: () => {}, timeoutMs: 0, cwd: '/tmp', envs: { A: 'b' } }
     const other = await sandbox.pty.create(options)
     const again = await sandbox.pty.connect(other.pid, { onData, timeoutMs: 30_000 })
-    const typed = await sandbox.pty.streamInput(other.pid)
-    await typed.send(new TextEncoder().encode('echo $PWD-$A-$TERM; exit\n'))
-    await typed.close()
+    await sandbox.pty.sendInput(other.pid, new TextEncoder().encode('echo $PWD-$A-$TERM; exit\n'))
     await again.wait()
     assert.ok(screen.includes('/tmp-b-xterm-256color'), screen)
     const last = await sandbox.pty.create({ cols: 77, rows: 11, onData, timeoutMs: 0 })
@@ -580,6 +576,6 @@ for (const { name, run } of checks) {
     console.log(`FAILED ${name}\n${error.stack}`)
   }
 }
-for (const call of Object.keys(made).sort()) console.log(['call', call, ...[...made[call]].map((name) => `"${name}"`)].join(' '))
+for (const call of Object.keys(made).sort()) console.log(['call', call, ...made[call]].join('\t'))
 if (failed.length) console.log(`failed: ${failed.join(', ')}`)
 process.exit(failed.length ? 1 : 0)

@@ -855,7 +855,7 @@ def main():
         finally:
             sys.setprofile(None)
     for call in sorted(set(CALLS.values())):
-        print("call", call, *sorted(made.get(call, ())))
+        print("call", call, *sorted(made.get(call, ())), sep="\t")
     if failed:
         print(f"failed: {', '.join(failed)}", flush=True)
     # The clients' transport keeps native threads, and an interpreter that takes itself apart beside them sometimes

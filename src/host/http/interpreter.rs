@@ -90,15 +90,22 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     let invalid = |kind: &str, message: String| {
         Refusal::Invalid(json!({ "type": kind, "loc": ["body"], "msg": message, "input": null }))
     };
+    let no_json = |error: serde_json::Error| {
+        let words = error.to_string();
+        let words = words.split(" at line ").next().unwrap_or_default();
+        Refusal::Invalid(
+            json!({ "type": "json_invalid", "loc": ["body", error.column()], "msg": "JSON decode error",
+            "input": {}, "ctx": { "error": words } }),
+        )
+    };
     let bytes = read_body(body, BODY_LIMIT).await.map_err(|error| invalid("too_large", error.to_string()))?;
     let bytes = if bytes.is_empty() { &b"{}"[..] } else { &bytes[..] };
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| invalid("json_invalid", format!("JSON decode error: {error}")))?;
-    serde_json::from_value(value).map_err(|error| {
+    let value: Value = serde_json::from_slice(bytes).map_err(no_json)?;
+    serde_json::from_value(value.clone()).map_err(|error| {
         let message = error.to_string();
         match message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next()) {
             Some(field) => Refusal::Invalid(
-                json!({ "type": "missing", "loc": ["body", field], "msg": "Field required", "input": null }),
+                json!({ "type": "missing", "loc": ["body", field], "msg": "Field required", "input": value }),
             ),
             None => invalid("value_error", message),
         }

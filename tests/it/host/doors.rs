@@ -40,6 +40,21 @@ async fn envd_asks_for_the_sandboxs_own_token_and_health_does_not() {
 }
 
 #[tokio::test]
+async fn a_sandbox_tells_its_environment_and_what_it_uses() {
+    let host = TestHost::start().await;
+    let sandbox = host.create_as(json!({"envVars": {"A": "é"}})).await;
+    assert_eq!(answer(host.to(&sandbox, 49983, Method::GET, "/envs")).await, (200, json!({"A": "é"})));
+    let (status, told) = answer(host.to(&sandbox, 49983, Method::GET, "/metrics")).await;
+    assert_eq!(status, 200);
+    for member in ["ts", "cpu_count", "mem_total", "mem_used", "mem_total_mib", "disk_total"] {
+        assert!(told[member].as_u64().is_some_and(|number| number > 0), "{member}: {told}");
+    }
+    for member in ["cpu_used_pct", "mem_cache", "mem_used_mib", "disk_used"] {
+        assert!(told[member].is_number(), "{member}: {told}");
+    }
+}
+
+#[tokio::test]
 async fn a_port_that_nothing_serves_says_so_in_the_words_that_clients_look_for() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;

@@ -1,5 +1,6 @@
 //! E2B's official clients, unchanged.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -43,6 +44,82 @@ async fn run_against(program: &str, suite: &str, url: &str, key: &str) {
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let status = output.status;
     assert!(status.success() && said.contains("ok ") && !said.contains("FAILED"), "{status}\n{said}");
+    assert_the_page_names(&said);
+}
+
+/// The rows below a heading of the page about E2B: their cells without marks; an empty one is none.
+fn rows(heading: &str) -> Vec<Vec<String>> {
+    let page = include_str!("../../../docs/e2b-compatibility.md");
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).expect("the page has the heading");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let cells = |row: &str| {
+        row.trim_matches('|').split('|').map(|cell| cell.trim().replace(['`', '–'], "")).collect::<Vec<_>>()
+    };
+    section.lines().filter(|line| line.starts_with("| `")).map(cells).collect()
+}
+
+/// Holds what a suite says of its checks' calls against the page: each call has its row, and the check that the row names
+/// has made it.
+fn assert_the_page_names(said: &str) {
+    let mut made: BTreeMap<(String, usize), BTreeSet<&str>> = BTreeMap::new();
+    for line in said.lines() {
+        let mut words = line.split('\t');
+        let (Some("call"), Some(call)) = (words.next(), words.next()) else { continue };
+        let is_javascript = said.contains("ok a sandbox is created");
+        let (call, column) = match call.strip_prefix("Async") {
+            Some(call) => (call, 2),
+            None => (call, if is_javascript { 3 } else { 1 }),
+        };
+        made.insert((snake_case(call), column), words.collect());
+    }
+    assert!(made.len() > 60, "{said}");
+    let columns: BTreeSet<usize> = made.keys().map(|(_, column)| *column).collect();
+    let mut wrong = Vec::new();
+    for row in rows("Calls of the official clients") {
+        for column in &columns {
+            match (made.remove(&(row[0].clone(), *column)), &*row[*column]) {
+                (None, "") => {}
+                (Some(checks), check) if checks.contains(check) => {}
+                (checks, check) => wrong.push(format!("{} by {check:?}: made by {checks:?}", row[0])),
+            }
+        }
+    }
+    wrong
+        .extend(made.into_iter().map(|((call, _), checks)| format!("{call} has no row; made by {checks:?}")));
+    assert!(wrong.is_empty(), "docs/e2b-compatibility.md:\n{}", wrong.join("\n"));
+}
+
+/// `Sandbox.getInfo` as Python calls it.
+fn snake_case(call: &str) -> String {
+    let (class, name) = call.split_once('.').expect("a class and a name");
+    let name: String = name
+        .chars()
+        .flat_map(|c| [c.is_uppercase().then_some('_'), Some(c.to_ascii_lowercase())])
+        .flatten()
+        .collect();
+    format!("{class}.{name}")
+}
+
+#[test]
+fn routes_that_only_older_clients_call_have_their_test() {
+    let tests = [
+        include_str!("control.rs"),
+        include_str!("files.rs"),
+        include_str!("interpreter.rs"),
+        include_str!("life.rs"),
+        include_str!("processes.rs"),
+        include_str!("doors.rs"),
+    ];
+    let rows = rows("Routes that only older clients call");
+    assert!(rows.len() > 5);
+    for row in rows {
+        let [route, test, ..] = &row[..] else { panic!("{row:?}") };
+        let body = tests.iter().find_map(|source| source.split_once(&format!("async fn {test}()")));
+        let (_, body) = body.unwrap_or_else(|| panic!("{route}: there is no test {test}"));
+        let body = body.split("\n}\n").next().unwrap_or_default();
+        let word = route.rsplit('/').next().unwrap_or_default();
+        assert!(body.contains(word), "{test} does not call {route}");
+    }
 }
 
 /// The same against `pathbox host`, which an ordinary user has started: root's become one that owns nothing.
