@@ -346,7 +346,21 @@ impl E2bError {
                 "The sandbox runs without a code interpreter: set `e2b.template` to a template that was built with its \
                  start command, as `code-interpreter-v1` is."
             }
-            Self::UnknownLanguage(_) => "Use a language that the template has, or another template.",
+            // The local host says which Debian package brings what its machine lacks.
+            Self::UnknownLanguage(said) => match said.as_str().split("install Debian's package ").nth(1) {
+                Some(package) if package.starts_with("python3") => {
+                    "The host's machine has no Python that can be used: install Debian's package python3, or correct \
+                     `host.python`, and start the host anew."
+                }
+                Some(package) if package.starts_with("nodejs") => {
+                    "The host's machine has no Node.js that can be used: install Debian's package nodejs and start the \
+                     host anew."
+                }
+                Some(package) if package.starts_with("bash") => {
+                    "The host's machine has no Bash: install Debian's package bash and start the host anew."
+                }
+                _ => "Use a language that the template has, or another template.",
+            },
             Self::RateLimited { .. } => {
                 "Try again later, end sandboxes that are not needed, or raise the plan's limit."
             }

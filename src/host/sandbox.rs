@@ -167,8 +167,10 @@ impl Machine {
     /// Waits until its first interpreter runs. One that does not start is no reason to throw the machine away:
     /// whoever needs it is told why.
     pub(crate) async fn warm(&self) {
-        if let Err(error) = self.kernels.ready().await {
-            tracing::warn!(%error, "a ready sandbox has no interpreter");
+        match self.kernels.ready().await {
+            // A machine without Python was named when the host started.
+            Ok(()) | Err(KernelError::Language { .. }) => {}
+            Err(error) => tracing::warn!(%error, "a ready sandbox has no interpreter"),
         }
     }
 

@@ -89,6 +89,7 @@ async fn an_error_has_the_users_lines() {
         ("class E extends Error { name = 'Mine' }; throw new E('m')", "Mine", "m"),
         ("throw Object.create(null)", "Error", "[Object: null prototype] {}"),
         ("throw { get stack() { throw 1 } }", "Error", "<no description>"),
+        ("throw { stack: 's', message: 'm', get code() { throw 1 } }", "Object", "m"),
     ] {
         let told = bench.js(code).await;
         assert_eq!((&*told.error().name, &*told.error().value), (name, value), "{code}");

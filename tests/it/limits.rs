@@ -115,6 +115,28 @@ const ROWS: &[Row] = &[
         state: KEPT,
     },
     Row {
+        what: "a file is too large",
+        code: [
+            "open('/tmp/big', 'wb').write(b'x' * (16 << 20))",
+            "require('fs').writeFileSync('/tmp/big', Buffer.alloc(16 << 20))",
+            "head -c 16000000 /dev/zero > /tmp/big",
+        ],
+        stopped_by: "disk_full",
+        says: ["File too large", "EFBIG", "153"],
+        state: KEPT,
+    },
+    Row {
+        what: "a file is too large for a program that was started",
+        code: [
+            "import subprocess; subprocess.run(['head', '-c', '16000000', '/dev/zero'], stdout=open('/tmp/big', 'wb'), check=True)",
+            "require('child_process').execSync('exec head -c 16000000 /dev/zero > /tmp/big')",
+            "sh -c 'head -c 16000000 /dev/zero > /tmp/big; exit $?'",
+        ],
+        stopped_by: "disk_full",
+        says: ["SIGXFSZ", "Command failed", "153"],
+        state: KEPT,
+    },
+    Row {
         what: "too many processes",
         code: [
             "import subprocess\nk = []\nwhile True: k.append(subprocess.Popen(['sleep', '600']))",
@@ -141,6 +163,7 @@ fn meet_all(language: &str, cgroups: bool) {
                 ("PATHBOX_HOST_MEMORY_MB", "256"),
                 ("PATHBOX_HOST_PROCESSES", "40"),
                 ("PATHBOX_HOST_HOME_MB", "8"),
+                ("PATHBOX_HOST_FILE_MB", "12"),
                 ("PATHBOX_HOST_OUTPUT_MB", "1"),
                 ("PATHBOX_HOST_POOL", "0"),
                 ("PATHBOX_HOST_CGROUPS", if cgroups { "true" } else { "false" }),

@@ -51,6 +51,7 @@ mod kernel_python;
 mod kernel_recordings;
 #[cfg(target_os = "linux")]
 mod kernel_support;
+mod languages;
 mod limits;
 mod mcp_clients;
 mod mcp_conformance;

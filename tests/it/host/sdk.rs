@@ -9,6 +9,8 @@ use tokio::process::Command;
 
 use super::TestHost;
 
+/// The suites upload more than that to `/tmp` in one piece.
+const TMP_MB: u64 = 32;
 const PYTHON: &str = "e2b-python/bin/python";
 const PYTHON_SUITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdk/suite.py");
 const JAVASCRIPT_SUITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdk/suite.mjs");
@@ -18,6 +20,7 @@ async fn run(program: &str, suite: &str) {
     let host = TestHost::with(|options| {
         options.ready = 2;
         options.max_sandboxes = 20;
+        options.jail.limits.tmp_bytes = TMP_MB << 20;
     })
     .await;
     run_against(program, suite, &host.host.url(), host.host.api_key().expose()).await;
@@ -135,6 +138,7 @@ async fn run_as_an_ordinary_user(program: &str, suite: &str) {
         .args(["host", "--listen", "127.0.0.1:0"])
         .env_clear()
         .envs([("PATH", "/usr/local/bin:/usr/bin:/bin"), ("PATHBOX_HOST_MAX_SANDBOXES", "20")])
+        .env("PATHBOX_HOST_TMP_MB", TMP_MB.to_string())
         .env("HOME", dir.path())
         .current_dir(dir.path())
         .stdin(Stdio::null())

@@ -35,6 +35,9 @@ const WRITE_PIECE: usize = 64 * 1024;
 const GZIP_PIECE: usize = 4 * 1024;
 /// Between two pieces of an upload.
 const UPLOAD_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+/// What is still read of an upload for which there is no room, in bytes and in time.
+const REST_MAX: usize = 1 << 30;
+const REST_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 /// Parts that one compose may join.
 const MAX_SOURCES: usize = 10_000;
 
@@ -261,15 +264,20 @@ async fn upload(Extension(sandbox): Box, request: Request) -> Result<Json<Vec<Wr
         "gzip" => true,
         other => return Err(Failed::invalid(format!("content encoding {other:?} is not supported"))),
     };
-    let body = Incoming(request.into_body().into_data_stream());
-    if content_type.starts_with("multipart/form-data") {
+    let mut body = Incoming(request.into_body().into_data_stream());
+    let written = if content_type.starts_with("multipart/form-data") {
         if gzip {
             return Err(Failed::invalid("a form cannot be compressed; send application/octet-stream"));
         }
-        return upload_form(&sandbox, address.path, Multipart::new(&content_type)?, body).await.map(Json);
+        upload_form(&sandbox, address.path, Multipart::new(&content_type)?, &mut body).await
+    } else {
+        let path = address.path.ok_or_else(|| Failed::invalid("the path is missing"))?;
+        upload_one(&sandbox, &path, &mut body, gzip).await.map(|written| vec![written])
+    };
+    if matches!(written, Err(Failed(StatusCode::INSUFFICIENT_STORAGE, _))) {
+        body.read_rest().await;
     }
-    let path = address.path.ok_or_else(|| Failed::invalid("the path is missing"))?;
-    upload_one(&sandbox, &path, body, gzip).await.map(|written| Json(vec![written]))
+    written.map(Json)
 }
 
 /// A request's body, bounded in the time between two pieces.
@@ -284,12 +292,27 @@ impl Incoming {
             Err(_) => Err(Failed(StatusCode::REQUEST_TIMEOUT, "the upload stood still".to_owned())),
         }
     }
+
+    /// Takes what is left of an upload that has failed. Clients read the answer when they have sent all; one whose connection
+    /// is closed before learns of a broken pipe and not of a full disk.
+    async fn read_rest(&mut self) {
+        let mut left = REST_MAX;
+        let reading = async {
+            while left > 0
+                && let Ok(Some(bytes)) = self.next().await
+            {
+                left = left.saturating_sub(bytes.len());
+            }
+        };
+        // A client that takes longer than that has to do without the reason.
+        let _ = tokio::time::timeout(REST_PATIENCE, reading).await;
+    }
 }
 
 async fn upload_one(
     sandbox: &Sandbox,
     path: &str,
-    mut body: Incoming,
+    body: &mut Incoming,
     gzip: bool,
 ) -> Result<WrittenFile, Failed> {
     let mut file = Target::create(sandbox, path).await?;
@@ -316,7 +339,7 @@ async fn upload_form(
     sandbox: &Sandbox,
     path: Option<String>,
     mut form: Multipart,
-    mut body: Incoming,
+    body: &mut Incoming,
 ) -> Result<Vec<WrittenFile>, Failed> {
     let mut written = Vec::new();
     let mut file: Option<Target> = None;

@@ -210,8 +210,9 @@ function describe(value, details, source) {
     const caret = mapped ? '' : `${' '.repeat(Math.min(at[1] - 1, line.length))}^\n`;
     stack = `${file}:${place(at[0])}\n${line.slice(0, 1000)}\n${caret}\n${stack}`;
   }
-  const text = `${value?.code} ${message}`;
-  const stop = /\b(ENOSPC|EDQUOT|EFBIG)\b/.test(text) ? 'disk_full'
+  let text = message;
+  try { text = `${value?.code} ${value?.signal} ${message}`; } catch {} // a getter of the cell's
+  const stop = /\b(ENOSPC|EDQUOT|EFBIG|SIGXFSZ)\b/.test(text) ? 'disk_full'
     : /spawn.*EAGAIN|ERR_WORKER_INIT_FAILED/.test(text) ? 'too_many_processes'
     : /Array buffer allocation failed|ERR_WORKER_OUT_OF_MEMORY/.test(text) ? 'oom' : null;
   return { name: clip(name), value: clip(message), traceback: clip(stack), stop };

@@ -275,7 +275,7 @@ def limit_met(error, value):
     if isinstance(error, MemoryError):
         return "oom"
     number = error.errno if isinstance(error, OSError) else None
-    if number in (27, 28, 122):  # EFBIG, ENOSPC, EDQUOT
+    if number in (27, 28, 122) or "SIGXFSZ" in value:  # EFBIG, ENOSPC, EDQUOT; a program that was ended for it
         return "disk_full"
     if number == 11 and fork_failed(error) or "start new thread" in value:
         return "too_many_processes"
