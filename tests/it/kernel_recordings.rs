@@ -248,7 +248,8 @@ fn every_recording_is_compared() {
     let mut recorded: Vec<String> =
         names.filter_map(|name| Some(name.strip_suffix(".request.json")?.to_owned())).collect();
     let mut compared: Vec<&str> = SESSIONS.iter().copied().flatten().chain(RECORDINGS).copied().collect();
-    (recorded.sort(), compared.sort());
+    recorded.sort();
+    compared.sort();
     assert_eq!(recorded, compared);
     assert_eq!(recorded.len(), 69);
 }
