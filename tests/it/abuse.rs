@@ -23,7 +23,8 @@ fn a_gigabyte_of_output_fills_nothing_and_stalls_nobody() {
     let flood = "import os\nblock = b'0123456789abcde\\n' * 65536\nfor _ in range(1024): os.write(1, block)";
     let id = server.begin(
         "tools/call",
-        json!({"name": "run_code", "arguments": {"code": flood, "language": "python", "timeout_ms": 280_000}}),
+        json!({"name": "run_code", "arguments": {"code": flood, "language": "python", "timeout_ms": 280_000},
+            "_meta": {"dev.pathbox/patienceMs": 300_000}}),
     );
     // Another path is served meanwhile.
     let other = server.call(json!({"code": "6 * 7", "language": "python"}), json!({"pathId": "other"}));
