@@ -16,7 +16,7 @@ use crate::domain::{
     Clock, ContextKey, EndReason, Entropy, ExecutionId, Language, Outcome, OutputChunk, SandboxState,
 };
 use crate::e2b::{CircuitState, E2bClient, ListFilter};
-use crate::guard::{Report, Sanitized};
+use crate::guard::{Overlay, Report, Sanitized};
 use crate::store::{DynStore, End, Limits, Secret};
 use backlog::Backlog;
 use remembered::Remembered;
@@ -161,6 +161,8 @@ pub struct Call {
     pub trace_id: Option<String>,
     /// Run at most once under this key.
     pub idempotency_key: Option<String>,
+    /// What the call wishes of the guard; it may tighten, and loosen as far as the levels above allow.
+    pub guard: Option<Overlay>,
 }
 
 /// What happens while a call is served. All text has been guarded.

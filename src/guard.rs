@@ -38,7 +38,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
-pub use check::{Checked, Found, rules_table};
+pub use check::{Checked, Checker, Found, rules_table};
 pub use kind::{Kind, UnknownKind};
 pub use numbering::{Numbering, Row};
 pub use outcome::{FileKind, Guarded, Limits, OutcomeGuard, Picture};

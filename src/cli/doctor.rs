@@ -158,6 +158,7 @@ async fn first_run(service: &crate::execution::ExecutionService) -> Check {
             principal: Some("doctor".into()),
             trace_id: None,
             idempotency_key: None,
+            guard: None,
         };
         let (news, _) = tokio::sync::mpsc::channel(1);
         let finished = service

@@ -1,6 +1,8 @@
 //! `guard`: try a policy on a file, and see what is looked for. Nothing is stored and no server is needed.
 
-use std::path::PathBuf;
+use std::borrow::Cow;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -10,7 +12,7 @@ use serde_json::json;
 use super::{Identity, load};
 use crate::config::Sources;
 use crate::domain::{ContextKey, Entropy, TenantId};
-use crate::guard::{Guard, PolicyFile, rules, rules_table};
+use crate::guard::{Action, Checker, Guard, Kind, PolicyFile, rules, rules_table};
 use crate::store::{NewReveal, RevealRow};
 
 #[derive(Debug, Subcommand)]
@@ -81,31 +83,90 @@ impl PolicyArgs {
     }
 }
 
+/// How much of a file is read at once.
+const PIECE: usize = 256 * 1024;
+
+/// Looks at a file of any size. It is read as text: a byte that is no UTF-8 counts as one `?`.
+fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::Result<ExitCode> {
+    let reading = || match file.as_os_str() == "-" {
+        true => "reading standard input".to_owned(),
+        false => format!("reading {}", file.display()),
+    };
+    let mut input: Box<dyn Read> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(std::fs::File::open(file).with_context(reading)?),
+    };
+    // What has been printed cannot be withheld any more.
+    let may_block = Kind::ALL.iter().any(|kind| guard.policy().action(*kind) == Action::Block);
+    let (mut checker, mut held) = (Checker::new(guard), String::new());
+    let mut show = |text: &str| match (show_text, may_block) {
+        (true, true) => held.push_str(text),
+        (true, false) => super::write_out(text),
+        (false, _) => {}
+    };
+    let (mut piece, mut have, mut binary) = (vec![0; PIECE], 0, false);
+    loop {
+        let more = input.read(&mut piece[have..]).with_context(reading)?;
+        let (text, rest) = as_text(&piece[..have + more], more == 0);
+        binary |= matches!(text, Cow::Owned(_)) || text.contains('\0');
+        show(&checker.push(&text));
+        drop(text);
+        if more == 0 {
+            break;
+        }
+        let end = have + more;
+        piece.copy_within(end - rest..end, 0);
+        have = rest;
+    }
+    let checked = checker.finish();
+    show(&checked.text);
+    if show_text {
+        super::write_out(if checked.report.blocked { "" } else { &held });
+    } else if as_json {
+        let report = json!({ "findings": checked.findings, "leftOut": checked.left_out, "binary": binary,
+            "report": checked.report });
+        say!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        if binary {
+            super::write_out("no UTF-8 text: as a file of a sandbox it would be withheld whole\n");
+        }
+        super::write_out(&checked.table());
+    }
+    Ok(if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Bytes as text, each that is no UTF-8 as `?`, so that places stay what they are; and how many at the end wait for the
+/// rest of their character.
+fn as_text(bytes: &[u8], last: bool) -> (Cow<'_, str>, usize) {
+    let mut rest = bytes;
+    let mut mended = String::new();
+    loop {
+        let error = match std::str::from_utf8(rest) {
+            Ok(text) if mended.is_empty() => return (Cow::Borrowed(text), 0),
+            Ok(text) => return (Cow::Owned(mended + text), 0),
+            Err(error) => error,
+        };
+        let (good, bad) = rest.split_at(error.valid_up_to());
+        let good = std::str::from_utf8(good).unwrap_or_default();
+        match error.error_len() {
+            None if !last && mended.is_empty() => return (Cow::Borrowed(good), bad.len()),
+            None if !last => return (Cow::Owned(mended + good), bad.len()),
+            None => return (Cow::Owned(mended + good + &"?".repeat(bad.len())), 0),
+            Some(len) => {
+                mended.push_str(good);
+                mended.push_str(&"?".repeat(len));
+                rest = &bad[len..];
+            }
+        }
+    }
+}
+
 /// Runs the command. Exit code 1 says that `check` found something.
 pub(super) async fn guard(command: GuardCommand, sources: Sources) -> anyhow::Result<ExitCode> {
     match command {
         GuardCommand::Reveal { token, identity } => reveal(token, identity, sources).await,
         GuardCommand::Reveals { tenant, limit, json } => reveals(tenant, limit, json, &sources).await,
-        GuardCommand::Check { file, policy, text, json } => {
-            let bytes = if file.as_os_str() == "-" {
-                let mut bytes = Vec::new();
-                std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes)
-                    .context("reading standard input")?;
-                bytes
-            } else {
-                std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?
-            };
-            let checked = policy.guard()?.check(&String::from_utf8_lossy(&bytes));
-            if text {
-                super::write_out(&checked.text);
-            } else if json {
-                let report = serde_json::json!({ "findings": checked.findings, "report": checked.report });
-                say!("{}", serde_json::to_string_pretty(&report)?);
-            } else {
-                super::write_out(&checked.table());
-            }
-            Ok(if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
-        }
+        GuardCommand::Check { file, policy, text, json } => check(&file, &policy.guard()?, text, json),
         GuardCommand::Rules { policy, json } => {
             let guard = policy.guard()?;
             if json {
@@ -173,4 +234,23 @@ async fn reveals(
     let headings = ["when", "who", "tenant", "conversation", "path", "kind"];
     super::table(&headings, &rows.iter().map(line).collect::<Vec<_>>());
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_become_text_of_the_same_length_and_a_cut_character_waits() {
+        for (bytes, last, text, waits) in [
+            (&b"plain"[..], false, "plain", 0),
+            ("caf\u{e9}".as_bytes(), false, "caf\u{e9}", 0),
+            (b"caf\xc3", false, "caf", 1),
+            (b"caf\xc3", true, "caf?", 0),
+            (b"\xffa\xf0\x9f\x98b\xe2\x82", false, "?a???b", 2),
+            (b"", true, "", 0),
+        ] {
+            assert_eq!(as_text(bytes, last), (Cow::Borrowed(text), waits), "{bytes:?}");
+        }
+    }
 }

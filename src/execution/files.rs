@@ -212,13 +212,14 @@ struct FileWork<'a> {
     service: &'a ExecutionService,
     ask: &'a Acquire,
     action: &'a FileAction,
+    guard: &'a Guard,
 }
 
 impl Work for FileWork<'_> {
     type Done = Result<(Ran, FileAnswer), FileProblem>;
 
     async fn on(&self, held: &Held) -> Result<Self::Done, Fault> {
-        match self.service.do_on(held, self.ask, self.action).await {
+        match self.service.do_on(held, self.ask, self.action, self.guard).await {
             Ok(done) => Ok(Ok(done)),
             Err(Stopped::Problem(problem)) => Ok(Err(problem)),
             Err(Stopped::Fault(fault)) => Err(fault),
@@ -259,7 +260,8 @@ impl ExecutionService {
         };
         let ask = self.ask(TOOL, &call, &request);
         let (progress, _) = mpsc::channel(1);
-        let work = FileWork { service: self, ask: &ask, action: &action };
+        let guard = self.guard_for(&call);
+        let work = FileWork { service: self, ask: &ask, action: &action, guard: &guard };
         let (held, done) =
             match self.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
                 Attempted::Done(held, done) => (held, done),
@@ -269,14 +271,14 @@ impl ExecutionService {
             };
         let (ran, answer) = match done {
             Ok((ran, answer)) => (ran, Ok(answer)),
-            Err(problem) => (self.failed(&held, &problem).await, Err(ExecutionError::File(problem))),
+            Err(problem) => (self.failed(&held, &problem, &guard).await, Err(ExecutionError::File(problem))),
         };
         let blocked = ran.report.blocked;
         let finished = self.finish(&call, request.language, &ask, &held, ran).await?;
         match answer? {
             _ if blocked => Err(ExecutionError::Blocked),
             answer => {
-                let path = self.0.parts.policies.of(&call.key.tenant).line(action.path().as_str());
+                let path = guard.line(action.path().as_str());
                 Ok(Filed { path, finished, answer })
             }
         }
@@ -287,13 +289,13 @@ impl ExecutionService {
         held: &Held,
         ask: &Acquire,
         action: &FileAction,
+        policy: &Guard,
     ) -> Result<(Ran, FileAnswer), Stopped> {
         let began = Instant::now();
         let moved_end = self.extend_life(held, Timeout::default().get()).await.map_err(Stopped::Fault)?;
         self.keep_lease(held, ask).await.map_err(Stopped::Fault)?;
         let files = held.client.files(&held.access);
-        let policy = self.0.parts.policies.of(&held.row.key.tenant);
-        let mut guard = OutcomeGuard::new(&policy, self.numbering_of(held).await, self.guard_limits());
+        let mut guard = OutcomeGuard::new(policy, self.numbering_of(held).await, self.guard_limits());
         let done = |guard: OutcomeGuard| guard.finish(Ended::Completed, Vec::new(), began.elapsed());
         let (answer, guarded, artifacts) = match action {
             FileAction::Put { path, content, expected } => {
@@ -308,7 +310,7 @@ impl ExecutionService {
             }
             FileAction::List { path } => {
                 let entries = files.list(path.as_str(), 1).await.map_err(|error| stopped(held, error))?;
-                (listed(&policy, entries), done(guard), Vec::new())
+                (listed(policy, entries), done(guard), Vec::new())
             }
             FileAction::Get { path } => {
                 let raw =
@@ -332,9 +334,8 @@ impl ExecutionService {
     }
 
     /// The record of an operation that could not be done.
-    async fn failed(&self, held: &Held, problem: &FileProblem) -> Ran {
-        let policy = self.0.parts.policies.of(&held.row.key.tenant);
-        let mut guard = OutcomeGuard::new(&policy, self.numbering_of(held).await, self.guard_limits());
+    async fn failed(&self, held: &Held, problem: &FileProblem, policy: &Guard) -> Ran {
+        let mut guard = OutcomeGuard::new(policy, self.numbering_of(held).await, self.guard_limits());
         guard.push(OutputChunk::Error(CodeError {
             name: "FileError".to_owned(),
             message: problem.to_string(),

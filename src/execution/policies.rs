@@ -1,9 +1,10 @@
-//! Which guard looks at whose output: the deployment's policy, tightened or loosened by the tenant's as far as it may.
+//! Which guard looks at whose output: the deployment's policy, then the tenant's, the conversation's and the call's wishes,
+//! each as far as it may.
 
 use std::collections::BTreeSet;
 
-use crate::domain::TenantId;
-use crate::guard::{Guard, Kind, PolicyError, PolicyFile};
+use crate::domain::{ContextKey, TenantId};
+use crate::guard::{Guard, Kind, Overlay, PolicyError, PolicyFile};
 
 /// The guards of a deployment.
 #[derive(Debug)]
@@ -21,6 +22,9 @@ impl Policies {
         for tenant in file.tenants.keys() {
             Guard::new(file.resolve(Some(tenant), None, None))?;
         }
+        for (name, overlay) in &file.conversations {
+            Guard::new(file.resolve(name.split_once('/').map(|(tenant, _)| tenant), Some(overlay), None))?;
+        }
         let base = Guard::new(file.resolve(None, None, None))?;
         Ok(Self { file, base })
     }
@@ -28,7 +32,10 @@ impl Policies {
     /// The kinds that some policy turns into sealed tokens.
     pub fn tokenized(&self) -> BTreeSet<Kind> {
         let tenants = self.file.tenants.keys().map(|tenant| self.file.resolve(Some(tenant), None, None));
-        let policies = tenants.chain([self.base.policy().clone()]);
+        let conversations = self.file.conversations.iter().map(|(name, overlay)| {
+            self.file.resolve(name.split_once('/').map(|(tenant, _)| tenant), Some(overlay), None)
+        });
+        let policies = tenants.chain(conversations).chain([self.base.policy().clone()]);
         policies.flat_map(|policy| policy.tokenized().collect::<Vec<_>>()).collect()
     }
 
@@ -37,12 +44,23 @@ impl Policies {
         &self.base
     }
 
-    /// The guard for a tenant's output.
+    /// The guard for what a tenant is shown that comes from no run.
     pub fn of(&self, tenant: &TenantId) -> Guard {
-        if !self.file.tenants.contains_key(tenant.as_str()) {
+        self.resolved(tenant, None, None)
+    }
+
+    /// The guard for the output of a call.
+    pub fn for_call(&self, key: &ContextKey, call: Option<&Overlay>) -> Guard {
+        let name = format!("{}/{}", key.tenant, key.conversation);
+        self.resolved(&key.tenant, self.file.conversations.get(&name), call)
+    }
+
+    fn resolved(&self, tenant: &TenantId, conversation: Option<&Overlay>, call: Option<&Overlay>) -> Guard {
+        let tenant = Some(tenant.as_str()).filter(|tenant| self.file.tenants.contains_key(*tenant));
+        if tenant.is_none() && conversation.is_none() && call.is_none() {
             return self.base.clone();
         }
-        // It was built once when the file was read, so it can be built again; the base is the stricter way out.
-        Guard::new(self.file.resolve(Some(tenant.as_str()), None, None)).unwrap_or_else(|_| self.base.clone())
+        // Each entry was tried where it was read, so this works; the base is the stricter way out.
+        Guard::new(self.file.resolve(tenant, conversation, call)).unwrap_or_else(|_| self.base.clone())
     }
 }

@@ -72,7 +72,8 @@ impl ExecutionService {
         let Some(Stored { record, outcome }) = stored else { return Ok(Recalled::Over(row)) };
         let kept = Box::new(ExecutionRow { result: None, ..row.clone() });
         let principal = asker.principal.clone().or(row.principal);
-        let call = Call { key: row.key.clone(), principal, trace_id: None, idempotency_key: None };
+        let call =
+            Call { key: row.key.clone(), principal, trace_id: None, idempotency_key: None, guard: None };
         let finished = Box::new(Finished {
             execution: row.id,
             tool: row.tool,

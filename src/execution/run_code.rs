@@ -15,7 +15,9 @@ use crate::domain::{
     OutputChunk, SandboxState, StopReason, hex,
 };
 use crate::e2b::Deadlines;
-use crate::guard::{Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Picture, Report, Sanitized};
+use crate::guard::{
+    Guard, Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Picture, Report, Sanitized,
+};
 use crate::store::{
     Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution, Placeholders,
 };
@@ -116,8 +118,15 @@ impl ExecutionService {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Finished, ExecutionError> {
-        let work =
-            CodeRun { service: self, ask: &ask, request: &request, progress: &progress, cancel: &cancel };
+        let guard = self.guard_for(&call);
+        let work = CodeRun {
+            service: self,
+            ask: &ask,
+            request: &request,
+            guard: &guard,
+            progress: &progress,
+            cancel: &cancel,
+        };
         match self.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
             Attempted::Done(held, ran) => self.finish(&call, request.language, &ask, &held, ran).await,
             Attempted::Before(row) => self.replay(&call, &request, *row).await,
@@ -141,10 +150,7 @@ impl ExecutionService {
                 id: ExecutionId::mint(&parts.clock, &parts.entropy),
                 tool: tool.into(),
                 language: request.language,
-                purpose: request
-                    .purpose
-                    .as_deref()
-                    .map(|text| parts.policies.of(&call.key.tenant).line(text).into_inner()),
+                purpose: request.purpose.as_deref().map(|text| self.guard_for(call).line(text).into_inner()),
                 code_sha256: hash(&[request.code.as_str()]),
                 principal: call.principal.clone(),
                 trace_id: call.trace_id.clone(),
@@ -293,7 +299,12 @@ impl ExecutionService {
     /// A recorded outcome once more through the guard: what was guarded stays as it is, and the type says so.
     pub(super) async fn guard_again(&self, call: &Call, outcome: Outcome) -> Sanitized<Outcome> {
         let numbering = self.numbering(&call.key).await;
-        self.0.parts.policies.of(&call.key.tenant).recorded(outcome, numbering)
+        self.guard_for(call).recorded(outcome, numbering)
+    }
+
+    /// The guard for what comes of a call.
+    pub(super) fn guard_for(&self, call: &Call) -> Guard {
+        self.0.parts.policies.for_call(&call.key, call.guard.as_ref())
     }
 
     pub(super) fn guard_limits(&self) -> GuardLimits {
@@ -445,6 +456,7 @@ struct CodeRun<'a> {
     service: &'a ExecutionService,
     ask: &'a Acquire,
     request: &'a CodeRequest,
+    guard: &'a Guard,
     progress: &'a ProgressSender,
     cancel: &'a CancellationToken,
 }
@@ -457,7 +469,7 @@ impl Work for CodeRun<'_> {
         app.path.id = %held.row.key.path, code.language = %self.request.language,
         context.id = %held.row.id, execution.id = %self.ask.execution.id))]
     async fn on(&self, held: &Held) -> Result<Ran, Fault> {
-        let Self { service, ask, request, progress, cancel } = *self;
+        let Self { service, ask, request, guard, progress, cancel } = *self;
         service.0.parts.crash.at("run.held");
         let moved_end = service.extend_life(held, request.timeout.get()).await?;
         service.keep_lease(held, ask).await?;
@@ -475,11 +487,7 @@ impl Work for CodeRun<'_> {
         service.0.parts.crash.at("run.sent");
         let numbering = service.numbering_of(held).await;
         let mut stream = Stream {
-            guard: OutcomeGuard::new(
-                &service.0.parts.policies.of(&held.row.key.tenant),
-                numbering,
-                service.guard_limits(),
-            ),
+            guard: OutcomeGuard::new(guard, numbering, service.guard_limits()),
             stdout: service.0.parts.outputs.spool(id, "stdout", service.options().output_chars),
             stderr: service.0.parts.outputs.spool(id, "stderr", service.options().output_chars),
             progress,

@@ -21,9 +21,7 @@ impl Allowed {
     pub(super) fn new(list: &AllowList) -> Result<Self, PolicyError> {
         let mut patterns = Vec::new();
         for (index, pattern) in list.patterns.iter().enumerate() {
-            let whole = format!("^(?:{pattern})$");
-            let built = RegexBuilder::new(&whole).size_limit(PATTERN_BYTES).build();
-            patterns.push(built.map_err(|source| PolicyError::Pattern { index, source })?);
+            patterns.push(whole(pattern).map_err(|source| PolicyError::Pattern { index, source })?);
         }
         let mut networks = Vec::new();
         for (index, network) in list.networks.iter().enumerate() {
@@ -65,6 +63,46 @@ impl Allowed {
         self.domains.iter().any(|domain| {
             host == *domain || host.strip_suffix(domain.as_str()).is_some_and(|left| left.ends_with('.'))
         })
+    }
+}
+
+/// A pattern that must match the whole value.
+fn whole(pattern: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(PATTERN_BYTES).build()
+}
+
+/// A pattern that compiles.
+pub(super) struct Pattern(String);
+
+impl TryFrom<String> for Pattern {
+    type Error = regex::Error;
+    fn try_from(text: String) -> Result<Self, regex::Error> {
+        whole(&text).map(|_| Self(text))
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.0
+    }
+}
+
+/// A network that parses.
+pub(super) struct Network(String);
+
+impl TryFrom<String> for Network {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        match parse_network(&text) {
+            Some(_) => Ok(Self(text)),
+            None => Err(format!("{text:?} is no network: write 10.0.0.0/8, fd00::/8 or one address")),
+        }
+    }
+}
+
+impl From<Network> for String {
+    fn from(network: Network) -> Self {
+        network.0
     }
 }
 

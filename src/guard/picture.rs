@@ -209,7 +209,7 @@ fn pdf<'a>(guard: &Guard, bytes: &'a [u8]) -> Option<&'a [u8]> {
         rest = tail[end..].strip_prefix(b"endstream").unwrap_or_default();
     }
     plain.push_str(&String::from_utf8_lossy(rest));
-    (guard.check(&plain).findings.is_empty()).then_some(bytes)
+    guard.check(&plain).findings.is_empty().then_some(bytes)
 }
 
 /// What a deflated stream holds, also one written in ASCII85; `None` inside: it is not deflated. `None` outside: it is

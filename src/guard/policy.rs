@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::Kind;
+use super::{Kind, allow};
 use crate::domain::hex;
 
 /// Whether findings change the output.
@@ -76,11 +76,34 @@ pub struct AllowList {
     /// Whole values, compared as they stand and without regard to ASCII case.
     pub exact: Vec<String>,
     /// Regular expressions that must match the whole value.
+    #[serde(deserialize_with = "entries::<_, allow::Pattern>")]
     pub patterns: Vec<String>,
     /// Domains (and what is below them) of e-mail addresses and URLs.
     pub domains: Vec<String>,
     /// IP networks as `10.0.0.0/8`, `fd00::/8` or a single address.
+    #[serde(deserialize_with = "entries::<_, allow::Network>")]
     pub networks: Vec<String>,
+}
+
+/// Entries of an allow-list, each tried when it is read, so that an error has its place in the file.
+fn entries<'de, D, E>(deserializer: D) -> Result<Vec<String>, D::Error>
+where
+    D: Deserializer<'de>,
+    E: TryFrom<String> + Into<String>,
+    E::Error: std::fmt::Display,
+{
+    struct Tried<E>(E);
+    impl<'de, E: TryFrom<String>> Deserialize<'de> for Tried<E>
+    where
+        E::Error: std::fmt::Display,
+    {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let text = String::deserialize(deserializer)?;
+            E::try_from(text).map(Self).map_err(serde::de::Error::custom)
+        }
+    }
+    let tried = Vec::<Tried<E>>::deserialize(deserializer)?;
+    Ok(tried.into_iter().map(|Tried(entry)| entry.into()).collect())
 }
 
 impl AllowList {
@@ -139,6 +162,8 @@ pub struct PolicyFile {
     pub numbered: bool,
     /// Overlays by tenant.
     pub tenants: BTreeMap<String, Overlay>,
+    /// Overlays by `tenant/conversation`.
+    pub conversations: BTreeMap<String, Overlay>,
 }
 
 impl Default for PolicyFile {
@@ -152,6 +177,7 @@ impl Default for PolicyFile {
             mask_keep: 4,
             numbered: true,
             tenants: BTreeMap::new(),
+            conversations: BTreeMap::new(),
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct StreamGuard {
     text: String,
     /// Where the waiting text begins.
     start: usize,
+    /// How many bytes of the stream lie before the text that is kept.
+    forgotten: usize,
 }
 
 /// What works on a stream's text, wherever that is kept.
@@ -56,7 +58,33 @@ pub(super) struct Engine {
 
 impl StreamGuard {
     pub(super) fn new(guard: Guard) -> Self {
-        Self { engine: Engine::new(guard), text: String::new(), start: 0 }
+        Self { engine: Engine::new(guard), text: String::new(), start: 0, forgotten: 0 }
+    }
+
+    /// A stream that hands each finding to whoever calls [`Self::push_seen`].
+    pub(super) fn seen(guard: Guard) -> Self {
+        let mut stream = Self::new(guard);
+        stream.engine.places = Some(Vec::new());
+        stream
+    }
+
+    /// As [`Self::push`], or as [`Self::finish`] with the `last` piece. Before the text is forgotten, `see` gets what of it
+    /// is kept, how much of the stream lies before that, how far into it the output has come, and what was found.
+    pub(super) fn push_seen(
+        &mut self,
+        piece: &str,
+        last: bool,
+        numbering: &mut Numbering,
+        see: &mut dyn FnMut(&str, usize, usize, &[Finding]),
+    ) -> Sanitized<String> {
+        self.engine.report.bytes_in += piece.len() as u64;
+        self.text.push_str(piece);
+        let mut out = String::new();
+        self.start = self.engine.drain(&self.text, self.start, last, numbering, &mut out);
+        let found = self.engine.places.as_mut().map(std::mem::take).unwrap_or_default();
+        see(&self.text, self.forgotten, self.start, &found);
+        self.forget();
+        self.engine.release(out)
     }
 
     /// Takes a piece and gives back what is ready to go out, perhaps nothing.
@@ -91,6 +119,7 @@ impl StreamGuard {
             }
             self.text.drain(..keep);
             self.start -= keep;
+            self.forgotten += keep;
         }
     }
 }

@@ -5,6 +5,7 @@
 //! conversation. A part that does not parse is an error that names it.
 
 use http::request::Parts;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -13,6 +14,7 @@ use crate::domain::{
     TenantId, TenantRefused, hex,
 };
 use crate::execution::Asker;
+use crate::guard::Overlay;
 
 /// What the process says when a call is silent.
 #[derive(Debug, Clone)]
@@ -243,6 +245,21 @@ fn meta_id<T: std::str::FromStr<Err = InvalidId>>(
             problem: error.to_string(),
         }),
     }
+}
+
+/// What a call wishes of the guard: `dev.pathbox/guard` in `_meta`, in the form of a level of a policy file.
+///
+/// # Errors
+/// [`CallerError::Invalid`] when it is none.
+pub fn overlay(meta: &Map<String, Value>) -> Result<Option<Overlay>, CallerError> {
+    const KEY: &str = "dev.pathbox/guard";
+    let read = |value: &Value| {
+        Overlay::deserialize(value).map_err(|error| CallerError::Invalid {
+            place: format!("`_meta` key `{KEY}`"),
+            problem: error.to_string(),
+        })
+    };
+    meta.get(KEY).map(read).transpose()
 }
 
 /// The idempotency key of a call: the argument, else `_meta`.

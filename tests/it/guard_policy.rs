@@ -123,6 +123,63 @@ fn a_tenant_loosens_only_what_the_base_allows() {
     }
 }
 
+/// What a call asks for in its `_meta`, and what its conversation has been given by the file.
+#[test]
+fn a_conversation_and_a_call_loosen_only_what_stands_above_allows_and_may_always_tighten() {
+    let text = "bob(at)example.org 00:1B:44:11:3A:B7";
+    let (plain, guarded) = ("bob@example.org 00:1B:44:11:3A:B7\n", "[EMAIL_1] 00:1B:44:11:3A:B7\n");
+    let off = json!({"mode": "off"});
+    let open = "allow_off = true\n[tenants.local]\nallow_off = true\n[conversations.\"local/c\"]\n";
+    for (policy, call, shown, mode) in [
+        // A call that a model wrote switches nothing off, however it asks.
+        (String::new(), off.clone(), guarded, "enforce"),
+        (String::new(), json!({"mode": "off", "allow_off": true}), guarded, "enforce"),
+        (String::new(), json!({"kinds": {"EMAIL": "allow"}}), guarded, "enforce"),
+        (String::new(), json!({"allow": {"domains": ["example.org"]}}), guarded, "enforce"),
+        ("allow_off = true\n".to_owned(), off.clone(), guarded, "enforce"),
+        // A conversation loosens when base and tenant allow it, a call when its conversation does too.
+        (format!("{open}mode = \"report_only\"\n"), json!({}), plain, "report_only"),
+        (open.to_owned(), off.clone(), guarded, "enforce"),
+        (format!("{open}allow_off = true\n"), off.clone(), plain, "off"),
+        ("[conversations.\"local/c\"]\nmode = \"off\"\n".to_owned(), json!({}), guarded, "enforce"),
+        (
+            "[conversations.\"local/other\"]\nkinds = { MAC = \"redact\" }\n".to_owned(),
+            json!({}),
+            guarded,
+            "enforce",
+        ),
+        // Tightening needs no leave.
+        (
+            "[conversations.\"local/c\"]\nkinds = { MAC = \"redact\" }\n".to_owned(),
+            json!({}),
+            "[EMAIL_1] [MAC_1]\n",
+            "enforce",
+        ),
+        ("mode = \"report_only\"\n".to_owned(), json!({"mode": "enforce"}), guarded, "enforce"),
+        (String::new(), json!({"kinds": {"MAC": "redact"}}), "[EMAIL_1] [MAC_1]\n", "enforce"),
+    ] {
+        let data = tempfile::tempdir().unwrap();
+        let mut server =
+            Server::start_with(with_policy(data.path(), &policy).args(["serve", "--conversation", "c"]));
+        let arguments =
+            json!({"code": format!("print({text:?}.replace('(at)', chr(64)))"), "language": "python"});
+        let result = server.call(arguments, json!({"dev.pathbox/guard": call}))["structuredContent"].take();
+        assert_eq!(
+            (&result["stdout"], &result["guard"]["mode"]),
+            (&json!(shown), &json!(mode)),
+            "{policy:?} {call}"
+        );
+    }
+    let data = tempfile::tempdir().unwrap();
+    let mut server = serve(data.path(), "");
+    for wrong in [json!({"mod": "off"}), json!("off"), json!({"allow": {"patterns": ["("]}})] {
+        let answer =
+            server.call(json!({"code": "1", "language": "python"}), json!({"dev.pathbox/guard": wrong}));
+        assert_eq!(answer["_meta"]["dev.pathbox/error"]["code"], "invalid_argument", "{answer}");
+        assert!(answer["content"][0]["text"].as_str().unwrap().contains("dev.pathbox/guard"), "{answer}");
+    }
+}
+
 #[test]
 fn a_placeholder_is_the_same_over_a_restart_and_over_replicas_on_one_store() {
     let data = tempfile::tempdir().unwrap();
@@ -143,13 +200,13 @@ fn a_server_with_a_policy_that_does_not_work_does_not_start_and_says_where() {
     let data = tempfile::tempdir().unwrap();
     for (policy, said) in [
         ("mode = \"enforce\"\n[kinds]\nEMIAL = \"redact\"\n", "line 3, column 1"),
-        ("[allow]\npatterns = [\"ok\", \"(\"]\n", "pattern 1"),
-        ("[tenants.a.allow]\nnetworks = [\"10.0.0.0/33\"]\nx = 1\n", "line 3, column 1"),
+        ("[allow]\npatterns = [\"ok\", \"(\"]\n", "line 2, column 12"),
+        ("[tenants.a.allow]\nnetworks = [\"10.0.0.0/33\"]\n", "line 2, column 12"),
     ] {
         let output = with_policy(data.path(), policy).arg("serve").stdin(Stdio::null()).output().unwrap();
         let said_in_fact = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{said_in_fact}");
-        assert!(said_in_fact.contains("policy.toml") || said_in_fact.contains("policy"), "{said_in_fact}");
+        assert!(said_in_fact.contains("policy.toml"), "{said_in_fact}");
         assert!(said_in_fact.contains(said), "{policy}: {said_in_fact}");
     }
 }

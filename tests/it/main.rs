@@ -22,6 +22,7 @@ mod e2b_local;
 mod e2b_streams;
 mod generated;
 mod guard_cli;
+mod guard_files;
 mod guard_policy;
 mod guard_properties;
 mod guard_quality;

@@ -275,6 +275,7 @@ impl McpServer {
             principal: Some(caller.principal.name),
             trace_id: trace_id(context),
             idempotency_key,
+            guard: caller::overlay(&context.meta.0)?,
         };
         Ok((call, purpose, timeout))
     }
