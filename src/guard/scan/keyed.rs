@@ -45,10 +45,10 @@ impl Scanner<'_> {
     pub(super) fn pair(&mut self, at: usize) {
         let Some((name_start, name_end)) = self.name_before(at) else { return };
         // `a=b=c`: what follows a mark is a value, not the next name.
-        if self.byte_before(name_start) == b'=' {
+        let name = &self.text[name_start..name_end];
+        if self.byte_before(name_start) == b'=' && !self.is_setting(name_start, name) {
             return;
         }
-        let name = &self.text[name_start..name_end];
         let kind = match name_kind(name) {
             Name::Named => self.kind_beside(name_start),
             Name::Worded if !self.in_phrase(name_start, name) => Name::Other,
@@ -119,6 +119,15 @@ impl Scanner<'_> {
                 self.value(kind, aws, start, end, quoted);
             }
         }
+    }
+
+    /// `Environment=SMTP_PASSWORD=x`, `--from-literal=password=x`: a setting that is the value of another.
+    fn is_setting(&self, at: usize, name: &[u8]) -> bool {
+        let constant =
+            name.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_');
+        let word =
+            self.before(at - 1, 48).iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
+        constant && name.contains(&b'_') || self.text[at - 1 - word..].starts_with(b"--")
     }
 
     /// What a name beside `value` says: `key="ServicePassword" value="x"`, `- name: DB_PASSWORD` and `value: x` below.
@@ -204,6 +213,15 @@ impl Scanner<'_> {
             end
         };
         end = back(end, |byte| matches!(byte, b' ' | b'\t' | b'!' | b'?' | b'+'));
+        // `password (temporary): x`
+        if self.byte_before(end) == b')'
+            && let Some(open) = memchr::memrchr(b'(', &self.text[floor.max(end.saturating_sub(24))..end])
+        {
+            let open = floor.max(end.saturating_sub(24)) + open;
+            if self.byte_before(open) == b' ' {
+                end = open - 1;
+            }
+        }
         end = back(end, |byte| {
             matches!(byte, b'"' | b'\'' | b'`' | b']' | b')' | b'\\' | b'[' | b'*' | b'0'..=b'9')
         });
@@ -226,6 +244,20 @@ impl Scanner<'_> {
         let blank =
             self.text[start..].iter().take(64).take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
         start += blank;
+        // A YAML anchor or tag: `&pw x`, `!!str x`.
+        if matches!(self.byte(start), b'&' | b'!') {
+            let word = self.text[start + 1..]
+                .iter()
+                .take(24)
+                .take_while(|byte| is_word(**byte) || **byte == b'!')
+                .count();
+            if word > 0
+                && self.byte(start + 1 + word) == b' '
+                && !self.byte(start + 2 + word).is_ascii_whitespace()
+            {
+                start += 2 + word;
+            }
+        }
         // String prefixes of Python, C# and Go, and an escaped quote.
         for prefix in
             [&b"@\""[..], b"f\"", b"b\"", b"r\"", b"u\"", b"b'", b"f'", b"u'", b"r'", b"$\"", b"\\\"", b"\\'"]
@@ -268,7 +300,8 @@ impl Scanner<'_> {
         }
         let mut end = start + self.text[start..limit].iter().take_while(stop).count();
         // A separator inside belongs to a value only when more of the value follows.
-        while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') {
+        let paired = |end: usize| quote == b'[' && self.text[end - 1] == b']';
+        while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') && !paired(end) {
             end -= 1;
         }
         // `Pwd=x;Trusted=no`, `a=x&b=y`: the next name ends the value.
@@ -512,7 +545,11 @@ impl Scanner<'_> {
         let sure = match (told.is_some(), quote.is_some()) {
             (true, true) => value.len() >= 5 && !value.contains(&b' '),
             (true, false) | (false, true) => mixed && !value.contains(&b' '),
-            (false, false) => cell && classes(value) >= 3 || mixed && listed() || login() || is_strong(value),
+            (false, false) => {
+                let last =
+                    matches!(next, 0 | b'\n' | b'\r') && classes(value) >= 3 && look(value) == Look::Random;
+                cell && classes(value) >= 3 || mixed && listed() || login() || last || is_strong(value)
+            }
         };
         if sure {
             self.hit(self.ids.password_told, at + from, at + from + len);
@@ -544,7 +581,7 @@ pub(super) const TELLING_WORDS: &[&[u8]] = &[
     b"ASSWOR",
     b"de passe",
     b"achtwoord",
-    b"senha ",
+    b"enha ",
     b"IFIED BY",
     b"sshpass -p",
     b"HETU",
@@ -553,9 +590,9 @@ pub(super) const TELLING_WORDS: &[&[u8]] = &[
 ];
 /// The same of words that are not ASCII: `contraseña`, `lösenord`, `henkilötunnus`, ...
 pub(super) const TELLING_WORDS_ABROAD: &[&[u8]] = &[
-    "contraseña".as_bytes(),
+    "ontraseña".as_bytes(),
     "ösenord".as_bytes(),
-    "hasło".as_bytes(),
+    "asło".as_bytes(),
     "ароль".as_bytes(),
     "スワード".as_bytes(),
     "密码".as_bytes(),
@@ -569,6 +606,7 @@ const VERBS: &[&[u8]] = &[
     b"was ",
     b"to ",
     b"= ",
+    b"- ",
     b"lautet: ",
     b"lautet ",
     b"ist ",
@@ -800,6 +838,7 @@ const FOREIGN_PASSWORDS: &[&[u8]] = &[
     "salasana".as_bytes(),
     "jelszó".as_bytes(),
     "pasfhocal".as_bytes(),
+    b"zugangscode",
     "parolă".as_bytes(),
     "şifre".as_bytes(),
     "пароль".as_bytes(),
@@ -817,6 +856,10 @@ const FOREIGN_PASSWORDS: &[&[u8]] = &[
 /// Those that other words end with too.
 const FOREIGN_WORDS: &[&[u8]] = &[b"senha", b"heslo", b"parola", b"lozinka", b"geslo"];
 const FOREIGN_KEYS: &[&[u8]] = &[
+    b"clave",
+    b"chave",
+    b"chiave",
+    "clé".as_bytes(),
     "schlüssel".as_bytes(),
     "schluessel".as_bytes(),
     "secrète".as_bytes(),

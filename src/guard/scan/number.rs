@@ -267,27 +267,19 @@ impl Scanner<'_> {
 
     /// Whether a context word of the rule names this very number: nothing but words like `number is` stand between.
     fn names(&self, rule: RuleId, at: usize, len: usize) -> bool {
-        const BETWEEN: [&[u8]; 16] = [
-            b"number", b"numbers", b"no", b"nr", b"num", b"is", b"was", b"id", b"of", b"the", b"my", b"his",
-            b"her", b"for", b"code", b"tin",
-        ];
         let between = self.rules.behind_context(rule, self.label(at, len));
-        between.is_some_and(|between| {
-            between
-                .split(|byte| !byte.is_ascii_alphabetic())
-                .all(|word| word.is_empty() || BETWEEN.iter().any(|known| known.eq_ignore_ascii_case(word)))
-        })
+        between.is_some_and(|between| only_words(between, &NAMING_WORDS))
     }
 
     /// Whether a word that says telephone reaches this number: no other label and no end of a thought between.
-    fn phone_label(&self, at: usize) -> bool {
+    fn phone_label(&self, at: usize, groups: usize) -> bool {
         if !self.letters_before(at, 32) {
             return false;
         }
         let between = self.rules.behind_context(self.ids.phone_labelled, self.label(at, 32));
         between.is_some_and(|between| {
             let other = between.trim_ascii_end().ends_with(b":") && between.iter().any(u8::is_ascii_digit);
-            !other && !between.contains(&b';')
+            !other && !between.contains(&b';') && (groups > 1 || only_words(between, &PHONE_WORDS))
         })
     }
 
@@ -297,6 +289,14 @@ impl Scanner<'_> {
         let joint = self.byte(a.end());
         let even = b.start == a.end() + 1 && c.start == b.end() + 1 && self.byte(b.end()) == joint;
         if !even || !matches!(joint, b'-' | b'/' | b'.') {
+            return 0;
+        }
+        // `06.12.34.56.78` goes on: a French telephone number.
+        if joint == b'.'
+            && groups
+                .get(index + 3)
+                .is_some_and(|d| d.len == 2 && d.start == c.end() + 1 && self.byte(c.end()) == b'.')
+        {
             return 0;
         }
         let value = |group: &Group| self.digits_value(*group);
@@ -353,9 +353,11 @@ impl Scanner<'_> {
             if have < 8 || is_word_byte(self.byte(end)) {
                 continue;
             }
-            let found = IDENTIFIERS[have]
-                .iter()
-                .find(|(rule, check)| check(&text[..have]) && self.labelled(*rule, start, 40));
+            // Only these two end in letters; the other checks take digits.
+            let takes = |rule: RuleId| !lettered || rule == self.ids.cl_rut || rule == self.ids.cn_identity;
+            let found = IDENTIFIERS[have].iter().find(|(rule, check)| {
+                takes(*rule) && check(&text[..have]) && self.labelled(*rule, start, 40)
+            });
             if let Some((rule, _)) = found {
                 self.hit(*rule, start, end);
                 return taken + 1;
@@ -452,13 +454,17 @@ impl Scanner<'_> {
             if plus { self.international(rest, false) } else { self.national(rest, groups.len()) };
         if taken == 0 {
             taken = if plus { self.international(rest, true) } else { self.any_phone(rest) };
-            label = taken > 0 && (self.phone_label(start) || self.label_behind(rest[taken - 1].end()));
+            label = taken > 0 && (self.phone_label(start, taken) || self.label_behind(rest[taken - 1].end()));
             if !label {
                 return 0;
             }
         }
         // `Artikel 089-123-4567`: another word says what it is.
-        if !plus && !label && self.labelled(self.ids.phone_national, start, 16) && !self.phone_label(start) {
+        if !plus
+            && !label
+            && self.labelled(self.ids.phone_national, start, 16)
+            && !self.phone_label(start, taken)
+        {
             return 0;
         }
         let end = self.extension(rest[taken - 1].end());
@@ -815,6 +821,24 @@ impl Scanner<'_> {
         self.hit(self.ids.uk_nino, start, end);
         3
     }
+}
+
+/// What may stand between a word that names a number and the number.
+const NAMING_WORDS: [&[u8]; 16] = [
+    b"number", b"numbers", b"no", b"nr", b"num", b"is", b"was", b"id", b"of", b"the", b"my", b"his", b"her",
+    b"for", b"code", b"tin",
+];
+/// The same for telephone numbers in one group.
+const PHONE_WORDS: [&[u8]; 30] = [
+    b"number", b"numbers", b"no", b"nr", b"num", b"is", b"was", b"at", b"on", b"me", b"us", b"my", b"our",
+    b"his", b"her", b"the", b"home", b"work", b"office", b"mobile", b"direct", b"line", b"or", b"and", b"to",
+    b"for", b"via", b"fax", b"e", b"kom",
+];
+
+/// Whether all words in a text are of these.
+fn only_words(text: &[u8], known: &[&[u8]]) -> bool {
+    text.split(|byte| !(byte.is_ascii_alphabetic() || *byte >= 0x80))
+        .all(|word| word.is_empty() || known.iter().any(|known| known.eq_ignore_ascii_case(word)))
 }
 
 fn is_joint(byte: u8) -> bool {

@@ -8,7 +8,9 @@ use super::token::{Look, look};
 /// A place to be filled in, or what a mask left.
 pub(super) fn is_template(text: &[u8]) -> bool {
     let Some((first, last)) = text.first().zip(text.last()) else { return true };
-    if text.iter().all(|byte| byte == first) || is_mask(text) {
+    // `xxxx-xxxx-xxxx`
+    let filled = b"xX.0#?".contains(first) && text.iter().all(|byte| byte == first || b"-_ ".contains(byte));
+    if text.iter().all(|byte| byte == first) || filled || is_mask(text) || says_so(text) {
         return true;
     }
     let inside = |open: usize| {
@@ -52,9 +54,19 @@ fn is_mask(text: &[u8]) -> bool {
     starred && kept <= stars.min(8) && stars >= 2
 }
 
+/// `your-api-key-here`
+fn says_so(text: &[u8]) -> bool {
+    const WORDS: [&[u8]; 7] =
+        [b"your", b"placeholder", b"insert", b"replace", b"dummy", b"redacted", b"masked"];
+    let words = || text.split(|byte| b"-_ .".contains(byte));
+    words().any(|word| WORDS.iter().any(|known| known.eq_ignore_ascii_case(word)))
+        && words().all(|word| word.iter().all(u8::is_ascii_alphabetic))
+        && is_names(text, b"-_ .")
+}
+
 /// Whether a text is made of words as names are, joined by `joints`: no part of it mixes letters and digits as
 /// secrets do.
-fn is_names(text: &[u8], joints: &[u8]) -> bool {
+pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
     const KNOWN: [&[u8]; 8] =
         [b"b64encode", b"b64decode", b"b64enc", b"b64dec", b"sha256", b"sha512", b"base64", b"oauth2"];
     text.split(|byte| joints.contains(byte)).all(|part| {
@@ -103,6 +115,7 @@ pub(super) fn is_empty_word(value: &[u8]) -> bool {
         b"masked",
         b"password",
         b"passwd",
+        b"pass",
         b"secret",
         b"token",
         b"key",
@@ -203,6 +216,9 @@ mod tests {
             "#{pw}",
             "xxxx",
             "****",
+            "xxxx-xxxx-xxxx",
+            "your-api-key-here",
+            "YOUR_API_KEY",
             "prefix-${NAME}",
         ] {
             assert!(is_template(text.as_bytes()), "{text}");
@@ -229,6 +245,9 @@ mod tests {
             "$(x9Kd82hfLq)",
             "x9Kd82hfLq${X}",
             "xxxxhunter2",
+            "xxxx-hunter2",
+            "your-x9Kd82hfLq",
+            "redacted-hunter2",
             "REDACTEDx9Kd82",
         ] {
             assert_eq!(is_template(text.as_bytes()), text == "**", "{text}");

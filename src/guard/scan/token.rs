@@ -1,5 +1,6 @@
 //! Long words: tokens of providers, JSON web tokens, and random text beside a telling name.
 
+use super::stand_in::is_names;
 use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, scan_at};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
@@ -169,7 +170,8 @@ impl Scanner<'_> {
                 let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
                 let from = start + word.len() - value.len();
                 let fits = match look(value) {
-                    Look::Random | Look::Hex => true,
+                    Look::Random => !is_names(value, b"-_."),
+                    Look::Hex => true,
                     Look::Uuid => sure || after >= 6,
                     _ => false,
                 };
@@ -260,7 +262,7 @@ impl Scanner<'_> {
         let hex = |part: &[u8]| part.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let mailgun = word.len() == 50 && word[32] == b'-' && word[41] == b'-';
         let told = match word.len() {
-            36 | 37 => {
+            36 | 37 if word[32..].starts_with(b"-us") => {
                 hex(&word[..32])
                     && word[32..].starts_with(b"-us")
                     && word[35..].iter().all(u8::is_ascii_digit)
@@ -268,6 +270,34 @@ impl Scanner<'_> {
             50 if mailgun => hex(&word[..32]) && hex(&word[33..41]) && hex(&word[42..]),
             40 | 44 => word.ends_with(b"FFFFNRAL") && hex(&word[..32]),
             // Azure's keys carry a mark at a fixed place.
+            // DeepL's free keys: a UUID and `:fx`.
+            36 if self.text[end..].starts_with(b":fx") && look(word) == Look::Uuid => {
+                self.hit(self.ids.tailed_token, at, end + 3);
+                return true;
+            }
+            // Codefresh: two runs of hexadecimal digits.
+            24 if hex(word) && self.byte(end) == b'.' => {
+                let rest = &self.text[end + 1..self.to.min(end + 34)];
+                let fits =
+                    rest.len() >= 32 && hex(&rest[..32]) && !rest.get(32).is_some_and(|byte| is_word(*byte));
+                if fits {
+                    self.hit(self.ids.tailed_token, at, end + 33);
+                    self.words_done = end + 33;
+                }
+                return fits;
+            }
+            // Ghost's admin keys: an id, a colon, a key.
+            64 if hex(word) && self.byte_before(at) == b':' => {
+                let id =
+                    self.before(at - 1, 25).iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
+                if id == 24 {
+                    self.hit(self.ids.tailed_token, at - 25, end);
+                    return true;
+                }
+                false
+            }
+            // RapidAPI's keys have two marks inside.
+            50 if word[10..13] == *b"msh" => word[28..30] == *b"p1" && word[36..38] == *b"js",
             84 => {
                 let mark = |from: usize, mark: &[u8]| word[from..].starts_with(mark);
                 word.iter().all(u8::is_ascii_alphanumeric)
@@ -331,29 +361,31 @@ impl Scanner<'_> {
         true
     }
 
-    /// A short prefix, `_`, and thirty characters in a mix of capitals, small letters and digits: the form that most
-    /// new providers take.
+    /// A short prefix, `_` or `-`, and thirty characters in a mix of capitals, small letters and digits, or 32 hexadecimal
+    /// ones behind `live` and the like: the forms that most new providers take.
     fn prefixed(&mut self, start: usize, end: usize) -> bool {
-        let word = &self.text[start..end];
-        let Some(bar) = memchr::memrchr(b'_', word) else { return false };
-        let (prefix, body) = (&word[..bar], &word[bar + 1..]);
-        let count = |test: fn(&u8) -> bool| body.iter().filter(|byte| test(byte)).count();
-        let mixed = count(u8::is_ascii_digit) >= 3
-            && count(u8::is_ascii_uppercase) >= 3
-            && count(u8::is_ascii_lowercase) >= 3;
-        let short = (2..=24).contains(&prefix.len())
-            && prefix.iter().all(|b| b.is_ascii_lowercase() || *b == b'_' || b.is_ascii_digit());
-        if !short
-            || body.len() < 30
-            || body.len() > 120
-            || !mixed
-            || !body.iter().all(u8::is_ascii_alphanumeric)
-            || variety(body) < 16
-        {
-            return false;
+        let word = &self.text[start..end.min(start + 256)];
+        let joints = [
+            word.iter().rposition(|byte| *byte == b'_'),
+            word.iter().rposition(|byte| matches!(byte, b'_' | b'-')),
+            word.iter().position(|byte| matches!(byte, b'_' | b'-')),
+        ];
+        let found = joints.into_iter().flatten().any(|at| {
+            let (prefix, body) = (&word[..at], &word[at + 1..]);
+            is_prefix(prefix)
+                && (is_shuffled(body) || says_live(prefix) && body.len() >= 32 && look(body) == Look::Hex)
+        });
+        if found {
+            // A second part behind a dot, as signed tokens have.
+            let part = self.text[end..].iter().skip(1).take(2000).take_while(|byte| is_word(**byte)).count();
+            let more = self.byte(end) == b'.'
+                && part >= 20
+                && look(&self.text[end + 1..end + 1 + part]) == Look::Random;
+            let end = end + if more { 1 + part } else { 0 };
+            self.hit(self.ids.prefixed_random, start, end);
+            self.words_done = self.words_done.max(end);
         }
-        self.hit(self.ids.prefixed_random, start, end);
-        true
+        found
     }
 
     /// A token rule that matches at `start`.
@@ -471,6 +503,63 @@ fn mixed_case(value: &[u8]) -> bool {
     let changes =
         value.windows(2).filter(|pair| pair[0].is_ascii_lowercase() != pair[1].is_ascii_lowercase()).count();
     changes * 3 >= value.len() && value.iter().any(u8::is_ascii_lowercase)
+}
+
+/// What providers begin their tokens with: small letters, and not what hashes, files and messages are named by.
+fn is_prefix(text: &[u8]) -> bool {
+    const OTHERS: [&[u8]; 24] = [
+        b"sha",
+        b"md5",
+        b"blake",
+        b"nonce",
+        b"file",
+        b"img",
+        b"image",
+        b"blob",
+        b"asset",
+        b"chunk",
+        b"boundary",
+        b"etag",
+        b"msg",
+        b"req",
+        b"trace",
+        b"span",
+        b"run",
+        b"job",
+        b"build",
+        b"hash",
+        b"digest",
+        b"thread",
+        b"chatcmpl",
+        b"resp",
+    ];
+    (2..=24).contains(&text.len())
+        && text[0].is_ascii_lowercase()
+        && text.iter().all(|b| b.is_ascii_lowercase() || matches!(b, b'_' | b'-') || b.is_ascii_digit())
+        && !OTHERS.iter().any(|other| text.starts_with(other))
+}
+
+/// Whether a word of the prefix says that what follows is in use and secret.
+fn says_live(prefix: &[u8]) -> bool {
+    const WORDS: [&[u8]; 9] =
+        [b"live", b"prod", b"production", b"secret", b"sk", b"pat", b"apikey", b"token", b"key"];
+    prefix.split(|byte| matches!(byte, b'_' | b'-')).any(|part| WORDS.contains(&part))
+}
+
+/// Thirty characters or more that change between capitals, small letters and digits as only random ones do.
+fn is_shuffled(body: &[u8]) -> bool {
+    let count = |test: fn(&u8) -> bool| body.iter().filter(|byte| test(byte)).count();
+    let joints = count(|byte| matches!(byte, b'_' | b'-'));
+    let sort = |byte: u8| (byte.is_ascii_digit(), byte.is_ascii_uppercase());
+    let changes = body.windows(2).filter(|pair| sort(pair[0]) != sort(pair[1])).count();
+    (30..=200).contains(&body.len())
+        && joints * 12 <= body.len()
+        && count(u8::is_ascii_digit) >= 3
+        && count(u8::is_ascii_uppercase) >= 3
+        && count(u8::is_ascii_lowercase) >= 3
+        && changes * 5 >= body.len() * 2
+        && body.windows(2).filter(|pair| pair[0].is_ascii_digit() && !pair[1].is_ascii_digit()).count() >= 2
+        && variety(body) >= 16
 }
 
 /// Letters and digits in a mix that words joined by dashes do not have.
