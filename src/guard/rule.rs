@@ -414,6 +414,44 @@ mod tests {
         }
     }
 
+    /// A text that the pattern was made for, the same each time.
+    fn sample(pattern: &Pattern, seed: usize) -> String {
+        let mut at = seed;
+        let mut text = String::new();
+        for atom in &pattern.atoms {
+            let set: Vec<char> = (0..128u8).filter(|c| atom.set >> c & 1 == 1).map(char::from).collect();
+            let plain: Vec<char> = set.iter().copied().filter(char::is_ascii_alphanumeric).collect();
+            let set = if plain.is_empty() || seed % 2 == 1 { set } else { plain };
+            for _ in 0..atom.min {
+                at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                text.push(set[(at >> 33) % set.len()]);
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn every_pattern_is_reached_by_a_text_of_its_form() {
+        let guard = crate::guard::Guard::default();
+        let mut never = Vec::new();
+        for rule in &RULES.list {
+            let context =
+                if rule.check == Check::Context { format!("{} ", rule.context[0]) } else { String::new() };
+            for text in &rule.patterns {
+                let pattern = Pattern::parse(text).unwrap();
+                let reached = (0..20).any(|seed| {
+                    let text = format!("{context}{}", sample(&pattern, seed));
+                    let (_, report) = guard.text(&text, &mut crate::guard::Numbering::alone());
+                    report.rules.contains_key(&rule.id)
+                });
+                if !reached {
+                    never.push(format!("{}: {text}", rule.id));
+                }
+            }
+        }
+        assert!(never.is_empty(), "{never:#?}");
+    }
+
     #[test]
     fn ids_are_unique_and_short() {
         let mut ids: Vec<&str> = RULES.list.iter().map(|rule| rule.id.as_str()).collect();
