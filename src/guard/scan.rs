@@ -132,7 +132,8 @@ fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), scratch: &m
 /// The finding that a value's name alone makes of it, when it does.
 pub(super) fn named_value(name: &str, text: &str, from: usize) -> Option<Finding> {
     let kind = keyed::name_kind(name.as_bytes());
-    let judged = [keyed::Name::Password, keyed::Name::Secret, keyed::Name::Key, keyed::Name::Pin];
+    use keyed::Name::{Address, Key, Password, Person, Pin, Secret};
+    let judged = [Password, Secret, Key, Pin, Person, Address];
     if !judged.contains(&kind) {
         return None;
     }

@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::pem::{self, Extent};
-use super::policy::Mode;
+use super::policy::{Action, Mode};
 use super::redact::{Tools, redact, settle};
 use super::scan::{Finding, LEFT, Scratch, named_value, placeholder_around, scan};
 use super::{Guard, Numbering, Report, Sanitized};
@@ -216,9 +216,11 @@ impl Engine {
 
     /// The settled findings between `start` and `end`; nothing when the guard itself failed.
     fn find(&mut self, text: &str, start: usize, end: usize) -> Option<Vec<Finding>> {
-        let scratch = &mut self.scratch;
+        let (scratch, policy) = (&mut self.scratch, self.guard.policy());
         let done = catch_unwind(AssertUnwindSafe(|| {
             scan(text.as_bytes(), start, end, scratch);
+            // What is let through anyway must not widen what is not.
+            scratch.findings.retain(|finding| policy.action(finding.kind) != Action::Allow);
             settle(&mut scratch.findings);
         }));
         done.ok().map(|()| std::mem::take(&mut self.scratch.findings))

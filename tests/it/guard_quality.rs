@@ -324,3 +324,24 @@ fn what_looks_like_a_template_a_mask_or_a_placeholder_hides_no_secret() {
     }
     assert!(leaked.is_empty(), "{} leaked: {leaked:#?}", leaked.len());
 }
+
+#[test]
+fn names_and_addresses_are_found_by_their_fields_once_a_policy_asks() {
+    let text = "first_name: Niamh\nbilling_address: 12 Main Street, Dublin 2\n";
+    let (plain, _) = Guard::default().text(text, &mut pathbox::guard::Numbering::alone());
+    assert_eq!(*plain, text);
+    let mut policy = pathbox::guard::Policy::default();
+    for kind in [Kind::Person, Kind::Address] {
+        policy.actions.insert(kind, pathbox::guard::Action::Redact);
+    }
+    let guard = Guard::new(policy).unwrap();
+    let mut numbering = pathbox::guard::Numbering::alone();
+    let (hidden, _) = guard.text(text, &mut numbering);
+    assert_eq!(*hidden, "first_name: [PERSON_1]\nbilling_address: [ADDRESS_1]\n");
+    let value =
+        serde_json::json!({ "first_name": "Niamh", "address": "12 Main Street, Dublin 2", "name": "rate" });
+    let (hidden, _) = guard.json(value, &mut numbering);
+    let expected =
+        serde_json::json!({ "first_name": "[PERSON_1]", "address": "[ADDRESS_1]", "name": "rate" });
+    assert_eq!(*hidden, expected);
+}

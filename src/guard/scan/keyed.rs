@@ -32,6 +32,10 @@ pub(super) enum Name {
     Pin,
     /// A state's number in which letters stand.
     Id,
+    /// A person's name.
+    Person,
+    /// A postal address.
+    Address,
     /// `value`: what it is stands in the name beside it.
     Named,
     /// The last word of a phrase in another language.
@@ -114,6 +118,11 @@ impl Scanner<'_> {
             Name::Authorization => self.authorization(start, end),
             Name::Cookie => self.cookie(start, end),
             Name::Id => self.lettered_id(start),
+            // Within an encoded run it would stand for the whole run.
+            Name::Person | Name::Address if self.depth > 0 => {}
+            Name::Person | Name::Address => {
+                self.told_of_person(kind, start, self.rest_of_line(start, end, quoted))
+            }
             _ => {
                 let aws = contains(name, b"aws");
                 self.value(kind, aws, start, end, quoted);
@@ -318,6 +327,9 @@ impl Scanner<'_> {
     /// Whether a value is one, by what its name says.
     pub(super) fn value(&mut self, kind: Name, aws: bool, start: usize, end: usize, quoted: bool) {
         let value = &self.text[start..end];
+        if matches!(kind, Name::Person | Name::Address) {
+            return self.told_of_person(kind, start, end);
+        }
         if let Some((from, to)) = shell_default(value) {
             return self.value(kind, aws, start + from, start + to, true);
         }
@@ -411,6 +423,49 @@ impl Scanner<'_> {
                 }
             }
             at += part.len() + 1;
+        }
+    }
+
+    /// Where a value in several words ends: at its quote, or where the line, the cell or the field does.
+    fn rest_of_line(&self, start: usize, end: usize, quoted: bool) -> usize {
+        if quoted {
+            return end;
+        }
+        let line = &self.text[start..self.to.min(start + 96)];
+        let stop = |at: &usize| {
+            matches!(line[*at], b'\n' | b'\t' | b';' | b'|' | b'<' | b'"' | b'{' | b'}')
+                || line[*at..].starts_with(b"  ")
+        };
+        start + (0..line.len()).find(stop).unwrap_or(line.len())
+    }
+
+    /// The value of a field that holds a person's name or a postal address, when it has the form of one.
+    fn told_of_person(&mut self, kind: Name, start: usize, end: usize) {
+        let value = self.text[start..end].trim_ascii_end();
+        let words = || value.split(|byte| matches!(byte, b' ' | b',')).filter(|word| !word.is_empty());
+        let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte >= 0x80;
+        let capital = |word: &[u8]| word[0].is_ascii_uppercase() || word[0] >= 0x80;
+        let person = || {
+            words().all(|word| word.iter().all(|byte| letter(byte) || matches!(byte, b'\'' | b'-' | b'.')))
+                && words().any(capital)
+                && words().count() <= 5
+        };
+        let address = || {
+            let short_number = |word: &[u8]| {
+                word[0].is_ascii_digit() && word.iter().filter(|b| b.is_ascii_digit()).count() <= 5
+            };
+            words().count() >= 2
+                && words().any(short_number)
+                && words().any(|word| capital(word) && word.iter().filter(|byte| letter(byte)).count() >= 3)
+                && !value.contains(&b'@')
+        };
+        let rule = match kind {
+            Name::Person if (2..=64).contains(&value.len()) && person() => self.ids.person,
+            Name::Address if (6..=96).contains(&value.len()) && address() => self.ids.address,
+            _ => return,
+        };
+        if !is_empty_word(value) && !is_template(value) {
+            self.hit(rule, start, start + value.len());
         }
     }
 
@@ -665,6 +720,8 @@ pub(super) fn name_kind(name: &[u8]) -> Name {
             Says::Key => return Name::Key,
             Says::Pin => return Name::Pin,
             Says::Id => return Name::Id,
+            Says::Person => return Name::Person,
+            Says::Address => return Name::Address,
             Says::Worded => return Name::Worded,
         }
     }
@@ -682,6 +739,8 @@ enum Says {
     Key,
     Pin,
     Id,
+    Person,
+    Address,
     Worded,
     Nothing,
 }
@@ -698,7 +757,7 @@ struct Entry {
 struct Names(Vec<Vec<Entry>>);
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| {
-    let lists: [(&[&[u8]], Says, bool); 15] = [
+    let lists: [(&[&[u8]], Says, bool); 17] = [
         (NEVER, Says::Never, false),
         (PASSWORDS, Says::Password, false),
         (SHORT_PASSWORDS, Says::Password, true),
@@ -712,6 +771,8 @@ static NAMES: LazyLock<Names> = LazyLock::new(|| {
         (FOREIGN_KEYS, Says::Key, false),
         (PINS, Says::Pin, true),
         (LETTERED_IDS, Says::Id, true),
+        (PERSONS, Says::Person, true),
+        (ADDRESSES, Says::Address, true),
         (&[b"passe", b"api"], Says::Worded, true),
         (EMPTY_ENDS, Says::Nothing, true),
     ];
@@ -866,6 +927,60 @@ const FOREIGN_KEYS: &[&[u8]] = &[
     "secreta".as_bytes(),
     "geheimnis".as_bytes(),
 ];
+const PERSONS: &[&[u8]] = &[
+    b"first_name",
+    b"firstname",
+    b"last_name",
+    b"lastname",
+    b"full_name",
+    b"fullname",
+    b"surname",
+    b"forename",
+    b"given_name",
+    b"givenname",
+    b"family_name",
+    b"familyname",
+    b"middle_name",
+    b"maiden_name",
+    b"customer_name",
+    b"employee_name",
+    b"patient_name",
+    b"client_name",
+    b"taxpayer_name",
+    b"account_holder",
+    b"accountholder",
+    b"cardholder",
+    b"cardholder_name",
+    b"beneficiary_name",
+    b"vorname",
+    b"nachname",
+    "prénom".as_bytes(),
+    b"apellido",
+    b"apellidos",
+    b"cognome",
+    b"achternaam",
+    b"sloinne",
+];
+const ADDRESSES: &[&[u8]] = &[
+    b"home_address",
+    b"street_address",
+    b"postal_address",
+    b"billing_address",
+    b"shipping_address",
+    b"delivery_address",
+    b"mailing_address",
+    b"residential_address",
+    b"address_line",
+    b"addressline",
+    b"street",
+    b"address",
+    b"adresse",
+    b"anschrift",
+    b"indirizzo",
+    b"domicilio",
+    "dirección".as_bytes(),
+    b"seoladh",
+];
 const LETTERED_IDS: &[&[u8]] =
     &[b"hetu", "henkilötunnus".as_bytes(), b"pan", b"pan_number", b"nric", b"fin", b"nric_number"];
 const PINS: &[&[u8]] = &[b"pin", b"otp", b"totp", b"cvv", b"cvv2", b"cvc", b"cvc2", b"pincode", b"pin_code"];
@@ -931,6 +1046,14 @@ const NEVER: &[&[u8]] = &[
     b"bypass",
     b"trespass",
     b"surpass",
+    b"ip_address",
+    b"ipaddress",
+    b"mac_address",
+    b"email_address",
+    b"web_address",
+    b"memory_address",
+    b"bind_address",
+    b"listen_address",
     b"by_key",
     b"no_token",
     b"per_token",
