@@ -21,6 +21,9 @@ impl Complaints {
     /// Reads more output.
     pub(super) fn read(&mut self, text: &str) {
         for piece in text.split_inclusive('\n') {
+            if self.line.is_empty() && piece.len() < TAIL_MIN && piece.ends_with('\n') {
+                continue; // a flood is often one of short lines
+            }
             let tail = &piece[piece.floor_char_boundary(piece.len().saturating_sub(TAIL_MAX))..];
             let is_whole = piece.ends_with('\n');
             if is_whole && self.line.is_empty() {
