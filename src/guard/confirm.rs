@@ -6,13 +6,19 @@ use sha2::{Digest as _, Sha256};
 
 /// Luhn check (ISO/IEC 7812-1 annex B) over digits.
 pub(super) fn luhn(digits: &[u8]) -> bool {
-    const DOUBLED: [u32; 10] = [0, 2, 4, 6, 8, 1, 3, 5, 7, 9];
-    let (mut sum, mut double) = (0, false);
-    for digit in digits.iter().rev() {
-        sum += if double { DOUBLED[usize::from((digit - b'0') % 10)] } else { u32::from(digit - b'0') };
-        double = !double;
-    }
-    sum.is_multiple_of(10)
+    const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // Eight at a time from the right, a byte for each; the first of eight is one of those that count twice.
+    let sum = |eight: [u8; 8]| {
+        let eight = u64::from_le_bytes(eight) & (0xf * ONES);
+        let twice = (eight & EVEN) * 2;
+        let over = (twice + 0x76 * ONES) >> 7 & ONES;
+        ((twice - 9 * over) + (eight & !EVEN)).wrapping_mul(ONES) >> 56
+    };
+    let (rest, eights) = digits.as_rchunks::<8>();
+    let mut first = [0; 8];
+    first[8 - rest.len()..].copy_from_slice(rest);
+    (sum(first) + eights.iter().map(|eight| sum(*eight)).sum::<u64>()).is_multiple_of(10)
 }
 
 /// What a card number's first digits and length say.
@@ -87,17 +93,34 @@ const IBAN: &[(&[u8; 2], u8, &str)] = &[
     (b"YE", 30, "4a4n18c"),
 ];
 
+/// The row of a country in [`IBAN`], and one more, by the lower five bits of its two letters.
+static COUNTRIES: [u8; 1024] = {
+    let mut rows = [0; 1024];
+    let mut at = 0;
+    while at < IBAN.len() {
+        let [a, b] = *IBAN[at].0;
+        rows[((a & 31) as usize) << 5 | (b & 31) as usize] = at as u8 + 1;
+        at += 1;
+    }
+    rows
+};
+
+/// Length and form of an IBAN of this country: two letters in any case.
+fn iban_row([a, b]: [u8; 2]) -> Option<(usize, &'static str)> {
+    let row = COUNTRIES[usize::from(a & 31) << 5 | usize::from(b & 31)];
+    let (_, len, form) = IBAN[usize::from(row.checked_sub(1)?)];
+    (a.is_ascii_alphabetic() && b.is_ascii_alphabetic()).then_some((usize::from(len), form))
+}
+
 /// The length of an IBAN of this country, in any case.
 pub(super) fn iban_len(country: [u8; 2]) -> Option<usize> {
-    let country = country.map(|byte| byte.to_ascii_uppercase());
-    IBAN.binary_search_by(|(name, ..)| (*name).cmp(&country)).ok().map(|at| usize::from(IBAN[at].1))
+    iban_row(country).map(|(len, _)| len)
 }
 
 /// Whether an account number of this country can begin with this character.
 pub(super) fn iban_begins(country: [u8; 2], first: u8) -> bool {
-    let country = country.map(|byte| byte.to_ascii_uppercase());
-    let Ok(at) = IBAN.binary_search_by(|(name, ..)| (*name).cmp(&country)) else { return false };
-    match IBAN[at].2.bytes().find(u8::is_ascii_alphabetic) {
+    let Some((_, form)) = iban_row(country) else { return false };
+    match form.bytes().find(u8::is_ascii_alphabetic) {
         Some(b'n') => first.is_ascii_digit(),
         Some(b'a') => first.is_ascii_alphabetic(),
         _ => first.is_ascii_alphanumeric(),
@@ -107,10 +130,8 @@ pub(super) fn iban_begins(country: [u8; 2], first: u8) -> bool {
 /// Country, length, structure and check digits of an IBAN without separators (ISO 13616).
 pub(super) fn iban(text: &[u8]) -> bool {
     let [a, b, ..] = text else { return false };
-    let country = [a.to_ascii_uppercase(), b.to_ascii_uppercase()];
-    let Ok(at) = IBAN.binary_search_by(|(name, ..)| (*name).cmp(&country)) else { return false };
-    let (_, len, form) = IBAN[at];
-    text.len() == usize::from(len)
+    let Some((len, form)) = iban_row([*a, *b]) else { return false };
+    text.len() == len
         && text.iter().all(u8::is_ascii_alphanumeric)
         && text[2..4].iter().all(u8::is_ascii_digit)
         && has_form(&text[4..], form)
@@ -593,9 +614,15 @@ pub(super) fn mrz(line: &[u8]) -> bool {
         && digit(21..27, 27)
 }
 
-/// How many different ASCII characters a text has: a cheap stand-in for its entropy.
-pub(super) fn variety(text: &[u8]) -> u32 {
-    text.iter().take(256).fold(0u128, |seen, byte| seen | 1 << (byte & 0x7f)).count_ones()
+/// Whether a text has so many different ASCII characters: a cheap stand-in for its entropy.
+pub(super) fn varied(text: &[u8], at_least: u32) -> bool {
+    let mut seen = [0u64; 2];
+    text[..text.len().min(256)].chunks(32).any(|part| {
+        for byte in part {
+            seen[usize::from(byte >> 6 & 1)] |= 1 << (byte & 63);
+        }
+        seen[0].count_ones() + seen[1].count_ones() >= at_least
+    })
 }
 
 #[cfg(test)]

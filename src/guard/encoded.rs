@@ -9,61 +9,76 @@ pub(super) fn decode(run: &[u8]) -> Option<Vec<u8>> {
     hex(run).or_else(|| base64(run))
 }
 
+/// How many bytes are looked at before the rest is decoded: random bytes are out by then.
+const FIRST: usize = 6;
+/// No shorter text is looked for.
+const SHORTEST: usize = 8;
+
 fn hex(run: &[u8]) -> Option<Vec<u8>> {
-    if run.len() % 2 == 1 || !run.iter().take(8).all(u8::is_ascii_hexdigit) {
+    let (pairs, []) = run.as_chunks::<2>() else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = |[a, b]: &[u8; 2]| Some((digit(*a)? << 4 | digit(*b)?) as u8);
+    if pairs.len() < SHORTEST {
         return None;
     }
-    let (pairs, _) = run.as_chunks::<2>();
-    let mut out = Vec::new();
-    for [a, b] in pairs {
-        let byte = char::from(*a).to_digit(16)? << 4 | char::from(*b).to_digit(16)?;
-        out.push(byte as u8);
-        if out.len() == 6 && !readable(&out) {
-            return None;
-        }
+    let mut first = [0; FIRST];
+    for (to, pair) in first.iter_mut().zip(pairs) {
+        *to = byte(pair)?;
     }
-    finish(out)
+    if !readable(&first) {
+        return None;
+    }
+    finish(pairs.iter().map(byte).collect::<Option<_>>()?)
 }
+
+/// The value of a base64 digit of either alphabet; more than 63 for what is none.
+static BASE64: [u8; 256] = {
+    let mut values = [0xff; 256];
+    let mut at = 0;
+    while at < 64 {
+        values[b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[at] as usize] = at as u8;
+        at += 1;
+    }
+    (values[b'-' as usize], values[b'_' as usize]) = (62, 63);
+    values
+};
 
 fn base64(run: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    let (mut bits, mut have) = (0u32, 0);
-    for byte in run {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            b'=' => break,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        have += 6;
-        if have >= 8 {
-            have -= 8;
-            out.push((bits >> have) as u8);
-            bits &= (1 << have) - 1;
-            // Random bytes are out after the first six, eight times in nine even after two.
-            if out.len() == 6 && !readable(&out) {
-                return None;
-            }
-        }
+    let run = &run[..memchr::memchr(b'=', run).unwrap_or(run.len())];
+    if run.len() * 3 / 4 < SHORTEST {
+        return None;
     }
-    finish(out)
+    let value = |byte: &u8| u64::from(BASE64[usize::from(*byte)]);
+    if run[..8].iter().any(|byte| value(byte) > 63) {
+        return None;
+    }
+    let first = run[..8].iter().fold(0, |bits, byte| bits << 6 | value(byte)).to_be_bytes();
+    if !readable(&first[2..]) || run.iter().any(|byte| value(byte) > 63) {
+        return None;
+    }
+    let decoded = run.chunks(4).flat_map(|four| {
+        let bits = four.iter().fold(0, |bits, byte| bits << 6 | value(byte)) << (6 * (4 - four.len()));
+        let [.., a, b, c] = bits.to_be_bytes();
+        [a, b, c].into_iter().take(four.len() * 3 / 4)
+    });
+    finish(decoded.collect())
 }
 
-/// Whether bytes can be text: printable, white space, or the zeros of UTF-16.
+/// Whether the first bytes can be of a text: printable, white space, or the zeros of UTF-16.
 fn readable(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| !matches!(byte, 1..=8 | 11 | 12 | 14..=31 | 127))
-        && bytes.iter().filter(|byte| byte.is_ascii_graphic()).count() * 2 >= bytes.len().min(6)
-        && bytes.iter().filter(|byte| **byte >= 0x80).count() * 3 <= bytes.len()
+    let (mut bad, mut printed, mut high) = (false, 0, 0);
+    for byte in bytes {
+        bad |= matches!(byte, 1..=8 | 11 | 12 | 14..=31 | 127);
+        printed += usize::from(byte.is_ascii_graphic());
+        high += usize::from(*byte >= 0x80);
+    }
+    !bad && printed * 2 >= bytes.len() && high * 3 <= bytes.len()
 }
 
 fn finish(mut out: Vec<u8>) -> Option<Vec<u8>> {
     out.retain(|byte| *byte != 0);
     let bad = out.iter().filter(|byte| !matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..0x7f)).count();
-    (out.len() >= 8 && bad * 8 <= out.len()).then_some(out)
+    (out.len() >= SHORTEST && bad * 8 <= out.len()).then_some(out)
 }
 
 #[cfg(test)]

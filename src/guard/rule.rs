@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
@@ -177,11 +176,8 @@ pub(super) struct Rules {
     tokens: Vec<(RuleId, Pattern)>,
     /// By the first two bytes of a token: range of `tokens`.
     by_start: Vec<(u16, u16)>,
-    words: AhoCorasick,
-    /// For each context word, the rules that it speaks for.
-    word_rules: Vec<Vec<RuleId>>,
-    /// The context words of `secret-near-vendor`: many, and looked for by themselves.
-    vendors: AhoCorasick,
+    /// By rule, its context words.
+    words: Vec<Words>,
 }
 
 /// The built-in rules; parsed once.
@@ -196,21 +192,11 @@ impl Rules {
         }
         let mut tokens = Vec::new();
         let mut by_id = HashMap::new();
-        let mut words: Vec<(String, Vec<RuleId>)> = Vec::new();
         for (at, rule) in list.iter().enumerate() {
             let id = at as RuleId;
             by_id.insert(rule.id.clone(), id);
             for pattern in &rule.patterns {
                 tokens.push((id, Pattern::parse(pattern).expect("a built-in pattern parses")));
-            }
-            if rule.id == VENDORS {
-                continue;
-            }
-            for word in &rule.context {
-                match words.iter_mut().find(|(known, _)| known == word) {
-                    Some((_, rules)) => rules.push(id),
-                    None => words.push((word.clone(), vec![id])),
-                }
             }
         }
         tokens.sort_by_key(|(_, pattern)| pattern.start());
@@ -222,23 +208,8 @@ impl Rules {
             }
             range.1 = at as u16 + 1;
         }
-        let automaton = |words: &mut dyn Iterator<Item = &String>| {
-            let kind = Some(AhoCorasickKind::DFA);
-            AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(words).expect("short words")
-        };
-        let vendors =
-            automaton(&mut list.iter().filter(|rule| rule.id == VENDORS).flat_map(|rule| &rule.context));
-        let automaton = automaton(&mut words.iter().map(|(word, _)| word));
-        let word_rules = words.into_iter().map(|(_, rules)| rules).collect();
-        Self {
-            list,
-            detectors: Detectors::new(&by_id),
-            tokens,
-            by_start,
-            words: automaton,
-            word_rules,
-            vendors,
-        }
+        let words = list.iter().map(|rule| Words::new(&rule.context)).collect();
+        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words }
     }
 
     /// The token rules whose pattern can begin with these two bytes.
@@ -261,20 +232,45 @@ impl Rules {
     }
 
     /// Where the context words of `rule` end.
-    fn contexts(&self, rule: RuleId, before: &[u8]) -> impl Iterator<Item = usize> {
-        let speaks = move |found: &aho_corasick::Match| {
-            self.word_rules[found.pattern().as_usize()].contains(&rule) && !glued(before, found.start())
-        };
-        self.words.find_overlapping_iter(before).filter(speaks).map(|found| found.end())
-    }
-
-    /// Whether the name of a provider stands in `before`.
-    pub(super) fn has_vendor(&self, before: &[u8]) -> bool {
-        self.vendors.find_overlapping_iter(before).any(|found| !glued(before, found.start()))
+    fn contexts<'a>(&'a self, rule: RuleId, before: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+        self.words[usize::from(rule)].ends_in(before)
     }
 }
 
-const VENDORS: &str = "secret-near-vendor";
+/// Context words, by the lower five bits of their first byte.
+struct Words {
+    by_letter: [Vec<String>; 32],
+    /// Likewise, a bit for each byte that stands second.
+    starts: [u32; 32],
+}
+
+impl Words {
+    fn new(words: &[String]) -> Self {
+        let mut known = Self { by_letter: [const { Vec::new() }; 32], starts: [0; 32] };
+        for word in words {
+            let first = usize::from(word.as_bytes()[0] & 31);
+            known.by_letter[first].push(word.clone());
+            known.starts[first] |= word.as_bytes().get(1).map_or(!0, |second| 1 << (second & 31));
+        }
+        known
+    }
+
+    /// Where those that stand in a text end, but for tails of longer words.
+    fn ends_in<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+        let begins = move |at: &usize| {
+            let letter = usize::from(text[*at] & 31);
+            let second = text.get(at + 1).copied().unwrap_or(0) & 31;
+            self.starts[letter] >> second & 1 == 1 && !glued(text, *at)
+        };
+        (0..text.len()).filter(begins).flat_map(move |at| {
+            let known = self.by_letter[usize::from(text[at] & 31)].iter();
+            known.filter_map(move |word| {
+                let there = text.get(at..at + word.len())?;
+                there.eq_ignore_ascii_case(word.as_bytes()).then_some(at + word.len())
+            })
+        })
+    }
+}
 
 /// Whether the word that begins here is the tail of a longer one: `hotel` is no `tel`, `userTel` is.
 fn glued(text: &[u8], start: usize) -> bool {
@@ -294,8 +290,8 @@ pub(super) struct Pattern {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Atom {
-    /// Bit `n` for ASCII character `n`.
-    set: u128,
+    /// A bit for each ASCII character, in two halves.
+    set: [u64; 2],
     min: u16,
     max: u16,
 }
@@ -310,7 +306,7 @@ impl Pattern {
         while let Some(c) = chars.next() {
             let set = match c {
                 '[' => {
-                    let mut set = 0u128;
+                    let mut set = [0; 2];
                     loop {
                         let low = match chars.next()? {
                             ']' => break,
@@ -326,12 +322,12 @@ impl Pattern {
                             _ => low,
                         };
                         for code in low..=high {
-                            set |= bit(code)?;
+                            add(&mut set, code)?;
                         }
                     }
                     set
                 }
-                '\\' => bit(chars.next()?)?,
+                '\\' => single(chars.next()?)?,
                 '?' => {
                     atoms.last_mut()?.min = 0;
                     continue;
@@ -347,16 +343,21 @@ impl Pattern {
                     (last.min, last.max) = (min, max);
                     continue;
                 }
-                other => bit(other)?,
+                other => single(other)?,
             };
             atoms.push(Atom { set, min: 1, max: 1 });
         }
-        let literal = |atom: &Atom| atom.set.count_ones() == 1 && atom.min == 1 && atom.max == 1;
+        let literal = |atom: &Atom| {
+            atom.set[0].count_ones() + atom.set[1].count_ones() == 1 && atom.min == 1 && atom.max == 1
+        };
         (atoms.len() > 2 && atoms[..2].iter().all(literal)).then_some(Self { atoms })
     }
 
     fn start(&self) -> usize {
-        let code = |atom: &Atom| atom.set.trailing_zeros() as usize;
+        let code = |atom: &Atom| match atom.set {
+            [0, high] => 64 + high.trailing_zeros() as usize,
+            [low, _] => low.trailing_zeros() as usize,
+        };
         code(&self.atoms[0]) << 7 | code(&self.atoms[1])
     }
 
@@ -366,7 +367,10 @@ impl Pattern {
         for atom in &self.atoms {
             let limit = text.len().min(at + usize::from(atom.max));
             let start = at;
-            while at < limit && text[at] < 0x80 && atom.set >> text[at] & 1 == 1 {
+            while at < limit
+                && text[at] < 0x80
+                && atom.set[usize::from(text[at] >> 6)] >> (text[at] & 63) & 1 == 1
+            {
                 at += 1;
             }
             if at - start < usize::from(atom.min) {
@@ -378,8 +382,14 @@ impl Pattern {
     }
 }
 
-fn bit(c: char) -> Option<u128> {
-    c.is_ascii().then(|| 1u128 << (c as u32))
+fn single(c: char) -> Option<[u64; 2]> {
+    let mut set = [0; 2];
+    add(&mut set, c)?;
+    Some(set)
+}
+
+fn add(set: &mut [u64; 2], c: char) -> Option<()> {
+    set.get_mut(c as usize / 64).map(|half| *half |= 1 << (c as u32 % 64))
 }
 
 #[cfg(test)]

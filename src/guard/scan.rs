@@ -53,6 +53,7 @@ pub(super) struct Finding {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     blocks: Vec<Block>,
+    groups: Vec<number::Group>,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -166,17 +167,22 @@ struct Scanner<'a> {
     blocks: &'a [Block],
     rules: &'static Rules,
     ids: &'static Detectors,
+    groups: &'a mut Vec<number::Group>,
     out: &'a mut Vec<Finding>,
     /// How often this text has been decoded.
     depth: u8,
     /// Numbers before this place have been looked at.
     numbers_done: usize,
+    /// Whether no letter stands near the numbers that are looked at, so that nothing can be their label.
+    unlabelled: bool,
     /// Colons before this place have been looked at.
     addresses_done: usize,
     /// Long words before this place have been looked at.
     words_done: usize,
     /// Runs before this place have been decoded.
     encoded_done: usize,
+    /// The last place known at which a flag of a command line may begin (`-u`, `--user`).
+    last_flag: usize,
 }
 
 /// The lowest set bit's number, taken out of the mask.
@@ -199,12 +205,15 @@ impl<'a> Scanner<'a> {
             blocks: &scratch.blocks,
             rules,
             ids: &rules.detectors,
+            groups: &mut scratch.groups,
             out: &mut scratch.findings,
             depth,
             numbers_done: from,
+            unlabelled: false,
             addresses_done: from,
             words_done: from,
             encoded_done: from,
+            last_flag: from,
         }
     }
 }
@@ -267,6 +276,10 @@ impl Scanner<'_> {
                     self.long_word(base + bit);
                 }
             }
+            let flags = here.word & !alnum & (here.sep << 1 | 1);
+            if flags != 0 {
+                self.last_flag = base + 63 - flags.leading_zeros() as usize;
+            }
             let mut marks = here.mark;
             while let Some(bit) = next_bit(&mut marks) {
                 self.mark(base + bit);
@@ -319,15 +332,28 @@ impl Scanner<'_> {
         &self.text[at.saturating_sub(len)..at]
     }
 
+    /// A mask's bits from a place in `from..=to` on.
+    fn bits(&self, at: usize, mask: fn(&Block) -> u64) -> u64 {
+        let offset = at - self.from;
+        let (index, shift) = (offset / 64, offset % 64);
+        let next = self.blocks.get(index + 1).map_or(0, mask);
+        (wide(mask(&self.blocks[index]), next) >> shift) as u64
+    }
+
     /// Whether any letter stands within `len` (at most 64) bytes before a place: what a label is made of.
     fn letters_before(&self, at: usize, len: usize) -> bool {
-        if at < self.from + len {
-            return true;
-        }
-        let offset = at - len - self.from;
-        let (index, shift) = (offset / 64, offset % 64);
-        let bits = wide(self.blocks[index].alpha, self.blocks[index + 1].alpha) >> shift;
-        bits as u64 & (u64::MAX >> (64 - len)) != 0
+        at < self.from + len || self.letters_behind(at - len, len)
+    }
+
+    /// Whether no letter stands between two places, the first in `from..=to`.
+    fn no_letters(&self, start: usize, end: usize) -> bool {
+        let len = |at: usize| (end - at).min(64);
+        (start..end).step_by(64).take_while(|at| *at < self.to).all(|at| !self.letters_behind(at, len(at)))
+    }
+
+    /// Whether any letter stands within `len` (at most 64) bytes from a place on.
+    fn letters_behind(&self, at: usize, len: usize) -> bool {
+        self.bits(at, |block| block.alpha) & (u64::MAX >> (64 - len)) != 0
     }
 
     /// Up to `len` bytes before a place, as far as they can be its label.
@@ -447,8 +473,18 @@ fn behind_placeholder(text: &[u8]) -> &[u8] {
 }
 
 fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+    WORD[usize::from(byte)]
 }
+
+static WORD: [bool; 256] = {
+    let mut word = [false; 256];
+    let mut byte = 0u8;
+    while byte < 0x80 {
+        word[byte as usize] = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        byte += 1;
+    }
+    word
+};
 
 #[cfg(test)]
 mod tests {

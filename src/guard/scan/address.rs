@@ -13,13 +13,26 @@ impl Scanner<'_> {
         if at < self.addresses_done {
             return;
         }
+        // Two colons side by side, or five: nothing less is one.
+        let marks = self.bits(at, |block| block.mark) & (u64::MAX >> (64 - MAX));
+        if marks & marks >> 1 == 0 && marks.count_ones() < 5 {
+            return;
+        }
         let back = self.before(at, MAX).iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let start = at - back;
-        let part = |byte: &&u8| byte.is_ascii_hexdigit() || matches!(**byte, b':' | b'.');
-        let mut end = at + self.text[at..].iter().take(MAX).take_while(part).count();
+        let (mut end, mut colons, mut gap) = (at, 0, false);
+        while end < self.to.min(at + MAX) {
+            match self.text[end] {
+                b':' => {
+                    colons += 1;
+                    gap |= end > at && self.text[end - 1] == b':';
+                }
+                byte if byte.is_ascii_hexdigit() || byte == b'.' => {}
+                _ => break,
+            }
+            end += 1;
+        }
         self.addresses_done = end;
-        let colons = self.text[start..end].iter().filter(|byte| **byte == b':').count();
-        let gap = memchr::memmem::find(&self.text[start..end], b"::").is_some();
         if !gap && colons < 5 {
             return;
         }

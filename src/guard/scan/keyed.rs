@@ -14,6 +14,10 @@ use crate::guard::confirm;
 /// The longest name and value that are looked at.
 const MAX_NAME: usize = 64;
 const MAX_VALUE: usize = 1024;
+/// The longest user, blanks and flag of a command line.
+const MAX_USER: usize = 48;
+const MAX_BLANKS: usize = 64;
+const MAX_FLAG: usize = b"--proxy-user".len();
 
 /// What a name says of its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +51,13 @@ pub(super) enum Name {
 impl Scanner<'_> {
     /// Looks at the name before and the value behind a `:` or `=`.
     pub(super) fn pair(&mut self, at: usize) {
-        let Some((name_start, name_end)) = self.name_before(at) else { return };
+        let name_end = self.name_end(at);
+        // Most names end as none of ours does.
+        let ending = [3, 2, 1].map(|back| name_end.checked_sub(back).map_or(0, |at| self.text[at]));
+        if ending[2].is_ascii_alphabetic() && !NAMES.may_end(ending) && !self.may_be_user(at) {
+            return;
+        }
+        let Some(name_start) = self.name_start(at, name_end) else { return };
         // `a=b=c`: what follows a mark is a value, not the next name.
         let name = &self.text[name_start..name_end];
         if self.byte_before(name_start) == b'=' && !self.is_setting(name_start, name) {
@@ -210,18 +220,17 @@ impl Scanner<'_> {
         WORDS.iter().any(|known| known.eq_ignore_ascii_case(&before[before.len() - word..]))
     }
 
-    /// The name that ends before a mark: over blanks, a closing quote, an index.
-    fn name_before(&self, at: usize) -> Option<(usize, usize)> {
+    /// Where the name before a mark ends: over blanks, a closing quote, an index.
+    fn name_end(&self, at: usize) -> usize {
         let mut end = at;
         let floor = at.saturating_sub(MAX_NAME);
-        let back = |end: usize, test: fn(u8) -> bool| {
-            let mut end = end;
-            while end > floor && test(self.text[end - 1]) {
-                end -= 1;
+        let text = self.text;
+        let back = |end: &mut usize, test: fn(u8) -> bool| {
+            while *end > floor && test(text[*end - 1]) {
+                *end -= 1;
             }
-            end
         };
-        end = back(end, |byte| matches!(byte, b' ' | b'\t' | b'!' | b'?' | b'+'));
+        back(&mut end, |byte| matches!(byte, b' ' | b'\t' | b'!' | b'?' | b'+'));
         // `password (temporary): x`
         if self.byte_before(end) == b')'
             && let Some(open) = memchr::memrchr(b'(', &self.text[floor.max(end.saturating_sub(24))..end])
@@ -231,17 +240,24 @@ impl Scanner<'_> {
                 end = open - 1;
             }
         }
-        end = back(end, |byte| {
+        // Digits at the end of a name belong to it where no bracket follows.
+        back(&mut end, |byte| {
             matches!(byte, b'"' | b'\'' | b'`' | b']' | b')' | b'\\' | b'[' | b'*' | b'0'..=b'9')
         });
-        end = back(end, |byte| matches!(byte, b'"' | b'\'' | b'`' | b'[' | b'\\'));
+        back(&mut end, |byte| matches!(byte, b'"' | b'\'' | b'`' | b'[' | b'\\'));
         // `key 1: x`
         if self.byte(end).is_ascii_digit() {
-            end = back(end, |byte| byte == b' ');
+            back(&mut end, |byte| byte == b' ');
         }
-        // Digits at the end of a name belong to it where no bracket follows.
-        let start = back(end, |byte| is_word(byte) || byte == b'.' || byte >= 0x80);
-        (end > start).then_some((start, end))
+        end
+    }
+
+    /// Where the name begins that ends before the mark at `at`.
+    fn name_start(&self, at: usize, end: usize) -> Option<usize> {
+        let name = self.text.get(at.saturating_sub(MAX_NAME)..end)?;
+        let part = |byte: &&u8| is_word(**byte) || **byte == b'.' || **byte >= 0x80;
+        let len = name.iter().rev().take_while(part).count();
+        (len > 0).then_some(end - len)
     }
 
     /// The value behind a mark: where it begins and ends, and whether in quotes.
@@ -483,21 +499,26 @@ impl Scanner<'_> {
         self.hit(rule, start, end);
     }
 
+    /// Whether a colon stands between two words without a blank or a quote, as between user and password, and a flag
+    /// not far before.
+    fn may_be_user(&self, at: usize) -> bool {
+        self.text[at] == b':'
+            && at < self.last_flag + MAX_USER + MAX_BLANKS + MAX_FLAG + 1
+            && at > 0
+            && is_bare(self.text[at - 1])
+            && self.byte(at + 1) > b' '
+    }
+
     /// `curl -u user:password`, `--user user:password`.
     fn command_line_user(&mut self, at: usize) {
-        let bare = |byte: &&u8| !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b':' | b'=');
-        if self.text[at] != b':' || self.byte(at + 1) <= b' ' {
+        if !self.may_be_user(at) {
             return;
         }
-        let user = self.before(at, 48).iter().rev().take_while(bare).count();
+        let user = self.before(at, MAX_USER).iter().rev().take_while(|byte| is_bare(**byte)).count();
         let mut flag_end = at - user;
-        if user == 0 {
-            return;
-        }
-        while matches!(self.byte_before(flag_end), b'"' | b'\'' | b' ' | b'=') && flag_end > 0 {
-            flag_end -= 1;
-        }
-        let flag = self.before(flag_end, 12);
+        let blank = |byte: &&u8| matches!(**byte, b'"' | b'\'' | b' ' | b'=');
+        flag_end -= self.before(flag_end, MAX_BLANKS).iter().rev().take_while(blank).count();
+        let flag = self.before(flag_end, MAX_FLAG);
         let is_flag = [&b" -u"[..], b"--user", b"--proxy-user", b" -U", b"--basic"]
             .iter()
             .any(|name| flag.ends_with(name));
@@ -695,6 +716,11 @@ fn is_strong(value: &[u8]) -> bool {
         && !value.contains(&b'(')
 }
 
+/// Whether a user's name on a command line goes on with this byte.
+fn is_bare(byte: u8) -> bool {
+    !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b':' | b'=')
+}
+
 /// What a name says of its value, by its last words.
 pub(super) fn name_kind(name: &[u8]) -> Name {
     let mut name = name;
@@ -753,8 +779,13 @@ struct Entry {
     whole: bool,
 }
 
-/// The words below, by their last two letters.
-struct Names(Vec<Vec<Entry>>);
+/// The words below.
+struct Names {
+    /// By their last two letters.
+    by_end: Vec<Vec<Entry>>,
+    /// A bit for each three letters that any of them ends in.
+    endings: Vec<u64>,
+}
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| {
     let lists: [(&[&[u8]], Says, bool); 17] = [
@@ -776,13 +807,22 @@ static NAMES: LazyLock<Names> = LazyLock::new(|| {
         (&[b"passe", b"api"], Says::Worded, true),
         (EMPTY_ENDS, Says::Nothing, true),
     ];
-    let mut names = Names(vec![Vec::new(); 32 * 32]);
+    let mut names = Names { by_end: vec![Vec::new(); 1 << 10], endings: vec![0; 1 << 15 >> 6] };
     for (words, says, whole) in lists {
         for word in words {
             let short = word.len() <= 3 && *word != b"key" && says == Says::Key;
-            names.0[Names::place(word)].push(Entry { says, word, whole: whole || short });
+            names.by_end[Names::place(word)].push(Entry { says, word, whole: whole || short });
+            // Before a word of two letters anything may stand.
+            let thirds = word.len().checked_sub(3).map_or(0..=31, |at| word[at]..=word[at]);
+            for third in thirds {
+                let place = Names::ending([third, word[word.len() - 2], word[word.len() - 1]]);
+                names.endings[place / 64] |= 1 << (place % 64);
+            }
         }
     }
+    // `auth=("user", "password")`
+    let auth = Names::ending(*b"uth");
+    names.endings[auth / 64] |= 1 << (auth % 64);
     names
 });
 
@@ -794,8 +834,18 @@ impl Names {
         }
     }
 
+    /// Whether any word may end so.
+    fn may_end(&self, letters: [u8; 3]) -> bool {
+        let place = Self::ending(letters);
+        self.endings[place / 64] >> (place % 64) & 1 == 1
+    }
+
+    fn ending(letters: [u8; 3]) -> usize {
+        letters.iter().fold(0, |place, letter| place << 5 | usize::from(letter & 31))
+    }
+
     fn ending_like(&self, name: &[u8]) -> &[Entry] {
-        &self.0[Self::place(name)]
+        &self.by_end[Self::place(name)]
     }
 }
 

@@ -10,6 +10,8 @@ use crate::guard::rule::{RULES, RuleId};
 const MAX_GROUPS: usize = 24;
 /// How many groups the longest number can have: what is looked at again in the next step.
 const LONGEST: usize = 6;
+/// How far before or behind a number its label may stand, at most.
+const FAR_LABEL: usize = 40;
 /// How far a chain may begin before the place that woke us.
 const BACK: usize = 48;
 
@@ -22,19 +24,6 @@ pub(super) struct Group {
 impl Group {
     pub(super) fn end(self) -> usize {
         self.start + self.len
-    }
-}
-
-/// Groups of digits with one separator (or two, as in `) `) between each.
-#[derive(Debug)]
-pub(super) struct Chain {
-    groups: [Group; MAX_GROUPS],
-    len: usize,
-}
-
-impl Chain {
-    pub(super) fn groups(&self) -> &[Group] {
-        &self.groups[..self.len]
     }
 }
 
@@ -99,8 +88,14 @@ impl Scanner<'_> {
         while start < self.to && !self.text[start].is_ascii_digit() {
             start += 1;
         }
-        let chain = self.chain(start);
-        let groups = chain.groups();
+        let mut groups = std::mem::take(self.groups);
+        self.chain(start, &mut groups);
+        self.numbers(at, start, &groups);
+        *self.groups = groups;
+    }
+
+    /// Looks at each group of a chain.
+    fn numbers(&mut self, at: usize, start: usize, groups: &[Group]) {
         let Some(last) = groups.last() else {
             self.numbers_done = at + 1;
             return;
@@ -110,31 +105,47 @@ impl Scanner<'_> {
         } else {
             last.end().max(at + 1)
         };
+        self.unlabelled =
+            start >= self.from + FAR_LABEL && self.no_letters(start - FAR_LABEL, last.end() + FAR_LABEL);
         let mut index = 0;
         while index < groups.len() {
             index += self.number_at(groups, index).max(1);
         }
+        self.unlabelled = false;
     }
 
-    /// The chain of groups that begins at a digit.
-    fn chain(&self, start: usize) -> Chain {
-        let mut chain = Chain { groups: [Group::default(); MAX_GROUPS], len: 0 };
+    /// The chain that begins at a digit: groups of digits with one separator (or two, as in `) `) between each.
+    fn chain(&self, start: usize, groups: &mut Vec<Group>) {
+        groups.clear();
+        let masks = |at| (self.bits(at, |block| block.digit), self.bits(at, |block| block.sep | block.dot));
         let mut at = start;
-        while chain.len < MAX_GROUPS {
-            let len = self.text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-            if len == 0 {
+        // What is known of the next `known` bytes.
+        let ((mut digits, mut joints), mut known) = (masks(at), 64);
+        while groups.len() < MAX_GROUPS {
+            let mut len = digits.trailing_ones();
+            if len + 3 > known {
+                ((digits, joints), known) = (masks(at), 64);
+                len = digits.trailing_ones();
+            }
+            if len > 60 {
+                let len = self.text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                groups.push(Group { start: at, len });
+                at += len;
+                ((digits, joints), known) = (masks(at), 64);
+            } else if len > 0 {
+                groups.push(Group { start: at, len: len as usize });
+                at += len as usize;
+                (digits, joints, known) = (digits >> len, joints >> len, known - len);
+            } else {
                 break;
             }
-            chain.groups[chain.len] = Group { start: at, len };
-            chain.len += 1;
-            at += len;
-            let joints = self.text[at..].iter().take(3).take_while(|byte| is_joint(**byte)).count();
-            if joints == 0 || joints > 2 && &self.text[at..at + joints] != b" / " {
+            let gap = joints.trailing_ones().min(3);
+            if gap == 0 || gap == 3 && !self.text[at..].starts_with(b" / ") {
                 break;
             }
-            at += joints;
+            at += gap as usize;
+            (digits, joints, known) = (digits >> gap, joints >> gap, known - gap);
         }
-        chain
     }
 
     /// Tries each kind of number on the groups from `index`; how many groups were taken.
@@ -157,18 +168,32 @@ impl Scanner<'_> {
         if matches!(here.len, 7 | 8) && self.letter_behind(here) {
             return 1;
         }
+        // One of many small numbers in a row.
+        let sign = matches!(before, b'(' | b'+') || self.text[here.start] == b'0';
+        if self.unlabelled && here.len < 3 && !sign && self.byte(here.end()) == b' ' {
+            return 0;
+        }
         // What a group's length rules out is not tried.
-        #[expect(clippy::type_complexity, reason = "said once, here")]
-        let tries: &[fn(&mut Self, &[Group], usize) -> usize] = match here.len {
-            1 => &[Self::ipv4, Self::date, Self::labelled_id, Self::phone],
-            2 => &[Self::ipv4, Self::spaced_nino, Self::date, Self::labelled_id, Self::phone],
-            3 => &[Self::ipv4, Self::labelled_id, Self::ssn, Self::phone],
-            4 => &[Self::date, Self::card, Self::labelled_id, Self::phone],
-            9 => &[Self::labelled_id, Self::ssn, Self::phone],
-            12..=19 => &[Self::card, Self::labelled_id, Self::phone],
-            _ => &[Self::labelled_id, Self::phone],
-        };
-        tries.iter().map(|kind| kind(self, groups, index)).find(|taken| *taken > 0).unwrap_or(0)
+        let mut taken = 0;
+        if matches!(here.len, 1..=3) {
+            taken = self.ipv4(groups, index);
+        }
+        if taken == 0 && here.len == 2 {
+            taken = self.spaced_nino(groups, index);
+        }
+        if taken == 0 && matches!(here.len, 1 | 2 | 4) {
+            taken = self.date(groups, index);
+        }
+        if taken == 0 && matches!(here.len, 4 | 12..=19) {
+            taken = self.card(groups, index);
+        }
+        if taken == 0 {
+            taken = self.labelled_id(groups, index);
+        }
+        if taken == 0 && matches!(here.len, 3 | 9) {
+            taken = self.ssn(groups, index);
+        }
+        if taken == 0 { self.phone(groups, index) } else { taken }
     }
 
     /// Whether a letter beyond ASCII stands before.
@@ -200,7 +225,9 @@ impl Scanner<'_> {
             7 if letters == 1 && self.labelled(self.ids.ppsn_labelled, group.start, 24) => {
                 self.ids.ppsn_labelled
             }
-            8 if confirm::nif(text) && self.labelled(self.ids.es_nif, group.start, 40) => self.ids.es_nif,
+            8 if confirm::nif(text) && self.labelled(self.ids.es_nif, group.start, FAR_LABEL) => {
+                self.ids.es_nif
+            }
             _ => return false,
         };
         self.hit(rule, group.start, end);
@@ -241,7 +268,7 @@ impl Scanner<'_> {
             (b"ATU", 8, 0) => self.ids.eu_vat,
             _ => return false,
         };
-        let found = self.labelled(rule, start, 40);
+        let found = self.labelled(rule, start, FAR_LABEL);
         if found {
             self.hit(rule, start, end);
         }
@@ -259,7 +286,7 @@ impl Scanner<'_> {
 
     /// Whether a context word of the rule stands within `len` bytes before.
     fn labelled(&self, rule: RuleId, at: usize, len: usize) -> bool {
-        if !self.letters_before(at, len) {
+        if self.unlabelled || !self.letters_before(at, len) {
             return false;
         }
         self.rules.has_context(rule, self.label(at, len))
@@ -273,7 +300,7 @@ impl Scanner<'_> {
 
     /// Whether a word that says telephone reaches this number: no other label and no end of a thought between.
     fn phone_label(&self, at: usize, groups: usize) -> bool {
-        if !self.letters_before(at, 32) {
+        if self.unlabelled || !self.letters_before(at, 32) {
             return false;
         }
         let between = self.rules.behind_context(self.ids.phone_labelled, self.label(at, 32));
@@ -287,8 +314,11 @@ impl Scanner<'_> {
     fn date(&mut self, groups: &[Group], index: usize) -> usize {
         let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
         let joint = self.byte(a.end());
-        let even = b.start == a.end() + 1 && c.start == b.end() + 1 && self.byte(b.end()) == joint;
-        if !even || !matches!(joint, b'-' | b'/' | b'.') {
+        if !matches!(joint, b'-' | b'/' | b'.')
+            || b.start != a.end() + 1
+            || c.start != b.end() + 1
+            || self.byte(b.end()) != joint
+        {
             return 0;
         }
         // `06.12.34.56.78` goes on: a French telephone number.
@@ -327,7 +357,7 @@ impl Scanner<'_> {
     /// Identifiers that only a check digit and a word beside them make sure.
     fn labelled_id(&mut self, groups: &[Group], index: usize) -> usize {
         let start = groups[index].start;
-        if !self.letters_before(start, 40) {
+        if self.unlabelled || !self.letters_before(start, FAR_LABEL) {
             return 0;
         }
         let mut text = [0u8; LONGEST_ID];
@@ -356,7 +386,7 @@ impl Scanner<'_> {
             // Only these two end in letters; the other checks take digits.
             let takes = |rule: RuleId| !lettered || rule == self.ids.cl_rut || rule == self.ids.cn_identity;
             let found = IDENTIFIERS[have].iter().find(|(rule, check)| {
-                takes(*rule) && check(&text[..have]) && self.labelled(*rule, start, 40)
+                takes(*rule) && check(&text[..have]) && self.labelled(*rule, start, FAR_LABEL)
             });
             if let Some((rule, _)) = found {
                 self.hit(*rule, start, end);
@@ -372,7 +402,7 @@ impl Scanner<'_> {
         if here.len == 9 && !is_word_byte(self.byte(here.end())) {
             let value = self.digits_value(here);
             let valid = confirm::ssn(value / 1_000_000, value / 10_000 % 100, value % 10_000);
-            if valid && self.names(self.ids.ssn_labelled, here.start, 40) {
+            if valid && self.names(self.ids.ssn_labelled, here.start, FAR_LABEL) {
                 self.hit(self.ids.ssn_labelled, here.start, here.end());
                 return 1;
             }
@@ -395,7 +425,7 @@ impl Scanner<'_> {
         let rule = match joint {
             b'-' => self.ids.ssn,
             b' ' if alone && !self.in_row(a.start) => self.ids.ssn,
-            b' ' | b'.' if self.labelled(self.ids.ssn_labelled, a.start, 40) => self.ids.ssn_labelled,
+            b' ' | b'.' if self.labelled(self.ids.ssn_labelled, a.start, FAR_LABEL) => self.ids.ssn_labelled,
             _ => return 0,
         };
         self.hit(rule, a.start, c.end());
@@ -487,8 +517,8 @@ impl Scanner<'_> {
             || self.text[here.start] == b'0' && here.len > 1
             || here.len == 3
             || here.len == 1 && self.text[here.start] == b'1' && self.byte(here.end()) != b' '
-            || self.letters_before(here.start, 32)
-            || self.text[here.end()..self.to.min(here.end() + 24)].iter().any(u8::is_ascii_alphabetic)
+            || !self.unlabelled
+                && (self.letters_before(here.start, 32) || self.letters_behind(here.end(), 24))
     }
 
     /// `+` and 8 to 15 digits (ITU-T E.164); 6 after a label. How many groups.
@@ -629,45 +659,48 @@ impl Scanner<'_> {
     fn card(&mut self, groups: &[Group], index: usize) -> usize {
         const FORMS: &[&[usize]] = &[&[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4], &[4, 4, 4, 4, 3], &[4, 5, 6]];
         let rest = &groups[index..];
+        let may_be = match rest {
+            [first, ..] if (12..=19).contains(&first.len) => true,
+            [first, second, _, ..] => first.len == 4 && (4..=6).contains(&second.len),
+            _ => false,
+        };
+        if !may_be {
+            return 0;
+        }
         let whole: &[usize] = &[rest[0].len];
-        let single = (12..=19).contains(&rest[0].len).then_some(whole);
-        let grouped = FORMS.iter().copied().filter(|form| {
-            rest.len() >= form.len() && form.iter().zip(rest).all(|(len, group)| *len == group.len)
-        });
-        for form in single.into_iter().chain(grouped) {
-            let taken = &rest[..form.len()];
+        let forms = if rest[0].len == 4 { FORMS } else { &[whole] };
+        for form in forms {
+            let Some(taken) = rest.get(..form.len()) else { continue };
+            if form.iter().zip(taken).any(|(len, group)| *len != group.len) {
+                continue;
+            }
             let (start, end) = (taken[0].start, taken[form.len() - 1].end());
             if is_word_byte(self.byte(end)) || !self.same_joint(taken) || self.is_float(end) {
                 continue;
             }
-            let mut digits = [0u8; 19];
-            let mut len = 0;
+            let (mut digits, mut len) = ([0u8; 32], 0);
             for group in taken {
-                digits[len..len + group.len].copy_from_slice(&self.text[group.start..group.end()]);
+                // A copy of a fixed length costs least; what is too much is written over.
+                match self.text[group.start..].first_chunk::<8>() {
+                    Some(eight) if group.len <= 8 => digits[len..len + 8].copy_from_slice(eight),
+                    _ => digits[len..len + group.len].copy_from_slice(&self.text[group.start..group.end()]),
+                }
                 len += group.len;
             }
             let digits = &digits[..len];
-            let range = confirm::card_range(digits);
-            if range == CardRange::None && form.len() == 1 {
-                continue;
-            }
             if !confirm::luhn(digits) {
                 // A number that the networks' grouping and a label call a card is hidden though it is none.
-                if form == [4, 4, 4, 4] && self.labelled(self.ids.card_labelled, start, 24) {
+                if *form == [4, 4, 4, 4] && self.labelled(self.ids.card_labelled, start, 24) {
                     self.hit(self.ids.card_labelled, start, end);
                     return 4;
                 }
                 continue;
             }
-            let rule = match range {
+            let labelled = self.ids.card_labelled;
+            let rule = match confirm::card_range(digits) {
                 CardRange::Usual => self.ids.card,
-                CardRange::Rare | CardRange::None => {
-                    let rule = self.ids.card_labelled;
-                    if range == CardRange::None || !self.rules.has_context(rule, self.label(start, 40)) {
-                        continue;
-                    }
-                    rule
-                }
+                CardRange::Rare if self.rules.has_context(labelled, self.label(start, FAR_LABEL)) => labelled,
+                CardRange::Rare | CardRange::None => continue,
             };
             self.hit(rule, start, end);
             return form.len();
@@ -787,7 +820,9 @@ impl Scanner<'_> {
             // Handbooks show the form by accounts that nobody has; beside a word it may be somebody's all the same.
             let rule = match confirm::counts_up(&text[4..len]) {
                 false => Some(self.ids.iban),
-                true => self.labelled(self.ids.iban_labelled, at, 40).then_some(self.ids.iban_labelled),
+                true => {
+                    self.labelled(self.ids.iban_labelled, at, FAR_LABEL).then_some(self.ids.iban_labelled)
+                }
             };
             if let Some(rule) = rule {
                 self.hit(rule, at, end);
@@ -800,11 +835,12 @@ impl Scanner<'_> {
     /// `QQ 12 34 56 C`: three pairs of digits between two letters and one.
     fn spaced_nino(&mut self, groups: &[Group], index: usize) -> usize {
         let Some(pairs @ [a, _, c]) = groups.get(index..index + 3) else { return 0 };
-        if pairs.iter().any(|group| group.len != 2) || !self.same_joint(pairs) || a.start < 3 {
-            return 0;
-        }
         let joint = self.byte(a.end());
-        if self.byte(a.start - 1) != joint
+        if a.start < 3
+            || !self.text[a.start - 2].is_ascii_alphabetic()
+            || self.text[a.start - 1] != joint
+            || pairs.iter().any(|group| group.len != 2)
+            || !self.same_joint(pairs)
             || self.byte(c.end()) != joint
             || is_word_byte(self.byte(c.end() + 2))
         {

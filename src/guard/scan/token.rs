@@ -5,9 +5,7 @@ use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, scan_at};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
-
-use crate::guard::confirm::{self, variety};
+use crate::guard::confirm::{self, varied};
 use crate::guard::rule::Check;
 
 /// Words that say: what follows is secret.
@@ -210,7 +208,7 @@ impl Scanner<'_> {
             }
         }
         let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
-        if rich && against.is_none() && self.rules.has_vendor(line) {
+        if rich && against.is_none() && self.rules.has_context(self.ids.secret_near_vendor, line) {
             self.hit(self.ids.secret_near_vendor, start, end);
         }
     }
@@ -449,19 +447,31 @@ pub(super) enum Look {
     Other,
 }
 
+/// What each byte adds to the counts of digits, capitals, small letters, joints and hexadecimal digits, in twelve bits
+/// each: no value that is looked at is longer than 4,095 bytes.
+static COUNTS: [u64; 256] = {
+    let mut counts = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        let byte = at as u8;
+        counts[at] = match byte {
+            b'0'..=b'9' => 1,
+            b'A'..=b'Z' => 1 << 12,
+            b'a'..=b'z' => 1 << 24,
+            b'-' | b'_' | b'.' | b'+' | b'/' | b'=' | b':' | b'~' => 1 << 36,
+            _ => 0,
+        } + (byte.is_ascii_hexdigit() as u64) * (1 << 48);
+        at += 1;
+    }
+    counts
+};
+
 /// What a value looks like.
 pub(super) fn look(value: &[u8]) -> Look {
-    let (mut digits, mut upper, mut lower, mut hex, mut joints, mut others) = (0, 0, 0, 0, 0, 0);
-    for byte in value {
-        match byte {
-            b'0'..=b'9' => digits += 1,
-            b'A'..=b'Z' => upper += 1,
-            b'a'..=b'z' => lower += 1,
-            b'-' | b'_' | b'.' | b'+' | b'/' | b'=' | b':' | b'~' => joints += 1,
-            _ => others += 1,
-        }
-        hex += usize::from(byte.is_ascii_hexdigit());
-    }
+    let counts = value.iter().fold(0, |counts, byte| counts + COUNTS[usize::from(*byte)]);
+    let [digits, upper, lower, joints, hex] =
+        [0, 1, 2, 3, 4].map(|field| (counts >> (12 * field)) as usize & 0xfff);
+    let others = value.len() - digits - upper - lower - joints;
     let letters = upper + lower;
     if value.len() == 36 && joints == 4 && hex == 32 && [8, 13, 18, 23].iter().all(|at| value[*at] == b'-') {
         return Look::Uuid;
@@ -479,17 +489,13 @@ pub(super) fn look(value: &[u8]) -> Look {
         return Look::Other;
     }
     if digits == 0 {
-        let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || variety(value) >= 20);
+        let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || varied(value, 20));
         return if random { Look::Random } else { Look::Other };
     }
     // Versions, dates and paths have many joints and short parts.
-    let longest = value.split(|byte| !byte.is_ascii_alphanumeric()).map(<[u8]>::len).max().unwrap_or(0);
-    let spread = longest >= 8 || joints * 6 <= value.len();
-    if spread && (digits >= 2 || value.len() >= 16) && variety(value) >= 6 {
-        Look::Random
-    } else {
-        Look::Other
-    }
+    let long_part = || value.split(|byte| !byte.is_ascii_alphanumeric()).any(|part| part.len() >= 8);
+    let spread = joints * 6 <= value.len() || long_part();
+    if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) { Look::Random } else { Look::Other }
 }
 
 /// Whether letters are mixed as in words: about two vowels in five.
@@ -559,7 +565,7 @@ fn is_shuffled(body: &[u8]) -> bool {
         && count(u8::is_ascii_lowercase) >= 3
         && changes * 5 >= body.len() * 2
         && body.windows(2).filter(|pair| pair[0].is_ascii_digit() && !pair[1].is_ascii_digit()).count() >= 2
-        && variety(body) >= 16
+        && varied(body, 16)
 }
 
 /// Letters and digits in a mix that words joined by dashes do not have.
@@ -575,31 +581,76 @@ pub(super) fn is_random(token: &[u8]) -> bool {
 /// non-letter may follow.
 fn last_words(line: &[u8]) -> (Option<(usize, bool)>, Option<usize>) {
     let (mut found, mut against) = (None, None);
-    for hit in WORDS.find_overlapping_iter(line) {
-        let (start, end, index) = (hit.start(), hit.end(), hit.pattern().as_usize());
-        let short = end - start <= 4;
-        let glued = start > 0
-            && line[start - 1].is_ascii_alphabetic()
-            && !(line[start - 1].is_ascii_lowercase() && line[start].is_ascii_uppercase());
-        if line.get(end).is_some_and(u8::is_ascii_alphabetic) || short && glued {
-            continue;
+    let mut follows = 0u8;
+    for end in (1..=line.len()).rev() {
+        let last = line[end - 1];
+        if !follows.is_ascii_alphabetic() && ENDINGS.may_end(line, end) {
+            let letter = usize::from(last & 31);
+            for (word, says) in &ENDINGS.words[letter] {
+                if !ends_in_word(&line[..end], word) {
+                    continue;
+                }
+                match says {
+                    // At the same place a sure word counts for more.
+                    Telling::Sure if found.is_none_or(|(at, _)| at == end) => found = Some((end, true)),
+                    Telling::Key if found.is_none() => found = Some((end, false)),
+                    Telling::Against if against.is_none() => against = Some(end),
+                    _ => {}
+                }
+            }
+            if found.is_some() && against.is_some() {
+                break;
+            }
         }
-        if index < SURE_WORDS.len() {
-            found = Some((end, true));
-        } else if index < SURE_WORDS.len() + KEY_WORDS.len() {
-            found = found.filter(|(last, _)| *last == end).or(Some((end, false)));
-        } else {
-            against = Some(end);
-        }
+        follows = last;
     }
     (found, against)
 }
 
-#[expect(clippy::expect_used, reason = "a few short constant words; a test builds it")]
-static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
-    AhoCorasick::builder()
-        .ascii_case_insensitive(true)
-        .kind(Some(AhoCorasickKind::DFA))
-        .build(SURE_WORDS.iter().chain(KEY_WORDS).chain(AGAINST))
-        .expect("short words")
+/// Whether a line ends in a word that is not the tail of a longer one, or at least a long one.
+fn ends_in_word(line: &[u8], word: &[u8]) -> bool {
+    let Some(start) = line.len().checked_sub(word.len()) else { return false };
+    let glued = || {
+        start > 0
+            && line[start - 1].is_ascii_alphabetic()
+            && !(line[start - 1].is_ascii_lowercase() && line[start].is_ascii_uppercase())
+    };
+    line[start..].eq_ignore_ascii_case(word) && (word.len() > 4 || !glued())
+}
+
+/// What a word near a random text says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    Sure,
+    Key,
+    Against,
+}
+
+/// The words above, by their ends.
+struct Endings {
+    /// By the lower five bits of the last character.
+    words: [Vec<(&'static [u8], Telling)>; 32],
+    /// Likewise, a bit for each character that stands before it.
+    before: [u32; 32],
+}
+
+impl Endings {
+    fn may_end(&self, line: &[u8], end: usize) -> bool {
+        let before = end.checked_sub(2).map_or(0, |at| line[at]);
+        self.before[usize::from(line[end - 1] & 31)] >> (before & 31) & 1 == 1
+    }
+}
+
+static ENDINGS: LazyLock<Endings> = LazyLock::new(|| {
+    let mut endings = Endings { words: [const { Vec::new() }; 32], before: [0; 32] };
+    for (words, says) in [(SURE_WORDS, Telling::Sure), (KEY_WORDS, Telling::Key), (AGAINST, Telling::Against)]
+    {
+        for word in words {
+            if let [.., before, last] = word {
+                endings.words[usize::from(last & 31)].push((word, says));
+                endings.before[usize::from(last & 31)] |= 1 << (before & 31);
+            }
+        }
+    }
+    endings
 });

@@ -48,6 +48,17 @@ const DATABASES: &[&[u8]] = &[
     b"trino",
 ];
 
+/// By the lower five bits of a first letter, a bit for each length of a name above.
+const DATABASE_LENGTHS: [u32; 32] = {
+    let mut lengths = [0; 32];
+    let mut at = 0;
+    while at < DATABASES.len() {
+        lengths[(DATABASES[at][0] & 31) as usize] |= 1 << DATABASES[at].len();
+        at += 1;
+    }
+    lengths
+};
+
 impl Scanner<'_> {
     /// Looks at the URL whose `://` begins at `at`.
     pub(super) fn url(&mut self, at: usize) {
@@ -82,9 +93,11 @@ impl Scanner<'_> {
     }
 
     fn names_database(&self, start: usize, len: usize) -> bool {
-        self.text[start..start + len]
-            .split(|byte| matches!(byte, b':' | b'+'))
-            .any(|part| DATABASES.iter().any(|name| part.eq_ignore_ascii_case(name)))
+        self.text[start..start + len].split(|byte| matches!(byte, b':' | b'+')).any(|part| {
+            let first = part.first().map_or(0, |first| usize::from(first & 31));
+            DATABASE_LENGTHS[first] >> (part.len() & 31) & 1 == 1
+                && DATABASES.iter().any(|name| part.eq_ignore_ascii_case(name))
+        })
     }
 
     /// `user:password` or a token before the `@`.
