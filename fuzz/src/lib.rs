@@ -229,6 +229,9 @@ pub fn network_rules(bytes: &[u8]) {
             assert!(!policy.permits(address) || reached);
             let own = matches!(address, IpAddr::V4(v4) if v4.is_loopback() || v4.is_private() || v4.is_link_local());
             assert!(!(own && reached) || about_private, "{address}");
+            // Where secrets are told: only by a rule on that one address.
+            let tells = matches!(address, IpAddr::V4(v4) if v4.is_link_local());
+            assert!(!(tells && reached) || policy.names_address(address), "{address}");
         }
     }
 }

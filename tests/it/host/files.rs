@@ -130,6 +130,53 @@ async fn downloads_give_ranges_and_refuse_what_is_no_file() {
     assert_eq!(read(&host, &sandbox, "/proc/version").await.0, 403);
 }
 
+/// Pipes, sockets, devices and the doors in `/proc` are neither read nor written, and nobody waits at them.
+#[tokio::test]
+async fn what_is_no_file_is_refused_at_once() {
+    let host = TestHost::start().await;
+    let sandbox = host.create().await;
+    let made = "mkfifo pipe; ln -s /dev/zero zero; ln -s loop loop; mkdir dir; ln -s /proc/self/fd fds; \
+                python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'";
+    assert_eq!(exit_code(&host.run(&sandbox, made).await), 0);
+    let long = "x".repeat(5000);
+    for path in [
+        "pipe",
+        "sock",
+        "zero",
+        "loop",
+        "dir",
+        "fds/3",
+        "/dev/zero",
+        "/dev/full",
+        "/dev/tty",
+        "/dev/stdin",
+        "/dev/fd/0",
+        "/proc/self/mem",
+        "/proc/self/environ",
+        "/proc/self/root/etc/shadow",
+        "/proc/self/cwd/../../proc/1/mem",
+        "/proc/1/environ",
+        "/proc/1/fd/3",
+        "/proc/kmsg",
+        "/proc/sys/kernel/core_pattern",
+        "/proc/self/root/proc/sysrq-trigger",
+        "a\u{0}b",
+        &long,
+    ] {
+        let (status, body) = read(&host, &sandbox, path).await;
+        assert!((400..500).contains(&status), "{path}: {status} {}", String::from_utf8_lossy(&body));
+        let (status, told) = write(&host, &sandbox, path, b"x".to_vec()).await;
+        assert!(status >= 400, "{path}: {status} {told}");
+    }
+    let (status, told) = write(&host, &sandbox, "/proc/self/exe", b"x".to_vec()).await;
+    assert!(status >= 400, "the host's program: {told}");
+    let (status, entries) =
+        host.rpc(&sandbox, "/filesystem.Filesystem/ListDir", json!({"path": ".", "depth": 9})).await;
+    assert_eq!(status, 200, "{entries}");
+    let links = entries["entries"].as_array().unwrap();
+    assert!(links.iter().all(|entry| !entry["path"].as_str().unwrap().contains("/fds/")), "{entries}");
+}
+
 /// The classic hole of such hosts: a link made inside, followed outside.
 #[tokio::test]
 async fn no_link_leads_out_of_the_sandbox() {
