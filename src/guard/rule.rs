@@ -431,7 +431,10 @@ mod tests {
         let mut at = seed;
         let mut text = String::new();
         for atom in &pattern.atoms {
-            let set: Vec<char> = (0..128u8).filter(|c| atom.set >> c & 1 == 1).map(char::from).collect();
+            let set: Vec<char> = (0..128u8)
+                .filter(|c| atom.set[usize::from(c >> 6)] >> (c & 63) & 1 == 1)
+                .map(char::from)
+                .collect();
             let plain: Vec<char> = set.iter().copied().filter(char::is_ascii_alphanumeric).collect();
             let set = if plain.is_empty() || seed % 2 == 1 { set } else { plain };
             for _ in 0..atom.min {

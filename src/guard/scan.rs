@@ -353,7 +353,8 @@ impl Scanner<'_> {
 
     /// Whether any letter stands within `len` (at most 64) bytes from a place on.
     fn letters_behind(&self, at: usize, len: usize) -> bool {
-        self.bits(at, |block| block.alpha) & (u64::MAX >> (64 - len)) != 0
+        // A label may be Greek or Japanese.
+        self.bits(at, |block| block.alpha | block.odd) & (u64::MAX >> (64 - len)) != 0
     }
 
     /// Up to `len` bytes before a place, as far as they can be its label.

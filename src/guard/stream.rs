@@ -12,6 +12,10 @@ use super::redact::{Tools, redact, settle};
 use super::scan::{Finding, LEFT, Scratch, named_value, placeholder_around, scan};
 use super::{Guard, Numbering, Report, Sanitized};
 
+/// Who wants to see text before it is forgotten: what of it is kept, how much of the stream lies before that, how far into
+/// it the output has come, and what was found.
+pub(super) type Seen<'a> = dyn FnMut(&str, usize, usize, &[Finding]) + 'a;
+
 /// The longest line that is looked at whole.
 const WINDOW: usize = 16 * 1024;
 /// In a longer line, what is this near to the end of the window is looked at again with what follows.
@@ -68,14 +72,13 @@ impl StreamGuard {
         stream
     }
 
-    /// As [`Self::push`], or as [`Self::finish`] with the `last` piece. Before the text is forgotten, `see` gets what of it
-    /// is kept, how much of the stream lies before that, how far into it the output has come, and what was found.
+    /// As [`Self::push`], or as [`Self::finish`] with the `last` piece. Before the text is forgotten, `see` sees it.
     pub(super) fn push_seen(
         &mut self,
         piece: &str,
         last: bool,
         numbering: &mut Numbering,
-        see: &mut dyn FnMut(&str, usize, usize, &[Finding]),
+        see: &mut Seen<'_>,
     ) -> Sanitized<String> {
         self.engine.report.bytes_in += piece.len() as u64;
         self.text.push_str(piece);

@@ -208,6 +208,8 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         // A group of digits that the border of 64 bytes cuts.
         format!("{}\r\n{} SIN 046 454286\n", "6".repeat(15), "@".repeat(35)),
         format!("\n{}call me on 450 0840\n", "x9".repeat(26)),
+        // A label without any ASCII letter, far from where a piece begins.
+        format!("{}\r\n0.マイナンバー 123456789018\r\n", "1".repeat(100)),
         // A letter behind digits is a check digit for some states only.
         "SIN 4111 1111 111k".to_owned(),
         "Aadhaar 2341 2341 234K, 身份证 1101 0519 4912 3100 2X".to_owned(),
