@@ -68,8 +68,8 @@ fn python(server: &mut Server, code: &str) -> Value {
 /// The URI of the last artifact that a result links.
 fn link(answer: &Value) -> Value {
     let blocks = answer["result"]["content"].as_array().unwrap_or_else(|| panic!("{answer}"));
-    let links = blocks.iter().filter(|block| block["type"] == "resource_link");
-    links.last().unwrap_or_else(|| panic!("{answer}"))["uri"].clone()
+    let last = blocks.iter().rfind(|block| block["type"] == "resource_link");
+    last.unwrap_or_else(|| panic!("{answer}"))["uri"].clone()
 }
 
 /// A PNG of one chunk of text, as a Python expression.
