@@ -104,6 +104,38 @@ BEGIN
   PERFORM set_config('pathbox.tenant_id', p_tenant, true);
   read_at := clock_timestamp();
 
+  -- 0. The usual case, in few statements: the context is ready and idle, and nobody waits. Whoever waits is in the
+  --    queue and so finds no row here, and locks none. When the insert meets a row (the same run has asked before, its
+  --    idempotency key is used, another run was quicker), nothing is decided yet.
+  SELECT e.* INTO ctx FROM pathbox.execution_contexts e
+   WHERE e.tenant_id = p_tenant AND e.conversation_id = p_conversation AND e.path_id = p_path
+     AND e.status = 'ready' AND e.expires_at > read_at AND e.execution_count < p_max_executions
+     AND NOT EXISTS (SELECT FROM pathbox.executions q
+                      WHERE q.tenant_id = p_tenant AND q.conversation_id = p_conversation AND q.path_id = p_path
+                        AND q.status IN ('queued', 'running'))
+     AND NOT EXISTS (SELECT FROM pathbox.conversation_paths p
+                      WHERE p.tenant_id = p_tenant AND p.conversation_id = p_conversation AND p.path_id = p_path
+                        AND p.status <> 'active')
+     FOR NO KEY UPDATE OF e;
+  IF FOUND THEN
+    read_at := clock_timestamp();
+    INSERT INTO pathbox.executions (id, tenant_id, conversation_id, path_id, context_id, owner, tool, language, purpose,
+        code_sha256, principal, trace_id, idempotency_key, args_sha256, status, run_lease_ms, lease_expires_at,
+        created_at, started_at, queued_ms)
+    VALUES (p_id, p_tenant, p_conversation, p_path, ctx.id, p_owner, p_tool, p_language, p_purpose, p_code_sha256,
+        p_principal, p_trace_id, p_key, p_args_sha256, 'running', p_run_lease_ms,
+        read_at + p_run_lease_ms * interval '1 ms', read_at, read_at, 0)
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+      outcome := 'ready';
+      SELECT array_agg(p.kind), array_agg(p.value_hash), array_agg(p.number) INTO kinds, hashes, numbers
+        FROM pathbox.placeholders p
+       WHERE p.tenant_id = p_tenant AND p.conversation_id = p_conversation AND p.path_id = p_path;
+      RETURN;
+    END IF;
+    ctx := NULL;
+  END IF;
+
   -- 1. Has this very run been answered before?
   SELECT e.* INTO mine FROM pathbox.executions e WHERE e.id = p_id AND e.tenant_id = p_tenant;
   IF mine.id IS NOT NULL THEN
