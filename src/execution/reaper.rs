@@ -45,14 +45,14 @@ impl ExecutionService {
             let mut next_pass = tokio::time::Instant::now();
             loop {
                 let now = tokio::time::Instant::now();
-                if service.is_behind() || service.store().ping().await.is_err() {
-                    next_pass = next_pass.max(now + TELLING);
-                } else if now >= next_pass {
+                if now >= next_pass {
                     next_pass = now + service.options().cleanup_interval;
                     let cleaned = service.cleanup().await;
                     if cleaned != Cleaned::default() {
                         tracing::info!(cleaned = cleaned.cleaned, errors = cleaned.errors, "clean-up");
                     }
+                } else if service.is_behind() || service.store().ping().await.is_err() {
+                    next_pass = next_pass.max(now + TELLING);
                 } else {
                     service.bury().await;
                 }
