@@ -27,6 +27,7 @@ use crate::domain::{
     SandboxId, TenantId,
 };
 
+mod cells;
 pub mod measured;
 mod migrations;
 pub mod postgres;

@@ -1,13 +1,12 @@
 //! Rows of Postgres -> values of the contract. A value that does not fit is `Corrupt`, with table and row.
 
 use chrono::{DateTime, Utc};
-use sqlx::postgres::{PgRow, Postgres};
-use sqlx::{Decode, Row, Type};
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use crate::domain::{ContextId, ContextKey, ExecutionId};
+use crate::domain::{ContextId, ExecutionId};
 use crate::store::secrets::SealedTokens;
-use crate::store::{ContextRow, ExecutionRow, Keyring, SandboxRef, StoreError};
+use crate::store::{ContextRow, ExecutionRow, Keyring, SandboxRef, StoreError, cells};
 
 /// Columns of a context, without its sandbox; the argument is what stands before each, e.g. `"c."`.
 macro_rules! context_columns {
@@ -76,63 +75,13 @@ macro_rules! sandbox_columns {
 }
 pub(super) use {context_columns, sandbox_columns};
 
-/// A row that knows its table and key, for errors.
-pub(super) struct Cells<'r> {
-    row: &'r PgRow,
-    table: &'static str,
-    id: String,
-}
+/// A row of Postgres.
+pub(super) type Cells<'r> = cells::Cells<'r, PgRow>;
 
 impl<'r> Cells<'r> {
+    /// A row that errors name by `id`.
     pub(super) fn new(row: &'r PgRow, table: &'static str, id: impl ToString) -> Self {
-        Self { row, table, id: id.to_string() }
-    }
-
-    pub(super) fn corrupt(&self, problem: impl ToString) -> StoreError {
-        StoreError::Corrupt { table: self.table, id: self.id.clone(), problem: problem.to_string() }
-    }
-
-    /// A column as its SQL type.
-    pub(super) fn get<T>(&self, column: &'static str) -> Result<T, StoreError>
-    where
-        T: Decode<'r, Postgres> + Type<Postgres>,
-    {
-        self.row.try_get(column).map_err(|error| self.corrupt(error))
-    }
-
-    /// A text column as a value that can be read from text.
-    pub(super) fn parse<T>(&self, column: &'static str) -> Result<T, StoreError>
-    where
-        T: std::str::FromStr<Err: std::fmt::Display>,
-    {
-        let text: &str = self.get(column)?;
-        text.parse().map_err(|error| self.corrupt(format_args!("{column}: {error}")))
-    }
-
-    /// The same, where NULL is `None`.
-    pub(super) fn parse_optional<T>(&self, column: &'static str) -> Result<Option<T>, StoreError>
-    where
-        T: std::str::FromStr<Err: std::fmt::Display>,
-    {
-        match self.get::<Option<&str>>(column)? {
-            None => Ok(None),
-            Some(_) => self.parse(column).map(Some),
-        }
-    }
-
-    /// A text column that holds JSON.
-    pub(super) fn json(&self, column: &'static str) -> Result<Option<serde_json::Value>, StoreError> {
-        let text: Option<&str> = self.get(column)?;
-        text.map(|text| serde_json::from_str(text).map_err(|error| self.corrupt(error))).transpose()
-    }
-
-    /// Tenant, conversation and path.
-    pub(super) fn key(&self) -> Result<ContextKey, StoreError> {
-        Ok(ContextKey {
-            tenant: self.parse("tenant_id")?,
-            conversation: self.parse("conversation_id")?,
-            path: self.parse("path_id")?,
-        })
+        Self::named(row, table, id.to_string())
     }
 }
 

@@ -1,20 +1,16 @@
 //! Rows of SQLite -> values of the contract. A value that does not fit is `Corrupt`, with table and row.
 
 use chrono::{DateTime, Utc};
-use sqlx::sqlite::{Sqlite, SqliteRow};
-use sqlx::{Decode, Row, Type};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
 
 use super::time;
-use crate::domain::{ContextKey, ExecutionId};
+use crate::domain::ExecutionId;
 use crate::store::secrets::SealedTokens;
-use crate::store::{ContextRow, ExecutionRow, Keyring, SandboxRef, StoreError};
+use crate::store::{ContextRow, ExecutionRow, Keyring, SandboxRef, StoreError, cells};
 
-/// A row that knows its table and key, for errors.
-pub(super) struct Cells<'r> {
-    row: &'r SqliteRow,
-    table: &'static str,
-    id: String,
-}
+/// A row of SQLite.
+pub(super) type Cells<'r> = cells::Cells<'r, SqliteRow>;
 
 impl<'r> Cells<'r> {
     /// `key` is the column that names the row in errors.
@@ -23,45 +19,7 @@ impl<'r> Cells<'r> {
             .try_get::<String, _>(key)
             .or_else(|_| row.try_get::<i64, _>(key).map(|id| id.to_string()))
             .unwrap_or_else(|_| "?".to_owned());
-        Self { row, table, id }
-    }
-
-    pub(super) fn corrupt(&self, problem: impl ToString) -> StoreError {
-        StoreError::Corrupt { table: self.table, id: self.id.clone(), problem: problem.to_string() }
-    }
-
-    /// A column as its SQL type.
-    pub(super) fn get<T>(&self, column: &'static str) -> Result<T, StoreError>
-    where
-        T: Decode<'r, Sqlite> + Type<Sqlite>,
-    {
-        self.row.try_get(column).map_err(|error| self.corrupt(error))
-    }
-
-    /// A text column as a value that can be read from text.
-    pub(super) fn parse<T>(&self, column: &'static str) -> Result<T, StoreError>
-    where
-        T: std::str::FromStr<Err: std::fmt::Display>,
-    {
-        let text: &str = self.get(column)?;
-        text.parse().map_err(|error| self.corrupt(format_args!("{column}: {error}")))
-    }
-
-    /// The same, where NULL is `None`.
-    pub(super) fn parse_optional<T>(&self, column: &'static str) -> Result<Option<T>, StoreError>
-    where
-        T: std::str::FromStr<Err: std::fmt::Display>,
-    {
-        match self.get::<Option<&str>>(column)? {
-            None => Ok(None),
-            Some(_) => self.parse(column).map(Some),
-        }
-    }
-
-    /// A text column that holds JSON.
-    pub(super) fn json(&self, column: &'static str) -> Result<Option<serde_json::Value>, StoreError> {
-        let text: Option<&str> = self.get(column)?;
-        text.map(|text| serde_json::from_str(text).map_err(|error| self.corrupt(error))).transpose()
+        Self::named(row, table, id)
     }
 
     /// A column of milliseconds as a time.
@@ -72,15 +30,6 @@ impl<'r> Cells<'r> {
     /// The same, where NULL is `None`.
     pub(super) fn time_optional(&self, column: &'static str) -> Result<Option<DateTime<Utc>>, StoreError> {
         Ok(self.get::<Option<i64>>(column)?.map(time))
-    }
-
-    /// Tenant, conversation and path.
-    pub(super) fn key(&self) -> Result<ContextKey, StoreError> {
-        Ok(ContextKey {
-            tenant: self.parse("tenant_id")?,
-            conversation: self.parse("conversation_id")?,
-            path: self.parse("path_id")?,
-        })
     }
 }
 
