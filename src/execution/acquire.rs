@@ -25,6 +25,7 @@ use crate::telemetry::metrics;
 
 use super::attempts::Fault;
 use super::backlog::Late;
+use super::error::chain;
 use super::{ExecutionError, ExecutionService, Progress, ProgressSender};
 
 /// Between looks at whether the database has been told everything.
@@ -346,9 +347,14 @@ impl ExecutionService {
                     }
                     return;
                 }
-                Err(error) if error.is_retryable() => {}
-                _ => {
+                Ok(Acquired::Ready(..) | Acquired::Queued { .. } | Acquired::WaitForCreator { .. }) => {
                     tracing::warn!(context.id = %held.row.id, "another run was let onto a context in use");
+                    return;
+                }
+                Ok(_) => return, // the path was closed meanwhile: the run is recorded when it ends
+                Err(error) if error.is_retryable() => {}
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), execution.id = %ask.execution.id, "a run that goes on could not be made known");
                     return;
                 }
             }
