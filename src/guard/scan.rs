@@ -229,6 +229,10 @@ impl Scanner<'_> {
         let mut digit_tail = (1..=3)
             .filter(|back| self.from >= *back && self.text[self.from - back].is_ascii_digit())
             .fold(0u128, |tail, back| tail | 1 << (3 - back));
+        // A run that began before this piece may hide something in this part of it.
+        if before(is_word) {
+            self.encoded(self.from, self.from);
+        }
         for at in 0..self.blocks.len() - 1 {
             let (here, next) = (self.blocks[at], self.blocks[at + 1]);
             let base = self.from + at * 64;

@@ -54,6 +54,10 @@ pub(super) struct Engine {
     tail: String,
     /// Whether something in it was replaced, so that it is not what stood in the text.
     tail_changed: bool,
+    /// Where the last finding that was replaced ended.
+    replaced_to: usize,
+    /// Whether what was replaced goes on: a run longer than the window is hidden to its end.
+    swallowing: bool,
     /// Whether placeholders carry numbers.
     pub(super) numbered: bool,
     /// Where findings are, when somebody wants to know.
@@ -137,6 +141,8 @@ impl Engine {
             report,
             tail: String::new(),
             tail_changed: false,
+            replaced_to: 0,
+            swallowing: false,
             numbered,
             places: None,
         }
@@ -188,7 +194,14 @@ impl Engine {
             return text.len();
         }
         let mut start = start;
-        while let Some(step) = next_step(text, start, last) {
+        loop {
+            if self.swallowing {
+                let run = text.as_bytes()[start..].iter().take_while(|byte| is_run(**byte)).count();
+                start += run;
+                self.swallowing = start == text.len() && !last;
+            }
+            let Some(step) = next_step(text, start, last) else { break };
+            let long = matches!(step, Step::LongLine(_));
             let (end, findings) = match step {
                 Step::Key(end) => (end, Some(vec![pem::finding(start, end)])),
                 Step::Lines(end) => (end, self.find(text, start, end)),
@@ -203,7 +216,12 @@ impl Engine {
             };
             match findings {
                 Some(findings) => {
+                    self.replaced_to = 0;
                     self.emit(text, (start, end), &findings, numbering, out);
+                    self.swallowing = long
+                        && self.report.mode == Mode::Enforce
+                        && self.replaced_to == end
+                        && is_run(text.as_bytes()[end - 1]);
                     self.scratch.findings = findings;
                 }
                 None => {
@@ -283,6 +301,7 @@ impl Engine {
         self.tail.push_str(&new[floor_char(new, new.len().saturating_sub(LEFT))..]);
         let keep = floor_char(&self.tail, self.tail.len().saturating_sub(LEFT));
         self.tail.drain(..keep);
+        self.replaced_to = taken.last().map_or(self.replaced_to, |finding| finding.end);
         if let Some(places) = &mut self.places {
             places.extend(taken);
         }
@@ -362,6 +381,12 @@ fn safe_cut(text: &str, start: usize, end: usize, findings: &[Finding]) -> usize
     let between = |byte: &u8| byte.is_ascii_whitespace() || b",;\"'<>".contains(byte);
     if let Some(at) = text.as_bytes()[half..cut].iter().rposition(between) {
         cut = half + at + 1;
+    } else {
+        // A run is read from its beginning, wherever on the line that is: what it hides hangs on its alignment.
+        let run = text.as_bytes()[start..cut].iter().rev().take_while(|byte| is_run(**byte)).count();
+        if run >= RUN && cut - run > start {
+            cut -= run;
+        }
     }
     if let Some(finding) = findings.iter().find(|finding| finding.start < cut && finding.end > cut) {
         // Not through the middle of a finding, unless it fills the window.
@@ -383,6 +408,14 @@ enum Step {
     Key(usize),
     /// The first window of a longer line.
     LongLine(usize),
+}
+
+/// So many bytes without a sign between are taken for one run.
+const RUN: usize = 64;
+
+/// Whether a byte can be of a run that hides text: base64, base64url, hexadecimal digits.
+fn is_run(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=')
 }
 
 fn floor_char(text: &str, at: usize) -> usize {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
 use pathbox::domain::{CodeError, Ended, OutputChunk, RichResult};
 use pathbox::guard::{Action, Guard, Kind, Limits, Mode, Numbering, OutcomeGuard, Policy, rules};
 use serde_json::{Value, json};
@@ -130,6 +131,59 @@ fn lines_longer_than_any_window_give_the_same_in_pieces() {
             assert_eq!(in_pieces(&guard, &text, most, &mut dice), *whole);
         }
     }
+}
+
+/// Text of so many bytes, in base64, with an address at a place.
+fn long_run(len: usize, place: usize) -> String {
+    let mut text = "the quick brown fox. ".repeat(len / 21 + 1);
+    text.truncate(len);
+    text.replace_range(place..place + 17, "alice@example.com");
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+#[test]
+fn a_run_longer_than_any_window_reads_the_same_the_second_time() {
+    let guard = Guard::default();
+    let mut dice = Dice(0xbeef_5678_9abc_def1);
+    for lead in 0..4 {
+        for place in [100, 9_000, 11_900, 12_250, 13_000, 20_000, 30_000] {
+            // What is replaced before the run moves the run within the windows.
+            let run = long_run(40_000, place);
+            let before = "x:".repeat(5000 + 2000 * lead);
+            let text = format!("card 4111111111111111 {before}{}({run}) bob@example.com", "y".repeat(lead));
+            let mut numbering = Numbering::alone();
+            let (once, report) = guard.text(&text, &mut numbering);
+            assert_eq!(report.total(), 3, "an address at {place} behind {lead}");
+            // Where something is found, all of the run is hidden from there on.
+            assert!(!once.contains(&run[run.len() - 1000..]), "an address at {place} behind {lead}");
+            let (twice, _) = guard.text(&once, &mut numbering);
+            assert!(*twice == *once, "an address at {place} behind {lead}");
+            for most in [700, 40_000] {
+                assert!(in_pieces(&guard, &text, most, &mut dice) == *once, "in pieces of up to {most}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ordinary_text_goes_out_with_the_end_of_its_line() {
+    let (guard, mut numbering) = (Guard::default(), Numbering::alone());
+    let mut stream = guard.stream();
+    for line in ["total 12\n", "2026-01-31  1,234.56\r\n", "{\"ok\": true, \"rate\": 0.2}\n", "\n", "é: 1\n"]
+    {
+        assert_eq!(*stream.push(line, &mut numbering), *line);
+    }
+    // Of several lines all that are whole; the rest with its end.
+    assert_eq!(*stream.push("one\ntwo\nthr", &mut numbering), *"one\ntwo\n");
+    assert_eq!(*stream.push("ee\n", &mut numbering), *"three\n");
+    // A key that may go on holds back no more than itself.
+    assert_eq!(*stream.push("before\n-----BEGIN PRIVATE KEY-----\n", &mut numbering), *"before\n");
+    // A line without an end is let go once it is longer than any value.
+    let mut stream = guard.stream();
+    let long = "word ".repeat(5000);
+    let ready = stream.push(&long, &mut numbering).len();
+    assert!(ready + 16 * 1024 >= long.len(), "{ready}");
+    assert_eq!(stream.finish(&mut numbering).1.total(), 0);
 }
 
 /// One guard for each way to replace, and one whose placeholders have no numbers.

@@ -214,7 +214,7 @@ impl Scanner<'_> {
     }
 
     /// A run that is base64 or hex of a text in which something is found: the whole run is hidden.
-    fn encoded(&mut self, start: usize, end: usize) -> bool {
+    pub(super) fn encoded(&mut self, start: usize, end: usize) -> bool {
         if self.depth >= MAX_DEPTH {
             return false;
         }
