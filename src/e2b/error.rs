@@ -406,6 +406,33 @@ impl E2bError {
         }
     }
 
+    /// What is known of the cause apart from the provider's own words, for a log that must not repeat what a caller sent.
+    pub fn facts(&self) -> String {
+        match self {
+            Self::Busy { status, .. } | Self::Failed { status, .. } => {
+                format!("{} (status {status})", self.kind())
+            }
+            Self::Rpc { code, .. } => format!("{} ({code})", self.kind()),
+            Self::Command { what, exit_code, .. } => format!("{what} failed with status {exit_code}"),
+            Self::Unauthenticated(_)
+            | Self::Forbidden(_)
+            | Self::Refused { .. }
+            | Self::NotFound { .. }
+            | Self::Conflict { .. }
+            | Self::RateLimited { .. }
+            | Self::UnknownLanguage(_) => self.kind().to_owned(),
+            other => {
+                let mut text = other.to_string();
+                let mut cause = std::error::Error::source(other);
+                while let Some(error) = cause {
+                    text = format!("{text}: {error}");
+                    cause = error.source();
+                }
+                text
+            }
+        }
+    }
+
     /// A failure of the transport. The address is taken out of the error: it names the sandbox.
     pub(super) fn transport(source: reqwest::Error, may_have_run: bool) -> Self {
         let source = source.without_url();

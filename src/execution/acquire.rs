@@ -324,39 +324,49 @@ impl ExecutionService {
     }
 
     async fn announce(&self, held: &Held, ask: &Acquire) {
-        let limits = &self.options().limits;
         loop {
             tokio::time::sleep(ANNOUNCE_PAUSE).await;
             // What is over is told first, or the database would take the context for expired.
             if self.is_behind() || self.store().ping().await.is_err() {
                 continue;
             }
-            match self.store().acquire(ask, limits).await {
-                Ok(Acquired::Ready(row, _)) if row.id == held.row.id => return,
-                // The context was ended meanwhile. This run has its sandbox for as long as that lives, and makes no other.
-                Ok(Acquired::Create(claim)) => {
-                    let end = End {
-                        tenant: claim.key.tenant,
-                        context: claim.context,
-                        epoch: Some(claim.epoch),
-                        reason: EndReason::Error,
-                        error: Some("no sandbox was needed".to_owned()),
-                    };
-                    if let Err(error) = self.store().end(&end, limits).await {
-                        tracing::warn!(error = %error, context.id = %end.context, "a claim could not be given back");
-                    }
-                    return;
+            // The work may end at any moment and this future with it; what the store gives must be given back even then.
+            let (service, ask, ours) = (self.clone(), ask.clone(), held.row.id);
+            let told = self.0.background.spawn(async move { service.announce_once(ours, &ask).await });
+            if told.await.unwrap_or(true) {
+                return;
+            }
+        }
+    }
+
+    /// Whether there is nothing more to tell.
+    async fn announce_once(&self, ours: ContextId, ask: &Acquire) -> bool {
+        let limits = &self.options().limits;
+        match self.store().acquire(ask, limits).await {
+            Ok(Acquired::Ready(row, _)) if row.id == ours => true,
+            // The context was ended meanwhile. This run has its sandbox for as long as that lives, and makes no other.
+            Ok(Acquired::Create(claim)) => {
+                let end = End {
+                    tenant: claim.key.tenant,
+                    context: claim.context,
+                    epoch: Some(claim.epoch),
+                    reason: EndReason::Error,
+                    error: Some("no sandbox was needed".to_owned()),
+                };
+                if let Err(error) = self.store().end(&end, limits).await {
+                    tracing::warn!(error = %error, context.id = %end.context, "a claim could not be given back");
                 }
-                Ok(Acquired::Ready(..) | Acquired::Queued { .. } | Acquired::WaitForCreator { .. }) => {
-                    tracing::warn!(context.id = %held.row.id, "another run was let onto a context in use");
-                    return;
-                }
-                Ok(_) => return, // the path was closed meanwhile: the run is recorded when it ends
-                Err(error) if error.is_retryable() => {}
-                Err(error) => {
-                    tracing::warn!(error = %chain(&error), execution.id = %ask.execution.id, "a run that goes on could not be made known");
-                    return;
-                }
+                true
+            }
+            Ok(Acquired::Ready(..) | Acquired::Queued { .. } | Acquired::WaitForCreator { .. }) => {
+                tracing::warn!(context.id = %ours, "another run was let onto a context in use");
+                true
+            }
+            Ok(_) => true, // the path was closed meanwhile: the run is recorded when it ends
+            Err(error) if error.is_retryable() => false,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), execution.id = %ask.execution.id, "a run that goes on could not be made known");
+                true
             }
         }
     }
@@ -461,7 +471,7 @@ impl ExecutionService {
             context: claim.context,
             epoch: Some(claim.epoch),
             reason: EndReason::Error,
-            error: Some(own_words(&error.to_string()).into_inner()),
+            error: Some(own_words(&chain(error)).into_inner()),
         };
         self.0.parts.crash.at("create.failed");
         if let Err(error) = self.store().end(&end, &self.options().limits).await {

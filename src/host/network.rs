@@ -90,9 +90,9 @@ impl Resolver {
 }
 
 /// Look-ups of all sandboxes at a time. Each holds a thread of those that the whole host shares.
-const LOOK_UPS: usize = 64;
+const LOOK_UPS: usize = 128;
 /// Those of one sandbox. Names can be made so that nobody ever answers for them.
-const LOOK_UPS_OF_ONE: usize = 8;
+const LOOK_UPS_OF_ONE: usize = 4;
 
 /// Looks names up for one sandbox, within what it and all of them together may have under way.
 #[derive(Debug)]

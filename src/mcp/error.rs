@@ -83,7 +83,8 @@ impl From<ExecutionError> for ToolError {
             | ExecutionError::File(_) => {}
             // The provider's own words may repeat what the caller sent, such as the path of a file.
             ExecutionError::Create(source) | ExecutionError::Sandbox(source) => {
-                tracing::warn!(error = %error, kind = source.kind(), code = %code, "a call failed");
+                let (kind, cause) = (source.kind(), source.facts());
+                tracing::warn!(error = %error, kind, cause, code = %code, "a call failed");
             }
             error => tracing::warn!(error = %crate::execution::chain(error), code = %code, "a call failed"),
         }

@@ -194,6 +194,8 @@ def fork_orphan():
         say = -1
         made = int.from_bytes(os.read(number, 8), "little")
         os.waitpid(child, 0)
+        if not made:  # or who came would take itself for the copy
+            raise OSError("no process could be made")
         return made
     finally:
         for fd in (number, say):
