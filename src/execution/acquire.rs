@@ -238,7 +238,7 @@ impl ExecutionService {
             return Err(ExecutionError::Internal(format!("context {} is ready without a sandbox", row.id)));
         };
         let (client, access) = (self.client_of(sandbox)?, access_of(sandbox));
-        let (turn, replaced) = self.0.remembered.keep(&row, is_unasked);
+        let turn = self.0.remembered.keep(&row, is_unasked);
         let turn = tokio::select! {
             biased;
             turn = turn.lock_owned() => turn,
@@ -247,6 +247,7 @@ impl ExecutionService {
                 return Err(wait.timed_out(1));
             }
         };
+        let replaced = self.0.remembered.take_replaced(&row.key);
         if let (SandboxState::Kept, Some(before)) = (state, replaced) {
             // Another replica took this one's context away while the database could not be told of its use.
             let ended = self.store().context(&row.key.tenant, before).await.ok().flatten();

@@ -42,17 +42,20 @@ impl ExecutionService {
         let service = self.clone();
         self.0.background.spawn(async move {
             service.release_dead_hosts().await;
-            let mut next_pass = tokio::time::Instant::now();
+            let mut due = tokio::time::Instant::now();
+            let mut begin = due;
             loop {
                 let now = tokio::time::Instant::now();
-                if now >= next_pass {
-                    next_pass = now + service.options().cleanup_interval;
+                let last = due + TELLING * 10; // a record that cannot be told does not put it off for ever
+                if now >= begin && (now >= last || !service.is_behind()) {
+                    due = now + service.options().cleanup_interval;
+                    begin = due;
                     let cleaned = service.cleanup().await;
                     if cleaned != Cleaned::default() {
                         tracing::info!(cleaned = cleaned.cleaned, errors = cleaned.errors, "clean-up");
                     }
                 } else if service.is_behind() || service.store().ping().await.is_err() {
-                    next_pass = next_pass.max(now + TELLING);
+                    begin = begin.max(now + TELLING).min(last);
                 } else {
                     service.bury().await;
                 }

@@ -31,6 +31,8 @@ struct Entry {
     used: Instant,
     /// The database does not know of the last use: what it says next may come as a surprise to those who used it.
     is_unasked: bool,
+    /// Such a context that another took the place of, until somebody is told.
+    replaced: Option<ContextId>,
     /// The context is over.
     is_gone: bool,
     turn: Turn,
@@ -43,18 +45,19 @@ impl Remembered {
     }
 
     /// A run is served on this context, or has just been; `is_unasked`: without the database's leave. Gives the turn of
-    /// its key and, when this replica used another context until now of which the database was not told, that one.
-    pub(super) fn keep(&self, row: &ContextRow, is_unasked: bool) -> (Turn, Option<ContextId>) {
+    /// its key.
+    pub(super) fn keep(&self, row: &ContextRow, is_unasked: bool) -> Turn {
         let mut entries = self.lock();
         if let Some(entry) = entries.get_mut(&row.key) {
-            let is_other = entry.row.id != row.id;
-            let replaced = (is_other && entry.is_unasked).then_some(entry.row.id);
-            if is_other {
+            if entry.row.id != row.id {
                 entry.numbers.clear();
+                if entry.is_unasked {
+                    entry.replaced = Some(entry.row.id);
+                }
             }
             (entry.row, entry.used) = (row.clone(), Instant::now());
             (entry.is_unasked, entry.is_gone) = (is_unasked, false);
-            return (entry.turn.clone(), replaced);
+            return entry.turn.clone();
         }
         if entries.len() >= MAX {
             let idle = entries.iter().filter(|(_, entry)| Arc::strong_count(&entry.turn) == 1);
@@ -67,12 +70,19 @@ impl Remembered {
             row: row.clone(),
             used: Instant::now(),
             is_unasked,
+            replaced: None,
             is_gone: false,
             turn: turn.clone(),
             numbers: Placeholders::new(),
         };
         entries.insert(row.key.clone(), entry);
-        (turn, None)
+        turn
+    }
+
+    /// The context that this replica used last, of which the database was not told, if another has taken its place: for
+    /// whoever holds the turn, once.
+    pub(super) fn take_replaced(&self, key: &ContextKey) -> Option<ContextId> {
+        self.lock().get_mut(key)?.replaced.take()
     }
 
     /// A run on this context is over. A context that the run has lost stays forgotten.
@@ -89,7 +99,7 @@ impl Remembered {
     pub(super) fn forget(&self, key: &ContextKey) {
         let mut entries = self.lock();
         match entries.get_mut(key) {
-            Some(entry) if entry.is_unasked => entry.is_gone = true,
+            Some(entry) if entry.is_unasked || entry.replaced.is_some() => entry.is_gone = true,
             _ => drop(entries.remove(key)),
         }
     }
