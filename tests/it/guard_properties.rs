@@ -364,6 +364,19 @@ fn the_name_of_a_json_value_is_a_hint_and_names_are_guarded_too() {
 }
 
 #[test]
+fn defaults_within_defaults_are_hidden_however_deep() {
+    let guard = Guard::default();
+    for depth in [1, 8, 9, 1_000_000] {
+        let value = "${A:-".repeat(depth) + "hunter2" + &"}".repeat(depth);
+        let (out, report) = guard.json(json!({"password": value}), &mut Numbering::alone());
+        let outer = depth.min(8);
+        let expected = "${A:-".repeat(outer) + "[PASSWORD_1]" + &"}".repeat(outer);
+        assert_eq!(out["password"], json!(expected), "{depth}");
+        assert_eq!(report.errors, 0);
+    }
+}
+
+#[test]
 fn what_hides_a_value_does_not_hide_it_from_the_guard() {
     let guard = Guard::default();
     for hidden in [

@@ -18,6 +18,8 @@ const MAX_VALUE: usize = 1024;
 const MAX_USER: usize = 48;
 const MAX_BLANKS: usize = 64;
 const MAX_FLAG: usize = b"--proxy-user".len();
+/// The most defaults within defaults that are looked through.
+const MAX_DEFAULTS: usize = 8;
 
 /// What a name says of its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -342,13 +344,25 @@ impl Scanner<'_> {
 
     /// Whether a value is one, by what its name says.
     pub(super) fn value(&mut self, kind: Name, aws: bool, start: usize, end: usize, quoted: bool) {
-        let value = &self.text[start..end];
         if matches!(kind, Name::Person | Name::Address) {
             return self.told_of_person(kind, start, end);
         }
-        if let Some((from, to)) = shell_default(value) {
-            return self.value(kind, aws, start + from, start + to, true);
+        let (mut start, mut end, mut quoted) = (start, end, quoted);
+        let mut defaults = 0;
+        while let Some((from, to)) = shell_default(&self.text[start..end]) {
+            // What is nested deeper counts as a value, whatever it is.
+            if defaults == MAX_DEFAULTS {
+                let rule = match kind {
+                    Name::Password => self.ids.password,
+                    Name::Pin => self.ids.pin,
+                    _ => self.ids.secret,
+                };
+                return self.hit(rule, start, end);
+            }
+            (start, end, quoted) = (start + from, start + to, true);
+            defaults += 1;
         }
+        let value = &self.text[start..end];
         if is_template(value) || is_empty_word(value) || is_code(value, self.byte(end), quoted) {
             return;
         }
