@@ -377,6 +377,15 @@ fn defaults_within_defaults_are_hidden_however_deep() {
 }
 
 #[test]
+fn a_long_value_is_hidden_by_its_name() {
+    let guard = Guard::default();
+    for value in ["abcdefghijklmnopqrst".repeat(250), "0123456789abcdef".repeat(4_375)] {
+        let (out, report) = guard.json(json!({"api_token": value}), &mut Numbering::alone());
+        assert_eq!((&*out, report.errors), (&json!({"api_token": "[SECRET_1]"}), 0), "{}", value.len());
+    }
+}
+
+#[test]
 fn what_hides_a_value_does_not_hide_it_from_the_guard() {
     let guard = Guard::default();
     for hidden in [

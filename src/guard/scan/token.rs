@@ -448,7 +448,7 @@ pub(super) enum Look {
 }
 
 /// What each byte adds to the counts of digits, capitals, small letters, joints and hexadecimal digits, in twelve bits
-/// each: no value that is looked at is longer than 4,095 bytes.
+/// each: no more than [`MAX_LOOK`] bytes are counted.
 static COUNTS: [u64; 256] = {
     let mut counts = [0; 256];
     let mut at = 0;
@@ -466,8 +466,12 @@ static COUNTS: [u64; 256] = {
     counts
 };
 
-/// What a value looks like.
+/// The most bytes of a value that are looked at, as many as twelve bits can count.
+const MAX_LOOK: usize = 4_095;
+
+/// What a value looks like, by its beginning if it is long.
 pub(super) fn look(value: &[u8]) -> Look {
+    let value = &value[..value.len().min(MAX_LOOK)];
     let counts = value.iter().fold(0, |counts, byte| counts + COUNTS[usize::from(*byte)]);
     let [digits, upper, lower, joints, hex] =
         [0, 1, 2, 3, 4].map(|field| (counts >> (12 * field)) as usize & 0xfff);
