@@ -247,17 +247,30 @@ fn meta_id<T: std::str::FromStr<Err = InvalidId>>(
     }
 }
 
+/// The most entries in each allow-list of a call.
+const MAX_LISTED: usize = 100;
+
+fn has_long_list(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.len() > MAX_LISTED || items.iter().any(has_long_list),
+        Value::Object(fields) => fields.values().any(has_long_list),
+        _ => false,
+    }
+}
+
 /// What a call wishes of the guard: `dev.pathbox/guard` in `_meta`, in the form of a level of a policy file.
 ///
 /// # Errors
 /// [`CallerError::Invalid`] when it is none.
 pub fn overlay(meta: &Map<String, Value>) -> Result<Option<Overlay>, CallerError> {
     const KEY: &str = "dev.pathbox/guard";
+    let invalid = |problem| CallerError::Invalid { place: format!("`_meta` key `{KEY}`"), problem };
     let read = |value: &Value| {
-        Overlay::deserialize(value).map_err(|error| CallerError::Invalid {
-            place: format!("`_meta` key `{KEY}`"),
-            problem: error.to_string(),
-        })
+        // Before it is read, for each pattern is compiled then.
+        if has_long_list(value) {
+            return Err(invalid(format!("it has a list of more than {MAX_LISTED} entries")));
+        }
+        Overlay::deserialize(value).map_err(|error| invalid(error.to_string()))
     };
     meta.get(KEY).map(read).transpose()
 }
@@ -302,6 +315,21 @@ mod tests {
 
     fn resolve(json: Value, handle: Option<ContextKey>) -> Result<ContextKey, CallerError> {
         Ok(Caller::of(&Door::Process(defaults()), &meta(json), None)?.key(handle))
+    }
+
+    #[test]
+    fn an_allow_list_of_a_call_is_short() {
+        let wish = |list: &str, len: usize| {
+            overlay(&meta(json!({"dev.pathbox/guard": {"allow": {list: vec!["10.0.0.1"; len]}}})))
+        };
+        for list in ["exact", "patterns", "domains", "networks"] {
+            assert!(wish(list, MAX_LISTED).is_ok(), "{list}");
+            let error = wish(list, MAX_LISTED + 1).unwrap_err().to_string();
+            assert!(error.contains("a list of more than 100 entries"), "{error}");
+        }
+        // A structure may come as a list of its fields.
+        let fields = json!([null, false, {}, [[], vec!["x"; MAX_LISTED + 1], [], []]]);
+        assert!(overlay(&meta(json!({"dev.pathbox/guard": fields}))).is_err());
     }
 
     fn from_handle() -> ContextKey {
