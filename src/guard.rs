@@ -128,9 +128,23 @@ impl Guard {
     /// Guards a JSON value: keys and values. What comes out is JSON of the same shape; a number that had to be
     /// replaced becomes a string.
     pub fn json(&self, value: Value, numbering: &mut Numbering) -> (Sanitized<Value>, Report) {
+        let mut left = picture::MAX_INFLATED;
+        self.json_within(value, numbering, &mut left)
+    }
+
+    /// The same, where PDFs may inflate to so many bytes.
+    fn json_within(
+        &self,
+        value: Value,
+        numbering: &mut Numbering,
+        left: &mut u64,
+    ) -> (Sanitized<Value>, Report) {
         let mut report = self.report();
-        let value =
-            if report.mode == Mode::Off { value } else { walk::walk(self, value, numbering, &mut report) };
+        let value = if report.mode == Mode::Off {
+            value
+        } else {
+            walk::walk(self, value, numbering, &mut report, left)
+        };
         (Sanitized::vouch(value), report)
     }
 

@@ -98,6 +98,11 @@ impl Checker {
         self.take(piece, false)
     }
 
+    /// What was found so far.
+    pub(super) fn report(&self) -> &Report {
+        self.stream.report()
+    }
+
     /// The end of the text: the rest of what would go out, and what was found.
     pub fn finish(mut self) -> Checked {
         let text = self.take("", true);

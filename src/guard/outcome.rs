@@ -41,6 +41,8 @@ pub struct OutcomeGuard {
     results_dropped: u64,
     error: Option<CodeError>,
     report: Report,
+    /// How much PDFs may still inflate to.
+    left: u64,
 }
 
 #[derive(Debug)]
@@ -76,6 +78,7 @@ impl OutcomeGuard {
             results_dropped: 0,
             error: None,
             report: guard.report(),
+            left: picture::MAX_INFLATED,
         }
     }
 
@@ -124,7 +127,7 @@ impl OutcomeGuard {
             FileKind::Binary if enforced => return None,
             FileKind::Binary => return Some(Sanitized::vouch(bytes.to_vec())),
         };
-        let clean = if enforced { picture::clean(&self.guard, format, bytes)? } else { bytes.to_vec() };
+        let clean = if enforced { picture::clean(&mut self.look(), format, bytes)? } else { bytes.to_vec() };
         Some(Sanitized::vouch(clean))
     }
 
@@ -167,6 +170,10 @@ impl OutcomeGuard {
         }
     }
 
+    fn look(&mut self) -> picture::Look<'_> {
+        picture::Look { guard: &self.guard, left: &mut self.left, report: &mut self.report }
+    }
+
     fn text(&mut self, text: &str) -> String {
         let mut report = self.guard.report();
         let out = self.guard.run(text, &mut self.numbering, &mut report);
@@ -196,9 +203,9 @@ impl OutcomeGuard {
     fn content(&mut self, format: &str, mut content: Value) -> Value {
         if let (Value::String(text), super::Mode::Enforce) = (&mut content, self.report.mode) {
             let binary = match picture::Format::of(format) {
-                Some(kind) => picture::strip(&self.guard, kind, text)
+                Some(kind) => picture::strip(&mut self.look(), kind, text)
                     .map_or(picture::Content::Opaque, picture::Content::Clean),
-                None => picture::content(&self.guard, format, text),
+                None => picture::content(&mut self.look(), format, text),
             };
             match binary {
                 picture::Content::Clean(clean) => return Value::String(clean),
@@ -208,12 +215,12 @@ impl OutcomeGuard {
                 }
                 picture::Content::Text => {}
             }
-            if let Some((clean, withheld)) = picture::data_urls(&self.guard, text) {
+            if let Some((clean, withheld)) = picture::data_urls(&mut self.look(), text) {
                 self.report.withheld += withheld;
                 *text = clean;
             }
         }
-        let (value, report) = self.guard.json(content, &mut self.numbering);
+        let (value, report) = self.guard.json_within(content, &mut self.numbering, &mut self.left);
         self.report.absorb(&report);
         value.into_inner()
     }

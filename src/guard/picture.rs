@@ -9,15 +9,27 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memmem;
 
-use super::Guard;
+use super::check::Checker;
+use super::{Action, Guard, Report};
 
 /// What stands in place of binary content that is not what it says.
 pub(super) const WITHHELD: &str = "[WITHHELD]";
 
-/// The most that the streams of a PDF may inflate to, in bytes; a larger one is withheld.
-const MAX_INFLATED: u64 = 64 * 1024 * 1024;
+/// The most that the streams of all PDFs of a run may inflate to, in bytes; one that goes beyond is withheld.
+pub(super) const MAX_INFLATED: u64 = 32 * 1024 * 1024;
+/// How much of a PDF is looked at in one piece.
+const PIECE: usize = 64 * 1024;
 /// A text shorter than this is looked at as text, whatever its characters decode to.
 const SHORTEST: usize = 64;
+
+/// What binary forms are looked at with.
+pub(super) struct Look<'a> {
+    pub(super) guard: &'a Guard,
+    /// How much PDFs may inflate to from here on.
+    pub(super) left: &'a mut u64,
+    /// Takes what is found in them.
+    pub(super) report: &'a mut Report,
+}
 
 /// A binary form of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,13 +76,13 @@ pub(super) enum Content {
 const TEXTS: [&str; 5] = ["text", "html", "markdown", "latex", "svg"];
 
 /// What the content of a result's form is that is not known to be binary: by its own bytes, for a name says little.
-pub(super) fn content(guard: &Guard, name: &str, text: &str) -> Content {
+pub(super) fn content(look: &mut Look<'_>, name: &str, text: &str) -> Content {
     if TEXTS.contains(&name) || name.starts_with("text/") {
         return Content::Text;
     }
     let Some(bytes) = decoded(text) else { return Content::Text };
     match Format::sniff(&bytes) {
-        Some(format) => in_base64(clean(guard, format, &bytes)).map_or(Content::Opaque, Content::Clean),
+        Some(format) => in_base64(clean(look, format, &bytes)).map_or(Content::Opaque, Content::Clean),
         // Text in base64: the rules see through it.
         None if std::str::from_utf8(&bytes).is_ok() => Content::Text,
         None => Content::Opaque,
@@ -87,9 +99,9 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A binary form without its text, as base64; `None` when it is not what it says.
-pub(super) fn strip(guard: &Guard, format: Format, base64: &str) -> Option<String> {
+pub(super) fn strip(look: &mut Look<'_>, format: Format, base64: &str) -> Option<String> {
     let compact: Vec<u8> = base64.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    in_base64(clean(guard, format, &STANDARD.decode(compact).ok()?))
+    in_base64(clean(look, format, &STANDARD.decode(compact).ok()?))
 }
 
 fn in_base64(bytes: Option<Vec<u8>>) -> Option<String> {
@@ -97,17 +109,17 @@ fn in_base64(bytes: Option<Vec<u8>>) -> Option<String> {
 }
 
 /// A binary form without its text; `None` when it is not what it says.
-pub(super) fn clean(guard: &Guard, format: Format, bytes: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn clean(look: &mut Look<'_>, format: Format, bytes: &[u8]) -> Option<Vec<u8>> {
     match format {
         Format::Png => png(bytes),
         Format::Jpeg => jpeg(bytes),
-        Format::Pdf => pdf(guard, bytes).map(<[u8]>::to_vec),
+        Format::Pdf => pdf(look, bytes).map(<[u8]>::to_vec),
     }
 }
 
 /// Text with the pictures of its `data:` URLs cleaned like any other. What such a URL carries that is neither text nor
 /// a picture is left out. `None`: there is none to change. The count is of what was left out.
-pub(super) fn data_urls(guard: &Guard, text: &str) -> Option<(String, u64)> {
+pub(super) fn data_urls(look: &mut Look<'_>, text: &str) -> Option<(String, u64)> {
     const MARK: &str = ";base64,";
     let mut out = String::new();
     let (mut done, mut withheld) = (0, 0);
@@ -123,7 +135,7 @@ pub(super) fn data_urls(guard: &Guard, text: &str) -> Option<(String, u64)> {
         let end = start + text.as_bytes()[start..].iter().take_while(run).count();
         let Ok(bytes) = STANDARD.decode(&text[start..end]) else { continue };
         let new = match Format::sniff(&bytes) {
-            Some(format) => in_base64(clean(guard, format, &bytes)),
+            Some(format) => in_base64(clean(look, format, &bytes)),
             None if std::str::from_utf8(&bytes).is_ok() => continue,
             None => None,
         };
@@ -185,51 +197,120 @@ fn jpeg(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// A PDF in which nothing is found: neither in its plain bytes nor in its streams (ISO 32000-1, 7.3.8) once inflated.
 /// Text that it draws letter by letter or by a font's own numbers is not seen.
-fn pdf<'a>(guard: &Guard, bytes: &'a [u8]) -> Option<&'a [u8]> {
+fn pdf<'a>(look: &mut Look<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
     bytes.strip_prefix(b"%PDF-")?;
-    let (mut plain, mut budget) = (String::new(), MAX_INFLATED);
-    let mut rest = bytes;
-    while let Some(at) = memmem::find(rest, b"stream") {
-        let (head, tail) = rest.split_at(at + 6);
-        let begin = tail.iter().take(2).take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-        let end = memmem::find(tail, b"endstream").unwrap_or(tail.len());
-        let body = &tail[begin.min(end)..end];
-        plain.push_str(&String::from_utf8_lossy(head));
-        plain.push('\n');
-        match inflated(body, budget)? {
-            Some(inflated) => {
-                budget -= inflated.len() as u64;
-                plain.push_str(&String::from_utf8_lossy(&inflated));
-            }
-            // Pictures are pixels; everything else is looked at as it is.
-            None if body.starts_with(b"\xff\xd8\xff") => {}
-            None => plain.push_str(&String::from_utf8_lossy(body)),
-        }
-        plain.push('\n');
-        rest = tail[end..].strip_prefix(b"endstream").unwrap_or_default();
-    }
-    plain.push_str(&String::from_utf8_lossy(rest));
-    guard.check(&plain).findings.is_empty().then_some(bytes)
+    let mut reader = Reader::new(look.guard);
+    let whole = reader.document(bytes, look.left).is_some();
+    let checked = reader.checker.finish();
+    let report = &checked.report;
+    let clean = checked.findings.is_empty() && report.errors == 0 && report.withheld == 0;
+    look.report.absorb(report);
+    (whole && clean).then_some(bytes)
 }
 
-/// What a deflated stream holds, also one written in ASCII85; `None` inside: it is not deflated. `None` outside: it is
-/// too large to be looked at.
-fn inflated(body: &[u8], budget: u64) -> Option<Option<Vec<u8>>> {
-    let ascii;
-    let body = match zlib(body) {
-        true => body,
-        false => {
-            ascii = ascii85(body);
-            match ascii.as_deref().filter(|bytes| zlib(bytes)) {
-                Some(bytes) => bytes,
-                None => return Some(None),
+/// Reads a PDF as text, piece by piece.
+struct Reader {
+    checker: Checker,
+    /// Whether what was found first decides.
+    any: bool,
+    text: String,
+}
+
+impl Reader {
+    fn new(guard: &Guard) -> Self {
+        let any = !guard.policy().actions.values().any(|action| *action == Action::Block);
+        Self { checker: Checker::new(guard), any, text: String::new() }
+    }
+
+    /// Looks at a document; `None`: something is found, or it is too large to be looked at.
+    fn document(&mut self, bytes: &[u8], left: &mut u64) -> Option<()> {
+        let mut rest = bytes;
+        while let Some(at) = memmem::find(rest, b"stream") {
+            let (head, tail) = rest.split_at(at + 6);
+            let begin = tail.iter().take(2).take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            let end = memmem::find(tail, b"endstream").unwrap_or(tail.len());
+            let body = &tail[begin.min(end)..end];
+            self.push(head)?;
+            self.push(b"\n")?;
+            // Pictures are pixels; everything else is looked at as it is.
+            if !self.inflated(body, left)? && !body.starts_with(b"\xff\xd8\xff") {
+                self.push(body)?;
+            }
+            self.push(b"\n")?;
+            rest = tail[end..].strip_prefix(b"endstream").unwrap_or_default();
+        }
+        self.push(rest)?;
+        self.flush()
+    }
+
+    /// Takes bytes as text, with a `?` for each that is none.
+    fn push(&mut self, bytes: &[u8]) -> Option<()> {
+        for piece in bytes.utf8_chunks() {
+            let mut valid = piece.valid();
+            while !valid.is_empty() {
+                let (now, later) = valid.split_at(valid.floor_char_boundary(PIECE));
+                self.text.push_str(now);
+                valid = later;
+                if self.text.len() >= PIECE {
+                    self.flush()?;
+                }
+            }
+            self.text.extend(piece.invalid().iter().map(|_| '?'));
+            if self.text.len() >= PIECE {
+                self.flush()?;
             }
         }
-    };
-    let mut out = Vec::new();
-    // A broken end is a reader's to mend: what came before it counts.
-    let _ = flate2::read::ZlibDecoder::new(body).take(budget + 1).read_to_end(&mut out);
-    (out.len() as u64 <= budget).then_some(Some(out).filter(|out| !out.is_empty()))
+        Some(())
+    }
+
+    fn flush(&mut self) -> Option<()> {
+        self.checker.push(&self.text);
+        self.text.clear();
+        let report = self.checker.report();
+        let found = report.blocked || report.errors > 0 || self.any && report.total() > 0;
+        (!found).then_some(())
+    }
+
+    /// Takes what a deflated stream holds, also one written in ASCII85; whether it is one.
+    fn inflated(&mut self, body: &[u8], left: &mut u64) -> Option<bool> {
+        let ascii;
+        let body = match zlib(body) {
+            true => body,
+            false => {
+                ascii = ascii85(body);
+                match ascii.as_deref().filter(|bytes| zlib(bytes)) {
+                    Some(bytes) => bytes,
+                    None => return Some(false),
+                }
+            }
+        };
+        let mut stream = flate2::bufread::ZlibDecoder::new(body);
+        let mut piece = vec![0; PIECE];
+        let (mut kept, mut any) = (0, false);
+        loop {
+            // A broken end is a reader's to mend: what came before it counts.
+            let read = stream.read(&mut piece[kept..]).unwrap_or(0);
+            *left = left.checked_sub(read as u64).or_else(|| {
+                *left = 0;
+                None
+            })?;
+            let have = kept + read;
+            let end = if read == 0 { have } else { have - begun(&piece[..have]) };
+            self.push(&piece[..end])?;
+            piece.copy_within(end..have, 0);
+            kept = have - end;
+            any |= read > 0;
+            if read == 0 {
+                return Some(any);
+            }
+        }
+    }
+}
+
+/// How many bytes at the end begin a character that goes on behind it.
+fn begun(bytes: &[u8]) -> usize {
+    let last = bytes.iter().rev().zip(1..=3);
+    last.filter(|(byte, back)| byte.leading_ones() > *back).map(|(_, back)| back as usize).next().unwrap_or(0)
 }
 
 /// Whether bytes begin as zlib's do (RFC 1950, section 2.2).
@@ -269,6 +350,15 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+    use crate::guard::{Kind, Limits, Numbering, OutcomeGuard, Policy};
+
+    /// With a guard, a budget and a report of their own.
+    fn with<T>(see: impl FnOnce(&mut Look<'_>) -> T) -> (T, Report) {
+        let guard = Guard::default();
+        let mut report = guard.report();
+        let seen = see(&mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut report });
+        (seen, report)
+    }
 
     fn deflated(text: &str) -> Vec<u8> {
         let mut out = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
@@ -299,7 +389,6 @@ mod tests {
 
     #[test]
     fn a_pdf_passes_whole_unless_it_says_something_in_plain_or_deflated_text() {
-        let guard = Guard::default();
         let page = "BT /F1 12 Tf (ask bob@example.com) Tj ET";
         let clean = "BT /F1 12 Tf (ask the office) Tj ET";
         for (body, passes) in [
@@ -311,7 +400,7 @@ mod tests {
             (in_ascii85(&deflated(page)), false),
         ] {
             let document = document(&body);
-            let kept = strip(&guard, Format::Pdf, &STANDARD.encode(&document));
+            let kept = with(|look| strip(look, Format::Pdf, &STANDARD.encode(&document))).0;
             assert_eq!(
                 kept,
                 passes.then(|| STANDARD.encode(&document)),
@@ -320,54 +409,89 @@ mod tests {
             );
         }
         for text in ["%PDF-\nbob@example.com", "%PDF-1.4 stream bob@example.com"] {
-            assert_eq!(strip(&guard, Format::Pdf, &STANDARD.encode(text)), None, "{text}");
+            assert_eq!(with(|look| strip(look, Format::Pdf, &STANDARD.encode(text))).0, None, "{text}");
         }
     }
 
     #[test]
     fn a_stream_that_inflates_without_end_is_withheld() {
         let bomb = deflated(&" ".repeat(usize::try_from(MAX_INFLATED).unwrap() + 1));
-        assert_eq!(strip(&Guard::default(), Format::Pdf, &STANDARD.encode(document(&bomb))), None);
+        assert_eq!(with(|look| strip(look, Format::Pdf, &STANDARD.encode(document(&bomb)))).0, None);
+    }
+
+    #[test]
+    fn the_pdfs_of_a_run_share_one_budget() {
+        let half = document(&deflated(&" \n".repeat(usize::try_from(MAX_INFLATED).unwrap() / 4)));
+        let (passed, _) = with(|look| [0; 3].map(|_| clean(look, Format::Pdf, &half).is_some()));
+        assert_eq!(passed, [true, true, false]);
+    }
+
+    #[test]
+    fn what_a_pdf_says_is_counted_and_may_block() {
+        let page = "é".repeat(PIECE) + " carol@example.com, ask bob@example.com";
+        let document = document(&deflated(&page));
+        let (kept, report) = with(|look| clean(look, Format::Pdf, &document));
+        assert_eq!((kept, report.total(), report.blocked), (None, 2, false));
+
+        let mut policy = Policy::default();
+        policy.actions.insert(Kind::Email, Action::Block);
+        let guard = Guard::new(policy).unwrap();
+        let mut run = OutcomeGuard::new(&guard, Numbering::alone(), Limits::default());
+        assert!(run.file(&document).is_none() && run.is_blocked());
+    }
+
+    #[test]
+    fn a_character_over_two_pieces_is_one_and_other_bytes_are_one_sign_each() {
+        for at in PIECE - 4..PIECE + 4 {
+            let page = " ".repeat(at) + "\ncontraseña: Hunter2!x";
+            let (kept, _) = with(|look| clean(look, Format::Pdf, &document(&deflated(&page))));
+            assert_eq!(kept, None, "{at}");
+        }
+        let mut reader = Reader::new(&Guard::default());
+        reader.push(b"a\xe2\x82b\xffc").unwrap();
+        assert_eq!(reader.text, "a??b?c");
     }
 
     #[test]
     fn what_a_text_holds_is_told_by_its_bytes() {
         let guard = Guard::default();
+        let look = &mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() };
         let png = png_with_text();
-        let Content::Clean(clean) = content(&guard, "application/x", &STANDARD.encode(&png)) else {
+        let Content::Clean(clean) = content(look, "application/x", &STANDARD.encode(&png)) else {
             panic!("no picture")
         };
         assert!(!STANDARD.decode(clean).unwrap().windows(3).any(|part| part == b"bob"));
-        assert_eq!(content(&guard, "application/x", &STANDARD.encode([0xfe; 60])), Content::Opaque);
+        assert_eq!(content(look, "application/x", &STANDARD.encode([0xfe; 60])), Content::Opaque);
         assert_eq!(
             content(
-                &guard,
+                look,
                 "application/x",
                 &STANDARD.encode("ask bob@example.com about the figures of this year".repeat(2))
             ),
             Content::Text
         );
         let digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        assert_eq!(content(&guard, "text", &STANDARD.encode([0xfe; 60])), Content::Text);
+        assert_eq!(content(look, "text", &STANDARD.encode([0xfe; 60])), Content::Text);
         for text in ["", "PK", "a table, then words", "QUJD", digest] {
-            assert_eq!(content(&guard, "application/x", text), Content::Text, "{text}");
+            assert_eq!(content(look, "application/x", text), Content::Text, "{text}");
         }
     }
 
     #[test]
     fn pictures_in_data_urls_lose_their_text_and_what_is_opaque_goes() {
         let guard = Guard::default();
+        let look = &mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() };
         let html = format!("<img src=\"data:image/png;base64,{}\"> end", STANDARD.encode(png_with_text()));
-        let (clean, withheld) = data_urls(&guard, &html).unwrap();
+        let (clean, withheld) = data_urls(look, &html).unwrap();
         assert!(
             clean.starts_with("<img src=\"data:image/png;base64,iVBOR") && clean.ends_with("\"> end"),
             "{clean}"
         );
         assert!(clean.len() < html.len() && withheld == 0);
         let html = format!("<a href='data:application/zip;base64,{}'>", STANDARD.encode([0xfe; 60]));
-        assert_eq!(data_urls(&guard, &html), Some(("<a href='data:application/zip;base64,'>".to_owned(), 1)));
+        assert_eq!(data_urls(look, &html), Some(("<a href='data:application/zip;base64,'>".to_owned(), 1)));
         for text in ["no url", "data:text/plain;base64,aGVsbG8gd29ybGQ=", "x;base64,iVBOR"] {
-            assert_eq!(data_urls(&guard, text), None, "{text}");
+            assert_eq!(data_urls(look, text), None, "{text}");
         }
     }
 

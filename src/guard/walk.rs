@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::picture::{self, Content};
+use super::picture::{self, Content, Look};
 use super::policy::Mode;
 use super::{Guard, Numbering, Report};
 
@@ -12,11 +12,11 @@ const MAX_DEPTH: usize = 128;
 const TOO_DEEP: &str = "[TOO_DEEP]";
 
 /// A picture or document under the name of its media type, as notebooks keep them, without its text.
-fn binary(guard: &Guard, name: &str, text: &str, report: &mut Report) -> Option<String> {
+fn binary(guard: &Guard, name: &str, text: &str, report: &mut Report, left: &mut u64) -> Option<String> {
     if report.mode != Mode::Enforce || !name.contains('/') {
         return None;
     }
-    match picture::content(guard, name, text) {
+    match picture::content(&mut Look { guard, left, report }, name, text) {
         Content::Clean(clean) => Some(clean),
         Content::Opaque => {
             report.withheld += 1;
@@ -26,9 +26,15 @@ fn binary(guard: &Guard, name: &str, text: &str, report: &mut Report) -> Option<
     }
 }
 
-/// Guards a value and all below it.
-pub(super) fn walk(guard: &Guard, value: Value, numbering: &mut Numbering, report: &mut Report) -> Value {
-    walk_at(guard, "", value, 0, numbering, report)
+/// Guards a value and all below it. `left`: how much PDFs in it may inflate to.
+pub(super) fn walk(
+    guard: &Guard,
+    value: Value,
+    numbering: &mut Numbering,
+    report: &mut Report,
+    left: &mut u64,
+) -> Value {
+    walk_at(guard, "", value, 0, numbering, report, left)
 }
 
 fn walk_at(
@@ -38,6 +44,7 @@ fn walk_at(
     depth: usize,
     numbering: &mut Numbering,
     report: &mut Report,
+    left: &mut u64,
 ) -> Value {
     if depth > MAX_DEPTH {
         report.withheld += 1;
@@ -45,7 +52,7 @@ fn walk_at(
     }
     match value {
         Value::Null | Value::Bool(_) => value,
-        Value::String(text) => Value::String(match binary(guard, name, &text, report) {
+        Value::String(text) => Value::String(match binary(guard, name, &text, report, left) {
             Some(clean) => clean,
             None => guard.run_named(name, &text, numbering, report),
         }),
@@ -59,7 +66,10 @@ fn walk_at(
             Value::String(guarded)
         }
         Value::Array(items) => Value::Array(
-            items.into_iter().map(|item| walk_at(guard, name, item, depth + 1, numbering, report)).collect(),
+            items
+                .into_iter()
+                .map(|item| walk_at(guard, name, item, depth + 1, numbering, report, left))
+                .collect(),
         ),
         Value::Object(fields) => {
             let mut out = Map::new();
@@ -69,7 +79,7 @@ fn walk_at(
                 while out.contains_key(&key) {
                     key.push('_');
                 }
-                out.insert(key, walk_at(guard, &name, value, depth + 1, numbering, report));
+                out.insert(key, walk_at(guard, &name, value, depth + 1, numbering, report, left));
             }
             Value::Object(out)
         }
