@@ -6,7 +6,8 @@
 use std::io::Read as _;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use memchr::memmem;
 
 use super::check::Checker;
@@ -117,27 +118,41 @@ pub(super) fn clean(look: &mut Look<'_>, format: Format, bytes: &[u8]) -> Option
     }
 }
 
+/// Base64 as browsers read it.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
 /// Text with the pictures of its `data:` URLs cleaned like any other. What such a URL carries that is neither text nor
 /// a picture is left out. `None`: there is none to change. The count is of what was left out.
 pub(super) fn data_urls(look: &mut Look<'_>, text: &str) -> Option<(String, u64)> {
-    const MARK: &str = ";base64,";
+    const MARK: &[u8] = b";base64,";
     let mut out = String::new();
     let (mut done, mut withheld) = (0, 0);
-    for at in memmem::find_iter(text.as_bytes(), MARK) {
-        let start = at + MARK.len();
-        let name = text[..at].len().saturating_sub(100);
+    for comma in memchr::memchr_iter(b',', text.as_bytes()) {
+        let start = comma + 1;
+        let Some(at) = start.checked_sub(MARK.len()) else { continue };
+        if !text.as_bytes()[at..start].eq_ignore_ascii_case(MARK) {
+            continue;
+        }
+        let name = at.saturating_sub(100);
         if start < done
             || !text.as_bytes()[name..at].windows(5).any(|five| five.eq_ignore_ascii_case(b"data:"))
         {
             continue;
         }
-        let run = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'+' | b'/' | b'=');
+        let run = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+/=%-_".contains(*byte);
         let end = start + text.as_bytes()[start..].iter().take_while(run).count();
-        let Ok(bytes) = STANDARD.decode(&text[start..end]) else { continue };
-        let new = match Format::sniff(&bytes) {
-            Some(format) => in_base64(clean(look, format, &bytes)),
-            None if std::str::from_utf8(&bytes).is_ok() => continue,
-            None => None,
+        let new = match LENIENT.decode(&text[start..end]) {
+            Ok(bytes) => match Format::sniff(&bytes) {
+                Some(format) => in_base64(clean(look, format, &bytes)),
+                None if std::str::from_utf8(&bytes).is_ok() => continue,
+                None => None,
+            },
+            Err(_) => None,
         };
         withheld += u64::from(new.is_none());
         out.push_str(&text[done..start]);
@@ -490,7 +505,17 @@ mod tests {
         assert!(clean.len() < html.len() && withheld == 0);
         let html = format!("<a href='data:application/zip;base64,{}'>", STANDARD.encode([0xfe; 60]));
         assert_eq!(data_urls(look, &html), Some(("<a href='data:application/zip;base64,'>".to_owned(), 1)));
-        for text in ["no url", "data:text/plain;base64,aGVsbG8gd29ybGQ=", "x;base64,iVBOR"] {
+        let bare = STANDARD.encode(document(b"ask bob@example.com"));
+        let bare = bare.trim_end_matches('=');
+        let escaped = STANDARD.encode(png_with_text()).replace('A', "%41");
+        for body in [bare, &escaped, "iVBOR"] {
+            let html = format!("<img src='data:image/png;Base64,{body}'>");
+            let expected = ("<img src='data:image/png;Base64,'>".to_owned(), 1);
+            assert_eq!(data_urls(look, &html), Some(expected), "{body}");
+        }
+        for text in
+            ["no url", "data:image/png;base64,", "data:text/plain;base64,aGVsbG8gd29ybGQ=", "x;base64,iVBOR"]
+        {
             assert_eq!(data_urls(look, text), None, "{text}");
         }
     }
