@@ -17,7 +17,7 @@ use crate::domain::{Clock, ConversationId, Entropy};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
 use crate::execution::{
     CrashAt, ExecutionService, HandleKey, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
-    Starting, Startup, TokenKey, chain,
+    Starting, Startup, TokenKey,
 };
 use crate::guard::{Kind, PolicyFile};
 use crate::mcp::caller::{Defaults, Door};
@@ -27,6 +27,7 @@ use crate::store::postgres::{PgOptions, PgStore};
 use crate::store::secrets::Keyring;
 use crate::store::sqlite::{SqliteOptions, SqliteStore};
 use crate::store::{DynStore, Secret};
+use crate::telemetry::chain;
 use crate::wire;
 
 pub mod http;

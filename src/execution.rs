@@ -44,7 +44,7 @@ pub mod startup;
 mod stop;
 
 pub use crash::CrashAt;
-pub use error::{ExecutionError, chain};
+pub use error::ExecutionError;
 pub use handle::HandleKey;
 pub use outputs::{Artifact, Outputs};
 pub use recall::{Asker, Begun, Recalled};

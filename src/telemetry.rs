@@ -91,6 +91,18 @@ pub fn log_panics() {
     }));
 }
 
+/// An error with its causes, for a log line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
 /// Names of spans and fields (SPEC section 8), said once.
 pub mod names {
     /// Find or make a context's sandbox.

@@ -78,7 +78,7 @@ async fn examine(config: Config) -> Vec<Check> {
             checks.push(Check::new(
                 "database",
                 ping.map(|()| format!("{} answers, migrations are applied", service.store().kind())).map_err(
-                    |error| (crate::execution::chain(&error), "check DATABASE_URL and the server".into()),
+                    |error| (crate::telemetry::chain(&error), "check DATABASE_URL and the server".into()),
                 ),
             ));
             checks.push(Check::new(
@@ -103,7 +103,7 @@ async fn examine(config: Config) -> Vec<Check> {
 async fn machine(config: &Config) -> Vec<Check> {
     let found = match crate::app::host_options(config) {
         Ok(options) => {
-            crate::host::jail::probe(&options.jail).await.map_err(|error| crate::execution::chain(&error))
+            crate::host::jail::probe(&options.jail).await.map_err(|error| crate::telemetry::chain(&error))
         }
         Err(error) => Err(format!("{error:#}")),
     };
@@ -132,7 +132,7 @@ async fn provider_answers(service: &crate::execution::ExecutionService) -> Resul
     match service.ask_provider().await {
         Ok(after) => Ok(format!("answers, in {} ms", after.as_millis())),
         Err(crate::execution::ExecutionError::Sandbox(error)) => {
-            Err((crate::execution::chain(&error), error.advice().to_owned()))
+            Err((crate::telemetry::chain(&error), error.advice().to_owned()))
         }
         Err(error) => Err((error.to_string(), error.advice())),
     }
@@ -164,7 +164,7 @@ async fn first_run(service: &crate::execution::ExecutionService) -> Check {
         let finished = service
             .run_code(call, request, news, tokio_util::sync::CancellationToken::new())
             .await
-            .map_err(|error| format!("{}. {}", crate::execution::chain(&error), error.advice()))?;
+            .map_err(|error| format!("{}. {}", crate::telemetry::chain(&error), error.advice()))?;
         service.end_context(&key).await.map_err(|error| error.to_string())?;
         let text = finished.outcome.results.first().and_then(|result| result.text().map(str::to_owned));
         match text.as_deref() {

@@ -103,7 +103,7 @@ async fn call(
         }
     };
     let finished = finished.map_err(|error| {
-        let cause = crate::execution::chain(&error);
+        let cause = crate::telemetry::chain(&error);
         anyhow::anyhow!("{cause}. {}", error.advice())
     })?;
     if !quiet {

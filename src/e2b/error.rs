@@ -421,15 +421,7 @@ impl E2bError {
             | Self::Conflict { .. }
             | Self::RateLimited { .. }
             | Self::UnknownLanguage(_) => self.kind().to_owned(),
-            other => {
-                let mut text = other.to_string();
-                let mut cause = std::error::Error::source(other);
-                while let Some(error) = cause {
-                    text = format!("{text}: {error}");
-                    cause = error.source();
-                }
-                text
-            }
+            other => crate::telemetry::chain(other),
         }
     }
 

@@ -25,8 +25,8 @@ use crate::telemetry::metrics;
 
 use super::attempts::Fault;
 use super::backlog::Late;
-use super::error::chain;
 use super::{ExecutionError, ExecutionService, Progress, ProgressSender};
+use crate::telemetry::chain;
 
 /// Between looks at whether the database has been told everything.
 const BEHIND_PAUSE: Duration = Duration::from_millis(50);

@@ -18,7 +18,7 @@ use crate::store::{
 use crate::telemetry::metrics;
 
 use super::ExecutionService;
-use super::error::chain;
+use crate::telemetry::chain;
 
 /// Bytes of results, as JSON, that wait with their records. A record itself always waits: without its result it is small.
 const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;

@@ -149,15 +149,3 @@ impl ExecutionError {
 fn place(key: &ContextKey) -> String {
     format!("conversation {} path {}", key.conversation, key.path)
 }
-
-/// An error with its causes, for a log line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}

@@ -1,11 +1,11 @@
 //! One run on a sandbox's interpreter: wire events in, output chunks out, and the truth about the state afterwards.
 
-use super::error::chain;
 use crate::domain::{CodeError, Language, OutputChunk, RichResult, StopReason};
 use crate::e2b::{
     self, Deadline, Deadlines, E2bClient, E2bError, Interpreter, RunRequest, SandboxAccess, Settled,
     ShellRun, Target,
 };
+use crate::telemetry::chain;
 use crate::wire::interpreter::{Event, kernel_state, platform_error};
 
 /// What is left after a run was stopped.

@@ -16,7 +16,7 @@ use crate::telemetry::metrics;
 
 use super::ExecutionService;
 use super::acquire::{CONTEXT_ID, EPOCH, access_of, wire_secret};
-use super::error::chain;
+use crate::telemetry::chain;
 
 /// Rows in one pass (SPEC section 4).
 const BATCH: u32 = 50;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::ExecutionService;
 use super::acquire::Held;
-use super::error::chain;
 use crate::e2b::{E2bError, Liveness};
+use crate::telemetry::chain;
 
 /// How often a sandbox that its provider says is running is looked at again.
 const LOOKS: u32 = 4;

@@ -27,11 +27,11 @@ use crate::telemetry::trace::{self, Trace};
 use super::acquire::Held;
 use super::attempts::{Attempted, Fault, Work};
 use super::backlog::Late;
-use super::error::chain;
 use super::interpret::{Aftermath, Cut, News, Run};
 use super::outputs::{Artifact, Spool};
 use super::recall::Begun;
 use super::{Call, CrashAt, ExecutionError, ExecutionService, Finished, Progress, ProgressSender, Record};
+use crate::telemetry::chain;
 
 /// The client's own clock ends so much later than the run's, which is the one that callers are told about.
 const CLOSING: Duration = Duration::from_secs(5);

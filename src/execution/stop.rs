@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::error::chain;
 use super::recall::Asker;
 use super::{Call, ExecutionError, ExecutionService};
 use crate::domain::{ExecutionId, TenantId};
+use crate::telemetry::chain;
 
 /// How often a replica looks for wishes.
 const LOOK: Duration = Duration::from_secs(1);

@@ -86,7 +86,7 @@ impl From<ExecutionError> for ToolError {
                 let (kind, cause) = (source.kind(), source.facts());
                 tracing::warn!(error = %error, kind, cause, code = %code, "a call failed");
             }
-            error => tracing::warn!(error = %crate::execution::chain(error), code = %code, "a call failed"),
+            error => tracing::warn!(error = %crate::telemetry::chain(error), code = %code, "a call failed"),
         }
         if let Some(first) = message.get(0..1) {
             message.replace_range(0..1, &first.to_uppercase());

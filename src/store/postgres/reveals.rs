@@ -4,7 +4,7 @@ use sqlx::Row;
 
 use super::PgStore;
 use super::rows::Cells;
-use crate::domain::{ContextKey, TenantId};
+use crate::domain::TenantId;
 use crate::store::{NewReveal, RevealRow, StoreError};
 
 impl PgStore {
@@ -45,11 +45,7 @@ impl PgStore {
             Ok(RevealRow {
                 reveal: NewReveal {
                     id: cells.get("id")?,
-                    key: ContextKey {
-                        tenant: cells.parse("tenant_id")?,
-                        conversation: cells.parse("conversation_id")?,
-                        path: cells.parse("path_id")?,
-                    },
+                    key: cells.key()?,
                     kind: cells.get("kind")?,
                     principal: cells.get("principal")?,
                     opened: cells.get("opened")?,
