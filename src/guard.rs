@@ -33,6 +33,7 @@ mod simd;
 mod stream;
 mod view;
 mod walk;
+mod words;
 
 use std::sync::{Arc, LazyLock};
 

@@ -11,9 +11,11 @@
 mod address;
 mod keyed;
 mod mail;
+mod name;
 mod number;
 mod stand_in;
 mod token;
+mod told;
 mod url;
 
 use super::Kind;
@@ -24,18 +26,30 @@ use aho_corasick::packed;
 use super::classes::{Block, classify};
 use super::rule::{Detectors, RULES, RuleId, Rules};
 use super::view;
+use super::words::{Told, WORDS};
 
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
 
 /// The only words that are looked for everywhere: what they name may follow in plain prose.
-static TELLING: LazyLock<packed::Searcher> = LazyLock::new(|| searcher(keyed::TELLING_WORDS));
+static TELLING: LazyLock<Telling> = LazyLock::new(|| Telling::new(true));
 /// Those that are not ASCII, for text that is not.
-static TELLING_ABROAD: LazyLock<packed::Searcher> = LazyLock::new(|| searcher(keyed::TELLING_WORDS_ABROAD));
+static TELLING_ABROAD: LazyLock<Telling> = LazyLock::new(|| Telling::new(false));
 
-#[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
-fn searcher(words: &[&[u8]]) -> packed::Searcher {
-    packed::Config::new().builder().extend(words).build().expect("a few short words")
+struct Telling {
+    searcher: packed::Searcher,
+    /// By pattern, what is told behind it.
+    says: Vec<Told>,
+}
+
+impl Telling {
+    #[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
+    fn new(ascii: bool) -> Self {
+        let words = WORDS.telling.iter().flat_map(|group| group.words.iter().map(|word| (word, group.says)));
+        let (words, says): (Vec<_>, _) = words.filter(|(word, _)| word.is_ascii() == ascii).unzip();
+        let searcher = packed::Config::new().builder().extend(words).build().expect("a few short words");
+        Self { searcher, says }
+    }
 }
 
 /// A place in the text that should not be shown.
@@ -132,8 +146,8 @@ fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), scratch: &m
 
 /// The finding that a value's name alone makes of it, when it does.
 pub(super) fn named_value(name: &str, text: &str, from: usize) -> Option<Finding> {
-    let kind = keyed::name_kind(name.as_bytes());
-    use keyed::Name::{Address, Key, Password, Person, Pin, Secret};
+    use super::words::Name::{Address, Key, Password, Person, Pin, Secret};
+    let kind = name::NAMES.kind(name.as_bytes());
     let judged = [Password, Secret, Key, Pin, Person, Address];
     if !judged.contains(&kind) {
         return None;
@@ -153,8 +167,8 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, scratch: &mut Scratch
     let mut scanner = Scanner::new(text, from, to, depth, scratch);
     scanner.run();
     for words in [Some(&*TELLING), abroad.then_some(&*TELLING_ABROAD)].into_iter().flatten() {
-        for found in words.find_iter(&text[from..to]) {
-            scanner.told(from + found.start(), from + found.end());
+        for found in words.searcher.find_iter(&text[from..to]) {
+            scanner.told(words.says[found.pattern().as_usize()], from + found.end());
         }
     }
 }

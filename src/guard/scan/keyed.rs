@@ -4,51 +4,22 @@
 //! The name is looked at first, and by its last word: `reset_password` is a password, `password_policy` is none. Only
 //! then is the value looked at, and it must look like one: no template, no call, no other name.
 
-use std::sync::LazyLock;
-
+use super::name::{NAMES, ends};
 use super::stand_in::{is_code, is_empty_word, is_template, shell_default};
 use super::token::{Look, look};
 use super::{Scanner, is_word};
 use crate::guard::confirm;
+use crate::guard::words::{self, Name, WORDS};
 
 /// The longest name and value that are looked at.
 const MAX_NAME: usize = 64;
-const MAX_VALUE: usize = 1024;
+pub(super) const MAX_VALUE: usize = 1024;
 /// The longest user, blanks and flag of a command line.
 const MAX_USER: usize = 48;
 const MAX_BLANKS: usize = 64;
 const MAX_FLAG: usize = b"--proxy-user".len();
 /// The most defaults within defaults that are looked through.
 const MAX_DEFAULTS: usize = 8;
-
-/// What a name says of its value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Name {
-    /// A password: almost anything may be one.
-    Password,
-    /// A token or key that is certainly secret.
-    Secret,
-    /// `key` with a word before it: secret when it looks random.
-    Key,
-    /// `Authorization` and its like: a scheme, then the credentials.
-    Authorization,
-    /// A cookie.
-    Cookie,
-    /// A few digits: `PIN`, `CVV`.
-    Pin,
-    /// A state's number in which letters stand.
-    Id,
-    /// A person's name.
-    Person,
-    /// A postal address.
-    Address,
-    /// `value`: what it is stands in the name beside it.
-    Named,
-    /// The last word of a phrase in another language.
-    Worded,
-    /// Nothing of ours.
-    Other,
-}
 
 impl Scanner<'_> {
     /// Looks at the name before and the value behind a `:` or `=`.
@@ -65,16 +36,9 @@ impl Scanner<'_> {
         if self.byte_before(name_start) == b'=' && !self.is_setting(name_start, name) {
             return;
         }
-        let kind = match name_kind(name) {
+        let kind = match NAMES.kind(name) {
             Name::Named => self.kind_beside(name_start),
-            Name::Worded if !self.in_phrase(name_start, name) => Name::Other,
-            Name::Worded => {
-                if name.eq_ignore_ascii_case(b"passe") {
-                    Name::Password
-                } else {
-                    Name::Secret
-                }
-            }
+            Name::Worded => self.kind_of_phrase(name_start, name),
             kind => kind,
         };
         if kind == Name::Other {
@@ -122,7 +86,7 @@ impl Scanner<'_> {
             && !quoted
             && self.in_prose(name_start)
             && self.text[start..end].iter().all(u8::is_ascii_lowercase)
-            && SHORT_PASSWORDS.iter().any(|word| name.eq_ignore_ascii_case(word))
+            && is_short_password(name)
         {
             return;
         }
@@ -169,30 +133,19 @@ impl Scanner<'_> {
         let label = &self.text[back(label_end, word)..label_end];
         let names: [&[u8]; 5] = [b"key", b"name", b"id", b"variable", b"field"];
         match names.iter().any(|name| label.eq_ignore_ascii_case(name)) {
-            true => name_kind(&self.text[start..end]),
+            true => NAMES.kind(&self.text[start..end]),
             false => Name::Other,
         }
     }
 
-    /// Whether the words before make a name of its last word: `mot de passe`, `clé API`.
-    fn in_phrase(&self, at: usize, name: &[u8]) -> bool {
-        const PASSWORD: &[&[u8]] = &[b"mot de "];
-        const KEY: &[&[u8]] = &[
-            b"cl\xc3\xa9 ",
-            b"cl\xc3\xa9 d'",
-            b"cl\xc3\xa9 de ",
-            b"clef ",
-            b"chiave ",
-            b"chave ",
-            b"chave de ",
-            b"clave ",
-            b"clave de ",
-            b"klucz ",
-            b"sleutel ",
-        ];
+    /// What a name's last word says with the words before it: `mot de passe`, `clé API`.
+    fn kind_of_phrase(&self, at: usize, name: &[u8]) -> Name {
         let before = self.before(at, 16);
-        let words = if name.eq_ignore_ascii_case(b"passe") { PASSWORD } else { KEY };
-        words.iter().any(|word| ends(before, word))
+        let fits = |phrase: &&words::Phrase| {
+            name.eq_ignore_ascii_case(phrase.word.as_bytes())
+                && phrase.words.iter().any(|word| ends(before, word.as_bytes()))
+        };
+        WORDS.phrase.iter().find(fits).map_or(Name::Other, |phrase| phrase.says)
     }
 
     /// `auth=("user", "password")`, as HTTP libraries take it.
@@ -215,11 +168,9 @@ impl Scanner<'_> {
 
     /// Whether a word that names are not joined to, but nouns are, stands before.
     fn in_prose(&self, at: usize) -> bool {
-        const WORDS: [&[u8]; 10] =
-            [b"the", b"a", b"an", b"to", b"of", b"this", b"that", b"every", b"no", b"my"];
         let Some(before) = self.before(at, 8).strip_suffix(b" ") else { return false };
         let word = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
-        WORDS.iter().any(|known| known.eq_ignore_ascii_case(&before[before.len() - word..]))
+        words::is_one_of(&WORDS.list.articles, &before[before.len() - word..])
     }
 
     /// Where the name before a mark ends: over blanks, a closing quote, an index.
@@ -263,7 +214,7 @@ impl Scanner<'_> {
     }
 
     /// The value behind a mark: where it begins and ends, and whether in quotes.
-    fn value_after(&self, at: usize) -> Option<(usize, usize, bool)> {
+    pub(super) fn value_after(&self, at: usize) -> Option<(usize, usize, bool)> {
         let mut start = at;
         while matches!(self.byte(start), b':' | b'=' | b'>' | b'~') {
             start += 1;
@@ -500,7 +451,7 @@ impl Scanner<'_> {
     }
 
     /// A state's number in which letters stand, by its check character or its form.
-    fn lettered_id(&mut self, start: usize) {
+    pub(super) fn lettered_id(&mut self, start: usize) {
         let sign = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'-' | b'+');
         let end = start + self.text[start..self.to.min(start + 16)].iter().take_while(sign).count();
         let text = &self.text[start..end];
@@ -549,185 +500,6 @@ impl Scanner<'_> {
             self.hit(self.ids.command_line_user, start, end);
         }
     }
-
-    /// A telling word somewhere in the text; it may go on behind `end`.
-    pub(super) fn told(&mut self, start: usize, end: usize) {
-        let word = &self.text[start..end];
-        if word == b"IFIED BY" {
-            let value = self.value_after(end).filter(|(_, _, quoted)| *quoted);
-            return value
-                .into_iter()
-                .for_each(|(from, to, _)| self.value(Name::Password, false, from, to, true));
-        }
-        if word == b"sshpass -p" {
-            let value = self.value_after(end);
-            return value
-                .into_iter()
-                .for_each(|(from, to, quoted)| self.value(Name::Password, false, from, to, quoted));
-        }
-        if word == b"HETU" || word == b"PAN " || word == b"NRIC" || word == "kilötunnus".as_bytes() {
-            let rest = &self.text[end..self.to.min(end + 8)];
-            return self
-                .lettered_id(end + rest.iter().take_while(|byte| matches!(**byte, b' ' | b'.')).count());
-        }
-        let rest = self.text[end..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
-        self.password_sentence(end + rest);
-    }
-
-    /// `password is x`, `password x` of netrc and command lines, `<password>x</password>`, `| password | x |`: `at` is
-    /// behind the word.
-    fn password_sentence(&mut self, at: usize) {
-        let rest = &self.text[at..self.to.min(at + 96)];
-        let mut from = rest.iter().take_while(|byte| matches!(**byte, b'"' | b'\'')).count();
-        let blanks = |rest: &[u8]| rest.iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
-        if from == 0 && rest.first() == Some(&b'>') {
-            return self.element(at + 1);
-        }
-        let joined =
-            VERBS.iter().any(|verb| verb[0] >= 0x80 && rest[from.min(rest.len())..].starts_with(verb));
-        if from > 1 || !joined && !matches!(rest.get(from), Some(b' ' | b'\t')) {
-            return;
-        }
-        from += blanks(&rest[from..]);
-        let told = VERBS.iter().find(|word| rest[from..].starts_with(word));
-        from += told.map_or(0, |word| word.len());
-        let cell = told.is_none() && rest[from..].starts_with(b"| ");
-        from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
-        let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
-        from += usize::from(quote.is_some());
-        let stop = |byte: &&u8| match quote {
-            Some(quote) => **byte != quote && **byte != b'\n',
-            None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
-        };
-        // The value may go on beyond the window.
-        let rest = &self.text[at..self.to.min(at + MAX_VALUE)];
-        let mut len = rest[from..].iter().take_while(stop).count();
-        while quote.is_none()
-            && len > 0
-            && matches!(rest[from + len - 1], b'.' | b',' | b';' | b')' | b'!' | b'?')
-            && told.is_some()
-        {
-            len -= 1;
-        }
-        while len > 0 && rest[from + len - 1] == b'\\' {
-            len -= 1;
-        }
-        let value = &rest[from..from + len];
-        let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
-        let next = rest.get(from + len).copied().unwrap_or(0);
-        if !closed
-            || value.len() < 5
-            || is_template(value)
-            || is_empty_word(value)
-            || is_code(value, next, quote.is_some())
-        {
-            return;
-        }
-        let digits = value.iter().any(u8::is_ascii_digit);
-        let mixed = digits
-            || value.iter().any(|byte| {
-                byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
-            });
-        // A netrc line or a command line names the user before it.
-        let named = |word: &[u8]| contains(self.label(at, 80), word);
-        let login = || named(b"login ");
-        let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
-        let sure = match (told.is_some(), quote.is_some()) {
-            (true, true) => value.len() >= 5 && !value.contains(&b' '),
-            (true, false) | (false, true) => mixed && !value.contains(&b' '),
-            (false, false) => {
-                let last =
-                    matches!(next, 0 | b'\n' | b'\r') && classes(value) >= 3 && look(value) == Look::Random;
-                cell && classes(value) >= 3 || mixed && listed() || login() || last || is_strong(value)
-            }
-        };
-        if sure {
-            self.hit(self.ids.password_told, at + from, at + from + len);
-        }
-    }
-
-    /// `<password>x</password>`
-    fn element(&mut self, from: usize) {
-        let open = self.before(from, 40);
-        let opens = memchr::memrchr(b'<', open).is_some_and(|at| !open[at..].contains(&b'/'));
-        if self.byte(from) == b'<' {
-            let value = self.value_after(from);
-            return value
-                .into_iter()
-                .for_each(|(from, to, _)| self.value(Name::Password, false, from, to, true));
-        }
-        let len = memchr::memchr2(b'<', b'\n', &self.text[from..self.to.min(from + 256)]);
-        let Some(len) = len.filter(|len| opens && *len > 0 && self.text[from + len..].starts_with(b"</"))
-        else {
-            return;
-        };
-        self.value(Name::Password, false, from, from + len, true);
-    }
-}
-
-/// Parts of words behind which a secret may be told: `Password` and `Passwort`, `mot de passe`, `IDENTIFIED BY`, ...
-pub(super) const TELLING_WORDS: &[&[u8]] = &[
-    b"asswor",
-    b"ASSWOR",
-    b"de passe",
-    b"achtwoord",
-    b"enha ",
-    b"IFIED BY",
-    b"sshpass -p",
-    b"HETU",
-    b"PAN ",
-    b"NRIC",
-];
-/// The same of words that are not ASCII: `contraseña`, `lösenord`, `henkilötunnus`, ...
-pub(super) const TELLING_WORDS_ABROAD: &[&[u8]] = &[
-    "ontraseña".as_bytes(),
-    "ösenord".as_bytes(),
-    "asło".as_bytes(),
-    "ароль".as_bytes(),
-    "スワード".as_bytes(),
-    "密码".as_bytes(),
-    "비밀번호".as_bytes(),
-    "kilötunnus".as_bytes(),
-];
-/// What stands between such a word and the password. Those that are not ASCII need no blank before.
-const VERBS: &[&[u8]] = &[
-    b"is: ",
-    b"is ",
-    b"was ",
-    b"to ",
-    b"= ",
-    b"- ",
-    b"lautet: ",
-    b"lautet ",
-    b"ist ",
-    b"est ",
-    b"es ",
-    b"jest ",
-    "è ".as_bytes(),
-    "é ".as_bytes(),
-    "är ".as_bytes(),
-    "это ".as_bytes(),
-    "は".as_bytes(),
-    "是".as_bytes(),
-    "为".as_bytes(),
-];
-
-/// How many of small letters, capitals, digits and signs a value has.
-fn classes(value: &[u8]) -> usize {
-    let sign = |byte: &u8| b"!@#$%^&*?~+".contains(byte);
-    let tests: [&dyn Fn(&u8) -> bool; 4] =
-        [&u8::is_ascii_lowercase, &u8::is_ascii_uppercase, &u8::is_ascii_digit, &sign];
-    tests.into_iter().filter(|test| value.iter().any(test)).count()
-}
-
-/// A word that nothing but a password looks like: letters, digits and a sign inside.
-fn is_strong(value: &[u8]) -> bool {
-    let inner = &value[1..value.len() - 1];
-    value.len() >= 8
-        && classes(value) >= 3
-        && value.iter().any(u8::is_ascii_digit)
-        && inner.iter().any(|byte| b"!@#$%^&*?~+".contains(byte))
-        && !value.contains(&b'(')
 }
 
 /// Whether a user's name on a command line goes on with this byte.
@@ -735,406 +507,13 @@ fn is_bare(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b':' | b'=')
 }
 
-/// What a name says of its value, by its last words.
-pub(super) fn name_kind(name: &[u8]) -> Name {
-    let mut name = name;
-    for _ in 0..4 {
-        while let [rest @ .., b'_' | b'-' | b'.' | b'0'..=b'9'] = name {
-            name = rest;
-        }
-        let mut found = None;
-        for entry in NAMES.ending_like(name) {
-            if ends(name, entry.word) && (!entry.whole || boundary(name, entry.word.len())) {
-                found = found.min(Some(*entry)).or(Some(*entry));
-            }
-        }
-        let Some(entry) = found else { return Name::Other };
-        match entry.says {
-            Says::Nothing if entry.word == name && name.eq_ignore_ascii_case(b"value") => return Name::Named,
-            Says::Nothing => name = &name[..name.len() - entry.word.len()],
-            Says::Never => return Name::Other,
-            Says::Password => return Name::Password,
-            Says::Secret => return Name::Secret,
-            Says::Authorization => return Name::Authorization,
-            Says::Cookie => return Name::Cookie,
-            Says::Key => return Name::Key,
-            Says::Pin => return Name::Pin,
-            Says::Id => return Name::Id,
-            Says::Person => return Name::Person,
-            Says::Address => return Name::Address,
-            Says::Worded => return Name::Worded,
-        }
-    }
-    Name::Other
+/// Whether a name is one of the words for a password that other words end with: `pass`.
+fn is_short_password(name: &[u8]) -> bool {
+    let mut short = WORDS.ending.iter().filter(|group| group.whole && group.says == Name::Password);
+    short.any(|group| words::is_one_of(&group.words, name))
 }
 
-/// What the end of a name says; the first in this order counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Says {
-    Never,
-    Password,
-    Secret,
-    Authorization,
-    Cookie,
-    Key,
-    Pin,
-    Id,
-    Person,
-    Address,
-    Worded,
-    Nothing,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
-    says: Says,
-    word: &'static [u8],
-    /// Whether a word of the name must begin where this one does.
-    whole: bool,
-}
-
-/// The words below.
-struct Names {
-    /// By their last two letters.
-    by_end: Vec<Vec<Entry>>,
-    /// A bit for each three letters that any of them ends in.
-    endings: Vec<u64>,
-}
-
-static NAMES: LazyLock<Names> = LazyLock::new(|| {
-    let lists: [(&[&[u8]], Says, bool); 17] = [
-        (NEVER, Says::Never, false),
-        (PASSWORDS, Says::Password, false),
-        (SHORT_PASSWORDS, Says::Password, true),
-        (SECRETS, Says::Secret, false),
-        (SHORT_SECRETS, Says::Secret, true),
-        (&[b"authorization"], Says::Authorization, true),
-        (&[b"cookie", b"cookies"], Says::Cookie, true),
-        (&[b"key", b"keys", b"pat", b"creds", b"sid", b"license", b"licence"], Says::Key, false),
-        (FOREIGN_PASSWORDS, Says::Password, false),
-        (FOREIGN_WORDS, Says::Password, true),
-        (FOREIGN_KEYS, Says::Key, false),
-        (PINS, Says::Pin, true),
-        (LETTERED_IDS, Says::Id, true),
-        (PERSONS, Says::Person, true),
-        (ADDRESSES, Says::Address, true),
-        (&[b"passe", b"api"], Says::Worded, true),
-        (EMPTY_ENDS, Says::Nothing, true),
-    ];
-    let mut names = Names { by_end: vec![Vec::new(); 1 << 10], endings: vec![0; 1 << 15 >> 6] };
-    for (words, says, whole) in lists {
-        for word in words {
-            let short = word.len() <= 3 && *word != b"key" && says == Says::Key;
-            names.by_end[Names::place(word)].push(Entry { says, word, whole: whole || short });
-            // Before a word of two letters anything may stand.
-            let thirds = word.len().checked_sub(3).map_or(0..=31, |at| word[at]..=word[at]);
-            for third in thirds {
-                let place = Names::ending([third, word[word.len() - 2], word[word.len() - 1]]);
-                names.endings[place / 64] |= 1 << (place % 64);
-            }
-        }
-    }
-    // `auth=("user", "password")`
-    let auth = Names::ending(*b"uth");
-    names.endings[auth / 64] |= 1 << (auth % 64);
-    names
-});
-
-impl Names {
-    fn place(name: &[u8]) -> usize {
-        match name {
-            [.., a, b] => usize::from(a & 31) << 5 | usize::from(b & 31),
-            _ => 0,
-        }
-    }
-
-    /// Whether any word may end so.
-    fn may_end(&self, letters: [u8; 3]) -> bool {
-        let place = Self::ending(letters);
-        self.endings[place / 64] >> (place % 64) & 1 == 1
-    }
-
-    fn ending(letters: [u8; 3]) -> usize {
-        letters.iter().fold(0, |place, letter| place << 5 | usize::from(letter & 31))
-    }
-
-    fn ending_like(&self, name: &[u8]) -> &[Entry] {
-        &self.by_end[Self::place(name)]
-    }
-}
-
-const EMPTY_ENDS: &[&[u8]] = &[
-    b"value",
-    b"val",
-    b"prod",
-    b"production",
-    b"dev",
-    b"test",
-    b"staging",
-    b"stage",
-    b"live",
-    b"string",
-    b"str",
-    b"b64",
-    b"base64",
-    b"secure",
-    b"plain",
-    b"plaintext",
-    b"raw",
-    b"old",
-    b"new",
-    b"current",
-    b"default",
-    b"header",
-    b"base",
-    b"env",
-    b"txt",
-];
-const PASSWORDS: &[&[u8]] = &[
-    b"password",
-    b"passwd",
-    b"passphrase",
-    b"passcode",
-    b"passwort",
-    b"kennwort",
-    b"contrasena",
-    b"motdepasse",
-    b"pwd",
-    b"dbpass",
-    b"userpass",
-    b"passwords",
-    b"secretword",
-];
-const SHORT_PASSWORDS: &[&[u8]] = &[b"pass", b"pw", b"psw", b"psk", b"passw", b"sshpass", b"rootpw"];
-const SECRETS: &[&[u8]] = &[
-    b"secret",
-    b"secrets",
-    b"secrete",
-    b"token",
-    b"apikey",
-    b"api_key",
-    b"api-key",
-    b"accesskey",
-    b"access_key",
-    b"access-key",
-    b"secretkey",
-    b"secret_key",
-    b"secret-key",
-    b"privatekey",
-    b"private_key",
-    b"private-key",
-    b"authkey",
-    b"auth_key",
-    b"accountkey",
-    b"sharedaccesskey",
-    b"credential",
-    b"credentials",
-    b"subscription-key",
-    b"encryptionkey",
-    b"encryption_key",
-    b"signingkey",
-    b"signing_key",
-    b"masterkey",
-    b"master_key",
-    b"clientkey",
-    b"client_key",
-    b"app_key",
-    b"appkey",
-    b"access_id",
-    b"accessid",
-    b"connectionstring",
-    b"connection_string",
-    b"webhook",
-    b"dsn",
-    b"license_key",
-    b"bearer",
-];
-const SHORT_SECRETS: &[&[u8]] =
-    &[b"jwt", b"sig", b"sas", b"salt", b"hmac", b"sessionid", b"session_id", b"session", b"secretid"];
-/// What other languages call a password, in small letters and as a sentence begins.
-const FOREIGN_PASSWORDS: &[&[u8]] = &[
-    "contraseña".as_bytes(),
-    "wachtwoord".as_bytes(),
-    "hasło".as_bytes(),
-    "lösenord".as_bytes(),
-    "lösenordet".as_bytes(),
-    "passord".as_bytes(),
-    "adgangskode".as_bytes(),
-    "salasana".as_bytes(),
-    "jelszó".as_bytes(),
-    "pasfhocal".as_bytes(),
-    b"zugangscode",
-    "parolă".as_bytes(),
-    "şifre".as_bytes(),
-    "пароль".as_bytes(),
-    "Пароль".as_bytes(),
-    "парола".as_bytes(),
-    "κωδικός".as_bytes(),
-    "パスワード".as_bytes(),
-    "密码".as_bytes(),
-    "密碼".as_bytes(),
-    "口令".as_bytes(),
-    "비밀번호".as_bytes(),
-    "סיסמה".as_bytes(),
-    "كلمة المرور".as_bytes(),
-];
-/// Those that other words end with too.
-const FOREIGN_WORDS: &[&[u8]] = &[b"senha", b"heslo", b"parola", b"lozinka", b"geslo"];
-const FOREIGN_KEYS: &[&[u8]] = &[
-    b"clave",
-    b"chave",
-    b"chiave",
-    "clé".as_bytes(),
-    "schlüssel".as_bytes(),
-    "schluessel".as_bytes(),
-    "secrète".as_bytes(),
-    "secreta".as_bytes(),
-    "geheimnis".as_bytes(),
-];
-const PERSONS: &[&[u8]] = &[
-    b"first_name",
-    b"firstname",
-    b"last_name",
-    b"lastname",
-    b"full_name",
-    b"fullname",
-    b"surname",
-    b"forename",
-    b"given_name",
-    b"givenname",
-    b"family_name",
-    b"familyname",
-    b"middle_name",
-    b"maiden_name",
-    b"customer_name",
-    b"employee_name",
-    b"patient_name",
-    b"client_name",
-    b"taxpayer_name",
-    b"account_holder",
-    b"accountholder",
-    b"cardholder",
-    b"cardholder_name",
-    b"beneficiary_name",
-    b"vorname",
-    b"nachname",
-    "prénom".as_bytes(),
-    b"apellido",
-    b"apellidos",
-    b"cognome",
-    b"achternaam",
-    b"sloinne",
-];
-const ADDRESSES: &[&[u8]] = &[
-    b"home_address",
-    b"street_address",
-    b"postal_address",
-    b"billing_address",
-    b"shipping_address",
-    b"delivery_address",
-    b"mailing_address",
-    b"residential_address",
-    b"address_line",
-    b"addressline",
-    b"street",
-    b"address",
-    b"adresse",
-    b"anschrift",
-    b"indirizzo",
-    b"domicilio",
-    "dirección".as_bytes(),
-    b"seoladh",
-];
-const LETTERED_IDS: &[&[u8]] =
-    &[b"hetu", "henkilötunnus".as_bytes(), b"pan", b"pan_number", b"nric", b"fin", b"nric_number"];
-const PINS: &[&[u8]] = &[b"pin", b"otp", b"totp", b"cvv", b"cvv2", b"cvc", b"cvc2", b"pincode", b"pin_code"];
-/// Names that end like one of ours and are none.
-const NEVER: &[&[u8]] = &[
-    b"public_key",
-    b"publickey",
-    b"public-key",
-    b"primary_key",
-    b"primarykey",
-    b"primary-key",
-    b"foreign_key",
-    b"cache_key",
-    b"cache-key",
-    b"cachekey",
-    b"sort_key",
-    b"partition_key",
-    b"dup_key",
-    b"index_key",
-    b"row_key",
-    b"rowkey",
-    b"object_key",
-    b"group_key",
-    b"routing_key",
-    b"idempotency_key",
-    b"idempotency-key",
-    b"natural_key",
-    b"unique_key",
-    b"hotkey",
-    b"monkey",
-    b"turkey",
-    b"donkey",
-    b"whiskey",
-    b"hockey",
-    b"jockey",
-    b"keyboard",
-    b"next_token",
-    b"page_token",
-    b"nexttoken",
-    b"pagetoken",
-    b"csrf_name",
-    b"pad_token",
-    b"eos_token",
-    b"bos_token",
-    b"unk_token",
-    b"mask_token",
-    b"cls_token",
-    b"sep_token",
-    b"stop_token",
-    b"first_token",
-    b"last_token",
-    b"translation_key",
-    b"i18n_key",
-    b"message_key",
-    b"event_key",
-    b"composite_key",
-    b"surrogate_key",
-    b"business_key",
-    b"dedup_key",
-    b"dict_key",
-    b"sort-key",
-    b"compass",
-    b"bypass",
-    b"trespass",
-    b"surpass",
-    b"ip_address",
-    b"ipaddress",
-    b"mac_address",
-    b"email_address",
-    b"web_address",
-    b"memory_address",
-    b"bind_address",
-    b"listen_address",
-    b"by_key",
-    b"no_token",
-    b"per_token",
-];
-
-fn ends(name: &[u8], word: &[u8]) -> bool {
-    name.len() >= word.len() && name[name.len() - word.len()..].eq_ignore_ascii_case(word)
-}
-
-/// Whether a word of the name begins `len` bytes before its end.
-fn boundary(name: &[u8], len: usize) -> bool {
-    let Some(before) = name.len().checked_sub(len + 1).map(|at| name[at]) else { return true };
-    let first = name[name.len() - len];
-    !before.is_ascii_alphabetic() || before.is_ascii_lowercase() && first.is_ascii_uppercase()
-}
-
-fn contains(text: &[u8], word: &[u8]) -> bool {
+pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
 }
 
@@ -1158,34 +537,4 @@ fn is_password(value: &[u8], quoted: bool) -> bool {
         && value.len() <= 256
         && blanks < 2
         && !(digits && !quoted && value.len() < 6)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_judged_by_its_last_words() {
-        let cases: &[(&str, Name)] = &[
-            ("password", Name::Password),
-            ("DB_PASSWORD", Name::Password),
-            ("userPassword2", Name::Password),
-            ("pw", Name::Password),
-            ("client_secret", Name::Secret),
-            ("API_KEY_PROD", Name::Secret),
-            ("fbApiKey", Name::Secret),
-            ("tomtom_key", Name::Key),
-            ("Authorization", Name::Authorization),
-            ("password_policy", Name::Other),
-            ("token_count", Name::Other),
-            ("public_key", Name::Other),
-            ("compass", Name::Other),
-            ("monkey", Name::Other),
-            ("sha256", Name::Other),
-            ("amount", Name::Other),
-        ];
-        for (name, kind) in cases {
-            assert_eq!(name_kind(name.as_bytes()), *kind, "{name}");
-        }
-    }
 }

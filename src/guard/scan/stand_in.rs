@@ -4,6 +4,7 @@
 //! secret that begins or ends so: `**` before it, `<` and `>` around it, `config.` in front.
 
 use super::token::{Look, look};
+use crate::guard::words::{self, WORDS};
 
 /// A place to be filled in, or what a mask left.
 pub(super) fn is_template(text: &[u8]) -> bool {
@@ -56,10 +57,8 @@ fn is_mask(text: &[u8]) -> bool {
 
 /// `your-api-key-here`
 fn says_so(text: &[u8]) -> bool {
-    const WORDS: [&[u8]; 7] =
-        [b"your", b"placeholder", b"insert", b"replace", b"dummy", b"redacted", b"masked"];
     let words = || text.split(|byte| b"-_ .".contains(byte));
-    words().any(|word| WORDS.iter().any(|known| known.eq_ignore_ascii_case(word)))
+    words().any(|word| words::is_one_of(&WORDS.list.to_be_filled, word))
         && words().all(|word| word.iter().all(u8::is_ascii_alphabetic))
         && is_names(text, b"-_ .")
 }
@@ -79,75 +78,7 @@ pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
 
 /// Words that stand where a value would and are none.
 pub(super) fn is_empty_word(value: &[u8]) -> bool {
-    const WORDS: &[&[u8]] = &[
-        b"none",
-        b"nothing",
-        b"null",
-        b"nil",
-        b"true",
-        b"false",
-        b"undefined",
-        b"required",
-        b"optional",
-        b"string",
-        b"str",
-        b"text",
-        b"bytes",
-        b"number",
-        b"integer",
-        b"boolean",
-        b"object",
-        b"array",
-        b"yes",
-        b"no",
-        b"on",
-        b"off",
-        b"nan",
-        b"n/a",
-        b"empty",
-        b"unset",
-        b"missing",
-        b"invalid",
-        b"incorrect",
-        b"expired",
-        b"hidden",
-        b"redacted",
-        b"masked",
-        b"password",
-        b"passwd",
-        b"pass",
-        b"secret",
-        b"token",
-        b"key",
-        b"value",
-        b"string,",
-        b"any",
-        b"varchar",
-        b"char",
-        b"input",
-        b"prompt",
-        b"ok",
-        b"set",
-        b"valid",
-        b"wrong",
-        b"mandatory",
-        b"obligatoire",
-        b"requis",
-        b"obligatorio",
-        b"obligatoria",
-        b"requerida",
-        b"obbligatorio",
-        b"obbligatoria",
-        b"richiesta",
-        b"verplicht",
-        b"vereist",
-        b"erforderlich",
-        b"pflichtfeld",
-        b"wymagane",
-        b"kr\xc3\xa4vs",
-        b"riachtanach",
-    ];
-    WORDS.iter().any(|word| value.eq_ignore_ascii_case(word)) || super::is_placeholder(value)
+    words::is_one_of(&WORDS.list.no_value, value) || super::is_placeholder(value)
 }
 
 /// A name, a call or a look-up in a program, where a value would be a literal. `next` is the byte behind it.

@@ -7,65 +7,7 @@ use std::sync::LazyLock;
 
 use crate::guard::confirm::{self, varied};
 use crate::guard::rule::Check;
-
-/// Words that say: what follows is secret.
-const SURE_WORDS: &[&[u8]] = &[
-    b"secret",
-    b"token",
-    b"apikey",
-    b"api_key",
-    b"api-key",
-    b"api key",
-    b"password",
-    b"passwd",
-    b"credential",
-    b"bearer",
-    b"access key",
-    b"access_key",
-    b"access-key",
-    b"accesskey",
-    b"secretkey",
-    b"auth",
-    b"private",
-    b"authtoken",
-    b"license",
-];
-/// Weaker ones: only where nothing speaks against.
-const KEY_WORDS: &[&[u8]] = &[b"key", b"pat", b"keys"];
-/// Words that say what a random text is, and it is no secret.
-const AGAINST: &[&[u8]] = &[
-    b"sha",
-    b"sha1",
-    b"sha256",
-    b"sha512",
-    b"md5",
-    b"hash",
-    b"digest",
-    b"checksum",
-    b"commit",
-    b"revision",
-    b"etag",
-    b"integrity",
-    b"fingerprint",
-    b"public",
-    b"uuid",
-    b"guid",
-    b"trace",
-    b"span",
-    b"request",
-    b"primary",
-    b"foreign",
-    b"cache",
-    b"id",
-    b"reqid",
-    b"version",
-    b"tree",
-    b"blob",
-    b"signature",
-    b"cid",
-    b"monkey",
-    b"turkey",
-];
+use crate::guard::words::{self, Nearby, WORDS};
 
 impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
@@ -162,7 +104,7 @@ impl Scanner<'_> {
         }
         // The keyword within the same run: what follows it is the value.
         if looks != Look::Uuid && memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_some() {
-            let (inside, _) = last_words(&word[..word.len().min(64)]);
+            let (inside, _) = ENDINGS.last_words(&word[..word.len().min(64)]);
             if let Some((after, sure)) = inside {
                 let value = &word[after..];
                 let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
@@ -197,7 +139,7 @@ impl Scanner<'_> {
         }
         let line = self.label(start, 48);
         let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
-        let (found, against) = last_words(line);
+        let (found, against) = ENDINGS.last_words(line);
         if let Some((at, sure)) = found {
             // Nothing but a few short words and signs between, and no word that speaks against it after.
             let between = &line[at..];
@@ -517,43 +459,15 @@ fn mixed_case(value: &[u8]) -> bool {
 
 /// What providers begin their tokens with: small letters, and not what hashes, files and messages are named by.
 fn is_prefix(text: &[u8]) -> bool {
-    const OTHERS: [&[u8]; 24] = [
-        b"sha",
-        b"md5",
-        b"blake",
-        b"nonce",
-        b"file",
-        b"img",
-        b"image",
-        b"blob",
-        b"asset",
-        b"chunk",
-        b"boundary",
-        b"etag",
-        b"msg",
-        b"req",
-        b"trace",
-        b"span",
-        b"run",
-        b"job",
-        b"build",
-        b"hash",
-        b"digest",
-        b"thread",
-        b"chatcmpl",
-        b"resp",
-    ];
     (2..=24).contains(&text.len())
         && text[0].is_ascii_lowercase()
         && text.iter().all(|b| b.is_ascii_lowercase() || matches!(b, b'_' | b'-') || b.is_ascii_digit())
-        && !OTHERS.iter().any(|other| text.starts_with(other))
+        && !WORDS.list.no_prefix.iter().any(|other| text.starts_with(other.as_bytes()))
 }
 
 /// Whether a word of the prefix says that what follows is in use and secret.
 fn says_live(prefix: &[u8]) -> bool {
-    const WORDS: [&[u8]; 9] =
-        [b"live", b"prod", b"production", b"secret", b"sk", b"pat", b"apikey", b"token", b"key"];
-    prefix.split(|byte| matches!(byte, b'_' | b'-')).any(|part| WORDS.contains(&part))
+    prefix.split(|byte| matches!(byte, b'_' | b'-')).any(|part| words::is_one_of(&WORDS.list.live, part))
 }
 
 /// Thirty characters or more that change between capitals, small letters and digits as only random ones do.
@@ -579,38 +493,6 @@ pub(super) fn is_random(token: &[u8]) -> bool {
     digits >= 2 && letters >= 2
 }
 
-/// The last telling word of a line (where it ends, and whether it is a sure one), and the last that speaks against.
-///
-/// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a
-/// non-letter may follow.
-fn last_words(line: &[u8]) -> (Option<(usize, bool)>, Option<usize>) {
-    let (mut found, mut against) = (None, None);
-    let mut follows = 0u8;
-    for end in (1..=line.len()).rev() {
-        let last = line[end - 1];
-        if !follows.is_ascii_alphabetic() && ENDINGS.may_end(line, end) {
-            let letter = usize::from(last & 31);
-            for (word, says) in &ENDINGS.words[letter] {
-                if !ends_in_word(&line[..end], word) {
-                    continue;
-                }
-                match says {
-                    // At the same place a sure word counts for more.
-                    Telling::Sure if found.is_none_or(|(at, _)| at == end) => found = Some((end, true)),
-                    Telling::Key if found.is_none() => found = Some((end, false)),
-                    Telling::Against if against.is_none() => against = Some(end),
-                    _ => {}
-                }
-            }
-            if found.is_some() && against.is_some() {
-                break;
-            }
-        }
-        follows = last;
-    }
-    (found, against)
-}
-
 /// Whether a line ends in a word that is not the tail of a longer one, or at least a long one.
 fn ends_in_word(line: &[u8], word: &[u8]) -> bool {
     let Some(start) = line.len().checked_sub(word.len()) else { return false };
@@ -622,39 +504,87 @@ fn ends_in_word(line: &[u8], word: &[u8]) -> bool {
     line[start..].eq_ignore_ascii_case(word) && (word.len() > 4 || !glued())
 }
 
-/// What a word near a random text says of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Telling {
-    Sure,
-    Key,
-    Against,
-}
-
-/// The words above, by their ends.
+/// Words near a random text, by their ends.
 struct Endings {
     /// By the lower five bits of the last character.
-    words: [Vec<(&'static [u8], Telling)>; 32],
+    words: [Vec<(&'static [u8], Nearby)>; 32],
     /// Likewise, a bit for each character that stands before it.
     before: [u32; 32],
 }
 
 impl Endings {
-    fn may_end(&self, line: &[u8], end: usize) -> bool {
-        let before = end.checked_sub(2).map_or(0, |at| line[at]);
-        self.before[usize::from(line[end - 1] & 31)] >> (before & 31) & 1 == 1
-    }
-}
-
-static ENDINGS: LazyLock<Endings> = LazyLock::new(|| {
-    let mut endings = Endings { words: [const { Vec::new() }; 32], before: [0; 32] };
-    for (words, says) in [(SURE_WORDS, Telling::Sure), (KEY_WORDS, Telling::Key), (AGAINST, Telling::Against)]
-    {
-        for word in words {
+    fn new(words: impl Iterator<Item = (&'static [u8], Nearby)>) -> Self {
+        let mut endings = Self { words: [const { Vec::new() }; 32], before: [0; 32] };
+        for (word, says) in words {
             if let [.., before, last] = word {
                 endings.words[usize::from(last & 31)].push((word, says));
                 endings.before[usize::from(last & 31)] |= 1 << (before & 31);
             }
         }
+        endings
     }
-    endings
-});
+
+    fn may_end(&self, line: &[u8], end: usize) -> bool {
+        let before = end.checked_sub(2).map_or(0, |at| line[at]);
+        self.before[usize::from(line[end - 1] & 31)] >> (before & 31) & 1 == 1
+    }
+
+    /// The last telling word of a line (where it ends, and whether it is a sure one), and the last that speaks against.
+    ///
+    /// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a
+    /// non-letter may follow.
+    fn last_words(&self, line: &[u8]) -> (Option<(usize, bool)>, Option<usize>) {
+        let (mut found, mut against) = (None, None);
+        let mut follows = 0u8;
+        for end in (1..=line.len()).rev() {
+            let last = line[end - 1];
+            if !follows.is_ascii_alphabetic() && self.may_end(line, end) {
+                let letter = usize::from(last & 31);
+                for (word, says) in &self.words[letter] {
+                    if !ends_in_word(&line[..end], word) {
+                        continue;
+                    }
+                    match says {
+                        // At the same place a sure word counts for more.
+                        Nearby::Sure if found.is_none_or(|(at, _)| at == end) => found = Some((end, true)),
+                        Nearby::Key if found.is_none() => found = Some((end, false)),
+                        Nearby::Against if against.is_none() => against = Some(end),
+                        _ => {}
+                    }
+                }
+                if found.is_some() && against.is_some() {
+                    break;
+                }
+            }
+            follows = last;
+        }
+        (found, against)
+    }
+}
+
+static ENDINGS: LazyLock<Endings> = LazyLock::new(|| Endings::new(nearby()));
+
+fn nearby() -> impl Iterator<Item = (&'static [u8], Nearby)> {
+    WORDS.near.iter().flat_map(|group| group.words.iter().map(|word| (word.as_bytes(), group.says)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_any_one_of_the_words_some_line_would_be_judged_otherwise() {
+        let idle: Vec<&str> = nearby()
+            .filter(|word| {
+                let without = Endings::new(nearby().filter(|other| other != word));
+                let word = String::from_utf8_lossy(word.0);
+                let lines = [format!("{word} "), format!("x{word} "), format!("key {word} ")];
+                lines
+                    .iter()
+                    .all(|line| ENDINGS.last_words(line.as_bytes()) == without.last_words(line.as_bytes()))
+            })
+            .filter_map(|(word, _)| std::str::from_utf8(word).ok())
+            .collect();
+        assert!(idle.is_empty(), "{idle:?}");
+    }
+}

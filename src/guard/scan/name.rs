@@ -1,0 +1,160 @@
+//! What a name says of its value, by its last words: `reset_password` is a password, `password_policy` is none.
+
+use std::sync::LazyLock;
+
+use crate::guard::words::{Name, WORDS};
+
+/// The ends of names, by their last letters.
+pub(super) struct Names {
+    /// By the last two.
+    by_end: Vec<Vec<Entry>>,
+    /// A bit for each three letters that any of them ends in.
+    endings: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    says: Name,
+    word: &'static str,
+    /// Whether a word of the name must begin where this one does.
+    whole: bool,
+}
+
+/// The built-in ones.
+pub(super) static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(entries()));
+
+fn entries() -> impl Iterator<Item = Entry> {
+    WORDS
+        .ending
+        .iter()
+        .flat_map(|group| group.words.iter().map(|word| Entry { says: group.says, word, whole: group.whole }))
+}
+
+impl Names {
+    fn new(entries: impl Iterator<Item = Entry>) -> Self {
+        let mut names = Self { by_end: vec![Vec::new(); 1 << 10], endings: vec![0; 1 << 15 >> 6] };
+        for entry in entries {
+            let word = entry.word.as_bytes();
+            names.by_end[Self::place(word)].push(entry);
+            // Before a word of two letters anything may stand.
+            let thirds = word.len().checked_sub(3).map_or(0..=31, |at| word[at]..=word[at]);
+            for third in thirds {
+                names.note([third, word[word.len() - 2], word[word.len() - 1]]);
+            }
+        }
+        // `auth=("user", "password")`
+        names.note(*b"uth");
+        names
+    }
+
+    fn note(&mut self, letters: [u8; 3]) {
+        let place = Self::ending(letters);
+        self.endings[place / 64] |= 1 << (place % 64);
+    }
+
+    fn place(name: &[u8]) -> usize {
+        match name {
+            [.., a, b] => usize::from(a & 31) << 5 | usize::from(b & 31),
+            _ => 0,
+        }
+    }
+
+    fn ending(letters: [u8; 3]) -> usize {
+        letters.iter().fold(0, |place, letter| place << 5 | usize::from(letter & 31))
+    }
+
+    /// Whether any word may end so.
+    pub(super) fn may_end(&self, letters: [u8; 3]) -> bool {
+        let place = Self::ending(letters);
+        self.endings[place / 64] >> (place % 64) & 1 == 1
+    }
+
+    /// What a name says.
+    pub(super) fn kind(&self, name: &[u8]) -> Name {
+        let mut name = name;
+        for _ in 0..4 {
+            while let [rest @ .., b'_' | b'-' | b'.' | b'0'..=b'9'] = name {
+                name = rest;
+            }
+            let fits = |entry: &&Entry| {
+                let word = entry.word.as_bytes();
+                ends(name, word) && (!entry.whole || begins_word(name, word.len()))
+            };
+            match self.by_end[Self::place(name)].iter().filter(fits).min() {
+                None => return Name::Other,
+                Some(entry) if entry.says != Name::Empty => return entry.says,
+                Some(_) if name.eq_ignore_ascii_case(b"value") => return Name::Named,
+                Some(entry) => name = &name[..name.len() - entry.word.len()],
+            }
+        }
+        Name::Other
+    }
+}
+
+/// Whether a name ends in a word, in any ASCII case.
+pub(super) fn ends(name: &[u8], word: &[u8]) -> bool {
+    name.len() >= word.len() && name[name.len() - word.len()..].eq_ignore_ascii_case(word)
+}
+
+/// Whether a word of the name begins `len` bytes before its end.
+fn begins_word(name: &[u8], len: usize) -> bool {
+    let Some(before) = name.len().checked_sub(len + 1).map(|at| name[at]) else { return true };
+    let first = name[name.len() - len];
+    !before.is_ascii_alphabetic() || before.is_ascii_lowercase() && first.is_ascii_uppercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_judged_by_its_last_words() {
+        let cases: &[(&str, Name)] = &[
+            ("password", Name::Password),
+            ("DB_PASSWORD", Name::Password),
+            ("userPassword2", Name::Password),
+            ("pw", Name::Password),
+            ("client_secret", Name::Secret),
+            ("API_KEY_PROD", Name::Secret),
+            ("fbApiKey", Name::Secret),
+            ("tomtom_key", Name::Key),
+            ("Authorization", Name::Authorization),
+            ("value", Name::Named),
+            ("password_policy", Name::Other),
+            ("token_count", Name::Other),
+            ("public_key", Name::Other),
+            ("compass", Name::Other),
+            ("monkey", Name::Other),
+            ("sha256", Name::Other),
+            ("amount", Name::Other),
+        ];
+        for (name, kind) in cases {
+            assert_eq!(NAMES.kind(name.as_bytes()), *kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn without_any_one_of_the_words_some_name_would_be_judged_otherwise() {
+        let idle: Vec<&str> = entries()
+            .filter(|entry| {
+                let without = Names::new(entries().filter(|other| other != entry));
+                // Alone, glued and joined to others, and with a capital inside.
+                let word = entry.word;
+                let humps = word.char_indices().skip(1).map(|(at, letter)| {
+                    format!(
+                        "{}{}",
+                        &word[..at],
+                        word[at..].replacen(letter, &letter.to_uppercase().to_string(), 1)
+                    )
+                });
+                ["", "x", "x_", "pw_"]
+                    .map(|before| format!("{before}{word}"))
+                    .into_iter()
+                    .chain(humps)
+                    .all(|name| NAMES.kind(name.as_bytes()) == without.kind(name.as_bytes()))
+            })
+            .map(|entry| entry.word)
+            .collect();
+        assert!(idle.is_empty(), "{idle:?}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Secrets that are told rather than assigned: `the password is x`, `<password>x</password>`, `IDENTIFIED BY 'x'`.
+//!
+//! A few parts of words are looked for everywhere, and what stands behind them is judged. A value without a mark before it
+//! is easily prose, so it has to look less like a word than one behind a name.
+
+use super::Scanner;
+use super::keyed::{MAX_VALUE, contains};
+use super::stand_in::{is_code, is_empty_word, is_template};
+use super::token::{Look, look};
+use crate::guard::words::{Name, Told, WORDS};
+
+impl Scanner<'_> {
+    /// A telling word that ends at `end`, somewhere in the text. Of `Password` and `Passwort` it is only a part.
+    pub(super) fn told(&mut self, told: Told, end: usize) {
+        let letters = |from: &[u8]| from.iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let blanks = |from: &[u8]| from.iter().take(8).take_while(|b| matches!(**b, b' ' | b'.')).count();
+        match told {
+            Told::Sentence => self.password_sentence(end + letters(&self.text[end..])),
+            Told::Id => self.lettered_id(end + blanks(&self.text[end..])),
+            Told::String | Told::Word => {
+                if let Some((from, to, quoted)) = self.value_after(end)
+                    && (quoted || told == Told::Word)
+                {
+                    self.value(Name::Password, false, from, to, quoted);
+                }
+            }
+        }
+    }
+
+    /// `password is x`, `password x` of netrc and command lines, `<password>x</password>`, `| password | x |`: `at` is
+    /// behind the word.
+    fn password_sentence(&mut self, at: usize) {
+        let rest = &self.text[at..self.to.min(at + 96)];
+        let mut from = rest.iter().take_while(|byte| matches!(**byte, b'"' | b'\'')).count();
+        let blanks = |rest: &[u8]| rest.iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
+        if from == 0 && rest.first() == Some(&b'>') {
+            return self.element(at + 1);
+        }
+        let joined = verbs().any(|verb| verb[0] >= 0x80 && rest[from.min(rest.len())..].starts_with(verb));
+        if from > 1 || !joined && !matches!(rest.get(from), Some(b' ' | b'\t')) {
+            return;
+        }
+        from += blanks(&rest[from..]);
+        let told = verbs().find(|verb| rest[from..].starts_with(verb));
+        from += told.map_or(0, <[u8]>::len);
+        let cell = told.is_none() && rest[from..].starts_with(b"| ");
+        from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
+        let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
+        from += usize::from(quote.is_some());
+        let stop = |byte: &&u8| match quote {
+            Some(quote) => **byte != quote && **byte != b'\n',
+            None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
+        };
+        // The value may go on beyond the window.
+        let rest = &self.text[at..self.to.min(at + MAX_VALUE)];
+        let mut len = rest[from..].iter().take_while(stop).count();
+        while quote.is_none()
+            && len > 0
+            && matches!(rest[from + len - 1], b'.' | b',' | b';' | b')' | b'!' | b'?')
+            && told.is_some()
+        {
+            len -= 1;
+        }
+        while len > 0 && rest[from + len - 1] == b'\\' {
+            len -= 1;
+        }
+        let value = &rest[from..from + len];
+        let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
+        let next = rest.get(from + len).copied().unwrap_or(0);
+        if !closed
+            || value.len() < 5
+            || is_template(value)
+            || is_empty_word(value)
+            || is_code(value, next, quote.is_some())
+        {
+            return;
+        }
+        let digits = value.iter().any(u8::is_ascii_digit);
+        let mixed = digits
+            || value.iter().any(|byte| {
+                byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
+            });
+        // A netrc line or a command line names the user before it.
+        let named = |word: &[u8]| contains(self.label(at, 80), word);
+        let login = || named(b"login ");
+        let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
+        let sure = match (told.is_some(), quote.is_some()) {
+            (true, true) => value.len() >= 5 && !value.contains(&b' '),
+            (true, false) | (false, true) => mixed && !value.contains(&b' '),
+            (false, false) => {
+                let last =
+                    matches!(next, 0 | b'\n' | b'\r') && classes(value) >= 3 && look(value) == Look::Random;
+                cell && classes(value) >= 3 || mixed && listed() || login() || last || is_strong(value)
+            }
+        };
+        if sure {
+            self.hit(self.ids.password_told, at + from, at + from + len);
+        }
+    }
+
+    /// `<password>x</password>`
+    fn element(&mut self, from: usize) {
+        let open = self.before(from, 40);
+        let opens = memchr::memrchr(b'<', open).is_some_and(|at| !open[at..].contains(&b'/'));
+        if self.byte(from) == b'<' {
+            let value = self.value_after(from);
+            return value
+                .into_iter()
+                .for_each(|(from, to, _)| self.value(Name::Password, false, from, to, true));
+        }
+        let len = memchr::memchr2(b'<', b'\n', &self.text[from..self.to.min(from + 256)]);
+        let Some(len) = len.filter(|len| opens && *len > 0 && self.text[from + len..].starts_with(b"</"))
+        else {
+            return;
+        };
+        self.value(Name::Password, false, from, from + len, true);
+    }
+}
+
+/// What stands between a telling word and the password.
+fn verbs() -> impl Iterator<Item = &'static [u8]> {
+    WORDS.list.verbs.iter().map(String::as_bytes)
+}
+
+/// How many of small letters, capitals, digits and signs a value has.
+fn classes(value: &[u8]) -> usize {
+    let sign = |byte: &u8| b"!@#$%^&*?~+".contains(byte);
+    let tests: [&dyn Fn(&u8) -> bool; 4] =
+        [&u8::is_ascii_lowercase, &u8::is_ascii_uppercase, &u8::is_ascii_digit, &sign];
+    tests.into_iter().filter(|test| value.iter().any(test)).count()
+}
+
+/// A word that nothing but a password looks like: letters, digits and a sign inside.
+fn is_strong(value: &[u8]) -> bool {
+    let inner = &value[1..value.len() - 1];
+    value.len() >= 8
+        && classes(value) >= 3
+        && value.iter().any(u8::is_ascii_digit)
+        && inner.iter().any(|byte| b"!@#$%^&*?~+".contains(byte))
+        && !value.contains(&b'(')
+}

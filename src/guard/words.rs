@@ -1,0 +1,180 @@
+//! The words by which names and sentences are judged, read from `rules/names.toml`.
+//!
+//! Only the lists are here. What is made of them, tables by last letters and a searcher, stands beside the code that
+//! looks: [`super::scan`].
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+/// The built-in words; parsed once.
+#[expect(clippy::expect_used, reason = "the file is part of the program; every test reads it")]
+pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| {
+    toml::from_str(include_str!("rules/names.toml")).expect("the built-in word file parses")
+});
+
+/// All lists.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Words {
+    /// Ends of names.
+    pub(super) ending: Vec<Ending>,
+    /// Words close before a random text.
+    pub(super) near: Vec<Near>,
+    /// Parts of words that are looked for everywhere.
+    pub(super) telling: Vec<Telling>,
+    /// What makes a name of the word behind it.
+    pub(super) phrase: Vec<Phrase>,
+    /// Lists of one sort each.
+    pub(super) list: Lists,
+}
+
+/// Words that names end in.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ending {
+    pub(super) says: Name,
+    /// Whether a word of the name must begin where this one does.
+    #[serde(default)]
+    pub(super) whole: bool,
+    pub(super) words: Vec<String>,
+}
+
+/// What a name says of its value. Of two that its end may say, the first in this order counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Name {
+    /// Nothing of ours.
+    Other,
+    /// A password: almost anything may be one.
+    Password,
+    /// A token or key that is certainly secret.
+    Secret,
+    /// `Authorization` and its like: a scheme, then the credentials.
+    Authorization,
+    /// A cookie.
+    Cookie,
+    /// `key` with a word before it: secret when it looks random.
+    Key,
+    /// A few digits: `PIN`, `CVV`.
+    Pin,
+    /// A state's number in which letters stand.
+    Id,
+    /// A person's name.
+    Person,
+    /// A postal address.
+    Address,
+    /// The last word of a phrase in another language.
+    Worded,
+    /// What stands before it decides.
+    Empty,
+    /// `value`: what it is stands in the name beside it.
+    #[serde(skip)]
+    Named,
+}
+
+/// Words near a random text.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Near {
+    pub(super) says: Nearby,
+    pub(super) words: Vec<String>,
+}
+
+/// What a word near a random text says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Nearby {
+    /// It is secret.
+    Sure,
+    /// It is secret where nothing speaks against it.
+    Key,
+    /// It is something else.
+    Against,
+}
+
+/// Parts of words behind which something may be told.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Telling {
+    pub(super) says: Told,
+    pub(super) words: Vec<String>,
+}
+
+/// What is told behind a telling word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Told {
+    /// A password, in a sentence or another form.
+    Sentence,
+    /// A password in quotes.
+    String,
+    /// A password as the next word.
+    Word,
+    /// A state's number in which letters stand.
+    Id,
+}
+
+/// What stands before a word and makes a name of both.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Phrase {
+    /// The last word.
+    pub(super) word: String,
+    pub(super) says: Name,
+    /// What may stand before it.
+    pub(super) words: Vec<String>,
+}
+
+/// Lists of one sort each; the file says what they are.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Lists {
+    pub(super) verbs: Vec<String>,
+    pub(super) articles: Vec<String>,
+    pub(super) no_value: Vec<String>,
+    pub(super) to_be_filled: Vec<String>,
+    pub(super) no_prefix: Vec<String>,
+    pub(super) live: Vec<String>,
+}
+
+/// Whether a text is one of the words, in any ASCII case.
+pub(super) fn is_one_of(words: &[String], text: &[u8]) -> bool {
+    words.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words after which `covers(before, word)` says that they are never come to.
+    fn covered(words: &[String], covers: fn(&str, &str) -> bool) -> Vec<&String> {
+        let hidden = |at: usize| words[..at].iter().any(|before| covers(before, &words[at]));
+        (0..words.len()).filter(|at| hidden(*at)).map(|at| &words[at]).collect()
+    }
+
+    #[test]
+    fn no_word_of_a_list_is_covered_by_another() {
+        let same = |before: &str, word: &str| before.eq_ignore_ascii_case(word);
+        let lists = &WORDS.list;
+        for words in [&lists.articles, &lists.no_value, &lists.to_be_filled, &lists.live] {
+            assert!(covered(words, same).is_empty(), "{:?}", covered(words, same));
+        }
+        let begins = |before: &str, word: &str| word.starts_with(before);
+        for words in [&lists.verbs, &lists.no_prefix] {
+            let mut words = words.clone();
+            assert!(covered(&words, begins).is_empty(), "{:?}", covered(&words, begins));
+            words.reverse();
+            // Of verbs the first that fits counts: a longer one may stand before.
+            let same = |before: &str, word: &str| before == word;
+            assert!(covered(&words, same).is_empty(), "{:?}", covered(&words, same));
+        }
+        for phrase in &WORDS.phrase {
+            let ends = |before: &str, word: &str| word.ends_with(before) || before.ends_with(word);
+            assert!(covered(&phrase.words, ends).is_empty(), "{:?}", covered(&phrase.words, ends));
+        }
+        let telling: Vec<String> = WORDS.telling.iter().flat_map(|group| group.words.clone()).collect();
+        let contains = |before: &str, word: &str| word.contains(before) || before.contains(word);
+        assert!(covered(&telling, contains).is_empty(), "{:?}", covered(&telling, contains));
+    }
+}
