@@ -181,6 +181,7 @@ struct Scanner<'a> {
     blocks: &'a [Block],
     rules: &'static Rules,
     ids: &'static Detectors,
+    names: &'static name::Names,
     groups: &'a mut Vec<number::Group>,
     out: &'a mut Vec<Finding>,
     /// How often this text has been decoded.
@@ -219,6 +220,7 @@ impl<'a> Scanner<'a> {
             blocks: &scratch.blocks,
             rules,
             ids: &rules.detectors,
+            names: &name::NAMES,
             groups: &mut scratch.groups,
             out: &mut scratch.findings,
             depth,
@@ -265,15 +267,16 @@ impl Scanner<'_> {
                 let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
                 let seven = runs(digits, 7) as u64 & !((before_digit | places) as u64);
                 let joins = before_digit & (digits >> 1);
-                let chains = chained(joins & wide(here.sep, next.sep), digits)
-                    | chained(joins & wide(here.dot, next.dot), digits);
-                // Three digits, a separator, four digits: a short telephone number after its label.
-                let three = (digits << 1 | digit_tail >> 2)
-                    & (digits << 2 | digit_tail >> 1)
-                    & (digits << 3 | digit_tail);
-                let local = joins & wide(here.sep, next.sep) & three & runs(digits, 4) >> 1;
-                let leads = here.plus & (digits >> 1) as u64;
-                let mut numbers = seven | (chains | local) as u64 | leads;
+                let mut numbers = seven | here.plus & (digits >> 1) as u64;
+                let joined = joins & wide(here.sep, next.sep);
+                if joined != 0 {
+                    // Three digits, a separator, four digits: a short telephone number after its label.
+                    let three = (digits << 1 | digit_tail >> 2)
+                        & (digits << 2 | digit_tail >> 1)
+                        & (digits << 3 | digit_tail);
+                    numbers |= (chained(joined, digits) | joined & three & runs(digits, 4) >> 1) as u64;
+                }
+                numbers |= chained(joins & wide(here.dot, next.dot), digits) as u64;
                 while let Some(bit) = next_bit(&mut numbers) {
                     if base + bit >= self.numbers_done {
                         self.number(base + bit);
@@ -426,7 +429,8 @@ fn runs(mask: u128, len: u32) -> u128 {
 /// The joins (one separator between two digits) after which the next join comes with only digits between: three
 /// groups of digits, the middle one of one to six.
 fn chained(joins: u128, digits: u128) -> u128 {
-    if joins == 0 {
+    // It takes two.
+    if joins & joins.wrapping_sub(1) == 0 {
         return 0;
     }
     // `between` grows with the gap: digits at all places but the two that the joins themselves vouch for.

@@ -24,10 +24,12 @@ pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut Vec<Block>) -> bool {
 
 #[target_feature(enable = "avx2")]
 fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
-    blocks.extend(whole.iter().map(|bytes| {
+    // Not `extend`, into which nothing that needs AVX2 is inlined.
+    blocks.resize(whole.len(), Block::default());
+    for (block, bytes) in blocks.iter_mut().zip(whole) {
         let (low, high) = (half(bytes, 0), half(bytes, 32));
         let join = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        Block {
+        *block = Block {
             digit: join(low.digit, high.digit),
             alpha: join(low.alpha, high.alpha),
             word: join(low.word, high.word),
@@ -37,8 +39,8 @@ fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
             dot: join(low.dot, high.dot),
             plus: join(low.plus, high.plus),
             odd: join(low.odd, high.odd),
-        }
-    }));
+        };
+    }
 }
 
 struct Half {

@@ -9,14 +9,19 @@ const MAX: usize = 46;
 
 impl Scanner<'_> {
     /// Looks at the address around the first of its colons.
+    #[inline(never)]
     pub(super) fn ipv6(&mut self, at: usize) {
         if at < self.addresses_done {
             return;
         }
-        // Two colons side by side, or five: nothing less is one.
+        // Two colons side by side, or five with up to four digits between: nothing less is one.
         let marks = self.bits(at, |block| block.mark) & (u64::MAX >> (64 - MAX));
-        if marks & marks >> 1 == 0 && marks.count_ones() < 5 {
-            return;
+        if marks & marks >> 1 == 0 {
+            let gap = (marks >> 1).trailing_zeros();
+            let third = (marks >> 2).checked_shr(gap).unwrap_or(0);
+            if gap > 4 || third.trailing_zeros() > 4 || marks.count_ones() < 5 {
+                return;
+            }
         }
         let back = self.before(at, MAX).iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let start = at - back;

@@ -4,7 +4,7 @@
 //! The name is looked at first, and by its last word: `reset_password` is a password, `password_policy` is none. Only
 //! then is the value looked at, and it must look like one: no template, no call, no other name.
 
-use super::name::{NAMES, ends};
+use super::name::ends;
 use super::stand_in::{is_code, is_empty_word, is_template, shell_default};
 use super::token::{Look, look};
 use super::{Scanner, is_word};
@@ -24,10 +24,36 @@ const MAX_DEFAULTS: usize = 8;
 impl Scanner<'_> {
     /// Looks at the name before and the value behind a `:` or `=`.
     pub(super) fn pair(&mut self, at: usize) {
+        if self.may_be_named(at) || self.may_be_user(at) {
+            self.named_pair(at);
+        }
+    }
+
+    /// Whether the name before a mark may end as one of ours; most names do not. Decides by the last eight bytes, which
+    /// nearly always hold enough of it.
+    fn may_be_named(&self, at: usize) -> bool {
+        let Some(last) = self.text[..at].last_chunk::<8>() else { return true };
+        let mut last = u64::from_be_bytes(*last);
+        last >>= if last as u8 == b'"' { 8 } else { 0 };
+        // `12:34:56`, `name2:`
+        while (last as u8).is_ascii_digit() {
+            last >>= 8;
+        }
+        match last as u8 {
+            b'A'..=b'Z' | b'a'..=b'z' if last > 0xffff => {
+                self.names.may_end([(last >> 16) as u8, (last >> 8) as u8, last as u8])
+            }
+            b':' => false,
+            _ => true,
+        }
+    }
+
+    #[inline(never)]
+    fn named_pair(&mut self, at: usize) {
         let name_end = self.name_end(at);
         // Most names end as none of ours does.
         let ending = [3, 2, 1].map(|back| name_end.checked_sub(back).map_or(0, |at| self.text[at]));
-        if ending[2].is_ascii_alphabetic() && !NAMES.may_end(ending) && !self.may_be_user(at) {
+        if ending[2].is_ascii_alphabetic() && !self.names.may_end(ending) && !self.may_be_user(at) {
             return;
         }
         let Some(name_start) = self.name_start(at, name_end) else { return };
@@ -36,7 +62,7 @@ impl Scanner<'_> {
         if self.byte_before(name_start) == b'=' && !self.is_setting(name_start, name) {
             return;
         }
-        let kind = match NAMES.kind(name) {
+        let kind = match self.names.kind(name) {
             Name::Named => self.kind_beside(name_start),
             Name::Worded => self.kind_of_phrase(name_start, name),
             kind => kind,
@@ -133,7 +159,7 @@ impl Scanner<'_> {
         let label = &self.text[back(label_end, word)..label_end];
         let names: [&[u8]; 5] = [b"key", b"name", b"id", b"variable", b"field"];
         match names.iter().any(|name| label.eq_ignore_ascii_case(name)) {
-            true => NAMES.kind(&self.text[start..end]),
+            true => self.names.kind(&self.text[start..end]),
             false => Name::Other,
         }
     }

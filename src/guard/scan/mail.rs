@@ -40,6 +40,7 @@ const METHODS: &[&[u8]] = &[
 
 impl Scanner<'_> {
     /// Looks at the address around an `@`.
+    #[inline(never)]
     pub(super) fn mail(&mut self, at: usize) {
         let Some(start) = self.local_part(at) else { return };
         let Some(end) = self.domain(at + 1) else { return };

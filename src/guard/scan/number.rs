@@ -79,6 +79,7 @@ static IDENTIFIERS: LazyLock<[Vec<Identifier>; LONGEST_ID + 1]> = LazyLock::new(
 
 impl Scanner<'_> {
     /// Looks at the chain of numbers around `at`.
+    #[inline(never)]
     pub(super) fn number(&mut self, at: usize) {
         let floor = at.saturating_sub(BACK).max(self.numbers_done);
         let mut start = at;
@@ -772,6 +773,7 @@ impl Scanner<'_> {
     }
 
     /// Two letters and two digits at the start of a word: IBAN, UK national insurance number, VAT number, MRZ.
+    #[inline(never)]
     pub(super) fn letter_pair(&mut self, at: usize) {
         if self.iban(at) {
             return;

@@ -11,6 +11,7 @@ use crate::guard::words::{self, Nearby, WORDS};
 
 impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
+    #[inline(never)]
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
         // A token may have short parts before this one: `SG.x`, `1//0x`, `110201543:x`.
@@ -35,6 +36,10 @@ impl Scanner<'_> {
             || self.tailed(start, at, end)
         {
             return;
+        }
+        // What logs are full of is none of the rest.
+        if end - at == 36 && self.byte_before(at) != b'.' && look(&self.text[at..end]) == Look::Uuid {
+            return self.near_keyword(at, end);
         }
         let start = self.dotted_start(at).min(end);
         if self.text[start..].starts_with(b"eyJ") && self.jwt(start) {
@@ -305,14 +310,16 @@ impl Scanner<'_> {
     /// ones behind `live` and the like: the forms that most new providers take.
     fn prefixed(&mut self, start: usize, end: usize) -> bool {
         let word = &self.text[start..end.min(start + 256)];
-        let joints = [
-            word.iter().rposition(|byte| *byte == b'_'),
-            word.iter().rposition(|byte| matches!(byte, b'_' | b'-')),
-            word.iter().position(|byte| matches!(byte, b'_' | b'-')),
-        ];
+        // No part behind a later joint is longer than that behind the first.
+        let first = memchr::memchr2(b'_', b'-', word);
+        if first.is_none_or(|first| word.len() <= first + SHUFFLED) {
+            return false;
+        }
+        let joints = [memchr::memrchr(b'_', word), memchr::memrchr2(b'_', b'-', word), first];
         let found = joints.into_iter().flatten().any(|at| {
             let (prefix, body) = (&word[..at], &word[at + 1..]);
-            is_prefix(prefix)
+            body.len() >= SHUFFLED
+                && is_prefix(prefix)
                 && (is_shuffled(body) || says_live(prefix) && body.len() >= 32 && look(body) == Look::Hex)
         });
         if found {
@@ -470,13 +477,16 @@ fn says_live(prefix: &[u8]) -> bool {
     prefix.split(|byte| matches!(byte, b'_' | b'-')).any(|part| words::is_one_of(&WORDS.list.live, part))
 }
 
+/// The shortest random part behind a prefix.
+const SHUFFLED: usize = 30;
+
 /// Thirty characters or more that change between capitals, small letters and digits as only random ones do.
 fn is_shuffled(body: &[u8]) -> bool {
     let count = |test: fn(&u8) -> bool| body.iter().filter(|byte| test(byte)).count();
     let joints = count(|byte| matches!(byte, b'_' | b'-'));
     let sort = |byte: u8| (byte.is_ascii_digit(), byte.is_ascii_uppercase());
     let changes = body.windows(2).filter(|pair| sort(pair[0]) != sort(pair[1])).count();
-    (30..=200).contains(&body.len())
+    (SHUFFLED..=200).contains(&body.len())
         && joints * 12 <= body.len()
         && count(u8::is_ascii_digit) >= 3
         && count(u8::is_ascii_uppercase) >= 3

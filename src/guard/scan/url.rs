@@ -61,6 +61,7 @@ const DATABASE_LENGTHS: [u32; 32] = {
 
 impl Scanner<'_> {
     /// Looks at the URL whose `://` begins at `at`.
+    #[inline(never)]
     pub(super) fn url(&mut self, at: usize) {
         let scheme_char =
             |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'+' | b'.' | b'-' | b':');
