@@ -79,14 +79,14 @@ struct Inner {
     policy: Policy,
     fingerprint: String,
     allowed: allow::Allowed,
+    /// What the policy does, by the place of a kind in [`Kind::ALL`].
+    actions: Vec<Action>,
 }
 
 impl Default for Guard {
     /// The built-in policy: enforce, redact.
     fn default() -> Self {
-        let policy = Policy::default();
-        let fingerprint = policy.fingerprint();
-        Self(Arc::new(Inner { policy, fingerprint, allowed: allow::Allowed::default() }))
+        Self::with(Policy::default(), allow::Allowed::default())
     }
 }
 
@@ -96,9 +96,14 @@ impl Guard {
     /// # Errors
     /// [`PolicyError`] when an allow-list does not compile; tell whoever wrote the policy.
     pub fn new(policy: Policy) -> Result<Self, PolicyError> {
-        let fingerprint = policy.fingerprint();
         let allowed = allow::Allowed::new(&policy.allow)?;
-        Ok(Self(Arc::new(Inner { policy, fingerprint, allowed })))
+        Ok(Self::with(policy, allowed))
+    }
+
+    fn with(policy: Policy, allowed: allow::Allowed) -> Self {
+        let fingerprint = policy.fingerprint();
+        let actions = Kind::ALL.iter().map(|kind| policy.action(*kind)).collect();
+        Self(Arc::new(Inner { policy, fingerprint, allowed, actions }))
     }
 
     /// The policy.
@@ -168,6 +173,11 @@ impl Guard {
         let out = engine.named(name, text, numbering);
         report.absorb(&engine.report);
         out
+    }
+
+    /// What the policy does with a kind.
+    fn action(&self, kind: Kind) -> Action {
+        self.0.actions[kind as usize]
     }
 
     /// Whether an allow-list names this value.

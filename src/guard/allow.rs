@@ -47,7 +47,7 @@ impl Allowed {
                     .map_or("", |(_, rest)| rest.split([':', '/', '?']).next().unwrap_or(""));
                 self.has_domain(host)
             }
-            Kind::Ip => {
+            Kind::Ip if !self.networks.is_empty() => {
                 let plain = value.split(['/', '%']).next().unwrap_or(value);
                 let Some((bits, _, six)) = parse_network(plain) else { return false };
                 self.networks
@@ -59,6 +59,9 @@ impl Allowed {
     }
 
     fn has_domain(&self, host: &str) -> bool {
+        if self.domains.is_empty() {
+            return false;
+        }
         let host = host.to_ascii_lowercase();
         self.domains.iter().any(|domain| {
             host == *domain || host.strip_suffix(domain.as_str()).is_some_and(|left| left.ends_with('.'))

@@ -128,7 +128,7 @@ impl Checker {
                     kind: finding.kind,
                     rule: &rule.id,
                     why: &rule.what,
-                    action: guard.policy().action(finding.kind),
+                    action: guard.action(finding.kind),
                     decoded: finding.decoded,
                 });
             }
@@ -190,7 +190,7 @@ impl Checked {
 pub fn rules_table(guard: &Guard) -> String {
     let mut out = format!("{:<28} {:<16} {:<8}  what\n", "rule", "kind", "action");
     for rule in rules() {
-        let action = super::report::action_name(guard.policy().action(rule.kind));
+        let action = super::report::action_name(guard.action(rule.kind));
         let _ = writeln!(out, "{:<28} {:<16} {action:<8}  {}", rule.id, rule.kind.as_str(), rule.what);
     }
     out

@@ -31,23 +31,22 @@ pub(super) struct Block {
 pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     blocks.clear();
     let (whole, rest) = text.as_chunks::<64>();
-    #[cfg(target_arch = "x86_64")]
-    if super::simd::classify(whole, blocks) {
-        finish(rest, blocks);
-        return;
-    }
-    blocks.extend(whole.iter().map(portable));
-    finish(rest, blocks);
-}
-
-fn finish(rest: &[u8], blocks: &mut Vec<Block>) {
+    masks(whole, blocks);
     if !rest.is_empty() {
         // Padded with a letter-free, harmless byte: none of the classes has a line feed.
         let mut last = [b'\n'; 64];
         last[..rest.len()].copy_from_slice(rest);
-        blocks.push(portable(&last));
+        masks(&[last], blocks);
     }
     blocks.push(Block::default());
+}
+
+fn masks(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
+    #[cfg(target_arch = "x86_64")]
+    if super::simd::classify(whole, blocks) {
+        return;
+    }
+    blocks.extend(whole.iter().map(portable));
 }
 
 /// The masks of 64 bytes without any instruction that a machine may lack.

@@ -620,7 +620,7 @@ pub(super) fn mrz(line: &[u8]) -> bool {
 /// Whether a text has so many different ASCII characters: a cheap stand-in for its entropy.
 pub(super) fn varied(text: &[u8], at_least: u32) -> bool {
     let mut seen = [0u64; 2];
-    text[..text.len().min(256)].chunks(32).any(|part| {
+    text[..text.len().min(256)].chunks(8).any(|part| {
         for byte in part {
             seen[usize::from(byte >> 6 & 1)] |= 1 << (byte & 63);
         }

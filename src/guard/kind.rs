@@ -24,6 +24,14 @@ macro_rules! kinds {
                 match self { $(Self::$name => $text,)* }
             }
 
+            /// The kind of this very name.
+            pub(super) fn named(name: &[u8]) -> Option<Self> {
+                $(if name == $text.as_bytes() {
+                    return Some(Self::$name);
+                })*
+                None
+            }
+
             /// What the built-in policy does with it.
             pub fn default_action(self) -> Action {
                 match self { $(Self::$name => Action::$action,)* }

@@ -1,7 +1,8 @@
 //! Overlapping findings become replacement text.
 
 use super::policy::{Action, Mode};
-use super::rule::RULES;
+use super::report::Tally;
+use super::rule::{RULES, RuleId};
 use super::scan::{Finding, placeholder_len};
 use super::{Guard, Kind, Numbering, Report};
 
@@ -50,6 +51,8 @@ pub(super) struct Tools<'a> {
     pub(super) numbered: bool,
     pub(super) numbering: &'a mut Numbering,
     pub(super) report: &'a mut Report,
+    /// Where what was replaced stood, for whoever wants to know.
+    pub(super) places: Option<&'a mut Vec<Finding>>,
 }
 
 /// Appends text that nothing was found in. A placeholder in it that was never handed out is a forgery (or will be
@@ -66,9 +69,8 @@ fn push_clean(text: &str, numbering: &Numbering, report: &mut Report, out: &mut 
                 _ if inner.ends_with('\u{200b}') => false,
                 (Some(_), _) => !numbering.sealed(inner),
                 (None, Some((kind, number))) => {
-                    let named = Kind::ALL.iter().find(|known| known.as_str() == kind);
-                    let number = number.parse::<u32>();
-                    matches!((named, number), (Some(kind), Ok(number)) if !numbering.issued(*kind, number))
+                    let known = (Kind::named(kind.as_bytes()), number.parse::<u32>());
+                    matches!(known, (Some(kind), Ok(number)) if !numbering.issued(kind, number))
                 }
                 (None, None) => false,
             };
@@ -83,18 +85,20 @@ fn push_clean(text: &str, numbering: &Numbering, report: &mut Report, out: &mut 
     out.push_str(&text[done..]);
 }
 
-/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. Gives back what
-/// was replaced (or would be).
+/// Appends `text[from..to]` to `out` with its findings replaced. They must be settled and lie inside. Gives back where
+/// the last ends that was replaced (or would be).
 pub(super) fn redact(
     tools: Tools<'_>,
     text: &str,
     (from, to): (usize, usize),
     findings: &[Finding],
     out: &mut String,
-) -> Vec<Finding> {
-    let Tools { guard, numbered, numbering, report } = tools;
-    let mut taken = Vec::new();
+) -> Option<usize> {
+    let Tools { guard, numbered, numbering, report, mut places } = tools;
+    let mut last = None;
     let mut done = from;
+    // Findings of one rule often follow each other: they are counted together.
+    let mut alike: Option<(RuleId, Action, Tally, u64)> = None;
     for finding in findings {
         let mut finding = *finding;
         whole(text, &mut finding);
@@ -103,8 +107,7 @@ pub(super) fn redact(
             continue;
         }
         let value = &text[finding.start..finding.end];
-        let rule = &RULES.list[usize::from(finding.rule)];
-        let action = guard.policy().action(finding.kind);
+        let action = guard.action(finding.kind);
         if action == Action::Allow {
             continue;
         }
@@ -112,49 +115,74 @@ pub(super) fn redact(
             *report.allowed.entry(finding.kind).or_default() += 1;
             continue;
         }
-        taken.push(finding);
-        report.found(finding.kind, action, &rule.id, value.len(), finding.decoded);
+        last = Some(finding.end);
+        if let Some(places) = &mut places {
+            places.push(finding);
+        }
+        match &mut alike {
+            Some((rule, same, tally, decoded)) if *rule == finding.rule && *same == action => {
+                tally.count += 1;
+                tally.bytes += value.len() as u64;
+                *decoded += u64::from(finding.decoded);
+            }
+            _ => {
+                let tally = Tally { count: 1, bytes: value.len() as u64 };
+                let before = alike.replace((finding.rule, action, tally, u64::from(finding.decoded)));
+                count(before, report);
+            }
+        }
         if report.mode != Mode::Enforce {
             continue;
         }
         let quote = is_json_number(text.as_bytes(), &mut finding);
         push_clean(&text[done..finding.start], numbering, report, out);
-        let label = replacement(guard, finding.kind, action, value, numbered, numbering);
-        if quote {
-            report.type_changed += 1;
-            out.push('"');
-            out.push_str(&label);
-            out.push('"');
-        } else {
-            out.push_str(&label);
-        }
+        out.push_str(if quote { "\"" } else { "" });
+        push_label(guard, finding.kind, action, value, numbered, numbering, out);
+        out.push_str(if quote { "\"" } else { "" });
+        report.type_changed += u64::from(quote);
         done = finding.end;
     }
+    count(alike, report);
     push_clean(&text[done..to], numbering, report, out);
-    taken
+    last
 }
 
-/// What stands in place of a value.
-fn replacement(
+/// Counts findings of one rule into the report.
+fn count(alike: Option<(RuleId, Action, Tally, u64)>, report: &mut Report) {
+    let Some((rule, action, tally, decoded)) = alike else { return };
+    let rule = &RULES.list[usize::from(rule)];
+    report.found(rule.kind, action, &rule.id, tally, decoded);
+}
+
+/// Appends what stands in place of a value.
+fn push_label(
     guard: &Guard,
     kind: Kind,
     action: Action,
     value: &str,
     numbered: bool,
     numbering: &mut Numbering,
-) -> String {
+    out: &mut String,
+) {
     if action == Action::Tokenize
         && let Some(token) = numbering.token(kind, value)
     {
-        return token;
+        return out.push_str(&token);
     }
-    match action {
-        // The end of a key tells nobody which it was, and it spans lines.
-        Action::Mask if kind != Kind::PrivateKey => mask(value, usize::from(guard.policy().mask_keep)),
-        Action::Hash => format!("[{kind}:{}]", numbering.fingerprint(kind, value)),
-        _ if numbered => format!("[{kind}_{}]", numbering.number(kind, value)),
-        _ => format!("[{kind}]"),
+    // The end of a key tells nobody which it was, and it spans lines.
+    if action == Action::Mask && kind != Kind::PrivateKey {
+        return out.push_str(&mask(value, usize::from(guard.policy().mask_keep)));
     }
+    out.push('[');
+    out.push_str(kind.as_str());
+    if action == Action::Hash {
+        out.push(':');
+        out.push_str(&numbering.fingerprint(kind, value));
+    } else if numbered {
+        out.push('_');
+        out.push_str(numbering.number(kind, value).to_string().as_str());
+    }
+    out.push(']');
 }
 
 /// Every letter and digit but the last `keep` becomes `*`. At most half of them are kept.

@@ -70,15 +70,16 @@ impl Report {
         }
     }
 
-    pub(super) fn found(&mut self, kind: Kind, action: Action, rule: &str, bytes: usize, decoded: bool) {
+    /// Counts findings of one rule, so many of them visible only after decoding.
+    pub(super) fn found(&mut self, kind: Kind, action: Action, rule: &str, tally: Tally, decoded: u64) {
         let tallies = if self.mode == Mode::Enforce { &mut self.findings } else { &mut self.would_redact };
-        let tally = tallies.entry(kind).or_default();
-        tally.count += 1;
-        tally.bytes += bytes as u64;
-        self.decoded += u64::from(decoded);
-        count(&mut self.rules, rule);
+        let sum = tallies.entry(kind).or_default();
+        sum.count += tally.count;
+        sum.bytes += tally.bytes;
+        self.decoded += decoded;
+        add(&mut self.rules, rule, tally.count);
         if self.mode == Mode::Enforce {
-            count(&mut self.actions, action_name(action));
+            add(&mut self.actions, action_name(action), tally.count);
             self.blocked |= action == Action::Block;
         }
     }
@@ -127,12 +128,12 @@ impl Report {
     }
 }
 
-/// Counts one more without making a new key each time.
-fn count(counts: &mut BTreeMap<String, u64>, name: &str) {
+/// Counts without making a new key each time.
+fn add(counts: &mut BTreeMap<String, u64>, name: &str, more: u64) {
     match counts.get_mut(name) {
-        Some(count) => *count += 1,
+        Some(count) => *count += more,
         None => {
-            counts.insert(name.to_owned(), 1);
+            counts.insert(name.to_owned(), more);
         }
     }
 }

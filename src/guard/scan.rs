@@ -31,6 +31,9 @@ use super::words::{Told, WORDS};
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
 
+/// Nothing shorter is ever found: `::1`.
+const SHORTEST: usize = 3;
+
 /// The only words that are looked for everywhere: what they name may follow in plain prose.
 static TELLING: LazyLock<Telling> = LazyLock::new(|| Telling::new(true));
 /// Those that are not ASCII, for text that is not.
@@ -80,7 +83,7 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, scratch: &mut Scratch) {
     let (mut left, mut start) = (from - behind_placeholder(context).len(), from);
     while start < to {
         let (end, next) = next_placeholder(&text[..to], start).unwrap_or((to, to));
-        if start < end {
+        if start < end && end - left >= SHORTEST {
             let known = scratch.findings.len();
             scan_between(&text[left..end], start - left, scratch);
             for finding in &mut scratch.findings[known..] {
@@ -453,8 +456,8 @@ pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
     if !text.get(1)?.is_ascii_uppercase() {
         return None;
     }
-    let mark = text.iter().take(NAMED).position(|byte| matches!(byte, b']' | b'~'))?;
-    let close = mark + text[mark..].iter().take(PLACEHOLDER).position(|byte| *byte == b']')?;
+    let mark = memchr::memchr2(b']', b'~', &text[..text.len().min(NAMED)])?;
+    let close = mark + memchr::memchr(b']', &text[mark..text.len().min(mark + PLACEHOLDER)])?;
     let inner = &text[1..close];
     let inner = inner.strip_suffix("\u{200b}".as_bytes()).unwrap_or(inner);
     let name = inner.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'_').count();
@@ -466,8 +469,7 @@ pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
         number => number.len() <= 6 && number.iter().all(u8::is_ascii_digit),
     };
     let name = name.strip_suffix(b"_").unwrap_or(name);
-    let known = || Kind::ALL.iter().any(|kind| kind.as_str().as_bytes() == name);
-    (well_formed && known()).then_some(close + 1)
+    (well_formed && Kind::named(name).is_some()).then_some(close + 1)
 }
 
 /// Whether the text is a placeholder and nothing else.

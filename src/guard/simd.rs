@@ -25,8 +25,9 @@ pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut Vec<Block>) -> bool {
 #[target_feature(enable = "avx2")]
 fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
     // Not `extend`, into which nothing that needs AVX2 is inlined.
-    blocks.resize(whole.len(), Block::default());
-    for (block, bytes) in blocks.iter_mut().zip(whole) {
+    let known = blocks.len();
+    blocks.resize(known + whole.len(), Block::default());
+    for (block, bytes) in blocks[known..].iter_mut().zip(whole) {
         let (low, high) = (half(bytes, 0), half(bytes, 32));
         let join = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         *block = Block {

@@ -52,8 +52,10 @@ pub(super) struct Engine {
     pub(super) report: Report,
     /// The last [`LEFT`] bytes that went out.
     tail: String,
-    /// Whether something in it was replaced, so that it is not what stood in the text.
-    tail_changed: bool,
+    /// How many bytes went out since something was replaced; [`LEFT`] or more, and the tail is what stood in the text.
+    unchanged: usize,
+    /// The same with what goes out next, to be looked at again.
+    again: String,
     /// Where the last finding that was replaced ended.
     replaced_to: usize,
     /// Whether what was replaced goes on: a run longer than the window is hidden to its end.
@@ -140,7 +142,8 @@ impl Engine {
             scratch: Scratch::default(),
             report,
             tail: String::new(),
-            tail_changed: false,
+            again: String::new(),
+            unchanged: LEFT,
             replaced_to: 0,
             swallowing: false,
             numbered,
@@ -237,11 +240,11 @@ impl Engine {
 
     /// The settled findings between `start` and `end`; nothing when the guard itself failed.
     fn find(&mut self, text: &str, start: usize, end: usize) -> Option<Vec<Finding>> {
-        let (scratch, policy) = (&mut self.scratch, self.guard.policy());
+        let (scratch, guard) = (&mut self.scratch, &self.guard);
         let done = catch_unwind(AssertUnwindSafe(|| {
             scan(text.as_bytes(), start, end, scratch);
             // What is let through anyway must not widen what is not.
-            scratch.findings.retain(|finding| policy.action(finding.kind) != Action::Allow);
+            scratch.findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
             settle(&mut scratch.findings);
         }));
         done.ok().map(|()| std::mem::take(&mut self.scratch.findings))
@@ -256,7 +259,7 @@ impl Engine {
         numbering: &mut Numbering,
         out: &mut String,
     ) {
-        if findings.is_empty() && !self.tail_changed {
+        if findings.is_empty() && self.unchanged >= LEFT {
             return self.emit_part(text, (start, end), findings, numbering, out);
         }
         // Line by line, as the text would be if it came so: numbers are handed out in the same order.
@@ -285,8 +288,8 @@ impl Engine {
         out: &mut String,
     ) {
         let before = out.len();
-        let taken = self.replace(text, span, findings, numbering, out);
-        if (!taken.is_empty() || self.tail_changed) && self.report.mode == Mode::Enforce {
+        let taken = self.replace(text, span, findings, true, numbering, out);
+        if (taken.is_some() || self.unchanged < LEFT) && self.report.mode == Mode::Enforce {
             let settled = (0..ROUNDS).any(|_| !self.look_again(before, numbering, out));
             if !settled {
                 let feed = out.ends_with('\n');
@@ -297,22 +300,34 @@ impl Engine {
             }
         }
         let new = &out[before..];
-        self.tail_changed = !taken.is_empty() || self.tail_changed && new.len() < LEFT;
+        self.unchanged = if taken.is_none() { self.unchanged.saturating_add(new.len()) } else { 0 };
         self.tail.push_str(&new[floor_char(new, new.len().saturating_sub(LEFT))..]);
         let keep = floor_char(&self.tail, self.tail.len().saturating_sub(LEFT));
         self.tail.drain(..keep);
-        self.replaced_to = taken.last().map_or(self.replaced_to, |finding| finding.end);
-        if let Some(places) = &mut self.places {
-            places.extend(taken);
-        }
+        self.replaced_to = taken.unwrap_or(self.replaced_to);
     }
 
     /// Looks at what was put into `out` from `before` on and replaces what is found; whether anything was.
     fn look_again(&mut self, before: usize, numbering: &mut Numbering, out: &mut String) -> bool {
-        let mut whole = self.tail.clone();
+        let mut whole = std::mem::take(&mut self.again);
+        whole.clear();
+        whole.push_str(&self.tail);
         let from = whole.len();
         whole.push_str(&out[before..]);
-        let Some(more) = self.find(&whole, from, whole.len()) else {
+        let replaced = self.look_again_at(&whole, from, before, numbering, out);
+        self.again = whole;
+        replaced
+    }
+
+    fn look_again_at(
+        &mut self,
+        whole: &str,
+        from: usize,
+        before: usize,
+        numbering: &mut Numbering,
+        out: &mut String,
+    ) -> bool {
+        let Some(more) = self.find(whole, from, whole.len()) else {
             self.report.errors += 1;
             out.truncate(before);
             out.push_str(FAULT);
@@ -322,7 +337,7 @@ impl Engine {
             return false;
         }
         out.truncate(before);
-        !self.replace(&whole, (from, whole.len()), &more, numbering, out).is_empty()
+        self.replace(whole, (from, whole.len()), &more, false, numbering, out).is_some()
     }
 
     fn replace(
@@ -330,11 +345,14 @@ impl Engine {
         text: &str,
         span: (usize, usize),
         findings: &[Finding],
+        first: bool,
         numbering: &mut Numbering,
         out: &mut String,
-    ) -> Vec<Finding> {
+    ) -> Option<usize> {
         let numbered = self.numbered;
-        let tools = Tools { guard: &self.guard, numbered, numbering, report: &mut self.report };
+        // What comes to light later stands elsewhere in the text that people have.
+        let places = self.places.as_mut().filter(|_| first);
+        let tools = Tools { guard: &self.guard, numbered, numbering, report: &mut self.report, places };
         redact(tools, text, span, findings, out)
     }
 }

@@ -35,15 +35,19 @@ impl Scanner<'_> {
         let Some(last) = self.text[..at].last_chunk::<8>() else { return true };
         let mut last = u64::from_be_bytes(*last);
         last >>= if last as u8 == b'"' { 8 } else { 0 };
-        // `12:34:56`, `name2:`
-        while (last as u8).is_ascii_digit() {
-            last >>= 8;
+        if (last as u8).is_ascii_digit() {
+            while (last as u8).is_ascii_digit() {
+                last >>= 8;
+            }
+            // `12:34:56`, `2026-11-28 12:34`. A name may have a number behind it, but not two.
+            if last as u8 == b':' || last as u8 == b' ' && ((last >> 8) as u8).is_ascii_digit() {
+                return false;
+            }
         }
         match last as u8 {
             b'A'..=b'Z' | b'a'..=b'z' if last > 0xffff => {
                 self.names.may_end([(last >> 16) as u8, (last >> 8) as u8, last as u8])
             }
-            b':' => false,
             _ => true,
         }
     }
