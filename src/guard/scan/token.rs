@@ -30,7 +30,7 @@ impl Scanner<'_> {
             return;
         }
         if self.token(start)
-            || start < at && self.token(at)
+            || start < at && (self.token(at) || self.hashed(start, at))
             || self.telegram(at, end)
             || self.facebook_app(at, end)
             || self.tailed(start, at, end)
@@ -102,6 +102,16 @@ impl Scanner<'_> {
             }
         }
         self.words_done = end;
+        // Base64 whose first sign stands close before this word.
+        let mut start = start;
+        if matches!(self.byte_before(start), b'+' | b'/') {
+            let digit = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'+' | b'/');
+            let head = self.before(start, 64).iter().rev().take_while(digit).count();
+            let run = &self.text[start - head..end];
+            if run.contains(&b'+') && run.len() >= 24 && look(run) == Look::Random {
+                start -= head;
+            }
+        }
         let word = &self.text[start..end.min(start + 256)];
         let looks = look(word);
         if looks != Look::Uuid && self.encoded(start, end) {
@@ -149,14 +159,20 @@ impl Scanner<'_> {
             // Nothing but a few short words and signs between, and no word that speaks against it after.
             let between = &line[at..];
             let ends = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
-            let enough = sure || !matches!(looks, Look::Uuid | Look::Digits);
+            let vendor = || self.rules.has_context(self.ids.secret_near_vendor, line);
+            let enough =
+                sure || looks != Look::Digits && (looks != Look::Uuid || against.is_none() && vendor());
             if against.is_none_or(|against| against < at) && !ends && between.len() <= 24 && enough {
                 return self.hit(self.ids.secret_near_word, start, end);
             }
         }
         let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
-        if rich && against.is_none() && self.rules.has_context(self.ids.secret_near_vendor, line) {
-            self.hit(self.ids.secret_near_vendor, start, end);
+        let vendor = self.ids.secret_near_vendor;
+        // An identifier has to follow at once.
+        let joined = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
+        let close = || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(joined);
+        if against.is_none() && (rich && self.rules.has_context(vendor, line) || close()) {
+            self.hit(vendor, start, end);
         }
     }
 
@@ -174,6 +190,11 @@ impl Scanner<'_> {
         let end = end + self.text[end..].iter().take_while(part).count();
         let end = end + self.text[end..].iter().take(2).take_while(|byte| **byte == b'=').count();
         self.encoded_done = end;
+        if is_azure_key(&self.text[start..end]) {
+            self.hit(self.ids.tailed_token, start, end);
+            self.words_done = end;
+            return true;
+        }
         let Some(text) = encoded::decode(&self.text[start..end]) else { return false };
         let mut scratch = Scratch::default();
         scan_at(&text, 0, text.len(), self.depth + 1, &mut scratch);
@@ -241,6 +262,32 @@ impl Scanner<'_> {
                 }
                 false
             }
+            // Ably's keys: an app, a dot, a key's name, a colon, the secret.
+            43 if self.byte_before(at) == b':' => {
+                let name = self.before(at - 1, 14);
+                let is_key = name.len() >= 13
+                    && name[name.len() - 7] == b'.'
+                    && name[name.len() - 6..]
+                        .iter()
+                        .chain(&name[name.len() - 13..name.len() - 7])
+                        .all(|b| is_word(*b))
+                    && !name.get(name.len() - 14).is_some_and(|byte| is_word(*byte));
+                if is_key && look(word) == Look::Random {
+                    self.hit(self.ids.tailed_token, at - 14, end);
+                }
+                return is_key;
+            }
+            // Quay's robots: organisation, plus sign, robot, colon, capitals and digits.
+            32..=80 if self.byte_before(at) == b':' && is_robot(self.before(at - 1, 48)) => {
+                word.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit()) && is_random(word)
+            }
+            // TrueNAS: a number, a dash, 64 characters.
+            66..=68 if word[word.len() - 65] == b'-' => {
+                let (number, key) = word.split_at(word.len() - 65);
+                number.iter().all(u8::is_ascii_digit)
+                    && key[1..].iter().all(u8::is_ascii_alphanumeric)
+                    && is_shuffled(&key[1..])
+            }
             // RapidAPI's keys have two marks inside.
             50 if word[10..13] == *b"msh" => word[28..30] == *b"p1" && word[36..38] == *b"js",
             84 => {
@@ -274,6 +321,11 @@ impl Scanner<'_> {
         self.hit(self.ids.tailed_token, start, start + len);
         self.words_done = start + len;
         true
+    }
+
+    /// What crypt(3) makes of a password, behind a user's name or alone.
+    fn hashed(&mut self, start: usize, at: usize) -> bool {
+        memchr::memchr(b'$', &self.text[start..at]).is_some_and(|dollar| self.token(start + dollar))
     }
 
     /// A bot's number, a colon, and 35 characters.
@@ -462,6 +514,34 @@ fn mixed_case(value: &[u8]) -> bool {
     let changes =
         value.windows(2).filter(|pair| pair[0].is_ascii_lowercase() != pair[1].is_ascii_lowercase()).count();
     changes * 3 >= value.len() && value.iter().any(u8::is_ascii_lowercase)
+}
+
+/// `organisation+robot` at the end of a text.
+fn is_robot(text: &[u8]) -> bool {
+    let part = |byte: &&u8| is_word(**byte) || matches!(**byte, b'.' | b'+');
+    let name = &text[text.len() - text.iter().rev().take_while(part).count()..];
+    let mut parts = name.split(|byte| *byte == b'+');
+    matches!((parts.next(), parts.next(), parts.next()), (Some([_, ..]), Some([_, ..]), None))
+}
+
+/// Base64 keys of Azure, which carry a mark at a fixed place: storage, batch, Cosmos DB, service bus, functions, container
+/// registry and others, by what Microsoft publishes of its identifiable keys.
+fn is_azure_key(run: &[u8]) -> bool {
+    let mark = |at: usize, marks: &[&[u8]]| marks.iter().any(|mark| run[at..].starts_with(mark));
+    match run.len() {
+        // 64 bytes
+        88 => run.ends_with(b"==") && mark(76, &[b"+ASt", b"+ABa", b"ACDb"]),
+        // 32 bytes
+        44 => {
+            let marks: [&[u8]; 9] =
+                [b"+ASb", b"+AEh", b"+ARm", b"AIoT", b"AzCa", b"+AMC", b"AzEg", b"AAIV", b"APIM"];
+            run.ends_with(b"=") && mark(33, &marks)
+        }
+        // Container registry; search; functions.
+        52 => mark(42, &[b"+ACR", b"AzSe"]),
+        56 => mark(44, &[b"AzFu"]) && run.ends_with(b"=="),
+        _ => false,
+    }
 }
 
 /// What providers begin their tokens with: small letters, and not what hashes, files and messages are named by.

@@ -89,7 +89,7 @@ impl Scanner<'_> {
         }
         if hook && len - authority >= 16 {
             let tail = self.text[..end].iter().rev().take_while(|byte| b"),.;]".contains(byte)).count();
-            self.hit(self.ids.web_hook, body + authority + 1, end - tail);
+            self.hit(self.ids.web_hook, start, end - tail);
         }
     }
 
