@@ -16,6 +16,7 @@ mod allow;
 mod check;
 mod classes;
 mod confirm;
+mod embedded;
 mod encoded;
 mod kind;
 mod numbering;
@@ -149,7 +150,7 @@ impl Guard {
         let value = if report.mode == Mode::Off {
             value
         } else {
-            walk::walk(self, value, numbering, &mut report, left)
+            walk::Walk { guard: self, numbering, report: &mut report, left }.value(value)
         };
         (Sanitized::vouch(value), report)
     }

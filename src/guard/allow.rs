@@ -42,10 +42,11 @@ impl Allowed {
         match kind {
             Kind::Email => value.rsplit_once('@').is_some_and(|(_, host)| self.has_domain(host)),
             Kind::DatabaseUrl => {
-                let host = value
-                    .rsplit_once('@')
-                    .map_or("", |(_, rest)| rest.split([':', '/', '?']).next().unwrap_or(""));
-                self.has_domain(host)
+                // What is before the first of these is the authority (RFC 3986, 3.2); behind it anything may stand.
+                let authority = value.split_once("://").map_or("", |(_, rest)| rest);
+                let authority = authority.split(['/', '?', '#', '\\']).next().unwrap_or("");
+                let host = authority.rsplit_once('@').map_or("", |(_, host)| host);
+                self.has_domain(host.split(':').next().unwrap_or(""))
             }
             Kind::Ip if !self.networks.is_empty() => {
                 let plain = value.split(['/', '%']).next().unwrap_or(value);
@@ -147,6 +148,7 @@ mod tests {
             (Kind::Email, "a@mail.example.com"),
             (Kind::Ip, "10.1.2.3"),
             (Kind::Ip, "fd12::1"),
+            (Kind::DatabaseUrl, "postgres://u:pw12345@db.example.com:5432/x?y=z"),
         ] {
             assert!(allowed.lets_through(kind, good), "{good}");
         }
@@ -157,6 +159,12 @@ mod tests {
             (Kind::Email, "a@example.com.evil.org"),
             (Kind::Ip, "11.1.2.3"),
             (Kind::Ip, "fc00::1"),
+            (Kind::Ip, "::ffff:10.1.2.3"),
+            (Kind::Email, "a@evil-example.com"),
+            (Kind::DatabaseUrl, "postgres://u:pw12345@evil.org/db?x=@example.com"),
+            (Kind::DatabaseUrl, "postgres://u:pw12345@evil.org/@example.com"),
+            (Kind::DatabaseUrl, "postgres://u:pw12345@evil.org#@example.com"),
+            (Kind::DatabaseUrl, "postgres://u:pw12345@evil.org,example.com/db"),
         ] {
             assert!(!allowed.lets_through(kind, bad), "{bad}");
         }

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::{Guard, Numbering, Report, Sanitized, StreamGuard, picture};
+use super::{Guard, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
 use crate::domain::{Capture, CodeError, Ended, Outcome, OutputChunk, RichResult, StopReason};
 
 /// How much of a run is kept in its outcome.
@@ -119,7 +119,8 @@ impl OutcomeGuard {
         let format = match FileKind::of(bytes) {
             FileKind::Text => {
                 let text = std::str::from_utf8(bytes).ok()?;
-                return Some(Sanitized::vouch(self.text(text).into_bytes()));
+                let clean = if enforced { self.embedded(text) } else { None };
+                return Some(Sanitized::vouch(self.text(clean.as_deref().unwrap_or(text)).into_bytes()));
             }
             FileKind::Png => picture::Format::Png,
             FileKind::Jpeg => picture::Format::Jpeg,
@@ -174,6 +175,13 @@ impl OutcomeGuard {
         picture::Look { guard: &self.guard, left: &mut self.left, report: &mut self.report }
     }
 
+    /// A text with the pictures in it cleaned, if it has any that need it.
+    fn embedded(&mut self, text: &str) -> Option<String> {
+        let (clean, withheld) = embedded::clean(&mut self.look(), text)?;
+        self.report.withheld += withheld;
+        Some(clean)
+    }
+
     fn text(&mut self, text: &str) -> String {
         let mut report = self.guard.report();
         let out = self.guard.run(text, &mut self.numbering, &mut report);
@@ -200,8 +208,8 @@ impl OutcomeGuard {
 
     /// One form of a result, as what it is: a picture loses its text parts, what cannot be looked into is withheld,
     /// everything else is text or JSON.
-    fn content(&mut self, format: &str, mut content: Value) -> Value {
-        if let (Value::String(text), super::Mode::Enforce) = (&mut content, self.report.mode) {
+    fn content(&mut self, format: &str, content: Value) -> Value {
+        if let (Value::String(text), super::Mode::Enforce) = (&content, self.report.mode) {
             let binary = match picture::Format::of(format) {
                 Some(kind) => picture::strip(&mut self.look(), kind, text)
                     .map_or(picture::Content::Opaque, picture::Content::Clean),
@@ -214,10 +222,6 @@ impl OutcomeGuard {
                     return Value::String(picture::WITHHELD.to_owned());
                 }
                 picture::Content::Text => {}
-            }
-            if let Some((clean, withheld)) = picture::data_urls(&mut self.look(), text) {
-                self.report.withheld += withheld;
-                *text = clean;
             }
         }
         let (value, report) = self.guard.json_within(content, &mut self.numbering, &mut self.left);

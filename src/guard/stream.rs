@@ -161,10 +161,15 @@ impl Engine {
         let mut out = String::with_capacity(text.len());
         if self.report.mode == Mode::Off {
             out.push_str(text);
-        } else if let Some(finding) = named_value(name, &whole, start) {
-            self.emit(&whole, (start, whole.len()), &[finding], numbering, &mut out);
-        } else {
-            self.drain(&whole, start, true, numbering, &mut out);
+            return self.release(out).into_inner();
+        }
+        let mut findings = named_value(name, &whole, start);
+        // What is let through anyway must not keep the rest from being looked at.
+        findings.retain(|finding| self.guard.policy().action(finding.kind) != Action::Allow);
+        settle(&mut findings);
+        match findings.is_empty() {
+            true => drop(self.drain(&whole, start, true, numbering, &mut out)),
+            false => self.emit(&whole, (start, whole.len()), &findings, numbering, &mut out),
         }
         self.release(out).into_inner()
     }

@@ -74,6 +74,20 @@ enum Becomes {
     Char(char),
 }
 
+/// The character that an escape, an entity or a percent sign at the start of `text` stands for, or the first one itself
+/// where it is not ASCII: how many bytes, and which; none for one that nobody sees.
+pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
+    // A line feed, which `decode` takes for a blank.
+    if let [b'%', b'0', b'a' | b'A' | b'd' | b'D' | b'9', ..] = text {
+        return Some((3, Some(' ')));
+    }
+    match decode(text) {
+        (len, Becomes::Char(c)) => Some((len, Some(c))),
+        (len, Becomes::Nothing) => Some((len, None)),
+        (_, Becomes::Same) => None,
+    }
+}
+
 /// What stands at the start of `rest`: how many bytes, and what they read as.
 fn decode(rest: &[u8]) -> (usize, Becomes) {
     let first = rest[0];

@@ -1,87 +1,175 @@
-//! The guard over a JSON value: keys and values, with the key as a hint. What comes out is always JSON.
+//! The guard over a JSON value: keys and values, with the name of a value as a hint. What comes out is always JSON.
+//!
+//! A name reaches its value over what stands between: `{"password": {"value": "x"}}`, `{"name": "password", "value": "x"}`,
+//! a table's column, the numbered rows that pandas writes under a column's name.
+
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
 use super::picture::{self, Content, Look};
 use super::policy::Mode;
-use super::{Guard, Numbering, Report};
+use super::scan::is_telling;
+use super::{Guard, Numbering, Report, embedded};
 
 /// How deep a value may be nested.
 const MAX_DEPTH: usize = 128;
 /// What stands in place of what is nested deeper.
 const TOO_DEEP: &str = "[TOO_DEEP]";
 
-/// A picture or document under the name of its media type, as notebooks keep them, without its text.
-fn binary(guard: &Guard, name: &str, text: &str, report: &mut Report, left: &mut u64) -> Option<String> {
-    if report.mode != Mode::Enforce || !name.contains('/') {
-        return None;
-    }
-    match picture::content(&mut Look { guard, left, report }, name, text) {
-        Content::Clean(clean) => Some(clean),
-        Content::Opaque => {
-            report.withheld += 1;
-            Some(picture::WITHHELD.to_owned())
-        }
-        Content::Text => None,
-    }
+/// Fields that hold the name of what is in the field `value` beside them.
+const NAMES: [&str; 6] = ["key", "name", "id", "variable", "field", "header"];
+/// Fields that hold what the name of their object says.
+const VALUES: [&str; 9] = ["value", "values", "val", "current", "previous", "old", "new", "plaintext", "raw"];
+/// Fields that hold the names of a table's columns, and those that hold its rows.
+const COLUMNS: [&str; 4] = ["columns", "headers", "header", "fields"];
+const ROWS: [&str; 4] = ["data", "rows", "values", "records"];
+
+fn is_one_of(name: &str, names: &[&str]) -> bool {
+    names.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Guards a value and all below it. `left`: how much PDFs in it may inflate to.
-pub(super) fn walk(
-    guard: &Guard,
-    value: Value,
-    numbering: &mut Numbering,
-    report: &mut Report,
-    left: &mut u64,
-) -> Value {
-    walk_at(guard, "", value, 0, numbering, report, left)
+/// What a walk needs.
+pub(super) struct Walk<'a> {
+    pub(super) guard: &'a Guard,
+    pub(super) numbering: &'a mut Numbering,
+    pub(super) report: &'a mut Report,
+    /// How much PDFs may inflate to.
+    pub(super) left: &'a mut u64,
 }
 
-fn walk_at(
-    guard: &Guard,
-    name: &str,
-    value: Value,
-    depth: usize,
-    numbering: &mut Numbering,
-    report: &mut Report,
-    left: &mut u64,
-) -> Value {
-    if depth > MAX_DEPTH {
-        report.withheld += 1;
-        return Value::String(TOO_DEEP.to_owned());
+impl Walk<'_> {
+    /// Guards a value and all below it.
+    pub(super) fn value(&mut self, value: Value) -> Value {
+        self.under("", value, 0)
     }
-    match value {
-        Value::Null | Value::Bool(_) => value,
-        Value::String(text) => Value::String(match binary(guard, name, &text, report, left) {
-            Some(clean) => clean,
-            None => guard.run_named(name, &text, numbering, report),
-        }),
-        Value::Number(number) => {
-            let text = number.to_string();
-            let guarded = guard.run_named(name, &text, numbering, report);
-            if guarded == text {
-                return Value::Number(number);
-            }
-            report.type_changed += 1;
-            Value::String(guarded)
+
+    /// Guards a value that a name speaks of.
+    fn under(&mut self, name: &str, value: Value, depth: usize) -> Value {
+        if depth > MAX_DEPTH {
+            self.report.withheld += 1;
+            return Value::String(TOO_DEEP.to_owned());
         }
-        Value::Array(items) => Value::Array(
-            items
-                .into_iter()
-                .map(|item| walk_at(guard, name, item, depth + 1, numbering, report, left))
-                .collect(),
-        ),
-        Value::Object(fields) => {
-            let mut out = Map::new();
-            for (name, value) in fields {
-                let mut key = guard.run(&name, numbering, report);
-                // Two keys that became one must not swallow a value.
-                while out.contains_key(&key) {
-                    key.push('_');
+        match value {
+            Value::Null | Value::Bool(_) => value,
+            Value::String(text) => Value::String(self.text(name, &text)),
+            Value::Number(number) => {
+                let text = number.to_string();
+                let guarded = self.guard.run_named(name, &text, self.numbering, self.report);
+                if guarded == text {
+                    return Value::Number(number);
                 }
-                out.insert(key, walk_at(guard, &name, value, depth + 1, numbering, report, left));
+                self.report.type_changed += 1;
+                Value::String(guarded)
             }
-            Value::Object(out)
+            Value::Array(items) => Value::Array(self.items(name, items, depth)),
+            Value::Object(fields) => Value::Object(self.fields(name, fields, depth)),
         }
     }
+
+    fn text(&mut self, name: &str, text: &str) -> String {
+        if self.report.mode != Mode::Enforce {
+            return self.guard.run_named(name, text, self.numbering, self.report);
+        }
+        let look = &mut Look { guard: self.guard, left: self.left, report: self.report };
+        // A picture or document under the name of its media type, as notebooks keep them.
+        let content = if name.contains('/') { picture::content(look, name, text) } else { Content::Text };
+        match content {
+            Content::Clean(clean) => return clean,
+            Content::Opaque => {
+                self.report.withheld += 1;
+                return picture::WITHHELD.to_owned();
+            }
+            Content::Text => {}
+        }
+        let embedded = embedded::clean(look, text);
+        self.report.withheld += embedded.as_ref().map_or(0, |(_, withheld)| *withheld);
+        let text = embedded.as_ref().map_or(text, |(text, _)| text);
+        self.guard.run_named(name, text, self.numbering, self.report)
+    }
+
+    fn items(&mut self, name: &str, items: Vec<Value>, depth: usize) -> Vec<Value> {
+        // A pair of a name and its value.
+        if let [Value::String(label), Value::String(_) | Value::Number(_)] = &items[..]
+            && is_telling(label)
+        {
+            let label = label.clone();
+            let names = [name, &label];
+            return items
+                .into_iter()
+                .zip(names)
+                .map(|(item, name)| self.under(name, item, depth + 1))
+                .collect();
+        }
+        let head = items.first().and_then(columns).filter(|_| items.len() > 1);
+        match head {
+            Some(head) => self.rows(&head, name, items, depth),
+            None => items.into_iter().map(|item| self.under(name, item, depth + 1)).collect(),
+        }
+    }
+
+    /// Rows of a table, each value under its column's name.
+    fn rows(&mut self, columns: &[String], name: &str, rows: Vec<Value>, depth: usize) -> Vec<Value> {
+        let mut row = |row| match row {
+            Value::Array(cells) if depth < MAX_DEPTH => {
+                let cells = cells.into_iter().enumerate().map(|(at, cell)| {
+                    // The head itself is a row too.
+                    let column = columns.get(at).filter(|column| cell.as_str() != Some(column));
+                    self.under(column.map_or(name, String::as_str), cell, depth + 2)
+                });
+                Value::Array(cells.collect())
+            }
+            other => self.under(name, other, depth + 1),
+        };
+        rows.into_iter().map(&mut row).collect()
+    }
+
+    fn fields(&mut self, name: &str, fields: Map<String, Value>, depth: usize) -> Map<String, Value> {
+        let named = fields.iter().find_map(|(field, label)| {
+            let label = label.as_str().filter(|_| is_one_of(field, &NAMES))?;
+            is_telling(label).then(|| label.to_owned())
+        });
+        let head =
+            fields.iter().find_map(|(field, head)| columns(head).filter(|_| is_one_of(field, &COLUMNS)));
+        let mut out = Map::new();
+        let mut same = HashMap::new();
+        for (field, value) in fields {
+            let key = self.guard.run(&field, self.numbering, self.report);
+            let key = apart(key, &out, &mut same);
+            let index = !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit());
+            let inherits = index || is_one_of(&field, &VALUES);
+            let value = match (value, &head, &named) {
+                (Value::Array(rows), Some(head), _) if is_one_of(&field, &ROWS) => {
+                    Value::Array(self.rows(head, &field, rows, depth + 1))
+                }
+                (value, _, Some(label)) if inherits => self.under(label, value, depth + 1),
+                (value, ..) if inherits && is_telling(name) => self.under(name, value, depth + 1),
+                (value, ..) => self.under(&field, value, depth + 1),
+            };
+            out.insert(key, value);
+        }
+        out
+    }
+}
+
+/// Two keys that became one must not swallow a value: the second gets a number. `same` counts them.
+fn apart(key: String, taken: &Map<String, Value>, same: &mut HashMap<String, usize>) -> String {
+    if !taken.contains_key(&key) {
+        return key;
+    }
+    let count = same.entry(key.clone()).or_insert(1);
+    loop {
+        *count += 1;
+        let other = format!("{key}_{count}");
+        if !taken.contains_key(&other) {
+            return other;
+        }
+    }
+}
+
+/// The names of a table's columns, if these are any and one of them tells something.
+fn columns(head: &Value) -> Option<Vec<String>> {
+    let names: Option<Vec<_>> = head.as_array()?.iter().map(Value::as_str).collect();
+    let names = names.filter(|names| names.iter().any(|name| is_telling(name)))?;
+    Some(names.into_iter().map(str::to_owned).collect())
 }

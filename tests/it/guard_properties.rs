@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use pathbox::domain::{CodeError, Ended, OutputChunk, RichResult};
-use pathbox::guard::{Action, Guard, Kind, Limits, Mode, Numbering, OutcomeGuard, Policy, rules};
+use pathbox::guard::{
+    Action, Guard, Kind, Limits, Mode, Numbering, OutcomeGuard, Policy, Report, Sealer, rules,
+};
 use serde_json::{Value, json};
 
 /// Numbers that come the same each time.
@@ -61,6 +63,23 @@ fn mixture(dice: &mut Dice, pieces: usize) -> String {
         "\r\n",
         "\0",
         "😀",
+        "\r",
+        "\r 12%|",
+        "[EMAIL_1\u{200b}]",
+        "[PASSWORD]",
+        "[SECRET~",
+        "~aabbccddeeffgghhiijj",
+        "{\"password\": ",
+        "{\"card\":",
+        "-4111111111111111",
+        "4111111111111111.0",
+        "\\\"",
+        "}",
+        "data:image/png;base64,",
+        "\u{202e}",
+        "%5B",
+        "&#91;EMAIL_2&#93;",
+        "postgres://app:",
     ];
     let mut text = String::new();
     for _ in 0..pieces {
@@ -77,8 +96,13 @@ fn mixture(dice: &mut Dice, pieces: usize) -> String {
     text
 }
 
-fn in_pieces(guard: &Guard, text: &str, most: usize, dice: &mut Dice) -> String {
-    let (mut stream, mut numbering) = (guard.stream(), Numbering::alone());
+/// A context's numbering, with a key for tokens.
+fn numbering() -> Numbering {
+    Numbering::alone().sealing(Some(Sealer::new(&[7; 32], "tenant/context")))
+}
+
+fn in_pieces(guard: &Guard, text: &str, most: usize, dice: &mut Dice) -> (String, Report) {
+    let (mut stream, mut numbering) = (guard.stream(), numbering());
     let mut out = String::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -91,15 +115,17 @@ fn in_pieces(guard: &Guard, text: &str, most: usize, dice: &mut Dice) -> String 
     }
     let (last, report) = stream.finish(&mut numbering);
     assert_eq!(report.errors, 0, "{text:?}");
-    out + &last
+    (out + &last, report)
 }
 
 fn check(guard: &Guard, text: &str, dice: &mut Dice) {
-    let mut numbering = Numbering::alone();
+    let mut numbering = numbering();
     let (whole, report) = guard.text(text, &mut numbering);
     assert_eq!(report.errors, 0, "the guard failed on {text:?}");
     for most in [1, 3, 17, 300] {
-        assert_eq!(in_pieces(guard, text, most, dice), *whole, "in pieces of up to {most}: {text:?}");
+        let (pieces, counted) = in_pieces(guard, text, most, dice);
+        assert_eq!(pieces, *whole, "in pieces of up to {most}: {text:?}");
+        assert_eq!(counted, report, "in pieces of up to {most}: {text:?}");
     }
     let (twice, _) = guard.text(&whole, &mut numbering);
     assert_eq!(*twice, *whole, "guarding twice changed {text:?}");
@@ -128,7 +154,7 @@ fn lines_longer_than_any_window_give_the_same_in_pieces() {
         let text = mixture(&mut dice, 2500).replace(['\n', '\r'], " ");
         let (whole, _) = guard.text(&text, &mut Numbering::alone());
         for most in [700, 40_000] {
-            assert_eq!(in_pieces(&guard, &text, most, &mut dice), *whole);
+            assert_eq!(in_pieces(&guard, &text, most, &mut dice).0, *whole);
         }
     }
 }
@@ -159,7 +185,7 @@ fn a_run_longer_than_any_window_reads_the_same_the_second_time() {
             let (twice, _) = guard.text(&once, &mut numbering);
             assert!(*twice == *once, "an address at {place} behind {lead}");
             for most in [700, 40_000] {
-                assert!(in_pieces(&guard, &text, most, &mut dice) == *once, "in pieces of up to {most}");
+                assert!(in_pieces(&guard, &text, most, &mut dice).0 == *once, "in pieces of up to {most}");
             }
         }
     }
@@ -190,7 +216,7 @@ fn ordinary_text_goes_out_with_the_end_of_its_line() {
 fn all_guards() -> Vec<Guard> {
     let mut guards =
         vec![Guard::default(), Guard::new(Policy { numbered: false, ..Policy::default() }).unwrap()];
-    for action in [Action::Redact, Action::Mask, Action::Hash] {
+    for action in [Action::Redact, Action::Mask, Action::Hash, Action::Tokenize] {
         let mut policy = Policy::default();
         policy.actions.values_mut().for_each(|known| *known = action);
         guards.push(Guard::new(policy).unwrap());
@@ -361,6 +387,114 @@ fn the_name_of_a_json_value_is_a_hint_and_names_are_guarded_too() {
         "nested": {"api_key": "[SECRET_1]", "token_count": 12}
     });
     assert_eq!(*out, expected);
+}
+
+#[test]
+fn a_name_reaches_its_value_over_what_stands_between() {
+    let guard = Guard::default();
+    for (value, expected) in [
+        (json!({"password": {"value": "hunter22"}}), json!({"password": {"value": "[PASSWORD_1]"}})),
+        (json!({"password": {"0": "hunter22"}}), json!({"password": {"0": "[PASSWORD_1]"}})),
+        (
+            json!({"name": "DB_PASSWORD", "value": "hunter22"}),
+            json!({"name": "DB_PASSWORD", "value": "[PASSWORD_1]"}),
+        ),
+        (
+            json!([["user", "password"], ["bob", "hunter22"], ["eve"]]),
+            json!([["user", "password"], ["bob", "[PASSWORD_1]"], ["eve"]]),
+        ),
+        (
+            json!({"columns": ["user", "password"], "data": [["bob", "hunter22"]]}),
+            json!({"columns": ["user", "password"], "data": [["bob", "[PASSWORD_1]"]]}),
+        ),
+        (json!([["password", "hunter22"]]), json!([["password", "[PASSWORD_1]"]])),
+        (json!({"Authorization": "Bearer x9Kd82hfLqmz12"}), json!({"Authorization": "Bearer [BEARER_1]"})),
+        (
+            json!({"headers": [["Authorization", "Basic dXNlcjpwYXNzd29yZA=="]]}),
+            json!({"headers": [["Authorization", "Basic [BASIC_AUTH_1]"]]}),
+        ),
+        (
+            json!([{"name": "Cookie", "value": "sid=x9Kd82hfLqmz12x9Kd; theme=dark"}]),
+            json!([{"name": "Cookie", "value": "sid=[SECRET_1]; theme=dark"}]),
+        ),
+    ] {
+        assert_eq!(*guard.json(value, &mut Numbering::alone()).0, expected);
+    }
+    // Forms and schemas that only speak of passwords.
+    for value in [
+        json!({"properties": {"password": {"type": "string", "minLength": 8, "title": "the password"}}}),
+        json!({"columns": ["token", "count"], "data": [["the", 512], ["of", 256]]}),
+        json!([["key", "amount"], ["standard_rate", 23.0]]),
+        json!({"name": "password", "value": null, "required": true}),
+        json!({"Authorization": "Digest username=\"Mufasa\", realm=\"x\""}),
+    ] {
+        assert_eq!(*guard.json(value.clone(), &mut Numbering::alone()).0, value);
+    }
+}
+
+#[test]
+fn names_that_become_one_keep_their_values() {
+    let guard = Guard::new(Policy { numbered: false, ..Policy::default() }).unwrap();
+    let many: serde_json::Map<_, _> = (0..30_000).map(|n| (format!("u{n}@example.com"), json!(n))).collect();
+    let (out, _) = guard.json(Value::Object(many), &mut Numbering::alone());
+    let object = out.as_object().unwrap();
+    let values: std::collections::BTreeSet<_> =
+        object.values().map(|value| value.as_u64().unwrap()).collect();
+    assert_eq!(values.len(), 30_000);
+    assert!(object.contains_key("[EMAIL]") && object.contains_key("[EMAIL]_30000"));
+    let twice = guard.json(out.get().clone(), &mut Numbering::alone()).0;
+    assert!(twice.get() == out.get());
+}
+
+#[test]
+fn what_a_policy_lets_through_does_not_hide_what_stands_beside_it() {
+    let mut policy = Policy::default();
+    policy.actions.insert(Kind::Password, Action::Allow);
+    let guard = Guard::new(policy).unwrap();
+    let value = json!({
+        "password": "hunter22 alice@example.com", "first_name": "Alice alice@example.com",
+        "billing_address": "1 Main Street, Dublin, tel +353 87 123 4567"
+    });
+    let expected = json!({
+        "password": "hunter22 [EMAIL_1]", "first_name": "Alice [EMAIL_1]",
+        "billing_address": "1 Main Street, Dublin, tel [PHONE_1]"
+    });
+    assert_eq!(*guard.json(value, &mut Numbering::alone()).0, expected);
+}
+
+#[test]
+fn a_value_of_forged_placeholders_reads_the_same_the_second_time() {
+    let guard = Guard::default();
+    let mut numbering = Numbering::alone();
+    for forged in ["[PASSWORD_7] [EMAIL_8]", "[PASSWORD_7]", "[EMAIL_8], [EMAIL_9]"] {
+        let (once, report) = guard.json(json!({"password": forged}), &mut numbering);
+        assert_eq!((report.total(), report.forged > 0), (0, true), "{}", *once);
+        assert_eq!(guard.json(once.get().clone(), &mut numbering).0, once);
+    }
+    // What hides behind one is no placeholder.
+    let (out, _) = guard.json(json!({"password": "[EMAIL_8]x9Kd82hfLq"}), &mut numbering);
+    assert_eq!(*out, json!({"password": "[PASSWORD_1]"}));
+}
+
+#[test]
+fn pictures_inside_values_and_text_files_lose_their_text() {
+    let engine = base64::engine::general_purpose::STANDARD;
+    let comment =
+        [b"\xff\xd8\xff\xfe\x00\x13alice@example.com".to_vec(), b"\xff\xda\x00\x02 \xff\xd9".to_vec()];
+    let (run, clean) = (engine.encode(comment.concat()), engine.encode(b"\xff\xd8\xff\xda\x00\x02 \xff\xd9"));
+    let (first, second) = run.split_at(20);
+    let url = |body: &str| format!("data:image/jpeg;base64,{body}");
+    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), Limits::default());
+    let page = format!("<img src=\"{}\">\nask bob@example.com\n", url(&format!("\n{first}\n{second}")));
+    let shown = run.file(page.as_bytes()).unwrap().into_inner();
+    assert_eq!(String::from_utf8(shown).unwrap(), format!("<img src=\"{}\">\nask [EMAIL_1]\n", url(&clean)));
+    let notebook = json!({"outputs": [{"image/jpeg": format!("{first}\n{second}\n")}]}).to_string();
+    let shown = run.file(notebook.as_bytes()).unwrap().into_inner();
+    let shown = String::from_utf8(shown).unwrap();
+    assert_eq!(shown, json!({"outputs": [{"image/jpeg": format!("{clean}\n")}]}).to_string());
+    let (out, _) = Guard::default()
+        .json(json!({"a": [{"src": url(&format!("{first}{second}"))}]}), &mut Numbering::alone());
+    assert_eq!(*out, json!({"a": [{"src": url(&clean)}]}));
 }
 
 #[test]

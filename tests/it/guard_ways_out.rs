@@ -165,6 +165,20 @@ const STDIO: &[(&str, Shows, Push)] = &[
         let got = tool(s, "files", json!({"action": "get", "path": "f.png"}));
         s.request("resources/read", json!({"uri": link(&got)})).to_string()
     }),
+    ("picture in a page's file", Shows::Nothing, |s| {
+        let page = format!(
+            "import base64\nopen('f.html', 'w').write('<img src=\"data:image/png;base64,\\n' + \
+             base64.b64encode({PNG}).decode() + '\">')"
+        );
+        python(s, &page);
+        tool(s, "files", json!({"action": "get", "path": "f.html"})).to_string()
+    }),
+    ("picture in a URL within a JSON value", Shows::Nothing, |s| {
+        let code = format!(
+            "import base64\n{{'src': ['data:image/png;base64,' + base64.b64encode({PNG}).decode()]}}"
+        );
+        python(s, &code).to_string()
+    }),
     ("content of a document's file", Shows::Nothing, |s| {
         python(s, &format!("open('f.pdf', 'wb').write({PDF})"));
         let got = tool(s, "files", json!({"action": "get", "path": "f.pdf"}));

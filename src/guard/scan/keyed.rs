@@ -279,6 +279,10 @@ impl Scanner<'_> {
         let quote = self.byte(start);
         if matches!(quote, b'"' | b'\'' | b'`') {
             let escaped = self.byte_before(start) == b'\\';
+            // Behind a name in escaped quotes it is the end of the string that both stand in.
+            if quote == b'"' && !escaped && self.text[..at].trim_ascii_end().ends_with(b"\\\"") {
+                return None;
+            }
             let from = start + 1;
             let mut end = from;
             while end < limit && self.text[end] != b'\n' {
@@ -395,7 +399,7 @@ impl Scanner<'_> {
     }
 
     /// `Authorization: Bearer x`: the credentials behind the scheme.
-    fn authorization(&mut self, start: usize, end: usize) {
+    pub(super) fn authorization(&mut self, start: usize, end: usize) {
         let scheme = self.scheme_len(start, end);
         let basic = scheme == 6
             && self.text[start].eq_ignore_ascii_case(&b'b')
@@ -413,12 +417,16 @@ impl Scanner<'_> {
         if scheme == 0 && !matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
             return;
         }
+        // `Digest username="x"`: a field, not credentials.
+        if value.ends_with(b"=") && matches!(self.byte(from + len), b'"' | b'\\') && !basic {
+            return;
+        }
         let rule = if basic { self.ids.basic_header } else { self.ids.bearer };
         self.hit(rule, from, from + len);
     }
 
     /// `Set-Cookie: name=value; ...`: the first value, when it looks random.
-    fn cookie(&mut self, start: usize, end: usize) {
+    pub(super) fn cookie(&mut self, start: usize, end: usize) {
         let line_end = start
             + self.text[start..self.to.min(start + MAX_VALUE)]
                 .iter()

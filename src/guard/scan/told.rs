@@ -66,8 +66,11 @@ impl Scanner<'_> {
         }
         let value = &rest[from..from + len];
         let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
+        // A quote with this behind it ends a string of JSON.
+        let ends = quote.is_some() && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
         let next = rest.get(from + len).copied().unwrap_or(0);
         if !closed
+            || ends
             || value.len() < 5
             || is_template(value)
             || is_empty_word(value)

@@ -1,0 +1,420 @@
+//! Pictures and documents inside a text: in `data:` URLs, in strings of JSON and of scripts. Each is cleaned like any
+//! other.
+//!
+//! Their base64 seldom stands there as itself: it is broken into lines, escaped (`\/`, `\n`, at any depth), written with
+//! `%2B` or `&#10;`. All that is read; what comes out is one run without breaks.
+
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+use base64::Engine as _;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+
+use super::check::Checker;
+use super::picture::{self, Format, Look};
+use super::view;
+
+/// What is looked for in any case: the two words of a `data:` URL, and how a PNG, a JPEG and a PDF begin in base64.
+const MARKS: [&str; 5] = ["data", "base64", "iVBORw0KGgo", "/9j", "JVBERi0"];
+const DATA: usize = 0;
+const BASE64: usize = 1;
+
+static FINDER: LazyLock<AhoCorasick> = LazyLock::new(|| {
+    #[expect(clippy::expect_used, reason = "five constant words; every test uses them")]
+    AhoCorasick::builder().ascii_case_insensitive(true).build(MARKS).expect("a few short words")
+});
+
+/// The longest media type, in bytes from `data` to `base64`.
+const MAX_TYPE: usize = 512;
+/// Outside of quotes, base64 goes on in the next line when its first has at least so many digits.
+const LINE: usize = 32;
+/// How often a text in base64 may hold the next.
+const MAX_DEPTH: u8 = 2;
+
+/// Base64 as browsers read it.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// A text with its pictures cleaned. What a `data:` URL carries that is neither text nor a picture is left out; what begins
+/// like a picture and is none is withheld. `None`: there is nothing to change. The count is of what was taken out.
+pub(super) fn clean(look: &mut Look<'_>, text: &str) -> Option<(String, u64)> {
+    clean_at(look, text, 0)
+}
+
+fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)> {
+    let bytes = text.as_bytes();
+    let mut out = String::new();
+    let (mut done, mut withheld) = (0, 0);
+    // What lies before this place has been looked at, whether it was changed or not.
+    let mut seen = 0;
+    let mut scheme = None;
+    for found in FINDER.find_iter(text) {
+        if found.start() < seen {
+            continue;
+        }
+        let (mark, url) = (found.pattern().as_usize(), found.pattern().as_usize() == BASE64);
+        let (start, quoted) = match mark {
+            DATA => {
+                scheme = Some(found.start());
+                continue;
+            }
+            BASE64 => {
+                let Some(scheme) = scheme.filter(|at| is_type(&bytes[*at..found.start()])) else { continue };
+                let Some(comma) = comma(&bytes[found.end()..]) else { continue };
+                (found.end() + comma, is_quote(&bytes[..scheme]))
+            }
+            _ => {
+                let slashes = bytes[..found.start()].iter().rev().take_while(|byte| **byte == b'\\').count();
+                // `\/` is a digit of the run, `\n` before it is none.
+                let slashes = if bytes[found.start()] == b'/' { slashes } else { 0 };
+                let start = found.start() - slashes;
+                if text[found.range()] != *MARKS[mark] || goes_on(&bytes[..start]) {
+                    continue;
+                }
+                (start, is_quote(&bytes[..start]))
+            }
+        };
+        let mut body = Body::read(&bytes[start..], quoted);
+        seen = start + body.end;
+        let new = match body.decode() {
+            Some((Some(format), data)) => match picture::clean(look, format, &data) {
+                Some(clean) if clean == data => continue,
+                Some(clean) => Some(STANDARD.encode(clean)),
+                None => None,
+            },
+            Some((None, data)) if url => match String::from_utf8(data) {
+                // The rules see through one run of base64, but not through what is broken or written otherwise.
+                Ok(inner) if body.plain || !says_something(look, &inner) => {
+                    match (depth < MAX_DEPTH).then(|| clean_at(look, &inner, depth + 1)).flatten() {
+                        Some((inner, more)) => {
+                            withheld += more;
+                            Some(STANDARD.encode(inner))
+                        }
+                        None => continue,
+                    }
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        if new.is_none() && !url && body.digits.len() < picture::SHORTEST {
+            continue;
+        }
+        withheld += u64::from(new.is_none());
+        let empty = if url { "" } else { picture::WITHHELD };
+        out.push_str(&text[done..start]);
+        out.push_str(new.as_deref().unwrap_or(empty));
+        done = start + body.end;
+        seen = done;
+    }
+    (done > 0).then(|| (out + &text[done..], withheld))
+}
+
+/// Whether anything is found in a text that is not shown as text.
+fn says_something(look: &mut Look<'_>, text: &str) -> bool {
+    let mut checker = Checker::new(look.guard);
+    checker.push(text);
+    let report = checker.finish().report;
+    let found = report.total() > 0 || report.errors > 0 || report.withheld > 0;
+    look.report.absorb(&report);
+    found
+}
+
+/// Whether this is `data:image/png;` or the like, perhaps escaped: a colon, no end of a string, a semicolon last.
+fn is_type(head: &[u8]) -> bool {
+    let encoded = |byte: &[u8], ways: &[&[u8]]| ways.iter().any(|way| byte.eq_ignore_ascii_case(way));
+    let rest = &head[MARKS[DATA].len().min(head.len())..];
+    let opens = rest.first() == Some(&b':')
+        || (3..=6).any(|len| {
+            rest.get(..len).is_some_and(|start| {
+                encoded(start, &[b"%3a", b"&#58;", b"&#x3a;", b"&colon;", br"\u003a", br"\x3a"])
+            })
+        });
+    let last = rest.trim_ascii_end();
+    let closes = last.ends_with(b";")
+        || last.len() >= 3 && encoded(&last[last.len() - 3..], &[b"%3b", b"03b", b"x3b"]);
+    head.len() <= MAX_TYPE && opens && closes && !rest.iter().any(|byte| b"\"'<>\n`".contains(byte))
+}
+
+/// The length of a comma and the blanks before it.
+fn comma(rest: &[u8]) -> Option<usize> {
+    let blanks = rest.iter().take(64).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let rest = &rest[blanks..];
+    let ways: [&[u8]; 7] = [b",", b"%2c", b"&#44;", b"&#x2c;", b"&comma;", br"\u002c", br"\x2c"];
+    let is = |way: &&&[u8]| rest.get(..way.len()).is_some_and(|start| start.eq_ignore_ascii_case(way));
+    ways.iter().find(is).map(|way| blanks + way.len())
+}
+
+/// Whether what stands before opens a string, so that blanks within belong to it.
+fn is_quote(before: &[u8]) -> bool {
+    let escaped: [&[u8]; 5] = [b"&quot;", b"&#34;", b"&#39;", b"%22", b"u0022"];
+    matches!(before.last(), Some(b'"' | b'\'' | b'`' | b'('))
+        || escaped.iter().any(|end| before.ends_with(end))
+}
+
+/// Whether a run of digits goes on behind what stands before.
+fn goes_on(before: &[u8]) -> bool {
+    let escape = matches!(before, [.., b'\\', b'n' | b'r' | b't'] | [.., b'%', _, _]);
+    before.last().is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte)) && !escape
+}
+
+/// Base64 as it stands in a text.
+struct Body {
+    /// Its digits, in the standard alphabet.
+    digits: Vec<u8>,
+    /// Where in the text it ends.
+    end: usize,
+    /// Where it might end before that: how many digits, and where in the text.
+    breaks: Vec<(usize, usize)>,
+    /// Whether it stands there as itself.
+    plain: bool,
+}
+
+enum Sign {
+    Digit(u8),
+    Padding,
+    /// What base64 is broken by and what nobody sees.
+    Blank,
+    Other,
+}
+
+impl Body {
+    fn read(text: &[u8], quoted: bool) -> Self {
+        let mut body = Self { digits: Vec::new(), end: 0, breaks: Vec::new(), plain: true };
+        let (mut at, mut padded) = (0, false);
+        while at < text.len() {
+            let (len, sign) = sign(&text[at..]);
+            match sign {
+                Sign::Digit(_) if padded => break,
+                Sign::Digit(digit) => {
+                    if at != body.end && !body.digits.is_empty() {
+                        if !quoted && !body.goes_on_in(&text[at..]) {
+                            break;
+                        }
+                        body.breaks.push((body.digits.len(), body.end));
+                    }
+                    body.digits.push(digit);
+                }
+                Sign::Padding => padded = true,
+                Sign::Blank => {
+                    at += len;
+                    continue;
+                }
+                Sign::Other => break,
+            }
+            at += len;
+            body.plain &= len == 1;
+            body.end = at;
+        }
+        body.plain &= body.breaks.is_empty();
+        body
+    }
+
+    /// Whether the next line is one more of base64 and not of words.
+    fn goes_on_in(&self, line: &[u8]) -> bool {
+        let width = self.breaks.first().map_or(self.digits.len(), |(digits, _)| *digits);
+        let next = line
+            .iter()
+            .take(width + 1)
+            .take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte));
+        let next = next.count();
+        width >= LINE && next <= width && (next == width || line.get(next) != Some(&b' '))
+    }
+
+    /// What it stands for, without what only follows a picture; and its form, if it is one of ours.
+    fn decode(&mut self) -> Option<(Option<Format>, Vec<u8>)> {
+        // One digit alone says nothing.
+        let whole = self.digits.len() - usize::from(self.digits.len() % 4 == 1);
+        let mut data = LENIENT.decode(&self.digits[..whole]).ok()?;
+        let format = Format::sniff(&data);
+        if let Some(format) = format {
+            let length = picture::length(format, &data);
+            let cut = self.breaks.iter().find(|(digits, _)| digits * 3 / 4 >= length);
+            if let Some(&(digits, end)) = cut {
+                data.truncate(digits * 3 / 4);
+                self.digits.truncate(digits);
+                self.end = end;
+            }
+        }
+        Some((format, data))
+    }
+}
+
+/// What stands at the start of a text: how many bytes, and what they are of base64.
+fn sign(text: &[u8]) -> (usize, Sign) {
+    let plain = |byte: u8| match byte {
+        b'-' => Sign::Digit(b'+'),
+        b'_' => Sign::Digit(b'/'),
+        b'+' | b'/' => Sign::Digit(byte),
+        b'=' => Sign::Padding,
+        _ if byte.is_ascii_alphanumeric() => Sign::Digit(byte),
+        _ if byte.is_ascii_whitespace() => Sign::Blank,
+        _ => Sign::Other,
+    };
+    match text[0] {
+        b'\\' => {
+            // In a string within a string each has one more before it.
+            let slashes = text.iter().take_while(|byte| **byte == b'\\').count();
+            match text.get(slashes) {
+                Some(b'n' | b'r' | b't' | b'f' | b'\n' | b'\r') => (slashes + 1, Sign::Blank),
+                Some(b'/') => (slashes + 1, Sign::Digit(b'/')),
+                Some(b'u' | b'x') => match view::code(&text[slashes - 1..]) {
+                    Some((len, code)) => (slashes - 1 + len, coded(code, plain)),
+                    None => (slashes, Sign::Other),
+                },
+                _ => (slashes, Sign::Other),
+            }
+        }
+        b'%' | b'&' | 0x80.. => match view::code(text) {
+            Some((len, code)) => (len, coded(code, plain)),
+            None => (1, Sign::Other),
+        },
+        byte => (1, plain(byte)),
+    }
+}
+
+fn coded(code: Option<char>, plain: impl Fn(u8) -> Sign) -> Sign {
+    match code.map(u8::try_from) {
+        None => Sign::Blank,
+        Some(Ok(byte)) => plain(byte),
+        Some(Err(_)) => Sign::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::Guard;
+    use crate::guard::picture::MAX_INFLATED;
+    use crate::guard::picture::tests::{document, png_with_text};
+
+    fn cleaned(text: &str) -> Option<(String, u64)> {
+        let guard = Guard::default();
+        clean(&mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() }, text)
+    }
+
+    /// The picture in base64, without its text.
+    fn without_text() -> String {
+        let guard = Guard::default();
+        let look = &mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() };
+        picture::strip(look, Format::Png, &STANDARD.encode(png_with_text())).unwrap()
+    }
+
+    #[test]
+    fn a_picture_is_cleaned_however_its_url_is_written() {
+        let (run, clean) = (STANDARD.encode(png_with_text()), without_text());
+        let lines = |feed: &str| {
+            let lines: Vec<_> =
+                run.as_bytes().chunks(40).map(|line| std::str::from_utf8(line).unwrap()).collect();
+            lines.join(feed)
+        };
+        let percent: String = run.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let head = "<img src=\"data:image/png;base64,";
+        for (head, body) in [
+            (head, run.clone()),
+            ("<img src=\"DATA:IMAGE/PNG;BASE64,", run.clone()),
+            ("<img src='data:image/png;charset=utf-8;base64,", run.clone()),
+            ("<img src='data:image/png; base64 ,", run.clone()),
+            ("<img src='data:image/png;name=a file.png;base64,", run.clone()),
+            ("<img src='data&#58;image/png;base64&#44;", run.clone()),
+            ("url(data%3Aimage/png%3Bbase64%2C", run.clone()),
+            (r#"{"src": "data:image\/png;base64,"#, run.replace('/', r"\/")),
+            (r#""{\"src\": \"data:image\\\/png;base64,"#, run.replace('/', r"\\\/")),
+            (r#"{"src": "\u0064ata:image/png;base64,"#, run.clone()),
+            (head, lines("\n")),
+            (head, lines("\r\n   ")),
+            (head, lines(" ")),
+            (head, lines(r"\n")),
+            (head, lines(r"\\n")),
+            (head, lines("&#10;")),
+            (head, lines("%0A")),
+            (head, lines("\\\n")),
+            (head, lines("\u{200b}")),
+            (head, format!("\n{run}")),
+            (head, run.replace('A', "\tA")),
+            (head, run.replace('A', "%41")),
+            (head, percent),
+            (head, run.replace('/', "&#47;").replace('+', "&#x2B;")),
+            (head, run.replace('/', r"\u002f").replace('+', r"\u002B")),
+            (head, run.replace('/', "_").replace('+', "-")),
+            // Not in a URL at all: as notebooks and scripts have it.
+            (r#"{"image/png": ""#, lines(r"\n") + r"\n"),
+            ("var picture = '", run.clone()),
+            ("---\n", lines("\n")),
+            ("src: data:image/png;base64,", lines("\n")),
+        ] {
+            let text = format!("{head}{body}\"> and the rest");
+            let (out, withheld) = cleaned(&text).unwrap_or_else(|| panic!("{text}"));
+            assert!(out.contains(&clean) && out.ends_with("\"> and the rest"), "{text} became {out}");
+            assert_eq!((out.starts_with(head), withheld), (true, 0), "{text} became {out}");
+            assert_eq!(cleaned(&out), None, "{out} is changed again");
+        }
+    }
+
+    #[test]
+    fn what_follows_a_picture_stays() {
+        let (run, clean) = (STANDARD.encode(png_with_text()), without_text());
+        for tail in
+            ["\nwords\n", "\nNext line, with words", " and more", "\n", ")\n![](b.png)", "\\n\"}", "\nAAAA"]
+        {
+            for head in ["x: ", "![](data:image/png;base64,", "\"data:image/png;base64,"] {
+                let (out, _) = cleaned(&format!("{head}{run}{tail}")).unwrap();
+                assert_eq!(out, format!("{head}{clean}{tail}"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_picture_and_no_text_is_left_out() {
+        let opaque = STANDARD.encode([0xfe; 60]);
+        let bare = STANDARD.encode(document(b"ask bob@example.com"));
+        let bare = bare.trim_end_matches('=');
+        let broken = STANDARD.encode(&png_with_text()[..60]);
+        let secret = STANDARD.encode("the address of Bob is bob@example.com");
+        let secret = format!("{}\\n{}", &secret[..22], &secret[22..]);
+        let nested = STANDARD.encode(format!("<image href='data:application/zip;base64,{opaque}'>"));
+        let emptied = STANDARD.encode("<image href='data:application/zip;base64,'>");
+        for (body, left) in
+            [(&*opaque, ""), (bare, ""), (&broken, ""), ("iVBOR", ""), (&secret, ""), (&nested, &*emptied)]
+        {
+            let html = |body: &str| format!("<a href='data:application/zip;Base64,{body}'>");
+            assert_eq!(cleaned(&html(body)), Some((html(left), 1)), "{body}");
+        }
+        assert_eq!(cleaned(&format!("x = '{broken}'")), Some(("x = '[WITHHELD]'".to_owned(), 1)));
+        let slashes = format!(r#"{{"a": "\/9j\/{opaque}"}}"#);
+        assert_eq!(cleaned(&slashes), Some((r#"{"a": "[WITHHELD]"}"#.to_owned(), 1)));
+    }
+
+    #[test]
+    fn what_needs_no_cleaning_stays_byte_for_byte() {
+        let clean = without_text();
+        let (first, second) = clean.split_at(40);
+        for text in [
+            "no url",
+            "data:image/png;base64,",
+            "data:text/plain;base64,aGVsbG8gd29ybGQ=",
+            "data:text/plain;base64,aGVsbG8g\nd29ybGQ=",
+            "x;base64,iVBORw0KGgo",
+            "a PNG in base64 begins with iVBORw0KGgo, a JPEG with /9j/, a PDF with JVBERi0",
+            "the data is in base64, which is not a picture",
+            "data: in base64, of course; base64, I said",
+            "https://example.com/9j/abc/data/JVBERi0",
+            &format!("<img src='data:image/png;base64,{clean}'>"),
+            &format!("<img src='data:image/png;base64,{first}\n{second}'>"),
+        ] {
+            assert_eq!(cleaned(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn many_beginnings_are_read_once() {
+        let marks = "/9j/ iVBORw0KGgo JVBERi0 ".repeat(40_000);
+        let (out, withheld) = cleaned(&format!("\"{marks}\"")).unwrap();
+        assert_eq!((out.as_str(), withheld), ("\"[WITHHELD] \"", 1));
+    }
+}
