@@ -76,11 +76,16 @@ pub(super) struct Scratch {
 
 /// Looks at `text[from..to]` and leaves what it finds in `scratch.findings`, in no order and perhaps overlapping.
 ///
-/// `text[..from]` is context that has been looked at before: nothing is found there.
-pub(super) fn scan(text: &[u8], from: usize, to: usize, scratch: &mut Scratch) {
+/// `text[..from]` is context that has been looked at before: nothing is found there. Where the piece `goes_on` with a line,
+/// the end of that context is looked at once more, for a label there may speak of a value here.
+pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, scratch: &mut Scratch) {
     scratch.findings.clear();
-    let context = &text[from.saturating_sub(LEFT)..from];
-    let (mut left, mut start) = (from - behind_placeholder(context).len(), from);
+    let context = behind_placeholder(&text[from.saturating_sub(LEFT)..from]);
+    let (mut left, mut start) = (from - context.len(), from);
+    if goes_on {
+        let line = memchr::memrchr(b'\n', context).map_or(0, |feed| feed + 1);
+        start = left + line;
+    }
     while start < to {
         let (end, next) = next_placeholder(&text[..to], start).unwrap_or((to, to));
         if start < end && end - left >= SHORTEST {
@@ -91,6 +96,12 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, scratch: &mut Scratch) {
             }
         }
         (left, start) = (next, next);
+    }
+    if goes_on {
+        scratch.findings.retain_mut(|finding| {
+            finding.start = finding.start.max(from);
+            finding.start < finding.end
+        });
     }
 }
 

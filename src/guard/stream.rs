@@ -60,6 +60,8 @@ pub(super) struct Engine {
     replaced_to: usize,
     /// Whether what was replaced goes on: a run longer than the window is hidden to its end.
     swallowing: bool,
+    /// Whether what comes next goes on with a line that was longer than the window.
+    goes_on: bool,
     /// Whether placeholders carry numbers.
     pub(super) numbered: bool,
     /// Where findings are, when somebody wants to know.
@@ -146,6 +148,7 @@ impl Engine {
             unchanged: LEFT,
             replaced_to: 0,
             swallowing: false,
+            goes_on: false,
             numbered,
             places: None,
         }
@@ -154,24 +157,44 @@ impl Engine {
     /// A whole text that stands under a name: a JSON value under its key.
     pub(super) fn named(&mut self, name: &str, text: &str, numbering: &mut Numbering) -> String {
         self.report.bytes_in += text.len() as u64;
+        let mut out = self.named_once(name, text, numbering);
+        // What stands beside a placeholder may be the value that the name speaks of.
+        if self.report.mode == Mode::Enforce && self.report.total() > 0 {
+            let settled = (0..ROUNDS).any(|_| {
+                let again = self.named_once(name, &out, numbering);
+                let settled = again == out;
+                out = again;
+                settled
+            });
+            if !settled {
+                self.report.withheld += 1;
+                out = WITHHELD.to_owned();
+            }
+        }
+        self.release(out).into_inner()
+    }
+
+    fn named_once(&mut self, name: &str, text: &str, numbering: &mut Numbering) -> String {
+        let mut out = String::with_capacity(text.len());
+        if self.report.mode == Mode::Off {
+            out.push_str(text);
+            return out;
+        }
+        (self.unchanged, self.goes_on, self.swallowing) = (LEFT, false, false);
+        self.tail.clear();
         let tail = name.char_indices().rev().take(64).last().map_or(0, |(at, _)| at);
         // The name as what went out before, so that rules see it as the label that it is.
         let whole = format!("{}: \"{text}", name[tail..].replace('\n', " "));
         let start = whole.len() - text.len();
-        let mut out = String::with_capacity(text.len());
-        if self.report.mode == Mode::Off {
-            out.push_str(text);
-            return self.release(out).into_inner();
-        }
         let mut findings = named_value(name, &whole, start);
         // What is let through anyway must not keep the rest from being looked at.
-        findings.retain(|finding| self.guard.policy().action(finding.kind) != Action::Allow);
+        findings.retain(|finding| self.guard.action(finding.kind) != Action::Allow);
         settle(&mut findings);
         match findings.is_empty() {
             true => drop(self.drain(&whole, start, true, numbering, &mut out)),
             false => self.emit(&whole, (start, whole.len()), &findings, numbering, &mut out),
         }
-        self.release(out).into_inner()
+        out
     }
 
     /// A whole text at once.
@@ -238,6 +261,7 @@ impl Engine {
                     out.push_str(FAULT);
                 }
             }
+            self.goes_on = long;
             start = end;
         }
         start
@@ -245,9 +269,9 @@ impl Engine {
 
     /// The settled findings between `start` and `end`; nothing when the guard itself failed.
     fn find(&mut self, text: &str, start: usize, end: usize) -> Option<Vec<Finding>> {
-        let (scratch, guard) = (&mut self.scratch, &self.guard);
+        let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
         let done = catch_unwind(AssertUnwindSafe(|| {
-            scan(text.as_bytes(), start, end, scratch);
+            scan(text.as_bytes(), start, end, goes_on, scratch);
             // What is let through anyway must not widen what is not.
             scratch.findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
             settle(&mut scratch.findings);

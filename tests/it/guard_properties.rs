@@ -191,6 +191,30 @@ fn a_run_longer_than_any_window_reads_the_same_the_second_time() {
     }
 }
 
+/// A line without end is looked at in windows; no value may slip through where two of them meet.
+#[test]
+fn a_value_and_its_label_are_seen_together_wherever_a_long_line_is_cut() {
+    let guard = Guard::default();
+    for (secret, shown) in [
+        ("password: hunter22x", "password: [PASSWORD_1]"),
+        ("\"password\": \"hunter22x\"", "\"password\": \"[PASSWORD_1]\""),
+        ("Authorization: Bearer x9Kd82hfLqmz12", "Authorization: Bearer [BEARER_1]"),
+        ("IBAN DE89 3704 0044 0532 0130 00", "IBAN [IBAN_1]"),
+        ("PPS number 1234567FA", "PPS number [PPSN_1]"),
+        ("postgres://app:pw 12345@h/x", "postgres://app:pw 12345@h/x"),
+        ("é <alice@example.com>", "é <[EMAIL_1]>"),
+    ] {
+        // A window of 16 KB, of which the last 2 KB are looked at again.
+        for place in 14 * 1024 - 50..14 * 1024 + 10 {
+            let (before, after) = ("word, ".repeat(3_000), " word,".repeat(3_000));
+            let text = format!("{} {secret}{after}", &before[..place]);
+            let (out, _) = guard.text(&text, &mut Numbering::alone());
+            let expected = format!("{} {shown}{after}", &before[..place]);
+            assert!(*out == expected, "{secret} at {place}: {}", &out[place - 20..place + 60]);
+        }
+    }
+}
+
 #[test]
 fn ordinary_text_goes_out_with_the_end_of_its_line() {
     let (guard, mut numbering) = (Guard::default(), Numbering::alone());
