@@ -161,7 +161,9 @@ fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), scratch: &m
 /// Whether a name says something of its value.
 pub(super) fn is_telling(name: &str) -> bool {
     use super::words::Name::{Named, Other, Worded};
-    name.len() <= 64 && !matches!(name::NAMES.kind(name.as_bytes()), Named | Other | Worded)
+    name.len() <= 64
+        && !name.ends_with(']')
+        && !matches!(name::NAMES.kind(name.as_bytes()), Named | Other | Worded)
 }
 
 /// The findings that a value's name alone makes of it, in no order.
@@ -478,6 +480,9 @@ const NAMED: usize = 48;
 /// The longest placeholder, with room to spare: a sealed token.
 const PLACEHOLDER: usize = NAMED + *super::seal::LETTERS.end();
 
+/// What stands for whole pieces that are not shown.
+const WITHHELD: [&[u8]; 3] = [b"WITHHELD", b"GUARD_ERROR", b"TOO_DEEP"];
+
 /// The length of the placeholder of ours that begins at a `[`: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`, or a
 /// sealed token `[EMAIL~...]`. A forged one that was made invalid counts too: it is none of anybody's either.
 pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
@@ -497,7 +502,8 @@ pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
         number => number.len() <= 6 && number.iter().all(u8::is_ascii_digit),
     };
     let name = name.strip_suffix(b"_").unwrap_or(name);
-    (well_formed && Kind::named(name).is_some()).then_some(close + 1)
+    let known = Kind::named(name).is_some() || rest.is_empty() && WITHHELD.contains(&name);
+    (well_formed && known).then_some(close + 1)
 }
 
 /// Whether the text is a placeholder and nothing else.

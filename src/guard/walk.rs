@@ -92,6 +92,7 @@ impl Walk<'_> {
         // A pair of a name and its value.
         if let [Value::String(label), Value::String(_) | Value::Number(_)] = &items[..]
             && is_telling(label)
+            && !is_telling(name)
         {
             let label = label.clone();
             let names = [name, &label];
@@ -135,6 +136,8 @@ impl Walk<'_> {
         let mut same = HashMap::new();
         for (field, value) in fields {
             let key = self.guard.run(&field, self.numbering, self.report);
+            // The key as it goes out speaks of its value, so that it says the same the next time.
+            let field = key.clone();
             let key = apart(key, &out, &mut same);
             let index = !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit());
             let inherits = index || is_one_of(&field, &VALUES);
@@ -170,6 +173,8 @@ fn apart(key: String, taken: &Map<String, Value>, same: &mut HashMap<String, usi
 /// The names of a table's columns, if these are any and one of them tells something.
 fn columns(head: &Value) -> Option<Vec<String>> {
     let names: Option<Vec<_>> = head.as_array()?.iter().map(Value::as_str).collect();
-    let names = names.filter(|names| names.iter().any(|name| is_telling(name)))?;
+    // What was replaced is no name, or a head would be one only the second time.
+    let names = names.filter(|names| !names.iter().any(|name| name.ends_with(']')))?;
+    let names = Some(names).filter(|names| names.iter().any(|name| is_telling(name)))?;
     Some(names.into_iter().map(str::to_owned).collect())
 }

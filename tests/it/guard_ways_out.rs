@@ -167,7 +167,7 @@ const STDIO: &[(&str, Shows, Push)] = &[
     }),
     ("picture in a page's file", Shows::Nothing, |s| {
         let page = format!(
-            "import base64\nopen('f.html', 'w').write('<img src=\"data:image/png;base64,\\n' + \
+            "import base64\nopen('f.html', 'w').write('<img src=\"data:image/png;base64, ' + \
              base64.b64encode({PNG}).decode() + '\">')"
         );
         python(s, &page);
