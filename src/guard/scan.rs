@@ -17,6 +17,7 @@ mod stand_in;
 mod token;
 mod told;
 mod url;
+mod wordy;
 
 use super::Kind;
 use std::sync::LazyLock;

@@ -133,6 +133,7 @@ pub(super) struct Lists {
     pub(super) verbs: Vec<String>,
     pub(super) articles: Vec<String>,
     pub(super) no_value: Vec<String>,
+    pub(super) types: Vec<String>,
     pub(super) to_be_filled: Vec<String>,
     pub(super) no_prefix: Vec<String>,
     pub(super) live: Vec<String>,
@@ -157,7 +158,7 @@ mod tests {
     fn no_word_of_a_list_is_covered_by_another() {
         let same = |before: &str, word: &str| before.eq_ignore_ascii_case(word);
         let lists = &WORDS.list;
-        for words in [&lists.articles, &lists.no_value, &lists.to_be_filled, &lists.live] {
+        for words in [&lists.articles, &lists.no_value, &lists.types, &lists.to_be_filled, &lists.live] {
             assert!(covered(words, same).is_empty(), "{:?}", covered(words, same));
         }
         let begins = |before: &str, word: &str| word.starts_with(before);

@@ -4,9 +4,10 @@
 //! The name is looked at first, and by its last word: `reset_password` is a password, `password_policy` is none. Only
 //! then is the value looked at, and it must look like one: no template, no call, no other name.
 
-use super::name::ends;
-use super::stand_in::{is_code, is_empty_word, is_template, shell_default};
+use super::name::{NAMES, ends};
+use super::stand_in::{is_code, is_empty_word, is_label, is_names, is_template, shell_default, trimmed};
 use super::token::{Look, look};
+use super::wordy::{is_path, is_wordy};
 use super::{Scanner, is_word};
 use crate::guard::confirm;
 use crate::guard::words::{self, Name, WORDS};
@@ -97,9 +98,29 @@ impl Scanner<'_> {
             Some(at) if named_in_quotes && !quoted => start + at,
             _ => end,
         };
+        // `cache key: x`: the word before makes another name of it.
+        if kind == Name::Key && name.eq_ignore_ascii_case(b"key") && self.is_denied(name_start, name_end) {
+            return;
+        }
         let bare = &self.text[start..end];
         let literal = bare.iter().all(u8::is_ascii_digit) || look(bare) == Look::Random;
         if start == end || named_in_quotes && !quoted && !literal {
+            return;
+        }
+        // `"Password: "`: the quote behind the mark ends what began before the name.
+        if quoted
+            && !named_in_quotes
+            && self.text[start - 1] == b'"'
+            && self.ends_a_string(name_start, start - 1)
+        {
+            return;
+        }
+        // `:param password: Unicode password.`
+        if !quoted && self.is_documented(name_start) {
+            return;
+        }
+        // `PASS: tests/rates.sh`, `--- PASS: TestRates (0.01s)`
+        if name == b"PASS" && !quoted && self.is_test_result(name_start, bare) {
             return;
         }
         // An address is looked at as one.
@@ -134,6 +155,48 @@ impl Scanner<'_> {
                 self.value(kind, aws, start, end, quoted);
             }
         }
+    }
+
+    /// Whether a name and the word before it make one that is none of ours: `primary key`, `cache key`.
+    fn is_denied(&self, start: usize, end: usize) -> bool {
+        let Some(before) = self.before(start, 16).strip_suffix(b" ") else { return false };
+        let word = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let phrase = &self.text[start - 1 - word..end];
+        let name: Vec<u8> = phrase.iter().map(|byte| if *byte == b' ' { b'_' } else { *byte }).collect();
+        word > 0 && NAMES.denies(&name)
+    }
+
+    /// Whether the name that a mark joins to what begins at `at` is none of ours, though it ends so.
+    pub(super) fn is_named_otherwise(&self, at: usize) -> bool {
+        let before = self.before(at, 4);
+        let skip = before.iter().rev().take_while(|byte| matches!(byte, b' ' | b'"' | b'\'')).count();
+        let mark = at - skip;
+        if skip == before.len() || !matches!(self.byte_before(mark), b':' | b'=') {
+            return false;
+        }
+        let end = self.name_end(mark - 1);
+        self.name_start(mark - 1, end).is_some_and(|start| NAMES.denies(&self.text[start..end]))
+    }
+
+    /// Whether a double quote ends a string that began on the same line before the name at `name`.
+    fn ends_a_string(&self, name: usize, quote: usize) -> bool {
+        let before = self.before(name, 128);
+        let line = memchr::memrchr(b'\n', before).map(|at| &before[at + 1..]);
+        let line = line.or((before.len() < 128).then_some(before)).unwrap_or_default();
+        self.byte_before(quote) != b'\\' && memchr::memchr_iter(b'"', line).count() % 2 == 1
+    }
+
+    /// Whether the name is a parameter's in a comment on a function.
+    fn is_documented(&self, name: usize) -> bool {
+        let before = self.before(name, 24);
+        let line = &before[memchr::memrchr(b'\n', before).map_or(0, |at| at + 1)..];
+        [&b":param "[..], b":type ", b"@param "].iter().any(|mark| contains(line, mark))
+    }
+
+    /// What a program that runs tests says.
+    fn is_test_result(&self, name: usize, value: &[u8]) -> bool {
+        self.before(name, 4) == b"--- "
+            || value.iter().any(|byte| b"/._".contains(byte)) && is_names(value, b"/._-")
     }
 
     /// `Environment=SMTP_PASSWORD=x`, `--from-literal=password=x`: a setting that is the value of another.
@@ -348,7 +411,13 @@ impl Scanner<'_> {
             defaults += 1;
         }
         let value = &self.text[start..end];
-        if is_template(value) || is_empty_word(value) || is_code(value, self.byte(end), quoted) {
+        let bare = trimmed(value);
+        if is_template(bare)
+            || is_empty_word(bare)
+            || is_code(bare, self.byte(end), quoted)
+            || is_label(bare)
+            || !quoted && (self.is_remark(start) || kind == Name::Password && self.is_told_about(start, end))
+        {
             return;
         }
         // `token: Bearer x`
@@ -357,6 +426,8 @@ impl Scanner<'_> {
         }
         let sure = match kind {
             Name::Password => is_password(value, quoted),
+            // `"input_token": "NextToken"`
+            Name::Secret if is_token_name(value, quoted) => false,
             Name::Secret => match look(value) {
                 Look::Random => value.len() >= 8,
                 Look::Hex | Look::Uuid => true,
@@ -364,6 +435,11 @@ impl Scanner<'_> {
                 Look::Digits => value.len() >= 12,
                 Look::Other => value.len() >= 8 && has_symbols(value, quoted),
             },
+            Name::Key
+                if is_wordy(value) || is_path(value) || is_short_names(value) || is_digest_named(value) =>
+            {
+                false
+            }
             Name::Key => match look(value) {
                 Look::Random => value.len() >= 12,
                 Look::Hex => value.len() >= 16,
@@ -386,6 +462,34 @@ impl Scanner<'_> {
             _ => self.ids.secret,
         };
         self.hit(rule, start, end);
+    }
+
+    /// `(sensitive value)`: words in brackets where a value would be.
+    pub(super) fn is_remark(&self, start: usize) -> bool {
+        let rest = &self.text[start..self.to.min(start + 32)];
+        let inner = rest.strip_prefix(b"(").and_then(|rest| Some(&rest[..memchr::memchr(b')', rest)?]));
+        inner.is_some_and(|inner| is_empty_word(inner) || inner.contains(&b' ') && is_names(inner, b" -,"))
+    }
+
+    /// `Passwort: mindestens 12 Zeichen`, `password=Nouveau mot de passe`: prose that says a number of something, or
+    /// the word again.
+    fn is_told_about(&self, start: usize, end: usize) -> bool {
+        let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte >= 0x80;
+        if self.byte(end) != b' ' || !self.text[start..end].iter().all(letter) {
+            return false;
+        }
+        let rest = &self.text[end + 1..self.to.min(end + 64)];
+        let line = &rest[..memchr::memchr(b'\n', rest).unwrap_or(rest.len())];
+        let plain = |byte: &u8| letter(byte) || byte.is_ascii_digit() || b" ,.'()-".contains(byte);
+        let mut words =
+            line.split(|byte| matches!(byte, b' ' | b',')).filter(|word| !word.is_empty()).take(5);
+        let mut number = false;
+        line.iter().all(plain)
+            && words.any(|word| {
+                let counted =
+                    std::mem::replace(&mut number, word.len() <= 3 && word.iter().all(u8::is_ascii_digit));
+                counted && word.iter().all(letter) || NAMES.has(word)
+            })
     }
 
     /// The length of `Bearer `, `Basic ` and the like at the start of a value.
@@ -411,7 +515,14 @@ impl Scanner<'_> {
         };
         let len = self.text[from..self.to.min(from + MAX_VALUE)].iter().take_while(stop).count();
         let value = &self.text[from..from + len];
-        if len < 6 || is_template(value) || is_empty_word(value) || is_code(value, 0, true) && scheme == 0 {
+        // `AWS4-HMAC-SHA256 Credential=...`: a scheme whose parameters are looked at by their names.
+        let scheme_only = scheme == 0 && value.ends_with(b"-SHA256") && self.byte(from + len) == b' ';
+        if scheme_only
+            || len < 6
+            || is_template(value)
+            || is_empty_word(value)
+            || is_code(value, 0, true) && scheme == 0
+        {
             return;
         }
         if scheme == 0 && !matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
@@ -555,6 +666,28 @@ pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
 }
 
+/// `NextToken`, `session_token`: what another token is called.
+fn is_token_name(value: &[u8], quoted: bool) -> bool {
+    let joints: &[u8] = if quoted { b"" } else { b"_" };
+    let letters = value.iter().all(|byte| byte.is_ascii_alphabetic() || !quoted && super::is_word(*byte));
+    letters && is_names(value, joints) && (ends(value, b"token") || ends(value, b"key"))
+}
+
+/// `OpenLDAP-2.8`, `auth.password.reset`: short words and numbers.
+fn is_short_names(value: &[u8]) -> bool {
+    is_names(value, b"-_./:") && value.split(|byte| b"-_./:".contains(byte)).all(|part| part.len() < 16)
+}
+
+/// `Linux-node-<digest>`: what caches are filed under.
+pub(super) fn is_digest_named(value: &[u8]) -> bool {
+    memchr::memrchr(b'-', value).is_some_and(|at| {
+        at >= 4
+            && value.len() - at > 32
+            && look(&value[at + 1..]) == Look::Hex
+            && is_names(&value[..at], b"-_.")
+    })
+}
+
 fn is_phrase(value: &[u8]) -> bool {
     value.contains(&b' ') || value.contains(&b'_') || value.contains(&b'-') || value.contains(&b'.')
 }
@@ -564,7 +697,7 @@ fn has_symbols(value: &[u8], quoted: bool) -> bool {
     let letters = value.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
     let digits = value.iter().filter(|byte| byte.is_ascii_digit()).count();
     let blanks = value.iter().filter(|byte| **byte == b' ').count();
-    let symbols = value.len() - letters - digits - blanks;
+    let symbols = value.iter().filter(|byte| byte.is_ascii_punctuation()).count();
     blanks == 0 && letters > 0 && (digits > 0 || symbols >= 2) && (quoted || symbols * 2 <= value.len())
 }
 

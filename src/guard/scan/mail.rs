@@ -45,8 +45,8 @@ impl Scanner<'_> {
         let Some(start) = self.local_part(at) else { return };
         let Some(end) = self.domain(at + 1) else { return };
         let local = &self.text[start..at];
-        // `git@host:path` is where a repository is.
-        if local == b"git" && self.byte(end) == b':' {
+        // `git@host:path`, `ssh://git@host/path` is where a repository is.
+        if local == b"git" && (self.byte(end) == b':' || self.text[..start].ends_with(b"://")) {
             return;
         }
         self.hit(self.ids.email, start, end);

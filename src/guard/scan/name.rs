@@ -69,6 +69,20 @@ impl Names {
         self.endings[place / 64] >> (place % 64) & 1 == 1
     }
 
+    /// Whether a word is one of them, and not only ends in one: `Passwort`.
+    pub(super) fn has(&self, word: &[u8]) -> bool {
+        self.by_end[Self::place(word)].iter().any(|entry| {
+            matches!(entry.says, Name::Password | Name::Secret | Name::Key | Name::Worded)
+                && entry.word.as_bytes().eq_ignore_ascii_case(word)
+        })
+    }
+
+    /// Whether a name ends like one of ours and is none: `cacheKey`.
+    pub(super) fn denies(&self, name: &[u8]) -> bool {
+        let none = |entry: &Entry| entry.says == Name::Other && ends(name, entry.word.as_bytes());
+        self.by_end[Self::place(name)].iter().any(none)
+    }
+
     /// What a name says.
     pub(super) fn kind(&self, name: &[u8]) -> Name {
         let mut name = name;

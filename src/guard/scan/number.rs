@@ -490,6 +490,15 @@ impl Scanner<'_> {
                 return 0;
             }
         }
+        let end = self.extension(rest[taken - 1].end());
+        let number = &rest[..taken];
+        if self.is_amount(number, label)
+            || !label
+                && (self.is_postcode(number) || !plus && end == number[taken - 1].end() && self.goes_on(end))
+            || self.is_long_year(number, plus)
+        {
+            return 0;
+        }
         // `Artikel 089-123-4567`: another word says what it is.
         if !plus
             && !label
@@ -498,7 +507,6 @@ impl Scanner<'_> {
         {
             return 0;
         }
-        let end = self.extension(rest[taken - 1].end());
         let next = self.byte(end);
         if is_word_byte(next) || next == b'.' && self.byte(end + 1).is_ascii_digit() {
             return 0;
@@ -510,6 +518,71 @@ impl Scanner<'_> {
         };
         self.hit(rule, start, end);
         taken
+    }
+
+    /// `Téléphonie mobile : 5 412 331 abonnements`: groups of thousands, and a small word for what is counted.
+    fn is_amount(&self, groups: &[Group], label: bool) -> bool {
+        let [first, others @ .., last] = groups else { return false };
+        let joint = self.byte(first.end());
+        let thousands = first.len <= 3
+            && self.text[first.start] != b'0'
+            && others.iter().chain([last]).all(|group| group.len == 3)
+            && groups
+                .windows(2)
+                .all(|pair| pair[1].start == pair[0].end() + 1 && self.byte(pair[0].end()) == joint);
+        let rest = &self.text[last.end()..self.to.min(last.end() + 24)];
+        let word = rest
+            .get(1..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(|byte| byte.is_ascii_lowercase() || **byte >= 0x80);
+        label
+            && thousands
+            && matches!(joint, b' ' | b'.')
+            && rest.first() == Some(&b' ')
+            && word.count() >= 5
+            && !self.label_behind(last.end())
+    }
+
+    /// `MA 02110-1301`, `94103-1234 USA`: a postcode of the United States and its add-on.
+    fn is_postcode(&self, groups: &[Group]) -> bool {
+        let [zip, more] = groups else { return false };
+        if (zip.len, more.len, self.byte(zip.end())) != (5, 4, b'-') {
+            return false;
+        }
+        let before = self.before(zip.start, 8).trim_ascii_end();
+        let state = before.len() < 8.min(zip.start)
+            && before.len() >= 2
+            && before[before.len() - 2..].iter().all(u8::is_ascii_uppercase)
+            && !before[..before.len() - 2].last().is_some_and(u8::is_ascii_alphabetic);
+        let behind = self.text[more.end()..self.to.min(more.end() + 8)].trim_ascii_start();
+        let behind = behind.strip_prefix(b",").unwrap_or(behind).trim_ascii_start();
+        state || behind.starts_with(b"USA") || behind.starts_with(b"U.S.A")
+    }
+
+    /// Whether a number goes on behind what would be a telephone number: `401-555-1234-56`, `212-555-0123-A`.
+    fn goes_on(&self, end: usize) -> bool {
+        let next = self.byte(end + 1);
+        let letter = next.is_ascii_alphabetic() && !self.byte(end + 2).is_ascii_alphabetic();
+        self.byte(end) == b'-' && (next.is_ascii_digit() || letter)
+    }
+
+    /// `2011-2022` of years, `+12345-03-04` of ISO 8601 with a year of five digits and more.
+    fn is_long_year(&self, groups: &[Group], plus: bool) -> bool {
+        let value = |group: &Group| self.digits_value(*group);
+        match groups {
+            [from, to] => {
+                let year = |group| group_is_year(group, value(group));
+                !plus && year(from) && year(to)
+            }
+            [year, month, day] => {
+                plus && year.len >= 5
+                    && (month.len, day.len) == (2, 2)
+                    && (1..=12).contains(&value(month))
+                    && (1..=31).contains(&value(day))
+            }
+            _ => false,
+        }
     }
 
     /// A cheap look: a telephone number has a sign or a zero before, begins with a group of three, or stands by a word.
@@ -562,7 +635,7 @@ impl Scanner<'_> {
         if let Some([a, b, c]) = rest.get(skip..skip + 3)
             && (a.len, b.len, c.len) == (3, 3, 4)
             && starts(a)
-            && (starts(b) || digit(a.end()) == b'-')
+            && (starts(b) || digit(a.end()) == b'-' && self.digits_value(*b) > 0)
         {
             let (one, two) = (digit(a.end()), digit(b.end()));
             let sure = match (one, two) {
@@ -691,7 +764,10 @@ impl Scanner<'_> {
             let digits = &digits[..len];
             if !confirm::luhn(digits) {
                 // A number that the networks' grouping and a label call a card is hidden though it is none.
-                if *form == [4, 4, 4, 4] && self.labelled(self.ids.card_labelled, start, 24) {
+                if *form == [4, 4, 4, 4]
+                    && self.labelled(self.ids.card_labelled, start, 24)
+                    && !self.is_list_of_codes(taken)
+                {
                     self.hit(self.ids.card_labelled, start, end);
                     return 4;
                 }
@@ -703,10 +779,33 @@ impl Scanner<'_> {
                 CardRange::Rare if self.rules.has_context(labelled, self.label(start, FAR_LABEL)) => labelled,
                 CardRange::Rare | CardRange::None => continue,
             };
+            if taken.len() == 4 && self.is_list_of_codes(taken) {
+                continue;
+            }
             self.hit(rule, start, end);
             return form.len();
         }
         0
+    }
+
+    /// `5211 5212 5213 5214`, `7922 7925 7923 792A`: numbers that count up, or stand beside one with hexadecimal letters.
+    fn is_list_of_codes(&self, groups: &[Group]) -> bool {
+        let rises = groups.windows(2).all(|pair| {
+            let step = self.digits_value(pair[1]).wrapping_sub(self.digits_value(pair[0]));
+            (1..=3).contains(&step)
+        });
+        let (start, end) = (groups[0].start, groups[groups.len() - 1].end());
+        let hex = |code: &[u8]| {
+            code.iter().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(byte))
+                && code.iter().any(u8::is_ascii_uppercase)
+        };
+        let before = self.before(start, 6);
+        let behind = &self.text[end..self.to.min(end + 6)];
+        let follows = behind.len() >= 5 && behind[0] == b' ' && hex(&behind[1..5]);
+        let precedes = before.len() >= 5
+            && before[before.len() - 1] == b' '
+            && hex(&before[before.len() - 5..before.len() - 1]);
+        rises || follows || precedes
     }
 
     fn ipv4(&mut self, groups: &[Group], index: usize) -> usize {
@@ -877,6 +976,10 @@ const PHONE_WORDS: [&[u8]; 30] = [
 fn only_words(text: &[u8], known: &[&[u8]]) -> bool {
     text.split(|byte| !(byte.is_ascii_alphabetic() || *byte >= 0x80))
         .all(|word| word.is_empty() || known.iter().any(|known| known.eq_ignore_ascii_case(word)))
+}
+
+fn group_is_year(group: &Group, value: u32) -> bool {
+    group.len == 4 && (1900..=2100).contains(&value)
 }
 
 fn is_joint(byte: u8) -> bool {

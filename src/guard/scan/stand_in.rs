@@ -3,7 +3,9 @@
 //! Each look is at the whole text. A skip that asked only how a text begins or ends would be a way out for every
 //! secret that begins or ends so: `**` before it, `<` and `>` around it, `config.` in front.
 
+use super::name::NAMES;
 use super::token::{Look, look};
+use super::wordy::{is_path, is_wordy};
 use crate::guard::words::{self, WORDS};
 
 /// A place to be filled in, or what a mask left.
@@ -21,7 +23,7 @@ pub(super) fn is_template(text: &[u8]) -> bool {
     match (first, last) {
         (b'<', b'>') | (b'{', b'}') | (b'[', b']') | (b'%', b'%') => inside(1),
         (b'@' | b'#', b'}') => text[1] == b'{' && inside(2),
-        (b'%', _) if text.len() < 4 => true,
+        (b'%', _) if text.len() < 4 || is_format(text) => true,
         (b'%', b's' | b'd' | b'r' | b')') => text[1] == b'(' && inside(2),
         (b'$', _) => is_names(&text[1..], b"_{}().:-[]>'\"?/ $"),
         // Shell that holds an expression further on: `prefix-${NAME}`.
@@ -33,6 +35,13 @@ pub(super) fn is_template(text: &[u8]) -> bool {
         }
         _ => false,
     }
+}
+
+/// `%s:%s`
+fn is_format(text: &[u8]) -> bool {
+    text.split(|byte| *byte == b'%').skip(1).all(|part| {
+        part.first().is_some_and(u8::is_ascii_alphabetic) && part[1..].iter().all(u8::is_ascii_punctuation)
+    })
 }
 
 /// The literal in `${NAME:-literal}`: what is used where nothing is set is a value.
@@ -76,6 +85,27 @@ pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
     })
 }
 
+/// A value without the blanks around it, the line's end that a string spells out (`%s\\n`) and the end of a head.
+pub(super) fn trimmed(value: &[u8]) -> &[u8] {
+    let mut value = value.trim_ascii();
+    while let [rest @ .., b'\\', b'n' | b'r' | b't'] = value {
+        value = rest;
+    }
+    // `def f(key, password=None):`
+    value.strip_suffix(b"):").unwrap_or(value)
+}
+
+/// What a form or a catalogue of messages calls a password or a key: `Passwort`, `Mot de passe`, `API-Schlüssel`.
+pub(super) fn is_label(value: &[u8]) -> bool {
+    let sign = |byte: &u8| byte.is_ascii_alphabetic() || *byte >= 0x80 || b" -?!.:*".contains(byte);
+    let telling = |word: &[u8]| {
+        let word = word.strip_suffix(b"?").or(word.strip_suffix(b":")).unwrap_or(word);
+        let joint = memchr::memrchr(b'-', word).filter(|at| word[..*at].iter().all(u8::is_ascii_uppercase));
+        NAMES.has(joint.map_or(word, |at| &word[at + 1..]))
+    };
+    value.len() <= 48 && value.iter().all(sign) && value.split(|byte| *byte == b' ').any(telling)
+}
+
 /// Words that stand where a value would and are none.
 pub(super) fn is_empty_word(value: &[u8]) -> bool {
     words::is_one_of(&WORDS.list.no_value, value) || super::is_placeholder(value)
@@ -83,6 +113,40 @@ pub(super) fn is_empty_word(value: &[u8]) -> bool {
 
 /// A name, a call or a look-up in a program, where a value would be a literal. `next` is the byte behind it.
 pub(super) fn is_code(value: &[u8], next: u8, quoted: bool) -> bool {
+    if starts_like_code(value)
+        || value.starts_with(b"arn:") && value.iter().filter(|byte| **byte == b':').count() >= 5
+    {
+        return true;
+    }
+    // `--encryption-key`: another flag. `projects/p/secrets/s/versions/2`: where something is.
+    let flag = value.starts_with(b"--") && is_names(&value[2..], b"-");
+    let part = |part: &[u8]| part.iter().all(u8::is_ascii_digit) || is_names(part, b"-_.");
+    let resource = is_path(value) && value.split(|byte| *byte == b'/').all(part);
+    if flag || resource && value.iter().filter(|byte| **byte == b'/').count() > 1 {
+        return true;
+    }
+    if quoted {
+        return false;
+    }
+    let value = value.strip_suffix(b":").unwrap_or(value);
+    let value = value.trim_ascii_start();
+    let first = value.iter().take_while(|byte| matches!(byte, b'&' | b'*' | b'(')).count();
+    let (marks, value) = value.split_at(first);
+    if !marks.is_empty() && starts_like_code(value) {
+        return true;
+    }
+    let joined = value.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'.'))
+        && value.iter().any(|byte| matches!(byte, b'_' | b'.'));
+    joined
+        || is_call(value, next)
+        || is_scoped(value)
+        || is_constant(value)
+        || is_type(value)
+        || is_number(value)
+}
+
+/// `os.environ[...]`, `self.password`: what many programs begin a look-up with.
+fn starts_like_code(value: &[u8]) -> bool {
     const STARTS: &[&[u8]] = &[
         b"os.",
         b"process.",
@@ -103,25 +167,59 @@ pub(super) fn is_code(value: &[u8], next: u8, quoted: bool) -> bool {
         b"vault:",
         b"ref+",
     ];
-    let starts = STARTS.iter().any(|start| value.starts_with(start));
-    if starts && is_names(value, b"_.()[]{}'\"/:#,+-<> $")
-        || value.starts_with(b"arn:") && value.iter().filter(|byte| **byte == b':').count() >= 5
-    {
-        return true;
-    }
-    if quoted {
+    STARTS.iter().any(|start| value.starts_with(start)) && is_names(value, b"_.()[]{}'\"/:#,+-<> $")
+}
+
+/// `get_token(request`, `tokens[0]`, `Field(default=None`: the blank or the quote may have cut it off.
+fn is_call(value: &[u8], next: u8) -> bool {
+    let name_len = value.iter().take_while(|byte| super::is_word(**byte) || b".:!".contains(byte)).count();
+    let (name, rest) = value.split_at(name_len);
+    let opened = matches!(rest.first(), Some(b'(' | b'[')) && !name.is_empty() && !name[0].is_ascii_digit();
+    if !opened || !is_names(name, b"_.-:!") {
         return false;
     }
-    // What follows the name of a call or a table: the quote, bracket or blank where the value was cut off.
-    let name_len = value.iter().take_while(|byte| super::is_word(**byte) || **byte == b'.').count();
-    let (name, rest) = value.split_at(name_len);
     let cut = matches!(next, b')' | b']' | b'"' | b'\'' | b'`' | b',' | b';') || rest.len() == 1;
-    let opened = matches!(rest.first(), Some(b'(' | b'[')) && !name.is_empty() && !name[0].is_ascii_digit();
     let inside = rest.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.()[]\"',:".contains(byte));
-    let call = opened && cut && inside && is_names(name, b"_.-");
-    let joined = value.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'.'))
-        && value.iter().any(|byte| matches!(byte, b'_' | b'.'));
-    call || joined
+    // Behind a plain word brackets may be part of a password, but not with names inside.
+    let named = rest.iter().any(u8::is_ascii_alphabetic) || name.iter().any(|byte| b"_.:!".contains(byte));
+    let signs = b"_.()[]{}\"',:=&*|$!?<>-";
+    let code = |part: &[u8]| is_names(part, b"") || is_wordy(part);
+    let glued = rest.windows(2).any(|pair| matches!(pair[0], b')' | b']') && pair[1].is_ascii_alphanumeric());
+    let random = |part: &[u8]| part.len() >= 8 && look(part) == Look::Random && !is_wordy(part);
+    cut && inside && !rest.split(|byte| signs.contains(byte)).any(random)
+        || named && !glued && rest.split(|byte| signs.contains(byte)).all(code)
+}
+
+/// `super::Foundation::HANDLE`, `auth::verify::{{closure}}::h4a7c0b9d2e1f3a58`
+fn is_scoped(value: &[u8]) -> bool {
+    let scoped = value.windows(2).any(|pair| pair == b"::");
+    let hash = |part: &[u8]| part.len() == 17 && part[0] == b'h' && look(&part[1..]) == Look::Hex;
+    let name = |part: &[u8]| is_names(part, b"_") || part.len() < 8 || is_wordy(part) || hash(part);
+    let sign = |byte: &u8| super::is_word(*byte) || b":{}()<>[]&'*!,.".contains(byte);
+    scoped
+        && value.iter().all(sign)
+        && value.split(|byte| !super::is_word(*byte)).all(|part| part.is_empty() || name(part))
+}
+
+/// `TEST_ENCRYPTION_KEY1`
+fn is_constant(value: &[u8]) -> bool {
+    let part = |part: &[u8]| {
+        let letters = part.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+        part.is_empty()
+            || letters > 0 && part.len() <= letters + 3 && part[letters..].iter().all(u8::is_ascii_digit)
+    };
+    value.contains(&b'_') && value.split(|byte| *byte == b'_').all(part)
+}
+
+/// `0x030`
+fn is_number(value: &[u8]) -> bool {
+    value.strip_prefix(b"0x").is_some_and(|rest| rest.len() <= 8 && rest.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// A type, where a declaration has a value's place: `password: SecretString`, `&[u8`.
+fn is_type(value: &[u8]) -> bool {
+    let start = value.iter().take_while(|byte| matches!(byte, b'[' | b'?' | b'&')).count();
+    WORDS.list.types.iter().any(|name| name.as_bytes() == &value[start..])
 }
 
 #[cfg(test)]
@@ -208,15 +306,61 @@ mod tests {
             ("get_token(request", b')'),
             ("settings.CLIENT_SECRET", 0),
             ("user.password", 0),
+            ("super::Foundation::HANDLE", b','),
+            ("verify::{{closure}}::h4a7c0b9d2e1f3a58", 0),
+            ("Field(default=None", b' '),
+            ("len(expected_token):", b'\n'),
+            ("input.parse()?", b','),
+            ("&self.token2", 0),
+            ("sys.argv[2]", b' '),
+            ("TEST_ENCRYPTION_KEY1", b')'),
+            ("projects/12345/secrets/signing/versions/2", 0),
+            ("--encryption-key", 0),
+            ("&[u8", b']'),
+            ("SecretString", b','),
+            ("0x0030", b','),
         ] {
             assert!(is_code(text.as_bytes(), next, false), "{text}");
         }
         assert!(is_code(b"os.environ['X']", b'"', true));
         assert!(is_code(b"arn:aws:secretsmanager:eu-west-1:123456789012:secret:db-AbCdEf", 0, true));
-        for text in ["config.x9Kd82hfLq", "vault:x9Kd82hfLq", "p4ss(w0rd", "data.hunter22x", "x9Kd82(hfLq"] {
+        for text in [
+            "config.x9Kd82hfLq",
+            "vault:x9Kd82hfLq",
+            "p4ss(w0rd",
+            "data.hunter22x",
+            "x9Kd82(hfLq",
+            "hunter(2)x",
+            "super::x9Kd82hfLq",
+            "get(x9Kd82hfLq",
+            "&self.x9Kd82hfLq",
+            "SUMMER_2024",
+            "a/b/x9Kd82hfLq",
+            "--x9Kd82hfLq",
+            "0xx9Kd82hfLq",
+            "SecretString9",
+        ] {
             assert!(!is_code(text.as_bytes(), 0, false), "{text}");
             assert!(!is_code(text.as_bytes(), 0, true), "{text}");
         }
+    }
+
+    #[test]
+    fn what_a_form_calls_a_password_is_none() {
+        for text in
+            ["Passwort", "Contraseña actual", "Passwort vergessen?", "API-Schlüssel", "Heslo", "пароль"]
+        {
+            assert!(is_label(text.as_bytes()), "{text}");
+        }
+        for text in ["Passwort1", "my-secret-thing", "Sommer2024!", "swordfish", "mypassword"] {
+            assert!(!is_label(text.as_bytes()), "{text}");
+        }
+        for (text, bare) in
+            [("%s\\n", "%s"), (" PASSWORD", "PASSWORD"), ("None):", "None"), ("hunter2\\n", "hunter2")]
+        {
+            assert_eq!(trimmed(text.as_bytes()), bare.as_bytes());
+        }
+        assert!(is_template(b"%s:%s") && !is_template(b"%x9Kd82hfLq%"));
     }
 
     #[test]

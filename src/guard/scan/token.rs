@@ -1,6 +1,8 @@
 //! Long words: tokens of providers, JSON web tokens, and random text beside a telling name.
 
+use super::keyed::is_digest_named;
 use super::stand_in::is_names;
+use super::wordy::{is_path, is_wordy};
 use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, scan_at};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
@@ -130,7 +132,7 @@ impl Scanner<'_> {
                     Look::Uuid => sure || after >= 6,
                     _ => false,
                 };
-                if value.len() >= 16 && fits {
+                if value.len() >= 16 && fits && !is_wordy(value) {
                     self.hit(self.ids.secret_near_word, from, end);
                 }
                 return;
@@ -143,13 +145,26 @@ impl Scanner<'_> {
             Look::Digits => (20..=48).contains(&word.len()),
             _ => false,
         };
-        if !long_enough || !self.letters_before(start, 48) {
+        if !long_enough || !self.letters_before(start, 48) || is_wordy(word) || is_path(word) {
+            return;
+        }
+        if looks == Look::Random && (is_names(word, b"_-./") || is_digest_named(word)) {
             return;
         }
         // `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
         let named = matches!(self.byte_before(start), b'"' | b'\'')
             && matches!(self.byte_before(start - 1), b':' | b'=' | b' ');
         if looks == Look::Uuid && named {
+            return;
+        }
+        if self.is_named_otherwise(start) {
+            return;
+        }
+        // The last part of a path: `exports/2026/11/x.parquet`; but of web hooks the path is the secret.
+        let whole =
+            self.before(start, 64).iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
+        let hook = memchr::memmem::find(self.before(start, 48), b"hook").is_some();
+        if !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end]) {
             return;
         }
         let line = self.label(start, 48);
@@ -160,19 +175,43 @@ impl Scanner<'_> {
             let between = &line[at..];
             let ends = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
             let vendor = || self.rules.has_context(self.ids.secret_near_vendor, line);
-            let enough =
-                sure || looks != Look::Digits && (looks != Look::Uuid || against.is_none() && vendor());
+            // OpenPGP names keys by the last 16 of 40 hexadecimal digits.
+            let key_id = looks == Look::Hex
+                && matches!(word.len(), 16 | 40)
+                && !word.iter().any(u8::is_ascii_lowercase);
+            let told = looks != Look::Digits && (looks != Look::Uuid || against.is_none() && vendor());
+            let enough = sure || told && !key_id;
             if against.is_none_or(|against| against < at) && !ends && between.len() <= 24 && enough {
                 return self.hit(self.ids.secret_near_word, start, end);
             }
         }
+        let joined = !hook && self.is_part(start);
         let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
         let vendor = self.ids.secret_near_vendor;
         // An identifier has to follow at once.
-        let joined = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
-        let close = || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(joined);
-        if against.is_none() && (rich && self.rules.has_context(vendor, line) || close()) {
+        let at_once = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
+        let close = || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once);
+        if against.is_none() && (rich && !joined && self.rules.has_context(vendor, line) || close()) {
             self.hit(vendor, start, end);
+        }
+    }
+
+    /// Whether what begins here is a part of an address, a path, a version or a URN: `//host/x`, `pkg@x`, `a:b:x`,
+    /// `?list=x`.
+    fn is_part(&self, start: usize) -> bool {
+        let before = self.before(start, 64);
+        let run =
+            before.iter().rev().take_while(|byte| !byte.is_ascii_whitespace() && **byte != b'"').count();
+        let run = &before[before.len() - run..];
+        let name = |byte: &&u8| byte.is_ascii_alphabetic();
+        match run.last() {
+            Some(b'/' | b'@' | b'#' | b'.' | b'\\') => true,
+            Some(b'=') => memchr::memmem::find(run, b"://").is_some(),
+            Some(b':') => {
+                let word = run[..run.len() - 1].iter().rev().take_while(name).count();
+                word > 0 && run[..run.len() - 1 - word].ends_with(b":")
+            }
+            _ => false,
         }
     }
 
@@ -396,12 +435,26 @@ impl Scanner<'_> {
                 Check::Random => is_random(&self.text[start..end]),
                 Check::Context => self.rules.has_context(*rule, self.label(start, 64)),
             };
-            if fits {
+            if fits && !self.is_line_of_base64(start, end) {
                 self.hit(*rule, start, end);
                 return true;
             }
         }
         false
+    }
+
+    /// Whether this is a line of a certificate or a file in base64: the line before or behind is as long and full.
+    fn is_line_of_base64(&self, start: usize, end: usize) -> bool {
+        let len = end - start;
+        let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+        let full = |from: Option<usize>| {
+            from.and_then(|from| self.text.get(from..from + len)).is_some_and(|line| line.iter().all(base64))
+        };
+        let before = start.checked_sub(len + 1).filter(|at| self.byte_before(*at) == b'\n');
+        matches!(len, 60 | 64 | 72 | 76)
+            && self.byte_before(start) == b'\n'
+            && self.byte(end) == b'\n'
+            && (full(before) || full(Some(end + 1)))
     }
 
     /// `eyJ...` (a JSON object's beginning in base64url), a dot, and more.

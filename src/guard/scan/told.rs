@@ -47,8 +47,11 @@ impl Scanner<'_> {
         from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
         let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
         from += usize::from(quote.is_some());
+        // What is joined without a blank goes on as prose: `パスワードは12文字以上です`.
+        let joined = joined && quote.is_none();
         let stop = |byte: &&u8| match quote {
             Some(quote) => **byte != quote && **byte != b'\n',
+            None if joined && **byte >= 0x80 => false,
             None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
         };
         // The value may go on beyond the window.
@@ -75,6 +78,7 @@ impl Scanner<'_> {
             || is_template(value)
             || is_empty_word(value)
             || is_code(value, next, quote.is_some())
+            || quote.is_none() && self.is_remark(at + from)
         {
             return;
         }
@@ -93,7 +97,17 @@ impl Scanner<'_> {
             (false, false) => {
                 let last =
                     matches!(next, 0 | b'\n' | b'\r') && classes(value) >= 3 && look(value) == Look::Random;
-                cell && classes(value) >= 3 || mixed && listed() || login() || last || is_strong(value)
+                // Of netrc nothing but its own words may follow: `the login and password portion is` is prose.
+                let word = rest[from + len..].trim_ascii_start();
+                let ends = matches!(next, 0 | b'\n' | b'\r')
+                    || [&b"account"[..], b"macdef", b"machine", b"port"]
+                        .iter()
+                        .any(|name| word.starts_with(name));
+                cell && classes(value) >= 3
+                    || mixed && listed()
+                    || ends && login()
+                    || last
+                    || is_strong(value)
             }
         };
         if sure {

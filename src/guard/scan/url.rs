@@ -115,7 +115,9 @@ impl Scanner<'_> {
         }
         // `user:user@` of a handbook; a longer one may be somebody's.
         let shown = user == password && password.len() <= 8 && password.iter().all(u8::is_ascii_lowercase);
-        if password.is_empty() || shown || is_template(password) || lone && password.len() < 20 {
+        // `user[:password]@`, `username:password@`
+        let named = is_one(user, &[b"user", b"username"]) && is_one(password, &[b"pass", b"password"]);
+        if password.is_empty() || shown || named || is_template(password) || lone && password.len() < 20 {
             return;
         }
         if self.names_database(start, scheme) {
@@ -129,6 +131,13 @@ impl Scanner<'_> {
             self.hit(self.ids.url_credentials, from, at);
         }
     }
+}
+
+/// Whether a text is one of the words, but for the brackets in which a form of addresses has it.
+fn is_one(text: &[u8], words: &[&[u8]]) -> bool {
+    let start = text.iter().take_while(|byte| matches!(byte, b'[' | b'(' | b'<')).count();
+    let end = text.iter().rev().take_while(|byte| matches!(byte, b'[' | b']' | b')' | b'>')).count();
+    text.get(start..text.len() - end).is_some_and(|text| words.contains(&text))
 }
 
 /// Addresses that let whoever knows them act: the path is the secret.

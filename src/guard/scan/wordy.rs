@@ -1,0 +1,131 @@
+//! Text that is made of words, whatever joins them: identifiers, types, paths, names of modules.
+//!
+//! Random text is told from it by its pairs of letters: `qz` and `xk` are rare in every language that is written in
+//! Latin letters, and one pair in two of random text is rare. So it needs no list of words.
+
+/// How usual a letter (row) before another (column) is, from 0 to 9: logarithms of how often the pair stands in words
+/// of English, German, French, Spanish, Italian, Dutch, Polish and Portuguese prose and in identifiers of programs.
+const PAIRS: [&[u8; 26]; 26] = [
+    b"46771372725978060979643343",
+    b"62306001630601500540500030",
+    b"70408007616610810637500042",
+    b"74159112700323620452410021",
+    b"74885663535879466999354754",
+    b"50015500700600600522400020",
+    b"50008034500414400652400020",
+    b"60007000500221600314300010",
+    b"65877671224879851688250306",
+    b"40005000100000400020100000",
+    b"50007000502311400244400020",
+    b"81159130912722720156620050",
+    b"84118002700341660041500010",
+    b"81778582704435720289540041",
+    b"45662351535779560966755212",
+    b"70237003600601750746500030",
+    b"00000000000100000000600000",
+    b"83659360815465830677652052",
+    b"60619215816523761179611044",
+    b"80419207901422830866613060",
+    b"45447230513767360767200000",
+    b"70007000600001410000100000",
+    b"50004002400003400320000010",
+    b"00303000300000040024000010",
+    b"31202000200323250044001000",
+    b"40006000400001300001100011",
+];
+/// The mean from which a text is wordy, in hundredths: words have 6.5 and more, random text 2.7, and one random text
+/// of 24 characters in a thousand comes to this.
+const WORDY: usize = 575;
+/// The fewest pairs from which anything is told.
+const ENOUGH: usize = 8;
+/// The most bytes that are looked at.
+const MAX_LEN: usize = 256;
+
+/// Whether most of a text is words. Too short a text never is.
+pub(super) fn is_wordy(text: &[u8]) -> bool {
+    let text = &text[..text.len().min(MAX_LEN)];
+    let (mut sum, mut pairs) = (0, 0);
+    for pair in text.windows(2) {
+        let [a, b] = [pair[0], pair[1]];
+        // `aB` is where one word ends and the next begins.
+        if !a.is_ascii_alphabetic()
+            || !b.is_ascii_alphabetic()
+            || a.is_ascii_lowercase() && b.is_ascii_uppercase()
+        {
+            continue;
+        }
+        let [row, column] = [a, b].map(|letter| usize::from(letter.to_ascii_lowercase() - b'a'));
+        sum += usize::from(PAIRS[row][column] - b'0');
+        pairs += 1;
+    }
+    let count = |test: fn(&u8) -> bool| text.iter().filter(|byte| test(byte)).count();
+    let (letters, digits) = (count(u8::is_ascii_alphabetic), count(u8::is_ascii_digit));
+    // Hexadecimal digits make pairs that words have too.
+    let beyond_hex = letters + digits - count(u8::is_ascii_hexdigit);
+    pairs >= ENOUGH && sum * 100 >= WORDY * pairs && digits <= letters && beyond_hex * 3 >= letters
+}
+
+/// Whether a text is a path: directories, then a file, whatever that is called.
+pub(super) fn is_path(text: &[u8]) -> bool {
+    let mut parts = text.split(|byte| *byte == b'/');
+    let _file = parts.next_back();
+    let (mut directories, mut named) = (0, 0);
+    for part in parts {
+        let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(byte);
+        if !part.iter().all(plain) {
+            return false;
+        }
+        directories += 1;
+        named += usize::from(part.len() >= 4 && part.iter().all(u8::is_ascii_lowercase));
+    }
+    named > 0 && (directories > 1 || named == directories)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_told_from_random_text() {
+        for text in [
+            "googlecloudsdk.command_lib.functions.v2",
+            "V1CSIPersistentVolumeSource",
+            "EnhancerBySpringCGLIB",
+            "X509KeyUsageFlags",
+            "annotations_pb2.DESCRIPTOR",
+            "goog-reserved-file-mtime",
+            "to-pillar-two-3f9d2c1b7e6a",
+            "VerteilungsschluesselNachKoepfen2026",
+        ] {
+            assert!(is_wordy(text.as_bytes()), "{text}");
+        }
+        for text in [
+            "lucWJjEhlxZW01cXI3YmVlcYnpxNGhzk",
+            "8gNfF2fD1qL6y8pZ9p3vY0",
+            "3ax6xnjp29jd6fds4gc373sgvjxteol0x",
+            "1BxiMVs0XRA5nFMdKvBdBZjgmUUqptlbs74OgvE2upms",
+            "37ea63d540fd27274cad6585082c91b1283f963d",
+            "xqjzkwvbqhtplmzx",
+            "deadbeefcafe0123adedfacebeadfeed",
+            "shippo_test_600bbb827c8c8257d239f7730f388ac687a0e8ca",
+            "token",
+            "",
+        ] {
+            assert!(!is_wordy(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_has_directories_that_are_named() {
+        for text in [
+            "exports/2026/11/7f83b1657ff1fc53b92dc18148a1d65d.parquet",
+            "rates/ie/2026",
+            "appengine/proto/x.proto",
+        ] {
+            assert!(is_path(text.as_bytes()), "{text}");
+        }
+        for text in ["7f83b1657ff1fc53", "aB3d/x9Kd82hfLqT4", "ab/x9Kd82hfLqT4", "/x9Kd82hfLqT4", ""] {
+            assert!(!is_path(text.as_bytes()), "{text}");
+        }
+    }
+}
