@@ -34,12 +34,18 @@ pub(super) enum CardRange {
 
 /// Which network, by the issuer ranges that the networks publish (ISO/IEC 7812 register).
 pub(super) fn card_range(digits: &[u8]) -> CardRange {
-    let lead = |n: usize| digits[..n].iter().fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
-    if digits.len() < 12 || digits.len() > 19 {
-        return CardRange::None;
+    match digits.first_chunk::<4>().and_then(card_lengths) {
+        Some(usual) if usual.contains(&digits.len()) => CardRange::Usual,
+        Some(_) if (12..=19).contains(&digits.len()) => CardRange::Rare,
+        _ => CardRange::None,
     }
-    let (two, three, four) = (lead(2), lead(3), lead(4));
-    let usual: &[usize] = match (two, three, four) {
+}
+
+/// The lengths that numbers usually have which begin with these digits; nothing where no network's do.
+pub(super) fn card_lengths(first: &[u8; 4]) -> Option<&'static [usize]> {
+    let four = first.iter().fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
+    let (two, three) = (four / 100, four / 10);
+    Some(match (two, three, four) {
         (40..=49, ..) => &[16],                       // Visa; 13 and 19 are rare
         (51..=55, ..) | (_, _, 2221..=2720) => &[16], // Mastercard
         (34 | 37, ..) => &[15],                       // American Express
@@ -51,9 +57,8 @@ pub(super) fn card_range(digits: &[u8]) -> CardRange {
         (50 | 56..=58 | 60..=69, ..) => &[16],        // Maestro, RuPay, Elo, Verve
         (81 | 82, ..) | (_, _, 9792 | 1800 | 2131) => &[], // RuPay, UnionPay; Troy; old JCB
         (35, ..) => &[],
-        _ => return CardRange::None,
-    };
-    if usual.contains(&digits.len()) { CardRange::Usual } else { CardRange::Rare }
+        _ => return None,
+    })
 }
 
 /// Remainder modulo 97 of the number that ISO 7064 makes of letters and digits (A is 10, Z is 35).

@@ -131,17 +131,36 @@ pub(super) struct Phrase {
 #[serde(deny_unknown_fields)]
 pub(super) struct Lists {
     pub(super) verbs: Vec<String>,
-    pub(super) articles: Vec<String>,
-    pub(super) no_value: Vec<String>,
-    pub(super) types: Vec<String>,
-    pub(super) to_be_filled: Vec<String>,
+    pub(super) articles: Set,
+    pub(super) no_value: Set,
+    pub(super) types: Set,
+    pub(super) to_be_filled: Set,
     pub(super) no_prefix: Vec<String>,
-    pub(super) live: Vec<String>,
+    pub(super) live: Set,
 }
 
-/// Whether a text is one of the words, in any ASCII case.
-pub(super) fn is_one_of(words: &[String], text: &[u8]) -> bool {
-    words.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()))
+/// Words that a text may be as a whole, by their lengths.
+#[derive(Debug, Deserialize)]
+#[serde(from = "Vec<String>")]
+pub(super) struct Set(Vec<Vec<String>>);
+
+impl Set {
+    /// Whether a text is one of the words, in any ASCII case.
+    pub(super) fn holds(&self, text: &[u8]) -> bool {
+        let same_length = self.0.get(text.len()).map_or(&[][..], Vec::as_slice);
+        same_length.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()))
+    }
+}
+
+impl From<Vec<String>> for Set {
+    fn from(words: Vec<String>) -> Self {
+        let mut by_length = Vec::new();
+        for word in words {
+            by_length.resize(by_length.len().max(word.len() + 1), Vec::new());
+            by_length[word.len()].push(word);
+        }
+        Self(by_length)
+    }
 }
 
 #[cfg(test)]
@@ -158,8 +177,10 @@ mod tests {
     fn no_word_of_a_list_is_covered_by_another() {
         let same = |before: &str, word: &str| before.eq_ignore_ascii_case(word);
         let lists = &WORDS.list;
-        for words in [&lists.articles, &lists.no_value, &lists.types, &lists.to_be_filled, &lists.live] {
-            assert!(covered(words, same).is_empty(), "{:?}", covered(words, same));
+        for set in [&lists.articles, &lists.no_value, &lists.types, &lists.to_be_filled, &lists.live] {
+            for words in &set.0 {
+                assert!(covered(words, same).is_empty(), "{:?}", covered(words, same));
+            }
         }
         let begins = |before: &str, word: &str| word.starts_with(before);
         for words in [&lists.verbs, &lists.no_prefix] {

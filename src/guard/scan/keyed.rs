@@ -10,7 +10,7 @@ use super::token::{Look, look};
 use super::wordy::{is_path, is_wordy};
 use super::{Scanner, is_word};
 use crate::guard::confirm;
-use crate::guard::words::{self, Name, WORDS};
+use crate::guard::words::{Name, Phrase, WORDS};
 
 /// The longest name and value that are looked at.
 const MAX_NAME: usize = 64;
@@ -203,9 +203,9 @@ impl Scanner<'_> {
     fn is_setting(&self, at: usize, name: &[u8]) -> bool {
         let constant =
             name.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_');
-        let word =
-            self.before(at - 1, 48).iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
-        constant && name.contains(&b'_') || self.text[at - 1 - word..].starts_with(b"--")
+        let before = self.before(at - 1, 48);
+        let word = || memchr::memrchr3(b' ', b'\n', b'\t', before).map_or(0, |blank| blank + 1);
+        constant && name.contains(&b'_') || before[word()..].starts_with(b"--")
     }
 
     /// What a name beside `value` says: `key="ServicePassword" value="x"`, `- name: DB_PASSWORD` and `value: x` below.
@@ -234,7 +234,7 @@ impl Scanner<'_> {
     /// What a name's last word says with the words before it: `mot de passe`, `clé API`.
     fn kind_of_phrase(&self, at: usize, name: &[u8]) -> Name {
         let before = self.before(at, 16);
-        let fits = |phrase: &&words::Phrase| {
+        let fits = |phrase: &&Phrase| {
             name.eq_ignore_ascii_case(phrase.word.as_bytes())
                 && phrase.words.iter().any(|word| ends(before, word.as_bytes()))
         };
@@ -263,7 +263,7 @@ impl Scanner<'_> {
     fn in_prose(&self, at: usize) -> bool {
         let Some(before) = self.before(at, 8).strip_suffix(b" ") else { return false };
         let word = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
-        words::is_one_of(&WORDS.list.articles, &before[before.len() - word..])
+        WORDS.list.articles.holds(&before[before.len() - word..])
     }
 
     /// Where the name before a mark ends: over blanks, a closing quote, an index.
@@ -659,7 +659,7 @@ fn is_bare(byte: u8) -> bool {
 /// Whether a name is one of the words for a password that other words end with: `pass`.
 fn is_short_password(name: &[u8]) -> bool {
     let mut short = WORDS.ending.iter().filter(|group| group.whole && group.says == Name::Password);
-    short.any(|group| words::is_one_of(&group.words, name))
+    short.any(|group| group.words.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes())))
 }
 
 pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {

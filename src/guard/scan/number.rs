@@ -738,7 +738,11 @@ impl Scanner<'_> {
             [first, second, _, ..] => first.len == 4 && (4..=6).contains(&second.len),
             _ => false,
         };
-        if !may_be {
+        let known = || {
+            let first = self.text[rest[0].start..].first_chunk::<4>();
+            first.is_some_and(|first| confirm::card_lengths(first).is_some())
+        };
+        if !may_be || self.unlabelled && !known() {
             return 0;
         }
         let whole: &[usize] = &[rest[0].len];

@@ -6,7 +6,7 @@
 use super::name::NAMES;
 use super::token::{Look, look};
 use super::wordy::{is_path, is_wordy};
-use crate::guard::words::{self, WORDS};
+use crate::guard::words::WORDS;
 
 /// A place to be filled in, or what a mask left.
 pub(super) fn is_template(text: &[u8]) -> bool {
@@ -57,6 +57,9 @@ pub(super) fn shell_default(text: &[u8]) -> Option<(usize, usize)> {
 /// What [`mask`](crate::guard::redact) can leave: stars first, and no more letters and digits than stars, at most
 /// eight.
 fn is_mask(text: &[u8]) -> bool {
+    if memchr::memchr(b'*', text).is_none() {
+        return false;
+    }
     let text = String::from_utf8_lossy(text);
     let stars = text.chars().filter(|c| *c == '*').count();
     let kept = text.chars().filter(|c| c.is_alphanumeric()).count();
@@ -67,7 +70,7 @@ fn is_mask(text: &[u8]) -> bool {
 /// `your-api-key-here`
 fn says_so(text: &[u8]) -> bool {
     let words = || text.split(|byte| b"-_ .".contains(byte));
-    words().any(|word| words::is_one_of(&WORDS.list.to_be_filled, word))
+    words().any(|word| WORDS.list.to_be_filled.holds(word))
         && words().all(|word| word.iter().all(u8::is_ascii_alphabetic))
         && is_names(text, b"-_ .")
 }
@@ -108,7 +111,7 @@ pub(super) fn is_label(value: &[u8]) -> bool {
 
 /// Words that stand where a value would and are none.
 pub(super) fn is_empty_word(value: &[u8]) -> bool {
-    words::is_one_of(&WORDS.list.no_value, value) || super::is_placeholder(value)
+    WORDS.list.no_value.holds(value) || super::is_placeholder(value)
 }
 
 /// A name, a call or a look-up in a program, where a value would be a literal. `next` is the byte behind it.

@@ -7,9 +7,10 @@ use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, scan_at};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
 
+use crate::guard::classes::Block;
 use crate::guard::confirm::{self, varied};
 use crate::guard::rule::Check;
-use crate::guard::words::{self, Nearby, WORDS};
+use crate::guard::words::{Nearby, WORDS};
 
 impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
@@ -121,7 +122,8 @@ impl Scanner<'_> {
         }
         // The keyword within the same run: what follows it is the value.
         if looks != Look::Uuid && memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_some() {
-            let (inside, _) = ENDINGS.last_words(&word[..word.len().min(64)]);
+            let (inside, _) =
+                ENDINGS.last_words(&word[..word.len().min(64)], self.word_ends(start, word.len().min(64)));
             if let Some((after, sure)) = inside {
                 let value = &word[after..];
                 let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
@@ -169,7 +171,7 @@ impl Scanner<'_> {
         }
         let line = self.label(start, 48);
         let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
-        let (found, against) = ENDINGS.last_words(line);
+        let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
         if let Some((at, sure)) = found {
             // Nothing but a few short words and signs between, and no word that speaks against it after.
             let between = &line[at..];
@@ -213,6 +215,15 @@ impl Scanner<'_> {
             }
             _ => false,
         }
+    }
+
+    /// Where words end as the telling ones do in `len` (at most 64) bytes from a place on, as bits.
+    fn word_ends(&self, from: usize, len: usize) -> u64 {
+        if from < self.from {
+            return u64::MAX;
+        }
+        let bits = |mask: fn(&Block) -> u64| self.bits(from, mask) & last_bits(len);
+        word_ends(bits(|block| block.alpha), bits(|block| block.digit))
     }
 
     /// A run that is base64 or hex of a text in which something is found: the whole run is hidden.
@@ -607,7 +618,7 @@ fn is_prefix(text: &[u8]) -> bool {
 
 /// Whether a word of the prefix says that what follows is in use and secret.
 fn says_live(prefix: &[u8]) -> bool {
-    prefix.split(|byte| matches!(byte, b'_' | b'-')).any(|part| words::is_one_of(&WORDS.list.live, part))
+    prefix.split(|byte| matches!(byte, b'_' | b'-')).any(|part| WORDS.list.live.holds(part))
 }
 
 /// The shortest random part behind a prefix.
@@ -672,17 +683,19 @@ impl Endings {
         self.before[usize::from(line[end - 1] & 31)] >> (before & 31) & 1 == 1
     }
 
-    /// The last telling word of a line (where it ends, and whether it is a sure one), and the last that speaks against.
+    /// Looks at the ends of words that `ends` has a bit for; finds the last telling word of a line (where it ends, and whether it is a sure one), and the last that speaks against.
     ///
     /// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a
     /// non-letter may follow.
-    fn last_words(&self, line: &[u8]) -> (Option<(usize, bool)>, Option<usize>) {
+    fn last_words(&self, line: &[u8], ends: u64) -> (Option<(usize, bool)>, Option<usize>) {
         let (mut found, mut against) = (None, None);
-        let mut follows = 0u8;
-        for end in (1..=line.len()).rev() {
-            let last = line[end - 1];
+        let mut ends = ends & last_bits(line.len());
+        while ends != 0 {
+            let end = 64 - ends.leading_zeros() as usize;
+            ends &= !(1 << (end - 1));
+            let follows = line.get(end).copied().unwrap_or(0);
             if !follows.is_ascii_alphabetic() && self.may_end(line, end) {
-                let letter = usize::from(last & 31);
+                let letter = usize::from(line[end - 1] & 31);
                 for (word, says) in &self.words[letter] {
                     if !ends_in_word(&line[..end], word) {
                         continue;
@@ -699,10 +712,19 @@ impl Endings {
                     break;
                 }
             }
-            follows = last;
         }
         (found, against)
     }
+}
+
+/// Where words end as the telling ones do, as bits: in two letters or a digit, and no letter follows.
+fn word_ends(letters: u64, digits: u64) -> u64 {
+    !(letters >> 1) & (letters & letters << 1 | digits)
+}
+
+/// The lowest `len` (at most 64) bits.
+fn last_bits(len: usize) -> u64 {
+    u64::MAX.checked_shr(64 - len as u32).unwrap_or(0)
 }
 
 static ENDINGS: LazyLock<Endings> = LazyLock::new(|| Endings::new(nearby()));
@@ -722,9 +744,13 @@ mod tests {
                 let without = Endings::new(nearby().filter(|other| other != word));
                 let word = String::from_utf8_lossy(word.0);
                 let lines = [format!("{word} "), format!("x{word} "), format!("key {word} ")];
-                lines
-                    .iter()
-                    .all(|line| ENDINGS.last_words(line.as_bytes()) == without.last_words(line.as_bytes()))
+                lines.iter().map(String::as_bytes).all(|line| {
+                    let bits = |test: fn(&u8) -> bool| {
+                        line.iter().rev().fold(0, |bits, byte| bits << 1 | u64::from(test(byte)))
+                    };
+                    let ends = word_ends(bits(u8::is_ascii_alphabetic), bits(u8::is_ascii_digit));
+                    ENDINGS.last_words(line, ends) == without.last_words(line, ends)
+                })
             })
             .filter_map(|(word, _)| std::str::from_utf8(word).ok())
             .collect();
