@@ -2,6 +2,8 @@
 //!
 //! All functions take ASCII bytes without separators, as many as the identifier has, unless they say otherwise.
 
+use std::sync::LazyLock;
+
 use sha2::{Digest as _, Sha256};
 
 /// Luhn check (ISO/IEC 7812-1 annex B) over digits.
@@ -41,8 +43,21 @@ pub(super) fn card_range(digits: &[u8]) -> CardRange {
     }
 }
 
+/// Whether any network's numbers begin with these two digits.
+pub(super) fn may_be_card([first, second]: [u8; 2]) -> bool {
+    static STARTS: LazyLock<[bool; 100]> = LazyLock::new(|| {
+        std::array::from_fn(|two| {
+            (0..100).any(|rest| {
+                let digits = [two / 10, two % 10, rest / 10, rest % 10].map(|digit| b'0' + digit as u8);
+                card_lengths(&digits).is_some()
+            })
+        })
+    });
+    STARTS.get(usize::from(first - b'0') * 10 + usize::from(second - b'0')).is_some_and(|known| *known)
+}
+
 /// The lengths that numbers usually have which begin with these digits; nothing where no network's do.
-pub(super) fn card_lengths(first: &[u8; 4]) -> Option<&'static [usize]> {
+fn card_lengths(first: &[u8; 4]) -> Option<&'static [usize]> {
     let four = first.iter().fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
     let (two, three) = (four / 100, four / 10);
     Some(match (two, three, four) {

@@ -738,10 +738,7 @@ impl Scanner<'_> {
             [first, second, _, ..] => first.len == 4 && (4..=6).contains(&second.len),
             _ => false,
         };
-        let known = || {
-            let first = self.text[rest[0].start..].first_chunk::<4>();
-            first.is_some_and(|first| confirm::card_lengths(first).is_some())
-        };
+        let known = || confirm::may_be_card([self.byte(rest[0].start), self.byte(rest[0].start + 1)]);
         if !may_be || self.unlabelled && !known() {
             return 0;
         }

@@ -660,19 +660,24 @@ fn ends_in_word(line: &[u8], word: &[u8]) -> bool {
 
 /// Words near a random text, by their ends.
 struct Endings {
-    /// By the lower five bits of the last character.
-    words: [Vec<(&'static [u8], Nearby)>; 32],
+    /// By the last character.
+    words: [Vec<(&'static [u8], Nearby)>; 128],
     /// Likewise, a bit for each character that stands before it.
-    before: [u32; 32],
+    before: [u128; 128],
+}
+
+/// One number below 128 for both cases of a letter.
+fn folded(byte: u8) -> usize {
+    usize::from((byte | 0x20) & 0x7f)
 }
 
 impl Endings {
     fn new(words: impl Iterator<Item = (&'static [u8], Nearby)>) -> Self {
-        let mut endings = Self { words: [const { Vec::new() }; 32], before: [0; 32] };
+        let mut endings = Self { words: [const { Vec::new() }; 128], before: [0; 128] };
         for (word, says) in words {
             if let [.., before, last] = word {
-                endings.words[usize::from(last & 31)].push((word, says));
-                endings.before[usize::from(last & 31)] |= 1 << (before & 31);
+                endings.words[folded(*last)].push((word, says));
+                endings.before[folded(*last)] |= 1 << folded(*before);
             }
         }
         endings
@@ -680,7 +685,7 @@ impl Endings {
 
     fn may_end(&self, line: &[u8], end: usize) -> bool {
         let before = end.checked_sub(2).map_or(0, |at| line[at]);
-        self.before[usize::from(line[end - 1] & 31)] >> (before & 31) & 1 == 1
+        self.before[folded(line[end - 1])] >> folded(before) & 1 == 1
     }
 
     /// Looks at the ends of words that `ends` has a bit for; finds the last telling word of a line (where it ends, and whether it is a sure one), and the last that speaks against.
@@ -695,8 +700,7 @@ impl Endings {
             ends &= !(1 << (end - 1));
             let follows = line.get(end).copied().unwrap_or(0);
             if !follows.is_ascii_alphabetic() && self.may_end(line, end) {
-                let letter = usize::from(line[end - 1] & 31);
-                for (word, says) in &self.words[letter] {
+                for (word, says) in &self.words[folded(line[end - 1])] {
                     if !ends_in_word(&line[..end], word) {
                         continue;
                     }

@@ -36,12 +36,12 @@ impl Scanner<'_> {
         if from == 0 && rest.first() == Some(&b'>') {
             return self.element(at + 1);
         }
-        let joined = verbs().any(|verb| verb[0] >= 0x80 && rest[from.min(rest.len())..].starts_with(verb));
+        let joined = rest.get(from).is_some_and(|byte| *byte >= 0x80) && verb(&rest[from..]).is_some();
         if from > 1 || !joined && !matches!(rest.get(from), Some(b' ' | b'\t')) {
             return;
         }
         from += blanks(&rest[from..]);
-        let told = verbs().find(|verb| rest[from..].starts_with(verb));
+        let told = verb(&rest[from..]);
         from += told.map_or(0, <[u8]>::len);
         let cell = told.is_none() && rest[from..].starts_with(b"| ");
         from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
@@ -72,8 +72,18 @@ impl Scanner<'_> {
         // A quote with this behind it ends a string of JSON.
         let ends = quote.is_some() && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
         let next = rest.get(from + len).copied().unwrap_or(0);
+        let mixed = value.iter().any(|byte| {
+            byte.is_ascii_digit()
+                || byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
+        });
+        let fits = match (told.is_some(), quote.is_some()) {
+            (true, true) => !value.contains(&b' '),
+            (true, false) | (false, true) => mixed && !value.contains(&b' '),
+            (false, false) => true,
+        };
         if !closed
             || ends
+            || !fits
             || value.len() < 5
             || is_template(value)
             || is_empty_word(value)
@@ -82,35 +92,25 @@ impl Scanner<'_> {
         {
             return;
         }
-        let digits = value.iter().any(u8::is_ascii_digit);
-        let mixed = digits
-            || value.iter().any(|byte| {
-                byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
-            });
         // A netrc line or a command line names the user before it.
         let named = |word: &[u8]| contains(self.label(at, 80), word);
         let login = || named(b"login ");
         let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
-        let sure = match (told.is_some(), quote.is_some()) {
-            (true, true) => value.len() >= 5 && !value.contains(&b' '),
-            (true, false) | (false, true) => mixed && !value.contains(&b' '),
-            (false, false) => {
-                let last =
-                    matches!(next, 0 | b'\n' | b'\r') && classes(value) >= 3 && look(value) == Look::Random;
-                // Of netrc nothing but its own words may follow: `the login and password portion is` is prose.
-                let word = rest[from + len..].trim_ascii_start();
-                let ends = matches!(next, 0 | b'\n' | b'\r')
-                    || [&b"account"[..], b"macdef", b"machine", b"port"]
-                        .iter()
-                        .any(|name| word.starts_with(name));
-                cell && classes(value) >= 3
-                    || mixed && listed()
-                    || ends && login()
-                    || last
-                    || is_strong(value)
-            }
+        let last = || matches!(next, 0 | b'\n' | b'\r') && classes(value) >= 3 && look(value) == Look::Random;
+        // Of netrc nothing but its own words may follow: `the login and password portion is` is prose.
+        let netrc_ends = || {
+            let word = rest[from + len..].trim_ascii_start();
+            let names = [&b"account"[..], b"macdef", b"machine", b"port"];
+            matches!(next, 0 | b'\n' | b'\r') || names.iter().any(|name| word.starts_with(name))
         };
-        if sure {
+        if told.is_some()
+            || quote.is_some()
+            || cell && classes(value) >= 3
+            || mixed && listed()
+            || netrc_ends() && login()
+            || last()
+            || is_strong(value)
+        {
             self.hit(self.ids.password_told, at + from, at + from + len);
         }
     }
@@ -134,9 +134,11 @@ impl Scanner<'_> {
     }
 }
 
-/// What stands between a telling word and the password.
-fn verbs() -> impl Iterator<Item = &'static [u8]> {
-    WORDS.list.verbs.iter().map(String::as_bytes)
+/// What stands between a telling word and the password, where a text begins with it.
+fn verb(text: &[u8]) -> Option<&'static [u8]> {
+    let first = text.first()?;
+    let mut verbs = WORDS.list.verbs.iter().map(String::as_bytes);
+    verbs.find(|verb| verb[0] == *first && text.starts_with(verb))
 }
 
 /// How many of small letters, capitals, digits and signs a value has.
