@@ -721,9 +721,9 @@ impl Endings {
     }
 }
 
-/// Where words end as the telling ones do, as bits: in two letters or a digit, and no letter follows.
+/// Where words end as the telling ones do, as bits: in two letters with no letter behind, or in the last of some digits.
 fn word_ends(letters: u64, digits: u64) -> u64 {
-    !(letters >> 1) & (letters & letters << 1 | digits)
+    !(letters >> 1) & (letters & letters << 1 | digits & !(digits >> 1))
 }
 
 /// The lowest `len` (at most 64) bits.
