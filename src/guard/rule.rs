@@ -365,12 +365,14 @@ impl Pattern {
     pub(super) fn find(&self, text: &[u8], from: usize) -> Option<usize> {
         let mut at = from;
         for atom in &self.atoms {
+            // The last that has to be there is the likeliest to be missing.
+            if atom.min > 1 && !text.get(at + usize::from(atom.min) - 1).is_some_and(|byte| atom.takes(*byte))
+            {
+                return None;
+            }
             let limit = text.len().min(at + usize::from(atom.max));
             let start = at;
-            while at < limit
-                && text[at] < 0x80
-                && atom.set[usize::from(text[at] >> 6)] >> (text[at] & 63) & 1 == 1
-            {
+            while at < limit && atom.takes(text[at]) {
                 at += 1;
             }
             if at - start < usize::from(atom.min) {
@@ -379,6 +381,12 @@ impl Pattern {
         }
         let ends = text.get(at).is_none_or(|next| !next.is_ascii_alphanumeric() && *next != b'_');
         ends.then_some(at)
+    }
+}
+
+impl Atom {
+    fn takes(&self, byte: u8) -> bool {
+        byte < 0x80 && self.set[usize::from(byte >> 6)] >> (byte & 63) & 1 == 1
     }
 }
 
