@@ -27,6 +27,28 @@ pub(super) struct Block {
     pub(super) odd: u64,
 }
 
+/// For each byte whether it is an ASCII letter or digit, or one of `signs`.
+pub(super) const fn alphanumeric_or(signs: &[u8]) -> [bool; 256] {
+    let mut known = only(signs);
+    let mut byte = 0;
+    while byte < 128 {
+        known[byte] |= (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    known
+}
+
+/// For each byte whether it is one of `signs`.
+pub(super) const fn only(signs: &[u8]) -> [bool; 256] {
+    let mut known = [false; 256];
+    let mut at = 0;
+    while at < signs.len() {
+        known[signs[at] as usize] = true;
+        at += 1;
+    }
+    known
+}
+
 /// Fills `blocks` with the masks of `text` and one empty block behind.
 pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     blocks.clear();

@@ -24,7 +24,7 @@ use std::sync::LazyLock;
 
 use aho_corasick::packed;
 
-use super::classes::{Block, classify};
+use super::classes::{Block, alphanumeric_or, classify};
 use super::rule::{Detectors, RULES, RuleId, Rules};
 use super::view;
 use super::words::{Told, WORDS};
@@ -536,15 +536,7 @@ fn is_word(byte: u8) -> bool {
     WORD[usize::from(byte)]
 }
 
-static WORD: [bool; 256] = {
-    let mut word = [false; 256];
-    let mut byte = 0u8;
-    while byte < 0x80 {
-        word[byte as usize] = byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        byte += 1;
-    }
-    word
-};
+static WORD: [bool; 256] = alphanumeric_or(b"_-");
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::classes::{alphanumeric_or, only};
 use super::pem::{self, Extent};
 use super::policy::{Action, Mode};
 use super::redact::{Tools, redact, settle};
@@ -425,8 +426,8 @@ fn safe_cut(text: &str, start: usize, end: usize, findings: &[Finding]) -> usize
     let half = start + (end - start) / 2;
     let mut cut = end - OVERLAP;
     // A place between words; a run of more than half a window without one is cut where it stands.
-    let between = |byte: &u8| byte.is_ascii_whitespace() || b",;\"'<>".contains(byte);
-    if let Some(at) = text.as_bytes()[half..cut].iter().rposition(between) {
+    static BETWEEN: [bool; 256] = only(b" \t\n\x0c\r,;\"'<>");
+    if let Some(at) = text.as_bytes()[half..cut].iter().rposition(|byte| BETWEEN[usize::from(*byte)]) {
         cut = half + at + 1;
     } else {
         // A run is read from its beginning, wherever on the line that is: what it hides hangs on its alignment.
@@ -462,7 +463,8 @@ const RUN: usize = 64;
 
 /// Whether a byte can be of a run that hides text: base64, base64url, hexadecimal digits.
 fn is_run(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=')
+    static RUN_SIGNS: [bool; 256] = alphanumeric_or(b"+/-_=");
+    RUN_SIGNS[usize::from(byte)]
 }
 
 fn floor_char(text: &str, at: usize) -> usize {

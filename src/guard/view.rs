@@ -49,12 +49,14 @@ pub(super) fn view(text: &[u8], from: usize, to: usize) -> View {
         let mut buffer = [0; 4];
         match becomes {
             Becomes::Same => {
-                for (n, byte) in rest[..len].iter().enumerate() {
-                    view.text.push(*byte);
-                    view.source.push((at + n) as u32);
-                }
+                view.text.extend_from_slice(&rest[..len]);
+                view.source.extend(at as u32..(at + len) as u32);
             }
             Becomes::Nothing => {}
+            Becomes::Char(c) if c.is_ascii() => {
+                view.text.push(c as u8);
+                view.source.push(at as u32);
+            }
             Becomes::Char(c) => {
                 for byte in c.encode_utf8(&mut buffer).bytes() {
                     view.text.push(byte);
@@ -98,9 +100,7 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
     }
     let hex = |from: usize, len: usize| {
         let digits = rest.get(from..from + len)?;
-        let text =
-            std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()))?;
-        u32::from_str_radix(text, 16).ok()
+        digits.iter().try_fold(0, |sum, digit| Some(sum << 4 | char::from(*digit).to_digit(16)?))
     };
     // A decoded line feed would let a rule look over the end of a line.
     let code = |code: u32| match char::from_u32(code) {
@@ -187,6 +187,7 @@ fn fold(c: char) -> Option<char> {
     let digit = |zero: u32| char::from_digit(c as u32 - zero, 10);
     let ascii = |base: u32| char::from_u32(c as u32 - base);
     match c {
+        '\u{1}'..='\u{9f}' => Some(c),
         '\0' | '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' => None,
         '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e007f}' => None,
         '\u{a0}'

@@ -7,7 +7,7 @@ use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, scan_at};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
 
-use crate::guard::classes::Block;
+use crate::guard::classes::{Block, alphanumeric_or};
 use crate::guard::confirm::{self, varied};
 use crate::guard::rule::Check;
 use crate::guard::words::{Nearby, WORDS};
@@ -98,8 +98,9 @@ impl Scanner<'_> {
     fn near_keyword(&mut self, start: usize, end: usize) {
         let mut end = end;
         if matches!(self.byte(end), b'+' | b'/' | b'=' | b'.' | b'~') {
-            let joint = |byte: &&u8| is_word(**byte) || matches!(**byte, b'+' | b'/' | b'=' | b'.' | b'~');
-            end += self.text[end..self.to.min(end + 512)].iter().take_while(joint).count();
+            static JOINED: [bool; 256] = alphanumeric_or(b"_-+/=.~");
+            let rest = &self.text[end..self.to.min(end + 512)];
+            end += rest.iter().take_while(|byte| JOINED[usize::from(**byte)]).count();
             while end > start && matches!(self.text[end - 1], b'.' | b'-' | b'/') {
                 end -= 1;
             }
@@ -235,7 +236,8 @@ impl Scanner<'_> {
             return false;
         }
         // The run may begin before and go on beyond what was looked at as one word.
-        let part = |byte: &&u8| is_word(**byte) || matches!(**byte, b'+' | b'/');
+        static PART: [bool; 256] = alphanumeric_or(b"_-+/");
+        let part = |byte: &&u8| PART[usize::from(**byte)];
         let start = start - self.before(start, 64).iter().rev().take_while(part).count();
         let end = end + self.text[end..].iter().take_while(part).count();
         let end = end + self.text[end..].iter().take(2).take_while(|byte| **byte == b'=').count();
