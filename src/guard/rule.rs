@@ -361,10 +361,10 @@ impl Pattern {
         code(&self.atoms[0]) << 7 | code(&self.atoms[1])
     }
 
-    /// The end of the match that begins at `from`.
+    /// The end of the match that begins at `from`, where the first two characters are known to stand.
     pub(super) fn find(&self, text: &[u8], from: usize) -> Option<usize> {
-        let mut at = from;
-        for atom in &self.atoms {
+        let mut at = from + 2;
+        for atom in &self.atoms[2..] {
             // The last that has to be there is the likeliest to be missing.
             if atom.min > 1 && !text.get(at + usize::from(atom.min) - 1).is_some_and(|byte| atom.takes(*byte))
             {

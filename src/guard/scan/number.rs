@@ -731,19 +731,23 @@ impl Scanner<'_> {
 
     /// A card number in one group or in the groups that networks print.
     fn card(&mut self, groups: &[Group], index: usize) -> usize {
-        const FORMS: &[&[usize]] = &[&[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4], &[4, 4, 4, 4, 3], &[4, 5, 6]];
         let rest = &groups[index..];
-        let may_be = match rest {
-            [first, ..] if (12..=19).contains(&first.len) => true,
-            [first, second, _, ..] => first.len == 4 && (4..=6).contains(&second.len),
-            _ => false,
+        let whole: &[usize] = &[rest[0].len];
+        // The groups that networks print, by the second of them.
+        let forms: &[&[usize]] = match rest {
+            [first, ..] if (12..=19).contains(&first.len) => &[whole],
+            [first, second, _, ..] if first.len == 4 => match second.len {
+                4 => &[&[4, 4, 4, 4], &[4, 4, 4, 4, 3]],
+                5 => &[&[4, 5, 6]],
+                6 => &[&[4, 6, 5], &[4, 6, 4]],
+                _ => return 0,
+            },
+            _ => return 0,
         };
-        let known = || confirm::may_be_card([self.byte(rest[0].start), self.byte(rest[0].start + 1)]);
-        if !may_be || self.unlabelled && !known() {
+        let first = [self.byte(rest[0].start), self.byte(rest[0].start + 1)];
+        if self.unlabelled && !confirm::may_be_card(first) {
             return 0;
         }
-        let whole: &[usize] = &[rest[0].len];
-        let forms = if rest[0].len == 4 { FORMS } else { &[whole] };
         for form in forms {
             let Some(taken) = rest.get(..form.len()) else { continue };
             if form.iter().zip(taken).any(|(len, group)| *len != group.len) {
