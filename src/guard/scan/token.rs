@@ -148,10 +148,7 @@ impl Scanner<'_> {
             Look::Digits => (20..=48).contains(&word.len()),
             _ => false,
         };
-        if !long_enough || !self.letters_before(start, 48) || is_wordy(word) || is_path(word) {
-            return;
-        }
-        if looks == Look::Random && (is_names(word, b"_-./") || is_digest_named(word)) {
+        if !long_enough || !self.letters_before(start, 48) {
             return;
         }
         // `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
@@ -160,16 +157,7 @@ impl Scanner<'_> {
         if looks == Look::Uuid && named {
             return;
         }
-        if self.is_named_otherwise(start) {
-            return;
-        }
-        // The last part of a path: `exports/2026/11/x.parquet`; but of web hooks the path is the secret.
-        let whole =
-            self.before(start, 64).iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
-        let hook = memchr::memmem::find(self.before(start, 48), b"hook").is_some();
-        if !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end]) {
-            return;
-        }
+        let hook = || memchr::memmem::find(self.before(start, 48), b"hook").is_some();
         let line = self.label(start, 48);
         let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
         let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
@@ -185,18 +173,41 @@ impl Scanner<'_> {
             let told = looks != Look::Digits && (looks != Look::Uuid || against.is_none() && vendor());
             let enough = sure || told && !key_id;
             if against.is_none_or(|against| against < at) && !ends && between.len() <= 24 && enough {
-                return self.hit(self.ids.secret_near_word, start, end);
+                if !self.names_something(start, end, looks, hook()) {
+                    self.hit(self.ids.secret_near_word, start, end);
+                }
+                return;
             }
         }
-        let joined = !hook && self.is_part(start);
+        let joined = || !hook() && self.is_part(start);
         let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
         let vendor = self.ids.secret_near_vendor;
         // An identifier has to follow at once.
         let at_once = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
         let close = || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once);
-        if against.is_none() && (rich && !joined && self.rules.has_context(vendor, line) || close()) {
+        if against.is_none()
+            && (rich && self.rules.has_context(vendor, line) && !joined() || close())
+            && !self.names_something(start, end, looks, hook())
+        {
             self.hit(vendor, start, end);
         }
+    }
+
+    /// Whether a text is made of words, or names a file or a digest, however random it looks; of the address of a web `hook`
+    /// the path is the secret.
+    fn names_something(&self, start: usize, end: usize, looks: Look, hook: bool) -> bool {
+        let word = &self.text[start..end.min(start + 256)];
+        if is_wordy(word)
+            || is_path(word)
+            || looks == Look::Random && (is_names(word, b"_-./") || is_digest_named(word))
+            || self.is_named_otherwise(start)
+        {
+            return true;
+        }
+        // The last part of a path: `exports/2026/11/x.parquet`.
+        let before = self.before(start, 64);
+        let whole = before.iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
+        !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end])
     }
 
     /// Whether what begins here is a part of an address, a path, a version or a URN: `//host/x`, `pkg@x`, `a:b:x`,
