@@ -19,7 +19,7 @@ use crate::execution::{
     CrashAt, ExecutionService, HandleKey, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
     Starting, Startup, TokenKey,
 };
-use crate::guard::{Kind, PolicyFile};
+use crate::guard::{Kind, Known, PolicyFile, never_say};
 use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, Options as McpOptions};
 use crate::store::measured::Measured;
@@ -254,7 +254,11 @@ pub fn policies(config: &Config) -> anyhow::Result<Policies> {
     if let Some(mode) = config.guard_mode {
         file.mode = mode;
     }
-    let policies = Policies::new(file).context("the guard policy cannot be used")?;
+    let mut secrets = held(config);
+    secrets.extend(named(&file, |name| config.variables.get(name).cloned())?);
+    let known = Known::new(secrets.iter().map(Secret::expose));
+    never_say(&known);
+    let policies = Policies::new(file, known).context("the guard policy cannot be used")?;
     let kinds: Vec<&str> = policies.tokenized().into_iter().map(Kind::as_str).collect();
     if !kinds.is_empty() && config.secret_keys.is_none() && !matches!(config.database, Database::Sqlite) {
         anyhow::bail!(
@@ -264,6 +268,57 @@ pub fn policies(config: &Config) -> anyhow::Result<Policies> {
         );
     }
     Ok(policies)
+}
+
+/// The secrets that the settings hold.
+fn held(config: &Config) -> Vec<Secret> {
+    let mut held: Vec<Secret> = config.cron_secret.iter().cloned().collect();
+    if let Provider::E2b { api_key, .. } = &config.provider {
+        held.push(api_key.clone());
+    }
+    if let Database::Postgres(url) = &config.database {
+        held.push(url.clone());
+        held.extend(passwords(url.expose()));
+    }
+    if let Some(keys) = &config.secret_keys {
+        let keys = keys.expose().split(',').filter_map(|entry| entry.split_once(':'));
+        held.extend(keys.map(|(_, key)| Secret::new(key.trim())));
+    }
+    held
+}
+
+/// The password of a database's address, as it stands there and as it is. One like `postgres` is a word of ordinary text
+/// too and is not looked for.
+fn passwords(url: &str) -> Vec<Secret> {
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest);
+    let user = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
+    let word = |text: &str| text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
+    match user {
+        Some((_, password)) if !word(password) => {
+            [password.to_owned(), wire::control::percent_decode(password)].map(Secret::new).to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The values of the variables that a policy names.
+///
+/// # Errors
+/// When one is too short to be looked for.
+pub fn named(file: &PolicyFile, variable: impl Fn(&str) -> Option<Secret>) -> anyhow::Result<Vec<Secret>> {
+    let mut values = Vec::new();
+    for name in &file.known.env {
+        match variable(name) {
+            Some(value) if value.expose().trim().len() < Known::SHORTEST => anyhow::bail!(
+                "the guard policy names the variable {name}, whose value has fewer than {} bytes: it would be found in \
+                 ordinary text",
+                Known::SHORTEST
+            ),
+            Some(value) => values.push(value),
+            None => tracing::warn!(variable = %name, "the guard policy names a variable that is not set"),
+        }
+    }
+    Ok(values)
 }
 
 /// The sandbox provider that the settings name. Not there is an answer too: why, in words for a caller.

@@ -78,6 +78,8 @@ pub struct Config {
     pub guard_mode: Option<crate::guard::Mode>,
     /// A policy file for the guard.
     pub guard_policy: Option<PathBuf>,
+    /// The process's environment, for a guard policy that names secrets by their variables.
+    pub variables: std::collections::BTreeMap<String, Secret>,
     /// Master keys for tokens at rest and handles: `id:base64[,id:base64]`, the first is current.
     pub secret_keys: Option<Secret>,
     /// Bearer secret of the clean-up endpoint.

@@ -19,6 +19,7 @@ mod confirm;
 mod embedded;
 mod encoded;
 mod kind;
+mod known;
 mod numbering;
 mod outcome;
 mod pem;
@@ -36,15 +37,16 @@ mod view;
 mod walk;
 mod words;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::Value;
 
 pub use check::{Checked, Checker, Found, rules_table};
 pub use kind::{Kind, UnknownKind};
+pub use known::Known;
 pub use numbering::{Numbering, Row};
 pub use outcome::{FileKind, Guarded, Limits, OutcomeGuard, Picture};
-pub use policy::{Action, AllowList, Mode, Overlay, Policy, PolicyFile, Scope};
+pub use policy::{Action, AllowList, KnownNames, Mode, Overlay, Policy, PolicyFile, Scope};
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
 pub use sanitized::Sanitized;
@@ -80,6 +82,7 @@ struct Inner {
     policy: Policy,
     fingerprint: String,
     allowed: allow::Allowed,
+    known: Known,
     /// What the policy does, by the place of a kind in [`Kind::ALL`].
     actions: Vec<Action>,
 }
@@ -87,7 +90,7 @@ struct Inner {
 impl Default for Guard {
     /// The built-in policy: enforce, redact.
     fn default() -> Self {
-        Self::with(Policy::default(), allow::Allowed::default())
+        Self::with(Policy::default(), allow::Allowed::default(), Known::default())
     }
 }
 
@@ -97,14 +100,22 @@ impl Guard {
     /// # Errors
     /// [`PolicyError`] when an allow-list does not compile; tell whoever wrote the policy.
     pub fn new(policy: Policy) -> Result<Self, PolicyError> {
-        let allowed = allow::Allowed::new(&policy.allow)?;
-        Ok(Self::with(policy, allowed))
+        Self::knowing(policy, &Known::default())
     }
 
-    fn with(policy: Policy, allowed: allow::Allowed) -> Self {
+    /// The same, which also finds values that are known to be secret.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn knowing(policy: Policy, known: &Known) -> Result<Self, PolicyError> {
+        let allowed = allow::Allowed::new(&policy.allow)?;
+        Ok(Self::with(policy, allowed, known.clone()))
+    }
+
+    fn with(policy: Policy, allowed: allow::Allowed, known: Known) -> Self {
         let fingerprint = policy.fingerprint();
         let actions = Kind::ALL.iter().map(|kind| policy.action(*kind)).collect();
-        Self(Arc::new(Inner { policy, fingerprint, allowed, actions }))
+        Self(Arc::new(Inner { policy, fingerprint, allowed, known, actions }))
     }
 
     /// The policy.
@@ -183,21 +194,31 @@ impl Guard {
 
     /// Whether an allow-list names this value.
     fn lets_through(&self, kind: Kind, value: &str) -> bool {
-        self.0.allowed.lets_through(kind, value)
+        kind != Kind::KnownSecret && self.0.allowed.lets_through(kind, value)
     }
 }
 
 /// Guards the program's own words where they may quote a stranger: an error's message, a log line. Whatever the
 /// policy says: nobody needs a value there. Addresses of this machine and of private networks stay, for operators.
 pub fn own_words(text: &str) -> Sanitized<String> {
-    static GUARD: LazyLock<Guard> = LazyLock::new(|| {
-        let networks =
-            ["0.0.0.0", "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::", "::1"];
-        let allow = AllowList { networks: networks.map(str::to_owned).to_vec(), ..AllowList::default() };
-        #[expect(clippy::expect_used, reason = "constant networks; a test says so")]
-        Guard::new(Policy { allow, ..Policy::default() }).expect("a policy that works")
-    });
-    GUARD.line(text)
+    static GUARD: LazyLock<Guard> = LazyLock::new(|| own_guard(&Known::default()));
+    OWN.get().unwrap_or(&GUARD).line(text)
+}
+
+/// Keeps known secrets out of [`own_words`] too, from here on. The first call counts: a process has one set of them.
+pub fn never_say(known: &Known) {
+    OWN.get_or_init(|| own_guard(known));
+}
+
+/// The guard of [`own_words`], once there are secrets to know. Static, for a log line that tells of a failure anywhere has
+/// no other way to it.
+static OWN: OnceLock<Guard> = OnceLock::new();
+
+fn own_guard(known: &Known) -> Guard {
+    let networks = ["0.0.0.0", "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::", "::1"];
+    let allow = AllowList { networks: networks.map(str::to_owned).to_vec(), ..AllowList::default() };
+    #[expect(clippy::expect_used, reason = "constant networks; a test says so")]
+    Guard::knowing(Policy { allow, ..Policy::default() }, known).expect("a policy that works")
 }
 
 /// The built-in rules, for people who want to know what is looked for.

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::{Identity, load};
 use crate::config::Sources;
 use crate::domain::{ContextKey, Entropy, TenantId};
-use crate::guard::{Action, Checker, Guard, Kind, PolicyFile, rules, rules_table};
-use crate::store::{NewReveal, RevealRow};
+use crate::guard::{Action, Checker, Guard, Kind, Known, PolicyFile, rules, rules_table};
+use crate::store::{NewReveal, RevealRow, Secret};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GuardCommand {
@@ -70,7 +70,7 @@ pub(super) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    fn guard(&self) -> anyhow::Result<Guard> {
+    fn guard(&self, sources: &Sources) -> anyhow::Result<Guard> {
         let file = match &self.policy {
             None => PolicyFile::default(),
             Some(path) => {
@@ -79,7 +79,9 @@ impl PolicyArgs {
                 toml::from_str(&text).with_context(|| format!("{} is no policy", path.display()))?
             }
         };
-        Ok(Guard::new(file.resolve(self.policy_tenant.as_deref(), None, None))?)
+        let secrets = crate::app::named(&file, |name| sources.environment.get(name).map(Secret::new))?;
+        let known = Known::new(secrets.iter().map(Secret::expose));
+        Ok(Guard::knowing(file.resolve(self.policy_tenant.as_deref(), None, None), &known)?)
     }
 }
 
@@ -166,9 +168,11 @@ pub(super) async fn guard(command: GuardCommand, sources: Sources) -> anyhow::Re
     match command {
         GuardCommand::Reveal { token, identity } => reveal(token, identity, sources).await,
         GuardCommand::Reveals { tenant, limit, json } => reveals(tenant, limit, json, &sources).await,
-        GuardCommand::Check { file, policy, text, json } => check(&file, &policy.guard()?, text, json),
+        GuardCommand::Check { file, policy, text, json } => {
+            check(&file, &policy.guard(&sources)?, text, json)
+        }
         GuardCommand::Rules { policy, json } => {
-            let guard = policy.guard()?;
+            let guard = policy.guard(&sources)?;
             if json {
                 say!("{}", serde_json::to_string_pretty(rules())?);
             } else {

@@ -832,6 +832,7 @@ impl Values {
                 _ => Some(self.one_of("guard.mode", &GUARD_MODES)?),
             },
             guard_policy: self.text("guard.policy").map(PathBuf::from),
+            variables: environment.iter().map(|(name, value)| (name.clone(), Secret::new(value))).collect(),
             secret_keys: self.text("secret_keys").map(Secret::new),
             cron_secret,
             tenant: self.parsed::<TenantId>("identity.tenant")?,

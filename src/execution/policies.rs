@@ -4,29 +4,30 @@
 use std::collections::BTreeSet;
 
 use crate::domain::{ContextKey, TenantId};
-use crate::guard::{Guard, Kind, Overlay, PolicyError, PolicyFile};
+use crate::guard::{Guard, Kind, Known, Overlay, PolicyError, PolicyFile};
 
 /// The guards of a deployment.
 #[derive(Debug)]
 pub struct Policies {
     file: PolicyFile,
+    known: Known,
     base: Guard,
 }
 
 impl Policies {
-    /// The guards that a policy file describes.
+    /// The guards that a policy file describes; all of them find what is `known` to be secret.
     ///
     /// # Errors
     /// [`PolicyError`] when the base policy or a tenant's does not work.
-    pub fn new(file: PolicyFile) -> Result<Self, PolicyError> {
+    pub fn new(file: PolicyFile, known: Known) -> Result<Self, PolicyError> {
         for tenant in file.tenants.keys() {
             Guard::new(file.resolve(Some(tenant), None, None))?;
         }
         for (name, overlay) in &file.conversations {
             Guard::new(file.resolve(name.split_once('/').map(|(tenant, _)| tenant), Some(overlay), None))?;
         }
-        let base = Guard::new(file.resolve(None, None, None))?;
-        Ok(Self { file, base })
+        let base = Guard::knowing(file.resolve(None, None, None), &known)?;
+        Ok(Self { file, known, base })
     }
 
     /// The kinds that some policy turns into sealed tokens.
@@ -61,6 +62,7 @@ impl Policies {
             return self.base.clone();
         }
         // Each entry was tried where it was read, so this works; the base is the stricter way out.
-        Guard::new(self.file.resolve(tenant, conversation, call)).unwrap_or_else(|_| self.base.clone())
+        let policy = self.file.resolve(tenant, conversation, call);
+        Guard::knowing(policy, &self.known).unwrap_or_else(|_| self.base.clone())
     }
 }

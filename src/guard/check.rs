@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{Action, Guard, Kind, Numbering, Report, Sanitized, StreamGuard, rule::RULES, rules};
+use super::{Action, Guard, Kind, Numbering, Report, Sanitized, StreamGuard, rule::by_id, rules};
 
 /// One finding, without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -119,7 +119,7 @@ impl Checker {
                     continue;
                 }
                 place.advance(text, base, base + finding.start);
-                let rule = &RULES.list[usize::from(finding.rule)];
+                let rule = by_id(finding.rule);
                 findings.push(Found {
                     line: place.line,
                     column: place.column + 1,

@@ -126,6 +126,14 @@ pub struct Overlay {
     pub allow: AllowList,
 }
 
+/// Values that must never leave, by name: a policy does not hold them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KnownNames {
+    /// Variables of the server's environment whose values are secret.
+    pub env: Vec<String>,
+}
+
 /// A policy file: the base level and the tenants' overlays (TOML or any other serde format).
 ///
 /// ```
@@ -156,6 +164,8 @@ pub struct PolicyFile {
     pub kinds: BTreeMap<Kind, Action>,
     /// What is let through everywhere.
     pub allow: AllowList,
+    /// What is secret whatever it looks like.
+    pub known: KnownNames,
     /// How many letters and digits `mask` keeps at the end, 0 to 8.
     pub mask_keep: u8,
     /// Whether placeholders carry numbers: `[EMAIL_1]` or `[EMAIL]`.
@@ -174,6 +184,7 @@ impl Default for PolicyFile {
             allow_off: false,
             kinds: BTreeMap::new(),
             allow: AllowList::default(),
+            known: KnownNames::default(),
             mask_keep: 4,
             numbered: true,
             tenants: BTreeMap::new(),

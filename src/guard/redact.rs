@@ -2,7 +2,7 @@
 
 use super::policy::{Action, Mode};
 use super::report::Tally;
-use super::rule::{RULES, RuleId};
+use super::rule::{RuleId, by_id};
 use super::scan::{Finding, placeholder_len};
 use super::{Guard, Kind, Numbering, Report};
 
@@ -150,7 +150,7 @@ pub(super) fn redact(
 /// Counts findings of one rule into the report.
 fn count(alike: Option<(RuleId, Action, Tally, u64)>, report: &mut Report) {
     let Some((rule, action, tally, decoded)) = alike else { return };
-    let rule = &RULES.list[usize::from(rule)];
+    let rule = by_id(rule);
     report.found(rule.kind, action, &rule.id, tally, decoded);
 }
 

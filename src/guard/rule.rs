@@ -66,6 +66,25 @@ struct RuleFile {
 /// Number of a rule in [`Rules::list`].
 pub(super) type RuleId = u16;
 
+/// The rule of values that are known: no pattern and no example, for it finds what it is told.
+pub(super) const KNOWN: RuleId = RuleId::MAX;
+
+static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
+    id: "known-secret".to_owned(),
+    kind: Kind::KnownSecret,
+    what: "a value that the server holds or that the policy names, in one of several forms".to_owned(),
+    patterns: Vec::new(),
+    check: Check::default(),
+    context: Vec::new(),
+    examples: Vec::new(),
+    counter_examples: Vec::new(),
+});
+
+/// The rule of a finding.
+pub(super) fn by_id(id: RuleId) -> &'static Rule {
+    if id == KNOWN { &KNOWN_RULE } else { &RULES.list[usize::from(id)] }
+}
+
 macro_rules! detectors {
     ($($field:ident = $id:literal,)*) => {
         /// The rules that the code names.

@@ -273,6 +273,7 @@ impl Engine {
         let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
         let done = catch_unwind(AssertUnwindSafe(|| {
             scan(text.as_bytes(), start, end, goes_on, scratch);
+            guard.0.known.find(text.as_bytes(), (start, end), &mut scratch.findings);
             // What is let through anyway must not widen what is not.
             scratch.findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
             settle(&mut scratch.findings);

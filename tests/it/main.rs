@@ -23,6 +23,7 @@ mod e2b_streams;
 mod generated;
 mod guard_cli;
 mod guard_files;
+mod guard_known;
 mod guard_policy;
 mod guard_properties;
 mod guard_quality;

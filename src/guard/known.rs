@@ -1,0 +1,271 @@
+//! Values that are known to be secret: what the server itself holds, and what a policy names. They are found by
+//! themselves, whatever they look like, and in the forms that programs write a text in: reversed, base64, hexadecimal,
+//! percent-encoded, as a string of JSON.
+//!
+//! The surprise: a value within a longer text in base64 is looked for three times, for what its digits are hangs on where
+//! among the others it stands.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aho_corasick::{AhoCorasick, Input, MatchKind};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+use super::Kind;
+use super::rule::KNOWN;
+use super::scan::Finding;
+
+/// Known secrets, ready to be looked for. Cheap to clone; says nothing of them.
+#[derive(Clone, Default)]
+pub struct Known(Option<Arc<Inner>>);
+
+struct Inner {
+    finder: AhoCorasick,
+    forms: Vec<Form>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Itself,
+    Written,
+    /// Its first and last digit are shared with what stands beside it.
+    Base64,
+}
+
+impl Known {
+    /// A shorter value is not looked for: it would stand in ordinary text too.
+    pub const SHORTEST: usize = 8;
+    /// How much of a longer value is looked for, in bytes, so that all of its forms fit into what is looked at together.
+    const LONGEST: usize = 512;
+
+    /// Looks for these values; of one with several lines for each line. Those shorter than [`Self::SHORTEST`] bytes are left
+    /// out.
+    pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
+        let lines = values.into_iter().flat_map(str::lines).map(str::trim);
+        let mut needles: Vec<(Vec<u8>, Form)> = Vec::new();
+        for line in lines.filter(|line| line.len() >= Self::SHORTEST) {
+            needles.extend(forms(&line[..line.floor_char_boundary(Self::LONGEST)]));
+        }
+        if needles.is_empty() {
+            return Self::default();
+        }
+        let forms = needles.iter().map(|(_, form)| *form).collect();
+        let finder = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(needles.iter().map(|(needle, _)| needle));
+        needles.into_iter().for_each(|(needle, _)| drop(zeroize::Zeroizing::new(needle)));
+        #[expect(clippy::expect_used, reason = "a few needles of 2 KB: far from the limit of 2^31 states")]
+        let finder = finder.expect("few and short needles");
+        Self(Some(Arc::new(Inner { finder, forms })))
+    }
+
+    /// Adds what is found in `text[from..to]`.
+    pub(super) fn find(&self, text: &[u8], (from, to): (usize, usize), findings: &mut Vec<Finding>) {
+        let Some(inner) = &self.0 else { return };
+        let mut at = from;
+        while let Some(found) = inner.finder.find(Input::new(text).range(at..to)) {
+            let form = inner.forms[found.pattern().as_usize()];
+            let (mut start, mut end) = (found.start(), found.end());
+            if form == Form::Base64 {
+                let digit = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(byte);
+                start -= text[from..start].iter().rev().take(3).take_while(digit).count();
+                end += text[end..to].iter().take(3).take_while(digit).count();
+            }
+            let decoded = form != Form::Itself;
+            findings.push(Finding { start, end, kind: Kind::KnownSecret, rule: KNOWN, decoded });
+            // Another may begin within this one.
+            at = found.start() + 1;
+        }
+    }
+}
+
+/// The forms in which a value is looked for.
+fn forms(value: &str) -> Vec<(Vec<u8>, Form)> {
+    let bytes = value.as_bytes();
+    let hex = |digits: &[u8; 16]| -> Vec<u8> {
+        let digit = |nibble: u8| digits[usize::from(nibble)];
+        bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    };
+    let percent = |digits: &[u8; 16]| -> Vec<u8> {
+        let digit = |nibble: u8| digits[usize::from(nibble)];
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+        let sign = |byte: &u8| match plain(*byte) {
+            true => vec![*byte],
+            false => vec![b'%', digit(byte >> 4), digit(byte & 15)],
+        };
+        bytes.iter().flat_map(sign).collect()
+    };
+    let string = serde_json::to_string(value).unwrap_or_default();
+    let mut written = vec![
+        value.chars().rev().collect::<String>().into_bytes(),
+        hex(b"0123456789abcdef"),
+        hex(b"0123456789ABCDEF"),
+        percent(b"0123456789ABCDEF"),
+        percent(b"0123456789abcdef"),
+        string[1..string.len().saturating_sub(1).max(1)].as_bytes().to_vec(),
+    ];
+    written.retain(|form| form != bytes && !form.is_empty());
+    let mut forms = vec![(bytes.to_vec(), Form::Itself)];
+    forms.extend(written.into_iter().map(|form| (form, Form::Written)));
+    for engine in [&STANDARD, &URL_SAFE] {
+        forms.extend((0..3).map(|lead| (inner_digits(engine, bytes, lead), Form::Base64)));
+    }
+    forms.sort_by(|a, b| a.0.cmp(&b.0));
+    forms.dedup_by(|a, b| a.0 == b.0);
+    forms
+}
+
+/// The base64 digits that hang on nothing but the value, when it stands `lead` bytes behind a multiple of three.
+fn inner_digits(engine: &base64::engine::GeneralPurpose, value: &[u8], lead: usize) -> Vec<u8> {
+    let digits = engine.encode([&[0; 2][..lead], value].concat()).into_bytes();
+    let first = (lead * 8).div_ceil(6);
+    digits[first..(lead + value.len()) * 8 / 6].to_vec()
+}
+
+/// The values stay out of logs.
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Known").field("forms", &self.0.as_ref().map(|inner| inner.forms.len())).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{Action, AllowList, Guard, Mode, Numbering, Policy};
+
+    const SECRET: &str = "correct/horse \"battery\"";
+
+    fn guard() -> Guard {
+        Guard::knowing(Policy::default(), &Known::new([SECRET, "short", "tall-order"])).unwrap()
+    }
+
+    fn hex(text: &str) -> String {
+        text.bytes().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn a_known_value_is_found_in_every_form_that_it_is_looked_for_in() {
+        let forms = [
+            SECRET.to_owned(),
+            SECRET.chars().rev().collect(),
+            hex(SECRET),
+            hex(SECRET).to_uppercase(),
+            "correct%2Fhorse%20%22battery%22".to_owned(),
+            "correct%2fhorse%20%22battery%22".to_owned(),
+            r#"correct/horse \"battery\""#.to_owned(),
+        ];
+        for form in forms {
+            let (out, report) = guard().text(&format!("it is <{form}>."), &mut Numbering::alone());
+            assert_eq!(*out, "it is <[KNOWN_SECRET_1]>.", "{form}");
+            assert_eq!((report.total(), report.rules["known-secret"]), (1, 1), "{form}");
+        }
+    }
+
+    #[test]
+    fn a_known_value_is_found_wherever_in_base64_it_stands() {
+        // Bytes that make no text, so that nothing else sees through it.
+        for lead in 0..7 {
+            for tail in 0..4 {
+                let noise = |len| vec![0xf5; len];
+                let whole = [noise(lead), SECRET.as_bytes().to_vec(), noise(tail)].concat();
+                for engine in [&STANDARD, &URL_SAFE] {
+                    let (out, _) =
+                        guard().text(&format!("<{}>", engine.encode(&whole)), &mut Numbering::alone());
+                    assert!(out.contains("[KNOWN_SECRET_1]"), "{lead} {tail}: {}", *out);
+                    let kept = out.replace("[KNOWN_SECRET_1]", "");
+                    assert!(kept.len() <= 2 + 4 * (lead + tail), "{lead} {tail}: {}", *out);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_short_or_near_is_not_it() {
+        let text = "a short one, a tall orde, correct/horse battery, tall-orde\nr";
+        let (out, report) = guard().text(text, &mut Numbering::alone());
+        assert_eq!((&**out, report.total()), (text, 0));
+        assert!(Known::new(["short", ""]).0.is_none());
+    }
+
+    #[test]
+    fn values_that_overlap_are_hidden_as_one() {
+        let known = Known::new(["abcdefgh12", "gh12345678", "abcdefgh1"]);
+        let guard = Guard::knowing(Policy::default(), &known).unwrap();
+        let (out, _) = guard.text("<abcdefgh12345678>", &mut Numbering::alone());
+        assert_eq!(*out, "<[KNOWN_SECRET_1]>");
+    }
+
+    #[test]
+    fn a_value_of_several_lines_is_found_by_each() {
+        let known = Known::new(["-----BEGIN THING-----\r\nfirst line of it\nx\n"]);
+        let guard = Guard::knowing(Policy::default(), &known).unwrap();
+        let (out, _) = guard.text("first line of it\nx", &mut Numbering::alone());
+        assert_eq!(*out, "[KNOWN_SECRET_1]\nx");
+    }
+
+    #[test]
+    fn it_is_found_however_the_text_is_cut_and_twice_is_once() {
+        let guard = guard();
+        let line = "word, ".repeat(4_000);
+        let text = format!("a {SECRET}\n{line}{SECRET}{line}{}\n{line}", STANDARD.encode(SECRET));
+        let (whole, report) = guard.text(&text, &mut Numbering::alone());
+        assert_eq!(report.findings[&Kind::KnownSecret].count, 3);
+        for step in [1, 7, 4_000, 20_000] {
+            let (mut stream, mut numbering) = (guard.stream(), Numbering::alone());
+            let mut out = String::new();
+            for piece in text.as_bytes().chunks(step) {
+                out.push_str(&stream.push(std::str::from_utf8(piece).unwrap(), &mut numbering));
+            }
+            out.push_str(&stream.finish(&mut numbering).0);
+            assert!(out == **whole, "in steps of {step}");
+        }
+        let mut numbering = Numbering::alone();
+        let (once, _) = guard.text(&text, &mut numbering);
+        assert!(guard.text(&once, &mut numbering).0 == once);
+    }
+
+    #[test]
+    fn it_is_found_wherever_a_long_line_is_cut() {
+        let before = "word, ".repeat(3_000);
+        for place in 14 * 1024 - 40..14 * 1024 + 10 {
+            let text = format!("{}{SECRET}{before}", &before[..place]);
+            let (out, _) = guard().text(&text, &mut Numbering::alone());
+            assert!(*out == format!("{}[KNOWN_SECRET_1]{before}", &before[..place]), "at {place}");
+        }
+    }
+
+    #[test]
+    fn no_allow_list_lets_it_through_and_no_fingerprint_or_debug_text_tells_of_it() {
+        let allow = AllowList {
+            exact: vec![SECRET.to_owned()],
+            patterns: vec![".*".to_owned()],
+            ..AllowList::default()
+        };
+        let policy = Policy { allow, ..Policy::default() };
+        let guard = Guard::knowing(policy.clone(), &Known::new([SECRET])).unwrap();
+        assert_eq!(*guard.text(SECRET, &mut Numbering::alone()).0, "[KNOWN_SECRET_1]");
+        assert_eq!(
+            guard.report().policy_fingerprint,
+            Guard::new(policy).unwrap().report().policy_fingerprint
+        );
+        let known = Known::new([SECRET]);
+        let guard = Guard::knowing(Policy::default(), &known).unwrap();
+        assert!(!format!("{guard:?} {known:?}").contains("horse"));
+    }
+
+    #[test]
+    fn a_policy_decides_what_is_done_with_it() {
+        let known = Known::new([SECRET]);
+        let act = |action, mode| {
+            let mut policy = Policy { mode, ..Policy::default() };
+            policy.actions.insert(Kind::KnownSecret, action);
+            Guard::knowing(policy, &known).unwrap().text(SECRET, &mut Numbering::alone())
+        };
+        let (out, report) = act(Action::Block, Mode::Enforce);
+        assert!(out.is_empty() && report.blocked);
+        let (out, report) = act(Action::Redact, Mode::ReportOnly);
+        assert_eq!((out.as_str(), report.would_redact[&Kind::KnownSecret].count), (SECRET, 1));
+    }
+}
