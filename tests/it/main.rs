@@ -22,6 +22,7 @@ mod e2b_local;
 mod e2b_streams;
 mod generated;
 mod guard_cli;
+mod guard_documents;
 mod guard_files;
 mod guard_known;
 mod guard_policy;
