@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use super::Scanner;
+use super::token::{Look, look};
 use crate::guard::confirm::{self, CardRange};
 use crate::guard::rule::{RULES, RuleId};
 
@@ -222,7 +223,8 @@ impl Scanner<'_> {
         // The first part of a UUID may have the form by chance.
         let goes_on = self.byte(end) == b'-' && is_word_byte(self.byte(end + 1));
         let rule = match group.len {
-            7 if !goes_on && confirm::ppsn(text) => self.ids.ppsn,
+            // Eight hexadecimal digits are an identifier or a short hash more often.
+            7 if !goes_on && !matches!(text[7..], [b'a'..=b'f']) && confirm::ppsn(text) => self.ids.ppsn,
             7 if letters == 1 && self.labelled(self.ids.ppsn_labelled, group.start, 24) => {
                 self.ids.ppsn_labelled
             }
@@ -784,13 +786,18 @@ impl Scanner<'_> {
                 CardRange::Rare if self.rules.has_context(labelled, self.label(start, FAR_LABEL)) => labelled,
                 CardRange::Rare | CardRange::None => continue,
             };
-            if taken.len() == 4 && self.is_list_of_codes(taken) {
+            if taken.len() == 4 && self.is_list_of_codes(taken) || self.ends_uuid(start, end) {
                 continue;
             }
             self.hit(rule, start, end);
             return form.len();
         }
         0
+    }
+
+    /// Whether these are the last twelve digits of a UUID.
+    fn ends_uuid(&self, start: usize, end: usize) -> bool {
+        end - start == 12 && start >= 24 && look(&self.text[start - 24..end]) == Look::Uuid
     }
 
     /// `5211 5212 5213 5214`, `7922 7925 7923 792A`: numbers that count up, or stand beside one with hexadecimal letters.
