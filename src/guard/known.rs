@@ -97,13 +97,14 @@ fn forms(value: &str) -> Vec<(Vec<u8>, Form)> {
         bytes.iter().flat_map(sign).collect()
     };
     let string = serde_json::to_string(value).unwrap_or_default();
+    let string = string.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
     let mut written = vec![
         value.chars().rev().collect::<String>().into_bytes(),
         hex(b"0123456789abcdef"),
         hex(b"0123456789ABCDEF"),
         percent(b"0123456789ABCDEF"),
         percent(b"0123456789abcdef"),
-        string[1..string.len().saturating_sub(1).max(1)].as_bytes().to_vec(),
+        string.as_bytes().to_vec(),
     ];
     written.retain(|form| form != bytes && !form.is_empty());
     let mut forms = vec![(bytes.to_vec(), Form::Itself)];
