@@ -242,17 +242,22 @@ impl Rules {
 
     /// Whether a context word of `rule` stands in `before`, not glued to a longer word on its left.
     pub(super) fn has_context(&self, rule: RuleId, before: &[u8]) -> bool {
-        self.contexts(rule, before).next().is_some()
+        let mut found = false;
+        self.words[usize::from(rule)].ends_in(before, |_| {
+            found = true;
+            false
+        });
+        found
     }
 
     /// What stands behind the last context word of `rule` in `before`.
     pub(super) fn behind_context<'a>(&self, rule: RuleId, before: &'a [u8]) -> Option<&'a [u8]> {
-        self.contexts(rule, before).max().map(|end| &before[end..])
-    }
-
-    /// Where the context words of `rule` end.
-    fn contexts<'a>(&'a self, rule: RuleId, before: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
-        self.words[usize::from(rule)].ends_in(before)
+        let mut last = None;
+        self.words[usize::from(rule)].ends_in(before, |end| {
+            last = last.max(Some(end));
+            true
+        });
+        last.map(|end| &before[end..])
     }
 }
 
@@ -274,20 +279,22 @@ impl Words {
         known
     }
 
-    /// Where those that stand in a text end, but for tails of longer words.
-    fn ends_in<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
-        let begins = move |at: &usize| {
-            let letter = usize::from(text[*at] & 31);
+    /// Where those that stand in a text end, but for tails of longer words; `each` says whether to go on.
+    fn ends_in(&self, text: &[u8], mut each: impl FnMut(usize) -> bool) {
+        for (at, first) in text.iter().enumerate() {
+            let letter = usize::from(first & 31);
             let second = text.get(at + 1).copied().unwrap_or(0) & 31;
-            self.starts[letter] >> second & 1 == 1 && !glued(text, *at)
-        };
-        (0..text.len()).filter(begins).flat_map(move |at| {
-            let known = self.by_letter[usize::from(text[at] & 31)].iter();
-            known.filter_map(move |word| {
-                let there = text.get(at..at + word.len())?;
-                there.eq_ignore_ascii_case(word.as_bytes()).then_some(at + word.len())
-            })
-        })
+            if self.starts[letter] >> second & 1 == 0 || glued(text, at) {
+                continue;
+            }
+            for word in &self.by_letter[letter] {
+                let there = text.get(at..at + word.len());
+                let there = there.is_some_and(|there| there.eq_ignore_ascii_case(word.as_bytes()));
+                if there && !each(at + word.len()) {
+                    return;
+                }
+            }
+        }
     }
 }
 
