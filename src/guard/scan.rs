@@ -224,6 +224,12 @@ struct Scanner<'a> {
     numbers_done: usize,
     /// Whether no letter stands near the numbers that are looked at, so that nothing can be their label.
     unlabelled: bool,
+    /// Values that end before this place stand in one that has been found.
+    values_done: usize,
+    /// Cookies before this place have been looked at.
+    cookies_done: usize,
+    /// The last value without quotes, as far as it has been walked.
+    bare: (usize, usize),
     /// Colons before this place have been looked at.
     addresses_done: usize,
     /// Long words before this place have been looked at.
@@ -260,6 +266,9 @@ impl<'a> Scanner<'a> {
             depth,
             numbers_done: from,
             unlabelled: false,
+            values_done: from,
+            cookies_done: from,
+            bare: (from, from),
             addresses_done: from,
             words_done: from,
             encoded_done: from,

@@ -15,6 +15,8 @@ use crate::guard::words::{Name, Phrase, WORDS};
 /// The longest name and value that are looked at.
 const MAX_NAME: usize = 64;
 pub(super) const MAX_VALUE: usize = 1024;
+/// The longest value within another that is looked at.
+const MAX_NESTED: usize = 256;
 /// The longest user, blanks and flag of a command line.
 const MAX_USER: usize = 48;
 const MAX_BLANKS: usize = 64;
@@ -86,7 +88,12 @@ impl Scanner<'_> {
             }
             return;
         }
+        let walked = self.bare.1;
         let Some((mut start, mut end, mut quoted)) = self.value_after(at) else { return };
+        // What is hidden already, or the end of a long value that has been judged.
+        if end <= self.values_done || !quoted && start < walked && end - start > MAX_NESTED {
+            return;
+        }
         // The string behind it is what it turns into one.
         if self.text[start..end].eq_ignore_ascii_case(b"ConvertTo-SecureString") {
             let Some(next) = self.value_after(end) else { return };
@@ -307,7 +314,7 @@ impl Scanner<'_> {
     }
 
     /// The value behind a mark: where it begins and ends, and whether in quotes.
-    pub(super) fn value_after(&self, at: usize) -> Option<(usize, usize, bool)> {
+    pub(super) fn value_after(&mut self, at: usize) -> Option<(usize, usize, bool)> {
         let mut start = at;
         while matches!(self.byte(start), b':' | b'=' | b'>' | b'~') {
             start += 1;
@@ -360,7 +367,7 @@ impl Scanner<'_> {
             let end = end.min(limit);
             return (end > from).then_some((from, end, true));
         }
-        let stop = |byte: &&u8| !(byte.is_ascii_whitespace() || matches!(**byte, b'"' | b'\'' | b'`' | b'<'));
+        let stop = |byte: &&u8| goes_on(**byte);
         // `<name>` is a template or an element; what stands in it or behind it may be the value all the same.
         if quote == b'<' {
             let rest = &self.text[start..limit];
@@ -373,14 +380,17 @@ impl Scanner<'_> {
                 .into_iter()
                 .find(|(from, to, _)| rest[close] == b'>' && is_value(&self.text[*from..*to]));
         }
-        let mut end = start + self.text[start..limit].iter().take_while(stop).count();
+        // Values within a value end where it does: each byte is walked once.
+        let known = if (self.bare.0..=self.bare.1).contains(&start) { self.bare.1.min(limit) } else { start };
+        let mut end = known + self.text[known..limit].iter().take_while(stop).count();
+        self.bare = (if known > start { self.bare.0 } else { start }, end);
         // A separator inside belongs to a value only when more of the value follows.
         let paired = |end: usize| quote == b'[' && self.text[end - 1] == b']';
         while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') && !paired(end) {
             end -= 1;
         }
         // `Pwd=x;Trusted=no`, `a=x&b=y`: the next name ends the value.
-        if let Some(at) = self.text[start..end].iter().position(|byte| matches!(*byte, b';' | b'&' | b',')) {
+        if let Some(at) = memchr::memchr3(b';', b'&', b',', &self.text[start..end]) {
             let rest = &self.text[start + at + 1..end];
             let named = rest.iter().take(24).take_while(|byte| is_word(**byte)).count();
             if rest.get(named).is_some_and(|byte| matches!(*byte, b'=' | b':')) {
@@ -461,6 +471,11 @@ impl Scanner<'_> {
             Name::Pin => self.ids.pin,
             _ => self.ids.secret,
         };
+        // Of a value that is longer than what is looked at all is hidden.
+        if !quoted && end - start == MAX_VALUE {
+            end += self.text[end..].iter().take_while(|byte| goes_on(**byte)).count();
+        }
+        self.values_done = end;
         self.hit(rule, start, end);
     }
 
@@ -538,12 +553,16 @@ impl Scanner<'_> {
 
     /// `Set-Cookie: name=value; ...`: the first value, when it looks random.
     pub(super) fn cookie(&mut self, start: usize, end: usize) {
+        if start < self.cookies_done {
+            return;
+        }
         let line_end = start
             + self.text[start..self.to.min(start + MAX_VALUE)]
                 .iter()
                 .take_while(|byte| !matches!(**byte, b'\n' | b'"'))
                 .count();
         let line = &self.text[start..line_end.max(end)];
+        self.cookies_done = start + line.len();
         let mut at = start;
         for part in line.split(|byte| *byte == b';') {
             if let Some(mark) = memchr::memchr(b'=', part) {
@@ -649,6 +668,11 @@ impl Scanner<'_> {
             self.hit(self.ids.command_line_user, start, end);
         }
     }
+}
+
+/// Whether a value without quotes goes on with this byte.
+fn goes_on(byte: u8) -> bool {
+    !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b'`' | b'<')
 }
 
 /// Whether a user's name on a command line goes on with this byte.
