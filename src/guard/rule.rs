@@ -250,6 +250,11 @@ impl Rules {
         found
     }
 
+    /// Whether one stands there that is not the head of a longer word: `googletest` is no `google`.
+    pub(super) fn has_whole_context(&self, rule: RuleId, before: &[u8]) -> bool {
+        self.contexts(rule, before).any(|end| !before.get(end).is_some_and(u8::is_ascii_lowercase))
+    }
+
     /// What stands behind the last context word of `rule` in `before`.
     pub(super) fn behind_context<'a>(&self, rule: RuleId, before: &'a [u8]) -> Option<&'a [u8]> {
         let mut last = None;

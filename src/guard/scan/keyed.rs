@@ -5,7 +5,9 @@
 //! then is the value looked at, and it must look like one: no template, no call, no other name.
 
 use super::name::{NAMES, ends};
-use super::stand_in::{is_code, is_empty_word, is_label, is_names, is_template, shell_default, trimmed};
+use super::stand_in::{
+    is_code, is_constant, is_empty_word, is_label, is_names, is_pattern, is_template, shell_default, trimmed,
+};
 use super::token::{Look, look};
 use super::wordy::{is_path, is_wordy};
 use super::{Scanner, is_word};
@@ -115,11 +117,13 @@ impl Scanner<'_> {
             return;
         }
         // `"Password: "`: the quote behind the mark ends what began before the name.
-        if quoted
-            && !named_in_quotes
-            && self.text[start - 1] == b'"'
-            && self.ends_a_string(name_start, start - 1)
-        {
+        if quoted && !named_in_quotes && self.ends_a_string(name_start, start - 1) {
+            return;
+        }
+        // `use os::passwords::{Get, Set};`
+        let item = self.text[start..end].trim_ascii_start();
+        let item = item.strip_prefix(b"{").unwrap_or(item);
+        if !quoted && self.text[at..].starts_with(b"::") && is_names(item, b"_:<>(){}&,.;!?") {
             return;
         }
         // `:param password: Unicode password.`
@@ -185,12 +189,19 @@ impl Scanner<'_> {
         self.name_start(mark - 1, end).is_some_and(|start| NAMES.denies(&self.text[start..end]))
     }
 
-    /// Whether a double quote ends a string that began on the same line before the name at `name`.
+    /// Whether a quote ends a string that began on the same line before the name at `name`.
     fn ends_a_string(&self, name: usize, quote: usize) -> bool {
         let before = self.before(name, 128);
         let line = memchr::memrchr(b'\n', before).map(|at| &before[at + 1..]);
         let line = line.or((before.len() < 128).then_some(before)).unwrap_or_default();
-        self.byte_before(quote) != b'\\' && memchr::memchr_iter(b'"', line).count() % 2 == 1
+        let sign = self.text[quote];
+        // An apostrophe stands between letters.
+        let letter =
+            |at: Option<usize>| at.and_then(|at| line.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+        let quotes = |at: &usize| sign == b'"' || !letter(at.checked_sub(1)) || !letter(at.checked_add(1));
+        let count = memchr::memchr_iter(sign, line).filter(quotes).count();
+        let joined = sign == b'"' || matches!(self.byte_before(quote), b':' | b'=');
+        joined && self.byte_before(quote) != b'\\' && count % 2 == 1
     }
 
     /// Whether the name is a parameter's in a comment on a function.
@@ -437,7 +448,8 @@ impl Scanner<'_> {
         let sure = match kind {
             Name::Password => is_password(value, quoted),
             // `"input_token": "NextToken"`
-            Name::Secret if is_token_name(value, quoted) => false,
+            Name::Secret if is_token_name(value, quoted) || is_counted_name(value) => false,
+            Name::Secret | Name::Key if is_constant(value) || is_pattern(value) => false,
             Name::Secret => match look(value) {
                 Look::Random => value.len() >= 8,
                 Look::Hex | Look::Uuid => true,
@@ -695,6 +707,11 @@ fn is_token_name(value: &[u8], quoted: bool) -> bool {
     let joints: &[u8] = if quoted { b"" } else { b"_" };
     let letters = value.iter().all(|byte| byte.is_ascii_alphabetic() || !quoted && super::is_word(*byte));
     letters && is_names(value, joints) && (ends(value, b"token") || ends(value, b"key"))
+}
+
+/// `progress-1`: a word and one digit.
+fn is_counted_name(value: &[u8]) -> bool {
+    is_names(value, b"-_") && value.iter().filter(|byte| byte.is_ascii_digit()).count() == 1
 }
 
 /// `OpenLDAP-2.8`, `auth.password.reset`: short words and numbers.

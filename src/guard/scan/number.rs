@@ -309,7 +309,9 @@ impl Scanner<'_> {
         let between = self.rules.behind_context(self.ids.phone_labelled, self.label(at, 32));
         between.is_some_and(|between| {
             let other = between.trim_ascii_end().ends_with(b":") && between.iter().any(u8::is_ascii_digit);
-            !other && !between.contains(&b';') && (groups > 1 || only_words(between, &PHONE_WORDS))
+            // `television` is no `tel`.
+            let longer = between.first().is_some_and(u8::is_ascii_lowercase);
+            !other && !longer && !between.contains(&b';') && (groups > 1 || only_words(between, &PHONE_WORDS))
         })
     }
 
@@ -501,6 +503,7 @@ impl Scanner<'_> {
             || !label
                 && (self.is_postcode(number) || !plus && end == number[taken - 1].end() && self.goes_on(end))
             || self.is_long_year(number, plus)
+            || taken == 1 && self.is_power_of_two(here)
         {
             return 0;
         }
@@ -570,6 +573,15 @@ impl Scanner<'_> {
         let next = self.byte(end + 1);
         let letter = next.is_ascii_alphabetic() && !self.byte(end + 2).is_ascii_alphabetic();
         self.byte(end) == b'-' && (next.is_ascii_digit() || letter)
+    }
+
+    /// `2147483648`, `4294967295`: limits of numbers in programs.
+    fn is_power_of_two(&self, group: Group) -> bool {
+        let digits = std::str::from_utf8(&self.text[group.start..group.end()]).unwrap_or_default();
+        group.len >= 9
+            && digits
+                .parse::<u64>()
+                .is_ok_and(|value| value.is_power_of_two() || (value + 1).is_power_of_two())
     }
 
     /// `2011-2022` of years, `+12345-03-04` of ISO 8601 with a year of five digits and more.
@@ -681,12 +693,28 @@ impl Scanner<'_> {
             let listed = rest[..taken].windows(2).all(|pair| {
                 pair[0].len == pair[1].len && self.digits_value(pair[1]) == self.digits_value(pair[0]) + 1
             });
-            let shape = matches!(joint, b' ' | b'-') || french;
+            // A date and a time, a row of bytes: `04 000047 33`, `a0 08 07 06 05 04 03`.
+            let long = taken > 2 && rest[1..taken].iter().any(|group| group.len > 5);
+            let shape =
+                (matches!(joint, b' ' | b'-') || french) && !long && !self.is_row_of_bytes(&rest[..taken]);
             if shape && taken > 1 && (9..=11).contains(&digits) && !listed && rest[1].len > 1 {
                 return taken;
             }
         }
         0
+    }
+
+    /// Whether pairs of digits stand between others.
+    fn is_row_of_bytes(&self, groups: &[Group]) -> bool {
+        let byte = |at: usize| {
+            self.byte(at).is_ascii_hexdigit()
+                && self.byte(at + 1).is_ascii_hexdigit()
+                && !is_word_byte(self.byte(at + 2))
+        };
+        let (start, end) = (groups[0].start, groups[groups.len() - 1].end());
+        groups.iter().all(|group| group.len == 2)
+            && (self.byte(end) == b' ' && byte(end + 1)
+                || start >= 3 && self.byte(start - 1) == b' ' && byte(start - 3))
     }
 
     /// After a label any 6 to 15 digits will do that are no date and no decimal.
@@ -700,7 +728,8 @@ impl Scanner<'_> {
             taken += 1;
         }
         let decimal = taken == 2 && self.byte(rest[0].end()) == b'.';
-        if digits >= 6 && !decimal { taken } else { 0 }
+        let spelled = rest[..taken].iter().all(|group| group.len == 1);
+        if digits >= if spelled { 9 } else { 6 } && !decimal { taken } else { 0 }
     }
 
     /// `28-64-66-98 office`, `085 175 7641-Fax`.

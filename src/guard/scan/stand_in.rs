@@ -18,7 +18,7 @@ pub(super) fn is_template(text: &[u8]) -> bool {
     }
     let inside = |open: usize| {
         let inner = text.get(open..text.len() - 1).unwrap_or_default();
-        is_names(inner, b" \t_-.:/|'\"[]{}()<>$,?@=+")
+        is_names(inner, b" \t_-.:/|'\"[]{}()<>$,?@=+\\")
     };
     match (first, last) {
         (b'<', b'>') | (b'{', b'}') | (b'[', b']') | (b'%', b'%') => inside(1),
@@ -135,7 +135,7 @@ pub(super) fn is_code(value: &[u8], next: u8, quoted: bool) -> bool {
     let value = value.trim_ascii_start();
     let first = value.iter().take_while(|byte| matches!(byte, b'&' | b'*' | b'(')).count();
     let (marks, value) = value.split_at(first);
-    if !marks.is_empty() && starts_like_code(value) {
+    if !marks.is_empty() && (starts_like_code(value) || is_empty_word(value)) {
         return true;
     }
     let joined = value.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'.'))
@@ -205,18 +205,25 @@ fn is_scoped(value: &[u8]) -> bool {
 }
 
 /// `TEST_ENCRYPTION_KEY1`
-fn is_constant(value: &[u8]) -> bool {
+pub(super) fn is_constant(value: &[u8]) -> bool {
     let part = |part: &[u8]| {
         let letters = part.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
-        part.is_empty()
-            || letters > 0 && part.len() <= letters + 3 && part[letters..].iter().all(u8::is_ascii_digit)
+        part.len() <= letters + 3 && part[letters..].iter().all(u8::is_ascii_digit)
     };
-    value.contains(&b'_') && value.split(|byte| *byte == b'_').all(part)
+    let letters = value.iter().filter(|byte| byte.is_ascii_uppercase()).count();
+    value.contains(&b'_') && letters * 3 >= value.len() * 2 && value.split(|byte| *byte == b'_').all(part)
 }
 
 /// `0x030`
 fn is_number(value: &[u8]) -> bool {
     value.strip_prefix(b"0x").is_some_and(|rest| rest.len() <= 8 && rest.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// A regular expression.
+pub(super) fn is_pattern(value: &[u8]) -> bool {
+    [&b"[a-z"[..], b"[A-Z", b"[0-9", b"(?:", b"(?i", b"\\d{", b"\\w+", b"-.+", b".*"]
+        .iter()
+        .any(|sign| memchr::memmem::find(value, sign).is_some())
 }
 
 /// A type, where a declaration has a value's place: `password: SecretString`, `&[u8`.

@@ -186,7 +186,7 @@ impl Scanner<'_> {
         let at_once = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
         let close = || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once);
         if against.is_none()
-            && (rich && self.rules.has_context(vendor, line) && !joined() || close())
+            && (rich && self.rules.has_whole_context(vendor, line) && !joined() || close())
             && !self.names_something(start, end, looks, hook())
         {
             self.hit(vendor, start, end);
@@ -199,7 +199,8 @@ impl Scanner<'_> {
         let word = &self.text[start..end.min(start + 256)];
         if is_wordy(word)
             || is_path(word)
-            || looks == Look::Random && (is_names(word, b"_-./") || is_digest_named(word))
+            || looks == Look::Random
+                && (is_names(word, b"_-./") || is_digest_named(word) || is_float(word) || is_identifier(word))
             || self.is_named_otherwise(start)
         {
             return true;
@@ -578,6 +579,26 @@ pub(super) fn look(value: &[u8]) -> Look {
     let long_part = || value.split(|byte| !byte.is_ascii_alphanumeric()).any(|part| part.len() >= 8);
     let spread = joints * 6 <= value.len() || long_part();
     if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) { Look::Random } else { Look::Other }
+}
+
+/// `0.0030412825601275209f64`
+fn is_float(word: &[u8]) -> bool {
+    let number = word.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
+    word[0].is_ascii_digit()
+        && word[..number].contains(&b'.')
+        && matches!(&word[number..], b"" | b"f32" | b"f64" | b"f")
+}
+
+/// `NL80211_AUTHTYPE_NUM`, `xmlSecCryptoAppKeyLoad`: a constant in capitals, a name that holds a telling word.
+fn is_identifier(word: &[u8]) -> bool {
+    const TELLING: [&[u8]; 6] = [b"Key", b"Token", b"Password", b"Secret", b"Auth", b"Credential"];
+    let count = |test: fn(&u8) -> bool| word.iter().filter(|byte| test(byte)).count();
+    let (capitals, digits, joints) =
+        (count(u8::is_ascii_uppercase), count(u8::is_ascii_digit), count(|byte| *byte == b'_'));
+    let constant = joints >= 2 && capitals + digits + joints == word.len() && capitals >= 2 * digits;
+    constant
+        || count(u8::is_ascii_alphabetic) == word.len()
+            && TELLING.iter().any(|telling| memchr::memmem::find(word, telling).is_some())
 }
 
 /// Whether letters are mixed as in words: about two vowels in five.

@@ -116,7 +116,8 @@ impl Scanner<'_> {
         // `user:user@` of a handbook; a longer one may be somebody's.
         let shown = user == password && password.len() <= 8 && password.iter().all(u8::is_ascii_lowercase);
         // `user[:password]@`, `username:password@`
-        let named = is_one(user, &[b"user", b"username"]) && is_one(password, &[b"pass", b"password"]);
+        let named =
+            is_one(user, &[b"user", b"username"]) && is_one(password, &[b"pass", b"passwd", b"password"]);
         if password.is_empty() || shown || named || is_template(password) || lone && password.len() < 20 {
             return;
         }
