@@ -252,7 +252,12 @@ impl Rules {
 
     /// Whether one stands there that is not the head of a longer word: `googletest` is no `google`.
     pub(super) fn has_whole_context(&self, rule: RuleId, before: &[u8]) -> bool {
-        self.contexts(rule, before).any(|end| !before.get(end).is_some_and(u8::is_ascii_lowercase))
+        let mut found = false;
+        self.words[usize::from(rule)].ends_in(before, |end| {
+            found = !before.get(end).is_some_and(u8::is_ascii_lowercase);
+            !found
+        });
+        found
     }
 
     /// What stands behind the last context word of `rule` in `before`.
