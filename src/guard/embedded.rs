@@ -27,7 +27,8 @@ static FINDER: LazyLock<AhoCorasick> = LazyLock::new(|| {
 
 /// The longest media type, in bytes from `data` to `base64`.
 const MAX_TYPE: usize = 512;
-/// Outside of quotes, base64 goes on in the next line when its first has at least so many digits.
+/// Outside of quotes, base64 goes on in the next line when its first has at least so many digits; what begins like a
+/// picture and has fewer is a word.
 const LINE: usize = 32;
 /// How often a text in base64 may hold the next.
 const MAX_DEPTH: u8 = 2;
@@ -102,7 +103,7 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
             },
             _ => None,
         };
-        if new.is_none() && !url && body.digits.len() < picture::SHORTEST {
+        if new.is_none() && !url && body.digits.len() < LINE {
             continue;
         }
         withheld += u64::from(new.is_none());
@@ -110,6 +111,12 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
         out.push_str(&text[done..start]);
         out.push_str(new.as_deref().unwrap_or(empty));
         done = start + body.end;
+        // Without the padding that stood there, what follows would read as more of it.
+        let glued =
+            bytes.get(done).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte));
+        if glued && new.is_some_and(|new| !new.ends_with('=')) {
+            out.push(' ');
+        }
         seen = done;
     }
     (done > 0).then(|| (out + &text[done..], withheld))
@@ -192,10 +199,10 @@ impl Body {
             match sign {
                 Sign::Digit(_) if padded => break,
                 Sign::Digit(digit) => {
+                    if at != body.end && !quoted && !body.goes_on_in(&text[at..]) {
+                        break;
+                    }
                     if at != body.end && !body.digits.is_empty() {
-                        if !quoted && !body.goes_on_in(&text[at..]) {
-                            break;
-                        }
                         body.breaks.push((body.digits.len(), body.end));
                     }
                     body.digits.push(digit);
@@ -218,11 +225,11 @@ impl Body {
     /// Whether the next line is one more of base64 and not of words.
     fn goes_on_in(&self, line: &[u8]) -> bool {
         let width = self.breaks.first().map_or(self.digits.len(), |(digits, _)| *digits);
-        let next = line
-            .iter()
-            .take(width + 1)
-            .take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte));
-        let next = next.count();
+        let digit = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte);
+        let next = line.iter().take(width.max(LINE) + 1).take_while(digit).count();
+        if self.digits.is_empty() {
+            return next >= LINE;
+        }
         width >= LINE && next <= width && (next == width || line.get(next) != Some(&b' '))
     }
 

@@ -20,7 +20,7 @@ pub(super) const MAX_INFLATED: u64 = 32 * 1024 * 1024;
 /// How much of a PDF is looked at in one piece.
 const PIECE: usize = 64 * 1024;
 /// A text shorter than this is looked at as text, whatever its characters decode to.
-pub(super) const SHORTEST: usize = 64;
+const SHORTEST: usize = 64;
 
 /// What binary forms are looked at with.
 pub(super) struct Look<'a> {

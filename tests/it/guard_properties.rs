@@ -132,8 +132,13 @@ fn check(guard: &Guard, text: &str, dice: &mut Dice) {
     if report.total() == 0 && report.forged == 0 {
         assert_eq!(*whole, text);
     }
-    // The longest placeholder stands for at least one byte; a forged one grows by three.
-    assert!(whole.len() <= text.len() * 32, "{text:?}");
+    // A value of n bytes becomes at most a token of 2n + 98, and quotes; a forged placeholder grows by three.
+    let (count, bytes) = report
+        .findings
+        .values()
+        .fold((0, 0), |(count, bytes), tally| (count + tally.count, bytes + tally.bytes));
+    let grown = count * 100 + 2 * bytes + 3 * report.forged + 13 * report.withheld;
+    assert!(whole.len() as u64 <= text.len() as u64 + grown, "{text:?}");
 }
 
 #[test]
@@ -211,6 +216,58 @@ fn a_value_and_its_label_are_seen_together_wherever_a_long_line_is_cut() {
             let (out, _) = guard.text(&text, &mut Numbering::alone());
             let expected = format!("{} {shown}{after}", &before[..place]);
             assert!(*out == expected, "{secret} at {place}: {}", &out[place - 20..place + 60]);
+        }
+    }
+}
+
+#[test]
+fn a_value_is_hidden_wherever_the_stream_is_cut() {
+    let guard = Guard::default();
+    let text = "é1\r12%|██| password: hunter22x\r\nIBAN DE89 3704 0044 0532 0130 00 😀 \"alice@example.com\"\n\
+                -----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz\n-----END PRIVATE KEY-----\nend";
+    let expected =
+        "é1\r12%|██| password: [PASSWORD_1]\r\nIBAN [IBAN_1] 😀 \"[EMAIL_1]\"\n[PRIVATE_KEY_1]\nend";
+    let ends: Vec<_> = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
+    for (first, second) in ends.iter().flat_map(|first| ends.iter().map(move |second| (*first, *second))) {
+        let (mut stream, mut numbering) = (guard.stream(), numbering());
+        let mut out = String::new();
+        if first <= second {
+            for piece in [&text[..first], &text[first..second], &text[second..]] {
+                out.push_str(&stream.push(piece, &mut numbering));
+            }
+            out.push_str(&stream.finish(&mut numbering).0);
+            assert_eq!(out, expected, "cut at {first} and {second}");
+        }
+    }
+    // A stream that ends in the middle, for the process was killed, shows no part of a key.
+    let open = text.find("-----END").unwrap();
+    for end in text.find("MII").unwrap() + 30..open {
+        let (out, _) = guard.text(&text[..end], &mut numbering());
+        assert!(out.ends_with("[PRIVATE_KEY_1]"), "{}", *out);
+    }
+}
+
+/// Lines as long as a window, as its overlap, and a byte to either side, with a character of several bytes on each border.
+#[test]
+fn lines_as_long_as_a_window_read_as_any_other() {
+    const WINDOW: usize = 16 * 1024;
+    let guard = Guard::default();
+    let mut dice = Dice(0xabcd_5678_9abc_def1);
+    for border in [2 * 1024, 14 * 1024, WINDOW, 2 * WINDOW] {
+        for len in border - 3..border + 4 {
+            for sign in ["x", "é", "😀"] {
+                let secret = format!("{sign}password: hunter22x{sign}");
+                let pad = |len: usize| "w, ".repeat(len / 3) + &"...."[..len % 3];
+                for (before, after) in
+                    [(len, 0), (len - secret.len(), 0), (len - secret.len() - 5, 5), (5, len)]
+                {
+                    let text = format!("{} {secret} {}\nend\n", pad(before), pad(after));
+                    let (out, report) = guard.text(&text, &mut numbering());
+                    assert_eq!(report.total(), 1, "{sign} {before} {after}");
+                    let (pieces, counted) = in_pieces(&guard, &text, 5_000, &mut dice);
+                    assert!(pieces == *out && counted == report, "{sign} {before} {after}");
+                }
+            }
         }
     }
 }
