@@ -50,6 +50,13 @@ impl Policies {
         self.resolved(tenant, None, None)
     }
 
+    /// Whether a call may loosen what stands above it: base, tenant and conversation all say so.
+    pub fn call_may_loosen(&self, key: &ContextKey) -> bool {
+        let tenant = self.file.tenants.get(key.tenant.as_str());
+        let conversation = self.file.conversations.get(&format!("{}/{}", key.tenant, key.conversation));
+        self.file.allow_off && [tenant, conversation].iter().all(|level| level.is_some_and(|it| it.allow_off))
+    }
+
     /// The guard for the output of a call.
     pub fn for_call(&self, key: &ContextKey, call: Option<&Overlay>) -> Guard {
         let name = format!("{}/{}", key.tenant, key.conversation);

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use aho_corasick::{AhoCorasick, Input, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
@@ -51,8 +51,11 @@ impl Known {
             return Self::default();
         }
         let forms = needles.iter().map(|(_, form)| *form).collect();
+        // The fast kind takes up to a KB for each byte of a needle.
+        let fast = needles.iter().map(|(needle, _)| needle.len()).sum::<usize>() <= 16 * 1024;
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
+            .kind(fast.then_some(AhoCorasickKind::DFA))
             .build(needles.iter().map(|(needle, _)| needle));
         needles.into_iter().for_each(|(needle, _)| drop(zeroize::Zeroizing::new(needle)));
         #[expect(clippy::expect_used, reason = "a few needles of 2 KB: far from the limit of 2^31 states")]

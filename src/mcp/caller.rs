@@ -14,7 +14,7 @@ use crate::domain::{
     TenantId, TenantRefused, hex,
 };
 use crate::execution::Asker;
-use crate::guard::Overlay;
+use crate::guard::{AllowList, Overlay};
 
 /// What the process says when a call is silent.
 #[derive(Debug, Clone)]
@@ -258,11 +258,12 @@ fn has_long_list(value: &Value) -> bool {
     }
 }
 
-/// What a call wishes of the guard: `dev.pathbox/guard` in `_meta`, in the form of a level of a policy file.
+/// What a call wishes of the guard: `dev.pathbox/guard` in `_meta`, in the form of a level of a policy file. Where it may not
+/// loosen, an allow-list is noted and not read: each of its patterns would be compiled, for nothing.
 ///
 /// # Errors
 /// [`CallerError::Invalid`] when it is none.
-pub fn overlay(meta: &Map<String, Value>) -> Result<Option<Overlay>, CallerError> {
+pub fn overlay(meta: &Map<String, Value>, may_loosen: bool) -> Result<Option<Overlay>, CallerError> {
     const KEY: &str = "dev.pathbox/guard";
     let invalid = |problem| CallerError::Invalid { place: format!("`_meta` key `{KEY}`"), problem };
     let read = |value: &Value| {
@@ -270,7 +271,15 @@ pub fn overlay(meta: &Map<String, Value>) -> Result<Option<Overlay>, CallerError
         if has_long_list(value) {
             return Err(invalid(format!("it has a list of more than {MAX_LISTED} entries")));
         }
-        Overlay::deserialize(value).map_err(|error| invalid(error.to_string()))
+        // A list of the fields' values would be read as well.
+        let Value::Object(mut fields) = value.clone() else { return Err(invalid("it is no object".into())) };
+        let unread = if may_loosen { None } else { fields.remove("allow") };
+        let mut wish =
+            Overlay::deserialize(Value::Object(fields)).map_err(|error| invalid(error.to_string()))?;
+        if unread.is_some_and(|allow| allow.as_object().is_none_or(|lists| !lists.is_empty())) {
+            wish.allow = AllowList::unread();
+        }
+        Ok(wish)
     };
     meta.get(KEY).map(read).transpose()
 }
@@ -299,6 +308,7 @@ pub fn idempotency_key(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::PolicyFile;
     use serde_json::json;
 
     fn defaults() -> Defaults {
@@ -320,16 +330,34 @@ mod tests {
     #[test]
     fn an_allow_list_of_a_call_is_short() {
         let wish = |list: &str, len: usize| {
-            overlay(&meta(json!({"dev.pathbox/guard": {"allow": {list: vec!["10.0.0.1"; len]}}})))
+            overlay(&meta(json!({"dev.pathbox/guard": {"allow": {list: vec!["10.0.0.1"; len]}}})), true)
         };
         for list in ["exact", "patterns", "domains", "networks"] {
             assert!(wish(list, MAX_LISTED).is_ok(), "{list}");
             let error = wish(list, MAX_LISTED + 1).unwrap_err().to_string();
             assert!(error.contains("a list of more than 100 entries"), "{error}");
         }
-        // A structure may come as a list of its fields.
-        let fields = json!([null, false, {}, [[], vec!["x"; MAX_LISTED + 1], [], []]]);
-        assert!(overlay(&meta(json!({"dev.pathbox/guard": fields}))).is_err());
+        // A structure may not come as a list of its fields.
+        let fields = json!([null, false, {}, [[], ["x"], [], []]]);
+        assert!(overlay(&meta(json!({"dev.pathbox/guard": fields})), true).is_err());
+    }
+
+    #[test]
+    fn an_allow_list_that_cannot_count_is_not_read() {
+        let wish = |allow: Value, may_loosen| {
+            overlay(&meta(json!({"dev.pathbox/guard": {"mode": "off", "allow": allow}})), may_loosen)
+        };
+        // A pattern like this takes too much memory when it is compiled, and this one is none at all.
+        for pattern in ["((\\w{99}){99}){99}", "("] {
+            let allow = json!({"patterns": [pattern], "networks": ["nowhere"]});
+            assert!(wish(allow.clone(), true).is_err());
+            let unread = wish(allow, false).unwrap().unwrap();
+            assert_eq!(unread.allow, AllowList::unread());
+            let policy = PolicyFile::default().resolve(None, None, Some(&unread));
+            assert_eq!(policy.allow, AllowList::default());
+            assert_eq!(policy.refused.len(), 2, "the mode and the allow-list: {:?}", policy.refused);
+        }
+        assert_eq!(wish(json!({}), false).unwrap().unwrap().allow, AllowList::default());
     }
 
     fn from_handle() -> ContextKey {

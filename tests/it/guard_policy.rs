@@ -170,9 +170,18 @@ fn a_conversation_and_a_call_loosen_only_what_stands_above_allows_and_may_always
             "{policy:?} {call}"
         );
     }
+    // An allow-list is read where it may count; elsewhere nothing of it is.
+    let bad_pattern = json!({"allow": {"patterns": ["("]}});
     let data = tempfile::tempdir().unwrap();
     let mut server = serve(data.path(), "");
-    for wrong in [json!({"mod": "off"}), json!("off"), json!({"allow": {"patterns": ["("]}})] {
+    let arguments = json!({"code": "print('a' + chr(64) + 'b.ie')", "language": "python"});
+    let answer = server.call(arguments, json!({"dev.pathbox/guard": bad_pattern}));
+    assert_eq!(answer["structuredContent"]["stdout"], "[EMAIL_1]\n", "{answer}");
+    let data = tempfile::tempdir().unwrap();
+    let policy = format!("{open}allow_off = true\n");
+    let mut server =
+        Server::start_with(with_policy(data.path(), &policy).args(["serve", "--conversation", "c"]));
+    for wrong in [json!({"mod": "off"}), json!("off"), bad_pattern] {
         let answer =
             server.call(json!({"code": "1", "language": "python"}), json!({"dev.pathbox/guard": wrong}));
         assert_eq!(answer["_meta"]["dev.pathbox/error"]["code"], "invalid_argument", "{answer}");

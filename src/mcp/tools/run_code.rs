@@ -269,13 +269,14 @@ impl McpServer {
             None => Timeout::default(),
         };
         let key = self.key(&caller, input.context.as_deref()).await?;
+        let may_loosen = self.service().await?.policies().call_may_loosen(&key);
         let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), &context.meta.0)?;
         let call = Call {
             key,
             principal: Some(caller.principal.name),
             trace_id: trace_id(context),
             idempotency_key,
-            guard: caller::overlay(&context.meta.0)?,
+            guard: caller::overlay(&context.meta.0, may_loosen)?,
         };
         Ok((call, purpose, timeout))
     }
