@@ -272,6 +272,10 @@ fn inputs() -> Vec<(&'static str, String)> {
         ("+1 ", "+1 ("),
         ("hex", "0a1b2c3d4e5f6071 "),
         ("::", "1::2 "),
+        ("telephones", "07700900123 "),
+        ("password: ", "password: "),
+        ("key:key:", "key:key:"),
+        ("cookies", "Cookie: a=b;"),
     ] {
         all.push((name, unit.repeat(HOSTILE / unit.len())));
     }

@@ -27,7 +27,7 @@ use aho_corasick::packed;
 use super::classes::{Block, alphanumeric_or, classify};
 use super::rule::{Detectors, RULES, RuleId, Rules};
 use super::view;
-use super::words::{Told, WORDS};
+use super::words::{Name, Told, WORDS};
 
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
@@ -228,6 +228,8 @@ struct Scanner<'a> {
     values_done: usize,
     /// Cookies before this place have been looked at.
     cookies_done: usize,
+    /// The last name, and what it says.
+    last_name: (usize, usize, Name),
     /// The last value without quotes, as far as it has been walked.
     bare: (usize, usize),
     /// Colons before this place have been looked at.
@@ -268,6 +270,7 @@ impl<'a> Scanner<'a> {
             unlabelled: false,
             values_done: from,
             cookies_done: from,
+            last_name: (from, from, Name::Other),
             bare: (from, from),
             addresses_done: from,
             words_done: from,

@@ -71,7 +71,7 @@ impl Scanner<'_> {
         if self.byte_before(name_start) == b'=' && !self.is_setting(name_start, name) {
             return;
         }
-        let kind = match self.names.kind(name) {
+        let kind = match self.name_says(name_start, name_end) {
             Name::Named => self.kind_beside(name_start),
             Name::Worded => self.kind_of_phrase(name_start, name),
             kind => kind,
@@ -202,6 +202,16 @@ impl Scanner<'_> {
         let count = memchr::memchr_iter(sign, line).filter(quotes).count();
         let joined = sign == b'"' || matches!(self.byte_before(quote), b':' | b'=');
         joined && self.byte_before(quote) != b'\\' && count % 2 == 1
+    }
+
+    /// What a name says; the same name comes often.
+    fn name_says(&mut self, start: usize, end: usize) -> Name {
+        let (known_start, known_end, says) = self.last_name;
+        if self.text[start..end] != self.text[known_start..known_end] {
+            self.last_name = (start, end, self.names.kind(&self.text[start..end]));
+            return self.last_name.2;
+        }
+        says
     }
 
     /// Whether the name is a parameter's in a comment on a function.
@@ -699,7 +709,9 @@ fn is_short_password(name: &[u8]) -> bool {
 }
 
 pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
-    text.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+    let [small, capital] = [word[0].to_ascii_lowercase(), word[0].to_ascii_uppercase()];
+    memchr::memchr2_iter(small, capital, text)
+        .any(|at| text.get(at..at + word.len()).is_some_and(|part| part.eq_ignore_ascii_case(word)))
 }
 
 /// `NextToken`, `session_token`: what another token is called.
