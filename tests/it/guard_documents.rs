@@ -105,7 +105,7 @@ fn json_records(n: &mut Numbers) -> Value {
             "account": format!("{}-{}", 4000 + n.below(900), 100 + n.below(800)),
             "at": format!("2026-{:02}-{:02}T10:45:{:02}.123Z", n.below(12) + 1, n.below(28) + 1, n.below(60)),
             "basis": format!("{}, s. {}({})", n.pick(&ACTS), n.below(900) + 1, n.below(9) + 1),
-            "passwordRequired": id % 2 == 0,
+            "passwordRequired": id.is_multiple_of(2),
             "secret": null,
         })
     };
