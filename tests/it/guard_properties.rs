@@ -317,12 +317,15 @@ fn a_minute_of_random_texts_finds_no_crack() {
 fn an_hour_of_random_texts_finds_no_crack() {
     let started = std::time::Instant::now();
     let mut seed = started.elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+    let mut texts = 0;
     while started.elapsed() < Duration::from_secs(3600) {
         for guard in all_guards() {
             seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
             damaged_texts(&guard, seed | 1, 10_000);
+            texts += 10_000;
         }
     }
+    println!("{texts} texts");
 }
 
 fn damaged_texts(guard: &Guard, seed: u64, texts: usize) {
