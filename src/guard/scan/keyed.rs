@@ -120,10 +120,17 @@ impl Scanner<'_> {
         if quoted && !named_in_quotes && self.ends_a_string(name_start, start - 1) {
             return;
         }
+        // `PWD=/workspace`: where a shell is. `GPG_KEY=...`: a fingerprint.
+        if is_place(name, &self.text[start..end]) || is_fingerprint(name, &self.text[start..end]) {
+            return;
+        }
         // `use os::passwords::{Get, Set};`
         let item = self.text[start..end].trim_ascii_start();
         let item = item.strip_prefix(b"{").unwrap_or(item);
-        if !quoted && self.text[at..].starts_with(b"::") && is_names(item, b"_:<>(){}&,.;!?") {
+        if !quoted
+            && self.text[at..].starts_with(b"::")
+            && (is_names(item, b"_:<>(){}&,.;!?") || is_wordy(item))
+        {
             return;
         }
         // `:param password: Unicode password.`
@@ -146,7 +153,7 @@ impl Scanner<'_> {
         // `the way to pass: staff` is prose.
         if kind == Name::Password
             && !quoted
-            && self.in_prose(name_start)
+            && (self.in_prose(name_start) || self.goes_on_as_prose(end))
             && self.text[start..end].iter().all(u8::is_ascii_lowercase)
             && is_short_password(name)
         {
@@ -200,8 +207,7 @@ impl Scanner<'_> {
             |at: Option<usize>| at.and_then(|at| line.get(at)).is_some_and(u8::is_ascii_alphanumeric);
         let quotes = |at: &usize| sign == b'"' || !letter(at.checked_sub(1)) || !letter(at.checked_add(1));
         let count = memchr::memchr_iter(sign, line).filter(quotes).count();
-        let joined = sign == b'"' || matches!(self.byte_before(quote), b':' | b'=');
-        joined && self.byte_before(quote) != b'\\' && count % 2 == 1
+        self.byte_before(quote) != b'\\' && count % 2 == 1
     }
 
     /// What a name says; the same name comes often.
@@ -292,6 +298,15 @@ impl Scanner<'_> {
         let Some(before) = self.before(at, 8).strip_suffix(b" ") else { return false };
         let word = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
         WORDS.list.articles.holds(&before[before.len() - word..])
+    }
+
+    /// Whether a word stands behind that is no name and no other value: `pass 1: convert tags to binary`.
+    fn goes_on_as_prose(&self, end: usize) -> bool {
+        let rest = &self.text[end..self.to.min(end + 24)];
+        let word = rest.iter().skip(1).take_while(|byte| byte.is_ascii_lowercase()).count();
+        rest.first() == Some(&b' ')
+            && word > 1
+            && matches!(rest.get(word + 1), None | Some(b' ' | b',' | b'\n'))
     }
 
     /// Where the name before a mark ends: over blanks, a closing quote, an index.
@@ -458,7 +473,11 @@ impl Scanner<'_> {
         let sure = match kind {
             Name::Password => is_password(value, quoted),
             // `"input_token": "NextToken"`
-            Name::Secret if is_token_name(value, quoted) || is_counted_name(value) => false,
+            Name::Secret
+                if is_token_name(value, quoted) || is_counted_name(value) || is_dated_name(value) =>
+            {
+                false
+            }
             Name::Secret | Name::Key if is_constant(value) || is_pattern(value) => false,
             Name::Secret => match look(value) {
                 Look::Random => value.len() >= 8,
@@ -716,9 +735,30 @@ pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
 
 /// `NextToken`, `session_token`: what another token is called.
 fn is_token_name(value: &[u8], quoted: bool) -> bool {
-    let joints: &[u8] = if quoted { b"" } else { b"_" };
-    let letters = value.iter().all(|byte| byte.is_ascii_alphabetic() || !quoted && super::is_word(*byte));
+    let joints: &[u8] = if quoted { b"" } else { b"_." };
+    let letters =
+        value.iter().all(|byte| byte.is_ascii_alphabetic() || !quoted && (is_word(*byte) || *byte == b'.'));
     letters && is_names(value, joints) && (ends(value, b"token") || ends(value, b"key"))
+}
+
+/// A directory under the name that shells have for it.
+fn is_place(name: &[u8], value: &[u8]) -> bool {
+    let is = |word: &[u8]| name.eq_ignore_ascii_case(word);
+    (is(b"pwd") || is(b"oldpwd")) && (value.starts_with(b"/") || value.get(1..3) == Some(b":\\"))
+}
+
+/// What names an OpenPGP key: its last 16 of 40 hexadecimal digits, or all.
+fn is_fingerprint(name: &[u8], value: &[u8]) -> bool {
+    matches!(value.len(), 16 | 40)
+        && value.iter().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(byte))
+        && (contains(name, b"gpg") || contains(name, b"pgp"))
+}
+
+/// `ECOFIN-2026-11-28`: words and a date.
+fn is_dated_name(value: &[u8]) -> bool {
+    let digits = |part: &[u8]| part.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-');
+    let date = |at: usize| digits(&value[at..]) && value[at + 4] == b'-' && value[at + 7] == b'-';
+    is_names(value, b"-") && value.len() > 11 && date(value.len() - 10)
 }
 
 /// `progress-1`: a word and one digit.

@@ -704,17 +704,17 @@ impl Scanner<'_> {
         0
     }
 
-    /// Whether pairs of digits stand between others.
+    /// Whether groups of one length stand in a row of more: bytes in hexadecimal, in decimal with zeros.
     fn is_row_of_bytes(&self, groups: &[Group]) -> bool {
+        let len = groups[0].len;
         let byte = |at: usize| {
-            self.byte(at).is_ascii_hexdigit()
-                && self.byte(at + 1).is_ascii_hexdigit()
-                && !is_word_byte(self.byte(at + 2))
+            (at..at + len).all(|at| self.byte(at).is_ascii_hexdigit()) && !is_word_byte(self.byte(at + len))
         };
         let (start, end) = (groups[0].start, groups[groups.len() - 1].end());
-        groups.iter().all(|group| group.len == 2)
+        (2..=3).contains(&len)
+            && groups.iter().all(|group| group.len == len)
             && (self.byte(end) == b' ' && byte(end + 1)
-                || start >= 3 && self.byte(start - 1) == b' ' && byte(start - 3))
+                || start > len && self.byte(start - 1) == b' ' && byte(start - 1 - len))
     }
 
     /// After a label any 6 to 15 digits will do that are no date and no decimal.

@@ -131,7 +131,8 @@ pub(super) fn is_code(value: &[u8], next: u8, quoted: bool) -> bool {
     if quoted {
         return false;
     }
-    let value = value.strip_suffix(b":").unwrap_or(value);
+    let colon = value.ends_with(b":") && !value.ends_with(b"::");
+    let value = &value[..value.len() - usize::from(colon)];
     let value = value.trim_ascii_start();
     let first = value.iter().take_while(|byte| matches!(byte, b'&' | b'*' | b'(')).count();
     let (marks, value) = value.split_at(first);
@@ -185,11 +186,14 @@ fn is_call(value: &[u8], next: u8) -> bool {
     let inside = rest.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.()[]\"',:".contains(byte));
     // Behind a plain word brackets may be part of a password, but not with names inside.
     let named = rest.iter().any(u8::is_ascii_alphabetic) || name.iter().any(|byte| b"_.:!".contains(byte));
-    let signs = b"_.()[]{}\"',:=&*|$!?<>-";
+    let signs = b"_.()[]{}\"',:=&*|$!?<>@-";
     let code = |part: &[u8]| is_names(part, b"") || is_wordy(part);
     let glued = rest.windows(2).any(|pair| matches!(pair[0], b')' | b']') && pair[1].is_ascii_alphanumeric());
     let random = |part: &[u8]| part.len() >= 8 && look(part) == Look::Random && !is_wordy(part);
-    cut && inside && !rest.split(|byte| signs.contains(byte)).any(random)
+    // `token[:-1]`
+    let slice = rest[0] == b'[' && rest.iter().all(|byte| byte.is_ascii_digit() || b"[]:-".contains(byte));
+    slice
+        || cut && inside && !rest.split(|byte| signs.contains(byte)).any(random)
         || named && !glued && rest.split(|byte| signs.contains(byte)).all(code)
 }
 

@@ -678,7 +678,8 @@ fn is_shuffled(body: &[u8]) -> bool {
 pub(super) fn is_random(token: &[u8]) -> bool {
     let digits = token.iter().filter(|byte| byte.is_ascii_digit()).count();
     let letters = token.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
-    digits >= 2 && letters >= 2
+    // Zeros in base64 are a long run of one letter.
+    digits >= 2 && letters >= 2 && (token.len() < 40 || varied(token, 8))
 }
 
 /// Whether a line ends in a word that is not the tail of a longer one, or at least a long one.
