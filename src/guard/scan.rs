@@ -224,8 +224,9 @@ struct Scanner<'a> {
     numbers_done: usize,
     /// Whether no letter stands near the numbers that are looked at, so that nothing can be their label.
     unlabelled: bool,
-    /// Values that end before this place stand in one that has been found.
-    values_done: usize,
+    /// Values before this place have been judged; how many names have been asked about a long rest of the last.
+    judged: usize,
+    nested: u8,
     /// Cookies before this place have been looked at.
     cookies_done: usize,
     /// The last name, and what it says.
@@ -268,7 +269,8 @@ impl<'a> Scanner<'a> {
             depth,
             numbers_done: from,
             unlabelled: false,
-            values_done: from,
+            judged: from,
+            nested: 0,
             cookies_done: from,
             last_name: (from, from, Name::Other),
             bare: (from, from),

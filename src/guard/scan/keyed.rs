@@ -17,8 +17,9 @@ use crate::guard::words::{Name, Phrase, WORDS};
 /// The longest name and value that are looked at.
 const MAX_NAME: usize = 64;
 pub(super) const MAX_VALUE: usize = 1024;
-/// The longest value within another that is looked at.
+/// The longest value within another that is always looked at, and how many of the longer ones are.
 const MAX_NESTED: usize = 256;
+const MOST_NESTED: u8 = 2;
 /// The longest user, blanks and flag of a command line.
 const MAX_USER: usize = 48;
 const MAX_BLANKS: usize = 64;
@@ -90,12 +91,17 @@ impl Scanner<'_> {
             }
             return;
         }
-        let walked = self.bare.1;
         let Some((mut start, mut end, mut quoted)) = self.value_after(at) else { return };
-        // What is hidden already, or the end of a long value that has been judged.
-        if end <= self.values_done || !quoted && start < walked && end - start > MAX_NESTED {
-            return;
+        // Of the names in a value that has been judged only a few are asked what a long rest of it is.
+        if start >= self.judged {
+            self.nested = 0;
+        } else if end - start > MAX_NESTED {
+            self.nested += 1;
+            if self.nested > MOST_NESTED {
+                return;
+            }
         }
+        self.judged = self.judged.max(end);
         // The string behind it is what it turns into one.
         if self.text[start..end].eq_ignore_ascii_case(b"ConvertTo-SecureString") {
             let Some(next) = self.value_after(end) else { return };
@@ -103,9 +109,10 @@ impl Scanner<'_> {
         }
         // Beside a name in quotes, what has none is a number, `null` or code.
         let named_in_quotes = matches!(self.byte(name_end), b'"' | b'\'' | b'\\');
-        let end = match self.text[start..end].iter().position(|byte| b",}])".contains(byte)) {
-            Some(at) if named_in_quotes && !quoted => start + at,
-            _ => end,
+        let closes = |byte: &u8| b",}])".contains(byte);
+        let end = match named_in_quotes && !quoted {
+            true => self.text[start..end].iter().position(closes).map_or(end, |at| start + at),
+            false => end,
         };
         // `cache key: x`: the word before makes another name of it.
         if kind == Name::Key && name.eq_ignore_ascii_case(b"key") && self.is_denied(name_start, name_end) {
@@ -516,7 +523,6 @@ impl Scanner<'_> {
         if !quoted && end - start == MAX_VALUE {
             end += self.text[end..].iter().take_while(|byte| goes_on(**byte)).count();
         }
-        self.values_done = end;
         self.hit(rule, start, end);
     }
 
