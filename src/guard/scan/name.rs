@@ -9,7 +9,7 @@ pub(super) struct Names {
     /// By the last two.
     by_end: Vec<Vec<Entry>>,
     /// A bit for each three letters that any of them ends in.
-    endings: Vec<u64>,
+    endings: Box<[u64; 1 << 9]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ fn entries() -> impl Iterator<Item = Entry> {
 
 impl Names {
     fn new(entries: impl Iterator<Item = Entry>) -> Self {
-        let mut names = Self { by_end: vec![Vec::new(); 1 << 10], endings: vec![0; 1 << 15 >> 6] };
+        let mut names = Self { by_end: vec![Vec::new(); 1 << 10], endings: Box::new([0; 1 << 9]) };
         for entry in entries {
             let word = entry.word.as_bytes();
             names.by_end[Self::place(word)].push(entry);

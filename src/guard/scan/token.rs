@@ -42,6 +42,10 @@ impl Scanner<'_> {
         }
         // What logs are full of is none of the rest.
         if end - at == 36 && self.byte_before(at) != b'.' && look(&self.text[at..end]) == Look::Uuid {
+            if self.is_named(at) && matches!(self.byte(end), b'"' | b'\'') {
+                self.words_done = end;
+                return;
+            }
             return self.near_keyword(at, end);
         }
         let start = self.dotted_start(at).min(end);
@@ -151,10 +155,7 @@ impl Scanner<'_> {
         if !long_enough || !self.letters_before(start, 48) {
             return;
         }
-        // `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
-        let named = matches!(self.byte_before(start), b'"' | b'\'')
-            && matches!(self.byte_before(start - 1), b':' | b'=' | b' ');
-        if looks == Look::Uuid && named {
+        if looks == Look::Uuid && self.is_named(start) {
             return;
         }
         let hook = || memchr::memmem::find(self.before(start, 48), b"hook").is_some();
@@ -209,6 +210,12 @@ impl Scanner<'_> {
         let before = self.before(start, 64);
         let whole = before.iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
         !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end])
+    }
+
+    /// `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
+    fn is_named(&self, start: usize) -> bool {
+        matches!(self.byte_before(start), b'"' | b'\'')
+            && matches!(self.byte_before(start - 1), b':' | b'=' | b' ')
     }
 
     /// Whether what begins here is a part of an address, a path, a version or a URN: `//host/x`, `pkg@x`, `a:b:x`,
