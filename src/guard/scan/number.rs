@@ -694,9 +694,16 @@ impl Scanner<'_> {
                 pair[0].len == pair[1].len && self.digits_value(pair[1]) == self.digits_value(pair[0]) + 1
             });
             // A date and a time, a row of bytes: `04 000047 33`, `a0 08 07 06 05 04 03`.
+            // `01 02 2026`, `02 2026 03`
+            let year = |group: &Group| group_is_year(group, self.digits_value(*group));
+            let dated = taken > 2
+                && rest[..taken].iter().all(|group| group.len == 2 || year(group))
+                && rest[1..taken].iter().any(year);
             let long = taken > 2 && rest[1..taken].iter().any(|group| group.len > 5);
-            let shape =
-                (matches!(joint, b' ' | b'-') || french) && !long && !self.is_row_of_bytes(&rest[..taken]);
+            let shape = (matches!(joint, b' ' | b'-') || french)
+                && !long
+                && !dated
+                && !self.is_row_of_bytes(&rest[..taken]);
             if shape && taken > 1 && (9..=11).contains(&digits) && !listed && rest[1].len > 1 {
                 return taken;
             }

@@ -125,7 +125,9 @@ pub(super) fn is_code(value: &[u8], next: u8, quoted: bool) -> bool {
     let flag = value.starts_with(b"--") && is_names(&value[2..], b"-");
     let part = |part: &[u8]| part.iter().all(u8::is_ascii_digit) || is_names(part, b"-_.");
     let resource = is_path(value) && value.split(|byte| *byte == b'/').all(part);
-    if flag || resource && value.iter().filter(|byte| **byte == b'/').count() > 1 {
+    // `password=@password.txt`: the file that holds it.
+    let file = value.strip_prefix(b"@").is_some_and(|file| file.contains(&b'.') && is_names(file, b"._-/"));
+    if flag || file || resource && value.iter().filter(|byte| **byte == b'/').count() > 1 {
         return true;
     }
     if quoted {
@@ -330,6 +332,7 @@ mod tests {
             ("TEST_ENCRYPTION_KEY1", b')'),
             ("projects/12345/secrets/signing/versions/2", 0),
             ("--encryption-key", 0),
+            ("@password.txt", 0),
             ("&[u8", b']'),
             ("SecretString", b','),
             ("0x0030", b','),
@@ -351,6 +354,7 @@ mod tests {
             "SUMMER_2024",
             "a/b/x9Kd82hfLq",
             "--x9Kd82hfLq",
+            "@x9Kd82hfLq.txt",
             "0xx9Kd82hfLq",
             "SecretString9",
         ] {
