@@ -134,12 +134,12 @@ pub(super) fn redact(
         if report.mode != Mode::Enforce {
             continue;
         }
-        let quote = is_json_number(text.as_bytes(), &mut finding);
+        let quote = json_number(text.as_bytes(), &mut finding);
         push_clean(&text[done..finding.start], numbering, report, out);
-        out.push_str(if quote { "\"" } else { "" });
+        push_quote(quote, out);
         push_label(guard, finding.kind, action, value, numbered, numbering, out);
-        out.push_str(if quote { "\"" } else { "" });
-        report.type_changed += u64::from(quote);
+        push_quote(quote, out);
+        report.type_changed += u64::from(quote.is_some());
         done = finding.end;
     }
     count(alike, report);
@@ -203,29 +203,88 @@ fn mask(value: &str, keep: usize) -> String {
     hidden.collect()
 }
 
-/// Whether a finding is a bare number in JSON, so that what replaces it must be quoted to stay JSON. If so it is
-/// widened to the whole number.
-fn is_json_number(text: &[u8], finding: &mut Finding) -> bool {
+/// Appends a quote with so many backslashes before it, if any is needed.
+fn push_quote(slashes: Option<usize>, out: &mut String) {
+    if let Some(slashes) = slashes {
+        out.extend(std::iter::repeat_n('\\', slashes));
+        out.push('"');
+    }
+}
+
+/// Whether a finding is a bare number in JSON, so that what replaces it must be quoted to stay JSON; with how many
+/// backslashes, for the JSON may stand in a string of JSON. If so the finding is widened to the whole number.
+fn json_number(text: &[u8], finding: &mut Finding) -> Option<usize> {
     let numeric = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
     if !text[finding.start..finding.end].iter().all(numeric) {
-        return false;
+        return None;
     }
     let start = finding.start - usize::from(finding.start > 0 && text[finding.start - 1] == b'-');
     let end = finding.end + text[finding.end..].iter().take(32).take_while(|byte| numeric(byte)).count();
-    let blank = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\n' | b'\r');
-    let left = text[..start].iter().rev().take(super::scan::LEFT).skip_while(blank);
-    let mut left = left.copied();
-    let opens = match left.next() {
-        Some(b',' | b'[') => true,
-        Some(b':') => left.next() == Some(b'"'),
+    let left = &text[start.saturating_sub(super::scan::LEFT)..start];
+    let before = before_blanks(left);
+    let opens = match before.split_last() {
+        Some((b',' | b'[', _)) => true,
+        Some((b':', name)) => before_blanks(name).ends_with(b"\""),
         _ => false,
     };
-    let right = text[end..].iter().take(64).take_while(|byte| **byte != b'\n').find(|byte| !blank(byte));
-    let closes = matches!(right, None | Some(b',' | b']' | b'}'));
-    if opens && closes {
-        (finding.start, finding.end) = (start, end);
+    let right = &text[end..text.len().min(end + 64)];
+    let closes = matches!(behind_blanks(right), None | Some(b',' | b']' | b'}'));
+    if !opens || !closes {
+        return None;
     }
-    opens && closes
+    (finding.start, finding.end) = (start, end);
+    Some(quote_slashes(before))
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// What stands before the blanks at the end, `\n` of a string within a string among them.
+fn before_blanks(text: &[u8]) -> &[u8] {
+    let mut text = text;
+    loop {
+        match text {
+            [rest @ .., last] if is_blank(*last) => text = rest,
+            [rest @ .., b'\\', b'n' | b'r' | b't'] => {
+                let slashes = rest.iter().rev().take_while(|byte| **byte == b'\\').count();
+                text = &rest[..rest.len() - slashes];
+            }
+            _ => return text,
+        }
+    }
+}
+
+/// The first byte behind the blanks at the start, as far as the line goes.
+fn behind_blanks(text: &[u8]) -> Option<u8> {
+    let mut text = text;
+    loop {
+        match text {
+            [b'\n', ..] | [] => return None,
+            [first, rest @ ..] if is_blank(*first) => text = rest,
+            [b'\\', rest @ ..] => {
+                let slashes = rest.iter().take_while(|byte| **byte == b'\\').count();
+                match rest.get(slashes) {
+                    Some(b'n' | b'r' | b't') => text = &rest[slashes + 1..],
+                    _ => return Some(b'\\'),
+                }
+            }
+            [first, ..] => return Some(*first),
+        }
+    }
+}
+
+/// How many backslashes a quote has in the string that a text ends in, judged by the last quote before: where that closes
+/// a string the next has as many, and where it opens the string that all this stands in, each has one level more.
+fn quote_slashes(before: &[u8]) -> usize {
+    let Some(quote) = memchr::memrchr(b'"', before) else { return 0 };
+    let slashes = before[..quote].iter().rev().take_while(|byte| **byte == b'\\').count();
+    // An even number of them are the string's own.
+    let slashes = if slashes.is_multiple_of(2) { 0 } else { slashes };
+    match behind_blanks(&before[quote + 1..]) {
+        None | Some(b',' | b':' | b']' | b'}') => slashes,
+        Some(_) => 2 * slashes + 1,
+    }
 }
 
 #[cfg(test)]
@@ -246,6 +305,26 @@ mod tests {
         ];
         settle(&mut findings);
         assert_eq!(findings, [finding(0, 9, Kind::Jwt), finding(10, 12, Kind::Ip)]);
+    }
+
+    #[test]
+    fn quotes_are_as_those_of_the_string_that_a_number_stands_in() {
+        for (before, slashes) in [
+            (r#"{"a":"#, 0),
+            (r#"{"a" : "#, 0),
+            (r#"{"a": "x\"y", "b": ["#, 0),
+            ("[1, ", 0),
+            (r#"["x\\", "#, 0),
+            (r#"{"body": "["#, 1),
+            (r#"{"body": "{\"a\": "#, 1),
+            (r#"{"body": "{\"a\": \"x\",\n  "#, 1),
+            (r#"{"body": "{\"a\": \"["#, 3),
+            (r#"{"body": "{\"a\": \"{\\\"b\\\":"#, 3),
+        ] {
+            let text = format!("{before}4111111111111111}}");
+            let mut found = finding(before.len(), before.len() + 16, Kind::CreditCard);
+            assert_eq!(json_number(text.as_bytes(), &mut found), Some(slashes), "{text}");
+        }
     }
 
     #[test]

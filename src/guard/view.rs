@@ -17,6 +17,8 @@ pub(super) fn hides(text: &[u8], at: usize) -> bool {
     match text[at] {
         0 | 0x1b => true,
         b'%' => hex(1) && hex(2),
+        // Behind `\n` in a string a value begins, but its letter reads as the value's first.
+        b'\\' if matches!(next(1), b'n' | b'r' | b't') => next(2).is_ascii_alphanumeric() || next(2) == b'+',
         b'\\' => matches!(next(1), b'u' | b'x') && hex(2) && hex(3),
         b'&' => next(1) == b'#' || named(&text[at..]).is_some(),
         0xc2 => matches!(next(1), 0xa0 | 0xad),
@@ -108,6 +110,8 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
         Some(c) => fold(c).map_or(Becomes::Nothing, Becomes::Char),
         None => Becomes::Same,
     };
+    // In a string within a string each escape has one backslash more.
+    let slashes = || rest.iter().take(16).take_while(|byte| **byte == b'\\').count();
     match first {
         0 => (1, Becomes::Nothing),
         0x1b => (escape_len(rest), Becomes::Nothing),
@@ -115,6 +119,9 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
             Some(byte @ 0x20..0x7f) => (3, code(byte)),
             _ => (1, Becomes::Same),
         },
+        b'\\' if matches!(rest.get(slashes()), Some(b'n' | b'r' | b't')) => {
+            (slashes() + 1, Becomes::Char(' '))
+        }
         b'\\' => match (rest.get(1), hex(2, 4), hex(2, 2)) {
             (Some(b'u'), Some(value), _) => (6, code(value)),
             (Some(b'x'), _, Some(value)) => (4, code(value)),
@@ -236,7 +243,9 @@ mod tests {
             ("1\u{a0}2\u{202f}3", "1 2 3"),
             ("a\0b", "ab"),
             (r"\\u0040", r"\\u0040"),
-            ("100% é \\n", "100% é \\n"),
+            ("100% é \\z", "100% é \\z"),
+            (r"a\n4111", "a 4111"),
+            (r"a\\n4111\\\tx", "a 4111 x"),
             ("%0A", "%0A"),
         ] {
             assert_eq!(read(hidden), plain, "{hidden:?}");

@@ -439,11 +439,38 @@ fn valid_json_stays_valid_json_as_value_and_as_text() {
         let (out, report) = guard.json(value.clone(), &mut Numbering::alone());
         assert_eq!(report.errors, 0);
         assert_eq!(out["data"].is_array(), value["data"].is_array());
-        for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+        let (short, pretty) = (value.to_string(), serde_json::to_string_pretty(&value).unwrap());
+        let spaced = short.replace("\":", "\" : ");
+        let nested = [&short, &pretty].map(|text| json!({ "body": text }).to_string());
+        for text in [short, pretty, spaced].into_iter().chain(nested) {
+            let valid = serde_json::from_str::<Value>(&text).is_ok();
             let (out, _) = guard.text(&text, &mut Numbering::alone());
+            if !valid {
+                continue;
+            }
             let parsed = serde_json::from_str::<Value>(&out);
             assert!(parsed.is_ok(), "{parsed:?}\nfrom {text}\nto   {}", *out);
         }
+    }
+}
+
+#[test]
+fn json_stays_json_where_a_label_or_a_number_stands_in_a_string() {
+    let guard = Guard::default();
+    for (text, expected) in [
+        (r#"{"label": "Password: "}"#, r#"{"label": "Password: "}"#),
+        (r#"{"label": "password=", "n": 12}"#, r#"{"label": "password=", "n": 12}"#),
+        (r#"{"a": ["the password "], "n": 12}"#, r#"{"a": ["the password "], "n": 12}"#),
+        (r#"{"PIN 2": 4711}"#, r#"{"PIN 2": "[PASSWORD_1]"}"#),
+        (r#"{"card" : 4111111111111111}"#, r#"{"card" : "[CREDIT_CARD_1]"}"#),
+        (r#"{"body": "{\"card\": 4111111111111111}"}"#, r#"{"body": "{\"card\": \"[CREDIT_CARD_1]\"}"}"#),
+        (r#"{"body": "[\n4111111111111111\n]"}"#, r#"{"body": "[\n\"[CREDIT_CARD_1]\"\n]"}"#),
+        (r#"{"password": "}x9Kd82hfLq"}"#, r#"{"password": "[PASSWORD_1]"}"#),
+    ] {
+        let (out, _) = guard.text(text, &mut Numbering::alone());
+        assert_eq!(*out, expected);
+        let parsed = serde_json::from_str::<Value>(&out);
+        assert!(parsed.is_ok(), "{}: {parsed:?}", *out);
     }
 }
 
@@ -633,6 +660,32 @@ fn what_hides_a_value_does_not_hide_it_from_the_guard() {
             *out
         );
     }
+}
+
+/// As logs in JSON and printed strings have them.
+#[test]
+fn a_value_is_found_behind_an_escaped_line_feed() {
+    let guard = Guard::default();
+    for (value, shown) in [
+        ("4111111111111111", "[CREDIT_CARD_1]"),
+        ("4111 1111 1111 1111", "[CREDIT_CARD_1]"),
+        ("DE89 3704 0044 0532 0130 00", "[IBAN_1]"),
+        ("219-09-9998", "[SSN_1]"),
+        ("+353 87 123 4567", "[PHONE_1]"),
+        ("203.0.113.7", "[IP_1]"),
+        ("alice@example.com", "[EMAIL_1]"),
+        ("ghp_1234567890abcdefghijABCDEFGHIJ123456", "[API_KEY_1]"),
+    ] {
+        for escape in ["\\n", "\\t", "\\r\\n", "\\\\n"] {
+            let text = |value: &str| format!("{{\"text\": \"see{escape}{value}{escape}end\"}}\n");
+            let (out, _) = guard.text(&text(value), &mut Numbering::alone());
+            // Of an address the escape's letter may be the first.
+            let expected = text(shown);
+            assert!(*out == expected || *out == expected.replacen("n[EMAIL", "[EMAIL", 1), "{}", *out);
+        }
+    }
+    let path = r"C:\new\table\readme-2026-11-28.txt";
+    assert_eq!(*guard.text(path, &mut Numbering::alone()).0, path);
 }
 
 #[test]

@@ -108,7 +108,7 @@ impl Scanner<'_> {
             (start, end, quoted) = next;
         }
         // Beside a name in quotes, what has none is a number, `null` or code.
-        let named_in_quotes = matches!(self.byte(name_end), b'"' | b'\'' | b'\\');
+        let named_in_quotes = self.text[name_end..at].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
         let closes = |byte: &u8| b",}])".contains(byte);
         let end = match named_in_quotes && !quoted {
             true => self.text[start..end].iter().position(closes).map_or(end, |at| start + at),
@@ -408,7 +408,8 @@ impl Scanner<'_> {
                 end += 1;
             }
             let end = end.min(limit);
-            return (end > from).then_some((from, end, true));
+            let close = end + usize::from(escaped && self.byte(end) == b'\\');
+            return (end > from && !self.closes(quote, from, close)).then_some((from, end, true));
         }
         let stop = |byte: &&u8| goes_on(**byte);
         // `<name>` is a template or an element; what stands in it or behind it may be the value all the same.
@@ -441,6 +442,16 @@ impl Scanner<'_> {
             }
         }
         (end > start).then_some((start, end, false))
+    }
+
+    /// Whether what looks like the quote before a value ends the string that its name stands in (`{"label": "Password: "}`):
+    /// behind it comes what stands between strings of JSON, and where the value would end, another begins or none does.
+    fn closes(&self, quote: u8, from: usize, close: usize) -> bool {
+        let first =
+            self.text[from..close.min(self.to)].iter().take(64).find(|byte| !byte.is_ascii_whitespace());
+        let after = self.byte(close + 1);
+        let ends = after.is_ascii_whitespace() || b",;:)}]".contains(&after);
+        matches!(first, Some(b',' | b':' | b'}' | b']')) && !(self.byte(close) == quote && ends)
     }
 
     /// Whether a value is one, by what its name says.
