@@ -70,7 +70,8 @@ fn card_lengths(first: &[u8; 4]) -> Option<&'static [usize]> {
         (62, ..) => &[16],                            // UnionPay
         (_, _, 2200..=2204) => &[16],                 // Mir
         (50 | 56..=58 | 60..=69, ..) => &[16],        // Maestro, RuPay, Elo, Verve
-        (81 | 82, ..) | (_, _, 9792 | 1800 | 2131) => &[], // RuPay, UnionPay; Troy; old JCB
+        (_, _, 9792) => &[16],                        // Troy
+        (81 | 82, ..) | (_, _, 1800 | 2131) => &[],   // RuPay, UnionPay; old JCB
         (35, ..) => &[],
         _ => return None,
     })

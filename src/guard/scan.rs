@@ -9,6 +9,7 @@
 //! be guarded line by line with the same result as all at once.
 
 mod address;
+mod flag;
 mod keyed;
 mod mail;
 mod name;
@@ -348,6 +349,10 @@ impl Scanner<'_> {
             let flags = here.word & !alnum & (here.sep << 1 | 1);
             if flags != 0 {
                 self.last_flag = base + 63 - flags.leading_zeros() as usize;
+            }
+            let mut flags = word_starts & !alnum;
+            while let Some(bit) = next_bit(&mut flags) {
+                self.flag(base + bit);
             }
             let mut marks = here.mark;
             while let Some(bit) = next_bit(&mut marks) {

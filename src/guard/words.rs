@@ -25,6 +25,8 @@ pub(super) struct Words {
     pub(super) telling: Vec<Telling>,
     /// What makes a name of the word behind it.
     pub(super) phrase: Vec<Phrase>,
+    /// Flags of one letter that take a password.
+    pub(super) flag: Vec<Flag>,
     /// Lists of one sort each.
     pub(super) list: Lists,
 }
@@ -107,10 +109,14 @@ pub(super) struct Telling {
 pub(super) enum Told {
     /// A password, in a sentence or another form.
     Sentence,
+    /// The same, the verb included.
+    Is,
+    /// A secret, in a form that names have without a mark.
+    Named,
+    /// A user and a password, as arguments.
+    Call,
     /// A password in quotes.
     String,
-    /// A password as the next word.
-    Word,
     /// A state's number in which letters stand.
     Id,
 }
@@ -123,6 +129,18 @@ pub(super) struct Phrase {
     pub(super) word: String,
     pub(super) says: Name,
     /// What may stand before it.
+    pub(super) words: Vec<String>,
+}
+
+/// A flag of one letter.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Flag {
+    pub(super) letter: String,
+    /// Whether the password follows without a blank.
+    #[serde(default)]
+    pub(super) glued: bool,
+    /// The commands that take it so.
     pub(super) words: Vec<String>,
 }
 
@@ -196,7 +214,12 @@ mod tests {
             let ends = |before: &str, word: &str| word.ends_with(before) || before.ends_with(word);
             assert!(covered(&phrase.words, ends).is_empty(), "{:?}", covered(&phrase.words, ends));
         }
+        let same = |before: &str, word: &str| before == word;
+        for flag in &WORDS.flag {
+            assert!(covered(&flag.words, same).is_empty(), "{:?}", flag.words);
+        }
         let telling: Vec<String> = WORDS.telling.iter().flat_map(|group| group.words.clone()).collect();
+        assert!(telling.iter().filter(|word| word.is_ascii()).count() <= 32, "two looks for each byte");
         let contains = |before: &str, word: &str| word.contains(before) || before.contains(word);
         assert!(covered(&telling, contains).is_empty(), "{:?}", covered(&telling, contains));
     }

@@ -74,7 +74,13 @@ impl Scanner<'_> {
         }
         let kind = match self.name_says(name_start, name_end) {
             Name::Named => self.kind_beside(name_start),
-            Name::Worded => self.kind_of_phrase(name_start, name),
+            Name::Worded => self.kind_of_phrase(name_start, name).unwrap_or(Name::Other),
+            Name::Key if name.len() == 3 => self.kind_of_phrase(name_start, name).unwrap_or(Name::Key),
+            // `password: String = "x"`, `var password string = "x"`
+            Name::Other if self.text[at] == b'=' && is_text_type(name) => {
+                let quoted = self.value_after(at).is_some_and(|(_, _, quoted)| quoted);
+                if quoted { self.kind_before_type(name_start) } else { Name::Other }
+            }
             kind => kind,
         };
         if kind == Name::Other {
@@ -106,6 +112,10 @@ impl Scanner<'_> {
         if self.text[start..end].eq_ignore_ascii_case(b"ConvertTo-SecureString") {
             let Some(next) = self.value_after(end) else { return };
             (start, end, quoted) = next;
+        }
+        // `process.env.PW || "x"`: what is used where nothing is set.
+        if !quoted && let Some(literal) = self.fallback(start) {
+            (start, end, quoted) = literal;
         }
         // Beside a name in quotes, what has none is a number, `null` or code.
         let named_in_quotes = self.text[name_end..at].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
@@ -240,6 +250,18 @@ impl Scanner<'_> {
             || value.iter().any(|byte| b"/._".contains(byte)) && is_names(value, b"/._-")
     }
 
+    /// The literal behind `||`, `??`, `or` and `?:` on the same line.
+    fn fallback(&mut self, at: usize) -> Option<(usize, usize, bool)> {
+        let line = &self.text[at..self.to.min(at + 96)];
+        let line = &line[..memchr::memchr(b'\n', line).unwrap_or(line.len())];
+        let joints: [&[u8]; 4] = [b" || ", b" ?? ", b" or ", b" ?: "];
+        // Each stands behind a name or a call.
+        let blank = memchr::memchr(b' ', line)?;
+        let joint = joints.iter().find(|joint| line[blank..].starts_with(joint))?;
+        let from = at + blank + joint.len();
+        if matches!(self.byte(from), b'"' | b'\'') { self.value_after(from) } else { None }
+    }
+
     /// `Environment=SMTP_PASSWORD=x`, `--from-literal=password=x`: a setting that is the value of another.
     fn is_setting(&self, at: usize, name: &[u8]) -> bool {
         let constant =
@@ -273,13 +295,24 @@ impl Scanner<'_> {
     }
 
     /// What a name's last word says with the words before it: `mot de passe`, `clé API`.
-    fn kind_of_phrase(&self, at: usize, name: &[u8]) -> Name {
+    fn kind_of_phrase(&self, at: usize, name: &[u8]) -> Option<Name> {
         let before = self.before(at, 16);
         let fits = |phrase: &&Phrase| {
             name.eq_ignore_ascii_case(phrase.word.as_bytes())
                 && phrase.words.iter().any(|word| ends(before, word.as_bytes()))
         };
-        WORDS.phrase.iter().find(fits).map_or(Name::Other, |phrase| phrase.says)
+        WORDS.phrase.iter().find(fits).map(|phrase| phrase.says)
+    }
+
+    /// What the name before the type of a variable says.
+    fn kind_before_type(&self, at: usize) -> Name {
+        let sign = |byte: &&u8| matches!(**byte, b' ' | b':' | b'&' | b'*' | b'?');
+        let end = at - self.before(at, 8).iter().rev().take_while(sign).count();
+        let Some(start) = self.name_start(end, end).filter(|_| end < at) else { return Name::Other };
+        match self.names.kind(&self.text[start..end]) {
+            kind @ (Name::Password | Name::Secret | Name::Key) => kind,
+            _ => Name::Other,
+        }
     }
 
     /// `auth=("user", "password")`, as HTTP libraries take it.
@@ -349,7 +382,7 @@ impl Scanner<'_> {
     }
 
     /// Where the name begins that ends before the mark at `at`.
-    fn name_start(&self, at: usize, end: usize) -> Option<usize> {
+    pub(super) fn name_start(&self, at: usize, end: usize) -> Option<usize> {
         let name = self.text.get(at.saturating_sub(MAX_NAME)..end)?;
         let part = |byte: &&u8| is_word(**byte) || **byte == b'.' || **byte >= 0x80;
         let len = name.iter().rev().take_while(part).count();
@@ -736,6 +769,11 @@ fn goes_on(byte: u8) -> bool {
 /// Whether a user's name on a command line goes on with this byte.
 fn is_bare(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b':' | b'=')
+}
+
+/// Whether a name is the type of a variable that holds text.
+fn is_text_type(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"string") || name == b"str"
 }
 
 /// Whether a name is one of the words for a password that other words end with: `pass`.

@@ -44,6 +44,9 @@ impl Scanner<'_> {
     #[inline(never)]
     pub(super) fn mail(&mut self, at: usize) {
         let Some(start) = self.local_part(at) else { return };
+        if b":/!#$^&*?~".contains(&self.byte_before(start)) && self.login(at) {
+            return;
+        }
         let Some(end) = self.domain(at + 1) else { return };
         let local = &self.text[start..at];
         // `git@host:path`, `ssh://git@host/path` is where a repository is.

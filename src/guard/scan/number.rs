@@ -186,7 +186,7 @@ impl Scanner<'_> {
         if taken == 0 && matches!(here.len, 1 | 2 | 4) {
             taken = self.date(groups, index);
         }
-        if taken == 0 && matches!(here.len, 4 | 12..=19) {
+        if taken == 0 && matches!(here.len, 4 | 6 | 12..=19) {
             taken = self.card(groups, index);
         }
         if taken == 0 {
@@ -632,6 +632,22 @@ impl Scanner<'_> {
         if enough && !decimal { taken } else { 0 }
     }
 
+    /// Whether a country's code stands behind `00` (ITU-T E.164).
+    fn is_country(&self, here: Group) -> bool {
+        let code = self.digits_value(here);
+        match here.len - 2 {
+            1 => matches!(code, 1 | 7),
+            2 => matches!(
+                code,
+                20 | 27 | 30..=34 | 36 | 39..=41 | 43..=49 | 51..=58 | 60..=66 | 81 | 82 | 84 | 86 | 90..=95 | 98
+            ),
+            _ => matches!(
+                code / 10,
+                21..=26 | 29 | 35 | 37 | 38 | 42 | 50 | 59 | 67..=69 | 80 | 85 | 87 | 88 | 96 | 97 | 99
+            ),
+        }
+    }
+
     /// The forms in which countries print their own numbers.
     fn national(&self, rest: &[Group], chain: usize) -> usize {
         let here = rest[0];
@@ -675,6 +691,24 @@ impl Scanner<'_> {
                 taken += 1;
             }
             if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 {
+                return taken;
+            }
+        }
+        // `00353 1 234 5678`: a code for calls abroad, a country's, the number.
+        if digit(here.start) == b'0' && second == b'0' && (3..=5).contains(&here.len) && self.is_country(here)
+        {
+            let (mut digits, mut taken) = (here.len - 2, 1);
+            while let Some(group) = rest.get(taken)
+                && digits + group.len <= 13
+                && matches!(digit(rest[taken - 1].end()), b' ' | b'-')
+                && group.start == rest[taken - 1].end() + 1
+                && group.len <= 5
+            {
+                digits += group.len;
+                taken += 1;
+            }
+            let american = here.len != 3 || rest.get(1).is_some_and(starts);
+            if taken >= 3 && digits >= 10 && american && !self.in_row(here.start) {
                 return taken;
             }
         }
@@ -774,15 +808,17 @@ impl Scanner<'_> {
     fn card(&mut self, groups: &[Group], index: usize) -> usize {
         let rest = &groups[index..];
         let whole: &[usize] = &[rest[0].len];
-        // The groups that networks print, by the second of them.
+        // The groups that networks print, by the second of them; the longest first, for what is left over would stay.
         let forms: &[&[usize]] = match rest {
             [first, ..] if (12..=19).contains(&first.len) => &[whole],
             [first, second, _, ..] if first.len == 4 => match second.len {
-                4 => &[&[4, 4, 4, 4], &[4, 4, 4, 4, 3]],
+                3 => &[&[4, 3, 3, 3]],
+                4 => &[&[4, 4, 4, 4, 3], &[4, 4, 4, 4], &[4, 4, 4]],
                 5 => &[&[4, 5, 6]],
                 6 => &[&[4, 6, 5], &[4, 6, 4]],
                 _ => return 0,
             },
+            [first, second, ..] if (first.len, second.len) == (6, 13) => &[&[6, 13]],
             _ => return 0,
         };
         let first = [self.byte(rest[0].start), self.byte(rest[0].start + 1)];

@@ -615,7 +615,7 @@ fn is_wordlike(word: &[u8]) -> bool {
 }
 
 /// Whether capitals stand where words do not have them.
-fn mixed_case(value: &[u8]) -> bool {
+pub(super) fn mixed_case(value: &[u8]) -> bool {
     let changes =
         value.windows(2).filter(|pair| pair[0].is_ascii_lowercase() != pair[1].is_ascii_lowercase()).count();
     changes * 3 >= value.len() && value.iter().any(u8::is_ascii_lowercase)

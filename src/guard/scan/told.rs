@@ -6,7 +6,7 @@
 use super::Scanner;
 use super::keyed::{MAX_VALUE, contains};
 use super::stand_in::{is_code, is_empty_word, is_template};
-use super::token::{Look, look};
+use super::token::{Look, look, mixed_case};
 use crate::guard::words::{Name, Told, WORDS};
 
 impl Scanner<'_> {
@@ -15,11 +15,43 @@ impl Scanner<'_> {
         let letters = |from: &[u8]| from.iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
         let blanks = |from: &[u8]| from.iter().take(8).take_while(|b| matches!(**b, b' ' | b'.')).count();
         match told {
-            Told::Sentence => self.password_sentence(end + letters(&self.text[end..])),
+            Told::Sentence => {
+                let at = end + letters(&self.text[end..]);
+                let before = end.saturating_sub(b"passwor".len());
+                if !self.unmarked(Name::Password, at)
+                    && !self.told_before(before)
+                    && !self.attributed(before, at)
+                {
+                    self.password_sentence(at, false);
+                }
+            }
+            Told::Is => self.password_sentence(end, true),
+            Told::Named => {
+                // The quote behind it may be a part of what was looked for.
+                let end = end - usize::from(matches!(self.text[end - 1], b'"' | b'\''));
+                let end = end + letters(&self.text[end..]);
+                // Nearly always nothing else stands there.
+                if matches!(self.byte(end), b'"' | b'\'' | b'(' | b'>' | b' ')
+                    && let Some(start) = self.name_start(end, end)
+                {
+                    let kind = self.names.kind(&self.text[start..end]);
+                    if matches!(kind, Name::Secret | Name::Key) {
+                        self.unmarked(kind, end);
+                    }
+                }
+            }
+            Told::Call => {
+                let plural = usize::from(self.byte(end) == b's');
+                let opened = self.byte(end - 1) == b'(' || self.byte(end + plural) == b'(';
+                if opened {
+                    self.call(end + plural);
+                }
+            }
             Told::Id => self.lettered_id(end + blanks(&self.text[end..])),
-            Told::String | Told::Word => {
+            Told::String => {
+                let mixed = |value: &[u8]| value.iter().any(u8::is_ascii_digit) || mixed_case(value);
                 if let Some((from, to, quoted)) = self.value_after(end)
-                    && (quoted || told == Told::Word)
+                    && (quoted || mixed(&self.text[from..to]))
                 {
                     self.value(Name::Password, false, from, to, quoted);
                 }
@@ -29,7 +61,7 @@ impl Scanner<'_> {
 
     /// `password is x`, `password x` of netrc and command lines, `<password>x</password>`, `| password | x |`: `at` is
     /// behind the word.
-    fn password_sentence(&mut self, at: usize) {
+    fn password_sentence(&mut self, at: usize, is: bool) {
         let rest = &self.text[at..self.to.min(at + 96)];
         let mut from = rest.iter().take_while(|byte| matches!(**byte, b'"' | b'\'')).count();
         let blanks = |rest: &[u8]| rest.iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
@@ -41,9 +73,14 @@ impl Scanner<'_> {
             return;
         }
         from += blanks(&rest[from..]);
-        let told = verb(&rest[from..]);
-        from += told.map_or(0, <[u8]>::len);
-        let cell = told.is_none() && rest[from..].starts_with(b"| ");
+        let after = &rest[from..];
+        let verb = match is {
+            true => Some(0),
+            false => owner(after).or_else(|| verb(after).map(<[u8]>::len)),
+        };
+        let told = verb.is_some();
+        from += verb.unwrap_or(0);
+        let cell = !told && rest[from..].starts_with(b"| ");
         from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
         let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
         from += usize::from(quote.is_some());
@@ -57,13 +94,13 @@ impl Scanner<'_> {
         // The value may go on beyond the window.
         let rest = &self.text[at..self.to.min(at + MAX_VALUE)];
         let mut len = rest[from..].iter().take_while(stop).count();
-        while quote.is_none()
-            && len > 0
-            && matches!(rest[from + len - 1], b'.' | b',' | b';' | b')' | b'!' | b'?')
-            && told.is_some()
-        {
+        let whole = len;
+        let sign = |byte| matches!(byte, b'.' | b',' | b';' | b')' | b'!' | b'?');
+        while quote.is_none() && len > 0 && sign(rest[from + len - 1]) && told {
             len -= 1;
         }
+        // An exclamation mark at the end may be the password's own.
+        let mark = usize::from(len < whole && rest[from + len] == b'!');
         while len > 0 && rest[from + len - 1] == b'\\' {
             len -= 1;
         }
@@ -72,11 +109,12 @@ impl Scanner<'_> {
         // A quote with this behind it ends a string of JSON.
         let ends = quote.is_some() && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
         let next = rest.get(from + len).copied().unwrap_or(0);
-        let mixed = value.iter().any(|byte| {
-            byte.is_ascii_digit()
-                || byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
-        });
-        let fits = match (told.is_some(), quote.is_some()) {
+        let mixed = told && value.len() >= 8 && mixed_case(value)
+            || value.iter().any(|byte| {
+                byte.is_ascii_digit()
+                    || byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
+            });
+        let fits = match (told, quote.is_some()) {
             (true, true) => !value.contains(&b' '),
             (true, false) | (false, true) => mixed && !value.contains(&b' '),
             (false, false) => true,
@@ -103,7 +141,7 @@ impl Scanner<'_> {
             let names = [&b"account"[..], b"macdef", b"machine", b"port"];
             matches!(next, 0 | b'\n' | b'\r') || names.iter().any(|name| word.starts_with(name))
         };
-        if told.is_some()
+        if told
             || quote.is_some()
             || cell && classes(value) >= 3
             || mixed && listed()
@@ -111,7 +149,127 @@ impl Scanner<'_> {
             || last()
             || is_strong(value)
         {
-            self.hit(self.ids.password_told, at + from, at + from + len);
+            self.hit(self.ids.password_told, at + from, at + from + len + mark);
+        }
+    }
+
+    /// `Use x as the password`: `at` is where the word begins.
+    fn told_before(&mut self, at: usize) -> bool {
+        let before = self.before(at, 48);
+        let value = [&b" as the "[..], b" as a ", b" as your ", b" as "]
+            .iter()
+            .find_map(|joint| before.strip_suffix(*joint));
+        let Some(value) = value else { return false };
+        let len = value.iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
+        let value = value[value.len() - len..].trim_ascii();
+        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        let told = value.len() >= 6 && classes(value) >= 2 && value.iter().any(u8::is_ascii_digit);
+        if told && !is_template(value) && !is_code(value, 0, false) {
+            let start = value.as_ptr() as usize - self.text.as_ptr() as usize;
+            self.hit(self.ids.password_told, start, start + value.len());
+        }
+        told
+    }
+
+    /// `<wsse:Password Type="PasswordText">x</wsse:Password>`: the word begins at `start` and ends before `at`.
+    fn attributed(&mut self, start: usize, at: usize) -> bool {
+        let before = self.before(start, 12);
+        let opens = memchr::memrchr(b'<', before)
+            .is_some_and(|open| before[open + 1..].iter().all(|byte| super::is_word(*byte) || *byte == b':'));
+        let close = memchr::memchr2(b'>', b'\n', &self.text[at..self.to.min(at + 128)]);
+        close.is_some_and(|close| opens && self.named_element(Name::Password, at + close + 1))
+    }
+
+    /// What no `:` or `=` stands before: `setPassword("x")`, `("DB_PASSWORD", "x")`, `secret "x"`,
+    /// `<string name="api_secret">x</string>`, `("password").send_keys("x")`. `at` is behind the name.
+    fn unmarked(&mut self, kind: Name, at: usize) -> bool {
+        let rest = &self.text[at..self.to.min(at + 64)];
+        let rest = rest.strip_prefix(b"]").unwrap_or(rest);
+        let blanks = |rest: &[u8]| rest.iter().take_while(|byte| **byte == b' ').count();
+        let literal = match rest {
+            [b'"' | b'\'', b'>', ..] => return self.named_element(kind, at + 2),
+            [b'>', ..] if kind != Name::Password => return self.named_element(kind, at + 1),
+            [b'"' | b'\'', more @ ..] => {
+                let more = more.strip_prefix(b"]").unwrap_or(more);
+                let more = &more[blanks(more)..];
+                match more {
+                    [b',', more @ ..] => &more[blanks(more)..],
+                    [b')', b'.', more @ ..] | [b'"' | b'\'', b')', b'.', more @ ..] => {
+                        let call = more.iter().take_while(|byte| super::is_word(**byte)).count();
+                        more[call..].strip_prefix(b"(").unwrap_or_default()
+                    }
+                    _ => return false,
+                }
+            }
+            [b'(', more @ ..] => &more[blanks(more)..],
+            [b' ', more @ ..] if kind != Name::Password => &more[blanks(more)..],
+            _ => return false,
+        };
+        let Some(quote @ (b'"' | b'\'')) = literal.first().copied() else { return false };
+        let start = literal.as_ptr() as usize - self.text.as_ptr() as usize + 1;
+        let line = &self.text[start..self.to.min(start + MAX_VALUE)];
+        let Some(len) = memchr::memchr2(quote, b'\n', line).filter(|len| line[*len] == quote) else {
+            return false;
+        };
+        self.unmarked_value(kind, start, start + len)
+    }
+
+    /// A value that has to look like one by itself.
+    fn unmarked_value(&mut self, kind: Name, start: usize, end: usize) -> bool {
+        let value = &self.text[start..end];
+        let digits = value.iter().filter(|byte| byte.is_ascii_digit()).count();
+        let fits = match look(value) {
+            Look::Hex => true,
+            Look::Uuid => kind == Name::Secret,
+            Look::Random => value.len() >= 8 && (kind == Name::Password || value.len() >= 12),
+            Look::Letters | Look::Digits => false,
+            Look::Other => value.len() >= 8 && !value.contains(&b' ') && classes(value) >= 3 && digits > 0,
+        };
+        if fits {
+            self.value(kind, false, start, end, true);
+        }
+        fits
+    }
+
+    /// `>x</`: `from` is behind the `>`.
+    fn named_element(&mut self, kind: Name, from: usize) -> bool {
+        let line = &self.text[from..self.to.min(from + 256)];
+        // `<setting name="password"><value>x</value>`
+        let inner = match memchr::memchr(b'>', line) {
+            Some(close) if line.starts_with(b"<") && close < 16 => close + 1,
+            _ => 0,
+        };
+        let Some(len) = memchr::memchr2(b'<', b'\n', &line[inner..]) else { return false };
+        len > 0
+            && line[inner + len..].starts_with(b"</")
+            && self.unmarked_value(kind, from + inner, from + inner + len)
+    }
+
+    /// The password among the strings of a call: the second of two, the third of more. `at` is behind the bracket.
+    fn call(&mut self, at: usize) {
+        let line = &self.text[at..self.to.min(at + 160)];
+        let (mut strings, mut found) = (0, None);
+        let mut from = 0;
+        while let Some(open) =
+            line[from..].iter().position(|byte| matches!(byte, b'"' | b'\'' | b')' | b'\n' | b'='))
+        {
+            let (start, quote) = (from + open + 1, line[from + open]);
+            if !matches!(quote, b'"' | b'\'') {
+                break;
+            }
+            let Some(len) = memchr::memchr2(quote, b'\n', &line[start..]) else { return };
+            strings += 1;
+            if matches!(strings, 2 | 3) {
+                found = Some((at + start, at + start + len));
+            }
+            from = start + len + 1;
+            if strings == 3 {
+                break;
+            }
+        }
+        let Some((start, end)) = found else { return };
+        if !self.text[start..end].iter().all(u8::is_ascii_digit) {
+            self.value(Name::Password, false, start, end, true);
         }
     }
 
@@ -139,6 +297,20 @@ fn verb(text: &[u8]) -> Option<&'static [u8]> {
     let first = text.first()?;
     let mut verbs = WORDS.list.verbs.iter().map(String::as_bytes);
     verbs.find(|verb| verb[0] == *first && text.starts_with(verb))
+}
+
+/// Whose password it is, and a verb: ` for user 'root' is `, ` to the vault: `, ` is generated for root@localhost: `. How
+/// long that is.
+fn owner(text: &[u8]) -> Option<usize> {
+    const BEGIN: [&[u8]; 6] = [b"for ", b"to the ", b"to your ", b"of ", b"on ", b"is generated for "];
+    BEGIN.iter().find(|word| text.starts_with(word))?;
+    let text = &text[..text.len().min(56)];
+    let stop = text.iter().position(|byte| matches!(byte, b'\n' | b',' | b';' | b'(')).unwrap_or(text.len());
+    let text = &text[..stop];
+    [&b": "[..], b" is "]
+        .iter()
+        .filter_map(|verb| memchr::memmem::find(text, verb).map(|at| at + verb.len()))
+        .min()
 }
 
 /// How many of small letters, capitals, digits and signs a value has.

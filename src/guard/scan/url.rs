@@ -59,6 +59,17 @@ const DATABASE_LENGTHS: [u32; 32] = {
     lengths
 };
 
+/// What no URL has inside: blanks, quotes, what stands around it.
+static OUTSIDE: [bool; 256] = {
+    let signs = b" \t\n\r\x0c\"'<>`|\\";
+    let (mut outside, mut at) = ([false; 256], 0);
+    while at < signs.len() {
+        outside[signs[at] as usize] = true;
+        at += 1;
+    }
+    outside
+};
+
 impl Scanner<'_> {
     /// Looks at the URL whose `://` begins at `at`.
     #[inline(never)]
@@ -69,9 +80,9 @@ impl Scanner<'_> {
         let start = at - back;
         let scheme = &self.text[start..at];
         let body = at + 3;
-        let outside = |byte: &u8| byte.is_ascii_whitespace() || b"\"'<>`|\\".contains(byte);
+        let outside = |byte: &u8| OUTSIDE[usize::from(*byte)];
         let rest = &self.text[body..self.to.min(body + MAX)];
-        let stop = |byte: &u8| outside(byte) || b"/?#".contains(byte);
+        let stop = |byte: &u8| OUTSIDE[usize::from(*byte)] || matches!(byte, b'/' | b'?' | b'#');
         let authority = rest.iter().take(300).position(stop).unwrap_or(rest.len().min(300));
         let at_sign = memchr::memrchr(b'@', &rest[..authority]);
         let host = &rest[at_sign.map_or(0, |at| at + 1)..authority];
@@ -88,9 +99,15 @@ impl Scanner<'_> {
             self.user_info(start, scheme, body, body + at, end);
         }
         if hook && len - authority >= 16 {
-            let tail = self.text[..end].iter().rev().take_while(|byte| b"),.;]".contains(byte)).count();
-            self.hit(self.ids.web_hook, start, end - tail);
+            self.hook(start, end);
         }
+    }
+
+    /// An address that is a secret as a whole.
+    #[inline(never)]
+    fn hook(&mut self, start: usize, end: usize) {
+        let tail = self.text[..end].iter().rev().take_while(|byte| b"),.;]".contains(byte)).count();
+        self.hit(self.ids.web_hook, start, end - tail);
     }
 
     fn names_database(&self, start: usize, len: usize) -> bool {
