@@ -214,8 +214,8 @@ fn published_forms_are_found_and_ordinary_lines_are_left_alone() {
     assert!(touched.len() * 100 <= ordinary, "{touched:#?}");
 }
 
-/// The second set: other providers, other languages, other carriers than the first, in two parts, each written before the
-/// rules were tuned by it. `«` and `»` stand around what must be hidden, `⏎` for the end of a line, `·` for nothing.
+/// The second set: other providers, other languages, other carriers than the first, in three parts, each written before
+/// the rules were tuned by it. `«` and `»` stand around what must be hidden, `⏎` for the end of a line, `·` for nothing.
 #[test]
 fn forms_and_phrasings_that_no_rule_was_made_from() {
     let guard = Guard::default();
@@ -252,11 +252,11 @@ fn forms_and_phrasings_that_no_rule_was_made_from() {
         println!("{group:<11} {:>4}/{:<4} {:.3}", score.hit, score.all, score.rate());
     }
     for (group, least, all) in
-        [("personal", 0.98, 80), ("national", 0.95, 15), ("structured", 0.97, 100), ("keyword", 0.90, 130)]
+        [("personal", 0.98, 100), ("national", 0.95, 15), ("structured", 0.97, 135), ("keyword", 0.90, 215)]
     {
         assert!(scores[group].all >= all && scores[group].rate() >= least, "{group}");
     }
-    assert!(scores["ordinary"].all >= 380 && scores["ordinary"].hit * 100 <= scores["ordinary"].all);
+    assert!(scores["ordinary"].all >= 470 && scores["ordinary"].hit * 100 <= scores["ordinary"].all);
 }
 
 /// Whatever a skip lets go (but for a placeholder, which is a wall), a secret that merely begins, ends or stands like it is not let go.

@@ -60,6 +60,12 @@ impl Scanner<'_> {
 
     #[inline(never)]
     fn named_pair(&mut self, at: usize) {
+        if self.text[at] == b'='
+            && (self.byte(at + 1) == b'=' || self.byte_before(at) == b'!')
+            && self.compared(at)
+        {
+            return;
+        }
         let name_end = self.name_end(at);
         // Most names end as none of ours does.
         let ending = [3, 2, 1].map(|back| name_end.checked_sub(back).map_or(0, |at| self.text[at]));
@@ -248,6 +254,31 @@ impl Scanner<'_> {
     fn is_test_result(&self, name: usize, value: &[u8]) -> bool {
         self.before(name, 4) == b"--- "
             || value.iter().any(|byte| b"/._".contains(byte)) && is_names(value, b"/._-")
+    }
+
+    /// `"x" == password`, `"x" !== private_key`: the first `=` is at `at`.
+    fn compared(&mut self, at: usize) -> bool {
+        let mark = at - usize::from(self.byte_before(at) == b'!');
+        let blank = |byte: &&u8| **byte == b' ';
+        let quote = mark - self.before(mark, 4).iter().rev().take_while(blank).count();
+        let sign = self.byte_before(quote);
+        if !matches!(sign, b'"' | b'\'') {
+            return false;
+        }
+        let before = self.before(quote - 1, 120);
+        let Some(open) = memchr::memrchr2(sign, b'\n', before).filter(|open| before[*open] == sign) else {
+            return false;
+        };
+        let joint = |byte: &&u8| matches!(**byte, b'=' | b' ');
+        let name = at + self.text[at..self.to.min(at + 6)].iter().take_while(joint).count();
+        let part = |byte: &&u8| is_word(**byte) || matches!(**byte, b'.' | b'$');
+        let len = self.text[name..self.to.min(name + MAX_NAME)].iter().take_while(part).count();
+        let kind = self.names.kind(&self.text[name..name + len]);
+        let named = matches!(kind, Name::Password | Name::Secret | Name::Key);
+        if named {
+            self.value(kind, false, quote - before.len() + open, quote - 1, true);
+        }
+        named
     }
 
     /// The literal behind `||`, `??`, `or` and `?:` on the same line.

@@ -223,7 +223,11 @@ impl Scanner<'_> {
             Look::Uuid => kind == Name::Secret,
             Look::Random => value.len() >= 8 && (kind == Name::Password || value.len() >= 12),
             Look::Letters | Look::Digits => false,
-            Look::Other => value.len() >= 8 && !value.contains(&b' ') && classes(value) >= 3 && digits > 0,
+            Look::Other => {
+                let signs = value.iter().filter(|byte| b"!@#$%^&*~<>(){}[]".contains(byte)).count();
+                let strong = classes(value) >= 3 && digits > 0 || signs >= 5;
+                value.len() >= 8 && !value.contains(&b' ') && strong
+            }
         };
         if fits {
             self.value(kind, false, start, end, true);
