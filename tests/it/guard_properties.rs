@@ -272,6 +272,31 @@ fn lines_as_long_as_a_window_read_as_any_other() {
     }
 }
 
+/// What stands on the lines around must not change what is found in one, or a stream would show what a text hides.
+#[test]
+fn a_line_reads_the_same_whatever_comes_with_it() {
+    let guard = Guard::default();
+    let token = format!("EAAA{}", "aB3dE6gH9jK2".repeat(5));
+    let hash = "0123456789abcdef".repeat(4);
+    let dashes = "-".repeat(48);
+    for text in [
+        format!("\n{token}\n{hash}\n"),
+        format!("{dashes}\n1 415 555 2671\n"),
+        format!("{}\n", "pw:".repeat(500)),
+        format!("Cookie: {}sid=1e8a9c2b7d1e4f6a8b0c3d5e7f901234\n", "a=b; ".repeat(400)),
+    ] {
+        let (whole, _) = guard.text(&text, &mut numbering());
+        let (mut stream, mut numbering) = (guard.stream(), numbering());
+        let mut out = String::new();
+        for line in text.split_inclusive('\n') {
+            out.push_str(&stream.push(line, &mut numbering));
+        }
+        out.push_str(&stream.finish(&mut numbering).0);
+        assert_eq!(out, *whole);
+        assert!(!out.contains("GUARD_ERROR") && !out.contains("1e8a9c2b") && !out.contains("2671"), "{out}");
+    }
+}
+
 #[test]
 fn ordinary_text_goes_out_with_the_end_of_its_line() {
     let (guard, mut numbering) = (Guard::default(), Numbering::alone());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use base64::Engine as _;
-use pathbox::guard::{Guard, Kind};
+use pathbox::guard::{Guard, Kind, Numbering};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -364,4 +364,30 @@ fn names_and_addresses_are_found_by_their_fields_once_a_policy_asks() {
     let expected =
         serde_json::json!({ "first_name": "[PERSON_1]", "address": "[ADDRESS_1]", "name": "rate" });
     assert_eq!(*hidden, expected);
+}
+
+/// What legitimate text has beside numbers and names, beside ones that are none of it.
+#[test]
+fn what_excuses_a_number_or_a_value_does_not_excuse_its_likes() {
+    let guard = Guard::default();
+    for (text, shown) in [
+        ("CARD ADDED 4242 4242 4242 4242", "CARD ADDED [CREDIT_CARD_1]"),
+        ("4242 4242 4242 4242 DEC2026", "[CREDIT_CARD_1] DEC2026"),
+        ("Tel. 612 345 678 llamar por la tarde", "Tel. [PHONE_1] llamar por la tarde"),
+        ("joignable au 06 12 34 56 78 de 9h à 17h", "joignable au [PHONE_1] de 9h à 17h"),
+        ("Claude 06 12 34 56 78", "Claude [PHONE_1]"),
+        (
+            "login failed user=bob pass=swordfish from here",
+            "login failed user=bob pass=[PASSWORD_1] from here",
+        ),
+        ("password=swordfish 3 attempts left", "password=[PASSWORD_1] 3 attempts left"),
+        ("User ID=sa;Pwd=/x9Kd82hfLq;Trusted=no", "User ID=sa;Pwd=[PASSWORD_1];Trusted=no"),
+        ("GPG_PASSPHRASE=7169605F62C75135", "GPG_PASSPHRASE=[PASSWORD_1]"),
+        (
+            "Cookie: theme=\"dark\"; PHPSESSID=1e8a9c2b7d1e4f6a8b0c3d5e7f901234",
+            "Cookie: theme=\"dark\"; PHPSESSID=[SECRET_1]",
+        ),
+    ] {
+        assert_eq!(*guard.text(text, &mut Numbering::alone()).0, shown, "{text}");
+    }
 }

@@ -108,7 +108,7 @@ impl Scanner<'_> {
         if start >= self.judged {
             self.nested = 0;
         } else if end - start > MAX_NESTED {
-            self.nested += 1;
+            self.nested = self.nested.saturating_add(1);
             if self.nested > MOST_NESTED {
                 return;
             }
@@ -144,7 +144,8 @@ impl Scanner<'_> {
             return;
         }
         // `PWD=/workspace`: where a shell is. `GPG_KEY=...`: a fingerprint.
-        if is_place(name, &self.text[start..end]) || is_fingerprint(name, &self.text[start..end]) {
+        let value = &self.text[start..end];
+        if is_place(name, value) || kind == Name::Key && is_fingerprint(name, value) {
             return;
         }
         // `use os::passwords::{Get, Set};`
@@ -176,7 +177,7 @@ impl Scanner<'_> {
         // `the way to pass: staff` is prose.
         if kind == Name::Password
             && !quoted
-            && (self.in_prose(name_start) || self.goes_on_as_prose(end))
+            && (self.in_prose(name_start) || self.byte_before(start) == b' ' && self.goes_on_as_prose(end))
             && self.text[start..end].iter().all(u8::is_ascii_lowercase)
             && is_short_password(name)
         {
@@ -620,12 +621,14 @@ impl Scanner<'_> {
         let plain = |byte: &u8| letter(byte) || byte.is_ascii_digit() || b" ,.'()-".contains(byte);
         let mut words =
             line.split(|byte| matches!(byte, b' ' | b',')).filter(|word| !word.is_empty()).take(5);
+        // `password=swordfish 3 attempts left` is no prose.
+        let spoken = self.byte_before(start) == b' ';
         let mut number = false;
         line.iter().all(plain)
             && words.any(|word| {
                 let counted =
                     std::mem::replace(&mut number, word.len() <= 3 && word.iter().all(u8::is_ascii_digit));
-                counted && word.iter().all(letter) || NAMES.has(word)
+                counted && spoken && word.iter().all(letter) || NAMES.has(word)
             })
     }
 
@@ -678,11 +681,12 @@ impl Scanner<'_> {
         if start < self.cookies_done {
             return;
         }
-        let line_end = start
-            + self.text[start..self.to.min(start + MAX_VALUE)]
-                .iter()
-                .take_while(|byte| !matches!(**byte, b'\n' | b'"'))
-                .count();
+        // A quote ends the line where one began it.
+        let quotes = self.before(start, 64).iter().rev().take_while(|byte| **byte != b'\n');
+        let quoted = quotes.filter(|byte| **byte == b'"').count() % 2 == 1;
+        let stop = if quoted { b'"' } else { b'\n' };
+        let len = memchr::memchr2(stop, b'\n', &self.text[start..]);
+        let line_end = start + len.unwrap_or(self.to - start);
         let line = &self.text[start..line_end.max(end)];
         self.cookies_done = start + line.len();
         let mut at = start;
@@ -829,8 +833,8 @@ fn is_token_name(value: &[u8], quoted: bool) -> bool {
 
 /// A directory under the name that shells have for it.
 fn is_place(name: &[u8], value: &[u8]) -> bool {
-    let is = |word: &[u8]| name.eq_ignore_ascii_case(word);
-    (is(b"pwd") || is(b"oldpwd")) && (value.starts_with(b"/") || value.get(1..3) == Some(b":\\"))
+    let rooted = value.starts_with(b"/") || value.get(1..3) == Some(b":\\");
+    matches!(name, b"PWD" | b"OLDPWD") && rooted && is_names(value, b"/\\:._-")
 }
 
 /// What names an OpenPGP key: its last 16 of 40 hexadecimal digits, or all.

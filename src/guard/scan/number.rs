@@ -170,8 +170,11 @@ impl Scanner<'_> {
         if matches!(here.len, 7 | 8) && self.letter_behind(here) {
             return 1;
         }
-        // One of many small numbers in a row.
-        let sign = matches!(before, b'(' | b'+') || self.text[here.start] == b'0';
+        // One of many small numbers in a row, and no country's.
+        let one = here.len == 1
+            && self.text[here.start] == b'1'
+            && groups.get(index + 1).is_some_and(|group| group.len == 3);
+        let sign = matches!(before, b'(' | b'+') || self.text[here.start] == b'0' || one;
         if self.unlabelled && here.len < 3 && !sign && self.byte(here.end()) == b' ' {
             return 0;
         }
@@ -532,7 +535,10 @@ impl Scanner<'_> {
     fn is_amount(&self, groups: &[Group], label: bool) -> bool {
         let [first, others @ .., last] = groups else { return false };
         let joint = self.byte(first.end());
-        let thousands = first.len <= 3
+        // Three groups of three and none before may be a telephone number in Spain or Poland.
+        let before = first.start.saturating_sub(1);
+        let behind_group = self.byte(before) == joint && self.byte_before(before).is_ascii_digit();
+        let thousands = (first.len < 3 || first.len == 3 && behind_group)
             && self.text[first.start] != b'0'
             && others.iter().chain([last]).all(|group| group.len == 3)
             && groups
@@ -607,7 +613,7 @@ impl Scanner<'_> {
         matches!(self.byte_before(here.start), b'(' | b'+')
             || self.text[here.start] == b'0' && here.len > 1
             || here.len == 3
-            || here.len == 1 && self.text[here.start] == b'1' && self.byte(here.end()) != b' '
+            || here.len == 1 && self.text[here.start] == b'1'
             || !self.unlabelled
                 && (self.letters_before(here.start, 32) || self.letters_behind(here.end(), 24))
     }
@@ -748,8 +754,12 @@ impl Scanner<'_> {
     /// Whether groups of one length stand in a row of more: bytes in hexadecimal, in decimal with zeros.
     fn is_row_of_bytes(&self, groups: &[Group]) -> bool {
         let len = groups[0].len;
+        // `de 9h` is none.
         let byte = |at: usize| {
-            (at..at + len).all(|at| self.byte(at).is_ascii_hexdigit()) && !is_word_byte(self.byte(at + len))
+            (at..at + len).all(|at| self.byte(at).is_ascii_hexdigit())
+                && (at..at + len).any(|at| self.byte(at).is_ascii_digit())
+                && !is_word_byte(self.byte_before(at))
+                && !is_word_byte(self.byte(at + len))
         };
         let (start, end) = (groups[0].start, groups[groups.len() - 1].end());
         (2..=3).contains(&len)
@@ -882,16 +892,17 @@ impl Scanner<'_> {
             (1..=3).contains(&step)
         });
         let (start, end) = (groups[0].start, groups[groups.len() - 1].end());
-        let hex = |code: &[u8]| {
+        // `CARD ADDED` and `DEC2026` are words.
+        let hex = |at: usize| {
+            let code = self.text.get(at..at + 4).unwrap_or_default();
             code.iter().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(byte))
+                && code.iter().any(u8::is_ascii_digit)
                 && code.iter().any(u8::is_ascii_uppercase)
+                && !is_word_byte(self.byte_before(at))
+                && !is_word_byte(self.byte(at + 4))
         };
-        let before = self.before(start, 6);
-        let behind = &self.text[end..self.to.min(end + 6)];
-        let follows = behind.len() >= 5 && behind[0] == b' ' && hex(&behind[1..5]);
-        let precedes = before.len() >= 5
-            && before[before.len() - 1] == b' '
-            && hex(&before[before.len() - 5..before.len() - 1]);
+        let follows = self.byte(end) == b' ' && hex(end + 1);
+        let precedes = start >= 5 && self.byte(start - 1) == b' ' && hex(start - 5);
         rises || follows || precedes
     }
 

@@ -464,10 +464,10 @@ impl Scanner<'_> {
             let Some(end) = pattern.find(self.text, start) else { continue };
             let fits = match self.rules.list[usize::from(*rule)].check {
                 Check::None => true,
-                Check::Random => is_random(&self.text[start..end]),
+                Check::Random => is_random(&self.text[start..end]) && !self.is_line_of_base64(start, end),
                 Check::Context => self.rules.has_context(*rule, self.label(start, 64)),
             };
-            if fits && !self.is_line_of_base64(start, end) {
+            if fits {
                 self.hit(*rule, start, end);
                 return true;
             }
@@ -475,7 +475,7 @@ impl Scanner<'_> {
         false
     }
 
-    /// Whether this is a line of a certificate or a file in base64: the line before or behind is as long and full.
+    /// Whether this is a line of a certificate or a file in base64: the line before is as long and full.
     fn is_line_of_base64(&self, start: usize, end: usize) -> bool {
         let len = end - start;
         let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
@@ -486,7 +486,7 @@ impl Scanner<'_> {
         matches!(len, 60 | 64 | 72 | 76)
             && self.byte_before(start) == b'\n'
             && self.byte(end) == b'\n'
-            && (full(before) || full(Some(end + 1)))
+            && full(before)
     }
 
     /// `eyJ...` (a JSON object's beginning in base64url), a dot, and more.
