@@ -117,11 +117,13 @@ impl Scanner<'_> {
         let outside = |byte: &u8| {
             byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'' | b'`' | b'=' | b'(' | b',')
         };
-        if start == at || self.text[start..at].iter().any(outside) {
+        let password = &self.text[start..at];
+        let strong = password.len() >= 8 && password.iter().any(u8::is_ascii_digit);
+        if !strong || password.iter().any(outside) {
             return false;
         }
         let len = at - start + 1 + before[..mark].iter().rev().take_while(|byte| !outside(byte)).count();
-        let (user, password) = (&self.text[at - len..start - 1], &self.text[start..at]);
+        let user = &self.text[at - len..start - 1];
         let host = self.text[at + 1..self.to.min(at + 64)]
             .iter()
             .take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
@@ -132,10 +134,11 @@ impl Scanner<'_> {
             b':' => is_address(host) || host == b"localhost" || self.domain(at + 1).is_some(),
             _ => self.names_sql(at - len),
         };
-        let strong = password.len() >= 8
-            && password.iter().any(u8::is_ascii_digit)
-            && matches!(look(password), Look::Random | Look::Hex | Look::Other);
-        let told = named && is_host && strong && !is_template(password) && !is_empty_word(password);
+        let told = named
+            && is_host
+            && matches!(look(password), Look::Random | Look::Hex | Look::Other)
+            && !is_template(password)
+            && !is_empty_word(password);
         if told {
             self.hit(self.ids.url_credentials, at - len, at);
         }

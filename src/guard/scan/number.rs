@@ -840,6 +840,10 @@ impl Scanner<'_> {
             if form.iter().zip(taken).any(|(len, group)| *len != group.len) {
                 continue;
             }
+            // Twelve digits are no network's usual length: only a label makes a card of them.
+            if self.unlabelled && form.iter().sum::<usize>() == 12 {
+                continue;
+            }
             let (start, end) = (taken[0].start, taken[form.len() - 1].end());
             if is_word_byte(self.byte(end)) || !self.same_joint(taken) || self.is_float(end) {
                 continue;

@@ -3,6 +3,8 @@
 //! A few parts of words are looked for everywhere, and what stands behind them is judged. A value without a mark before it
 //! is easily prose, so it has to look less like a word than one behind a name.
 
+use std::sync::LazyLock;
+
 use super::Scanner;
 use super::keyed::{MAX_VALUE, contains};
 use super::stand_in::{is_code, is_empty_word, is_template};
@@ -298,7 +300,12 @@ impl Scanner<'_> {
 
 /// What stands between a telling word and the password, where a text begins with it.
 fn verb(text: &[u8]) -> Option<&'static [u8]> {
-    let first = text.first()?;
+    static FIRST: LazyLock<[bool; 256]> = LazyLock::new(|| {
+        let mut known = [false; 256];
+        WORDS.list.verbs.iter().for_each(|verb| known[usize::from(verb.as_bytes()[0])] = true);
+        known
+    });
+    let first = text.first().filter(|first| FIRST[usize::from(**first)])?;
     let mut verbs = WORDS.list.verbs.iter().map(String::as_bytes);
     verbs.find(|verb| verb[0] == *first && text.starts_with(verb))
 }
