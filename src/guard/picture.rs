@@ -119,12 +119,11 @@ pub(super) fn clean(look: &mut Look<'_>, format: Format, bytes: &[u8]) -> Option
 
 /// How many of the bytes are the form itself, as far as its end can be seen; what follows is something else.
 pub(super) fn length(format: Format, bytes: &[u8]) -> usize {
-    let behind = |mark: &[u8]| memmem::rfind(bytes, mark).map_or(bytes.len(), |at| at + mark.len());
     match format {
         // The chunk's check sum is behind its name.
         Format::Png => memmem::find(bytes, b"IEND").map_or(bytes.len(), |at| bytes.len().min(at + 8)),
-        Format::Jpeg => behind(b"\xff\xd9"),
-        Format::Pdf => behind(b"%%EOF"),
+        Format::Jpeg => parts(bytes, |_, _| ()).unwrap_or(bytes.len()),
+        Format::Pdf => memmem::rfind(bytes, b"%%EOF").map_or(bytes.len(), |at| at + b"%%EOF".len()),
     }
 }
 
@@ -155,44 +154,80 @@ fn png(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn jpeg(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = bytes.strip_prefix(b"\xff\xd8")?;
     let mut out = b"\xff\xd8".to_vec();
+    parts(bytes, |marker, part| {
+        if is_picture(marker, part) {
+            out.extend_from_slice(part);
+        }
+    })?;
+    out.extend_from_slice(b"\xff\xd9");
+    Some(out)
+}
+
+/// Shows the segments of a JPEG (ITU-T T.81, B.1.1) with their markers, and the data of each scan as [`SCAN`]; where its first
+/// picture ends. `None`: it is broken.
+fn parts<'a>(jpeg: &'a [u8], mut see: impl FnMut(u8, &'a [u8])) -> Option<usize> {
+    if !jpeg.starts_with(b"\xff\xd8") {
+        return None;
+    }
+    let mut at = 2;
     loop {
-        let [0xff, marker, high, low, ..] = *rest else { return None };
-        let total = 2 + usize::from(u16::from_be_bytes([high, low]));
-        let (segment, after) = rest.split_at_checked(total)?;
-        if !says_something(marker) {
-            out.extend_from_slice(segment);
+        // Any number of these may stand before a marker.
+        let fill = jpeg[at..].iter().take_while(|byte| **byte == 0xff).count();
+        at += fill.checked_sub(1)?;
+        let marker = *jpeg.get(at + 1)?;
+        match marker {
+            0xd9 => return Some(at + 2),
+            // Those have no length and do not stand here.
+            0..=1 | 0xd0..=0xd8 => return None,
+            _ => {}
         }
+        let length = jpeg.get(at + 2..at + 4)?;
+        let segment = jpeg.get(at..at + 2 + usize::from(u16::from_be_bytes([length[0], length[1]])))?;
+        if segment.len() < 4 {
+            return None;
+        }
+        see(marker, segment);
+        at += segment.len();
         if marker == 0xda {
-            // The picture's data runs to the end marker; what follows it is no picture.
-            let end = after.windows(2).rposition(|pair| pair == b"\xff\xd9")?;
-            out.extend_from_slice(&after[..end + 2]);
-            return Some(out);
+            let data = &jpeg[at..];
+            let in_data = |next: Option<&u8>| matches!(next, Some(0 | 0xff | 0xd0..=0xd7));
+            let end = memchr::memchr_iter(0xff, data).find(|at| !in_data(data.get(at + 1)))?;
+            let data = &data[..end];
+            let fill = data.iter().rev().take_while(|byte| **byte == 0xff).count();
+            see(SCAN, &data[..end - fill]);
+            at += end - fill;
         }
-        rest = after;
     }
 }
 
-/// Whether a JPEG's marker begins text: APP1 to APP15 but for Adobe's colour transform (APP14), and comments.
-fn says_something(marker: u8) -> bool {
-    matches!(marker, 0xe1..=0xed | 0xef | 0xfe)
+/// The data of a scan, which has no marker of its own.
+const SCAN: u8 = 0;
+
+/// Whether a part of a JPEG is needed to draw it. Of what applications may add, those two are that say what its numbers
+/// mean, and only as long as they say no more.
+fn is_picture(marker: u8, part: &[u8]) -> bool {
+    match marker {
+        SCAN | 0xc0..=0xc7 | 0xc9..=0xcf | 0xda..=0xdf => true,
+        0xe0 => part.len() == 18 && part[4..].starts_with(b"JFIF\0"),
+        0xee => part.len() == 16 && part[4..].starts_with(b"Adobe"),
+        _ => false,
+    }
 }
 
-/// What a JPEG says beside its picture.
-fn said(jpeg: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = jpeg.get(2..).unwrap_or_default();
-    std::iter::from_fn(move || {
-        loop {
-            let [0xff, marker, high, low, ..] = *rest else { return None };
-            let total = 2 + usize::from(u16::from_be_bytes([high, low]));
-            let (segment, after) = rest.split_at_checked(total)?;
-            rest = if marker == 0xda { &[] } else { after };
-            if says_something(marker) {
-                return Some(segment);
-            }
+/// What a JPEG says beside its picture; all of one that is broken.
+fn said(jpeg: &[u8]) -> Vec<&[u8]> {
+    let mut said = Vec::new();
+    let end = parts(jpeg, |marker, part| {
+        if !is_picture(marker, part) {
+            said.push(part);
         }
-    })
+    });
+    match end {
+        Some(end) => said.push(&jpeg[end..]),
+        None => said = vec![jpeg],
+    }
+    said
 }
 
 /// A PDF in which nothing is found: neither in its plain bytes nor in its streams (ISO 32000-1, 7.3.8) once inflated.
@@ -537,6 +572,50 @@ pub(super) mod tests {
         let length = u16::try_from(text.len() + 2).unwrap().to_be_bytes();
         let comment = [b"\xff\xfe", &length[..], text.as_bytes()].concat();
         [b"\xff\xd8".to_vec(), comment, b"\xff\xda\x00\x02 \xff\xd9".to_vec()].concat()
+    }
+
+    #[test]
+    fn of_a_jpeg_only_its_picture_is_kept() {
+        let segment = |marker: u8, body: &[u8]| {
+            let length = u16::try_from(body.len() + 2).unwrap().to_be_bytes();
+            [&[0xff, marker], &length[..], body].concat()
+        };
+        let jfif = segment(0xe0, b"JFIF\0\x01\x01\0\0\x01\0\x01\0\0");
+        let adobe = segment(0xee, b"Adobe\0\x64\0\0\0\0\x01");
+        let comment = segment(0xfe, b"ask bob@example.com");
+        let exif = segment(0xe1, b"Exif\0\0bob@example.com");
+        let scan = [segment(0xda, b"\x01\x01\0\0\x3f\0"), b"ab\xff\0c\xff\xd0d".to_vec()].concat();
+        let join = |parts: &[&[u8]]| [b"\xff\xd8", &*parts.concat()].concat();
+        let (end, table) = (&b"\xff\xd9"[..], segment(0xc4, b"\0table"));
+        let rest = [&*table, &scan, &table, &scan, end].concat();
+        let picture = join(&[&jfif, &adobe, &rest]);
+        let cleaned = |bytes: &[u8]| with(|look| clean(look, Format::Jpeg, bytes)).0;
+        let in_pdf = |bytes: &[u8]| passes(&with_stream("/Subtype /Image /Filter /DCTDecode", bytes));
+        assert_eq!(cleaned(&picture).as_deref(), Some(&*picture));
+        assert_eq!(length(Format::Jpeg, &picture), picture.len());
+        assert!(in_pdf(&picture));
+        for dirty in [
+            join(&[&jfif, &exif, &adobe, &rest]),
+            join(&[&jfif, &adobe, &table, &scan, &comment, &table, &scan, end]),
+            join(&[&jfif, &adobe, &table, &scan, &table, &scan, &exif, end]),
+            // Any marker may have more of its first byte before it.
+            join(&[&jfif, &adobe, b"\xff\xff", &exif, &table, &scan, b"\xff", &comment, &table, &scan, end]),
+            [&picture, &b"alice@example.com\xff\xd9"[..]].concat(),
+            // As cameras append a second picture.
+            [&*picture, &join(&[&exif, &rest])].concat(),
+            join(&[&jfif, &segment(0xe0, b"JFXX bob@example.com"), &adobe, &rest]),
+            join(&[&jfif, &adobe, &segment(0xee, b"bob@example.com"), &rest]),
+            join(&[&jfif, &adobe, &segment(0xf3, b"bob@example.com"), &rest]),
+        ] {
+            let shown = String::from_utf8_lossy(&dirty);
+            assert_eq!(cleaned(&dirty).as_deref(), Some(&*picture), "{shown}");
+            assert!(!in_pdf(&dirty), "{shown}");
+        }
+        for broken in [&picture[..picture.len() - 2], &picture[..40], b"\xff\xd8\xff", b"\xff\xd8\xffbob"] {
+            assert_eq!(cleaned(broken), None);
+            assert_eq!(length(Format::Jpeg, broken), broken.len());
+        }
+        assert!(!in_pdf(b"\xff\xd8\xff broken, ask bob@example.com"));
     }
 
     #[test]
