@@ -61,7 +61,10 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
         let (mark, url) = (found.pattern().as_usize(), found.pattern().as_usize() == BASE64);
         let (start, quoted) = match mark {
             DATA => {
-                scheme = Some(found.start());
+                // The word may stand within the type too.
+                if opens(&bytes[found.end()..]) {
+                    scheme = Some(found.start());
+                }
                 continue;
             }
             BASE64 => {
@@ -80,9 +83,9 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
                 (start, is_quote(&bytes[..start]))
             }
         };
-        let mut body = Body::read(&bytes[start..], quoted);
+        let (body, decoded) = Body::decoded(&bytes[start..], quoted);
         seen = start + body.end;
-        let new = match body.decode() {
+        let new = match decoded {
             Some((Some(format), data)) => match picture::clean(look, format, &data) {
                 Some(clean) if clean == data => continue,
                 Some(clean) => Some(STANDARD.encode(clean)),
@@ -134,18 +137,17 @@ fn says_something(look: &mut Look<'_>, text: &str) -> bool {
 
 /// Whether this is `data:image/png;` or the like, perhaps escaped: a colon, no end of a string, a semicolon last.
 fn is_type(head: &[u8]) -> bool {
-    let encoded = |byte: &[u8], ways: &[&[u8]]| ways.iter().any(|way| byte.eq_ignore_ascii_case(way));
-    let rest = &head[MARKS[DATA].len().min(head.len())..];
-    let opens = rest.first() == Some(&b':')
-        || (3..=6).any(|len| {
-            rest.get(..len).is_some_and(|start| {
-                encoded(start, &[b"%3a", b"&#58;", b"&#x3a;", b"&colon;", br"\u003a", br"\x3a"])
-            })
-        });
+    let Some(rest) = head.get(MARKS[DATA].len()..).filter(|_| head.len() <= MAX_TYPE) else { return false };
     let last = rest.trim_ascii_end();
-    let closes = last.ends_with(b";")
-        || last.len() >= 3 && encoded(&last[last.len() - 3..], &[b"%3b", b"03b", b"x3b"]);
-    head.len() <= MAX_TYPE && opens && closes && !rest.iter().any(|byte| b"\"'<>\n`".contains(byte))
+    let encoded = |end: &[u8]| [&b"%3b"[..], b"03b", b"x3b"].iter().any(|way| end.eq_ignore_ascii_case(way));
+    let closes = last.ends_with(b";") || last.len() >= 3 && encoded(&last[last.len() - 3..]);
+    opens(rest) && closes && !rest.iter().any(|byte| b"\"'<>\n`".contains(byte))
+}
+
+/// Whether this begins with a colon, perhaps escaped.
+fn opens(rest: &[u8]) -> bool {
+    let ways: [&[u8]; 7] = [b":", b"%3a", b"&#58;", b"&#x3a;", b"&colon;", br"\u003a", br"\x3a"];
+    ways.iter().any(|way| rest.get(..way.len()).is_some_and(|start| start.eq_ignore_ascii_case(way)))
 }
 
 /// The length of a comma and the blanks before it.
@@ -180,7 +182,12 @@ struct Body {
     breaks: Vec<(usize, usize)>,
     /// Whether it stands there as itself.
     plain: bool,
+    /// Whether it ends here; else there are more digits.
+    ends: bool,
 }
+
+/// What base64 stands for, and its form, if it is one of ours.
+type Decoded = Option<(Option<Format>, Vec<u8>)>;
 
 enum Sign {
     Digit(u8),
@@ -191,8 +198,24 @@ enum Sign {
 }
 
 impl Body {
-    fn read(text: &[u8], quoted: bool) -> Self {
-        let mut body = Self { digits: Vec::new(), end: 0, breaks: Vec::new(), plain: true };
+    /// What begins here, and what it stands for. Of many pictures in a row each is read to its own end and not to that of
+    /// all: never more than twice as much as is taken.
+    fn decoded(text: &[u8], quoted: bool) -> (Self, Decoded) {
+        let mut most = 256;
+        loop {
+            let mut body = Self::read(text, quoted, most);
+            let decoded = body.decode();
+            if body.ends {
+                return (body, decoded);
+            }
+            let picture = matches!(decoded, Some((Some(Format::Png | Format::Jpeg), _)));
+            most = if picture { most * 2 } else { usize::MAX };
+        }
+    }
+
+    /// Reads up to so many digits.
+    fn read(text: &[u8], quoted: bool, most: usize) -> Self {
+        let mut body = Self { digits: Vec::new(), end: 0, breaks: Vec::new(), plain: true, ends: true };
         let (mut at, mut padded) = (0, false);
         while at < text.len() {
             let (len, sign) = sign(&text[at..]);
@@ -200,6 +223,10 @@ impl Body {
                 Sign::Digit(_) if padded => break,
                 Sign::Digit(digit) => {
                     if at != body.end && !quoted && !body.goes_on_in(&text[at..]) {
+                        break;
+                    }
+                    if body.digits.len() == most {
+                        body.ends = false;
                         break;
                     }
                     if at != body.end && !body.digits.is_empty() {
@@ -234,7 +261,7 @@ impl Body {
     }
 
     /// What it stands for, without what only follows a picture; and its form, if it is one of ours.
-    fn decode(&mut self) -> Option<(Option<Format>, Vec<u8>)> {
+    fn decode(&mut self) -> Decoded {
         // One digit alone says nothing.
         let whole = self.digits.len() - usize::from(self.digits.len() % 4 == 1);
         let mut data = LENIENT.decode(&self.digits[..whole]).ok()?;
@@ -246,6 +273,7 @@ impl Body {
                 data.truncate(digits * 3 / 4);
                 self.digits.truncate(digits);
                 self.end = end;
+                self.ends = true;
             }
         }
         Some((format, data))
@@ -373,6 +401,36 @@ mod tests {
                 let (out, _) = cleaned(&format!("{head}{run}{tail}")).unwrap();
                 assert_eq!(out, format!("{head}{clean}{tail}"));
             }
+        }
+    }
+
+    #[test]
+    fn each_of_many_pictures_in_one_string_is_cleaned() {
+        let (run, clean) = (STANDARD.encode(png_with_text()), without_text());
+        // No padding says that the first has ended.
+        assert!(!clean.ends_with('='));
+        for (head, feed) in [("x = '", "\n"), (r#"{"a": ""#, r"\n"), ("", "\n")] {
+            let text = format!("{head}{clean}{feed}{run}");
+            assert_eq!(cleaned(&text), Some((format!("{head}{clean}{feed}{clean}"), 0)), "{text}");
+        }
+        // In linear time.
+        let many = |picture: &str| format!("'{}'", vec![picture; 30_000].join("\n"));
+        assert!(cleaned(&many(&clean)).is_none());
+        assert_eq!(cleaned(&many(&run)).unwrap().0.matches(&clean).count(), 30_000);
+    }
+
+    #[test]
+    fn the_word_data_within_a_type_hides_no_url() {
+        let opaque = STANDARD.encode([0xfe; 60]);
+        for head in [
+            "data:application/x-data;base64,",
+            "data:image/webp;name=data.webp;base64,",
+            "data:application/vnd.oasis.opendocument.database;base64,",
+            "data:image/webp;a=data:;base64,",
+            "data%3Aapplication/x-data%3Bbase64%2C",
+        ] {
+            let html = |body: &str| format!("<a href='{head}{body}'>");
+            assert_eq!(cleaned(&html(&opaque)), Some((html(""), 1)), "{head}");
         }
     }
 
