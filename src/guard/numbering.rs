@@ -21,6 +21,8 @@ pub type Row = (String, String, u32);
 pub struct Numbering {
     /// The hash with the key already in it.
     keyed: Hmac<Sha256>,
+    /// Whether everybody knows the key.
+    keyless: bool,
     numbers: HashMap<(Kind, [u8; 16]), u32>,
     highest: BTreeMap<Kind, u32>,
     fresh: Vec<Row>,
@@ -49,6 +51,7 @@ impl Numbering {
         let keyed = Hmac::new_from_slice(&*key).expect("any length of key");
         let mut numbering = Self {
             keyed,
+            keyless: false,
             recent: vec![None; RECENT],
             numbers: HashMap::new(),
             highest: BTreeMap::new(),
@@ -79,9 +82,10 @@ impl Numbering {
         self.sealer.as_ref().is_some_and(|sealer| sealer.open(token).is_ok())
     }
 
-    /// Numbers for one text alone, with a key that is the same each time: for a file given to the command line.
+    /// Numbers for one text alone, under no key that could be kept: for a file given to the command line. There are no
+    /// fingerprints, for whoever has one could try all values.
     pub fn alone() -> Self {
-        Self::new([0; 32], [])
+        Self { keyless: true, ..Self::new([0; 32], []) }
     }
 
     /// The number of a value, a new one when it was not seen before.
@@ -125,10 +129,13 @@ impl Numbering {
     }
 
     /// The first 48 bits of the keyed hash as 12 letters, for the action `hash`: no digits, so that nothing is found in
-    /// it later.
-    pub(super) fn fingerprint(&self, kind: Kind, value: &str) -> String {
+    /// it later. `None` where there is no key.
+    pub(super) fn fingerprint(&self, kind: Kind, value: &str) -> Option<String> {
         let letter = |nibble: u8| char::from(b'a' + nibble);
-        self.hash(kind, value)[..6].iter().flat_map(|byte| [letter(byte >> 4), letter(byte & 15)]).collect()
+        let letters = |hash: [u8; 16]| {
+            hash[..6].iter().flat_map(|byte| [letter(byte >> 4), letter(byte & 15)]).collect()
+        };
+        (!self.keyless).then(|| letters(self.hash(kind, value)))
     }
 
     /// The numbers handed out since the last call, to be saved.

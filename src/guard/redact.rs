@@ -176,8 +176,10 @@ fn push_label(
     out.push('[');
     out.push_str(kind.as_str());
     if action == Action::Hash {
-        out.push(':');
-        out.push_str(&numbering.fingerprint(kind, value));
+        if let Some(fingerprint) = numbering.fingerprint(kind, value) {
+            out.push(':');
+            out.push_str(&fingerprint);
+        }
     } else if numbered {
         out.push('_');
         out.push_str(numbering.number(kind, value).to_string().as_str());
@@ -290,6 +292,7 @@ fn quote_slashes(before: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::Policy;
 
     fn finding(start: usize, end: usize, kind: Kind) -> Finding {
         Finding { start, end, kind, rule: 0, decoded: false }
@@ -325,6 +328,18 @@ mod tests {
             let mut found = finding(before.len(), before.len() + 16, Kind::CreditCard);
             assert_eq!(json_number(text.as_bytes(), &mut found), Some(slashes), "{text}");
         }
+    }
+
+    #[test]
+    fn a_key_that_everybody_has_makes_no_fingerprint() {
+        let mut policy = Policy::default();
+        policy.actions.insert(Kind::Ssn, Action::Hash);
+        let guard = Guard::new(policy).unwrap();
+        let text = "SSN 219-09-9998";
+        assert_eq!(*guard.line(text), "SSN [SSN]");
+        assert_eq!(*guard.check(text).text, "SSN [SSN]");
+        let (out, _) = guard.text(text, &mut Numbering::new([7; 32], []));
+        assert!(out.starts_with("SSN [SSN:") && out.len() == 22, "{out:?}");
     }
 
     #[test]
