@@ -5,7 +5,9 @@
 //! `allow_off = true`. So a tool call that a model wrote can never switch the guard off.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{DeserializeSeed, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -106,6 +108,42 @@ where
     Ok(tried.into_iter().map(|Tried(entry)| entry.into()).collect())
 }
 
+/// Whether a policy may say this at all: nothing of a known secret is shown, not even sealed.
+fn may_be(kind: Kind, action: Action) -> bool {
+    kind != Kind::KnownSecret || matches!(action, Action::Hash | Action::Redact | Action::Block)
+}
+
+/// The actions of a file's base level. What none may say is an error at its place: whoever writes it wants to know.
+fn kinds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Kind, Action>, D::Error> {
+    struct Kinds;
+    struct For(Kind);
+    impl<'de> Visitor<'de> for Kinds {
+        type Value = BTreeMap<Kind, Action>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("kinds with their actions")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut kinds = BTreeMap::new();
+            while let Some(kind) = map.next_key()? {
+                kinds.insert(kind, map.next_value_seed(For(kind))?);
+            }
+            Ok(kinds)
+        }
+    }
+    impl<'de> DeserializeSeed<'de> for For {
+        type Value = Action;
+        fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Action, D::Error> {
+            let action = Action::deserialize(deserializer)?;
+            if may_be(self.0, action) {
+                return Ok(action);
+            }
+            let kind = self.0;
+            Err(serde::de::Error::custom(format!("{kind} is never shown: write redact, hash or block")))
+        }
+    }
+    deserializer.deserialize_map(Kinds)
+}
+
 impl AllowList {
     /// A list that was wished for and that nobody read: it lets nothing through, for no value is empty.
     pub fn unread() -> Self {
@@ -166,6 +204,7 @@ pub struct PolicyFile {
     /// Whether tenants may loosen.
     pub allow_off: bool,
     /// Actions that differ from the built-in ones.
+    #[serde(deserialize_with = "kinds")]
     pub kinds: BTreeMap<Kind, Action>,
     /// What is let through everywhere.
     pub allow: AllowList,
@@ -257,7 +296,7 @@ impl Policy {
             }
         }
         for (kind, action) in &overlay.kinds {
-            if *action >= self.action(*kind) || may_loosen {
+            if may_be(*kind, *action) && (*action >= self.action(*kind) || may_loosen) {
                 self.actions.insert(*kind, *action);
             } else {
                 self.refused.push((scope, format!("action for {kind}")));
@@ -288,7 +327,10 @@ impl PolicyFile {
     ) -> Policy {
         let mut actions: BTreeMap<Kind, Action> =
             Kind::ALL.iter().map(|kind| (*kind, kind.default_action())).collect();
-        actions.extend(&self.kinds);
+        let (said, refused): (Vec<_>, Vec<_>) =
+            self.kinds.iter().partition(|(kind, action)| may_be(**kind, **action));
+        actions.extend(said);
+        let refused = refused.iter().map(|(kind, _)| (Scope::Base, format!("action for {kind}")));
         let mut policy = Policy {
             version: self.version.chars().take(64).collect(),
             mode: self.mode,
@@ -298,7 +340,7 @@ impl PolicyFile {
             allow: self.allow.clone(),
             mask_keep: self.mask_keep.min(8),
             numbered: self.numbered,
-            refused: Vec::new(),
+            refused: refused.collect(),
         };
         let tenant = tenant.and_then(|name| self.tenants.get(name));
         let levels = [(Scope::Tenant, tenant), (Scope::Conversation, conversation), (Scope::Call, call)];
@@ -367,6 +409,29 @@ mod tests {
         assert_eq!(policy.action(Kind::Person), Action::Redact);
         assert_eq!(policy.action(Kind::PrivateKey), Action::Block);
         assert_eq!(policy.action(Kind::Email), Action::Redact);
+    }
+
+    #[test]
+    fn no_level_loosens_what_is_done_with_a_known_secret() {
+        let tenant = |action| {
+            let kinds = BTreeMap::from([(Kind::KnownSecret, action)]);
+            with_tenant(true, Overlay { kinds, ..Overlay::default() }).resolve(Some("t"), None, None)
+        };
+        for action in [Action::Allow, Action::Mask, Action::Tokenize] {
+            let policy = tenant(action);
+            assert_eq!(policy.action(Kind::KnownSecret), Action::Redact);
+            assert_eq!(policy.refused, [(Scope::Tenant, "action for KNOWN_SECRET".to_owned())]);
+            let kinds = BTreeMap::from([(Kind::KnownSecret, action)]);
+            let policy = PolicyFile { kinds, ..PolicyFile::default() }.resolve(None, None, None);
+            assert_eq!(policy.action(Kind::KnownSecret), Action::Redact);
+            assert_eq!(policy.refused, [(Scope::Base, "action for KNOWN_SECRET".to_owned())]);
+        }
+        for action in [Action::Hash, Action::Redact, Action::Block] {
+            assert_eq!(tenant(action).action(Kind::KnownSecret), action);
+        }
+        let file = "version = \"1\"\n[kinds]\nEMAIL = \"mask\"\nKNOWN_SECRET = \"allow\"\n";
+        let said = toml::from_str::<PolicyFile>(file).unwrap_err().to_string();
+        assert!(said.contains("line 4") && said.contains("redact, hash or block"), "{said}");
     }
 
     #[test]
