@@ -41,7 +41,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A value that the server itself holds: it may never come out, in any encoding.
+    /// A value that the server itself holds or that the policy names: no allow-list and no level of a policy lets it
+    /// through in the forms that it is looked for in.
     KnownSecret = "KNOWN_SECRET", Redact;
     /// PEM, OpenSSH, PGP, PuTTY and age private keys.
     PrivateKey = "PRIVATE_KEY", Redact;

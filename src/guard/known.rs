@@ -1,6 +1,6 @@
 //! Values that are known to be secret: what the server itself holds, and what a policy names. They are found by
 //! themselves, whatever they look like, and in the forms that programs write a text in: reversed, base64, hexadecimal,
-//! percent-encoded, as a string of JSON.
+//! percent-encoded, as a string of JSON or of a program, in HTML. What a line reads as once decoded is looked at too.
 //!
 //! The surprise: a value within a longer text in base64 is looked for three times, for what its digits are hangs on where
 //! among the others it stands.
@@ -10,13 +10,17 @@ use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+use base64::engine::general_purpose::{GeneralPurpose, STANDARD, URL_SAFE};
+use zeroize::Zeroizing;
 
 use super::Kind;
 use super::rule::KNOWN;
 use super::scan::Finding;
 
 /// Known secrets, ready to be looked for. Cheap to clone; says nothing of them.
+///
+/// What is looked for stays in memory as long as this does, and its automaton does not clear it when dropped; all that is
+/// needed to build that is cleared.
 #[derive(Clone, Default)]
 pub struct Known(Option<Arc<Inner>>);
 
@@ -43,7 +47,7 @@ impl Known {
     /// out.
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
         let lines = values.into_iter().flat_map(str::lines).map(str::trim);
-        let mut needles: Vec<(Vec<u8>, Form)> = Vec::new();
+        let mut needles: Vec<(Zeroizing<String>, Form)> = Vec::new();
         for line in lines.filter(|line| line.len() >= Self::SHORTEST) {
             needles.extend(forms(&line[..line.floor_char_boundary(Self::LONGEST)]));
         }
@@ -56,9 +60,8 @@ impl Known {
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(fast.then_some(AhoCorasickKind::DFA))
-            .build(needles.iter().map(|(needle, _)| needle));
-        needles.into_iter().for_each(|(needle, _)| drop(zeroize::Zeroizing::new(needle)));
-        #[expect(clippy::expect_used, reason = "a few needles of 2 KB: far from the limit of 2^31 states")]
+            .build(needles.iter().map(|(needle, _)| needle.as_bytes()));
+        #[expect(clippy::expect_used, reason = "some needles of 3 KB: far from the limit of 2^31 states")]
         let finder = finder.expect("few and short needles");
         Self(Some(Arc::new(Inner { finder, forms })))
     }
@@ -83,48 +86,104 @@ impl Known {
     }
 }
 
+/// What libraries leave as it is where they percent-encode the rest: RFC 3986's unreserved characters, the same with the slash
+/// of paths, `encodeURIComponent`, `encodeURI`, and forms (WHATWG URL, 5.2).
+const PLAIN: [&str; 5] = ["-_.~", "-_.~/", "-_.!~*'()", "-_.!~*'();,/?:@&=+$#", "*-._"];
+
+const LOWER: &[u8; 16] = b"0123456789abcdef";
+const UPPER: &[u8; 16] = b"0123456789ABCDEF";
+
 /// The forms in which a value is looked for.
-fn forms(value: &str) -> Vec<(Vec<u8>, Form)> {
-    let bytes = value.as_bytes();
-    let hex = |digits: &[u8; 16]| -> Vec<u8> {
-        let digit = |nibble: u8| digits[usize::from(nibble)];
-        bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+fn forms(value: &str) -> Vec<(Zeroizing<String>, Form)> {
+    let spelled = |spell: &dyn Fn(&mut String, char)| {
+        // As long as any of them becomes: what a string outgrows would not be cleared.
+        let mut form = Zeroizing::new(String::with_capacity(6 * value.len()));
+        value.chars().for_each(|c| spell(&mut form, c));
+        form
     };
-    let percent = |digits: &[u8; 16]| -> Vec<u8> {
-        let digit = |nibble: u8| digits[usize::from(nibble)];
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-        let sign = |byte: &u8| match plain(*byte) {
-            true => vec![*byte],
-            false => vec![b'%', digit(byte >> 4), digit(byte & 15)],
-        };
-        bytes.iter().flat_map(sign).collect()
-    };
-    let string = serde_json::to_string(value).unwrap_or_default();
-    let string = string.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
-    let mut written = vec![
-        value.chars().rev().collect::<String>().into_bytes(),
-        hex(b"0123456789abcdef"),
-        hex(b"0123456789ABCDEF"),
-        percent(b"0123456789ABCDEF"),
-        percent(b"0123456789abcdef"),
-        string.as_bytes().to_vec(),
+    let mut written = vec![spelled(&|out, c| out.insert(0, c))];
+    for digits in [LOWER, UPPER] {
+        written.push(spelled(&|out, c| bytes(out, c, "", digits)));
+        for plain in PLAIN {
+            for blank in ["%20", "+"] {
+                written.push(spelled(&|out, c| match c {
+                    ' ' => out.push_str(blank),
+                    c if c.is_ascii_alphanumeric() || plain.contains(c) => out.push(c),
+                    c => bytes(out, c, "%", digits),
+                }));
+            }
+        }
+        for (slash, ascii) in [(false, false), (true, false), (false, true), (true, true)] {
+            written.push(spelled(&|out, c| json(out, c, slash, ascii, digits)));
+        }
+    }
+    for (quoted, ascii) in [(false, false), (true, false), (false, true), (true, true)] {
+        written.push(spelled(&|out, c| match c {
+            '\\' => out.push_str(r"\\"),
+            '\'' if quoted => out.push_str(r"\'"),
+            c if ascii && !c.is_ascii() => bytes(out, c, r"\x", LOWER),
+            c => out.push(c),
+        }));
+    }
+    const QUOTES: [[&str; 2]; 6] = [
+        ["\"", "'"],
+        ["&quot;", "'"],
+        ["&quot;", "&#x27;"],
+        ["&quot;", "&#39;"],
+        ["&#34;", "&#39;"],
+        ["&quot;", "&apos;"],
     ];
-    written.retain(|form| form != bytes && !form.is_empty());
-    let mut forms = vec![(bytes.to_vec(), Form::Itself)];
+    for quotes in QUOTES {
+        written.push(spelled(&|out, c| match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str(quotes[0]),
+            '\'' => out.push_str(quotes[1]),
+            c => out.push(c),
+        }));
+    }
+    let mut forms = vec![(Zeroizing::new(value.to_owned()), Form::Itself)];
     forms.extend(written.into_iter().map(|form| (form, Form::Written)));
     for engine in [&STANDARD, &URL_SAFE] {
-        forms.extend((0..3).map(|lead| (inner_digits(engine, bytes, lead), Form::Base64)));
+        forms.extend((0..3).map(|lead| (inner_digits(engine, value.as_bytes(), lead), Form::Base64)));
     }
+    // The first of equal ones stays: most values are written as they are.
     forms.sort_by(|a, b| a.0.cmp(&b.0));
     forms.dedup_by(|a, b| a.0 == b.0);
     forms
 }
 
+/// Appends a character's bytes in hexadecimal digits, each behind a mark.
+fn bytes(out: &mut String, c: char, mark: &str, digits: &[u8; 16]) {
+    for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+        out.push_str(mark);
+        out.extend([byte >> 4, byte & 15].map(|nibble| char::from(digits[usize::from(nibble)])));
+    }
+}
+
+/// Appends a character as a string of JSON has it (RFC 8259, section 7), where slashes and what is not ASCII may be escaped
+/// too.
+fn json(out: &mut String, c: char, slash: bool, ascii: bool, digits: &[u8; 16]) {
+    match c {
+        '"' | '\\' => out.extend(['\\', c]),
+        '/' if slash => out.push_str(r"\/"),
+        '\t' => out.push_str(r"\t"),
+        c if c < ' ' || ascii && !c.is_ascii() => {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                out.push_str(r"\u");
+                out.extend([12, 8, 4, 0].map(|bits| char::from(digits[usize::from(*unit >> bits & 15)])));
+            }
+        }
+        c => out.push(c),
+    }
+}
+
 /// The base64 digits that hang on nothing but the value, when it stands `lead` bytes behind a multiple of three.
-fn inner_digits(engine: &base64::engine::GeneralPurpose, value: &[u8], lead: usize) -> Vec<u8> {
-    let digits = engine.encode([&[0; 2][..lead], value].concat()).into_bytes();
+fn inner_digits(engine: &GeneralPurpose, value: &[u8], lead: usize) -> Zeroizing<String> {
+    let digits = Zeroizing::new(engine.encode(Zeroizing::new([&[0; 2][..lead], value].concat())));
     let first = (lead * 8).div_ceil(6);
-    digits[first..(lead + value.len()) * 8 / 6].to_vec()
+    Zeroizing::new(digits[first..(lead + value.len()) * 8 / 6].to_owned())
 }
 
 /// The values stay out of logs.
@@ -138,6 +197,7 @@ impl fmt::Debug for Known {
 mod tests {
     use super::*;
     use crate::guard::{Action, AllowList, Guard, Mode, Numbering, Policy};
+    use serde_json::json;
 
     const SECRET: &str = "correct/horse \"battery\"";
 
@@ -257,6 +317,77 @@ mod tests {
         let known = Known::new([SECRET]);
         let guard = Guard::knowing(Policy::default(), &known).unwrap();
         assert!(!format!("{guard:?} {known:?}").contains("horse"));
+    }
+
+    #[test]
+    fn no_allow_list_lets_it_through_under_a_telling_name_or_in_a_private_key() {
+        let exact = AllowList { exact: vec![SECRET.to_owned()], ..AllowList::default() };
+        let any = AllowList { patterns: vec!["(?s).*".to_owned()], ..AllowList::default() };
+        for allow in [exact, any.clone()] {
+            let policy = Policy { allow, ..Policy::default() };
+            let guard = Guard::knowing(policy, &Known::new([SECRET])).unwrap();
+            for value in [SECRET.to_owned(), format!("Basic {SECRET}"), hex(SECRET)] {
+                for name in ["password", "Authorization", "cookie", "address", "pin", "x"] {
+                    let (out, report) = guard.json(json!({ name: value }), &mut Numbering::alone());
+                    assert!(out[name].as_str().unwrap().ends_with("[KNOWN_SECRET_1]"), "{out:?}");
+                    assert_eq!(report.findings[&Kind::KnownSecret].count, 1);
+                }
+            }
+        }
+        let line = "bm90IGEga2V5IGF0/GFsbA+";
+        let pem = format!("-----BEGIN PRIVATE KEY-----\nMIIB\n{line}\n-----END PRIVATE KEY-----\n");
+        let mut policy = Policy { allow: any, ..Policy::default() };
+        let listed = Guard::knowing(policy.clone(), &Known::new([line])).unwrap();
+        let (out, _) = listed.text(&pem, &mut Numbering::alone());
+        assert!(out.starts_with("[KNOWN_SECRET_1]") && !out.contains(line), "{out:?}");
+        policy.actions.insert(Kind::PrivateKey, Action::Allow);
+        let allowed = Guard::knowing(policy, &Known::new([line])).unwrap();
+        let (out, report) = allowed.text(&pem, &mut Numbering::alone());
+        assert_eq!(*out, pem.replace(line, "[KNOWN_SECRET_1]"));
+        assert_eq!(report.total(), 1);
+    }
+
+    #[test]
+    fn a_value_is_found_as_libraries_write_it() {
+        const SIGNS: &str = r#"pä/s&w <ö>=\'"77"#;
+        let known = Known::new(["abc/defgh=", SIGNS, "p😀ssword-77"]);
+        let guard = Guard::knowing(Policy::default(), &known).unwrap();
+        for form in [
+            // urllib.parse.quote, encodeURI, encodeURIComponent, quote_plus.
+            "abc/defgh%3D",
+            "abc%2Fdefgh%3d",
+            "p%C3%A4/s%26w%20%3C%C3%B6%3E%3D%5C%27%2277",
+            "p%C3%A4/s&w%20%3C%C3%B6%3E=%5C'%2277",
+            "p%C3%A4%2Fs%26w%20%3C%C3%B6%3E%3D%5C'%2277",
+            "p%C3%A4%2Fs%26w+%3C%C3%B6%3E%3D%5C%27%2277",
+            "p%c3%a4%2fs%26w+%3c%c3%b6%3e%3d%5c%27%2277",
+            // json.dumps with and without other letters, json_encode, JSON within HTML.
+            r#"p\u00e4/s&w <\u00f6>=\\'\"77"#,
+            r#"p\u00E4/s&w <\u00F6>=\\'\"77"#,
+            r#"pä/s&w <ö>=\\'\"77"#,
+            r#"p\u00e4\/s&w <\u00f6>=\\'\"77"#,
+            r#"pä/s\u0026w \u003cö\u003e=\\'\"77"#,
+            r"p\ud83d\ude00ssword-77",
+            // repr of bytes and of text, ascii.
+            r#"p\xc3\xa4/s&w <\xc3\xb6>=\\\'"77"#,
+            r#"pä/s&w <ö>=\\\'"77"#,
+            r#"p\xe4/s&w <\xf6>=\\\'"77"#,
+            // html.escape and its like.
+            r"pä/s&amp;w &lt;ö&gt;=\&#x27;&quot;77",
+            r"pä/s&amp;w &lt;ö&gt;=\&#39;&#34;77",
+            r#"pä/s&amp;w &lt;ö&gt;=\'"77"#,
+            r#"p&#228;/s&#38;w &#60;&#xf6;&#62;=\'"77"#,
+            // Invisible characters, terminal codes, letters of another face.
+            "p\u{200b}😀ssw\u{ad}ord-77",
+            "p😀ss\x1b[1mword\x1b[0m-77",
+            "p😀ｓｓword-77",
+        ] {
+            let text = format!("it is ({form})!");
+            let (out, report) = guard.text(&text, &mut Numbering::alone());
+            let rest = out.strip_prefix("it is (").unwrap().strip_suffix(")!");
+            assert_eq!(rest, Some("[KNOWN_SECRET_1]"), "{form}");
+            assert_eq!((report.total(), report.decoded), (1, 1), "{form}");
+        }
     }
 
     #[test]

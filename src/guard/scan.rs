@@ -20,7 +20,6 @@ mod told;
 mod url;
 mod wordy;
 
-use super::Kind;
 use std::sync::LazyLock;
 
 use aho_corasick::packed;
@@ -29,6 +28,7 @@ use super::classes::{Block, alphanumeric_or, classify};
 use super::rule::{Detectors, RULES, RuleId, Rules};
 use super::view;
 use super::words::{Name, Told, WORDS};
+use super::{Kind, Known};
 
 /// How many bytes to the left of a position may have a say about it.
 pub(super) const LEFT: usize = 160;
@@ -80,7 +80,9 @@ pub(super) struct Scratch {
 ///
 /// `text[..from]` is context that has been looked at before: nothing is found there. Where the piece `goes_on` with a line,
 /// the end of that context is looked at once more, for a label there may speak of a value here.
-pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, scratch: &mut Scratch) {
+///
+/// What is `known` is looked for only in what a line reads as once decoded: where it stands as itself, the caller finds it.
+pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &Known, scratch: &mut Scratch) {
     scratch.findings.clear();
     let context = behind_placeholder(&text[from.saturating_sub(LEFT)..from]);
     let (mut left, mut start) = (from - context.len(), from);
@@ -91,9 +93,9 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, scratch: 
     while start < to {
         let (end, next) = next_placeholder(&text[..to], start).unwrap_or((to, to));
         if start < end && end - left >= SHORTEST {
-            let known = scratch.findings.len();
-            scan_between(&text[left..end], start - left, scratch);
-            for finding in &mut scratch.findings[known..] {
+            let before = scratch.findings.len();
+            scan_between(&text[left..end], start - left, known, scratch);
+            for finding in &mut scratch.findings[before..] {
                 (finding.start, finding.end) = (finding.start + left, finding.end + left);
             }
         }
@@ -109,7 +111,7 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, scratch: 
 
 /// Looks at `text[from..]`, which has no placeholder in it: what was replaced is a wall that no rule looks over, so
 /// that the rest reads the same however often it is guarded.
-fn scan_between(text: &[u8], from: usize, scratch: &mut Scratch) {
+fn scan_between(text: &[u8], from: usize, known: &Known, scratch: &mut Scratch) {
     let to = text.len();
     scan_at(text, from, to, 0, scratch);
     let mut lines = None;
@@ -124,19 +126,19 @@ fn scan_between(text: &[u8], from: usize, scratch: &mut Scratch) {
             let line = memchr::memrchr(b'\n', &text[end..place]).map_or(end, |feed| end + feed + 1);
             let line_end = memchr::memchr(b'\n', &text[place..]).map_or(to, |feed| place + feed + 1);
             if line > end {
-                scan_view(text, from, (start, end), scratch);
+                scan_view(text, from, (start, end), known, scratch);
             }
             lines = Some((if line > end { line } else { start }, line_end));
         }
     }
     if let Some(lines) = lines {
-        scan_view(text, from, lines, scratch);
+        scan_view(text, from, lines, known, scratch);
     }
 }
 
 /// Looks at lines that hide something as they read once decoded. Only such lines, and no label from the line before:
 /// what is found in a line must not hang on what other lines have come with it.
-fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), scratch: &mut Scratch) {
+fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), known: &Known, scratch: &mut Scratch) {
     if start == end {
         return;
     }
@@ -152,6 +154,7 @@ fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), scratch: &m
     let begin = begin.min(view.text.len());
     let mut inner = Scratch::default();
     scan_at(&view.text, begin, view.text.len(), 1, &mut inner);
+    known.find(&view.text, (begin, view.text.len()), &mut inner.findings);
     scratch.findings.extend(inner.findings.iter().map(|finding| Finding {
         start: view.source[finding.start] as usize,
         end: view.source[finding.end] as usize,

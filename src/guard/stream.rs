@@ -190,10 +190,11 @@ impl Engine {
         let mut findings = named_value(name, &whole, start);
         // What is let through anyway must not keep the rest from being looked at.
         findings.retain(|finding| self.guard.action(finding.kind) != Action::Allow);
-        settle(&mut findings);
-        match findings.is_empty() {
-            true => drop(self.drain(&whole, start, true, numbering, &mut out)),
-            false => self.emit(&whole, (start, whole.len()), &findings, numbering, &mut out),
+        if findings.is_empty() {
+            self.drain(&whole, start, true, numbering, &mut out);
+        } else {
+            settled(&self.guard, &whole, (start, whole.len()), &mut findings);
+            self.emit(&whole, (start, whole.len()), &findings, numbering, &mut out);
         }
         out
     }
@@ -235,7 +236,11 @@ impl Engine {
             let Some(step) = next_step(text, start, last) else { break };
             let long = matches!(step, Step::LongLine(_));
             let (end, findings) = match step {
-                Step::Key(end) => (end, Some(vec![pem::finding(start, end)])),
+                Step::Key(end) => {
+                    let mut findings = vec![pem::finding(start, end)];
+                    settled(&self.guard, text, (start, end), &mut findings);
+                    (end, Some(findings))
+                }
                 Step::Lines(end) => (end, self.find(text, start, end)),
                 Step::LongLine(end) => match self.find(text, start, end) {
                     Some(mut findings) => {
@@ -272,11 +277,8 @@ impl Engine {
     fn find(&mut self, text: &str, start: usize, end: usize) -> Option<Vec<Finding>> {
         let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
         let done = catch_unwind(AssertUnwindSafe(|| {
-            scan(text.as_bytes(), start, end, goes_on, scratch);
-            guard.0.known.find(text.as_bytes(), (start, end), &mut scratch.findings);
-            // What is let through anyway must not widen what is not.
-            scratch.findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
-            settle(&mut scratch.findings);
+            scan(text.as_bytes(), start, end, goes_on, &guard.0.known, scratch);
+            settled(guard, text, (start, end), &mut scratch.findings);
         }));
         done.ok().map(|()| std::mem::take(&mut self.scratch.findings))
     }
@@ -386,6 +388,14 @@ impl Engine {
         let tools = Tools { guard: &self.guard, numbered, numbering, report: &mut self.report, places };
         redact(tools, text, span, findings, out)
     }
+}
+
+/// Adds the known secrets to what the rules have found in a piece, for no allow-list lets one through, and settles all.
+fn settled(guard: &Guard, text: &str, span: (usize, usize), findings: &mut Vec<Finding>) {
+    guard.0.known.find(text.as_bytes(), span, findings);
+    // What is let through anyway must not widen what is not.
+    findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
+    settle(findings);
 }
 
 /// What can be decided now, without anything that is still to come.

@@ -125,6 +125,8 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
         b'\\' => match (rest.get(1), hex(2, 4), hex(2, 2)) {
             (Some(b'u'), Some(value), _) => (6, code(value)),
             (Some(b'x'), _, Some(value)) => (4, code(value)),
+            // No escape of a program: what follows hides by itself.
+            (Some(0 | 0x1b | b'%' | b'&'), ..) => (1, Becomes::Same),
             // Both bytes of another escape, so that the second of `\\` begins none.
             (Some(next), ..) if *next < 0x80 => (2, Becomes::Same),
             _ => (1, Becomes::Same),
@@ -246,6 +248,7 @@ mod tests {
             ("100% é \\z", "100% é \\z"),
             (r"a\n4111", "a 4111"),
             (r"a\\n4111\\\tx", "a 4111 x"),
+            (r"a\%40b\&#64;c", r"a\@b\@c"),
             ("%0A", "%0A"),
         ] {
             assert_eq!(read(hidden), plain, "{hidden:?}");
