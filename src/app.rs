@@ -49,13 +49,17 @@ pub struct App {
 
 impl App {
     /// Starts everything in the background and returns at once.
-    pub fn start(config: Config) -> Self {
+    ///
+    /// # Errors
+    /// When the guard's policy does not work: that is no reason to try again, and nothing is served without it.
+    pub fn start(config: Config) -> anyhow::Result<Self> {
+        let policies = policies(&config)?;
         let (sender, execution) = Starting::channel();
         let (shutdown, host, tasks) =
             (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
         let ends = Ends { shutdown: shutdown.clone(), host: host.clone(), tasks: tasks.clone() };
-        tasks.spawn(start_service(config.clone(), sender, ends));
-        Self { execution, config, shutdown, host, tasks }
+        tasks.spawn(start_service(config.clone(), policies, sender, ends));
+        Ok(Self { execution, config, shutdown, host, tasks })
     }
 
     /// The MCP handler for callers of this process.
@@ -126,10 +130,10 @@ pub struct Ends {
     pub tasks: TaskTracker,
 }
 
-async fn start_service(config: Config, sender: watch::Sender<Startup>, ends: Ends) {
+async fn start_service(config: Config, policies: Policies, sender: watch::Sender<Startup>, ends: Ends) {
     let mut pause = Duration::from_millis(250);
     loop {
-        match service(&config, &ends).await {
+        match service(&config, policies.clone(), &ends).await {
             Ok(service) => {
                 service.start_reaper();
                 sender.send_replace(Startup::Ready(service));
@@ -150,14 +154,14 @@ async fn start_service(config: Config, sender: watch::Sender<Startup>, ends: End
 /// The execution service over the configured store and provider.
 ///
 /// # Errors
-/// When the store cannot be opened or the policy not be read. A missing provider is not an error: the service then
+/// When the store cannot be opened. A missing provider is not an error: the service then
 /// says on each call why it cannot run anything.
-pub async fn service(config: &Config, ends: &Ends) -> anyhow::Result<ExecutionService> {
+pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow::Result<ExecutionService> {
     let entropy = Entropy::system();
     data_dir(&config.data_dir)?;
     let keyring = keyring(config, &entropy)?;
     let handles = HandleKey::derive(&keyring.derive("handles"));
-    let (policies, tokens) = (policies(config)?, token_key(config, &keyring));
+    let tokens = token_key(config, &keyring);
     let (store, (provider, local)) = tokio::join!(open_store(config, keyring), open_provider(config, ends));
     let parts = Parts {
         options: ExecutionOptions {
@@ -270,7 +274,8 @@ pub fn policies(config: &Config) -> anyhow::Result<Policies> {
     Ok(policies)
 }
 
-/// The secrets that the settings hold.
+/// The secrets that the settings hold. Not among them are keys that are made here and never leave this machine: that of the
+/// key file in the data directory and that of the local sandbox host.
 fn held(config: &Config) -> Vec<Secret> {
     let mut held: Vec<Secret> = config.cron_secret.iter().cloned().collect();
     if let Provider::E2b { api_key, .. } = &config.provider {
@@ -279,6 +284,9 @@ fn held(config: &Config) -> Vec<Secret> {
     if let Database::Postgres(url) = &config.database {
         held.push(url.clone());
         held.extend(passwords(url.expose()));
+        held.extend(
+            config.variables.get("PGPASSWORD").filter(|password| !is_word(password.expose())).cloned(),
+        );
     }
     if let Some(keys) = &config.secret_keys {
         let keys = keys.expose().split(',').filter_map(|entry| entry.split_once(':'));
@@ -287,31 +295,35 @@ fn held(config: &Config) -> Vec<Secret> {
     held
 }
 
-/// The password of a database's address, as it stands there and as it is. One like `postgres` is a word of ordinary text
-/// too and is not looked for.
+/// The passwords in a database's address, as they stand there and as they are: of the user, and of the query.
 fn passwords(url: &str) -> Vec<Secret> {
-    let authority = url.split_once("://").map_or("", |(_, rest)| rest);
-    let user = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
-    let word = |text: &str| text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
-    match user {
-        Some((_, password)) if !word(password) => {
-            [password.to_owned(), wire::control::percent_decode(password)].map(Secret::new).to_vec()
-        }
-        _ => Vec::new(),
-    }
+    // An address that does not parse is none that a password has been sent to.
+    let Ok(url) = reqwest::Url::parse(url) else { return Vec::new() };
+    let user = url
+        .password()
+        .into_iter()
+        .flat_map(|password| [Secret::new(password), Secret::new(wire::control::percent_decode(password))]);
+    let asked = url.query_pairs().filter(|(name, _)| name == "password");
+    let passwords = user.chain(asked.map(|(_, password)| Secret::new(password)));
+    passwords.filter(|password| !is_word(password.expose())).collect()
+}
+
+/// Whether a password is like `postgres`, a word of ordinary text too: such a one is not looked for.
+fn is_word(password: &str) -> bool {
+    password.len() < 16 && password.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
 
 /// The values of the variables that a policy names.
 ///
 /// # Errors
-/// When one is too short to be looked for.
+/// When one has no line that is long enough to be looked for.
 pub fn named(file: &PolicyFile, variable: impl Fn(&str) -> Option<Secret>) -> anyhow::Result<Vec<Secret>> {
     let mut values = Vec::new();
     for name in &file.known.env {
         match variable(name) {
-            Some(value) if value.expose().trim().len() < Known::SHORTEST => anyhow::bail!(
-                "the guard policy names the variable {name}, whose value has fewer than {} bytes: it would be found in \
-                 ordinary text",
+            Some(value) if !Known::takes(value.expose()) => anyhow::bail!(
+                "the guard policy names the variable {name}, whose value has no line of at least {} bytes: it would be found \
+                 in ordinary text",
                 Known::SHORTEST
             ),
             Some(value) => values.push(value),
@@ -397,4 +409,30 @@ pub fn host_options(config: &Config) -> anyhow::Result<crate::host::Options> {
     options.kernel.preload = host.preload.clone();
     options.search.python = host.python.clone();
     Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_passwords_of_a_database_are_found_in_its_address() {
+        for (url, expected) in [
+            ("postgres://app:S3cr3tPass99@db/x?application_name=me@host", &["S3cr3tPass99"][..]),
+            ("postgres://app:S3cr3tPass99@db?options=-c%20x@y#z@w", &["S3cr3tPass99"]),
+            ("postgres://app:pa%2Fss%40word-1@db:5432/x", &["pa%2Fss%40word-1", "pa/ss@word-1"]),
+            ("postgres://db/x?user=app&password=S3cr3t%2BPass99", &["S3cr3t+Pass99"]),
+            (
+                "postgres:///x?host=/run/pg&password=S3cr3tPass99&password=0ther-Pass",
+                &["S3cr3tPass99", "0ther-Pass"],
+            ),
+            ("postgres://app@db/x?application_name=a:S3cr3tPass99@host", &[]),
+            ("postgres://postgres:postgres@db/x?password=postgres", &[]),
+            ("no address", &[]),
+        ] {
+            let mut found: Vec<_> = passwords(url).iter().map(|it| it.expose().to_owned()).collect();
+            found.dedup();
+            assert_eq!(found, expected, "{url}");
+        }
+    }
 }

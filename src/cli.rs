@@ -155,7 +155,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         #[cfg(target_os = "linux")]
         Command::Host(args) => serve::host(args, sources).await,
         Command::Cleanup => {
-            let app = App::start(load(&sources)?.0);
+            let app = App::start(load(&sources)?.0)?;
             let service = app.execution.service(Duration::from_secs(30)).await?;
             let cleaned = service.cleanup().await;
             say!("{}", serde_json::to_string(&cleaned)?);

@@ -74,7 +74,7 @@ pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result
         sources.flags.insert("data_dir".into(), scratch.display().to_string());
     }
     let (config, _) = load(&sources)?;
-    let app = App::start(config);
+    let app = App::start(config)?;
     let story = tell(app.mcp(), &args.out).await;
     app.stop(Duration::from_secs(3)).await;
     drop(std::fs::remove_dir_all(&scratch));

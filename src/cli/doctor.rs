@@ -71,7 +71,14 @@ async fn examine(config: Config) -> Vec<Check> {
     if matches!(config.provider, Provider::Local) {
         checks.extend(machine(&config).await);
     }
-    let app = App::start(config);
+    let app = match App::start(config) {
+        Ok(app) => app,
+        Err(error) => {
+            let advice = "correct the file that PATHBOX_GUARD_POLICY names; `pathbox guard check` tries it";
+            checks.push(Check::new("guard policy", Err((format!("{error:#}"), advice.into()))));
+            return checks;
+        }
+    };
     match app.execution.service(Duration::from_secs(15)).await {
         Ok(service) => {
             let ping = service.store().ping().await;

@@ -58,13 +58,12 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     };
     args.identity.into_flags(&mut sources.flags);
     let (config, _) = load(&sources)?;
-    crate::app::policies(&config)?;
     let key = ContextKey {
         tenant: config.tenant.clone(),
         conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),
         path: config.path.clone(),
     };
-    let app = App::start(config);
+    let app = App::start(config)?;
     let result = call(&app, key, request, args.idempotency_key, args.json).await;
     app.stop(Duration::from_secs(2)).await;
     let finished = result?;

@@ -31,8 +31,6 @@ pub(super) async fn serve(args: ServeArgs, mut sources: Sources) -> anyhow::Resu
         sources.flags.insert("http.listen".into(), listen.to_string());
     }
     let (config, _) = load_server(&sources)?;
-    // A policy that does not work is no reason to try again: nothing is served without it.
-    crate::app::policies(&config)?;
     match config.http.listen {
         Some(listen) => over_http(config, listen).await,
         None => over_stdio(config).await,
@@ -42,7 +40,7 @@ pub(super) async fn serve(args: ServeArgs, mut sources: Sources) -> anyhow::Resu
 async fn over_http(config: Config, listen: std::net::SocketAddr) -> anyhow::Result<ExitCode> {
     let (grace, base, needs) =
         (config.shutdown_grace, config.http.base_path.clone(), config.http.needs_credential(listen));
-    let app = App::start(config);
+    let app = App::start(config)?;
     let doors = match app.open_http(listen).await {
         Ok(doors) => doors,
         Err(error) => {
@@ -60,7 +58,7 @@ async fn over_http(config: Config, listen: std::net::SocketAddr) -> anyhow::Resu
 
 async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
     let grace = config.shutdown_grace;
-    let app = App::start(config);
+    let app = App::start(config)?;
     let ended = CancellationToken::new();
     let (reader, writer) = stdio_pipes();
     let transport = Lines::new(reader, writer, ended.clone());

@@ -7,7 +7,7 @@ use crate::domain::{ContextKey, TenantId};
 use crate::guard::{Guard, Kind, Known, Overlay, PolicyError, PolicyFile};
 
 /// The guards of a deployment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Policies {
     file: PolicyFile,
     known: Known,

@@ -46,9 +46,9 @@ impl Known {
     /// Looks for these values; of one with several lines for each line. Those shorter than [`Self::SHORTEST`] bytes are left
     /// out.
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
-        let lines = values.into_iter().flat_map(str::lines).map(str::trim);
+        let lines = values.into_iter().flat_map(lines);
         let mut needles: Vec<(Zeroizing<String>, Form)> = Vec::new();
-        for line in lines.filter(|line| line.len() >= Self::SHORTEST) {
+        for line in lines {
             needles.extend(forms(&line[..line.floor_char_boundary(Self::LONGEST)]));
         }
         if needles.is_empty() {
@@ -64,6 +64,11 @@ impl Known {
         #[expect(clippy::expect_used, reason = "some needles of 3 KB: far from the limit of 2^31 states")]
         let finder = finder.expect("few and short needles");
         Self(Some(Arc::new(Inner { finder, forms })))
+    }
+
+    /// Whether anything of a value would be looked for.
+    pub fn takes(value: &str) -> bool {
+        lines(value).next().is_some()
     }
 
     /// Adds what is found in `text[from..to]`.
@@ -84,6 +89,11 @@ impl Known {
             at = found.start() + 1;
         }
     }
+}
+
+/// The lines of a value that are looked for.
+fn lines(value: &str) -> impl Iterator<Item = &str> {
+    value.lines().map(str::trim).filter(|line| line.len() >= Known::SHORTEST)
 }
 
 /// What libraries leave as it is where they percent-encode the rest: RFC 3986's unreserved characters, the same with the slash
