@@ -272,7 +272,7 @@ impl Policy {
         self.actions.get(&kind).copied().unwrap_or_else(|| kind.default_action())
     }
 
-    /// Twelve hex digits that change whenever anything in the policy does.
+    /// Twelve hex digits that change whenever anything in the policy does but `[known]`: of known values nothing is told.
     pub fn fingerprint(&self) -> String {
         let bytes = serde_json::to_vec(self).unwrap_or_default();
         hex(&Sha256::digest(&bytes)[..6])
