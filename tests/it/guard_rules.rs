@@ -41,3 +41,26 @@ fn no_rule_finds_anything_in_its_counter_examples() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+#[test]
+fn what_is_found_in_a_line_does_not_hang_on_the_lines_behind_it() {
+    let guard = everything();
+    let texts = [
+        "auth=\n(\"user\", \"Xk39dlqPw0\")\n",
+        "auth=(\"user\",\n\"Xk39dlqPw0\")\n",
+        "NetworkCredential(\"user\", \"Xk39dlqPw0\n\", \"b\", \"Qw83nfKd2\")\n",
+        "<wsse:Password Type=\nXk39dlqPw0!</wsse:Password>\n",
+        "<setting name=\"password\"><value\n>Xk39dlqPw0!</value>\n",
+        "login ci password portion \nmachine y\n",
+        "Call 94103-1234\nUSA\n",
+        "\"password: \\n, \n)\n",
+    ];
+    for text in texts {
+        let found = |text: &str| guard.text(text, &mut Numbering::alone()).1.rules;
+        let mut lines = std::collections::BTreeMap::new();
+        for (rule, count) in text.split_inclusive('\n').flat_map(found) {
+            *lines.entry(rule).or_insert(0) += count;
+        }
+        assert_eq!(found(text).into_iter().collect::<std::collections::BTreeMap<_, _>>(), lines, "{text}");
+    }
+}

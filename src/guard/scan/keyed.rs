@@ -27,6 +27,19 @@ const MAX_FLAG: usize = b"--proxy-user".len();
 /// The most defaults within defaults that are looked through.
 const MAX_DEFAULTS: usize = 8;
 
+/// A name and the value beside it, as places in the text.
+struct Pair {
+    kind: Name,
+    name_start: usize,
+    name_end: usize,
+    name_in_quotes: bool,
+    /// Where the `:` or `=` between them stands.
+    mark: usize,
+    start: usize,
+    end: usize,
+    quoted: bool,
+}
+
 impl Scanner<'_> {
     /// Looks at the name before and the value behind a `:` or `=`.
     pub(super) fn pair(&mut self, at: usize) {
@@ -78,109 +91,26 @@ impl Scanner<'_> {
         if self.byte_before(name_start) == b'=' && !self.is_setting(name_start, name) {
             return;
         }
-        let kind = match self.name_says(name_start, name_end) {
-            Name::Named => self.kind_beside(name_start),
-            Name::Worded => self.kind_of_phrase(name_start, name).unwrap_or(Name::Other),
-            Name::Key if name.len() == 3 => self.kind_of_phrase(name_start, name).unwrap_or(Name::Key),
-            // `password: String = "x"`, `var password string = "x"`
-            Name::Other if self.text[at] == b'=' && is_text_type(name) => {
-                let quoted = self.value_after(at).is_some_and(|(_, _, quoted)| quoted);
-                if quoted { self.kind_before_type(name_start) } else { Name::Other }
-            }
-            kind => kind,
-        };
+        let kind = self.kind_of_name(at, name_start, name_end);
         if kind == Name::Other {
             if name == b"auth" {
                 self.pair_of_strings(at);
             }
             return self.command_line_user(at);
         }
-        // `${NAME:-value}`, `${NAME:?what is wrong}`
         if self.text[..name_start].ends_with(b"${") {
-            let end = memchr::memchr2(b'}', b'\n', &self.text[at..self.to.min(at + MAX_VALUE)]);
-            if let Some(len) = end.filter(|len| *len > 2 && matches!(self.byte(at + 1), b'-' | b'=')) {
-                self.value(kind, false, at + 2, at + len, true);
-            }
-            return;
+            return self.variable(kind, at);
         }
-        let Some((mut start, mut end, mut quoted)) = self.value_after(at) else { return };
-        // Of the names in a value that has been judged only a few are asked what a long rest of it is.
-        if start >= self.judged {
-            self.nested = 0;
-        } else if end - start > MAX_NESTED {
-            self.nested = self.nested.saturating_add(1);
-            if self.nested > MOST_NESTED {
-                return;
-            }
-        }
-        self.judged = self.judged.max(end);
-        // The string behind it is what it turns into one.
-        if self.text[start..end].eq_ignore_ascii_case(b"ConvertTo-SecureString") {
-            let Some(next) = self.value_after(end) else { return };
-            (start, end, quoted) = next;
-        }
-        // `process.env.PW || "x"`: what is used where nothing is set.
-        if !quoted && let Some(literal) = self.fallback(start) {
-            (start, end, quoted) = literal;
-        }
-        // Beside a name in quotes, what has none is a number, `null` or code.
-        let named_in_quotes = self.text[name_end..at].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
+        let Some((start, end, quoted)) = self.value_beside(at) else { return };
+        let name_in_quotes = self.text[name_end..at].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
+        // Beside a name in quotes, what has none ends where the object does.
         let closes = |byte: &u8| b",}])".contains(byte);
-        let end = match named_in_quotes && !quoted {
+        let end = match name_in_quotes && !quoted {
             true => self.text[start..end].iter().position(closes).map_or(end, |at| start + at),
             false => end,
         };
-        // `cache key: x`: the word before makes another name of it.
-        if kind == Name::Key && name.eq_ignore_ascii_case(b"key") && self.is_denied(name_start, name_end) {
-            return;
-        }
-        let bare = &self.text[start..end];
-        let literal = bare.iter().all(u8::is_ascii_digit) || look(bare) == Look::Random;
-        if start == end || named_in_quotes && !quoted && !literal {
-            return;
-        }
-        // `"Password: "`: the quote behind the mark ends what began before the name.
-        if quoted && !named_in_quotes && self.ends_a_string(name_start, start - 1) {
-            return;
-        }
-        // `PWD=/workspace`: where a shell is. `GPG_KEY=...`: a fingerprint.
-        let value = &self.text[start..end];
-        if is_place(name, value) || kind == Name::Key && is_fingerprint(name, value) {
-            return;
-        }
-        // `use os::passwords::{Get, Set};`
-        let item = self.text[start..end].trim_ascii_start();
-        let item = item.strip_prefix(b"{").unwrap_or(item);
-        if !quoted
-            && self.text[at..].starts_with(b"::")
-            && (is_names(item, b"_:<>(){}&,.;!?") || is_wordy(item))
-        {
-            return;
-        }
-        // `:param password: Unicode password.`
-        if !quoted && self.is_documented(name_start) {
-            return;
-        }
-        // `PASS: tests/rates.sh`, `--- PASS: TestRates (0.01s)`
-        if name == b"PASS" && !quoted && self.is_test_result(name_start, bare) {
-            return;
-        }
-        // An address is looked at as one.
-        let scheme = self.text[start..end]
-            .iter()
-            .take(24)
-            .take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'+' | b':'))
-            .count();
-        if scheme > 3 && self.text[start + scheme - 1..end].starts_with(b"://") {
-            return;
-        }
-        // `the way to pass: staff` is prose.
-        if kind == Name::Password
-            && !quoted
-            && (self.in_prose(name_start) || self.byte_before(start) == b' ' && self.goes_on_as_prose(end))
-            && self.text[start..end].iter().all(u8::is_ascii_lowercase)
-            && is_short_password(name)
-        {
+        let pair = Pair { kind, name_start, name_end, name_in_quotes, mark: at, start, end, quoted };
+        if start == end || self.is_excused(&pair) {
             return;
         }
         match kind {
@@ -197,6 +127,83 @@ impl Scanner<'_> {
                 self.value(kind, aws, start, end, quoted);
             }
         }
+    }
+
+    /// What the name before a mark says, with the words before it and the value behind.
+    fn kind_of_name(&mut self, at: usize, start: usize, end: usize) -> Name {
+        let name = &self.text[start..end];
+        match self.name_says(start, end) {
+            Name::Named => self.kind_beside(start),
+            Name::Worded => self.kind_of_phrase(start, name).unwrap_or(Name::Other),
+            Name::Key if name.len() == 3 => self.kind_of_phrase(start, name).unwrap_or(Name::Key),
+            // `password: String = "x"`, `var password string = "x"`
+            Name::Other if self.text[at] == b'=' && is_text_type(name) => {
+                let quoted = self.value_after(at).is_some_and(|(_, _, quoted)| quoted);
+                if quoted { self.kind_before_type(start) } else { Name::Other }
+            }
+            kind => kind,
+        }
+    }
+
+    /// `${NAME:-value}`, `${NAME:?what is wrong}`: the mark is at `at`.
+    fn variable(&mut self, kind: Name, at: usize) {
+        let end = memchr::memchr2(b'}', b'\n', &self.text[at..self.to.min(at + MAX_VALUE)]);
+        if let Some(len) = end.filter(|len| *len > 2 && matches!(self.byte(at + 1), b'-' | b'=')) {
+            self.value(kind, false, at + 2, at + len, true);
+        }
+    }
+
+    /// The value behind the mark at `at`, or the literal that is used in its place; of a value that holds many names
+    /// only a few are asked.
+    fn value_beside(&mut self, at: usize) -> Option<(usize, usize, bool)> {
+        let (start, end, quoted) = self.value_after(at)?;
+        // Of the names in a value that has been judged only a few are asked what a long rest of it is.
+        if start >= self.judged {
+            self.nested = 0;
+        } else if end - start > MAX_NESTED {
+            self.nested = self.nested.saturating_add(1);
+            if self.nested > MOST_NESTED {
+                return None;
+            }
+        }
+        self.judged = self.judged.max(end);
+        // The string behind it is what it turns into one.
+        let (start, end, quoted) = match self.text[start..end].eq_ignore_ascii_case(b"ConvertTo-SecureString")
+        {
+            true => self.value_after(end)?,
+            false => (start, end, quoted),
+        };
+        // `process.env.PW || "x"`: what is used where nothing is set.
+        let literal = if quoted { None } else { self.fallback(start) };
+        Some(literal.unwrap_or((start, end, quoted)))
+    }
+
+    /// Whether what stands beside a name is not its value, as what stands around both tells.
+    fn is_excused(&self, pair: &Pair) -> bool {
+        let Pair { kind, name_start, start, end, quoted, .. } = *pair;
+        let (name, value) = (&self.text[name_start..pair.name_end], &self.text[start..end]);
+        let literal = || value.iter().all(u8::is_ascii_digit) || look(value) == Look::Random;
+        // `cache key: x`: the word before makes another name of it.
+        kind == Name::Key && name.eq_ignore_ascii_case(b"key") && self.is_denied(name_start, pair.name_end)
+            // Beside a name in quotes, what has none is a number, `null` or code.
+            || pair.name_in_quotes && !quoted && !literal()
+            // `"Password: "`: the quote behind the mark ends what began before the name.
+            || quoted && !pair.name_in_quotes && self.ends_a_string(name_start, start - 1)
+            || is_place(name, value)
+            || kind == Name::Key && is_fingerprint(name, value)
+            || !quoted && self.text[pair.mark..].starts_with(b"::") && is_item(value)
+            || !quoted && self.is_documented(name_start)
+            || !quoted && name == b"PASS" && self.is_test_result(name_start, value)
+            // An address is looked at as one.
+            || begins_as_address(value)
+            || !quoted && kind == Name::Password && is_short_password(name) && self.is_prose(pair)
+    }
+
+    /// `the way to pass: staff`, `pass 1: convert tags to binary`.
+    fn is_prose(&self, pair: &Pair) -> bool {
+        self.text[pair.start..pair.end].iter().all(u8::is_ascii_lowercase)
+            && (self.in_prose(pair.name_start)
+                || self.byte_before(pair.start) == b' ' && self.goes_on_as_prose(pair.end))
     }
 
     /// Whether a name and the word before it make one that is none of ours: `primary key`, `cache key`.
@@ -244,14 +251,14 @@ impl Scanner<'_> {
         says
     }
 
-    /// Whether the name is a parameter's in a comment on a function.
+    /// Whether the name is a parameter's in a comment on a function: `:param password: Unicode password.`
     fn is_documented(&self, name: usize) -> bool {
         let before = self.before(name, 24);
         let line = &before[memchr::memrchr(b'\n', before).map_or(0, |at| at + 1)..];
         [&b":param "[..], b":type ", b"@param "].iter().any(|mark| contains(line, mark))
     }
 
-    /// What a program that runs tests says.
+    /// What a program that runs tests says: `PASS: tests/rates.sh`, `--- PASS: TestRates (0.01s)`.
     fn is_test_result(&self, name: usize, value: &[u8]) -> bool {
         self.before(name, 4) == b"--- "
             || value.iter().any(|byte| b"/._".contains(byte)) && is_names(value, b"/._-")
@@ -349,10 +356,9 @@ impl Scanner<'_> {
 
     /// `auth=("user", "password")`, as HTTP libraries take it.
     fn pair_of_strings(&mut self, at: usize) {
-        let Some(rest) = self.text[at + 1..self.to.min(at + 160)].trim_ascii_start().strip_prefix(b"(")
-        else {
-            return;
-        };
+        let line = &self.text[at + 1..self.to.min(at + 160)];
+        let line = &line[..memchr::memchr(b'\n', line).unwrap_or(line.len())];
+        let Some(rest) = line.trim_ascii_start().strip_prefix(b"(") else { return };
         let mut strings = rest.splitn(5, |byte| matches!(byte, b'"' | b'\''));
         let (Some(b""), Some(_), Some(comma), Some(value), Some(_)) =
             (strings.next(), strings.next(), strings.next(), strings.next(), strings.next())
@@ -372,7 +378,7 @@ impl Scanner<'_> {
         WORDS.list.articles.holds(&before[before.len() - word..])
     }
 
-    /// Whether a word stands behind that is no name and no other value: `pass 1: convert tags to binary`.
+    /// Whether a word stands behind that is no name and no other value.
     fn goes_on_as_prose(&self, end: usize) -> bool {
         let rest = &self.text[end..self.to.min(end + 24)];
         let word = rest.iter().skip(1).take_while(|byte| byte.is_ascii_lowercase()).count();
@@ -423,6 +429,16 @@ impl Scanner<'_> {
 
     /// The value behind a mark: where it begins and ends, and whether in quotes.
     pub(super) fn value_after(&mut self, at: usize) -> Option<(usize, usize, bool)> {
+        let start = self.value_start(at);
+        match self.byte(start) {
+            b'"' | b'\'' | b'`' => self.quoted_value(at, start),
+            b'<' => self.value_at_element(start),
+            _ => self.bare_value(start),
+        }
+    }
+
+    /// Where the value behind a mark begins: over blanks, a tag and what stands before a quote.
+    fn value_start(&self, at: usize) -> usize {
         let mut start = at;
         while matches!(self.byte(start), b':' | b'=' | b'>' | b'~') {
             start += 1;
@@ -453,48 +469,57 @@ impl Scanner<'_> {
                 break;
             }
         }
+        start
+    }
+
+    /// A value whose quote stands at `start`, behind a mark at `at`.
+    fn quoted_value(&self, at: usize, start: usize) -> Option<(usize, usize, bool)> {
         let limit = self.to.min(start + MAX_VALUE);
         let quote = self.byte(start);
-        if matches!(quote, b'"' | b'\'' | b'`') {
-            let escaped = self.byte_before(start) == b'\\';
-            // Behind a name in escaped quotes it is the end of the string that both stand in.
-            if quote == b'"' && !escaped && self.text[..at].trim_ascii_end().ends_with(b"\\\"") {
-                return None;
-            }
-            let from = start + 1;
-            let mut end = from;
-            while end < limit && self.text[end] != b'\n' {
-                match self.text[end] {
-                    b'\\' if escaped && self.byte(end + 1) == quote => break,
-                    b'\\' if self.byte(end + 1) != b'\n' => end += 1,
-                    byte if byte == quote => break,
-                    _ => {}
-                }
-                end += 1;
-            }
-            let end = end.min(limit);
-            let close = end + usize::from(escaped && self.byte(end) == b'\\');
-            return (end > from && !self.closes(quote, from, close)).then_some((from, end, true));
+        let escaped = self.byte_before(start) == b'\\';
+        // Behind a name in escaped quotes it is the end of the string that both stand in.
+        if quote == b'"' && !escaped && self.text[..at].trim_ascii_end().ends_with(b"\\\"") {
+            return None;
         }
+        let from = start + 1;
+        let mut end = from;
+        while end < limit && self.text[end] != b'\n' {
+            match self.text[end] {
+                b'\\' if escaped && self.byte(end + 1) == quote => break,
+                b'\\' if self.byte(end + 1) != b'\n' => end += 1,
+                byte if byte == quote => break,
+                _ => {}
+            }
+            end += 1;
+        }
+        let end = end.min(limit);
+        let close = end + usize::from(escaped && self.byte(end) == b'\\');
+        (end > from && !self.closes(quote, from, close)).then_some((from, end, true))
+    }
+
+    /// `<name>` is a template or an element; what stands in it or behind it may be the value all the same.
+    fn value_at_element(&self, start: usize) -> Option<(usize, usize, bool)> {
+        let rest = &self.text[start..self.to.min(start + MAX_VALUE)];
+        let close = rest.iter().take(64).position(|byte| matches!(byte, b'>' | b' ' | b'\n'))?;
+        let tail = rest[close + 1..].iter().take_while(|byte| goes_on(**byte)).count();
+        let is_value = |value: &[u8]| matches!(look(value), Look::Random | Look::Hex);
+        let behind = (start + close + 1, start + close + 1 + tail, false);
+        let inside = (start + 1, start + close, false);
+        [behind, inside]
+            .into_iter()
+            .find(|(from, to, _)| rest[close] == b'>' && is_value(&self.text[*from..*to]))
+    }
+
+    /// A value without quotes that begins at `start`.
+    fn bare_value(&mut self, start: usize) -> Option<(usize, usize, bool)> {
+        let limit = self.to.min(start + MAX_VALUE);
         let stop = |byte: &&u8| goes_on(**byte);
-        // `<name>` is a template or an element; what stands in it or behind it may be the value all the same.
-        if quote == b'<' {
-            let rest = &self.text[start..limit];
-            let close = rest.iter().take(64).position(|byte| matches!(byte, b'>' | b' ' | b'\n'))?;
-            let tail = rest[close + 1..].iter().take_while(stop).count();
-            let is_value = |value: &[u8]| matches!(look(value), Look::Random | Look::Hex);
-            let behind = (start + close + 1, start + close + 1 + tail, false);
-            let inside = (start + 1, start + close, false);
-            return [behind, inside]
-                .into_iter()
-                .find(|(from, to, _)| rest[close] == b'>' && is_value(&self.text[*from..*to]));
-        }
         // Values within a value end where it does: each byte is walked once.
         let known = if (self.bare.0..=self.bare.1).contains(&start) { self.bare.1.min(limit) } else { start };
         let mut end = known + self.text[known..limit].iter().take_while(stop).count();
         self.bare = (if known > start { self.bare.0 } else { start }, end);
         // A separator inside belongs to a value only when more of the value follows.
-        let paired = |end: usize| quote == b'[' && self.text[end - 1] == b']';
+        let paired = |end: usize| self.text[start] == b'[' && self.text[end - 1] == b']';
         while end > start && matches!(self.text[end - 1], b',' | b';' | b')' | b']' | b'\\') && !paired(end) {
             end -= 1;
         }
@@ -553,39 +578,7 @@ impl Scanner<'_> {
         if self.scheme_len(start, end) > 0 {
             return self.authorization(start, end);
         }
-        let sure = match kind {
-            Name::Password => is_password(value, quoted),
-            // `"input_token": "NextToken"`
-            Name::Secret
-                if is_token_name(value, quoted) || is_counted_name(value) || is_dated_name(value) =>
-            {
-                false
-            }
-            Name::Secret | Name::Key if is_constant(value) || is_pattern(value) => false,
-            Name::Secret => match look(value) {
-                Look::Random => value.len() >= 8,
-                Look::Hex | Look::Uuid => true,
-                Look::Letters => value.len() >= 16 || quoted && value.len() >= 8 && !is_phrase(value),
-                Look::Digits => value.len() >= 12,
-                Look::Other => value.len() >= 8 && has_symbols(value, quoted),
-            },
-            Name::Key
-                if is_wordy(value) || is_path(value) || is_short_names(value) || is_digest_named(value) =>
-            {
-                false
-            }
-            Name::Key => match look(value) {
-                Look::Random => value.len() >= 12,
-                Look::Hex => value.len() >= 16,
-                Look::Uuid => true,
-                Look::Letters => value.len() >= 20,
-                Look::Digits => false,
-                Look::Other => value.len() >= 16 && has_symbols(value, quoted),
-            },
-            Name::Pin => (3..=8).contains(&value.len()) && value.iter().all(u8::is_ascii_digit),
-            _ => false,
-        };
-        if !sure {
+        if !is_secret_value(kind, value, quoted) {
             return;
         }
         let aws = aws && value.len() == 40;
@@ -796,6 +789,38 @@ impl Scanner<'_> {
     }
 }
 
+/// Whether a value is one of its kind, by what it looks like.
+fn is_secret_value(kind: Name, value: &[u8], quoted: bool) -> bool {
+    match kind {
+        Name::Password => is_password(value, quoted),
+        // `"input_token": "NextToken"`
+        Name::Secret if is_token_name(value, quoted) || is_counted_name(value) || is_dated_name(value) => {
+            false
+        }
+        Name::Secret | Name::Key if is_constant(value) || is_pattern(value) => false,
+        Name::Secret => match look(value) {
+            Look::Random => value.len() >= 8,
+            Look::Hex | Look::Uuid => true,
+            Look::Letters => value.len() >= 16 || quoted && value.len() >= 8 && !is_phrase(value),
+            Look::Digits => value.len() >= 12,
+            Look::Other => value.len() >= 8 && has_symbols(value, quoted),
+        },
+        Name::Key if is_wordy(value) || is_path(value) || is_short_names(value) || is_digest_named(value) => {
+            false
+        }
+        Name::Key => match look(value) {
+            Look::Random => value.len() >= 12,
+            Look::Hex => value.len() >= 16,
+            Look::Uuid => true,
+            Look::Letters => value.len() >= 20,
+            Look::Digits => false,
+            Look::Other => value.len() >= 16 && has_symbols(value, quoted),
+        },
+        Name::Pin => (3..=8).contains(&value.len()) && value.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
 /// Whether a value without quotes goes on with this byte.
 fn goes_on(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b'`' | b'<')
@@ -831,13 +856,27 @@ fn is_token_name(value: &[u8], quoted: bool) -> bool {
     letters && is_names(value, joints) && (ends(value, b"token") || ends(value, b"key"))
 }
 
-/// A directory under the name that shells have for it.
+/// `use os::passwords::{Get, Set};`: what stands behind `::`.
+fn is_item(value: &[u8]) -> bool {
+    let item = value.trim_ascii_start();
+    let item = item.strip_prefix(b"{").unwrap_or(item);
+    is_names(item, b"_:<>(){}&,.;!?") || is_wordy(item)
+}
+
+/// `postgresql+asyncpg://`
+fn begins_as_address(value: &[u8]) -> bool {
+    let part = |byte: &&u8| byte.is_ascii_alphabetic() || matches!(**byte, b'+' | b':');
+    let scheme = value.iter().take(24).take_while(part).count();
+    scheme > 3 && value[scheme - 1..].starts_with(b"://")
+}
+
+/// `PWD=/workspace`: a directory under the name that shells have for it.
 fn is_place(name: &[u8], value: &[u8]) -> bool {
     let rooted = value.starts_with(b"/") || value.get(1..3) == Some(b":\\");
     matches!(name, b"PWD" | b"OLDPWD") && rooted && is_names(value, b"/\\:._-")
 }
 
-/// What names an OpenPGP key: its last 16 of 40 hexadecimal digits, or all.
+/// `GPG_KEY=...`: what names an OpenPGP key, its last 16 of 40 hexadecimal digits, or all.
 fn is_fingerprint(name: &[u8], value: &[u8]) -> bool {
     matches!(value.len(), 16 | 40)
         && value.iter().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(byte))

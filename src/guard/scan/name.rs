@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use crate::guard::rule::is_glued;
 use crate::guard::words::{Name, WORDS};
 
 /// The ends of names, by their last letters.
@@ -92,7 +93,7 @@ impl Names {
             }
             let fits = |entry: &&Entry| {
                 let word = entry.word.as_bytes();
-                ends(name, word) && (!entry.whole || begins_word(name, word.len()))
+                ends(name, word) && (!entry.whole || !is_glued(name, name.len() - word.len()))
             };
             match self.by_end[Self::place(name)].iter().filter(fits).min() {
                 None => return Name::Other,
@@ -108,13 +109,6 @@ impl Names {
 /// Whether a name ends in a word, in any ASCII case.
 pub(super) fn ends(name: &[u8], word: &[u8]) -> bool {
     name.len() >= word.len() && name[name.len() - word.len()..].eq_ignore_ascii_case(word)
-}
-
-/// Whether a word of the name begins `len` bytes before its end.
-fn begins_word(name: &[u8], len: usize) -> bool {
-    let Some(before) = name.len().checked_sub(len + 1).map(|at| name[at]) else { return true };
-    let first = name[name.len() - len];
-    !before.is_ascii_alphabetic() || before.is_ascii_lowercase() && first.is_ascii_uppercase()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use crate::guard::classes::{Block, alphanumeric_or};
 use crate::guard::confirm::{self, varied};
-use crate::guard::rule::Check;
+use crate::guard::rule::{Check, is_glued};
 use crate::guard::words::{Nearby, WORDS};
 
 impl Scanner<'_> {
@@ -100,6 +100,49 @@ impl Scanner<'_> {
     /// Random text that no name is joined to by `:` or `=`, but a telling word stands close before:
     /// `the api key 5d41...`, `splunk-SECRET 8gNf...`, `gitter-secret-abcd...`.
     fn near_keyword(&mut self, start: usize, end: usize) {
+        let end = self.joined_end(start, end);
+        self.words_done = end;
+        let start = self.joined_start(start, end);
+        let word = &self.text[start..end.min(start + 256)];
+        let looks = look(word);
+        if looks != Look::Uuid && (self.encoded(start, end) || self.keyword_inside(start, end)) {
+            return;
+        }
+        let long_enough = match looks {
+            Look::Random => word.len() >= 16,
+            Look::Hex | Look::Uuid => true,
+            Look::Letters => word.len() >= 20 && !is_wordlike(word),
+            Look::Digits => (20..=48).contains(&word.len()),
+            _ => false,
+        };
+        if !long_enough || !self.letters_before(start, 48) || looks == Look::Uuid && self.is_named(start) {
+            return;
+        }
+        let line = self.label(start, 48);
+        let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
+        let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
+        let by_word = found.is_some_and(|(at, sure)| {
+            against.is_none_or(|against| against < at)
+                && self.word_tells(&line[at..], word, looks, sure, || {
+                    against.is_none() && self.rules.has_context(self.ids.secret_near_vendor, line)
+                })
+        });
+        let hook = || memchr::memmem::find(self.before(start, 48), b"hook").is_some();
+        let rule = if by_word {
+            self.ids.secret_near_word
+        } else if against.is_none() && self.vendor_tells(line, word, looks, || !hook() && self.is_part(start))
+        {
+            self.ids.secret_near_vendor
+        } else {
+            return;
+        };
+        if !self.names_something(start, end, looks, hook()) {
+            self.hit(rule, start, end);
+        }
+    }
+
+    /// Where a run of base64 or of joined parts ends.
+    fn joined_end(&self, start: usize, end: usize) -> usize {
         let mut end = end;
         if matches!(self.byte(end), b'+' | b'/' | b'=' | b'.' | b'~') {
             static JOINED: [bool; 256] = alphanumeric_or(b"_-+/=.~");
@@ -109,89 +152,71 @@ impl Scanner<'_> {
                 end -= 1;
             }
         }
-        self.words_done = end;
-        // Base64 whose first sign stands close before this word.
-        let mut start = start;
+        end
+    }
+
+    /// Where base64 begins whose first sign stands close before this word.
+    fn joined_start(&self, start: usize, end: usize) -> usize {
         if matches!(self.byte_before(start), b'+' | b'/') {
             let digit = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'+' | b'/');
             let head = self.before(start, 64).iter().rev().take_while(digit).count();
             let run = &self.text[start - head..end];
             if run.contains(&b'+') && run.len() >= 24 && look(run) == Look::Random {
-                start -= head;
+                return start - head;
             }
         }
+        start
+    }
+
+    /// A run that holds a telling word: what follows that is the value.
+    fn keyword_inside(&mut self, start: usize, end: usize) -> bool {
         let word = &self.text[start..end.min(start + 256)];
-        let looks = look(word);
-        if looks != Look::Uuid && self.encoded(start, end) {
-            return;
+        if memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_none() {
+            return false;
         }
-        // The keyword within the same run: what follows it is the value.
-        if looks != Look::Uuid && memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_some() {
-            let (inside, _) =
-                ENDINGS.last_words(&word[..word.len().min(64)], self.word_ends(start, word.len().min(64)));
-            if let Some((after, sure)) = inside {
-                let value = &word[after..];
-                let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
-                let from = start + word.len() - value.len();
-                let fits = match look(value) {
-                    Look::Random => !is_names(value, b"-_."),
-                    Look::Hex => true,
-                    Look::Uuid => sure || after >= 6,
-                    _ => false,
-                };
-                if value.len() >= 16 && fits && !is_wordy(value) {
-                    self.hit(self.ids.secret_near_word, from, end);
-                }
-                return;
-            }
-        }
-        let long_enough = match looks {
-            Look::Random => word.len() >= 16,
-            Look::Hex | Look::Uuid => true,
-            Look::Letters => word.len() >= 20 && !is_wordlike(word),
-            Look::Digits => (20..=48).contains(&word.len()),
+        let (inside, _) =
+            ENDINGS.last_words(&word[..word.len().min(64)], self.word_ends(start, word.len().min(64)));
+        let Some((after, sure)) = inside else { return false };
+        let value = &word[after..];
+        let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
+        let fits = match look(value) {
+            Look::Random => !is_names(value, b"-_."),
+            Look::Hex => true,
+            Look::Uuid => sure || after >= 6,
             _ => false,
         };
-        if !long_enough || !self.letters_before(start, 48) {
-            return;
+        if value.len() >= 16 && fits && !is_wordy(value) {
+            self.hit(self.ids.secret_near_word, start + word.len() - value.len(), end);
         }
-        if looks == Look::Uuid && self.is_named(start) {
-            return;
-        }
-        let hook = || memchr::memmem::find(self.before(start, 48), b"hook").is_some();
-        let line = self.label(start, 48);
-        let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
-        let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
-        if let Some((at, sure)) = found {
-            // Nothing but a few short words and signs between, and no word that speaks against it after.
-            let between = &line[at..];
-            let ends = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
-            let vendor = || self.rules.has_context(self.ids.secret_near_vendor, line);
-            // OpenPGP names keys by the last 16 of 40 hexadecimal digits.
-            let key_id = looks == Look::Hex
-                && matches!(word.len(), 16 | 40)
-                && !word.iter().any(u8::is_ascii_lowercase);
-            let told = looks != Look::Digits && (looks != Look::Uuid || against.is_none() && vendor());
-            let enough = sure || told && !key_id;
-            if against.is_none_or(|against| against < at) && !ends && between.len() <= 24 && enough {
-                if !self.names_something(start, end, looks, hook()) {
-                    self.hit(self.ids.secret_near_word, start, end);
-                }
-                return;
-            }
-        }
-        let joined = || !hook() && self.is_part(start);
-        let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
+        true
+    }
+
+    /// Whether a telling word, perhaps a `sure` one, speaks of a random text that stands behind it and `between`.
+    fn word_tells(
+        &self,
+        between: &[u8],
+        word: &[u8],
+        looks: Look,
+        sure: bool,
+        vendor: impl FnOnce() -> bool,
+    ) -> bool {
+        // Nothing but a few short words and signs between.
+        let ends = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
+        // OpenPGP names keys by the last 16 of 40 hexadecimal digits.
+        let key_id =
+            looks == Look::Hex && matches!(word.len(), 16 | 40) && !word.iter().any(u8::is_ascii_lowercase);
+        let told = || looks != Look::Digits && !key_id && (looks != Look::Uuid || vendor());
+        !ends && between.len() <= 24 && (sure || told())
+    }
+
+    /// Whether the name of a provider in the line before speaks of a random text.
+    fn vendor_tells(&self, line: &[u8], word: &[u8], looks: Look, joined: impl FnOnce() -> bool) -> bool {
         let vendor = self.ids.secret_near_vendor;
+        let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
         // An identifier has to follow at once.
         let at_once = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
-        let close = || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once);
-        if against.is_none()
-            && (rich && self.rules.has_whole_context(vendor, line) && !joined() || close())
-            && !self.names_something(start, end, looks, hook())
-        {
-            self.hit(vendor, start, end);
-        }
+        rich && self.rules.has_whole_context(vendor, line) && !joined()
+            || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once)
     }
 
     /// Whether a text is made of words, or names a file or a digest, however random it looks; of the address of a web `hook`
@@ -293,105 +318,51 @@ impl Scanner<'_> {
         start
     }
 
-    /// Tokens that are told by their middle or their end. `start` is where the parts before the word begin.
+    /// Tokens that are told by their middle, their end or what they are joined to. `start` is where the parts before
+    /// the word begin.
     fn tailed(&mut self, start: usize, at: usize, end: usize) -> bool {
+        let found = match is_tailed(&self.text[at..end]) {
+            true => Some((at, end)),
+            false => self.joined_token(at, end).or_else(|| {
+                let whole = &self.text[start..self.to.min(start + 512)];
+                marked_len(whole).map(|len| (start, start + len))
+            }),
+        };
+        let Some((start, end)) = found else { return false };
+        self.hit(self.ids.tailed_token, start, end);
+        self.words_done = end;
+        true
+    }
+
+    /// A token that the word from `at` to `end` makes with what a sign joins to it.
+    fn joined_token(&self, at: usize, end: usize) -> Option<(usize, usize)> {
         let word = &self.text[at..end];
-        let hex = |part: &[u8]| part.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        let mailgun = word.len() == 50 && word[32] == b'-' && word[41] == b'-';
-        let told = match word.len() {
-            36 | 37 if word[32..].starts_with(b"-us") => {
-                hex(&word[..32])
-                    && word[32..].starts_with(b"-us")
-                    && word[35..].iter().all(u8::is_ascii_digit)
-            }
-            50 if mailgun => hex(&word[..32]) && hex(&word[33..41]) && hex(&word[42..]),
-            40 | 44 => word.ends_with(b"FFFFNRAL") && hex(&word[..32]),
-            // Azure's keys carry a mark at a fixed place.
+        let behind_colon = self.byte_before(at) == b':';
+        match word.len() {
             // DeepL's free keys: a UUID and `:fx`.
-            36 if self.text[end..].starts_with(b":fx") && look(word) == Look::Uuid => {
-                self.hit(self.ids.tailed_token, at, end + 3);
-                return true;
-            }
+            36 if self.text[end..].starts_with(b":fx") && look(word) == Look::Uuid => Some((at, end + 3)),
             // Codefresh: two runs of hexadecimal digits.
-            24 if hex(word) && self.byte(end) == b'.' => {
+            24 if self.byte(end) == b'.' && is_small_hex(word) => {
                 let rest = &self.text[end + 1..self.to.min(end + 34)];
-                let fits =
-                    rest.len() >= 32 && hex(&rest[..32]) && !rest.get(32).is_some_and(|byte| is_word(*byte));
-                if fits {
-                    self.hit(self.ids.tailed_token, at, end + 33);
-                    self.words_done = end + 33;
-                }
-                return fits;
+                let ends = !rest.get(32).is_some_and(|byte| is_word(*byte));
+                (rest.len() >= 32 && is_small_hex(&rest[..32]) && ends).then_some((at, end + 33))
             }
             // Ghost's admin keys: an id, a colon, a key.
-            64 if hex(word) && self.byte_before(at) == b':' => {
-                let id =
-                    self.before(at - 1, 25).iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
-                if id == 24 {
-                    self.hit(self.ids.tailed_token, at - 25, end);
-                    return true;
-                }
-                false
+            64 if behind_colon && is_small_hex(word) => {
+                let id = self.before(at - 1, 25).iter().rev().take_while(|byte| byte.is_ascii_hexdigit());
+                (id.count() == 24).then_some((at - 25, end))
             }
             // Ably's keys: an app, a dot, a key's name, a colon, the secret.
-            43 if self.byte_before(at) == b':' => {
-                let name = self.before(at - 1, 14);
-                let is_key = name.len() >= 13
-                    && name[name.len() - 7] == b'.'
-                    && name[name.len() - 6..]
-                        .iter()
-                        .chain(&name[name.len() - 13..name.len() - 7])
-                        .all(|b| is_word(*b))
-                    && !name.get(name.len() - 14).is_some_and(|byte| is_word(*byte));
-                if is_key && look(word) == Look::Random {
-                    self.hit(self.ids.tailed_token, at - 14, end);
-                }
-                return is_key;
+            43 if behind_colon && is_ably_name(self.before(at - 1, 14)) => {
+                (look(word) == Look::Random).then_some((at - 14, end))
             }
             // Quay's robots: organisation, plus sign, robot, colon, capitals and digits.
-            32..=80 if self.byte_before(at) == b':' && is_robot(self.before(at - 1, 48)) => {
-                word.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit()) && is_random(word)
+            32..=80 if behind_colon && is_robot(self.before(at - 1, 48)) => {
+                let capitals = word.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
+                (capitals && is_random(word)).then_some((at, end))
             }
-            // TrueNAS: a number, a dash, 64 characters.
-            66..=68 if word[word.len() - 65] == b'-' => {
-                let (number, key) = word.split_at(word.len() - 65);
-                number.iter().all(u8::is_ascii_digit)
-                    && key[1..].iter().all(u8::is_ascii_alphanumeric)
-                    && is_shuffled(&key[1..])
-            }
-            // RapidAPI's keys have two marks inside.
-            50 if word[10..13] == *b"msh" => word[28..30] == *b"p1" && word[36..38] == *b"js",
-            84 => {
-                let mark = |from: usize, mark: &[u8]| word[from..].starts_with(mark);
-                word.iter().all(u8::is_ascii_alphanumeric)
-                    && (mark(52, b"JQQJ99") || mark(75, b"AZDO") || mark(76, b"AZDO"))
-            }
-            _ => false,
-        };
-        if told {
-            self.hit(self.ids.tailed_token, at, end);
-            return true;
+            _ => None,
         }
-        // `abc8Q~` and 34 of the signs that an Azure client secret has; `x.atlasv1.y`.
-        let whole = &self.text[start..self.to.min(start + 512)];
-        let azure = whole.len() >= 40
-            && whole[3].is_ascii_digit()
-            && whole[4..6] == *b"Q~"
-            && whole[6..40].iter().all(|b| b.is_ascii_alphanumeric() || b"_.~-".contains(b));
-        let terraform = whole.len() >= 84
-            && whole[14..23] == *b".atlasv1."
-            && whole[..14].iter().all(u8::is_ascii_alphanumeric);
-        let len = match (azure, terraform) {
-            (true, _) => 40,
-            (_, true) => 23 + whole[23..].iter().take_while(|b| is_word(**b) || **b == b'=').count(),
-            _ => return false,
-        };
-        if terraform && len < 23 + 60 {
-            return false;
-        }
-        self.hit(self.ids.tailed_token, start, start + len);
-        self.words_done = start + len;
-        true
     }
 
     /// What crypt(3) makes of a password, behind a user's name or alone.
@@ -629,6 +600,67 @@ fn is_robot(text: &[u8]) -> bool {
     matches!((parts.next(), parts.next(), parts.next()), (Some([_, ..]), Some([_, ..]), None))
 }
 
+fn is_small_hex(text: &[u8]) -> bool {
+    text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether a word is a token by marks at its middle or its end.
+fn is_tailed(word: &[u8]) -> bool {
+    let hex = is_small_hex;
+    match word.len() {
+        36 | 37 => {
+            word[32..].starts_with(b"-us") && hex(&word[..32]) && word[35..].iter().all(u8::is_ascii_digit)
+        }
+        50 if word[32] == b'-' && word[41] == b'-' => {
+            hex(&word[..32]) && hex(&word[33..41]) && hex(&word[42..])
+        }
+        40 | 44 => word.ends_with(b"FFFFNRAL") && hex(&word[..32]),
+        // TrueNAS: a number, a dash, 64 characters.
+        66..=68 if word[word.len() - 65] == b'-' => {
+            let (number, key) = word.split_at(word.len() - 65);
+            number.iter().all(u8::is_ascii_digit)
+                && key[1..].iter().all(u8::is_ascii_alphanumeric)
+                && is_shuffled(&key[1..])
+        }
+        // RapidAPI's keys have two marks inside.
+        50 => word[10..13] == *b"msh" && word[28..30] == *b"p1" && word[36..38] == *b"js",
+        // Azure's keys carry a mark at a fixed place.
+        84 => {
+            let mark = |from: usize, mark: &[u8]| word[from..].starts_with(mark);
+            word.iter().all(u8::is_ascii_alphanumeric)
+                && (mark(52, b"JQQJ99") || mark(75, b"AZDO") || mark(76, b"AZDO"))
+        }
+        _ => false,
+    }
+}
+
+/// How long the token is that begins a text, by a mark near its beginning.
+fn marked_len(text: &[u8]) -> Option<usize> {
+    // `abc8Q~` and 34 of the signs that an Azure client secret has.
+    if text.len() >= 40
+        && text[3].is_ascii_digit()
+        && text[4..6] == *b"Q~"
+        && text[6..40].iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.~-".contains(byte))
+    {
+        return Some(40);
+    }
+    // Terraform: `x.atlasv1.y`.
+    let terraform =
+        text.len() >= 84 && text[14..23] == *b".atlasv1." && text[..14].iter().all(u8::is_ascii_alphanumeric);
+    let key = || text[23..].iter().take_while(|byte| is_word(**byte) || **byte == b'=').count();
+    terraform.then(key).filter(|key| *key >= 60).map(|key| 23 + key)
+}
+
+/// `appid1.keyid1` at the end of a text: six characters on each side of a dot.
+fn is_ably_name(text: &[u8]) -> bool {
+    let Some((name, before)) = text.split_last_chunk::<13>().map(|(before, name)| (name, before)) else {
+        return false;
+    };
+    name[6] == b'.'
+        && name[..6].iter().chain(&name[7..]).all(|byte| is_word(*byte))
+        && !before.last().is_some_and(|byte| is_word(*byte))
+}
+
 /// Base64 keys of Azure, which carry a mark at a fixed place: storage, batch, Cosmos DB, service bus, functions, container
 /// registry and others, by what Microsoft publishes of its identifiable keys.
 fn is_azure_key(run: &[u8]) -> bool {
@@ -692,12 +724,7 @@ pub(super) fn is_random(token: &[u8]) -> bool {
 /// Whether a line ends in a word that is not the tail of a longer one, or at least a long one.
 fn ends_in_word(line: &[u8], word: &[u8]) -> bool {
     let Some(start) = line.len().checked_sub(word.len()) else { return false };
-    let glued = || {
-        start > 0
-            && line[start - 1].is_ascii_alphabetic()
-            && !(line[start - 1].is_ascii_lowercase() && line[start].is_ascii_uppercase())
-    };
-    line[start..].eq_ignore_ascii_case(word) && (word.len() > 4 || !glued())
+    line[start..].eq_ignore_ascii_case(word) && (word.len() > 4 || !is_glued(line, start))
 }
 
 /// Words near a random text, by their ends.
@@ -730,7 +757,8 @@ impl Endings {
         self.before[folded(line[end - 1])] >> folded(before) & 1 == 1
     }
 
-    /// Looks at the ends of words that `ends` has a bit for; finds the last telling word of a line (where it ends, and whether it is a sure one), and the last that speaks against.
+    /// Looks at the ends of words that `ends` has a bit for; finds the last telling word of a line (where it ends, and
+    /// whether it is a sure one), and the last that speaks against.
     ///
     /// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a
     /// non-letter may follow.

@@ -65,94 +65,66 @@ impl Scanner<'_> {
     /// behind the word.
     fn password_sentence(&mut self, at: usize, is: bool) {
         let rest = &self.text[at..self.to.min(at + 96)];
-        let mut from = rest.iter().take_while(|byte| matches!(**byte, b'"' | b'\'')).count();
-        let blanks = |rest: &[u8]| rest.iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
-        if from == 0 && rest.first() == Some(&b'>') {
+        if rest.first() == Some(&b'>') {
             return self.element(at + 1);
         }
-        let joined = rest.get(from).is_some_and(|byte| *byte >= 0x80) && verb(&rest[from..]).is_some();
-        if from > 1 || !joined && !matches!(rest.get(from), Some(b' ' | b'\t')) {
-            return;
-        }
-        from += blanks(&rest[from..]);
-        let after = &rest[from..];
-        let verb = match is {
-            true => Some(0),
-            false => owner(after).or_else(|| verb(after).map(<[u8]>::len)),
-        };
-        let told = verb.is_some();
-        from += verb.unwrap_or(0);
-        let cell = !told && rest[from..].starts_with(b"| ");
-        from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
-        let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
-        from += usize::from(quote.is_some());
-        // What is joined without a blank goes on as prose: `パスワードは12文字以上です`.
-        let joined = joined && quote.is_none();
-        let stop = |byte: &&u8| match quote {
-            Some(quote) => **byte != quote && **byte != b'\n',
-            None if joined && **byte >= 0x80 => false,
-            None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
-        };
+        let Some(said) = said(rest, is) else { return };
         // The value may go on beyond the window.
-        let rest = &self.text[at..self.to.min(at + MAX_VALUE)];
-        let mut len = rest[from..].iter().take_while(stop).count();
-        let whole = len;
-        let sign = |byte| matches!(byte, b'.' | b',' | b';' | b')' | b'!' | b'?');
-        while quote.is_none() && len > 0 && sign(rest[from + len - 1]) && told {
-            len -= 1;
-        }
-        // An exclamation mark at the end may be the password's own.
-        let mark = usize::from(len < whole && rest[from + len] == b'!');
-        while len > 0 && rest[from + len - 1] == b'\\' {
-            len -= 1;
-        }
-        let value = &rest[from..from + len];
-        let closed = quote.is_none_or(|quote| rest.get(from + len) == Some(&quote));
-        // A quote with this behind it ends a string of JSON.
-        let ends = quote.is_some() && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
-        let next = rest.get(from + len).copied().unwrap_or(0);
-        let mixed = told && value.len() >= 8 && mixed_case(value)
+        let rest = &self.text[at + said.from..self.to.min(at + MAX_VALUE)];
+        let (len, mark) = said.value_len(rest);
+        let (value, behind) = rest.split_at(len);
+        let next = behind.first().copied().unwrap_or(0);
+        let mixed = said.told && value.len() >= 8 && mixed_case(value)
             || value.iter().any(|byte| {
                 byte.is_ascii_digit()
                     || byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
             });
-        let fits = match (told, quote.is_some()) {
+        let quoted = said.quote.is_some();
+        // A quote with this behind it ends a string of JSON.
+        let ends = quoted && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
+        let fits = match (said.told, quoted) {
             (true, true) => !value.contains(&b' '),
             (true, false) | (false, true) => mixed && !value.contains(&b' '),
             (false, false) => true,
         };
-        if !closed
+        if said.quote.is_some_and(|quote| next != quote)
             || ends
             || !fits
             || value.len() < 5
             || is_template(value)
             || is_empty_word(value)
-            || is_code(value, next, quote.is_some())
-            || quote.is_none() && self.is_remark(at + from)
+            || is_code(value, next, quoted)
+            || !quoted && self.is_remark(at + said.from)
         {
             return;
         }
-        // A netrc line or a command line names the user before it.
+        if said.told
+            || quoted
+            || said.cell && classes(value) >= 3
+            || self.is_listed(at, value, behind, mixed)
+            || is_strong(value)
+        {
+            self.hit(self.ids.password_told, at + said.from, at + said.from + len + mark);
+        }
+    }
+
+    /// Whether a value without a verb or a quote is one by its place: behind a user's name in netrc or on a command line, or
+    /// at the end of a line.
+    fn is_listed(&self, at: usize, value: &[u8], behind: &[u8], mixed: bool) -> bool {
         let named = |word: &[u8]| contains(self.label(at, 80), word);
         let login = || named(b"login ");
         let listed = || login() || named(b"-user ") || named(b"--password") || named(b" -pass");
-        let last = || matches!(next, 0 | b'\n' | b'\r') && classes(value) >= 3 && look(value) == Look::Random;
+        let last = matches!(behind.first(), None | Some(0 | b'\n' | b'\r'));
         // Of netrc nothing but its own words may follow: `the login and password portion is` is prose.
         let netrc_ends = || {
-            let word = rest[from + len..].trim_ascii_start();
+            let line = &behind[..memchr::memchr(b'\n', behind).unwrap_or(behind.len())];
+            let word = line.trim_ascii_start();
             let names = [&b"account"[..], b"macdef", b"machine", b"port"];
-            matches!(next, 0 | b'\n' | b'\r') || names.iter().any(|name| word.starts_with(name))
+            last || names.iter().any(|name| word.starts_with(name))
         };
-        if told
-            || quote.is_some()
-            || cell && classes(value) >= 3
-            || mixed && listed()
+        mixed && listed()
             || netrc_ends() && login()
-            || last()
-            || is_strong(value)
-        {
-            self.hit(self.ids.password_told, at + from, at + from + len + mark);
-        }
+            || last && classes(value) >= 3 && look(value) == Look::Random
     }
 
     /// `Use x as the password`: `at` is where the word begins.
@@ -178,7 +150,8 @@ impl Scanner<'_> {
         let before = self.before(start, 12);
         let opens = memchr::memrchr(b'<', before)
             .is_some_and(|open| before[open + 1..].iter().all(|byte| super::is_word(*byte) || *byte == b':'));
-        let close = memchr::memchr2(b'>', b'\n', &self.text[at..self.to.min(at + 128)]);
+        let tag = &self.text[at..self.to.min(at + 128)];
+        let close = memchr::memchr2(b'>', b'\n', tag).filter(|close| tag[*close] == b'>');
         close.is_some_and(|close| opens && self.named_element(Name::Password, at + close + 1))
     }
 
@@ -241,8 +214,8 @@ impl Scanner<'_> {
     fn named_element(&mut self, kind: Name, from: usize) -> bool {
         let line = &self.text[from..self.to.min(from + 256)];
         // `<setting name="password"><value>x</value>`
-        let inner = match memchr::memchr(b'>', line) {
-            Some(close) if line.starts_with(b"<") && close < 16 => close + 1,
+        let inner = match memchr::memchr2(b'>', b'\n', line) {
+            Some(close) if line.starts_with(b"<") && line[close] == b'>' && close < 16 => close + 1,
             _ => 0,
         };
         let Some(len) = memchr::memchr2(b'<', b'\n', &line[inner..]) else { return false };
@@ -269,7 +242,7 @@ impl Scanner<'_> {
                 found = Some((at + start, at + start + len));
             }
             from = start + len + 1;
-            if strings == 3 {
+            if strings == 3 || line[from - 1] == b'\n' {
                 break;
             }
         }
@@ -295,6 +268,68 @@ impl Scanner<'_> {
             return;
         };
         self.value(Name::Password, false, from, from + len, true);
+    }
+}
+
+/// How a password is told behind the word for it.
+struct Said {
+    /// Where the value begins.
+    from: usize,
+    quote: Option<u8>,
+    /// Whether a verb says that it is the password.
+    told: bool,
+    /// Whether it stands in a table.
+    cell: bool,
+    /// Whether the verb joins it to the word without a blank, in a script that has none.
+    joined: bool,
+}
+
+/// How `rest` goes on behind a word for a password; `is` where the verb stands before it.
+#[inline]
+fn said(rest: &[u8], is: bool) -> Option<Said> {
+    let blanks = |rest: &[u8]| rest.iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
+    let mut from = rest.iter().take_while(|byte| matches!(**byte, b'"' | b'\'')).count();
+    let joined = rest.get(from).is_some_and(|byte| *byte >= 0x80) && verb(&rest[from..]).is_some();
+    if from > 1 || !joined && !matches!(rest.get(from), Some(b' ' | b'\t')) {
+        return None;
+    }
+    from += blanks(&rest[from..]);
+    let after = &rest[from..];
+    let verb = match is {
+        true => Some(0),
+        false => owner(after).or_else(|| verb(after).map(<[u8]>::len)),
+    };
+    let told = verb.is_some();
+    from += verb.unwrap_or(0);
+    let cell = !told && rest[from..].starts_with(b"| ");
+    from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
+    let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
+    from += usize::from(quote.is_some());
+    Some(Said { from, quote, told, cell, joined })
+}
+
+impl Said {
+    /// How long the value is that begins a text, and how much longer what is hidden: an exclamation mark behind it may be
+    /// the password's own.
+    #[inline]
+    fn value_len(&self, rest: &[u8]) -> (usize, usize) {
+        let stop = |byte: &&u8| match self.quote {
+            Some(quote) => **byte != quote && **byte != b'\n',
+            // What is joined without a blank goes on as prose: `パスワードは12文字以上です`.
+            None if self.joined && **byte >= 0x80 => false,
+            None => !byte.is_ascii_whitespace() && !matches!(**byte, b'"' | b'\'' | b'<'),
+        };
+        let mut len = rest.iter().take_while(stop).count();
+        let whole = len;
+        let sign = |byte| matches!(byte, b'.' | b',' | b';' | b')' | b'!' | b'?');
+        while self.told && self.quote.is_none() && len > 0 && sign(rest[len - 1]) {
+            len -= 1;
+        }
+        let mark = usize::from(len < whole && rest[len] == b'!');
+        while len > 0 && rest[len - 1] == b'\\' {
+            len -= 1;
+        }
+        (len, mark)
     }
 }
 
