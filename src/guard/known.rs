@@ -40,7 +40,8 @@ enum Form {
 impl Known {
     /// A shorter value is not looked for: it would stand in ordinary text too.
     pub const SHORTEST: usize = 8;
-    /// How much of a longer value is looked for, in bytes, so that all of its forms fit into what is looked at together.
+    /// How much of a longer value is looked for, in bytes, so that its forms fit into what is looked at together, but for HTML
+    /// of one that is nearly all quotation marks.
     const LONGEST: usize = 512;
 
     /// Looks for these values; of one with several lines for each line. Those shorter than [`Self::SHORTEST`] bytes are left
@@ -153,10 +154,18 @@ fn forms(value: &str) -> Vec<(Zeroizing<String>, Form)> {
             c => out.push(c),
         }));
     }
+    // CSV, SQL, shlex.quote, a shell.
+    for (quote, becomes) in [('"', "\"\""), ('\'', "''"), ('\'', "'\"'\"'"), ('\'', r"'\''")] {
+        written.push(spelled(&|out, c| match c {
+            c if c == quote => out.push_str(becomes),
+            c => out.push(c),
+        }));
+    }
     let mut forms = vec![(Zeroizing::new(value.to_owned()), Form::Itself)];
     forms.extend(written.into_iter().map(|form| (form, Form::Written)));
-    for engine in [&STANDARD, &URL_SAFE] {
-        forms.extend((0..3).map(|lead| (inner_digits(engine, value.as_bytes(), lead), Form::Base64)));
+    for (engine, slash) in [(&STANDARD, "/"), (&STANDARD, r"\/"), (&URL_SAFE, "/")] {
+        let digits = |lead| Zeroizing::new(inner_digits(engine, value.as_bytes(), lead).replace('/', slash));
+        forms.extend((0..3).map(|lead| (digits(lead), Form::Base64)));
     }
     // The first of equal ones stays: most values are written as they are.
     forms.sort_by(|a, b| a.0.cmp(&b.0));
@@ -387,6 +396,11 @@ mod tests {
             r"pä/s&amp;w &lt;ö&gt;=\&#39;&#34;77",
             r#"pä/s&amp;w &lt;ö&gt;=\'"77"#,
             r#"p&#228;/s&#38;w &#60;&#xf6;&#62;=\'"77"#,
+            // CSV, SQL, shlex.quote, a shell.
+            r#"pä/s&w <ö>=\'""77"#,
+            r#"pä/s&w <ö>=\''"77"#,
+            r#"pä/s&w <ö>=\'"'"'"77"#,
+            r#"pä/s&w <ö>=\'\''"77"#,
             // Invisible characters, terminal codes, letters of another face.
             "p\u{200b}😀ssw\u{ad}ord-77",
             "p😀ss\x1b[1mword\x1b[0m-77",
@@ -397,6 +411,27 @@ mod tests {
             let rest = out.strip_prefix("it is (").unwrap().strip_suffix(")!");
             assert_eq!(rest, Some("[KNOWN_SECRET_1]"), "{form}");
             assert_eq!((report.total(), report.decoded), (1, 1), "{form}");
+        }
+    }
+
+    #[test]
+    fn base64_is_found_as_strings_and_addresses_have_it() {
+        // Its digits have a slash and a plus, wherever it stands.
+        let secret = "~~>~??~~>~~??~";
+        let guard = Guard::knowing(Policy::default(), &Known::new([secret])).unwrap();
+        for lead in 0..3 {
+            let noise = vec![0xf5; lead];
+            let digits = STANDARD.encode([&noise, secret.as_bytes(), &noise].concat());
+            assert!(digits.contains('/') && digits.contains('+'), "{digits}");
+            for form in [
+                digits.clone(),
+                digits.replace('/', r"\/"),
+                digits.replace('/', "%2F").replace('+', "%2B"),
+                digits.replace('+', r"\u002b"),
+            ] {
+                let (out, report) = guard.text(&form, &mut Numbering::alone());
+                assert!(report.findings[&Kind::KnownSecret].count == 1 && out.len() < 28, "{form}: {out:?}");
+            }
         }
     }
 
