@@ -13,6 +13,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STAN
 
 use super::check::Checker;
 use super::picture::{self, Format, Look};
+use super::stream::WITHHELD;
 use super::view;
 
 /// What is looked for in any case: the two words of a `data:` URL, and how a PNG, a JPEG and a PDF begin in base64.
@@ -110,7 +111,7 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
             continue;
         }
         withheld += u64::from(new.is_none());
-        let empty = if url { "" } else { picture::WITHHELD };
+        let empty = if url { "" } else { WITHHELD };
         out.push_str(&text[done..start]);
         out.push_str(new.as_deref().unwrap_or(empty));
         done = start + body.end;

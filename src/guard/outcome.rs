@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use super::stream::WITHHELD;
 use super::{Guard, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
 use crate::domain::{Capture, CodeError, Ended, Outcome, OutputChunk, RichResult, StopReason};
 
@@ -219,7 +220,7 @@ impl OutcomeGuard {
                 picture::Content::Clean(clean) => return Value::String(clean),
                 picture::Content::Opaque => {
                     self.report.withheld += 1;
-                    return Value::String(picture::WITHHELD.to_owned());
+                    return Value::String(WITHHELD.to_owned());
                 }
                 picture::Content::Text => {}
             }

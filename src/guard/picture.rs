@@ -12,9 +12,6 @@ use memchr::memmem;
 use super::check::Checker;
 use super::{Action, Guard, Report};
 
-/// What stands in place of binary content that is not what it says.
-pub(super) const WITHHELD: &str = "[WITHHELD]";
-
 /// The most that the streams of all PDFs of a run may inflate to, in bytes; one that goes beyond is withheld.
 pub(super) const MAX_INFLATED: u64 = 32 * 1024 * 1024;
 /// How much of a PDF is looked at in one piece.

@@ -28,8 +28,8 @@ const ROUNDS: usize = 32;
 
 /// What stands in place of a piece that the guard could not look at.
 const FAULT: &str = "[GUARD_ERROR]";
-/// What stands in place of a line that does not come to rest.
-const WITHHELD: &str = "[WITHHELD]";
+/// What stands in place of a line that does not come to rest, and of binary content that is not what it says.
+pub(super) const WITHHELD: &str = "[WITHHELD]";
 /// What stands in place of everything once a finding withholds the whole.
 const BLOCKED: &str = "";
 

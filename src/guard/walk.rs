@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::picture::{self, Content, Look};
 use super::policy::Mode;
 use super::scan::is_telling;
+use super::stream::WITHHELD;
 use super::{Guard, Numbering, Report, embedded};
 
 /// How deep a value may be nested.
@@ -78,7 +79,7 @@ impl Walk<'_> {
             Content::Clean(clean) => return clean,
             Content::Opaque => {
                 self.report.withheld += 1;
-                return picture::WITHHELD.to_owned();
+                return WITHHELD.to_owned();
             }
             Content::Text => {}
         }
