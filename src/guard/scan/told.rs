@@ -74,23 +74,21 @@ impl Scanner<'_> {
         let (len, mark) = said.value_len(rest);
         let (value, behind) = rest.split_at(len);
         let next = behind.first().copied().unwrap_or(0);
+        let quoted = said.quote.is_some();
+        // A quote with this behind it ends a string of JSON.
+        let ends = quoted && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
+        if ends || value.len() < 5 || (said.told || quoted) && value.contains(&b' ') {
+            return;
+        }
         let mixed = said.told && value.len() >= 8 && mixed_case(value)
             || value.iter().any(|byte| {
                 byte.is_ascii_digit()
                     || byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
             });
-        let quoted = said.quote.is_some();
-        // A quote with this behind it ends a string of JSON.
-        let ends = quoted && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
-        let fits = match (said.told, quoted) {
-            (true, true) => !value.contains(&b' '),
-            (true, false) | (false, true) => mixed && !value.contains(&b' '),
-            (false, false) => true,
-        };
+        // A verb or a quote alone vouches only for what no word looks like.
+        let fits = said.told == quoted || mixed;
         if said.quote.is_some_and(|quote| next != quote)
-            || ends
             || !fits
-            || value.len() < 5
             || is_template(value)
             || is_empty_word(value)
             || is_code(value, next, quoted)
