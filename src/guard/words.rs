@@ -151,6 +151,7 @@ pub(super) struct Lists {
     pub(super) verbs: Vec<String>,
     pub(super) articles: Set,
     pub(super) no_value: Set,
+    pub(super) sentence: Set,
     pub(super) types: Vec<String>,
     pub(super) to_be_filled: Set,
     pub(super) no_prefix: Vec<String>,
@@ -195,7 +196,7 @@ mod tests {
     fn no_word_of_a_list_is_covered_by_another() {
         let same = |before: &str, word: &str| before.eq_ignore_ascii_case(word);
         let lists = &WORDS.list;
-        for set in [&lists.articles, &lists.no_value, &lists.to_be_filled, &lists.live] {
+        for set in [&lists.articles, &lists.no_value, &lists.sentence, &lists.to_be_filled, &lists.live] {
             for words in &set.0 {
                 assert!(covered(words, same).is_empty(), "{:?}", covered(words, same));
             }

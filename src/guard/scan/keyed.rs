@@ -923,11 +923,24 @@ fn has_symbols(value: &[u8], quoted: bool) -> bool {
     blanks == 0 && letters > 0 && (digits > 0 || symbols >= 2) && (quoted || symbols * 2 <= value.len())
 }
 
+/// `correct horse battery`: words, none of which speaks of passwords or joins others to a sentence.
+fn is_pass_phrase(value: &[u8]) -> bool {
+    let words = || value.split(|byte| *byte == b' ');
+    let word = |word: &[u8]| {
+        word.len() >= 3
+            && word.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+            && !WORDS.list.sentence.holds(word)
+            && !is_empty_word(word)
+            && !NAMES.has(word)
+    };
+    value.len() >= 14 && (3..=10).contains(&words().count()) && words().all(word)
+}
+
 fn is_password(value: &[u8], quoted: bool) -> bool {
     let blanks = value.iter().filter(|byte| **byte == b' ').count();
     let digits = value.iter().all(u8::is_ascii_digit);
     value.len() >= if quoted { 3 } else { 4 }
         && value.len() <= 256
-        && blanks < 2
+        && (blanks < 2 || quoted && is_pass_phrase(value))
         && !(digits && !quoted && value.len() < 6)
 }
