@@ -350,7 +350,7 @@ impl Scanner<'_> {
             // Ghost's admin keys: an id, a colon, a key.
             64 if behind_colon && is_small_hex(word) => {
                 let id = self.before(at - 1, 25).iter().rev().take_while(|byte| byte.is_ascii_hexdigit());
-                (id.count() == 24).then_some((at - 25, end))
+                (id.count() == 24).then(|| (at - 25, end))
             }
             // Ably's keys: an app, a dot, a key's name, a colon, the secret.
             43 if behind_colon && is_ably_name(self.before(at - 1, 14)) => {
