@@ -828,3 +828,16 @@ fn the_text_in_a_picture_is_taken_out() {
     assert!(out.starts_with(b"\x89PNG") && memchr::memmem::find(&out, b"IDAT").is_some());
     assert!(memchr::memmem::find(&out, b"alice").is_none());
 }
+
+/// The forms that reach back before the word they are told by, where there is nothing before.
+#[test]
+fn tokens_that_begin_before_a_word_are_looked_for_at_the_start_of_a_text() {
+    let guard = Guard::default();
+    for len in [24, 34, 36, 43, 64] {
+        for before in ["", ":", "a:", "a.b:", "+a:", "|", "1|"] {
+            let text = format!("{before}{}", "0123456789abcdef".repeat(4).get(..len).unwrap());
+            let (out, report) = guard.text(&text, &mut numbering());
+            assert_eq!(report.errors, 0, "{text}: {}", *out);
+        }
+    }
+}

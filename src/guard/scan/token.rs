@@ -354,7 +354,7 @@ impl Scanner<'_> {
             }
             // Ably's keys: an app, a dot, a key's name, a colon, the secret.
             43 if behind_colon && is_ably_name(self.before(at - 1, 14)) => {
-                (look(word) == Look::Random).then_some((at - 14, end))
+                (look(word) == Look::Random).then(|| (at - 14, end))
             }
             // Quay's robots: organisation, plus sign, robot, colon, capitals and digits.
             32..=80 if behind_colon && is_robot(self.before(at - 1, 48)) => {

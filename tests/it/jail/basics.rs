@@ -144,8 +144,16 @@ async fn a_signal_reaches_the_whole_group() {
     process.handle.signal(libc::SIGTERM, true).await.expect("signals");
     let ran = Ran::of(process).await;
     assert_eq!(ran.signal, Some(libc::SIGTERM));
-    let left = run(&jailed.agent, &["sh", "-c", "pgrep sleep || echo none"]).await;
-    assert_eq!(left.stdout, "none\n");
+    // Who has been killed is there until the first process has waited for it.
+    let mut left = String::new();
+    for _ in 0..100 {
+        left = run(&jailed.agent, &["sh", "-c", "pgrep sleep || echo none"]).await.stdout;
+        if left == "none\n" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(left, "none\n");
 }
 
 #[tokio::test]
