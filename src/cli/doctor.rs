@@ -74,7 +74,7 @@ async fn examine(config: Config) -> Vec<Check> {
     let app = match App::start(config) {
         Ok(app) => app,
         Err(error) => {
-            let advice = "correct the file that PATHBOX_GUARD_POLICY names; `pathbox guard check` tries it";
+            let advice = "correct the guard policy, or the setting that the message names";
             checks.push(Check::new("guard policy", Err((format!("{error:#}"), advice.into()))));
             return checks;
         }

@@ -117,8 +117,7 @@ pub(super) fn clean(look: &mut Look<'_>, format: Format, bytes: &[u8]) -> Option
 /// How many of the bytes are the form itself, as far as its end can be seen; what follows is something else.
 pub(super) fn length(format: Format, bytes: &[u8]) -> usize {
     match format {
-        // The chunk's check sum is behind its name.
-        Format::Png => memmem::find(bytes, b"IEND").map_or(bytes.len(), |at| bytes.len().min(at + 8)),
+        Format::Png => chunks(bytes, |_, _| ()).unwrap_or(bytes.len()),
         Format::Jpeg => parts(bytes, |_, _| ()).unwrap_or(bytes.len()),
         Format::Pdf => memmem::rfind(bytes, b"%%EOF").map_or(bytes.len(), |at| at + b"%%EOF".len()),
     }
@@ -130,21 +129,30 @@ const PNG_KEEP: &[&[u8; 4]] = &[
     b"pHYs", b"acTL", b"fcTL", b"fdAT",
 ];
 
+const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
+
 fn png(bytes: &[u8]) -> Option<Vec<u8>> {
-    const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
-    let mut rest = bytes.strip_prefix(SIGNATURE)?;
     let mut out = Vec::with_capacity(bytes.len());
     out.extend_from_slice(SIGNATURE);
+    chunks(bytes, |name, chunk| {
+        if PNG_KEEP.iter().any(|keep| name == *keep) {
+            out.extend_from_slice(chunk);
+        }
+    })?;
+    Some(out)
+}
+
+/// Shows the chunks of a PNG with their names; where it ends. `None`: it is broken.
+fn chunks<'a>(png: &'a [u8], mut see: impl FnMut(&'a [u8], &'a [u8])) -> Option<usize> {
+    let mut rest = png.strip_prefix(SIGNATURE)?;
     loop {
         let (length, _) = rest.split_first_chunk::<4>()?;
         let total = 12usize.checked_add(u32::from_be_bytes(*length) as usize)?;
         let (chunk, after) = rest.split_at_checked(total)?;
         let name = &chunk[4..8];
-        if PNG_KEEP.iter().any(|keep| name == *keep) {
-            out.extend_from_slice(chunk);
-        }
+        see(name, chunk);
         if name == b"IEND" {
-            return Some(out);
+            return Some(png.len() - after.len());
         }
         rest = after;
     }

@@ -190,7 +190,8 @@ pub(super) fn named_value(name: &str, text: &str, from: usize) -> Vec<Finding> {
     };
     // A forged placeholder that was made invalid reads as before, or the second look would find what the first left.
     const FORGED: &str = "\u{200b}]";
-    if text[from..].contains(FORGED) && judged(&text.replace(FORGED, "]")).is_empty() {
+    let before = || format!("{}{}", &text[..from], text[from..].replace(FORGED, "]"));
+    if text[from..].contains(FORGED) && judged(&before()).is_empty() {
         return Vec::new();
     }
     judged(text)
@@ -226,6 +227,8 @@ struct Scanner<'a> {
     depth: u8,
     /// Numbers before this place have been looked at.
     numbers_done: usize,
+    /// Where the last number ends that has been found.
+    number_found: usize,
     /// Whether no letter stands near the numbers that are looked at, so that nothing can be their label.
     unlabelled: bool,
     /// Values before this place have been judged; how many names have been asked about a long rest of the last.
@@ -272,6 +275,7 @@ impl<'a> Scanner<'a> {
             out: &mut scratch.findings,
             depth,
             numbers_done: from,
+            number_found: from,
             unlabelled: false,
             judged: from,
             nested: 0,
@@ -329,17 +333,18 @@ impl Scanner<'_> {
                     numbers |= (chained(joined, digits) | joined & three & runs(digits, 4) >> 1) as u64;
                 }
                 numbers |= chained(joins & wide(here.dot, next.dot), digits) as u64;
-                while let Some(bit) = next_bit(&mut numbers) {
-                    if base + bit >= self.numbers_done {
-                        self.number(base + bit);
-                    }
-                }
                 // Two letters and two digits at the start of a word: IBAN, UK NINO.
                 let alphas = wide(here.alpha, next.alpha);
                 let pairs = alphas & (alphas >> 1) & (digits >> 2) & (digits >> 3);
-                let mut pairs = pairs as u64 & alnum_starts;
-                while let Some(bit) = next_bit(&mut pairs) {
-                    self.letter_pair(base + bit);
+                let pairs = pairs as u64 & alnum_starts;
+                // In the order of the text, for the digits of an IBAN are no number of their own.
+                let mut either = numbers | pairs;
+                while let Some(bit) = next_bit(&mut either) {
+                    if pairs >> bit & 1 == 1 {
+                        self.letter_pair(base + bit);
+                    } else if base + bit >= self.numbers_done {
+                        self.number(base + bit);
+                    }
                 }
             }
             digit_tail = tail;

@@ -380,6 +380,14 @@ fn damaged_texts(guard: &Guard, seed: u64, texts: usize) {
 #[test]
 fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
     let key = "-----BEGIN PRIVATE KEY-----MIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz";
+    let shifted = (0..64).flat_map(|shift| {
+        let before = "x ".repeat(shift / 2) + &"."[..shift % 2];
+        // An IBAN whose digits are a card's, wherever the border of 64 bytes falls.
+        [
+            format!("4-4111111111111111@\n{before}{{\"card\":FR14-2004-1010-0505-0001-3M02-606\r\n"),
+            format!("{before}07700900123 a@b.ie 07700900123 07700900123\n"),
+        ]
+    });
     let texts = [
         // What stands before a key is judged before the key is gone.
         format!("the password is d{key}"),
@@ -408,8 +416,8 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
     ];
     let mut dice = Dice(0x5151_5151_5151_5151);
     for guard in all_guards() {
-        for text in &texts {
-            check(&guard, text, &mut dice);
+        for text in texts.iter().cloned().chain(shifted.clone()) {
+            check(&guard, &text, &mut dice);
         }
     }
 }
@@ -839,5 +847,18 @@ fn tokens_that_begin_before_a_word_are_looked_for_at_the_start_of_a_text() {
             let (out, report) = guard.text(&text, &mut numbering());
             assert_eq!(report.errors, 0, "{text}: {}", *out);
         }
+    }
+}
+
+/// A name may hold what a forged placeholder becomes; only in the value is that read as before.
+#[test]
+fn an_invisible_sign_in_a_name_moves_nothing_in_its_value() {
+    let guard = Guard::default();
+    for (name, value) in [
+        ("\u{200b}]".repeat(3) + "password", "hunter2!\u{200b}]"),
+        ("\u{200b}]".repeat(28) + "password", "hunter2\u{200b}]"),
+    ] {
+        let (out, _) = guard.json(serde_json::json!({ name: value }), &mut numbering());
+        assert!(!out.to_string().contains("hunter2"), "{}", out.get());
     }
 }

@@ -10,7 +10,7 @@ use super::stand_in::{
 };
 use super::token::{Look, look};
 use super::wordy::{is_path, is_wordy};
-use super::{Scanner, is_word};
+use super::{LEFT, Scanner, is_word};
 use crate::guard::confirm;
 use crate::guard::words::{Name, Phrase, WORDS};
 
@@ -312,8 +312,10 @@ impl Scanner<'_> {
 
     /// What a name beside `value` says: `key="ServicePassword" value="x"`, `- name: DB_PASSWORD` and `value: x` below.
     fn kind_beside(&self, at: usize) -> Name {
+        let floor = at.saturating_sub(LEFT);
         let back = |end: usize, test: fn(u8) -> bool| {
-            end - self.before(end, 64).iter().rev().take_while(|byte| test(**byte)).count()
+            let before = self.before(end, 64.min(end.saturating_sub(floor)));
+            end - before.iter().rev().take_while(|byte| test(**byte)).count()
         };
         let blank = |byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b'"' | b'\'' | b'\\' | b',' | b'-');
         let quote = |byte| matches!(byte, b' ' | b'"' | b'\'' | b'\\');

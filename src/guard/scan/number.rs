@@ -111,7 +111,11 @@ impl Scanner<'_> {
             start >= self.from + FAR_LABEL && self.no_letters(start - FAR_LABEL, last.end() + FAR_LABEL);
         let mut index = 0;
         while index < groups.len() {
+            let known = self.out.len();
             index += self.number_at(groups, index).max(1);
+            if self.out.len() > known {
+                self.number_found = self.out[known].end;
+            }
         }
         self.unlabelled = false;
     }
@@ -466,10 +470,9 @@ impl Scanner<'_> {
         // Part of an identifier (`INV-1470326168`, `1e+12`), or of a decimal number.
         // The tail of a longer grouped number (`DE99 3704 0044 0532 0130 00`) is none either.
         // But what is behind a number that has been found stands alone once that is replaced.
-        let found = |group: &Group| self.out.last().is_some_and(|last| last.end == group.end());
         let tail = index > 0
             && groups[index - 1].len >= 3
-            && !found(&groups[index - 1])
+            && groups[index - 1].end() != self.number_found
             && here.start - groups[index - 1].end() == 1
             && start == here.start;
         let inner = is_word_byte(outside)

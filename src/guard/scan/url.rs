@@ -2,6 +2,7 @@
 
 use super::Scanner;
 use super::stand_in::is_template;
+use crate::guard::classes::only;
 
 /// The longest authority and path that is looked at.
 const MAX: usize = 1024;
@@ -60,15 +61,7 @@ const DATABASE_LENGTHS: [u32; 32] = {
 };
 
 /// What no URL has inside: blanks, quotes, what stands around it.
-static OUTSIDE: [bool; 256] = {
-    let signs = b" \t\n\r\x0c\"'<>`|\\";
-    let (mut outside, mut at) = ([false; 256], 0);
-    while at < signs.len() {
-        outside[signs[at] as usize] = true;
-        at += 1;
-    }
-    outside
-};
+static OUTSIDE: [bool; 256] = only(b" \t\n\r\x0c\"'<>`|\\");
 
 impl Scanner<'_> {
     /// Looks at the URL whose `://` begins at `at`.
