@@ -187,7 +187,12 @@ impl Engine {
         // The name as what went out before, so that rules see it as the label that it is.
         let whole = format!("{}: \"{text}", name[tail..].replace('\n', " "));
         let start = whole.len() - text.len();
-        let mut findings = named_value(name, &whole, start);
+        let found = catch_unwind(AssertUnwindSafe(|| named_value(name, &whole, start)));
+        let Ok(mut findings) = found else {
+            self.report.errors += 1;
+            out.push_str(FAULT);
+            return out;
+        };
         // What is let through anyway must not keep the rest from being looked at.
         findings.retain(|finding| self.guard.action(finding.kind) != Action::Allow);
         if findings.is_empty() {
