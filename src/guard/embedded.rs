@@ -12,6 +12,7 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 
 use super::check::Checker;
+use super::encoded::is_run;
 use super::picture::{self, Format, Look};
 use super::stream::WITHHELD;
 use super::view;
@@ -253,8 +254,7 @@ impl Body {
     /// Whether the next line is one more of base64 and not of words.
     fn goes_on_in(&self, line: &[u8]) -> bool {
         let width = self.breaks.first().map_or(self.digits.len(), |(digits, _)| *digits);
-        let digit = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte);
-        let next = line.iter().take(width.max(LINE) + 1).take_while(digit).count();
+        let next = line.iter().take(width.max(LINE) + 1).take_while(|byte| is_run(**byte)).count();
         if self.digits.is_empty() {
             return next >= LINE;
         }

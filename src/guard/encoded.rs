@@ -1,7 +1,15 @@
 //! Runs of base64 and hexadecimal digits that are text: decoded, and looked at like any other.
 
+use super::classes::alphanumeric_or;
+
 /// The longest run that is decoded.
 const MAX: usize = 16 * 1024;
+
+/// Whether a byte can be of a run that hides text: base64, base64url, hexadecimal digits.
+pub(super) fn is_run(byte: u8) -> bool {
+    static RUN: [bool; 256] = alphanumeric_or(b"+/-_=");
+    RUN[usize::from(byte)]
+}
 
 /// The text behind a run; nothing when it is random, a hash, or a word.
 pub(super) fn decode(run: &[u8]) -> Option<Vec<u8>> {

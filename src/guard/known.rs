@@ -14,6 +14,7 @@ use base64::engine::general_purpose::{GeneralPurpose, STANDARD, URL_SAFE};
 use zeroize::Zeroizing;
 
 use super::Kind;
+use super::encoded::is_run;
 use super::rule::KNOWN;
 use super::scan::Finding;
 
@@ -80,7 +81,7 @@ impl Known {
             let form = inner.forms[found.pattern().as_usize()];
             let (mut start, mut end) = (found.start(), found.end());
             if form == Form::Base64 {
-                let digit = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(byte);
+                let digit = |byte: &&u8| is_run(**byte);
                 start -= text[from..start].iter().rev().take(3).take_while(digit).count();
                 end += text[end..to].iter().take(3).take_while(digit).count();
             }

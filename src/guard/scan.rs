@@ -87,8 +87,7 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &K
     let context = behind_placeholder(&text[from.saturating_sub(LEFT)..from]);
     let (mut left, mut start) = (from - context.len(), from);
     if goes_on {
-        let line = memchr::memrchr(b'\n', context).map_or(0, |feed| feed + 1);
-        start = left + line;
+        start -= last_line(context).len();
     }
     while start < to {
         let (end, next) = next_placeholder(&text[..to], start).unwrap_or((to, to));
@@ -414,6 +413,11 @@ impl Scanner<'_> {
         &self.text[at.saturating_sub(len)..at]
     }
 
+    /// Where a part of the text begins.
+    fn place_of(&self, part: &[u8]) -> usize {
+        part.as_ptr() as usize - self.text.as_ptr() as usize
+    }
+
     /// A mask's bits from a place in `from..=to` on.
     fn bits(&self, at: usize, mask: fn(&Block) -> u64) -> u64 {
         let offset = at - self.from;
@@ -509,7 +513,7 @@ const NAMED: usize = 48;
 const PLACEHOLDER: usize = NAMED + *super::seal::LETTERS.end();
 
 /// What stands for whole pieces that are not shown.
-const WITHHELD: [&[u8]; 3] = [b"WITHHELD", b"GUARD_ERROR", b"TOO_DEEP"];
+const WITHHELD: [&str; 3] = [super::stream::WITHHELD, super::stream::FAULT, super::walk::TOO_DEEP];
 
 /// The length of the placeholder of ours that begins at a `[`: `[EMAIL_1]`, `[EMAIL]`, `[EMAIL:bfcadpomeghi]`, or a
 /// sealed token `[EMAIL~...]`. A forged one that was made invalid counts too: it is none of anybody's either.
@@ -530,7 +534,8 @@ pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
         number => number.len() <= 6 && number.iter().all(u8::is_ascii_digit),
     };
     let name = name.strip_suffix(b"_").unwrap_or(name);
-    let known = Kind::named(name).is_some() || rest.is_empty() && WITHHELD.contains(&name);
+    let withheld = || WITHHELD.iter().any(|whole| whole.trim_matches(['[', ']']).as_bytes() == name);
+    let known = Kind::named(name).is_some() || rest.is_empty() && withheld();
     (well_formed && known).then_some(close + 1)
 }
 
@@ -557,6 +562,16 @@ fn behind_placeholder(text: &[u8]) -> &[u8] {
     memchr::memrchr_iter(b'[', text)
         .find_map(|open| placeholder_len(&text[open..]).map(|len| &text[open + len..]))
         .unwrap_or(text)
+}
+
+/// What stands behind the last line feed.
+fn last_line(text: &[u8]) -> &[u8] {
+    memchr::memrchr(b'\n', text).map_or(text, |feed| &text[feed + 1..])
+}
+
+/// What stands before the first line feed.
+fn first_line(text: &[u8]) -> &[u8] {
+    memchr::memchr(b'\n', text).map_or(text, |feed| &text[..feed])
 }
 
 fn is_word(byte: u8) -> bool {

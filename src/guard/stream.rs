@@ -6,7 +6,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::classes::{alphanumeric_or, only};
+use super::classes::only;
+use super::encoded::is_run;
 use super::pem::{self, Extent};
 use super::policy::{Action, Mode};
 use super::redact::{Tools, redact, settle};
@@ -27,7 +28,7 @@ const OVERLAP: usize = 2 * 1024;
 const ROUNDS: usize = 32;
 
 /// What stands in place of a piece that the guard could not look at.
-const FAULT: &str = "[GUARD_ERROR]";
+pub(super) const FAULT: &str = "[GUARD_ERROR]";
 /// What stands in place of a line that does not come to rest, and of binary content that is not what it says.
 pub(super) const WITHHELD: &str = "[WITHHELD]";
 /// What stands in place of everything once a finding withholds the whole.
@@ -187,20 +188,27 @@ impl Engine {
         // The name as what went out before, so that rules see it as the label that it is.
         let whole = format!("{}: \"{text}", name[tail..].replace('\n', " "));
         let start = whole.len() - text.len();
-        let found = catch_unwind(AssertUnwindSafe(|| named_value(name, &whole, start)));
-        let Ok(mut findings) = found else {
-            self.report.errors += 1;
-            out.push_str(FAULT);
-            return out;
+        let guard = &self.guard;
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            let mut findings = named_value(name, &whole, start);
+            // What is let through anyway must not keep the rest from being looked at.
+            findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
+            if !findings.is_empty() {
+                settled(guard, &whole, (start, whole.len()), &mut findings);
+            }
+            findings
+        }));
+        match found {
+            Ok(findings) if findings.is_empty() => self.drain(&whole, start, true, numbering, &mut out),
+            Ok(findings) => {
+                self.emit(&whole, (start, whole.len()), &findings, numbering, &mut out);
+                whole.len()
+            }
+            Err(_) => {
+                self.fail(&mut out);
+                whole.len()
+            }
         };
-        // What is let through anyway must not keep the rest from being looked at.
-        findings.retain(|finding| self.guard.action(finding.kind) != Action::Allow);
-        if findings.is_empty() {
-            self.drain(&whole, start, true, numbering, &mut out);
-        } else {
-            settled(&self.guard, &whole, (start, whole.len()), &mut findings);
-            self.emit(&whole, (start, whole.len()), &findings, numbering, &mut out);
-        }
         out
     }
 
@@ -266,16 +274,18 @@ impl Engine {
                         && is_run(text.as_bytes()[end - 1]);
                     self.scratch.findings = findings;
                 }
-                None => {
-                    // The guard failed on this piece: it does not go out.
-                    self.report.errors += 1;
-                    out.push_str(FAULT);
-                }
+                None => self.fail(out),
             }
             self.goes_on = long;
             start = end;
         }
         start
+    }
+
+    /// The guard failed on a piece: it does not go out.
+    fn fail(&mut self, out: &mut String) {
+        self.report.errors += 1;
+        out.push_str(FAULT);
     }
 
     /// The settled findings between `start` and `end`; nothing when the guard itself failed.
@@ -366,9 +376,8 @@ impl Engine {
         out: &mut String,
     ) -> bool {
         let Some(more) = self.find(whole, from, whole.len()) else {
-            self.report.errors += 1;
             out.truncate(before);
-            out.push_str(FAULT);
+            self.fail(out);
             return false;
         };
         if more.is_empty() {
@@ -476,12 +485,6 @@ enum Step {
 
 /// So many bytes without a sign between are taken for one run.
 const RUN: usize = 64;
-
-/// Whether a byte can be of a run that hides text: base64, base64url, hexadecimal digits.
-fn is_run(byte: u8) -> bool {
-    static RUN_SIGNS: [bool; 256] = alphanumeric_or(b"+/-_=");
-    RUN_SIGNS[usize::from(byte)]
-}
 
 fn floor_char(text: &str, at: usize) -> usize {
     (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)

@@ -16,7 +16,7 @@ use super::{Guard, Numbering, Report, embedded};
 /// How deep a value may be nested.
 const MAX_DEPTH: usize = 128;
 /// What stands in place of what is nested deeper.
-const TOO_DEEP: &str = "[TOO_DEEP]";
+pub(super) const TOO_DEEP: &str = "[TOO_DEEP]";
 
 /// Fields that hold the name of what is in the field `value` beside them.
 const NAMES: [&str; 6] = ["key", "name", "id", "variable", "field", "header"];

@@ -20,9 +20,9 @@ pub(super) struct Words {
     /// Ends of names.
     pub(super) ending: Vec<Ending>,
     /// Words close before a random text.
-    pub(super) near: Vec<Near>,
+    pub(super) near: Vec<Group<Nearby>>,
     /// Parts of words that are looked for everywhere.
-    pub(super) telling: Vec<Telling>,
+    pub(super) telling: Vec<Group<Told>>,
     /// What makes a name of the word behind it.
     pub(super) phrase: Vec<Phrase>,
     /// Flags of one letter that take a password.
@@ -75,11 +75,11 @@ pub(super) enum Name {
     Named,
 }
 
-/// Words near a random text.
+/// Words that say the same.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Near {
-    pub(super) says: Nearby,
+pub(super) struct Group<S> {
+    pub(super) says: S,
     pub(super) words: Vec<String>,
 }
 
@@ -93,14 +93,6 @@ pub(super) enum Nearby {
     Key,
     /// It is something else.
     Against,
-}
-
-/// Parts of words behind which something may be told.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Telling {
-    pub(super) says: Told,
-    pub(super) words: Vec<String>,
 }
 
 /// What is told behind a telling word.

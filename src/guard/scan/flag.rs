@@ -3,10 +3,10 @@
 //! A long flag is a name. A short one says nothing by itself, so the command that takes a password so has to stand
 //! before it on the line.
 
-use super::keyed::{MAX_VALUE, contains};
+use super::keyed::places;
 use super::stand_in::{is_empty_word, is_template};
 use super::token::{Look, look, mixed_case};
-use super::{Scanner, is_word};
+use super::{Scanner, is_word, last_line};
 use crate::guard::words::{Flag, Name, WORDS};
 
 /// How far before a flag its command may stand.
@@ -62,8 +62,7 @@ impl Scanner<'_> {
         if letter == b'U' {
             return self.user_and_password(at + 2);
         }
-        let before = self.before(at, MAX_COMMAND);
-        let line = &before[memchr::memrchr(b'\n', before).map_or(0, |feed| feed + 1)..];
+        let line = last_line(self.before(at, MAX_COMMAND));
         if letter == b'S' {
             if end == at + 2 && line.ends_with(b"sudo ") {
                 self.echoed(at);
@@ -98,8 +97,7 @@ impl Scanner<'_> {
 
     /// `echo x | sudo -S`, `echo x | docker login --password-stdin`: the flag is at `at`.
     fn echoed(&mut self, at: usize) {
-        let before = self.before(at, MAX_COMMAND);
-        let line = &before[memchr::memrchr(b'\n', before).map_or(0, |feed| feed + 1)..];
+        let line = last_line(self.before(at, MAX_COMMAND));
         let Some(echo) = memchr::memmem::rfind(line, b"echo ") else { return };
         if !line[echo..].contains(&b'|') {
             return;
@@ -155,13 +153,10 @@ impl Scanner<'_> {
 
 /// Whether a command is among the words of a line; its words may have others between them.
 fn names_command(line: &[u8], command: &[u8]) -> bool {
-    let line = &line[..line.len().min(MAX_VALUE)];
-    contains(line, command)
-        && line.windows(command.len()).enumerate().any(|(at, part)| {
-            part.eq_ignore_ascii_case(command)
-                && (at == 0 || !line[at - 1].is_ascii_alphanumeric())
-                && line.get(at + command.len()).is_none_or(|next| matches!(next, b' ' | b'.'))
-        })
+    places(line, command).any(|at| {
+        (at == 0 || !line[at - 1].is_ascii_alphanumeric())
+            && line.get(at + command.len()).is_none_or(|next| matches!(next, b' ' | b'.'))
+    })
 }
 
 /// Four numbers with dots between.

@@ -10,7 +10,7 @@ use super::stand_in::{
 };
 use super::token::{Look, look};
 use super::wordy::{is_path, is_wordy};
-use super::{LEFT, Scanner, is_word};
+use super::{LEFT, Scanner, first_line, is_word, last_line};
 use crate::guard::confirm;
 use crate::guard::words::{Name, Phrase, WORDS};
 
@@ -212,7 +212,7 @@ impl Scanner<'_> {
         let word = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
         let phrase = &self.text[start - 1 - word..end];
         let name: Vec<u8> = phrase.iter().map(|byte| if *byte == b' ' { b'_' } else { *byte }).collect();
-        word > 0 && NAMES.denies(&name)
+        word > 0 && self.names.denies(&name)
     }
 
     /// Whether the name that a mark joins to what begins at `at` is none of ours, though it ends so.
@@ -224,7 +224,7 @@ impl Scanner<'_> {
             return false;
         }
         let end = self.name_end(mark - 1);
-        self.name_start(mark - 1, end).is_some_and(|start| NAMES.denies(&self.text[start..end]))
+        self.name_start(mark - 1, end).is_some_and(|start| self.names.denies(&self.text[start..end]))
     }
 
     /// Whether a quote ends a string that began on the same line before the name at `name`.
@@ -254,7 +254,7 @@ impl Scanner<'_> {
     /// Whether the name is a parameter's in a comment on a function: `:param password: Unicode password.`
     fn is_documented(&self, name: usize) -> bool {
         let before = self.before(name, 24);
-        let line = &before[memchr::memrchr(b'\n', before).map_or(0, |at| at + 1)..];
+        let line = last_line(before);
         [&b":param "[..], b":type ", b"@param "].iter().any(|mark| contains(line, mark))
     }
 
@@ -291,8 +291,7 @@ impl Scanner<'_> {
 
     /// The literal behind `||`, `??`, `or` and `?:` on the same line.
     fn fallback(&mut self, at: usize) -> Option<(usize, usize, bool)> {
-        let line = &self.text[at..self.to.min(at + 96)];
-        let line = &line[..memchr::memchr(b'\n', line).unwrap_or(line.len())];
+        let line = first_line(&self.text[at..self.to.min(at + 96)]);
         let joints: [&[u8]; 4] = [b" || ", b" ?? ", b" or ", b" ?: "];
         // Each stands behind a name or a call.
         let blank = memchr::memchr(b' ', line)?;
@@ -358,8 +357,7 @@ impl Scanner<'_> {
 
     /// `auth=("user", "password")`, as HTTP libraries take it.
     fn pair_of_strings(&mut self, at: usize) {
-        let line = &self.text[at + 1..self.to.min(at + 160)];
-        let line = &line[..memchr::memchr(b'\n', line).unwrap_or(line.len())];
+        let line = first_line(&self.text[at + 1..self.to.min(at + 160)]);
         let Some(rest) = line.trim_ascii_start().strip_prefix(b"(") else { return };
         let mut strings = rest.splitn(5, |byte| matches!(byte, b'"' | b'\''));
         let (Some(b""), Some(_), Some(comma), Some(value), Some(_)) =
@@ -368,7 +366,7 @@ impl Scanner<'_> {
             return;
         };
         if comma.trim_ascii() == b"," && !value.is_empty() {
-            let start = value.as_ptr() as usize - self.text.as_ptr() as usize;
+            let start = self.place_of(value);
             self.value(Name::Password, false, start, start + value.len(), true);
         }
     }
@@ -551,16 +549,16 @@ impl Scanner<'_> {
         if matches!(kind, Name::Person | Name::Address) {
             return self.told_of_person(kind, start, end);
         }
+        let rule = match kind {
+            Name::Password => self.ids.password,
+            Name::Pin => self.ids.pin,
+            _ => self.ids.secret,
+        };
         let (mut start, mut end, mut quoted) = (start, end, quoted);
         let mut defaults = 0;
         while let Some((from, to)) = shell_default(&self.text[start..end]) {
             // What is nested deeper counts as a value, whatever it is.
             if defaults == MAX_DEFAULTS {
-                let rule = match kind {
-                    Name::Password => self.ids.password,
-                    Name::Pin => self.ids.pin,
-                    _ => self.ids.secret,
-                };
                 return self.hit(rule, start, end);
             }
             (start, end, quoted) = (start + from, start + to, true);
@@ -583,13 +581,7 @@ impl Scanner<'_> {
         if !is_secret_value(kind, value, quoted) {
             return;
         }
-        let aws = aws && value.len() == 40;
-        let rule = match kind {
-            _ if aws => self.ids.aws_secret,
-            Name::Password => self.ids.password,
-            Name::Pin => self.ids.pin,
-            _ => self.ids.secret,
-        };
+        let rule = if aws && value.len() == 40 { self.ids.aws_secret } else { rule };
         // Of a value that is longer than what is looked at all is hidden.
         if !quoted && end - start == MAX_VALUE {
             end += self.text[end..].iter().take_while(|byte| goes_on(**byte)).count();
@@ -611,8 +603,7 @@ impl Scanner<'_> {
         if self.byte(end) != b' ' || !self.text[start..end].iter().all(letter) {
             return false;
         }
-        let rest = &self.text[end + 1..self.to.min(end + 64)];
-        let line = &rest[..memchr::memchr(b'\n', rest).unwrap_or(rest.len())];
+        let line = first_line(&self.text[end + 1..self.to.min(end + 64)]);
         let plain = |byte: &u8| letter(byte) || byte.is_ascii_digit() || b" ,.'()-".contains(byte);
         let mut words =
             line.split(|byte| matches!(byte, b' ' | b',')).filter(|word| !word.is_empty()).take(5);
@@ -623,7 +614,7 @@ impl Scanner<'_> {
             && words.any(|word| {
                 let counted =
                     std::mem::replace(&mut number, word.len() <= 3 && word.iter().all(u8::is_ascii_digit));
-                counted && spoken && word.iter().all(letter) || NAMES.has(word)
+                counted && spoken && word.iter().all(letter) || self.names.has(word)
             })
     }
 
@@ -844,10 +835,15 @@ fn is_short_password(name: &[u8]) -> bool {
     short.any(|group| group.words.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes())))
 }
 
-pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
+/// Where a word stands in a text, in any ASCII case.
+pub(super) fn places<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> {
     let [small, capital] = [word[0].to_ascii_lowercase(), word[0].to_ascii_uppercase()];
     memchr::memchr2_iter(small, capital, text)
-        .any(|at| text.get(at..at + word.len()).is_some_and(|part| part.eq_ignore_ascii_case(word)))
+        .filter(|at| text.get(*at..at + word.len()).is_some_and(|part| part.eq_ignore_ascii_case(word)))
+}
+
+pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
+    places(text, word).next().is_some()
 }
 
 /// `NextToken`, `session_token`: what another token is called.

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use super::Scanner;
 use super::token::{Look, look};
+use super::{Scanner, first_line};
 use crate::guard::confirm::{self, CardRange};
 use crate::guard::rule::{RULES, RuleId};
 
@@ -572,8 +572,7 @@ impl Scanner<'_> {
             && before.len() >= 2
             && before[before.len() - 2..].iter().all(u8::is_ascii_uppercase)
             && !before[..before.len() - 2].last().is_some_and(u8::is_ascii_alphabetic);
-        let behind = &self.text[more.end()..self.to.min(more.end() + 8)];
-        let behind = behind[..memchr::memchr(b'\n', behind).unwrap_or(behind.len())].trim_ascii_start();
+        let behind = first_line(&self.text[more.end()..self.to.min(more.end() + 8)]).trim_ascii_start();
         let behind = behind.strip_prefix(b",").unwrap_or(behind).trim_ascii_start();
         state || behind.starts_with(b"USA") || behind.starts_with(b"U.S.A")
     }

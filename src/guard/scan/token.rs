@@ -3,7 +3,7 @@
 use super::keyed::is_digest_named;
 use super::stand_in::is_names;
 use super::wordy::{is_path, is_wordy};
-use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, scan_at};
+use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, scan_at};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
 
@@ -118,8 +118,7 @@ impl Scanner<'_> {
         if !long_enough || !self.letters_before(start, 48) || looks == Look::Uuid && self.is_named(start) {
             return;
         }
-        let line = self.label(start, 48);
-        let line = &line[memchr::memrchr(b'\n', line).map_or(0, |at| at + 1)..];
+        let line = last_line(self.label(start, 48));
         let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
         let by_word = found.is_some_and(|(at, sure)| {
             against.is_none_or(|against| against < at)
@@ -450,14 +449,11 @@ impl Scanner<'_> {
     fn is_line_of_base64(&self, start: usize, end: usize) -> bool {
         let len = end - start;
         let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-        let full = |from: Option<usize>| {
-            from.and_then(|from| self.text.get(from..from + len)).is_some_and(|line| line.iter().all(base64))
-        };
         let before = start.checked_sub(len + 1).filter(|at| self.byte_before(*at) == b'\n');
         matches!(len, 60 | 64 | 72 | 76)
             && self.byte_before(start) == b'\n'
             && self.byte(end) == b'\n'
-            && full(before)
+            && before.is_some_and(|at| self.text[at..at + len].iter().all(base64))
     }
 
     /// `eyJ...` (a JSON object's beginning in base64url), a dot, and more.

@@ -5,10 +5,11 @@
 
 use std::sync::LazyLock;
 
-use super::Scanner;
 use super::keyed::{MAX_VALUE, contains};
 use super::stand_in::{is_code, is_empty_word, is_template};
 use super::token::{Look, look, mixed_case};
+use super::{Scanner, first_line};
+use crate::guard::classes::only;
 use crate::guard::words::{Name, Told, WORDS};
 
 impl Scanner<'_> {
@@ -115,8 +116,7 @@ impl Scanner<'_> {
         let last = matches!(behind.first(), None | Some(0 | b'\n' | b'\r'));
         // Of netrc nothing but its own words may follow: `the login and password portion is` is prose.
         let netrc_ends = || {
-            let line = &behind[..memchr::memchr(b'\n', behind).unwrap_or(behind.len())];
-            let word = line.trim_ascii_start();
+            let word = first_line(behind).trim_ascii_start();
             let names = [&b"account"[..], b"macdef", b"machine", b"port"];
             last || names.iter().any(|name| word.starts_with(name))
         };
@@ -137,7 +137,7 @@ impl Scanner<'_> {
         let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
         let told = value.len() >= 6 && classes(value) >= 2 && value.iter().any(u8::is_ascii_digit);
         if told && !is_template(value) && !is_code(value, 0, false) {
-            let start = value.as_ptr() as usize - self.text.as_ptr() as usize;
+            let start = self.place_of(value);
             self.hit(self.ids.password_told, start, start + value.len());
         }
         told
@@ -179,7 +179,7 @@ impl Scanner<'_> {
             _ => return false,
         };
         let Some(quote @ (b'"' | b'\'')) = literal.first().copied() else { return false };
-        let start = literal.as_ptr() as usize - self.text.as_ptr() as usize + 1;
+        let start = self.place_of(literal) + 1;
         let line = &self.text[start..self.to.min(start + MAX_VALUE)];
         let Some(len) = memchr::memchr2(quote, b'\n', line).filter(|len| line[*len] == quote) else {
             return false;
@@ -334,9 +334,8 @@ impl Said {
 /// What stands between a telling word and the password, where a text begins with it.
 fn verb(text: &[u8]) -> Option<&'static [u8]> {
     static FIRST: LazyLock<[bool; 256]> = LazyLock::new(|| {
-        let mut known = [false; 256];
-        WORDS.list.verbs.iter().for_each(|verb| known[usize::from(verb.as_bytes()[0])] = true);
-        known
+        let first: Vec<u8> = WORDS.list.verbs.iter().map(|verb| verb.as_bytes()[0]).collect();
+        only(&first)
     });
     let first = text.first().filter(|first| FIRST[usize::from(**first)])?;
     let mut verbs = WORDS.list.verbs.iter().map(String::as_bytes);
