@@ -225,7 +225,8 @@ async fn the_answers_are_the_recorded_ones_but_for_stated_differences() {
             let ours = lines(bench.kernels.execute(request).unwrap().collect::<Vec<_>>().await);
             for difference in stated.remove(*name).unwrap_or_default() {
                 let after = apply(&difference, expected.clone(), &ours);
-                if after == expected {
+                // Chance decides these, and may decide as it did then.
+                if after == expected && !["stream-order", "timing"].contains(&&*difference) {
                     wrong.push(format!("{name}: `{difference}` is stated and makes no difference"));
                 }
                 expected = after;

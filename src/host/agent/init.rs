@@ -651,14 +651,13 @@ impl Agent {
             .collect();
         for id in ended {
             let Some(program) = self.programs.get(&id) else { continue };
-            let streams: Vec<Stream> = program.outputs.iter().map(|(stream, _)| *stream).collect();
+            let waiting = program.outputs.iter().filter(|(_, file)| sys::is_readable(file));
+            let streams: Vec<Stream> = waiting.map(|(stream, _)| *stream).collect();
             for stream in streams {
-                if self.waiting_bytes(id, stream) > 0 {
-                    self.carry_output(id, stream);
-                }
+                self.carry_output(id, stream);
             }
             let Some(program) = self.programs.get(&id) else { continue };
-            let rest = program.outputs.iter().any(|(_, file)| sys::readable_bytes(file) > 0);
+            let rest = program.outputs.iter().any(|(_, file)| sys::is_readable(file));
             if rest && program.after_exit < AFTER_EXIT {
                 continue;
             }

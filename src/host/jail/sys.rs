@@ -395,6 +395,13 @@ pub(crate) fn readable_bytes(fd: &impl AsRawFd) -> usize {
     if result < 0 { 0 } else { value.max(0) as usize }
 }
 
+/// Whether something can be read at once. Of a terminal this is sure where [`readable_bytes`] is not: what was written
+/// on the other side may still be on its way, which only `poll` and `read` wait for.
+pub(crate) fn is_readable(fd: &impl AsRawFd) -> bool {
+    let mut fds = [poll_fd(fd, true, false)];
+    poll(&mut fds, 0).is_ok() && fds[0].revents & libc::POLLIN != 0
+}
+
 /// A copy of `program` in memory that nobody can change.
 pub(crate) fn sealed_copy(program: &Path) -> Result<OwnedFd> {
     const MFD_EXEC: c_uint = 0x10;

@@ -68,7 +68,7 @@ print(json.dumps({
 }))
 ";
 
-/// Two connections to `PORT` of the machine: whether the second waits for the first, whether that is closed for being
+/// Two connections to `PORT` of the machine: whether the second waits for the first's end, whether that is closed for being
 /// quiet, and whether all comes that the server sends.
 const CONNECTIONS: &str = r"
 import json, os, select, socket, urllib.parse
@@ -90,7 +90,7 @@ try:
     while got < 2 << 20 and (piece := two.recv(65536)): got += len(piece)
 except OSError: pass
 print(json.dumps({
-    'network_connections': 'one more is carried' if two in first else 'one more waits',
+    'network_connections': 'one more waits' if one in first else 'one more is carried',
     'network_idle_seconds': 'quiet is closed' if quiet else 'quiet is kept',
     'network_mb': 'two MiB pass' if got == 2 << 20 else 'two MiB break off',
 }))

@@ -113,6 +113,23 @@ async fn a_terminal_has_a_size_that_can_change() {
     assert!(ran.stdout.ends_with("24 80\r\n"), "{:?}", ran.stdout);
 }
 
+/// The kernel carries it to this side in its own time, which many at once make long.
+#[tokio::test]
+async fn a_terminal_gives_what_was_written_just_before_the_end() {
+    let (_spawner, jailed) = sandbox().await;
+    for _ in 0..20 {
+        let spec = ProcessSpec {
+            argv: ["printf", "last words"].map(String::from).to_vec(),
+            pty: Some((80, 24)),
+            ..ProcessSpec::default()
+        };
+        let processes = futures::future::join_all((0..16).map(|_| jailed.agent.start(spec.clone()))).await;
+        for process in processes {
+            assert_eq!(Ran::of(process.expect("starts")).await.stdout, "last words");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_terminal_s_input_can_be_ended_before_anything_was_typed() {
     let (_spawner, jailed) = sandbox().await;

@@ -120,7 +120,7 @@ time.sleep(60)
     for (spawner, jailed) in small(little_memory()).await {
         let ran = run_python(&jailed.agent, code).await;
         // No process owns such memory, so the kernel can come to the first one when the others do not suffice.
-        let ended = tokio::time::timeout(Duration::from_secs(5), jailed.ended()).await;
+        let ended = tokio::time::timeout(Duration::from_secs(30), jailed.ended()).await;
         assert!(ran.oom || ended == Ok(EndCause::Oom), "cgroups {}: {ran:?}", spawner.has_cgroups());
         let next = spawner.spawn(&SandboxSpec::default()).await.expect("spawns");
         assert_eq!(run(&next.agent, &["echo", "on"]).await.stdout, "on\n");
