@@ -1,8 +1,7 @@
 //! Overlapping findings become replacement text.
 
 use super::policy::{Action, Mode};
-use super::report::Tally;
-use super::rule::{RuleId, by_id};
+use super::report::Found;
 use super::scan::{Finding, placeholder_len};
 use super::{Guard, Kind, Numbering, Report};
 
@@ -98,7 +97,7 @@ pub(super) fn redact(
     let mut last = None;
     let mut done = from;
     // Findings of one rule often follow each other: they are counted together.
-    let mut alike: Option<(RuleId, Action, Tally, u64)> = None;
+    let mut alike: Option<Found> = None;
     for finding in findings {
         let mut finding = *finding;
         whole(text, &mut finding);
@@ -119,17 +118,11 @@ pub(super) fn redact(
         if let Some(places) = &mut places {
             places.push(finding);
         }
-        match &mut alike {
-            Some((rule, same, tally, decoded)) if *rule == finding.rule && *same == action => {
-                tally.count += 1;
-                tally.bytes += value.len() as u64;
-                *decoded += u64::from(finding.decoded);
-            }
-            _ => {
-                let tally = Tally { count: 1, bytes: value.len() as u64 };
-                let before = alike.replace((finding.rule, action, tally, u64::from(finding.decoded)));
-                count(before, report);
-            }
+        let found = Found::one(&finding, action, value.len());
+        if !alike.as_mut().is_some_and(|alike| alike.take(&found))
+            && let Some(before) = alike.replace(found)
+        {
+            report.found(before);
         }
         if report.mode != Mode::Enforce {
             continue;
@@ -142,16 +135,11 @@ pub(super) fn redact(
         report.type_changed += u64::from(quote.is_some());
         done = finding.end;
     }
-    count(alike, report);
+    if let Some(last) = alike {
+        report.found(last);
+    }
     push_clean(&text[done..to], numbering, report, out);
     last
-}
-
-/// Counts findings of one rule into the report.
-fn count(alike: Option<(RuleId, Action, Tally, u64)>, report: &mut Report) {
-    let Some((rule, action, tally, decoded)) = alike else { return };
-    let rule = by_id(rule);
-    report.found(rule.kind, action, &rule.id, tally, decoded);
 }
 
 /// Appends what stands in place of a value.

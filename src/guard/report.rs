@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::policy::{Mode, Policy, Scope};
+use super::rule::{RuleId, by_id};
+use super::scan::Finding;
 use super::{Action, Kind};
 
 /// How often a kind was found and how long the values were in all.
@@ -14,6 +16,33 @@ pub struct Tally {
     pub count: u64,
     /// Bytes of the replaced values, in all.
     pub bytes: u64,
+}
+
+/// Findings of one rule that met with one action.
+pub(super) struct Found {
+    rule: RuleId,
+    action: Action,
+    tally: Tally,
+    decoded: u64,
+}
+
+impl Found {
+    /// One finding, so many bytes long.
+    pub(super) fn one(finding: &Finding, action: Action, bytes: usize) -> Self {
+        let tally = Tally { count: 1, bytes: bytes as u64 };
+        Self { rule: finding.rule, action, tally, decoded: finding.decoded.into() }
+    }
+
+    /// Takes in what `other` counts, if it is of the same rule and action.
+    pub(super) fn take(&mut self, other: &Self) -> bool {
+        let same = (self.rule, self.action) == (other.rule, other.action);
+        if same {
+            self.tally.count += other.tally.count;
+            self.tally.bytes += other.tally.bytes;
+            self.decoded += other.decoded;
+        }
+        same
+    }
 }
 
 /// What the guard did with one output. Safe to store, log and show.
@@ -70,14 +99,16 @@ impl Report {
         }
     }
 
-    /// Counts findings of one rule, so many of them visible only after decoding.
-    pub(super) fn found(&mut self, kind: Kind, action: Action, rule: &str, tally: Tally, decoded: u64) {
+    /// Counts findings.
+    pub(super) fn found(&mut self, found: Found) {
+        let Found { rule, action, tally, decoded } = found;
+        let rule = by_id(rule);
         let tallies = if self.mode == Mode::Enforce { &mut self.findings } else { &mut self.would_redact };
-        let sum = tallies.entry(kind).or_default();
+        let sum = tallies.entry(rule.kind).or_default();
         sum.count += tally.count;
         sum.bytes += tally.bytes;
         self.decoded += decoded;
-        add(&mut self.rules, rule, tally.count);
+        add(&mut self.rules, &rule.id, tally.count);
         if self.mode == Mode::Enforce {
             add(&mut self.actions, action_name(action), tally.count);
             self.blocked |= action == Action::Block;
