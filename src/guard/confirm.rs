@@ -451,6 +451,40 @@ pub(super) fn in_pan(text: &[u8]) -> bool {
     form && b"ABCFGHJLPT".contains(&text[3].to_ascii_uppercase())
 }
 
+/// US Medicare beneficiary identifier: eleven characters in a form without S, L, O, I, B and Z, with dashes or without.
+pub(super) fn us_mbi(text: &[u8]) -> bool {
+    let form: &[u8] = if text.len() == 13 { b"1anx-anx-aa00" } else { b"1anxanxaa00" };
+    text.len() == form.len()
+        && text.iter().zip(form).all(|(byte, form)| {
+            let letter = byte.is_ascii_uppercase() && !b"SLOIBZ".contains(byte);
+            match form {
+                b'1' => matches!(byte, b'1'..=b'9'),
+                b'a' => letter,
+                b'n' => letter || byte.is_ascii_digit(),
+                b'-' => *byte == b'-',
+                _ => byte.is_ascii_digit(),
+            }
+        })
+}
+
+/// UK driving licence (DVLA): five letters of the surname filled up with nines, the date of birth with the year's digits at
+/// its ends (a woman's month counts from 51), two initials, a digit, two letters.
+pub(super) fn uk_driving_licence(text: &[u8]) -> bool {
+    let [surname @ .., d1, m1, m2, b1, b2, y, i1, i2, n, c1, c2] = text else { return false };
+    let letters = surname.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    let number = |tens: &u8, ones: &u8| (tens - b'0') * 10 + (ones - b'0');
+    let initial = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'9';
+    surname.len() == 5
+        && letters >= 2
+        && surname[letters..].iter().all(|byte| *byte == b'9')
+        && [d1, m1, m2, b1, b2, y, n].iter().all(|byte| byte.is_ascii_digit())
+        && matches!(number(m1, m2), 1..=12 | 51..=62)
+        && matches!(number(b1, b2), 1..=31)
+        && i1.is_ascii_uppercase()
+        && initial(i2)
+        && [c1, c2].iter().all(|byte| byte.is_ascii_uppercase())
+}
+
 /// Singaporean NRIC and FIN: weights, an offset for two of the first letters, and a table for each series.
 pub(super) fn sg_nric(text: &[u8]) -> bool {
     let [first, digits @ .., check] = text else { return false };

@@ -107,7 +107,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// `user:password@host` without a scheme, `sqlplus user/password@database`: the `@` is at `at`.
+    /// `user:password@host` without a scheme, `user:password@tcp(host)` of Go, `sqlplus user/password@database`,
+    /// `jdbc:oracle:thin:user/password@//host`: the `@` is at `at`.
     pub(super) fn login(&mut self, at: usize) -> bool {
         let before = self.before(at, 64);
         let Some(mark) = memchr::memrchr2(b':', b'/', before) else { return false };
@@ -120,7 +121,9 @@ impl Scanner<'_> {
         if !strong || password.iter().any(outside) {
             return false;
         }
-        let len = at - start + 1 + before[..mark].iter().rev().take_while(|byte| !outside(byte)).count();
+        let slash = before[mark] == b'/';
+        let in_user = |byte: &&u8| !outside(byte) && !(slash && **byte == b':');
+        let len = at - start + 1 + before[..mark].iter().rev().take_while(in_user).count();
         let user = &self.text[at - len..start - 1];
         let host = self.text[at + 1..self.to.min(at + 64)]
             .iter()
@@ -129,7 +132,10 @@ impl Scanner<'_> {
         let host = &self.text[at + 1..at + 1 + host];
         let named = !user.is_empty() && user.iter().all(|byte| is_word(*byte) || b".\\/".contains(byte));
         let is_host = match self.text[start - 1] {
-            b':' => is_address(host) || host == b"localhost" || self.domain(at + 1).is_some(),
+            b':' => {
+                let socket = matches!(host, b"tcp" | b"unix") && self.byte(at + 1 + host.len()) == b'(';
+                is_address(host) || host == b"localhost" || socket || self.domain(at + 1).is_some()
+            }
             _ => self.names_sql(at - len),
         };
         let told = named
@@ -145,9 +151,18 @@ impl Scanner<'_> {
 
     /// Whether a client of Oracle's stands before.
     fn names_sql(&self, at: usize) -> bool {
-        [&b"sqlplus "[..], b"sqlldr ", b"expdp ", b"impdp ", b"exp ", b"imp ", b"rman target "]
-            .iter()
-            .any(|command| self.before(at, 16).ends_with(command))
+        let oracle: [&[u8]; 9] = [
+            b"sqlplus ",
+            b"sqlldr ",
+            b"expdp ",
+            b"impdp ",
+            b"exp ",
+            b"imp ",
+            b"rman target ",
+            b"jdbc:oracle:thin:",
+            b"jdbc:oracle:oci:",
+        ];
+        oracle.iter().any(|command| self.before(at, 17).ends_with(command))
     }
 }
 

@@ -24,6 +24,8 @@ const MOST_NESTED: u8 = 2;
 const MAX_USER: usize = 48;
 const MAX_BLANKS: usize = 64;
 const MAX_FLAG: usize = b"--proxy-user".len();
+/// The fewest words of a wallet's phrase (BIP 39).
+const MIN_PHRASE: usize = 12;
 /// The most defaults within defaults that are looked through.
 const MAX_DEFAULTS: usize = 8;
 
@@ -196,6 +198,8 @@ impl Scanner<'_> {
             || !quoted && name == b"PASS" && self.is_test_result(name_start, value)
             // An address is looked at as one.
             || begins_as_address(value)
+            // A processor's instructions have mnemonics too.
+            || names_phrase(name) && value.split(|byte| *byte == b' ').count() < MIN_PHRASE
             || !quoted && kind == Name::Password && is_short_password(name) && self.is_prose(pair)
     }
 
@@ -732,6 +736,9 @@ impl Scanner<'_> {
 
     /// A state's number in which letters stand, by its check character or its form.
     pub(super) fn lettered_id(&mut self, start: usize) {
+        if let Some(end) = self.nino_in_parts(start) {
+            return self.hit(self.ids.uk_nino, start, end);
+        }
         let sign = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'-' | b'+');
         let end = start + self.text[start..self.to.min(start + 16)].iter().take_while(sign).count();
         let text = &self.text[start..end];
@@ -739,9 +746,24 @@ impl Scanner<'_> {
             11 if confirm::hetu(text) => self.ids.fi_hetu,
             10 if confirm::in_pan(text) => self.ids.in_pan,
             9 if confirm::sg_nric(text) => self.ids.sg_nric,
+            11 | 13 if confirm::us_mbi(text) => self.ids.us_mbi,
             _ => return,
         };
         self.hit(rule, start, end);
+    }
+
+    /// Where `QQ 123456C` and `QQ 123456 C` end; whole or in pairs it needs no word beside it.
+    fn nino_in_parts(&self, start: usize) -> Option<usize> {
+        let text = &self.text[start..self.to.min(start + 11)];
+        let gap = usize::from(text.get(9) == Some(&b' '));
+        if text.get(2) != Some(&b' ') || is_word(self.byte(start + 10 + gap)) {
+            return None;
+        }
+        let mut number = [0; 9];
+        number[..2].copy_from_slice(&text[..2]);
+        number[2..8].copy_from_slice(text.get(3..9)?);
+        number[8] = *text.get(9 + gap)?;
+        confirm::nino(&number).then_some(start + 10 + gap)
     }
 
     /// Whether a colon stands between two words without a blank or a quote, as between user and password, and a flag
@@ -861,6 +883,11 @@ fn is_item(value: &[u8]) -> bool {
     is_names(item, b"_:<>(){}&,.;!?") || is_wordy(item)
 }
 
+/// Whether a name is that of the words from which a wallet's keys are made.
+fn names_phrase(name: &[u8]) -> bool {
+    ends(name, b"mnemonic") || ends(name, b"phrase") && !ends(name, b"passphrase")
+}
+
 /// `postgresql+asyncpg://`
 fn begins_as_address(value: &[u8]) -> bool {
     let part = |byte: &&u8| byte.is_ascii_alphabetic() || matches!(**byte, b'+' | b':');
@@ -921,7 +948,8 @@ fn has_symbols(value: &[u8], quoted: bool) -> bool {
     blanks == 0 && letters > 0 && (digits > 0 || symbols >= 2) && (quoted || symbols * 2 <= value.len())
 }
 
-/// `correct horse battery`: words, none of which speaks of passwords or joins others to a sentence.
+/// `correct horse battery`: words, none of which speaks of passwords or joins others to a sentence. Wallets' have up to
+/// twenty-four (BIP 39).
 fn is_pass_phrase(value: &[u8]) -> bool {
     let words = || value.split(|byte| *byte == b' ');
     let word = |word: &[u8]| {
@@ -931,7 +959,7 @@ fn is_pass_phrase(value: &[u8]) -> bool {
             && !is_empty_word(word)
             && !NAMES.has(word)
     };
-    value.len() >= 14 && (3..=10).contains(&words().count()) && words().all(word)
+    value.len() >= 14 && matches!(words().count(), 3..=10 | 12 | 15 | 18 | 21 | 24) && words().all(word)
 }
 
 fn is_password(value: &[u8], quoted: bool) -> bool {

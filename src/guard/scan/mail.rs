@@ -1,4 +1,4 @@
-//! E-mail addresses (RFC 5322 in the form that people use).
+//! E-mail addresses (RFC 5322 in the form that people use, with the letters of any script: RFC 6531).
 
 use super::Scanner;
 use crate::guard::classes::alphanumeric_or;
@@ -60,10 +60,42 @@ impl Scanner<'_> {
         let back = self.before(at, MAX_LOCAL);
         let taken = back.iter().rev().take_while(|byte| is_local(**byte)).count();
         let mut start = at - taken;
-        while start < at && !self.text[start].is_ascii_alphanumeric() && self.text[start] != b'_' {
+        match self.byte_before(start) {
+            b'"' if taken == 0 => return self.quoted_local_part(at),
+            0x80.. => start = self.local_part_abroad(at),
+            _ => {}
+        }
+        while start < at
+            && !matches!(self.text[start], b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' | 0x80..)
+        {
             start += 1;
         }
         (start < at && self.byte_before(at) != b'.').then_some(start)
+    }
+
+    /// `"john..doe"@example.org`: the second quote stands before `at`.
+    #[inline(never)]
+    fn quoted_local_part(&self, at: usize) -> Option<usize> {
+        let back = self.before(at - 1, MAX_LOCAL);
+        let open = memchr::memrchr2(b'"', b'\n', back).filter(|open| back[*open] == b'"')?;
+        let start = at - 1 - back.len() + open;
+        let inside = &back[open + 1..];
+        let letters = inside.iter().any(u8::is_ascii_alphanumeric);
+        (letters && inside.last() != Some(&b'\\') && !is_local(self.byte_before(start))).then_some(start)
+    }
+
+    /// Where a local part begins that has letters beyond ASCII. In scripts that put no blanks between words it has those
+    /// only, or the sentence before it would be taken with it.
+    #[inline(never)]
+    fn local_part_abroad(&self, at: usize) -> usize {
+        let back = String::from_utf8_lossy(self.before(at, MAX_LOCAL));
+        let apart = !back.ends_with(|c: char| c.is_ascii());
+        let local = |c: &char| match u8::try_from(*c) {
+            Ok(byte) if byte.is_ascii() => is_local(byte),
+            _ => c.is_alphabetic() && (apart || has_blanks(*c)),
+        };
+        let taken: String = back.chars().rev().take_while(local).collect();
+        at - taken.len()
     }
 
     /// The end of a domain of at least two labels, the last one of letters.
@@ -74,6 +106,32 @@ impl Scanner<'_> {
         {
             end += 1;
         }
+        let found = self.ascii_domain(from, end);
+        match self.byte(end) {
+            0x80.. => self.domain_abroad(from, found.is_some()).or(found),
+            _ => found,
+        }
+    }
+
+    /// The end of a domain with letters beyond ASCII; where it would `end` without them, only with those of scripts that put
+    /// blanks between words.
+    #[inline(never)]
+    fn domain_abroad(&self, from: usize, ends: bool) -> Option<usize> {
+        let rest = String::from_utf8_lossy(&self.text[from..self.to.min(from + MAX_DOMAIN)]);
+        let part = |c: char| match c {
+            '-' | '.' => true,
+            _ => c.is_alphanumeric() && (c.is_ascii() || !ends || has_blanks(c)),
+        };
+        let domain = rest[..rest.find(|c| !part(c)).unwrap_or(rest.len())].trim_end_matches(['-', '.']);
+        let (labels, last) = domain.rsplit_once('.')?;
+        let whole = !labels.is_empty() && !domain.starts_with('.') && !domain.contains("..");
+        let letters = last.chars().all(char::is_alphabetic) && last.chars().nth(1).is_some();
+        (whole && (letters || last.starts_with("xn--"))).then_some(from + domain.len())
+    }
+
+    /// Where a domain of ASCII ends that the run from `from` to `end` holds.
+    fn ascii_domain(&self, from: usize, end: usize) -> Option<usize> {
+        let mut end = end;
         while end > from && matches!(self.text[end - 1], b'-' | b'.') {
             end -= 1;
         }
@@ -87,6 +145,11 @@ impl Scanner<'_> {
         let code = self.byte(end) == b'(' && METHODS.contains(&last) || file;
         (letters && last.len() >= 2 && whole && !code).then_some(end)
     }
+}
+
+/// Whether a letter is of a script that puts blanks between words: all before Thai, and Georgian, Hangul and the like.
+fn has_blanks(letter: char) -> bool {
+    matches!(letter, ..'\u{0e00}' | '\u{10a0}'..'\u{1780}' | '\u{1e00}'..'\u{2000}' | '\u{ac00}'..'\u{d7b0}')
 }
 
 fn is_local(byte: u8) -> bool {

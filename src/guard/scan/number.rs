@@ -223,6 +223,9 @@ impl Scanner<'_> {
         if blank > 0 {
             return self.spaced_ppsn(group, end);
         }
+        if group.len == 8 && self.byte(group.end()) == b'-' {
+            return self.dashed_nif(group);
+        }
         if !(1..=2).contains(&letters) || is_word_byte(self.byte(end)) {
             return false;
         }
@@ -242,6 +245,21 @@ impl Scanner<'_> {
         };
         self.hit(rule, group.start, end);
         true
+    }
+
+    /// `12345678-Z`, beside a word that says so.
+    fn dashed_nif(&mut self, group: Group) -> bool {
+        let end = group.end() + 2;
+        let found = end <= self.to && !is_word_byte(self.byte(end)) && {
+            let mut text = [0u8; 9];
+            text[..8].copy_from_slice(&self.text[group.start..group.end()]);
+            text[8] = self.text[end - 1];
+            confirm::nif(&text) && self.labelled(self.ids.es_nif, group.start, FAR_LABEL)
+        };
+        if found {
+            self.hit(self.ids.es_nif, group.start, end);
+        }
+        found
     }
 
     /// `1234567 TW`, beside a word that says so.
@@ -416,6 +434,11 @@ impl Scanner<'_> {
             let valid = confirm::ssn(value / 1_000_000, value / 10_000 % 100, value % 10_000);
             if valid && self.names(self.ids.ssn_labelled, here.start, FAR_LABEL) {
                 self.hit(self.ids.ssn_labelled, here.start, here.end());
+                return 1;
+            }
+            // Most countries' passports have nine digits.
+            if self.names(self.ids.passport, here.start, FAR_LABEL) {
+                self.hit(self.ids.passport, here.start, here.end());
                 return 1;
             }
             return 0;

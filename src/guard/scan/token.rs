@@ -58,6 +58,9 @@ impl Scanner<'_> {
         if end - start == 16 && confirm::codice_fiscale(&self.text[start..end]) {
             return self.hit(self.ids.it_codice_fiscale, start, end);
         }
+        if end - start == 16 && confirm::uk_driving_licence(&self.text[start..end]) {
+            return self.hit(self.ids.uk_driving_licence, start, end);
+        }
         if end - start == 18 && confirm::curp(&self.text[start..end]) {
             return self.hit(self.ids.mx_curp, start, end);
         }

@@ -50,7 +50,10 @@ impl Scanner<'_> {
                     self.call(end + plural);
                 }
             }
-            Told::Id => self.lettered_id(end + blanks(&self.text[end..])),
+            Told::Id => {
+                let at = end + blanks(&self.text[end..]);
+                self.lettered_id(if self.text[at..].starts_with(b"is ") { at + 3 } else { at });
+            }
             Told::String => {
                 let mixed = |value: &[u8]| value.iter().any(u8::is_ascii_digit) || mixed_case(value);
                 if let Some((from, to, quoted)) = self.value_after(end)

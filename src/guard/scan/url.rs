@@ -77,6 +77,7 @@ impl Scanner<'_> {
         let rest = &self.text[body..self.to.min(body + MAX)];
         let stop = |byte: &u8| OUTSIDE[usize::from(*byte)] || matches!(byte, b'/' | b'?' | b'#');
         let authority = rest.iter().take(300).position(stop).unwrap_or(rest.len().min(300));
+        let authority = authority_end(rest, authority);
         let at_sign = memchr::memrchr(b'@', &rest[..authority]);
         let host = &rest[at_sign.map_or(0, |at| at + 1)..authority];
         let hook = rest.get(authority) == Some(&b'/') && host.len() >= 7 && is_hook(host, &rest[authority..]);
@@ -142,6 +143,23 @@ impl Scanner<'_> {
             self.hit(self.ids.url_credentials, from, at);
         }
     }
+}
+
+/// Where an authority ends, `stop` being its first sign that ends one: a `?` or `#` may also be a part of a password that
+/// nobody encoded. A port is none.
+fn authority_end(rest: &[u8], stop: usize) -> usize {
+    let password = match rest.get(stop) {
+        Some(b'?' | b'#') => memchr::memchr(b':', &rest[..stop]).map(|colon| &rest[colon + 1..stop]),
+        _ => None,
+    };
+    let begun =
+        password.is_some_and(|begun| !begun.iter().all(|byte| byte.is_ascii_digit() || *byte == b']'));
+    if !begun || rest[0] == b'[' || rest[..stop].contains(&b'@') {
+        return stop;
+    }
+    let outside = |byte: &u8| OUTSIDE[usize::from(*byte)] || *byte == b'/';
+    let end = rest.iter().take(300).position(outside).unwrap_or(rest.len().min(300));
+    if rest[stop..end].contains(&b'@') { end } else { stop }
 }
 
 /// Whether a text is one of the words, but for the brackets in which a form of addresses has it.
