@@ -136,6 +136,11 @@ async fn start_service(config: Config, policies: Policies, sender: watch::Sender
         match service(&config, policies.clone(), &ends).await {
             Ok(service) => {
                 service.start_reaper();
+                if let Some(export) = &config.telemetry.export {
+                    let (counting, every) = (service.clone(), export.metric_interval);
+                    let shutdown = ends.shutdown.clone();
+                    ends.tasks.spawn(async move { counting.count_active(every, &shutdown).await });
+                }
                 sender.send_replace(Startup::Ready(service));
                 return;
             }
@@ -287,6 +292,12 @@ fn held(config: &Config) -> Vec<Secret> {
         held.extend(
             config.variables.get("PGPASSWORD").filter(|password| !is_word(password.expose())).cloned(),
         );
+    }
+    if let Some(export) = &config.telemetry.export {
+        // `Bearer` and what follows: each also alone.
+        let values = export.headers.values().filter_map(|value| value.to_str().ok());
+        let parts = values.flat_map(|value| std::iter::once(value).chain(value.split_whitespace()));
+        held.extend(parts.filter(|part| !is_word(part)).map(Secret::new));
     }
     if let Some(keys) = &config.secret_keys {
         let keys = keys.expose().split(',').filter_map(|entry| entry.split_once(':'));

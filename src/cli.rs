@@ -131,7 +131,11 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("the runtime cannot start")),
     };
-    let result = runtime.block_on(dispatch(cli));
+    let result = runtime.block_on(async {
+        let result = dispatch(cli).await;
+        telemetry::export::finish().await;
+        result
+    });
     // A blocking read of standard input must not hold the exit.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match result {
@@ -228,8 +232,7 @@ fn start(sources: &Sources, filter: &str) -> anyhow::Result<(Config, Values)> {
         config.telemetry.filter = filter.to_owned();
     }
     telemetry::log_panics();
-    telemetry::start(&config.telemetry, |line| own_words(line).into_inner())
-        .map_err(|problem| anyhow::anyhow!("setting `log.filter`: {problem}"))?;
+    telemetry::start(&config.telemetry, |line| own_words(line).into_inner()).map_err(anyhow::Error::msg)?;
     Ok((config, values))
 }
 

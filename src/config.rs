@@ -3,6 +3,7 @@
 
 pub mod http;
 pub mod load;
+mod otel;
 pub mod reference;
 mod tenants;
 
@@ -94,7 +95,7 @@ pub struct Config {
     pub host: HostSettings,
     /// The HTTP doors.
     pub http: http::HttpSettings,
-    /// Logs.
+    /// Logs, and where spans and metrics go.
     pub telemetry: crate::telemetry::Options,
     /// Where a build with debug assertions dies, for tests.
     pub crash_at: Option<String>,

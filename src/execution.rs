@@ -18,6 +18,7 @@ use crate::domain::{
 use crate::e2b::{CircuitState, E2bClient, ListFilter};
 use crate::guard::{Overlay, Report, Sanitized};
 use crate::store::{DynStore, End, Limits, Secret};
+use crate::telemetry::trace::Trace;
 use backlog::Backlog;
 use remembered::Remembered;
 
@@ -157,8 +158,8 @@ pub struct Call {
     pub key: ContextKey,
     /// The caller as the door knows it, for the audit.
     pub principal: Option<String>,
-    /// W3C trace id, hex.
-    pub trace_id: Option<String>,
+    /// The caller's trace.
+    pub trace: Option<Trace>,
     /// Run at most once under this key.
     pub idempotency_key: Option<String>,
     /// What the call wishes of the guard; it may tighten, and loosen as far as the levels above allow.

@@ -24,6 +24,7 @@ use serde_json::Value;
 use crate::domain::ContextKey;
 use crate::execution::{Starting, Startup};
 use crate::guard::Guard;
+use crate::telemetry::trace::Trace;
 
 pub mod caller;
 #[cfg(feature = "conformance")]
@@ -197,14 +198,12 @@ impl McpServer {
     }
 }
 
-/// The W3C trace id of a request: from `_meta`, else from the HTTP header.
-fn trace_id(context: &RequestContext<RoleServer>) -> Option<String> {
+/// The W3C trace of a request: from `_meta`, else from the HTTP header.
+fn trace(context: &RequestContext<RoleServer>) -> Option<Trace> {
     let parts = context.extensions.get::<http::request::Parts>();
     let header =
         || parts.and_then(|parts| parts.headers.get("traceparent")).and_then(|value| value.to_str().ok());
-    let parent = context.meta.0.get("traceparent").and_then(Value::as_str).or_else(header)?;
-    let id = parent.split('-').nth(1)?;
-    (id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
+    context.meta.0.get("traceparent").and_then(Value::as_str).or_else(header).and_then(Trace::read)
 }
 
 impl ServerHandler for McpServer {

@@ -1,14 +1,17 @@
 //! Logs and spans: where they go and what they are called. Logs go to standard error only, because standard
-//! output carries the protocol; neither ever holds code, output, parameters, headers or tokens. What a panic says is
-//! not logged: only where it was, and its words if they are a constant of the program.
+//! output carries the protocol; spans and metrics to a collector, if one is named. None of them ever holds code, output,
+//! parameters, headers or tokens. What a panic says is not logged: only where it was, and its words if they are a
+//! constant of the program.
 
+pub mod export;
 pub mod metrics;
 pub mod trace;
 
 use std::io::Write;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// How logs look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,18 +23,20 @@ pub enum LogFormat {
     Json,
 }
 
-/// What to log and how.
+/// What to log and how, and where spans and metrics go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The form of a line.
     pub format: LogFormat,
     /// A filter in `tracing`'s syntax: `info`, `pathbox=debug,sqlx=warn`.
     pub filter: String,
+    /// The collector of spans and metrics, if there is one.
+    pub export: Option<export::Options>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { format: LogFormat::Text, filter: "info".to_owned() }
+        Self { format: LogFormat::Text, filter: "info".to_owned(), export: None }
     }
 }
 
@@ -58,24 +63,30 @@ impl Write for Sieved {
     }
 }
 
-/// Starts logging for the life of the process. Later calls do nothing. Each line goes through `sieve`: an error may
-/// quote a provider, and a provider a sandbox.
+/// Starts logging, and exporting, for the life of the process. Later calls do nothing. Each line goes through `sieve`:
+/// an error may quote a provider, and a provider a sandbox.
 ///
 /// # Errors
-/// The filter's syntax error, in words.
+/// Which setting cannot be used and why, in words.
 pub fn start(options: &Options, sieve: Sieve) -> Result<(), String> {
-    let mut filter = EnvFilter::try_new(&options.filter).map_err(|error| error.to_string())?;
+    let mut filter =
+        EnvFilter::try_new(&options.filter).map_err(|error| format!("setting `log.filter`: {error}"))?;
     for directive in QUIET {
         filter = filter.add_directive(directive.parse().map_err(|_| format!("bad directive {directive}"))?);
     }
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(move || Sieved(sieve))
-        .with_span_events(FmtSpan::NONE)
-        .with_ansi(false);
-    let started = match options.format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    let lines = tracing_subscriber::fmt::layer().with_writer(move || Sieved(sieve)).with_ansi(false);
+    let lines = match options.format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let registry = tracing_subscriber::registry().with(lines.with_filter(filter));
+    let started = match &options.export {
+        None => registry.try_init(),
+        Some(export) => {
+            let spans =
+                export::start(export).map_err(|problem| format!("setting `otel.endpoint`: {problem}"))?;
+            registry.with(spans).try_init()
+        }
     };
     drop(started);
     Ok(())

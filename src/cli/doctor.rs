@@ -71,6 +71,18 @@ async fn examine(config: Config) -> Vec<Check> {
     if matches!(config.provider, Provider::Local) {
         checks.extend(machine(&config).await);
     }
+    if let Some(export) = &config.telemetry.export {
+        let answered = crate::telemetry::export::probe(export).await;
+        checks.push(Check::new(
+            "collector",
+            answered
+                .map(|after| format!("{} answers, in {} ms", export.endpoint, after.as_millis()))
+                .map_err(|why| {
+                    let what = format!("{}{why}", export.endpoint);
+                    (what, "check OTEL_EXPORTER_OTLP_ENDPOINT and the collector; calls do not need it".into())
+                }),
+        ));
+    }
     let app = match App::start(config) {
         Ok(app) => app,
         Err(error) => {
@@ -163,7 +175,7 @@ async fn first_run(service: &crate::execution::ExecutionService) -> Check {
         let call = Call {
             key: key.clone(),
             principal: Some("doctor".into()),
-            trace_id: None,
+            trace: None,
             idempotency_key: None,
             guard: None,
         };

@@ -87,7 +87,7 @@ async fn call(
         .map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
     let cancel = CancellationToken::new();
     let (news, mut output) = mpsc::channel::<Progress>(1024);
-    let call = Call { key, principal: Some("cli".into()), trace_id: None, idempotency_key, guard: None };
+    let call = Call { key, principal: Some("cli".into()), trace: None, idempotency_key, guard: None };
     let run = service.run_code(call, request, news, cancel.clone());
     tokio::pin!(run);
     let finished = loop {

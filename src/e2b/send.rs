@@ -196,9 +196,9 @@ impl E2bClient {
         Err(E2bError::from_control(status, retry_after(&headers), &body, call.subject, &hide))
     }
 
-    /// The header that ties a request to the trace of the calling task; each request is a span of its own.
+    /// The header that ties a request to the trace of the calling task.
     fn traceparent(&self) -> Option<String> {
-        trace::current().map(|trace| trace.parent_of(self.shared.entropy.bytes()))
+        trace::outgoing(self.shared.entropy.bytes())
     }
 
     /// A request to a port of a sandbox, with the headers that route and authorise it.

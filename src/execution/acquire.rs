@@ -105,7 +105,9 @@ pub(super) enum Acquisition {
 impl ExecutionService {
     /// Waits for this run's turn on its context, making the sandbox if need be. `found` is what an earlier attempt of
     /// the same run has found out about the state.
-    #[instrument(name = "execution_context.get_or_create", skip_all, fields(execution.id = %ask.execution.id))]
+    #[instrument(name = "execution_context.get_or_create", skip_all, fields(
+        app.tenant.id = %ask.key.tenant, app.conversation.id = %ask.key.conversation, app.path.id = %ask.key.path,
+        execution.id = %ask.execution.id))]
     pub(super) async fn acquire(
         &self,
         ask: &Acquire,

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::domain::{
     Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, Language, OutputChunk, Timeout, hex,
@@ -17,11 +18,12 @@ use crate::domain::{
 use crate::e2b::{E2bError, Files, Subject};
 use crate::guard::{FileKind, Guard, OutcomeGuard, Sanitized};
 use crate::store::Acquire;
+use crate::telemetry::trace;
 use crate::wire::envd::{EntryInfo, FileType};
 
 use super::acquire::Held;
 use super::attempts::{Attempted, Fault, Work};
-use super::run_code::{Ran, reason_text};
+use super::run_code::{Ran, close_call, reason_text};
 use super::{Artifact, Call, ExecutionError, ExecutionService, Finished};
 
 /// The name of the tool in records.
@@ -238,10 +240,15 @@ impl ExecutionService {
         action: FileAction,
         cancel: CancellationToken,
     ) -> Result<Filed, ExecutionError> {
-        let service = self.clone();
+        let (service, mut call) = (self.clone(), call);
+        let (span, trace) = self.open_call(TOOL, &mut call, Language::Bash);
         // On a task of its own: what was begun is recorded, also when the caller is gone.
-        let work = async move { service.do_files(call, action, cancel).await };
-        let joined = self.0.runs.spawn(work).await;
+        let work = async move {
+            let result = trace::within(trace, service.do_files(call, action, cancel)).await;
+            close_call(&result);
+            result
+        };
+        let joined = self.0.runs.spawn(work.instrument(span)).await;
         joined.unwrap_or_else(|error| Err(ExecutionError::of_task(&error)))
     }
 

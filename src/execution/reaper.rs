@@ -132,6 +132,7 @@ impl ExecutionService {
     }
 
     /// "Not found" counts as success: dead is what it should be.
+    #[instrument(level = "debug", name = "sandbox.kill", skip_all, fields(context.id = %entry.context))]
     async fn bury_one(&self, entry: &Doomed) -> Result<(), String> {
         match &entry.sandbox {
             Some(sandbox) => {

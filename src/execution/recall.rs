@@ -1,13 +1,20 @@
 //! Runs after they were begun: where one is and what it came to.
 
+use std::time::Duration;
+
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::domain::{ContextKey, ConversationId, ExecutionId, Language, TenantId};
 use crate::store::{ContextFilter, ContextRow, ExecutionFilter, ExecutionRow, ExecutionStatus};
+use crate::telemetry::metrics;
 
 use super::run_analysis;
 use super::run_code::Stored;
 use super::{Artifact, Call, ExecutionError, ExecutionService, Finished};
+
+/// How long the database may take to count what lives.
+const COUNTING: Duration = Duration::from_secs(2);
 
 /// A run that has begun and may outlive whoever began it.
 #[derive(Debug)]
@@ -72,8 +79,7 @@ impl ExecutionService {
         let Some(Stored { record, outcome }) = stored else { return Ok(Recalled::Over(row)) };
         let kept = Box::new(ExecutionRow { result: None, ..row.clone() });
         let principal = asker.principal.clone().or(row.principal);
-        let call =
-            Call { key: row.key.clone(), principal, trace_id: None, idempotency_key: None, guard: None };
+        let call = Call { key: row.key.clone(), principal, trace: None, idempotency_key: None, guard: None };
         let finished = Box::new(Finished {
             execution: row.id,
             tool: row.tool,
@@ -149,6 +155,18 @@ impl ExecutionService {
     /// The store's.
     pub async fn active_contexts(&self) -> Result<u64, ExecutionError> {
         Ok(self.store().count_live().await?)
+    }
+
+    /// Keeps the number of live contexts current until the end, for whoever is told the metrics each `every`.
+    pub async fn count_active(&self, every: Duration, shutdown: &CancellationToken) {
+        while !shutdown.is_cancelled() {
+            let active = tokio::time::timeout(COUNTING, self.active_contexts()).await.ok();
+            metrics::CONTEXTS_ACTIVE.set(active.and_then(Result::ok));
+            tokio::select! {
+                () = tokio::time::sleep((every / 4).max(Duration::from_secs(1))) => {}
+                () = shutdown.cancelled() => {}
+            }
+        }
     }
 
     /// What a conversation's latest runs left to be read.

@@ -18,6 +18,7 @@ impl ExecutionService {
     ///
     /// # Errors
     /// When the provider cannot be asked: nothing is known then, so nothing is given up.
+    #[tracing::instrument(level = "debug", name = "sandbox.revive", skip_all, fields(context.id = %held.row.id))]
     pub(super) async fn revive(&self, held: &mut Held) -> Result<bool, E2bError> {
         // A local host pauses only when asked, and one that does not answer took its sandboxes with it.
         if held.row.sandbox.as_ref().is_none_or(|sandbox| sandbox.host_url.is_some()) {

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, instrument};
+use tracing::field::Empty;
+use tracing::{Instrument, Span, instrument};
 
 use crate::domain::{
     CodeError, CodeRequest, ContextId, ContextKey, EndReason, Ended, ExecutionId, Language, Outcome,
@@ -92,12 +93,11 @@ impl ExecutionService {
         cancel: CancellationToken,
     ) -> Begun {
         let service = self.clone();
-        let span = tracing::Span::current();
-        let trace = call.trace_id.as_deref().and_then(Trace::parse);
-        let trace = trace.unwrap_or_else(|| Trace::new(self.0.parts.entropy.bytes()));
-        call.trace_id = Some(trace.to_string());
+        let around = tracing::Span::current();
+        let (span, trace) = self.open_call(tool, &mut call, request.language);
         let ask = self.ask(tool, &call, &request);
         let (execution, language) = (ask.execution.id, request.language);
+        span.record("execution.id", tracing::field::display(execution));
         let handle = self.mint_handle(&call.key, call.principal.as_deref());
         let known = self.0.stoppable.know(execution, &call, cancel.clone());
         let run = async move {
@@ -105,9 +105,27 @@ impl ExecutionService {
             let work = service.run(call, request, ask, progress, cancel);
             let result = trace::within(trace, work).await;
             count(language, &result);
+            close_call(&result);
             result
         };
-        Begun { execution, handle, language, task: self.0.runs.spawn(run.instrument(span)) }
+        Begun {
+            execution,
+            handle,
+            language,
+            task: self.0.runs.spawn(run.instrument(span).instrument(around)),
+        }
+    }
+
+    /// Opens the span of a call, in its caller's trace, and notes that trace in the call.
+    pub(super) fn open_call(&self, tool: &str, call: &mut Call, language: Language) -> (Span, Trace) {
+        let span = tracing::debug_span!(
+            "execution.call", otel.kind = "server", tool.name = tool,
+            app.tenant.id = %call.key.tenant, app.conversation.id = %call.key.conversation,
+            app.path.id = %call.key.path, code.language = %language,
+            execution.id = Empty, error.type = Empty, otel.status_code = Empty);
+        let trace = Trace::begin(&span, call.trace, self.0.parts.entropy.bytes());
+        call.trace = Some(trace);
+        (span, trace)
     }
 
     async fn run(
@@ -153,7 +171,7 @@ impl ExecutionService {
                 purpose: request.purpose.as_deref().map(|text| self.guard_for(call).line(text).into_inner()),
                 code_sha256: hash(&[request.code.as_str()]),
                 principal: call.principal.clone(),
-                trace_id: call.trace_id.clone(),
+                trace_id: call.trace.map(|trace| trace.to_string()),
                 idempotency: call
                     .idempotency_key
                     .clone()
@@ -479,8 +497,10 @@ impl Work for CodeRun<'_> {
         let deadline = began + request.timeout.get();
         let deadlines =
             Deadlines { start: request.timeout.get(), ..Deadlines::overall(request.timeout.get() + CLOSING) };
+        let running = tracing::debug_span!("sandbox.run");
         let mut run =
             Run::start(&held.client, &held.access, request.language, request.code.as_str(), deadlines)
+                .instrument(running.clone())
                 .await
                 .map_err(|error| Fault::of(held, error))?;
 
@@ -493,7 +513,8 @@ impl Work for CodeRun<'_> {
             progress,
             crash: &service.0.parts.crash,
         };
-        let (ended, platform) = stream.pump(held, &mut run, deadline, cancel, &service.0.shutdown).await?;
+        let pumping = stream.pump(held, &mut run, deadline, cancel, &service.0.shutdown);
+        let (ended, platform) = pumping.instrument(running).await?;
         service.0.parts.crash.at("run.ended");
         let stops = run.stops().to_vec();
         let mut state = (held.state, held.reason.map(reason_text));
@@ -540,7 +561,14 @@ impl Work for CodeRun<'_> {
         if let Some(error) = ended_error {
             stream.take(OutputChunk::Error(error));
         }
-        let (guarded, spools) = stream.finish(ended, stops, began.elapsed());
+        let guarding = tracing::debug_span!("guard.sanitize", guard.findings = Empty, guard.bytes = Empty);
+        let (guarded, spools) = guarding.in_scope(|| stream.finish(ended, stops, began.elapsed()));
+        if !guarding.is_disabled() {
+            let found: u64 = guarded.report.by_kind().into_values().sum();
+            let bytes = guarded.outcome.stdout.total_bytes() + guarded.outcome.stderr.total_bytes();
+            guarding.record("guard.findings", found).record("guard.bytes", bytes);
+        }
+        drop(guarding);
         let Guarded { outcome, report, numbering, .. } = guarded;
         service.0.parts.crash.at("run.before_numbers");
         service.save_numbering(held, numbering).await;
@@ -598,6 +626,13 @@ const GONE: &str = "earlier variables and files are gone";
 /// What a new interpreter in the same sandbox means.
 fn restarted(why: &str) -> String {
     format!("{why}; earlier variables are gone, files are kept")
+}
+
+/// Tells the span of a call whether it could be done. A program that fails is no error of the call.
+pub(super) fn close_call<T>(result: &Result<T, ExecutionError>) {
+    if let Err(error) = result {
+        Span::current().record("error.type", error.code().as_str()).record("otel.status_code", "ERROR");
+    }
 }
 
 /// Counts a run that ended, one way or another.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use tracing::Instrument;
 
 use crate::domain::{ApiKey, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
 use crate::telemetry::metrics::DB_CLIENT;
@@ -12,6 +13,15 @@ use super::{
     ExecutionFilter, ExecutionRow, ExecutionStatus, FinishedExecution, Limits, NewReveal, PathChange,
     PathError, PathRow, Placeholders, Reaped, RevealRow, SandboxRef, StoreError,
 };
+
+/// Waits for a call of the store, as a span of its own, and takes note of its duration. Last may stand whose call it is.
+macro_rules! timed {
+    ($operation:literal, $call:expr $(, $tenant:expr)?) => {{
+        let _timed = DB_CLIENT.time(&[$operation]);
+        let span = tracing::debug_span!(concat!("db.", $operation) $(, app.tenant.id = %$tenant)?);
+        $call.instrument(span).await
+    }};
+}
 
 /// Measures the store inside.
 #[derive(Debug)]
@@ -24,18 +34,15 @@ impl ContextStore for Measured {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        let _timed = DB_CLIENT.time(&["ping"]);
-        self.0.ping().await
+        timed!("ping", self.0.ping())
     }
 
     async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
-        let _timed = DB_CLIENT.time(&["now"]);
-        self.0.now().await
+        timed!("now", self.0.now())
     }
 
     async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
-        let _timed = DB_CLIENT.time(&["acquire"]);
-        self.0.acquire(ask, limits).await
+        timed!("acquire", self.0.acquire(ask, limits), ask.key.tenant)
     }
 
     async fn ready(
@@ -45,23 +52,19 @@ impl ContextStore for Measured {
         sandbox: &SandboxRef,
         limits: &Limits,
     ) -> Result<Option<ContextRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["ready"]);
-        self.0.ready(claim, execution, sandbox, limits).await
+        timed!("ready", self.0.ready(claim, execution, sandbox, limits))
     }
 
     async fn renew(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError> {
-        let _timed = DB_CLIENT.time(&["renew"]);
-        self.0.renew(claim, limits).await
+        timed!("renew", self.0.renew(claim, limits))
     }
 
     async fn end(&self, end: &End, limits: &Limits) -> Result<bool, StoreError> {
-        let _timed = DB_CLIENT.time(&["end"]);
-        self.0.end(end, limits).await
+        timed!("end", self.0.end(end, limits))
     }
 
     async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError> {
-        let _timed = DB_CLIENT.time(&["record"]);
-        self.0.record(finished, limits).await
+        timed!("record", self.0.record(finished, limits), finished.tenant)
     }
 
     async fn abandon(
@@ -71,18 +74,15 @@ impl ContextStore for Measured {
         status: ExecutionStatus,
         error: Option<&str>,
     ) -> Result<bool, StoreError> {
-        let _timed = DB_CLIENT.time(&["abandon"]);
-        self.0.abandon(tenant, execution, status, error).await
+        timed!("abandon", self.0.abandon(tenant, execution, status, error), tenant)
     }
 
     async fn ask_to_stop(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError> {
-        let _timed = DB_CLIENT.time(&["ask_to_stop"]);
-        self.0.ask_to_stop(tenant, execution).await
+        timed!("ask_to_stop", self.0.ask_to_stop(tenant, execution), tenant)
     }
 
     async fn stops(&self, executions: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError> {
-        let _timed = DB_CLIENT.time(&["stops"]);
-        self.0.stops(executions).await
+        timed!("stops", self.0.stops(executions))
     }
 
     async fn execution(
@@ -90,58 +90,47 @@ impl ContextStore for Measured {
         tenant: &TenantId,
         id: ExecutionId,
     ) -> Result<Option<ExecutionRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["execution"]);
-        self.0.execution(tenant, id).await
+        timed!("execution", self.0.execution(tenant, id), tenant)
     }
 
     async fn executions(&self, filter: &ExecutionFilter) -> Result<Vec<ExecutionRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["executions"]);
-        self.0.executions(filter).await
+        timed!("executions", self.0.executions(filter))
     }
 
     async fn context(&self, tenant: &TenantId, id: ContextId) -> Result<Option<ContextRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["context"]);
-        self.0.context(tenant, id).await
+        timed!("context", self.0.context(tenant, id), tenant)
     }
 
     async fn live(&self, key: &ContextKey) -> Result<Option<ContextRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["live"]);
-        self.0.live(key).await
+        timed!("live", self.0.live(key), key.tenant)
     }
 
     async fn contexts(&self, filter: &ContextFilter) -> Result<Vec<ContextRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["contexts"]);
-        self.0.contexts(filter).await
+        timed!("contexts", self.0.contexts(filter))
     }
 
     async fn count_live(&self) -> Result<u64, StoreError> {
-        let _timed = DB_CLIENT.time(&["count_live"]);
-        self.0.count_live().await
+        timed!("count_live", self.0.count_live())
     }
 
     async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
-        let _timed = DB_CLIENT.time(&["reap"]);
-        self.0.reap(batch, retention, limits).await
+        timed!("reap", self.0.reap(batch, retention, limits))
     }
 
     async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError> {
-        let _timed = DB_CLIENT.time(&["doomed"]);
-        self.0.doomed(batch, visibility).await
+        timed!("doomed", self.0.doomed(batch, visibility))
     }
 
     async fn buried(&self, entry: i64) -> Result<(), StoreError> {
-        let _timed = DB_CLIENT.time(&["buried"]);
-        self.0.buried(entry).await
+        timed!("buried", self.0.buried(entry))
     }
 
     async fn bury_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
-        let _timed = DB_CLIENT.time(&["bury_failed"]);
-        self.0.bury_failed(entry, error).await
+        timed!("bury_failed", self.0.bury_failed(entry, error))
     }
 
     async fn unowned(&self, tags: &[(ContextId, i64)]) -> Result<Vec<(ContextId, i64)>, StoreError> {
-        let _timed = DB_CLIENT.time(&["unowned"]);
-        self.0.unowned(tags).await
+        timed!("unowned", self.0.unowned(tags))
     }
 
     async fn owned(
@@ -150,8 +139,7 @@ impl ContextStore for Measured {
         after: Option<ContextId>,
         limit: u32,
     ) -> Result<Vec<ContextRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["owned"]);
-        self.0.owned(min_age, after, limit).await
+        timed!("owned", self.0.owned(min_age, after, limit))
     }
 
     async fn set_tenant_limits(
@@ -160,8 +148,7 @@ impl ContextStore for Measured {
         per_tenant: Option<u32>,
         per_conversation: Option<u32>,
     ) -> Result<(), StoreError> {
-        let _timed = DB_CLIENT.time(&["set_tenant_limits"]);
-        self.0.set_tenant_limits(tenant, per_tenant, per_conversation).await
+        timed!("set_tenant_limits", self.0.set_tenant_limits(tenant, per_tenant, per_conversation), tenant)
     }
 
     async fn change_path(
@@ -173,8 +160,11 @@ impl ContextStore for Measured {
         expected: Option<i64>,
         limits: &Limits,
     ) -> Result<PathRow, PathError> {
-        let _timed = DB_CLIENT.time(&["change_path"]);
-        self.0.change_path(tenant, conversation, path, change, expected, limits).await
+        timed!(
+            "change_path",
+            self.0.change_path(tenant, conversation, path, change, expected, limits),
+            tenant
+        )
     }
 
     async fn paths(
@@ -183,13 +173,11 @@ impl ContextStore for Measured {
         conversation: &ConversationId,
         deleted: bool,
     ) -> Result<Vec<PathRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["paths"]);
-        self.0.paths(tenant, conversation, deleted).await
+        timed!("paths", self.0.paths(tenant, conversation, deleted), tenant)
     }
 
     async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
-        let _timed = DB_CLIENT.time(&["placeholders"]);
-        self.0.placeholders(key).await
+        timed!("placeholders", self.0.placeholders(key), key.tenant)
     }
 
     async fn save_placeholders(
@@ -197,37 +185,30 @@ impl ContextStore for Measured {
         key: &ContextKey,
         new: &[(String, String, u32)],
     ) -> Result<(), StoreError> {
-        let _timed = DB_CLIENT.time(&["save_placeholders"]);
-        self.0.save_placeholders(key, new).await
+        timed!("save_placeholders", self.0.save_placeholders(key, new), key.tenant)
     }
 
     async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError> {
-        let _timed = DB_CLIENT.time(&["record_reveal"]);
-        self.0.record_reveal(reveal).await
+        timed!("record_reveal", self.0.record_reveal(reveal))
     }
 
     async fn reveals(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<RevealRow>, StoreError> {
-        let _timed = DB_CLIENT.time(&["reveals"]);
-        self.0.reveals(tenant, limit).await
+        timed!("reveals", self.0.reveals(tenant, limit))
     }
 
     async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError> {
-        let _timed = DB_CLIENT.time(&["add_api_key"]);
-        self.0.add_api_key(key).await
+        timed!("add_api_key", self.0.add_api_key(key))
     }
 
     async fn api_key(&self, id: &str) -> Result<Option<ApiKey>, StoreError> {
-        let _timed = DB_CLIENT.time(&["api_key"]);
-        self.0.api_key(id).await
+        timed!("api_key", self.0.api_key(id))
     }
 
     async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        let _timed = DB_CLIENT.time(&["api_keys"]);
-        self.0.api_keys().await
+        timed!("api_keys", self.0.api_keys())
     }
 
     async fn revoke_api_key(&self, id: &str) -> Result<bool, StoreError> {
-        let _timed = DB_CLIENT.time(&["revoke_api_key"]);
-        self.0.revoke_api_key(id).await
+        timed!("revoke_api_key", self.0.revoke_api_key(id))
     }
 }

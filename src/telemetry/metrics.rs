@@ -1,4 +1,5 @@
-//! Every instrument, named once, and their text for Prometheus (exposition format 0.0.4).
+//! Every instrument, named once, and their text for Prometheus (exposition format 0.0.4). A name has dots, as
+//! OpenTelemetry's have; Prometheus gets it as its own collectors would spell it, so that both ways in lead to one series.
 //!
 //! Instruments are statics, as log lines are: a number is counted where it comes to be, and nobody passes a registry
 //! around. A label's value is a `&'static str`: it can only come out of the program's own closed sets, so that no
@@ -11,79 +12,82 @@ use std::time::{Duration, Instant};
 
 /// Contexts whose sandbox came to be.
 pub static CONTEXTS_CREATED: Counter =
-    Counter::new("execution_context_created_total", "Contexts whose sandbox was made.", &[]);
+    Counter::new("execution_context.created", "Contexts whose sandbox was made.", &[]);
 /// Contexts whose sandbox was ended, by why.
 pub static CONTEXTS_TERMINATED: Counter = Counter::new(
-    "execution_context_terminated_total",
+    "execution_context.terminated",
     "Contexts whose sandbox was ended, by the reason of the end.",
     &["reason"],
 );
 /// Contexts of all tenants that live, as the database knows them when it is asked.
 pub static CONTEXTS_ACTIVE: Gauge =
-    Gauge::new("execution_context_active", "Live contexts of the whole deployment.");
+    Gauge::new("execution_context.active", "Live contexts of the whole deployment.");
 /// Runs that ended, by language and by how.
 pub static CODE_EXECUTIONS: Counter = Counter::new(
-    "code_execution_total",
+    "code_execution.total",
     "Runs that ended: completed, failed (the program), timed_out, cancelled, died, refused (it did not run).",
     &["language", "outcome"],
 );
 /// How long runs took in their sandbox.
 pub static CODE_DURATION: Histogram =
-    Histogram::new("code_execution_duration_ms", "Milliseconds of a run in its sandbox.", &["language"]);
+    Histogram::new("code_execution.duration_ms", "Milliseconds of a run in its sandbox.", &["language"]);
 /// Runs that could not be done, by error code.
 pub static CODE_ERRORS: Counter =
-    Counter::new("code_execution_errors_total", "Runs that could not be done, by error code.", &["kind"]);
+    Counter::new("code_execution.errors", "Runs that could not be done, by error code.", &["kind"]);
 /// How long runs waited for their context.
 pub static QUEUE_WAIT: Histogram =
-    Histogram::new("code_execution_queue_wait_ms", "Milliseconds that a run waited for its context.", &[]);
+    Histogram::new("code_execution.queue_wait_ms", "Milliseconds that a run waited for its context.", &[]);
 /// How long a sandbox took to be made.
 pub static SANDBOX_CREATE: Histogram =
-    Histogram::new("sandbox_create_duration_ms", "Milliseconds to make a sandbox.", &["outcome"]);
+    Histogram::new("sandbox.create.duration_ms", "Milliseconds to make a sandbox.", &["outcome"]);
 /// How long it took to reach a sandbox that was there.
 pub static SANDBOX_RECONNECT: Histogram = Histogram::new(
-    "sandbox_reconnect_duration_ms",
+    "sandbox.reconnect.duration_ms",
     "Milliseconds to connect to a sandbox again.",
     &["outcome"],
 );
 /// Sandboxes of this process's host that stand ready.
 pub static POOL_SIZE: Gauge =
-    Gauge::new("sandbox_pool_size", "Sandboxes of this process's own host that stand ready.");
+    Gauge::new("sandbox.pool_size", "Sandboxes of this process's own host that stand ready.");
 /// Sandboxes that no context owned, found and killed.
 pub static SANDBOXES_LEAKED: Counter =
-    Counter::new("sandbox_leaked_total", "Sandboxes without an owner that were found and killed.", &[]);
+    Counter::new("sandbox.leaked", "Sandboxes without an owner that were found and killed.", &[]);
 /// Contexts whose sandbox was gone.
 pub static CONTEXTS_LOST: Counter =
-    Counter::new("execution_context_lost_total", "Contexts whose sandbox was found to be gone.", &[]);
+    Counter::new("execution_context.lost", "Contexts whose sandbox was found to be gone.", &[]);
 /// Sandboxes that could not be killed yet.
-pub static BURIALS_FAILED: Counter = Counter::new(
-    "sandbox_kill_failures_total",
-    "Attempts to end a sandbox that failed and are repeated.",
-    &[],
-);
+pub static BURIALS_FAILED: Counter =
+    Counter::new("sandbox.kill_failures", "Attempts to end a sandbox that failed and are repeated.", &[]);
 /// Results that were not kept with their records while the database was away.
 pub static RESULTS_DROPPED: Counter = Counter::new(
-    "execution_results_dropped_total",
+    "execution.results_dropped",
     "Results that were not kept because too many bytes waited for the database; their records were.",
     &[],
 );
 /// What the guard found in results, by kind.
 pub static GUARD_FINDINGS: Counter =
-    Counter::new("guard_findings_total", "Findings of the egress guard, by kind.", &["kind"]);
+    Counter::new("guard.findings", "Findings of the egress guard, by kind.", &["kind"]);
 /// What the guard let pass.
 pub static GUARD_BYTES: Counter =
-    Counter::new("guard_bytes_total", "Bytes of output that came through the egress guard.", &[]);
+    Counter::new("guard.bytes", "Bytes of output that came through the egress guard.", &[]);
+/// Spans that no collector has got.
+pub static SPANS_DROPPED: Counter = Counter::new(
+    "otlp.spans_dropped",
+    "Spans that were not exported: queue_full (the collector is too slow), not_taken (it is away or refuses them).",
+    &["reason"],
+);
 /// How long the database took.
 pub static DB_CLIENT: Histogram =
-    Histogram::new("db_client_duration_ms", "Milliseconds of a call of the store.", &["operation"]);
+    Histogram::new("db.client.duration_ms", "Milliseconds of a call of the store.", &["operation"]);
 /// How long the sandbox provider took.
 pub static E2B_CLIENT: Histogram = Histogram::new(
-    "e2b_client_duration_ms",
+    "e2b.client.duration_ms",
     "Milliseconds of a request to the sandbox provider: its control plane, or a sandbox's files and processes.",
     &["operation"],
 );
 
 /// All of them, in the order in which they are written.
-static COUNTERS: [&Counter; 10] = [
+static COUNTERS: [&Counter; 11] = [
     &CONTEXTS_CREATED,
     &CONTEXTS_TERMINATED,
     &CODE_EXECUTIONS,
@@ -94,15 +98,43 @@ static COUNTERS: [&Counter; 10] = [
     &RESULTS_DROPPED,
     &GUARD_FINDINGS,
     &GUARD_BYTES,
+    &SPANS_DROPPED,
 ];
 static GAUGES: [&Gauge; 2] = [&CONTEXTS_ACTIVE, &POOL_SIZE];
 static HISTOGRAMS: [&Histogram; 6] =
     [&CODE_DURATION, &QUEUE_WAIT, &SANDBOX_CREATE, &SANDBOX_RECONNECT, &DB_CLIENT, &E2B_CLIENT];
 
 /// Upper bounds of the buckets, in milliseconds: from a warm call to the longest run.
-const BOUNDS: [u32; 14] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 120_000, 600_000];
+pub(super) const BOUNDS: [u32; 14] =
+    [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 120_000, 600_000];
 
-type Values = Vec<&'static str>;
+/// The values of an instrument's labels, in the labels' order.
+pub(super) type Values = Vec<&'static str>;
+
+/// An instrument at a moment.
+pub(super) struct Reading {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) labels: &'static [&'static str],
+    pub(super) data: Data,
+}
+
+/// What an instrument says, for each value of its labels.
+pub(super) enum Data {
+    /// A number that only grows.
+    Counter(Vec<(Values, u64)>),
+    /// A number that goes up and down.
+    Gauge(Option<u64>),
+    /// How many durations fell into each bucket, and their sum in milliseconds.
+    Histogram(Vec<(Values, Vec<u64>, f64)>),
+}
+
+/// Everything, as it is now.
+pub(super) fn read() -> Vec<Reading> {
+    let counters = COUNTERS.iter().map(|counter| counter.read());
+    let gauges = GAUGES.iter().map(|gauge| gauge.read());
+    counters.chain(gauges).chain(HISTOGRAMS.iter().map(|histogram| histogram.read())).collect()
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -133,15 +165,13 @@ impl Counter {
         lock(&self.cells).get(values).copied().unwrap_or_default()
     }
 
-    fn write(&self, out: &mut String) {
-        head(out, self.name, self.help, "counter");
-        let cells = lock(&self.cells);
+    fn read(&self) -> Reading {
+        let mut cells: Vec<_> =
+            lock(&self.cells).iter().map(|(values, count)| (values.clone(), *count)).collect();
         if cells.is_empty() && self.labels.is_empty() {
-            let _ = writeln!(out, "{} 0", self.name);
+            cells.push((Values::new(), 0));
         }
-        for (values, count) in cells.iter() {
-            let _ = writeln!(out, "{}{} {count}", self.name, labels(self.labels, values, None));
-        }
+        Reading { name: self.name, help: self.help, labels: self.labels, data: Data::Counter(cells) }
     }
 }
 
@@ -163,11 +193,8 @@ impl Gauge {
         *lock(&self.value) = value.into();
     }
 
-    fn write(&self, out: &mut String) {
-        head(out, self.name, self.help, "gauge");
-        if let Some(value) = *lock(&self.value) {
-            let _ = writeln!(out, "{} {value}", self.name);
-        }
+    fn read(&self) -> Reading {
+        Reading { name: self.name, help: self.help, labels: &[], data: Data::Gauge(*lock(&self.value)) }
     }
 }
 
@@ -207,25 +234,17 @@ impl Histogram {
         Timed { histogram: self, values, began: Instant::now() }
     }
 
-    fn write(&self, out: &mut String) {
-        head(out, self.name, self.help, "histogram");
-        for (values, buckets) in lock(&self.cells).iter() {
-            let mut below = 0;
-            for (at, count) in buckets.counts.iter().enumerate() {
-                below += count;
-                let bound = BOUNDS.get(at).map_or("+Inf".to_owned(), u32::to_string);
-                let labels = labels(self.labels, values, Some(&bound));
-                let _ = writeln!(out, "{}_bucket{labels} {below}", self.name);
-            }
-            let labels = labels(self.labels, values, None);
+    fn read(&self) -> Reading {
+        let cell = |(values, buckets): (&Values, &Buckets)| {
             #[expect(
                 clippy::cast_precision_loss,
                 reason = "a sum of durations; microseconds of 285 years fit"
             )]
             let sum = buckets.sum_us as f64 / 1e3;
-            let _ = writeln!(out, "{}_sum{labels} {sum}", self.name);
-            let _ = writeln!(out, "{}_count{labels} {below}", self.name);
-        }
+            (values.clone(), buckets.counts.to_vec(), sum)
+        };
+        let cells = lock(&self.cells).iter().map(cell).collect();
+        Reading { name: self.name, help: self.help, labels: self.labels, data: Data::Histogram(cells) }
     }
 }
 
@@ -252,14 +271,48 @@ pub fn outcome<T, E>(result: &Result<T, E>) -> &'static str {
 /// Everything, as Prometheus reads it.
 pub fn render() -> String {
     let mut out = String::new();
-    COUNTERS.iter().for_each(|counter| counter.write(&mut out));
-    GAUGES.iter().for_each(|gauge| gauge.write(&mut out));
-    HISTOGRAMS.iter().for_each(|histogram| histogram.write(&mut out));
+    read().iter().for_each(|reading| reading.write(&mut out));
     out
 }
 
-fn head(out: &mut String, name: &str, help: &str, kind: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+impl Reading {
+    fn write(&self, out: &mut String) {
+        let mut name = self.name.replace('.', "_");
+        let kind = match &self.data {
+            Data::Counter(_) => "counter",
+            Data::Gauge(_) => "gauge",
+            Data::Histogram(_) => "histogram",
+        };
+        if kind == "counter" && !name.ends_with("_total") {
+            name.push_str("_total");
+        }
+        let _ = writeln!(out, "# HELP {name} {}\n# TYPE {name} {kind}", self.help);
+        match &self.data {
+            Data::Counter(cells) => {
+                for (values, count) in cells {
+                    let _ = writeln!(out, "{name}{} {count}", labels(self.labels, values, None));
+                }
+            }
+            Data::Gauge(value) => {
+                if let Some(value) = value {
+                    let _ = writeln!(out, "{name} {value}");
+                }
+            }
+            Data::Histogram(cells) => {
+                for (values, counts, sum) in cells {
+                    let mut below = 0;
+                    for (at, count) in counts.iter().enumerate() {
+                        below += count;
+                        let bound = BOUNDS.get(at).map_or("+Inf".to_owned(), u32::to_string);
+                        let labels = labels(self.labels, values, Some(&bound));
+                        let _ = writeln!(out, "{name}_bucket{labels} {below}");
+                    }
+                    let labels = labels(self.labels, values, None);
+                    let _ = writeln!(out, "{name}_sum{labels} {sum}\n{name}_count{labels} {below}");
+                }
+            }
+        }
+    }
 }
 
 /// Label values are words of the program, so there is nothing in them to escape.
@@ -275,22 +328,22 @@ mod tests {
 
     #[test]
     fn a_counter_has_a_line_for_each_value_and_a_histogram_cumulative_buckets() {
-        static C: Counter = Counter::new("c_total", "Help.", &["kind"]);
+        static C: Counter = Counter::new("c.d", "Help.", &["kind"]);
         static H: Histogram = Histogram::new("h_ms", "Help.", &["op"]);
         C.add(&["b"], 2);
         C.add(&["a"], 1);
         C.add(&["b"], 1);
         let mut out = String::new();
-        C.write(&mut out);
+        C.read().write(&mut out);
         assert_eq!(
             out,
-            "# HELP c_total Help.\n# TYPE c_total counter\nc_total{kind=\"a\"} 1\nc_total{kind=\"b\"} 3\n"
+            "# HELP c_d_total Help.\n# TYPE c_d_total counter\nc_d_total{kind=\"a\"} 1\nc_d_total{kind=\"b\"} 3\n"
         );
         for ms in [1, 3, 3, 700_000] {
             H.record(&["x"], Duration::from_millis(ms));
         }
         let mut out = String::new();
-        H.write(&mut out);
+        H.read().write(&mut out);
         for line in [
             "h_ms_bucket{op=\"x\",le=\"1\"} 1",
             "h_ms_bucket{op=\"x\",le=\"5\"} 3",

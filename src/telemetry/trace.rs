@@ -5,45 +5,79 @@
 
 use std::fmt;
 
-/// A trace. Its id is neither secret nor a label.
+use super::export;
+
+/// A trace that a call belongs to, and the caller's span in it. Neither id is secret or a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trace(u128);
+pub struct Trace {
+    id: u128,
+    /// The caller's span; 0 when the trace began here.
+    caller: u64,
+    /// Whether the caller records it.
+    is_sampled: bool,
+}
 
 tokio::task_local! {
     static CURRENT: Trace;
 }
 
 impl Trace {
-    /// Reads a trace id: 32 digits of hex, not all zero.
+    /// Reads a `traceparent`. One that is not well formed is none, as the specification has it; of a later version,
+    /// what this one knows is read.
     ///
     /// ```
     /// use pathbox::telemetry::trace::Trace;
-    /// let trace = Trace::parse("4bf92f3577b34da6a3ce929d0e0e4736").unwrap();
+    /// let trace = Trace::read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
+    /// assert_eq!(trace.to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
     /// assert_eq!(
-    ///     trace.parent_of([0, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]),
-    ///     "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    ///     trace.parent_of([0, 0, 0, 0, 0, 0, 0, 9]),
+    ///     "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000009-01"
     /// );
-    /// assert_eq!(Trace::parse("00000000000000000000000000000000"), None);
+    /// assert_eq!(Trace::read("00-00000000000000000000000000000000-00f067aa0ba902b7-01"), None);
     /// ```
-    pub fn parse(id: &str) -> Option<Self> {
-        let hex = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        u128::from_str_radix(id, 16).ok().filter(|id| hex && *id != 0).map(Self)
+    pub fn read(traceparent: &str) -> Option<Self> {
+        let mut parts = traceparent.split('-');
+        let mut next = |digits: usize| {
+            let part = parts.next()?;
+            let is_hex = part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+            (part.len() == digits && is_hex).then(|| u128::from_str_radix(part, 16).ok()).flatten()
+        };
+        let (version, id, caller, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
+        let has_more = parts.next().is_some();
+        if version == 0xff || (version == 0 && has_more) || id == 0 || caller == 0 {
+            return None;
+        }
+        Some(Self { id, caller: u64::try_from(caller).ok()?, is_sampled: flags & 1 == 1 })
     }
 
     /// A new trace of random bytes.
     pub fn new(random: [u8; 16]) -> Self {
-        Self(u128::from_be_bytes(random).max(1))
+        Self { id: u128::from_be_bytes(random).max(1), caller: 0, is_sampled: true }
+    }
+
+    /// Makes `span` the first span of a call: a child of its caller's. Without a caller a trace begins, and is the one
+    /// that the span is exported in, if it is; `random` is for when it is not.
+    pub fn begin(span: &tracing::Span, caller: Option<Self>, random: [u8; 16]) -> Self {
+        match caller {
+            Some(trace) => {
+                export::adopt(span, trace.id, trace.caller, trace.is_sampled);
+                trace
+            }
+            None => export::trace_of(span)
+                .map_or_else(|| Self::new(random), |(id, is_sampled)| Self { id, caller: 0, is_sampled }),
+        }
     }
 
     /// The `traceparent` of a request that is the span `span` of this trace.
     pub fn parent_of(self, span: [u8; 8]) -> String {
-        format!("00-{self}-{:016x}-01", u64::from_be_bytes(span).max(1))
+        let flags = u8::from(self.is_sampled);
+        format!("00-{self}-{:016x}-{flags:02x}", u64::from_be_bytes(span).max(1))
     }
 }
 
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.id)
     }
 }
 
@@ -57,20 +91,37 @@ pub fn current() -> Option<Trace> {
     CURRENT.try_with(|trace| *trace).ok()
 }
 
+/// The `traceparent` for a request of the calling task: it names the span at hand where spans are exported, else one of
+/// the request's own, from `random`.
+pub fn outgoing(random: [u8; 8]) -> Option<String> {
+    let trace = current()?;
+    Some(trace.parent_of(export::current_span().unwrap_or(random)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_an_id_is_an_id() {
+    fn only_a_well_formed_traceparent_is_read() {
+        const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let good = format!("00-{ID}-00f067aa0ba902b7-00");
+        assert_eq!(Trace::read(&good).unwrap().parent_of([1; 8]), format!("00-{ID}-0101010101010101-00"));
+        assert!(Trace::read(&format!("cc-{ID}-00f067aa0ba902b7-01-what-comes")).is_some(), "a later version");
         for bad in [
-            "",
-            "4bf9",
-            "+bf92f3577b34da6a3ce929d0e0e4736",
-            "4bf92f3577b34da6a3ce929d0e0e473g",
-            "é".repeat(16).as_str(),
+            String::new(),
+            "4bf9".into(),
+            ID.into(),
+            format!("00-{ID}"),
+            format!("00-{ID}-00f067aa0ba902b7"),
+            format!("00-{ID}-0000000000000000-01"),
+            format!("00-{}-00f067aa0ba902b7-01", ID.to_uppercase()),
+            format!("00-+{}-00f067aa0ba902b7-01", &ID[1..]),
+            format!("00-{}-00f067aa0ba902b7-01", "é".repeat(16)),
+            format!("00-{ID}-00f067aa0ba902b7-01-more"),
+            format!("ff-{ID}-00f067aa0ba902b7-01"),
         ] {
-            assert_eq!(Trace::parse(bad), None, "{bad}");
+            assert_eq!(Trace::read(&bad), None, "{bad}");
         }
         assert_eq!(Trace::new([0; 16]).to_string(), "00000000000000000000000000000001", "zero means none");
     }

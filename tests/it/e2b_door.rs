@@ -17,15 +17,15 @@ use crate::support::http::HttpServer;
 use crate::support::server::{Server, command};
 
 /// A provider, and a data directory for the servers in front of it.
-struct Provider {
-    faults: FaultServer,
+pub(crate) struct Provider {
+    pub(crate) faults: FaultServer,
     data: TempDir,
     _runtime: tokio::runtime::Runtime,
 }
 
 impl Provider {
     /// One that answers a request as told, and what it is not told about as a sound one does.
-    fn start(told: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(told: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let answer = move |request: &Request| told(request).unwrap_or_else(|| sound(request));
@@ -33,7 +33,7 @@ impl Provider {
         Self { faults, data: tempfile::tempdir().unwrap(), _runtime: runtime }
     }
 
-    fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = command(self.data.path());
         let url = format!("http://{}", self.faults.addr);
         command.env("E2B_API_KEY", API_KEY).env("E2B_API_URL", &url).env("E2B_SANDBOX_URL", &url);

@@ -31,7 +31,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     found
 }
 
-fn read(server: &HttpServer) -> BTreeMap<String, f64> {
+pub(crate) fn read(server: &HttpServer) -> BTreeMap<String, f64> {
     let mut reply = server.send("GET", "/metrics", &[], b"");
     assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     reply.expect_ok();

@@ -71,3 +71,4 @@ mod store_postgres;
 mod store_processes;
 mod store_sqlite;
 mod store_states;
+mod telemetry_export;

@@ -17,7 +17,7 @@ use crate::domain::Scope;
 use crate::execution::files::{FileAction, FileAnswer, FilePath, Filed, MAX_FILE_BYTES};
 use crate::execution::{Artifact, Asker, Call, ExecutionService};
 use crate::mcp::resources::{is_text, resource};
-use crate::mcp::{McpServer, ToolError, caller, schema, trace_id};
+use crate::mcp::{McpServer, ToolError, caller, schema, trace};
 
 use super::get_execution::whole_characters;
 use super::run_code::{OutputGuard, parse, served_by};
@@ -106,7 +106,7 @@ impl McpServer {
         let key = self.key(&caller, input.context.as_deref()).await?;
         let principal = Some(caller.principal.name);
         let guard = caller::overlay(&context.meta.0, service.policies().call_may_loosen(&key))?;
-        let call = Call { key, principal, trace_id: trace_id(&context), idempotency_key: None, guard };
+        let call = Call { key, principal, trace: trace(&context), idempotency_key: None, guard };
         let filed = service.files(call, action, context.ct.clone()).await?;
         result(&service, &asker, &filed).await
     }

@@ -15,7 +15,7 @@ use crate::execution::{Begun, Call, Finished};
 use crate::guard::{Report, Sanitized};
 use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
-use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema, trace_id};
+use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema, trace};
 
 /// The tool's name.
 pub const NAME: &str = "run_code";
@@ -274,7 +274,7 @@ impl McpServer {
         let call = Call {
             key,
             principal: Some(caller.principal.name),
-            trace_id: trace_id(context),
+            trace: trace(context),
             idempotency_key,
             guard: caller::overlay(&context.meta.0, may_loosen)?,
         };

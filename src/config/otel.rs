@@ -1,0 +1,131 @@
+//! Settings of the export of spans and metrics.
+
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::load::{ConfigError, Values};
+use crate::telemetry::export::Options;
+use crate::wire::control::percent_decode;
+
+impl Values {
+    /// Where spans and metrics go. Everything is looked at, also when nothing is exported.
+    pub(super) fn export(&self) -> Result<Option<Options>, ConfigError> {
+        let endpoint = self.collector()?;
+        let options = Options {
+            endpoint: endpoint.clone().unwrap_or_default(),
+            headers: self.headers()?,
+            service: self.service()?,
+            timeout: Duration::from_millis(self.number("otel.timeout_ms", 1, 600_000)?),
+            metric_interval: Duration::from_millis(self.number(
+                "otel.metric_interval_ms",
+                100,
+                86_400_000,
+            )?),
+        };
+        let is_off = self.boolean("otel.disabled")? || endpoint.is_none();
+        Ok((!is_off).then_some(options))
+    }
+
+    fn collector(&self) -> Result<Option<String>, ConfigError> {
+        const KEY: &str = "otel.endpoint";
+        let Some(text) = self.url(KEY)? else { return Ok(None) };
+        let url = reqwest::Url::parse(&text).map_err(|error| self.invalid(KEY, error.to_string()))?;
+        // The address is printed and logged.
+        let problem = match () {
+            () if !url.username().is_empty() || url.password().is_some() => {
+                "it names a user; a credential belongs into `otel.headers`"
+            }
+            () if url.query().is_some() || url.fragment().is_some() => "paths cannot be added to it",
+            () => return Ok(Some(text)),
+        };
+        Err(self.invalid(KEY, problem))
+    }
+
+    fn service(&self) -> Result<String, ConfigError> {
+        let name = self.get("otel.service_name").trim();
+        match name.chars().count() {
+            1..=255 if !name.chars().any(char::is_control) => Ok(name.to_owned()),
+            _ => Err(self.invalid("otel.service_name", "it is no such name")),
+        }
+    }
+
+    /// As <https://opentelemetry.io/docs/specs/otel/protocol/exporter/> has it: the form of W3C Baggage. No message
+    /// repeats a value.
+    fn headers(&self) -> Result<HeaderMap, ConfigError> {
+        const KEY: &str = "otel.headers";
+        let mut headers = HeaderMap::new();
+        for (at, pair) in self.list(KEY).iter().enumerate() {
+            let nth = at + 1;
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| self.invalid(KEY, format!("entry {nth} has no equals sign")))?;
+            let name = HeaderName::try_from(name.trim())
+                .map_err(|_| self.invalid(KEY, format!("the name of entry {nth} is no name of a header")))?;
+            let mut value = HeaderValue::try_from(percent_decode(value.trim()))
+                .map_err(|_| self.invalid(KEY, format!("the value of entry {nth} cannot be sent")))?;
+            value.set_sensitive(true);
+            headers.append(name, value);
+        }
+        Ok(headers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::config::Sources;
+
+    fn load(env: &[(&str, &str)]) -> Result<Option<Options>, ConfigError> {
+        let environment = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let environment: BTreeMap<_, _> = environment.chain([("HOME".to_owned(), "/h".to_owned())]).collect();
+        let sources = Sources { environment, ..Sources::default() };
+        Values::read(&sources)?.config(&sources.environment).map(|config| config.telemetry.export)
+    }
+
+    #[test]
+    fn nothing_is_exported_unless_a_collector_is_named_and_export_is_not_off() {
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318/");
+        assert_eq!(load(&[]).unwrap(), None);
+        assert_eq!(load(&[endpoint, ("OTEL_SDK_DISABLED", "true")]).unwrap(), None);
+        let options = load(&[endpoint, ("OTEL_SERVICE_NAME", "box")]).unwrap().unwrap();
+        assert_eq!(options.endpoint, "http://127.0.0.1:4318");
+        assert_eq!((options.service.as_str(), options.timeout), ("box", Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn headers_are_decoded_and_shown_nowhere() {
+        let headers = "api-key=s3cret%20with%3Dsigns, x-tenant = a";
+        let options = load(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", headers),
+        ]);
+        let options = options.unwrap().unwrap();
+        assert_eq!(options.headers["api-key"], "s3cret with=signs");
+        assert_eq!(options.headers["x-tenant"], "a");
+        assert!(!format!("{options:?}").contains("s3cret"));
+        for bad in ["s3cret", "ok=1,na me=s3cret", "=s3cret", "n=s3cret%0A"] {
+            let error = load(&[("OTEL_EXPORTER_OTLP_HEADERS", bad)]).unwrap_err().to_string();
+            assert!(error.contains("`otel.headers`") && !error.contains("s3cret"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_impossible_value_names_the_setting_and_what_is_allowed() {
+        for (name, value, key) in [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "otel.endpoint"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:p4ss@collector", "otel.endpoint"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector?x=1", "otel.endpoint"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "0", "otel.timeout_ms"),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "soon", "otel.metric_interval_ms"),
+            ("OTEL_SERVICE_NAME", "a\nb", "otel.service_name"),
+            ("OTEL_SDK_DISABLED", "perhaps", "otel.disabled"),
+        ] {
+            let error = load(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{key}` (environment {name})")), "{error}");
+            assert!(error.contains("; allowed: ") && !error.contains("p4ss"), "{error}");
+        }
+    }
+}
