@@ -52,6 +52,8 @@ pub(super) struct Tools<'a> {
     pub(super) report: &'a mut Report,
     /// Where what was replaced stood, for whoever wants to know.
     pub(super) places: Option<&'a mut Vec<Finding>>,
+    /// What strings the text begins in.
+    pub(super) strings: Strings,
 }
 
 /// Appends text that nothing was found in. A placeholder in it that was never handed out is a forgery (or will be
@@ -93,9 +95,9 @@ pub(super) fn redact(
     findings: &[Finding],
     out: &mut String,
 ) -> Option<usize> {
-    let Tools { guard, numbered, numbering, report, mut places } = tools;
+    let Tools { guard, numbered, numbering, report, mut places, mut strings } = tools;
     let mut last = None;
-    let mut done = from;
+    let (mut done, mut passed) = (from, from);
     // Findings of one rule often follow each other: they are counted together.
     let mut alike: Option<Found> = None;
     for finding in findings {
@@ -127,7 +129,11 @@ pub(super) fn redact(
         if report.mode != Mode::Enforce {
             continue;
         }
-        let quote = json_number(text.as_bytes(), &mut finding);
+        let mut quote = None;
+        if json_number(text.as_bytes(), &mut finding) {
+            strings.pass(text.as_bytes(), (passed, finding.start), to);
+            (passed, quote) = (finding.start, strings.slashes());
+        }
         push_clean(&text[done..finding.start], numbering, report, out);
         push_quote(quote, out);
         push_label(guard, finding.kind, action, value, numbered, numbering, out);
@@ -159,7 +165,7 @@ fn push_label(
     }
     // The end of a key tells nobody which it was, and it spans lines.
     if action == Action::Mask && kind != Kind::PrivateKey {
-        return out.push_str(&mask(value, usize::from(guard.policy().mask_keep)));
+        return out.push_str(&mask(kind, value, usize::from(guard.policy().mask_keep)));
     }
     out.push('[');
     out.push_str(kind.as_str());
@@ -175,22 +181,52 @@ fn push_label(
     out.push(']');
 }
 
-/// Every letter and digit but the last `keep` becomes `*`. At most half of them are kept.
-fn mask(value: &str, keep: usize) -> String {
-    let total = value.chars().filter(|c| c.is_alphanumeric()).count();
+/// Every letter and digit but the last `keep` becomes `*`; at most half of them are kept. Of a secret everything does.
+/// An escape is one sign.
+fn mask(kind: Kind, value: &str, keep: usize) -> String {
+    let shown = |c: char| c.is_alphanumeric() && !is_secret(kind);
+    let total = signs(value).filter(|sign| sign.is_some_and(shown)).count();
     let hide = total - keep.min(total / 2);
     let mut seen = 0;
-    let hidden = value.chars().map(|c| {
-        if c.is_alphanumeric() {
+    let hidden = signs(value).map(|sign| match sign {
+        Some(c) if shown(c) => {
             seen += 1;
             if seen <= hide { '*' } else { c }
-        } else if c == '@' {
-            '*'
-        } else {
-            c
         }
+        Some(c) if c != '@' && !is_secret(kind) => c,
+        _ => '*',
     });
     hidden.collect()
+}
+
+/// The characters of a value; none for an escape, of which no part may be left alone.
+fn signs(value: &str) -> impl Iterator<Item = Option<char>> {
+    let mut rest = value;
+    std::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let len = match (first, rest.as_bytes().get(1)) {
+            ('\\', Some(b'u')) => 2 + hex_digits(&rest[2..], 4),
+            ('\\', Some(b'x')) => 2 + hex_digits(&rest[2..], 2),
+            ('\\', Some(next)) if next.is_ascii() => 2,
+            _ => first.len_utf8(),
+        };
+        rest = &rest[len..];
+        Some((first != '\\').then_some(first))
+    })
+}
+
+/// How many hexadecimal digits a text begins with, up to `most`.
+fn hex_digits(text: &str, most: usize) -> usize {
+    text.bytes().take(most).take_while(u8::is_ascii_hexdigit).count()
+}
+
+/// Whether nothing of a value of this kind may be shown.
+fn is_secret(kind: Kind) -> bool {
+    use Kind::{ApiKey, AwsSecret, BasicAuth, Bearer, DatabaseUrl, Jwt, Password, Secret, UrlCredentials};
+    matches!(
+        kind,
+        ApiKey | AwsSecret | BasicAuth | Bearer | DatabaseUrl | Jwt | Password | Secret | UrlCredentials
+    )
 }
 
 /// Appends a quote with so many backslashes before it, if any is needed.
@@ -201,17 +237,16 @@ fn push_quote(slashes: Option<usize>, out: &mut String) {
     }
 }
 
-/// Whether a finding is a bare number in JSON, so that what replaces it must be quoted to stay JSON; with how many
-/// backslashes, for the JSON may stand in a string of JSON. If so the finding is widened to the whole number.
-fn json_number(text: &[u8], finding: &mut Finding) -> Option<usize> {
+/// Whether a finding is a number of JSON where one may stand, so that what replaces it must be quoted to stay JSON. If so
+/// the finding is widened to the whole number.
+fn json_number(text: &[u8], finding: &mut Finding) -> bool {
     let numeric = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
     if !text[finding.start..finding.end].iter().all(numeric) {
-        return None;
+        return false;
     }
     let start = finding.start - usize::from(finding.start > 0 && text[finding.start - 1] == b'-');
     let end = finding.end + text[finding.end..].iter().take(32).take_while(|byte| numeric(byte)).count();
-    let left = &text[start.saturating_sub(super::scan::LEFT)..start];
-    let before = before_blanks(left);
+    let before = before_blanks(&text[start.saturating_sub(super::scan::LEFT)..start]);
     let opens = match before.split_last() {
         Some((b',' | b'[', _)) => true,
         Some((b':', name)) => before_blanks(name).ends_with(b"\""),
@@ -219,11 +254,54 @@ fn json_number(text: &[u8], finding: &mut Finding) -> Option<usize> {
     };
     let right = &text[end..text.len().min(end + 64)];
     let closes = matches!(behind_blanks(right), None | Some(b',' | b']' | b'}'));
-    if !opens || !closes {
-        return None;
+    if !opens || !closes || serde_json::from_slice::<serde_json::Number>(&text[start..end]).is_err() {
+        return false;
     }
     (finding.start, finding.end) = (start, end);
-    Some(quote_slashes(before))
+    true
+}
+
+/// The strings that a place in a line stands in, if the line is JSON: one within the other, where JSON stands in a string
+/// of JSON. No string goes over the end of a line.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Strings {
+    /// How many are open.
+    depth: usize,
+    /// Which of them hold JSON, as bits.
+    json: u64,
+}
+
+impl Strings {
+    /// The deepest that quotes are put in.
+    const MAX_DEPTH: usize = 5;
+
+    /// Goes on over `text[from..to]`; nothing is known of the text from `end` on.
+    pub(super) fn pass(&mut self, text: &[u8], (from, to): (usize, usize), end: usize) {
+        for at in memchr::memchr2_iter(b'"', b'\n', &text[from..to]) {
+            let at = from + at;
+            if text[at] == b'\n' {
+                *self = Self::default();
+                continue;
+            }
+            // The quotes of a string within a string have one backslash, within that three, then seven; those before
+            // them that are the string's own come in pairs, fours, eights.
+            let slashes = text[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+            let level = slashes.trailing_ones() as usize;
+            if level == self.depth {
+                let json = matches!(behind_blanks(&text[at + 1..end.min(at + 64)]), Some(b'{' | b'['));
+                self.depth += 1;
+                self.json = self.json & !(1 << self.depth) | u64::from(json) << self.depth;
+            } else if level < self.depth {
+                self.depth = level;
+            }
+        }
+    }
+
+    /// With how many backslashes a string begins here; none where no string can.
+    fn slashes(self) -> Option<usize> {
+        let json = self.depth == 0 || self.json >> self.depth & 1 == 1;
+        (json && self.depth <= Self::MAX_DEPTH).then(|| (1 << self.depth) - 1)
+    }
 }
 
 fn is_blank(byte: u8) -> bool {
@@ -264,19 +342,6 @@ fn behind_blanks(text: &[u8]) -> Option<u8> {
     }
 }
 
-/// How many backslashes a quote has in the string that a text ends in, judged by the last quote before: where that closes
-/// a string the next has as many, and where it opens the string that all this stands in, each has one level more.
-fn quote_slashes(before: &[u8]) -> usize {
-    let Some(quote) = memchr::memrchr(b'"', before) else { return 0 };
-    let slashes = before[..quote].iter().rev().take_while(|byte| **byte == b'\\').count();
-    // An even number of them are the string's own.
-    let slashes = if slashes.is_multiple_of(2) { 0 } else { slashes };
-    match behind_blanks(&before[quote + 1..]) {
-        None | Some(b',' | b':' | b']' | b'}') => slashes,
-        Some(_) => 2 * slashes + 1,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,20 +366,32 @@ mod tests {
     #[test]
     fn quotes_are_as_those_of_the_string_that_a_number_stands_in() {
         for (before, slashes) in [
-            (r#"{"a":"#, 0),
-            (r#"{"a" : "#, 0),
-            (r#"{"a": "x\"y", "b": ["#, 0),
-            ("[1, ", 0),
-            (r#"["x\\", "#, 0),
-            (r#"{"body": "["#, 1),
-            (r#"{"body": "{\"a\": "#, 1),
-            (r#"{"body": "{\"a\": \"x\",\n  "#, 1),
-            (r#"{"body": "{\"a\": \"["#, 3),
-            (r#"{"body": "{\"a\": \"{\\\"b\\\":"#, 3),
+            (r#"{"a":"#, Some(0)),
+            (r#"{"a" : "#, Some(0)),
+            (r#"{"a": "x\"y", "b": ["#, Some(0)),
+            ("[1, ", Some(0)),
+            (r#"["x\\", "#, Some(0)),
+            (r#"{"body": "["#, Some(1)),
+            (r#"{"body": "{\"a\": "#, Some(1)),
+            (r#"{"body": "{\"a\": \"x\",\n  "#, Some(1)),
+            (r#"{"body": "{\"a\": \"["#, Some(3)),
+            (r#"{"body": "{\"a\": \"{\\\"b\\\":"#, Some(3)),
+            (r#"["x\\\"y\\", "#, Some(0)),
+            (r#"{"body": "{\"a\": \"x\\\\\",\"b\":"#, Some(1)),
+            ("{\"a\": \"cut\n[1, ", Some(0)),
+            (r#"{"out": ", ["#, None),
+            (r#"{"out": "], ["#, None),
+            (r#"{"out": "} then 1, "#, None),
+            (r#"{"csv": "id,card\n0,"#, None),
+            (r#"{"a": "say \"[1]\", ["#, None),
+            (r#"{"log": "{\"a\" is cut", "b": ["#, Some(0)),
         ] {
             let text = format!("{before}4111111111111111}}");
             let mut found = finding(before.len(), before.len() + 16, Kind::CreditCard);
-            assert_eq!(json_number(text.as_bytes(), &mut found), Some(slashes), "{text}");
+            assert!(json_number(text.as_bytes(), &mut found), "{text}");
+            let mut strings = Strings::default();
+            strings.pass(text.as_bytes(), (0, before.len()), text.len());
+            assert_eq!(strings.slashes(), slashes, "{text}");
         }
     }
 
@@ -331,9 +408,32 @@ mod tests {
     }
 
     #[test]
+    fn only_what_json_takes_for_a_number_gets_quotes() {
+        for value in ["203.0.113.9", "219-09-9998", "0871234567", "1e5e5", "--1"] {
+            let mut found = finding(1, 1 + value.len(), Kind::Ip);
+            assert!(!json_number(format!("[{value}]").as_bytes(), &mut found), "{value}");
+        }
+    }
+
+    #[test]
     fn a_mask_keeps_the_shape_and_at_most_half() {
-        assert_eq!(mask("4111-1111-1111-1234", 4), "****-****-****-1234");
-        assert_eq!(mask("abc", 4), "**c");
-        assert_eq!(mask("al@b.io", 0), "****.**");
+        let card = |value| mask(Kind::CreditCard, value, 4);
+        assert_eq!(card("4111-1111-1111-1234"), "****-****-****-1234");
+        assert_eq!(card("abc"), "**c");
+        assert_eq!(mask(Kind::Email, "al@b.io", 0), "****.**");
+        assert_eq!(mask(Kind::Email, r"al\u0040b.io", 2), "****.io");
+    }
+
+    #[test]
+    fn a_mask_shows_nothing_of_a_secret_and_cuts_no_escape() {
+        for (value, len) in [
+            ("!@#$%^&*()_+", 12),
+            (r"pass\nword9X", 11),
+            (r"Geheim\u00df9wort", 12),
+            (r"a\\b\", 4),
+            ("pässword", 8),
+        ] {
+            assert_eq!(mask(Kind::Password, value, 4), "*".repeat(len), "{value}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::classes::only;
 use super::encoded::is_run;
 use super::pem::{self, Extent};
 use super::policy::{Action, Mode};
-use super::redact::{Tools, redact, settle};
+use super::redact::{Strings, Tools, redact, settle};
 use super::scan::{Finding, LEFT, Scratch, named_value, placeholder_around, scan};
 use super::{Guard, Numbering, Report, Sanitized};
 
@@ -64,6 +64,8 @@ pub(super) struct Engine {
     swallowing: bool,
     /// Whether what comes next goes on with a line that was longer than the window.
     goes_on: bool,
+    /// What strings of JSON the line before that ends in.
+    strings: Strings,
     /// Whether placeholders carry numbers.
     pub(super) numbered: bool,
     /// Where findings are, when somebody wants to know.
@@ -102,19 +104,12 @@ impl StreamGuard {
 
     /// Takes a piece and gives back what is ready to go out, perhaps nothing.
     pub fn push(&mut self, piece: &str, numbering: &mut Numbering) -> Sanitized<String> {
-        self.engine.report.bytes_in += piece.len() as u64;
-        self.text.push_str(piece);
-        let mut out = String::new();
-        self.start = self.engine.drain(&self.text, self.start, false, numbering, &mut out);
-        self.forget();
-        self.engine.release(out)
+        self.push_seen(piece, false, numbering, &mut |_, _, _, _| ())
     }
 
     /// Ends the stream: gives back the rest and what was found in all.
     pub fn finish(mut self, numbering: &mut Numbering) -> (Sanitized<String>, Report) {
-        let mut out = String::new();
-        self.engine.drain(&self.text, self.start, true, numbering, &mut out);
-        let out = self.engine.release(out);
+        let out = self.push_seen("", true, numbering, &mut |_, _, _, _| ());
         (out, self.engine.report)
     }
 
@@ -151,6 +146,7 @@ impl Engine {
             replaced_to: 0,
             swallowing: false,
             goes_on: false,
+            strings: Strings::default(),
             numbered,
             places: None,
         }
@@ -183,6 +179,7 @@ impl Engine {
             return out;
         }
         (self.unchanged, self.goes_on, self.swallowing) = (LEFT, false, false);
+        self.strings = Strings::default();
         self.tail.clear();
         let tail = name.char_indices().rev().take(64).last().map_or(0, |(at, _)| at);
         // The name as what went out before, so that rules see it as the label that it is.
@@ -347,6 +344,10 @@ impl Engine {
                 self.report.withheld += 1;
             }
         }
+        match text.as_bytes()[..span.1].last() {
+            Some(b'\n') => self.strings = Strings::default(),
+            _ => self.strings.pass(text.as_bytes(), span, span.1),
+        }
         let new = &out[before..];
         self.unchanged = if taken.is_none() { self.unchanged.saturating_add(new.len()) } else { 0 };
         self.tail.push_str(&new[floor_char(new, new.len().saturating_sub(LEFT))..]);
@@ -399,7 +400,14 @@ impl Engine {
         let numbered = self.numbered;
         // What comes to light later stands elsewhere in the text that people have.
         let places = self.places.as_mut().filter(|_| first);
-        let tools = Tools { guard: &self.guard, numbered, numbering, report: &mut self.report, places };
+        let tools = Tools {
+            guard: &self.guard,
+            numbered,
+            numbering,
+            report: &mut self.report,
+            places,
+            strings: self.strings,
+        };
         redact(tools, text, span, findings, out)
     }
 }
