@@ -10,6 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+use super::view::view;
 use super::{Kind, Sealer};
 use crate::domain::hex;
 
@@ -154,18 +155,25 @@ impl Numbering {
     }
 }
 
-/// One text for the spellings of one value: e-mail without case, numbers without separators.
+/// One text for the spellings of one value, as it reads once decoded: e-mail without case, numbers without separators. A run
+/// that was found by what it hides has no other spelling.
 fn normal_form(kind: Kind, value: &str) -> String {
-    match kind {
-        Kind::Email => value.to_ascii_lowercase(),
+    let read = || String::from_utf8_lossy(&view(value.as_bytes(), 0, value.len()).text).into_owned();
+    let normal = match kind {
+        Kind::Email => Some(read().to_ascii_lowercase()).filter(|text| text.contains('@')),
         Kind::Phone | Kind::CreditCard | Kind::Ssn | Kind::UkNhs => {
-            value.chars().filter(|c| c.is_ascii_digit()).collect()
+            let text = read();
+            let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+            let letters = text.chars().filter(char::is_ascii_alphabetic).count();
+            Some(digits).filter(|digits| digits.len() > letters)
         }
         Kind::Iban | Kind::Ppsn | Kind::UkNino | Kind::EuVat | Kind::NationalId | Kind::Passport => {
-            value.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
+            let part = |c: char| c.is_ascii_alphanumeric().then(|| c.to_ascii_uppercase());
+            Some(read().chars().filter_map(part).collect()).filter(|text: &String| !text.is_empty())
         }
-        _ => value.to_owned(),
-    }
+        _ => None,
+    };
+    normal.unwrap_or_else(|| value.to_owned())
 }
 
 fn parse_hex(text: &str) -> Option<[u8; 16]> {
@@ -206,6 +214,31 @@ mod tests {
         assert_eq!(second.number(Kind::Email, "b@example.com"), 2);
         assert_eq!(second.number(Kind::Email, "c@example.com"), 3);
         assert_eq!(second.number(Kind::Iban, "DE89370400440532013000"), 1);
+    }
+
+    #[test]
+    fn a_value_has_one_number_however_it_is_spelled_and_two_have_two() {
+        let mut numbering = Numbering::new([7; 32], []);
+        let mut number = |kind, value| numbering.number(kind, value);
+        for spelled in
+            ["alice@example.com", "Alice%40example.com", "alice&#64;example.com", r"alice\u0040example.com"]
+        {
+            assert_eq!(number(Kind::Email, spelled), 1, "{spelled}");
+        }
+        // In base64 each letter counts, large or small.
+        assert_eq!(number(Kind::Email, "YWxpY2VAZXhhbXBsZS5jb20="), 2);
+        assert_eq!(number(Kind::Email, "YWXpY2VAZXhhbXBsZS5jb20="), 3);
+        for (value, expected) in [
+            ("４１１１１１１１１１１１１１１１", 1),
+            ("５５００００５５５５５５５５５９", 2),
+            ("4111 1111 1111 1111", 1),
+            ("NDExMTExMTExMTExMTExMQ==", 3),
+            ("NTUwMDAwNTU1NTU1NTU1OQ==", 4),
+        ] {
+            assert_eq!(number(Kind::CreditCard, value), expected, "{value}");
+        }
+        assert_eq!(number(Kind::Ssn, "２１９-０９-９９９９"), 1);
+        assert_eq!(number(Kind::Ssn, "５１９-０９-９９９９"), 2);
     }
 
     #[test]
