@@ -20,6 +20,7 @@ mod told;
 mod url;
 mod wordy;
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use aho_corasick::packed;
@@ -165,14 +166,25 @@ fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), known: &Kno
 /// Whether a name says something of its value.
 pub(super) fn is_telling(name: &str) -> bool {
     use super::words::Name::{Named, Other, Worded};
-    name.len() <= 64
-        && !name.ends_with(']')
-        && !matches!(name::NAMES.kind(name.as_bytes()), Named | Other | Worded)
+    name.len() <= 64 && !matches!(name::NAMES.kind(plain_name(name).as_bytes()), Named | Other | Worded)
+}
+
+/// A name as it reads, without what stands around it: `user[password]`, `Password:`, with an invisible sign inside.
+fn plain_name(name: &str) -> Cow<'_, str> {
+    let plain = |byte: u8| is_word(byte) || matches!(byte, b'.' | b' ');
+    if name.bytes().all(plain) && !name.ends_with(' ') {
+        return Cow::Borrowed(name);
+    }
+    let view = view::view(name.as_bytes(), 0, name.len());
+    let read = String::from_utf8_lossy(behind_placeholder(&view.text));
+    let around = |c: char| c.is_whitespace() || matches!(c, ':' | '*' | '[' | ']');
+    Cow::Owned(read.trim_end_matches(around).to_owned())
 }
 
 /// The findings that a value's name alone makes of it, in no order.
 pub(super) fn named_value(name: &str, text: &str, from: usize) -> Vec<Finding> {
     use super::words::Name::{Address, Authorization, Cookie, Key, Password, Person, Pin, Secret};
+    let name = plain_name(name);
     let kind = name::NAMES.kind(name.as_bytes());
     if ![Password, Secret, Key, Pin, Person, Address, Authorization, Cookie].contains(&kind) {
         return Vec::new();
@@ -247,6 +259,7 @@ struct Scanner<'a> {
     encoded_done: usize,
     /// The last place known at which a flag of a command line may begin (`-u`, `--user`).
     last_flag: usize,
+    commands: flag::Seen,
 }
 
 /// The lowest set bit's number, taken out of the mask.
@@ -285,6 +298,7 @@ impl<'a> Scanner<'a> {
             words_done: from,
             encoded_done: from,
             last_flag: from,
+            commands: flag::Seen::default(),
         }
     }
 }
@@ -542,6 +556,11 @@ pub(super) fn placeholder_len(text: &[u8]) -> Option<usize> {
 /// Whether the text is a placeholder and nothing else.
 fn is_placeholder(text: &[u8]) -> bool {
     text.first() == Some(&b'[') && placeholder_len(text) == Some(text.len())
+}
+
+/// Whether a placeholder stands in a text.
+pub(super) fn holds_placeholder(text: &str) -> bool {
+    next_placeholder(text.as_bytes(), 0).is_some()
 }
 
 /// Where the next placeholder begins and ends.

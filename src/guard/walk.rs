@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::picture::{self, Content, Look};
 use super::policy::Mode;
-use super::scan::is_telling;
+use super::scan::{holds_placeholder, is_telling};
 use super::stream::WITHHELD;
 use super::{Guard, Numbering, Report, embedded};
 
@@ -116,7 +116,8 @@ impl Walk<'_> {
             Value::Array(cells) if depth < MAX_DEPTH => {
                 let cells = cells.into_iter().enumerate().map(|(at, cell)| {
                     // The head itself is a row too.
-                    let column = columns.get(at).filter(|column| cell.as_str() != Some(column));
+                    let column =
+                        columns.get(at).filter(|name| !name.is_empty() && cell.as_str() != Some(name));
                     self.under(column.map_or(name, String::as_str), cell, depth + 2)
                 });
                 Value::Array(cells.collect())
@@ -173,9 +174,21 @@ fn apart(key: String, taken: &Map<String, Value>, same: &mut HashMap<String, usi
 
 /// The names of a table's columns, if these are any and one of them tells something.
 fn columns(head: &Value) -> Option<Vec<String>> {
-    let names: Option<Vec<_>> = head.as_array()?.iter().map(Value::as_str).collect();
-    // What was replaced is no name, or a head would be one only the second time.
-    let names = names.filter(|names| !names.iter().any(|name| name.ends_with(']')))?;
-    let names = Some(names).filter(|names| names.iter().any(|name| is_telling(name)))?;
-    Some(names.into_iter().map(str::to_owned).collect())
+    let names: Vec<_> = head.as_array()?.iter().map(column).collect();
+    // A column may be called by a number, but a word and a number are a row.
+    let named = names.iter().flatten();
+    if named.clone().count() < names.len().min(2)
+        // What was replaced is no name, or a head would be one only the second time.
+        || named.clone().any(|name| holds_placeholder(name))
+        || !named.clone().any(|name| is_telling(name))
+    {
+        return None;
+    }
+    Some(names.into_iter().map(|name| name.unwrap_or_default().to_owned()).collect())
+}
+
+/// The name of a column: itself, or what an object that describes it calls it.
+fn column(head: &Value) -> Option<&str> {
+    let Value::Object(fields) = head else { return head.as_str() };
+    fields.iter().find_map(|(field, name)| name.as_str().filter(|_| is_one_of(field, &NAMES)))
 }

@@ -3,9 +3,14 @@
 //! A long flag is a name. A short one says nothing by itself, so the command that takes a password so has to stand
 //! before it on the line.
 
-use super::keyed::places;
+use std::net::Ipv4Addr;
+use std::sync::LazyLock;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+
+use super::keyed::is_plain;
 use super::stand_in::{is_empty_word, is_template};
-use super::token::{Look, look, mixed_case};
+use super::token::{Look, look};
 use super::{Scanner, is_word, last_line};
 use crate::guard::words::{Flag, Name, WORDS};
 
@@ -13,6 +18,42 @@ use crate::guard::words::{Flag, Name, WORDS};
 const MAX_COMMAND: usize = 120;
 /// The longest flag.
 const MAX_FLAG: usize = 32;
+
+/// The commands that take a password by a short flag.
+static COMMANDS: LazyLock<Commands> = LazyLock::new(Commands::new);
+
+struct Commands {
+    searcher: AhoCorasick,
+    /// By pattern, which of [`WORDS`]' flags it takes.
+    flags: Vec<usize>,
+    longest: usize,
+}
+
+impl Commands {
+    #[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
+    fn new() -> Self {
+        let words = || {
+            WORDS.flag.iter().enumerate().flat_map(|(at, flag)| flag.words.iter().map(move |word| (at, word)))
+        };
+        Self {
+            searcher: AhoCorasick::builder()
+                .ascii_case_insensitive(true)
+                .kind(Some(AhoCorasickKind::DFA))
+                .build(words().map(|(_, word)| word))
+                .expect("a few short words"),
+            flags: words().map(|(flag, _)| flag).collect(),
+            longest: words().map(|(_, word)| word.len()).max().unwrap_or_default(),
+        }
+    }
+}
+
+/// The commands of the text that has been looked at.
+#[derive(Default)]
+pub(super) struct Seen {
+    done: usize,
+    /// By flag, where the last command begins that takes it.
+    last: Vec<Option<usize>>,
+}
 
 impl Scanner<'_> {
     /// Looks at the flag whose dash is at `at`.
@@ -49,8 +90,7 @@ impl Scanner<'_> {
     fn flag_value(&mut self, kind: Name, at: usize) {
         let Some((start, end, quoted)) = self.value_after(at) else { return };
         let value = &self.text[start..end];
-        let sign = |byte: &u8| byte.is_ascii_digit() || b"!@#$%^&*+".contains(byte);
-        let word = kind == Name::Password && !quoted && !value.iter().any(sign) && !mixed_case(value);
+        let word = kind == Name::Password && !quoted && is_plain(value);
         if value[0] != b'-' && !word {
             self.value(kind, false, start, end, quoted);
         }
@@ -62,23 +102,38 @@ impl Scanner<'_> {
         if letter == b'U' {
             return self.user_and_password(at + 2);
         }
-        let line = last_line(self.before(at, MAX_COMMAND));
         if letter == b'S' {
-            if end == at + 2 && line.ends_with(b"sudo ") {
+            if end == at + 2 && self.before(at, 8).ends_with(b"sudo ") {
                 self.echoed(at);
             }
             return;
         }
-        let takes = |flag: &&Flag| {
-            flag.letter.as_bytes() == [letter]
-                && flag.glued == glued
-                && flag.words.iter().any(|command| names_command(line, command.as_bytes()))
+        let line = at - last_line(self.before(at, MAX_COMMAND)).len();
+        self.commands(line, at);
+        let takes = |(flag, named): (&Flag, &Option<usize>)| {
+            flag.letter.as_bytes() == [letter] && flag.glued == glued && named.is_some_and(|at| at >= line)
         };
-        if WORDS.flag.iter().any(|flag| takes(&flag)) {
+        if WORDS.flag.iter().zip(&self.commands.last).any(takes) {
             let Some((start, end, _)) = self.value_after(at + 2) else { return };
             // Other flags and an empty one are none.
             if end - start >= 4 && !matches!(self.text[start], b'-' | b'$') {
                 self.value(Name::Password, false, start, end, true);
+            }
+        }
+    }
+
+    /// Notes the commands between two places, each part of a line once, however many flags stand on it.
+    fn commands(&mut self, line: usize, at: usize) {
+        let from = line.max(self.commands.done);
+        self.commands.done = at;
+        self.commands.last.resize(WORDS.flag.len(), None);
+        // One that goes over the border is whole only now.
+        let from = from.saturating_sub(COMMANDS.longest).max(line);
+        for found in COMMANDS.searcher.find_overlapping_iter(&self.text[from..at]) {
+            let (start, end) = (from + found.start(), from + found.end());
+            if !self.byte_before(start).is_ascii_alphanumeric() && matches!(self.byte(end), b' ' | b'.') {
+                let flag = COMMANDS.flags[found.pattern().as_usize()];
+                self.commands.last[flag] = Some(start);
             }
         }
     }
@@ -125,6 +180,9 @@ impl Scanner<'_> {
         let in_user = |byte: &&u8| !outside(byte) && !(slash && **byte == b':');
         let len = at - start + 1 + before[..mark].iter().rev().take_while(in_user).count();
         let user = &self.text[at - len..start - 1];
+        let drivers: [&[u8]; 2] = [b"jdbc:oracle:thin:", b"jdbc:oracle:oci:"];
+        let behind_driver = drivers.iter().find_map(|driver| user.strip_prefix(*driver));
+        let user = behind_driver.unwrap_or(user);
         let host = self.text[at + 1..self.to.min(at + 64)]
             .iter()
             .take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
@@ -136,7 +194,7 @@ impl Scanner<'_> {
                 let socket = matches!(host, b"tcp" | b"unix") && self.byte(at + 1 + host.len()) == b'(';
                 is_address(host) || host == b"localhost" || socket || self.domain(at + 1).is_some()
             }
-            _ => self.names_sql(at - len),
+            _ => behind_driver.is_some() || self.names_sql(at - len),
         };
         let told = named
             && is_host
@@ -144,7 +202,7 @@ impl Scanner<'_> {
             && !is_template(password)
             && !is_empty_word(password);
         if told {
-            self.hit(self.ids.url_credentials, at - len, at);
+            self.hit(self.ids.url_credentials, start - 1 - user.len(), at);
         }
         told
     }
@@ -166,20 +224,6 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether a command is among the words of a line; its words may have others between them.
-fn names_command(line: &[u8], command: &[u8]) -> bool {
-    places(line, command).any(|at| {
-        (at == 0 || !line[at - 1].is_ascii_alphanumeric())
-            && line.get(at + command.len()).is_none_or(|next| matches!(next, b' ' | b'.'))
-    })
-}
-
-/// Four numbers with dots between.
 fn is_address(host: &[u8]) -> bool {
-    let mut parts = 0;
-    let numbers = host.split(|byte| *byte == b'.').all(|part| {
-        parts += 1;
-        (1..=3).contains(&part.len()) && part.iter().all(u8::is_ascii_digit)
-    });
-    numbers && parts == 4
+    std::str::from_utf8(host).is_ok_and(|host| host.parse::<Ipv4Addr>().is_ok())
 }

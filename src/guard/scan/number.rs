@@ -514,7 +514,11 @@ impl Scanner<'_> {
             return 0;
         }
         let plus = self.text[start..here.start].contains(&b'+');
-        let rest = &groups[index..];
+        // `353871234567.0`, as tables of numbers print it.
+        let whole = here.len >= 9
+            && self.text[here.end()..].starts_with(b".0")
+            && !self.goes_on_as_number(here.end() + 2);
+        let rest = if whole { &groups[index..=index] } else { &groups[index..] };
         // The label is looked for last: it costs most.
         let mut label = false;
         let mut taken =
@@ -544,8 +548,8 @@ impl Scanner<'_> {
         {
             return 0;
         }
-        let next = self.byte(end);
-        if is_word_byte(next) || next == b'.' && self.byte(end + 1).is_ascii_digit() {
+        let end = if whole { end + 2 } else { end };
+        if self.goes_on_as_number(end) {
             return 0;
         }
         let rule = match (plus, label) {
@@ -555,6 +559,12 @@ impl Scanner<'_> {
         };
         self.hit(rule, start, end);
         taken
+    }
+
+    /// Whether what ends here is a part of a longer word or number.
+    fn goes_on_as_number(&self, end: usize) -> bool {
+        let next = self.byte(end);
+        is_word_byte(next) || next == b'.' && self.byte(end + 1).is_ascii_digit()
     }
 
     /// `Téléphonie mobile : 5 412 331 abonnements`: groups of thousands, and a small word for what is counted.
