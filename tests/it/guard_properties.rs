@@ -80,6 +80,10 @@ fn mixture(dice: &mut Dice, pieces: usize) -> String {
         "%5B",
         "&#91;EMAIL_2&#93;",
         "postgres://app:",
+        "'",
+        "password='x9Kd82",
+        "\", [",
+        ", 4111111111111111, ",
     ];
     let mut text = String::new();
     for _ in 0..pieces {
@@ -465,11 +469,16 @@ fn value(dice: &mut Dice, depth: usize) -> Value {
 
 #[test]
 fn valid_json_stays_valid_json_as_value_and_as_text() {
-    let guard = Guard::default();
-    let mut dice = Dice(0x7777_1234_5678_9abd);
-    for _ in 0..500 {
+    for (guard, seed) in all_guards().iter().zip(1..) {
+        json_stays_json(guard, 0x7777_1234_5678_9abd ^ seed, 120);
+    }
+}
+
+fn json_stays_json(guard: &Guard, seed: u64, values: usize) {
+    let mut dice = Dice(seed);
+    for _ in 0..values {
         let value = json!({ "data": value(&mut dice, 0) });
-        let (out, report) = guard.json(value.clone(), &mut Numbering::alone());
+        let (out, report) = guard.json(value.clone(), &mut numbering());
         assert_eq!(report.errors, 0);
         assert_eq!(out["data"].is_array(), value["data"].is_array());
         let (short, pretty) = (value.to_string(), serde_json::to_string_pretty(&value).unwrap());
@@ -477,13 +486,61 @@ fn valid_json_stays_valid_json_as_value_and_as_text() {
         let nested = [&short, &pretty].map(|text| json!({ "body": text }).to_string());
         for text in [short, pretty, spaced].into_iter().chain(nested) {
             let valid = serde_json::from_str::<Value>(&text).is_ok();
-            let (out, _) = guard.text(&text, &mut Numbering::alone());
+            let (out, _) = guard.text(&text, &mut numbering());
             if !valid {
                 continue;
             }
             let parsed = serde_json::from_str::<Value>(&out);
             assert!(parsed.is_ok(), "{parsed:?}\nfrom {text}\nto   {}", *out);
         }
+    }
+}
+
+/// Quotes go around what was a number of JSON, wherever on a line it stands, and around nothing else.
+#[test]
+fn only_numbers_of_json_get_quotes() {
+    let guard = Guard::default();
+    let words = "word ".repeat(40);
+    let rows: String = (0..20).map(|row| format!("{row},4111111111111111,x\n")).collect();
+    let numbers = "12, ".repeat(100);
+    for (text, expected) in [
+        (format!("{{\"log\": \"{words}[4111111111111111, 5]\"}}"), "[[CREDIT_CARD_1], 5]\"}"),
+        (json!({"csv": format!("id,card\n{rows}")}).to_string(), "\\n19,[CREDIT_CARD_1],x\\n\"}"),
+        (format!("{{\"n\": [{numbers}4111111111111111]}}"), ", \"[CREDIT_CARD_1]\"]}"),
+        (r#"{"out": "], [4111111111111111]"}"#.to_owned(), r#""], [[CREDIT_CARD_1]]"}"#),
+        (r#"{"out": "} then 1, 4111111111111111, 2"}"#.to_owned(), "then 1, [CREDIT_CARD_1], 2\"}"),
+        ("[203.0.113.9]".to_owned(), "[[IP_1]]"),
+        ("SSN [219-09-9998]".to_owned(), "SSN [[SSN_1]]"),
+    ] {
+        let (out, _) = guard.text(&text, &mut Numbering::alone());
+        assert!(out.ends_with(expected), "{}", *out);
+        // The same in a line that is longer than what is looked at together.
+        let long = format!("[\"{}\", {text}]", "w, ".repeat(8_000));
+        let (out, _) = guard.text(&long, &mut Numbering::alone());
+        assert!(out.ends_with(&format!("{expected}]")), "{}", &out[out.len() - 200..]);
+        let valid = |text: &str| serde_json::from_str::<Value>(text).is_ok();
+        assert!(valid(&out) || !valid(&long), "{text}");
+    }
+}
+
+#[test]
+fn a_quote_that_is_not_closed_ends_with_the_word_or_the_string() {
+    let guard = Guard::default();
+    for (text, expected) in [
+        ("password='hunter2Xyz9 and more", "password='[PASSWORD_1] and more"),
+        ("password=\"hunter2Xyz9 and more", "password=\"[PASSWORD_1] and more"),
+        ("\"password\": \"swordfish", "\"password\": \"[PASSWORD_1]"),
+        (r#"{"cmd": "mysql -p'hunter2Xyz9", "n": 1}"#, r#"{"cmd": "mysql -p'[PASSWORD_1]", "n": 1}"#),
+        (r#"{"cmd":"mysql -p'hunter2Xyz9","n":1}"#, r#"{"cmd":"mysql -p'[PASSWORD_1]","n":1}"#),
+        (r#"{"log":"token='abc123def456ghi7","n":"it's"}"#, r#"{"log":"token='[SECRET_1]","n":"it's"}"#),
+        (r#"{"log":"password=\"hunter2 is it","n":1}"#, r#"{"log":"password=\"[PASSWORD_1] is it","n":1}"#),
+        (r#"["password: 'hunter2Xyz9", "and more"]"#, r#"["password: '[PASSWORD_1]", "and more"]"#),
+        // Prose, and strings that go on on the next line.
+        ("password: \"Please choose one that", "password: \"Please choose one that"),
+        ("the password: don't tell", "the password: don't tell"),
+        ("password: 'tis the season", "password: 'tis the season"),
+    ] {
+        assert_eq!(*guard.text(text, &mut Numbering::alone()).0, *expected);
     }
 }
 
@@ -557,6 +614,19 @@ fn a_name_reaches_its_value_over_what_stands_between() {
             json!({"headers": [["Authorization", "Basic dXNlcjpwYXNzd29yZA=="]]}),
             json!({"headers": [["Authorization", "Basic [BASIC_AUTH_1]"]]}),
         ),
+        (json!({"user[password]": "hunter22"}), json!({"user[password]": "[PASSWORD_1]"})),
+        (json!({"pass\u{200b}word": "hunter22"}), json!({"pass\u{200b}word": "[PASSWORD_1]"})),
+        (json!({"ｐａｓｓｗｏｒｄ": "hunter22"}), json!({"ｐａｓｓｗｏｒｄ": "[PASSWORD_1]"})),
+        (json!({"Password: ": "hunter22"}), json!({"Password: ": "[PASSWORD_1]"})),
+        (json!({"password\n": "hunter22"}), json!({"password\n": "[PASSWORD_1]"})),
+        (
+            json!({"columns": [{"name": "user"}, {"name": "password"}], "rows": [["bob", "hunter22"]]}),
+            json!({"columns": [{"name": "user"}, {"name": "password"}], "rows": [["bob", "[PASSWORD_1]"]]}),
+        ),
+        (
+            json!([["user", "password", 3], ["bob", "hunter22", 4]]),
+            json!([["user", "password", 3], ["bob", "[PASSWORD_1]", 4]]),
+        ),
         (
             json!([{"name": "Cookie", "value": "sid=x9Kd82hfLqmz12x9Kd; theme=dark"}]),
             json!([{"name": "Cookie", "value": "sid=[SECRET_1]; theme=dark"}]),
@@ -570,6 +640,8 @@ fn a_name_reaches_its_value_over_what_stands_between() {
         json!({"columns": ["token", "count"], "data": [["the", 512], ["of", 256]]}),
         json!([["key", "amount"], ["standard_rate", 23.0]]),
         json!({"name": "password", "value": null, "required": true}),
+        json!([["password", 512, null], ["dragon", 256, null]]),
+        json!({"[PASSWORD_9\u{200b}]": "hunter22"}),
         json!({"Authorization": "Digest username=\"Mufasa\", realm=\"x\""}),
     ] {
         assert_eq!(*guard.json(value.clone(), &mut Numbering::alone()).0, value);
@@ -758,6 +830,19 @@ fn every_action_does_what_it_says() {
     );
     let (blocked, report) = act(Action::Block);
     assert!(blocked.is_empty() && report.blocked);
+}
+
+#[test]
+fn a_mask_shows_no_sign_of_a_secret() {
+    let mut policy = Policy::default();
+    policy.actions.values_mut().for_each(|known| *known = Action::Mask);
+    let guard = Guard::new(policy).unwrap();
+    for password in ["!@#$%^&*()_+", "$%^&#!?@x1", "%^&*(){}[]!", r"pass\nword9X", r"Geheim\u00df9wort"] {
+        let (out, _) = guard.text(&format!("{{\"password\": \"{password}\"}}"), &mut Numbering::alone());
+        let masked = out.strip_prefix("{\"password\": \"").and_then(|out| out.strip_suffix("\"}"));
+        assert!(masked.is_some_and(|masked| masked.bytes().all(|sign| sign == b'*')), "{}", *out);
+        assert_eq!(*guard.text(&out, &mut Numbering::alone()).0, *out);
+    }
 }
 
 #[test]

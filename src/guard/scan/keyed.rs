@@ -8,7 +8,7 @@ use super::name::{NAMES, ends};
 use super::stand_in::{
     is_code, is_constant, is_empty_word, is_label, is_names, is_pattern, is_template, shell_default, trimmed,
 };
-use super::token::{Look, look};
+use super::token::{Look, look, mixed_case};
 use super::wordy::{is_path, is_wordy};
 use super::{LEFT, Scanner, first_line, is_word, last_line};
 use crate::guard::confirm;
@@ -477,7 +477,7 @@ impl Scanner<'_> {
     }
 
     /// A value whose quote stands at `start`, behind a mark at `at`.
-    fn quoted_value(&self, at: usize, start: usize) -> Option<(usize, usize, bool)> {
+    fn quoted_value(&mut self, at: usize, start: usize) -> Option<(usize, usize, bool)> {
         let limit = self.to.min(start + MAX_VALUE);
         let quote = self.byte(start);
         let escaped = self.byte_before(start) == b'\\';
@@ -487,18 +487,31 @@ impl Scanner<'_> {
         }
         let from = start + 1;
         let mut end = from;
+        let mut in_string = None;
         while end < limit && self.text[end] != b'\n' {
             match self.text[end] {
                 b'\\' if escaped && self.byte(end + 1) == quote => break,
                 b'\\' if self.byte(end + 1) != b'\n' => end += 1,
                 byte if byte == quote => break,
+                // The end of the string that all this stands in.
+                b'"' if *in_string.get_or_insert_with(|| self.ends_a_string(at, end)) => break,
                 _ => {}
             }
             end += 1;
         }
         let end = end.min(limit);
         let close = end + usize::from(escaped && self.byte(end) == b'\\');
-        (end > from && !self.closes(quote, from, close)).then_some((from, end, true))
+        if end == from || self.closes(quote, from, close) {
+            return None;
+        }
+        let closed = self.byte(close) == quote && (close > end || !escaped);
+        if closed || end == from + MAX_VALUE - 1 {
+            return Some((from, end, true));
+        }
+        // A quote that is not closed: what stands there up to a blank, unless it is the first word of prose.
+        let (from, end, _) = self.bare_value(from)?;
+        let prose = self.byte(end) == b' ' && is_plain(&self.text[from..end]);
+        (!prose).then_some((from, end, true))
     }
 
     /// `<name>` is a template or an element; what stands in it or behind it may be the value all the same.
@@ -834,6 +847,12 @@ fn is_secret_value(kind: Name, value: &[u8], quoted: bool) -> bool {
         Name::Pin => (3..=8).contains(&value.len()) && value.iter().all(u8::is_ascii_digit),
         _ => false,
     }
+}
+
+/// Whether a value may be a word of prose: it has no digit, no sign of passwords and no capital within.
+pub(super) fn is_plain(value: &[u8]) -> bool {
+    let sign = |byte: &u8| byte.is_ascii_digit() || b"!@#$%^&*+".contains(byte);
+    !value.iter().any(sign) && !mixed_case(value)
 }
 
 /// Whether a value without quotes goes on with this byte.
