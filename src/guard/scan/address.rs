@@ -67,7 +67,29 @@ impl Scanner<'_> {
         if !text.bytes().any(|byte| byte.is_ascii_digit()) || text.parse::<Ipv6Addr>().is_err() {
             return;
         }
-        self.hit(self.ids.ipv6, start, self.suffix(end));
+        if !self.is_of_a_program(start, end) {
+            self.hit(self.ids.ipv6, start, self.suffix(end));
+        }
+    }
+
+    /// `rows[::2]`, `c::B110`, `F32::<BE>`, `(?::0*`, `+12::34`: colons of programs, expressions and times.
+    fn is_of_a_program(&self, start: usize, end: usize) -> bool {
+        let (text, outside) = (&self.text[start..end], self.byte_before(start));
+        let sliced = outside == b'[' && {
+            let of = self.byte_before(start - 1);
+            super::is_word(of) || matches!(of, b')' | b']')
+        };
+        let count = |test: fn(&u8) -> bool| text.iter().filter(|byte| test(byte)).count();
+        // An address is written in one case.
+        let mixed = text[0].is_ascii_alphabetic()
+            && count(u8::is_ascii_lowercase) > 0
+            && count(u8::is_ascii_uppercase) > 0;
+        let generic = self.byte(end) == b'<' && self.byte(end + 1).is_ascii_uppercase();
+        let digits = count(u8::is_ascii_digit);
+        let signed = matches!(outside, b'+' | b'-')
+            && digits <= 4
+            && digits + count(|byte| *byte == b':') == text.len();
+        sliced || mixed || generic || signed || outside == b'?'
     }
 
     /// A zone (`%eth0`) and a prefix length (`/64`) belong to it.

@@ -6,7 +6,8 @@
 
 use super::name::{NAMES, ends};
 use super::stand_in::{
-    is_code, is_constant, is_empty_word, is_label, is_names, is_pattern, is_template, shell_default, trimmed,
+    is_code, is_constant, is_empty_word, is_label, is_names, is_pattern, is_scoped, is_template,
+    shell_default, trimmed,
 };
 use super::token::{Look, look, mixed_case};
 use super::wordy::{is_path, is_wordy};
@@ -180,6 +181,68 @@ impl Scanner<'_> {
         Some(literal.unwrap_or((start, end, quoted)))
     }
 
+    /// Whether a name and what stands beside it are of a program: a declaration, a comparison, a literal of a type.
+    fn is_programmed(&self, pair: &Pair) -> bool {
+        let Pair { kind, mark, start, end, .. } = *pair;
+        let (value, behind) = (&self.text[start..end], &self.text[end..self.to.min(end + 4)]);
+        // What closes a condition or opens a block may be glued to it.
+        let word =
+            value.iter().rposition(|byte| !b"){:".contains(byte)).map_or(value, |last| &value[..=last]);
+        let identifier = word[0].is_ascii_alphabetic() || word[0] == b'_';
+        let identifier = identifier
+            && (is_names(word, b"_:.") || word.iter().all(|byte| is_word(*byte)) && is_wordy(word));
+        let capital = value[0].is_ascii_uppercase();
+        // `key =~ /x/`, `user_pass == name`, `token === LEFT_BRACE`
+        let sign = self.byte(mark + 1);
+        let compares = self.text[mark] == b'='
+            && (sign == b'~' && b" /(".contains(&self.byte(mark + 2))
+                || (sign == b'=' || self.byte_before(mark) == b'!')
+                    && identifier
+                    && !value.iter().all(u8::is_ascii_digit));
+        // `let session = Session {`
+        let block = matches!(behind, [b' ', b'{'] | [b' ', b'{', b'\n' | b'\r', ..]);
+        let built = identifier && (block || capital && behind.starts_with(b" {"));
+        // `{string | Buffer}`
+        let documented = value[0] == b'{' && is_names(&value[1..], b"") && behind.starts_with(b" |");
+        if compares || built || documented {
+            return true;
+        }
+        if self.text[mark] == b'=' || sign == b':' {
+            return self.text[mark] == b'=' && self.is_unpacked(pair);
+        }
+        let before = self.before(pair.name_start, 8);
+        let keyword = [&b"pub "[..], b"(crate) ", b"static ", b"const ", b"mut "]
+            .iter()
+            .any(|word| before.ends_with(word));
+        let kind_of_type = identifier || matches!(value[0], b'[' | b'&') && is_names(&value[1..], b"_");
+        let typed = keyword && kind_of_type || identifier && behind.starts_with(b" = ");
+        // `fn new(session: ServerConnection, ...`
+        let code = matches!(self.byte(end), b',' | b')' | b';' | b'<');
+        let told = || is_wordy(value) || self.names.kind(value) != Name::Other;
+        let listed = code && capital && identifier && kind != Name::Password && told();
+        // `password: readPassword,`
+        let function = code
+            && value[0].is_ascii_lowercase()
+            && value.iter().all(u8::is_ascii_alphabetic)
+            && ends(value, b"password")
+            && value.iter().any(u8::is_ascii_uppercase);
+        typed || listed || function
+    }
+
+    /// `user, password = split`: a line that unpacks what a name or a call holds.
+    fn is_unpacked(&self, pair: &Pair) -> bool {
+        let line = last_line(self.before(pair.name_start, 64));
+        let targets = line.trim_ascii_start().strip_suffix(b", ");
+        let target = |text: &[u8]| {
+            text.iter().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'.' | b',' | b' '))
+        };
+        self.byte_before(pair.mark) == b' '
+            && line.len() < 64
+            && targets.is_some_and(|targets| !targets.is_empty() && target(targets))
+            && is_names(&self.text[pair.start..pair.end], b"_.")
+            && !self.text[pair.start..pair.end].iter().any(u8::is_ascii_digit)
+    }
+
     /// Whether what stands beside a name is not its value, as what stands around both tells.
     fn is_excused(&self, pair: &Pair) -> bool {
         let Pair { kind, name_start, start, end, quoted, .. } = *pair;
@@ -195,12 +258,22 @@ impl Scanner<'_> {
             || kind == Name::Key && is_fingerprint(name, value)
             || !quoted && self.text[pair.mark..].starts_with(b"::") && is_item(value)
             || !quoted && self.is_documented(name_start)
+            || !quoted && self.is_programmed(pair)
+            || self.is_resource_name(name_start)
             || !quoted && name == b"PASS" && self.is_test_result(name_start, value)
             // An address is looked at as one.
             || begins_as_address(value)
             // A processor's instructions have mnemonics too.
             || names_phrase(name) && value.split(|byte| *byte == b' ').count() < MIN_PHRASE
             || !quoted && kind == Name::Password && is_short_password(name) && self.is_prose(pair)
+    }
+
+    /// `arn:aws:secretsmanager:eu-west-1:123456789012:secret:prod/db-AbCdEf`: where it is kept.
+    fn is_resource_name(&self, name: usize) -> bool {
+        let before = self.before(name, 96);
+        let blank = |byte: &u8| byte.is_ascii_whitespace() || b"\"'<>=(,".contains(byte);
+        let from = before.iter().rposition(blank).map_or(0, |at| at + 1);
+        self.byte_before(name) == b':' && before[from..].starts_with(b"arn:")
     }
 
     /// `the way to pass: staff`, `pass 1: convert tags to binary`.
@@ -631,7 +704,8 @@ impl Scanner<'_> {
             && words.any(|word| {
                 let counted =
                     std::mem::replace(&mut number, word.len() <= 3 && word.iter().all(u8::is_ascii_digit));
-                counted && spoken && word.iter().all(letter) || self.names.has(word)
+                counted && spoken && word.iter().all(letter)
+                    || self.names.has(word.strip_suffix(b".").unwrap_or(word))
             })
     }
 
@@ -825,7 +899,16 @@ fn is_secret_value(kind: Name, value: &[u8], quoted: bool) -> bool {
         Name::Secret if is_token_name(value, quoted) || is_counted_name(value) || is_dated_name(value) => {
             false
         }
-        Name::Secret | Name::Key if is_constant(value) || is_pattern(value) => false,
+        Name::Secret | Name::Key
+            if is_constant(value)
+                || is_pattern(value)
+                || is_time(value)
+                || is_header(value)
+                || is_scoped(value)
+                || value.starts_with(b"../") =>
+        {
+            false
+        }
         Name::Secret => match look(value) {
             Look::Random => value.len() >= 8,
             Look::Hex | Look::Uuid => true,
@@ -899,6 +982,14 @@ fn is_token_name(value: &[u8], quoted: bool) -> bool {
 fn is_item(value: &[u8]) -> bool {
     let item = value.trim_ascii_start();
     let item = item.strip_prefix(b"{").unwrap_or(item);
+    // `HMAC::mac(&[0u8; 32], ...`
+    let name = item.iter().take_while(|byte| is_word(**byte) || **byte == b':').count();
+    if name > 0
+        && item.get(name).is_some_and(|byte| b"(![]{".contains(byte))
+        && is_names(&item[..name], b"_:")
+    {
+        return true;
+    }
     is_names(item, b"_:<>(){}&,.;!?") || is_wordy(item)
 }
 
@@ -934,14 +1025,32 @@ fn is_dated_name(value: &[u8]) -> bool {
     is_names(value, b"-") && value.len() > 11 && date(value.len() - 10)
 }
 
+/// `1979-05-27T00:32:00-07:00`
+fn is_time(value: &[u8]) -> bool {
+    const FORM: &[u8] = b"0000-00-00T00:00";
+    value.len() >= FORM.len()
+        && value.iter().all(|byte| byte.is_ascii_digit() || b"-T:.,Z+`".contains(byte))
+        && FORM.iter().zip(value).all(|(form, byte)| form == byte || *form == b'0' && byte.is_ascii_digit())
+}
+
+/// `Mcp-Session-Id`, `x-api-key`: what a header of HTTP is called.
+fn is_header(value: &[u8]) -> bool {
+    let words = || value.split(|byte| *byte == b'-');
+    let small = |word: &[u8]| word.iter().skip(1).all(u8::is_ascii_lowercase);
+    value.contains(&b'-')
+        && words().all(|word| word.first().is_some_and(u8::is_ascii_alphabetic) && small(word))
+        && (value[..2].eq_ignore_ascii_case(b"x-") || words().all(|word| word[0].is_ascii_uppercase()))
+}
+
 /// `progress-1`: a word and one digit.
 fn is_counted_name(value: &[u8]) -> bool {
     is_names(value, b"-_") && value.iter().filter(|byte| byte.is_ascii_digit()).count() == 1
 }
 
-/// `OpenLDAP-2.8`, `auth.password.reset`: short words and numbers.
+/// `OpenLDAP-2.8`, `GPL-3.0+~OpenSSL`, `auth.password.reset`: short words and numbers.
 fn is_short_names(value: &[u8]) -> bool {
-    is_names(value, b"-_./:") && value.split(|byte| b"-_./:".contains(byte)).all(|part| part.len() < 16)
+    const JOINTS: &[u8] = b"-_./:+~\\";
+    is_names(value, JOINTS) && value.split(|byte| JOINTS.contains(byte)).all(|part| part.len() < 16)
 }
 
 /// `Linux-node-<digest>`: what caches are filed under.
@@ -988,4 +1097,5 @@ fn is_password(value: &[u8], quoted: bool) -> bool {
         && value.len() <= 256
         && (blanks < 2 || quoted && is_pass_phrase(value))
         && !(digits && !quoted && value.len() < 6)
+        && (quoted || String::from_utf8_lossy(value).contains(char::is_alphanumeric))
 }

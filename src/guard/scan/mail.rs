@@ -140,9 +140,12 @@ impl Scanner<'_> {
         let last = &domain[dot + 1..];
         let letters = last.iter().all(u8::is_ascii_alphabetic) || last.starts_with(b"xn--");
         let whole = dot > 0 && domain[0] != b'.' && !domain.windows(2).any(|pair| pair == b"..");
+        // `cli@0.2.0.wasm`: a version.
+        let number = |label: &&[u8]| label.iter().all(u8::is_ascii_digit);
+        let version = domain.split(|byte| *byte == b'.').take_while(number).count() > 1;
         // `.py` is Paraguay too, where addresses end in `.com.py`.
         let file = FILE_ENDINGS.contains(&last) || last == b"py" && !domain[..dot].contains(&b'.');
-        let code = self.byte(end) == b'(' && METHODS.contains(&last) || file;
+        let code = self.byte(end) == b'(' && METHODS.contains(&last) || file || version;
         (letters && last.len() >= 2 && whole && !code).then_some(end)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::token::{Look, look};
-use super::{Scanner, first_line};
+use super::{Scanner, first_line, last_line};
 use crate::guard::confirm::{self, CardRange};
 use crate::guard::rule::{RULES, RuleId};
 
@@ -537,6 +537,7 @@ impl Scanner<'_> {
                 && (self.is_postcode(number) || !plus && end == number[taken - 1].end() && self.goes_on(end))
             || self.is_long_year(number, plus)
             || taken == 1 && self.is_power_of_two(here)
+            || !label && self.is_employer(number) && !self.phone_label(start, taken)
         {
             return 0;
         }
@@ -592,6 +593,19 @@ impl Scanner<'_> {
             && rest.first() == Some(&b' ')
             && word.count() >= 5
             && !self.label_behind(last.end())
+    }
+
+    /// `04-1234567 (I.R.S. Employer Identification No.)`: an employer in the United States, whose number has the form of
+    /// some telephone numbers. On the cover of a report the words stand on the line below.
+    fn is_employer(&self, groups: &[Group]) -> bool {
+        const WORDS: [&[u8]; 5] = [b"mployer", b"EIN", b"I.R.S.", b"IRS ", b"Tax ID"];
+        let [office, number] = groups else { return false };
+        let near = || {
+            let behind = &self.text[number.end()..self.to.min(number.end() + 160)];
+            [self.before(office.start, 80), behind]
+        };
+        (office.len, number.len, self.byte(office.end())) == (2, 7, b'-')
+            && near().iter().any(|text| WORDS.iter().any(|word| memchr::memmem::find(text, word).is_some()))
     }
 
     /// `MA 02110-1301`, `94103-1234 USA`: a postcode of the United States and its add-on.
@@ -732,7 +746,10 @@ impl Scanner<'_> {
                 digits += group.len;
                 taken += 1;
             }
-            if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 {
+            // `(17)181119(37)18`, `(7007)181119`: what stands on a parcel (GS1).
+            let parcel = here.len == 4 && rest.get(1).is_some_and(|group| group.start == here.end() + 1)
+                || rest[1..taken].iter().any(|group| self.byte_before(group.start) == b'(');
+            if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 && !parcel {
                 return taken;
             }
         }
@@ -750,7 +767,9 @@ impl Scanner<'_> {
                 taken += 1;
             }
             let american = here.len != 3 || rest.get(1).is_some_and(starts);
-            if taken >= 3 && digits >= 10 && american && !self.in_row(here.start) {
+            // `0046 0066 0069`: characters of Unicode.
+            let characters = rest.get(1).is_some_and(|group| self.text[group.start..].starts_with(b"00"));
+            if taken >= 3 && digits >= 10 && american && !characters && !self.in_row(here.start) {
                 return taken;
             }
         }
@@ -973,9 +992,51 @@ impl Scanner<'_> {
         if self.rules.has_context(rule, self.label(start, 16)) || self.is_cited(end) {
             return 4;
         }
+        let alone = !matches!(after, b':' | b'/');
+        let parts = [0, 1, 2, 3].map(|part| self.digits_value(rest[part]));
+        if alone && (is_object_id(parts) || is_small(parts) && self.is_versioned(start, end, parts)) {
+            return 4;
+        }
         let end = self.suffix(end);
         self.hit(rule, start, end);
         4
+    }
+
+    /// Whether four small numbers are a version or a section, by what stands around them: `rails (= 7.0.8.1)`,
+    /// `nginx/1.25.3.1`, `Git 1.8.1.6 Release Notes`, `8.2.4.45 Markup declaration state`.
+    fn is_versioned(&self, start: usize, end: usize, parts: [u32; 4]) -> bool {
+        let before = last_line(self.before(start, 48));
+        let rest = first_line(&self.text[end..self.to.min(end + 24)]);
+        // The heading of a section stands at the beginning of its line, behind the sign of a comment at most.
+        let begins = before.len() < 48 && before.iter().all(|byte| b" \t#/*\"".contains(byte));
+        let title = rest.strip_prefix(b".").unwrap_or(rest);
+        let titled = matches!(title, [b' ', first, second, ..] if first.is_ascii_uppercase() && second.is_ascii_lowercase());
+        if begins && titled && parts.iter().all(|part| *part < 50) && parts[1] != parts[0] {
+            return true;
+        }
+        // How long the name of a program is that a text ends in.
+        let name = |text: &[u8]| {
+            let name = text.iter().rev().take_while(|byte| is_word_byte(**byte) || **byte == b'-').count();
+            let apart = text.len() == name || b" \t\"(".contains(&text[text.len() - name - 1]);
+            (apart && text.last().is_some_and(u8::is_ascii_alphabetic)).then_some(name)
+        };
+        let compared = [&b"=="[..], b">=", b"<=", b"~>", b"(="];
+        let compared = compared.iter().any(|sign| before.trim_ascii_end().ends_with(sign));
+        let follows = before.strip_suffix(b" -> ").and_then(<[u8]>::last).is_some_and(u8::is_ascii_digit);
+        let of_program = before.strip_suffix(b"/").is_some_and(|text| name(text).is_some());
+        // `    rails (7.0.8.1)`: a line of a lock file.
+        let locked = rest == b")"
+            && before.strip_suffix(b" (").is_some_and(|text| {
+                let indent = name(text).map_or(0, |name| text.len() - name);
+                indent >= 4 && text[..indent].iter().all(|byte| *byte == b' ')
+            });
+        let installed = [&b"Using "[..], b"Installing ", b"Fetching "].iter().any(|verb| {
+            let rest = before.strip_prefix(*verb).and_then(|rest| rest.strip_suffix(b" "));
+            rest.is_some_and(|rest| name(rest) == Some(rest.len()))
+        });
+        let released = [&b" Release"[..], b" release", b" documentation"];
+        let released = released.iter().any(|word| rest.starts_with(word));
+        !is_well_known(parts) && (compared || follows || of_program || locked || installed || released)
     }
 
     /// Whether a number, or the list that it begins, is of a text: `4.2.1.3 and 10.1.1.2 of the guidance`.
@@ -1114,6 +1175,23 @@ const PHONE_WORDS: [&[u8]; 30] = [
 fn only_words(text: &[u8], known: &[&[u8]]) -> bool {
     text.split(|byte| !(byte.is_ascii_alphabetic() || *byte >= 0x80))
         .all(|word| word.is_empty() || known.iter().any(|known| known.eq_ignore_ascii_case(word)))
+}
+
+/// `2.5.4.3`, `2.5.29.15`, `1.3.101.112`: what certificates name attributes, extensions and curves by (X.520, RFC 5280,
+/// RFC 8410).
+fn is_object_id(parts: [u32; 4]) -> bool {
+    matches!(parts, [2, 5, 4 | 29, _] | [1, 3, 101, 110..=113])
+}
+
+/// Whether four numbers are as small as versions and sections have them, and few addresses.
+fn is_small([first, rest @ ..]: [u32; 4]) -> bool {
+    matches!(first, 0..=9 | 11..=25) && rest.iter().all(|part| *part < 100)
+}
+
+/// `8.8.8.8`, `1.2.3.4`: addresses that everybody writes.
+fn is_well_known(parts: [u32; 4]) -> bool {
+    parts.iter().all(|part| *part == parts[0])
+        || matches!(parts, [1, 2, 3, 4] | [8, 8, 4, 4] | [1, 0, 0, 1] | [4, 2, 2, _])
 }
 
 fn group_is_year(group: &Group, value: u32) -> bool {

@@ -11,6 +11,16 @@ use crate::guard::words::WORDS;
 /// A place to be filled in, or what a mask left.
 pub(super) fn is_template(text: &[u8]) -> bool {
     let Some((first, last)) = text.first().zip(text.last()) else { return true };
+    // `&lt;your-key&gt;`
+    if [&b"&lt;"[..], b"&#x3C;", b"&#60;"].iter().any(|open| text.starts_with(open)) {
+        let inner = &text[text.iter().position(|byte| *byte == b';').unwrap_or(0) + 1..];
+        // A blank may have cut it off.
+        if inner.iter().all(u8::is_ascii_alphabetic) {
+            return true;
+        }
+        let closed = memchr::memmem::find(inner, b"&gt;").is_some() || inner.contains(&b'>');
+        return closed && is_names(inner, b" \t_-.:/|[]<>&;,");
+    }
     // `xxxx-xxxx-xxxx`
     let filled = b"xX.0#?".contains(first) && text.iter().all(|byte| byte == first || b"-_ ".contains(byte));
     if text.iter().all(|byte| byte == first) || filled || is_mask(text) || says_so(text) {
@@ -18,6 +28,8 @@ pub(super) fn is_template(text: &[u8]) -> bool {
     }
     let inside = |open: usize| {
         let inner = text.get(open..text.len() - 1).unwrap_or_default();
+        // `{name!r}`
+        let inner = inner.strip_suffix(b"!r").or(inner.strip_suffix(b"!s")).unwrap_or(inner);
         is_names(inner, b" \t_-.:/|'\"[]{}()<>$,?@=+\\")
     };
     match (first, last) {
@@ -25,12 +37,14 @@ pub(super) fn is_template(text: &[u8]) -> bool {
         (b'@' | b'#', b'}') => text[1] == b'{' && inside(2),
         (b'%', _) if text.len() < 4 || is_format(text) => true,
         (b'%', b's' | b'd' | b'r' | b')') => text[1] == b'(' && inside(2),
-        (b'$', _) => is_names(&text[1..], b"_{}().:-[]>'\"?/ $"),
+        (b'$', _) => {
+            is_names(&text[1..], b"_{}().:-[]>'\"?/ $") || text[1..].iter().all(u8::is_ascii_punctuation)
+        }
         // Shell that holds an expression further on: `prefix-${NAME}`.
         (_, b'}' | b')') => {
             let open = text.windows(2).position(|pair| matches!(pair, b"${" | b"$(" | b"{{"));
             open.is_some_and(|at| {
-                is_names(&text[..at], b"_-.:/@") && is_names(&text[at + 1..], b"_{}().:-[]'\"?/ ")
+                is_names(&text[..at], b"_-.:/@") && is_names(&text[at + 1..], b"_{}().:-[]'\"?/ |$")
             })
         }
         _ => false,
@@ -78,13 +92,49 @@ fn says_so(text: &[u8]) -> bool {
 /// Whether a text is made of words as names are, joined by `joints`: no part of it mixes letters and digits as
 /// secrets do.
 pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
-    const KNOWN: [&[u8]; 8] =
-        [b"b64encode", b"b64decode", b"b64enc", b"b64dec", b"sha256", b"sha512", b"base64", b"oauth2"];
-    text.split(|byte| joints.contains(byte)).all(|part| {
+    let plain = |part: &[u8]| {
         let letters = part.iter().take_while(|byte| byte.is_ascii_alphabetic() || **byte >= 0x80).count();
         let digits = part[letters..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let plain = letters + digits == part.len() && digits <= if letters == 0 { 4 } else { 2 };
-        plain && !(part.len() >= 16 && look(part) == Look::Random) || KNOWN.contains(&part)
+        letters + digits == part.len()
+            && digits <= if letters == 0 { 4 } else { 2 }
+            && !(part.len() >= 16 && look(part) == Look::Random)
+    };
+    text.split(|byte| joints.contains(byte)).all(|part| {
+        plain(part) || around_algorithm(part).is_some_and(|(before, after)| plain(before) && plain(after))
+    })
+}
+
+/// What stands around the name of an algorithm that has digits in it: `base64FromBytes`, `Ed25519PrivateKey`.
+fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
+    const NAMES: [&[u8]; 21] = [
+        b"base64",
+        b"b64",
+        b"sha1",
+        b"sha224",
+        b"sha256",
+        b"sha384",
+        b"sha512",
+        b"md5",
+        b"aes128",
+        b"aes192",
+        b"aes256",
+        b"x25519",
+        b"curve25519",
+        b"ed25519",
+        b"poly1305",
+        b"oauth2",
+        b"x509",
+        b"nistp256",
+        b"utf8",
+        b"i128",
+        b"u128",
+    ];
+    if part.len() > 64 || !part.iter().any(u8::is_ascii_digit) {
+        return None;
+    }
+    NAMES.iter().find_map(|name| {
+        let at = part.windows(name.len()).position(|word| word.eq_ignore_ascii_case(name))?;
+        Some((&part[..at], &part[at + name.len()..]))
     })
 }
 
@@ -123,7 +173,7 @@ pub(super) fn is_code(value: &[u8], next: u8, quoted: bool) -> bool {
     }
     // `--encryption-key`: another flag. `projects/p/secrets/s/versions/2`: where something is.
     let flag = value.starts_with(b"--") && is_names(&value[2..], b"-");
-    let part = |part: &[u8]| part.iter().all(u8::is_ascii_digit) || is_names(part, b"-_.");
+    let part = |part: &[u8]| part.iter().all(u8::is_ascii_digit) || is_names(part, b"-_.:");
     let resource = is_path(value) && value.split(|byte| *byte == b'/').all(part);
     // `password=@password.txt`: the file that holds it.
     let file = value.strip_prefix(b"@").is_some_and(|file| file.contains(&b'.') && is_names(file, b"._-/"));
@@ -141,6 +191,10 @@ pub(super) fn is_code(value: &[u8], next: u8, quoted: bool) -> bool {
     if !marks.is_empty() && (starts_like_code(value) || is_empty_word(value)) {
         return true;
     }
+    // `(user, password) = (plugin, options)`, `fn(handle: Handle)`
+    if marks.ends_with(b"(") && (colon || next == b',') && is_names(value, b"_.") {
+        return true;
+    }
     let joined = value.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'.'))
         && value.iter().any(|byte| matches!(byte, b'_' | b'.'));
     joined
@@ -149,6 +203,29 @@ pub(super) fn is_code(value: &[u8], next: u8, quoted: bool) -> bool {
         || is_constant(value)
         || is_type(value)
         || is_number(value)
+        || is_command(value)
+        || is_arrow(value)
+        || next == b' ' && KEYWORDS.contains(&value)
+}
+
+/// What begins an expression or a block, with a blank behind.
+const KEYWORDS: [&[u8]; 9] =
+    [b"return", b"match", b"unsafe", b"async", b"function", b"lambda", b"typeof", b"yield", b"raise"];
+
+/// `Digest->new($key)`: a call in Perl and PHP.
+fn is_arrow(value: &[u8]) -> bool {
+    memchr::memmem::find(value, b"->").is_some_and(|at| at > 0 && is_names(value, b"->:_().$@,;"))
+}
+
+/// `Read-Host`, `Get-AzKeyVaultSecret`: commands of PowerShell.
+fn is_command(value: &[u8]) -> bool {
+    const VERBS: [&[u8]; 8] =
+        [b"Read-", b"Get-", b"New-", b"ConvertTo-", b"ConvertFrom-", b"Import-", b"Invoke-", b"Join-"];
+    VERBS.iter().any(|verb| {
+        value.strip_prefix(*verb).is_some_and(|noun| {
+            noun.first().is_some_and(u8::is_ascii_uppercase) && noun.iter().all(u8::is_ascii_alphabetic)
+        })
+    })
 }
 
 /// `os.environ[...]`, `self.password`: what many programs begin a look-up with.
@@ -178,6 +255,10 @@ fn starts_like_code(value: &[u8]) -> bool {
 
 /// `get_token(request`, `tokens[0]`, `Field(default=None`: the blank or the quote may have cut it off.
 fn is_call(value: &[u8], next: u8) -> bool {
+    // `Token![;]`
+    if memchr::memmem::find(value, b"![").is_some() && is_names(value, b"_:![]#;,.(){}<>=&|+-*/%'") {
+        return true;
+    }
     let name_len = value.iter().take_while(|byte| super::is_word(**byte) || b".:!".contains(byte)).count();
     let (name, rest) = value.split_at(name_len);
     let opened = matches!(rest.first(), Some(b'(' | b'[')) && !name.is_empty() && !name[0].is_ascii_digit();
@@ -200,7 +281,7 @@ fn is_call(value: &[u8], next: u8) -> bool {
 }
 
 /// `super::Foundation::HANDLE`, `auth::verify::{{closure}}::h4a7c0b9d2e1f3a58`
-fn is_scoped(value: &[u8]) -> bool {
+pub(super) fn is_scoped(value: &[u8]) -> bool {
     let scoped = value.windows(2).any(|pair| pair == b"::");
     let hash = |part: &[u8]| part.len() == 17 && part[0] == b'h' && look(&part[1..]) == Look::Hex;
     let name = |part: &[u8]| is_names(part, b"_") || part.len() < 8 || is_wordy(part) || hash(part);
@@ -220,14 +301,17 @@ pub(super) fn is_constant(value: &[u8]) -> bool {
     value.contains(&b'_') && letters * 3 >= value.len() * 2 && value.split(|byte| *byte == b'_').all(part)
 }
 
-/// `0x030`
+/// `0x030`, `-2147483648i32`
 fn is_number(value: &[u8]) -> bool {
+    let digits = value.strip_prefix(b"-").unwrap_or(value);
+    let typed = [&b"i32"[..], b"u32", b"i64", b"u64"].iter().find_map(|suffix| digits.strip_suffix(*suffix));
     value.strip_prefix(b"0x").is_some_and(|rest| rest.len() <= 8 && rest.iter().all(u8::is_ascii_hexdigit))
+        || typed.is_some_and(|digits| digits.iter().all(u8::is_ascii_digit))
 }
 
 /// A regular expression.
 pub(super) fn is_pattern(value: &[u8]) -> bool {
-    [&b"[a-z"[..], b"[A-Z", b"[0-9", b"(?:", b"(?i", b"\\d{", b"\\w+", b"-.+", b".*"]
+    [&b"[a-z"[..], b"[A-Z", b"[0-9", b"[^\\", b"(?:", b"(?i", b"\\d{", b"\\w", b"-.+", b".*", b")("]
         .iter()
         .any(|sign| memchr::memmem::find(value, sign).is_some())
 }

@@ -125,6 +125,7 @@ impl Scanner<'_> {
         let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
         let by_word = found.is_some_and(|(at, sure)| {
             against.is_none_or(|against| against < at)
+                && !self.names.denies(&line[..at])
                 && self.word_tells(&line[at..], word, looks, sure, || {
                     against.is_none() && self.rules.has_context(self.ids.secret_near_vendor, line)
                 })
@@ -187,7 +188,12 @@ impl Scanner<'_> {
             Look::Uuid => sure || after >= 6,
             _ => false,
         };
-        if value.len() >= 16 && fits && !is_wordy(value) {
+        if value.len() >= 16
+            && fits
+            && !is_wordy(value)
+            && !is_identifier(value)
+            && !self.names.denies(&word[..after])
+        {
             self.hit(self.ids.secret_near_word, start + word.len() - value.len(), end);
         }
         true
@@ -229,6 +235,9 @@ impl Scanner<'_> {
             || is_path(word)
             || looks == Look::Random
                 && (is_names(word, b"_-./") || is_digest_named(word) || is_float(word) || is_identifier(word))
+            || looks == Look::Letters && is_identifier(word)
+            // `uses: org/create-token@<commit>`
+            || looks == Look::Hex && word.len() == 40 && self.byte_before(start) == b'@'
             || self.is_named_otherwise(start)
         {
             return true;
