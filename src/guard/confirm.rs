@@ -633,7 +633,11 @@ pub(super) fn codice_fiscale(text: &[u8]) -> bool {
         b'a' => byte.is_ascii_alphabetic(),
         _ => byte.is_ascii_digit() || b"LMNPQRSTUV".contains(&byte.to_ascii_uppercase()),
     });
-    if !fits {
+    // A letter for the month and the day, 40 more for women; letters stand for digits where two people would share one.
+    let day = text[9..11].iter().fold(0, |day, digit| day * 10 + u32::from(digit.wrapping_sub(b'0')));
+    let dated = b"ABCDEHLMPRST".contains(&text[8].to_ascii_uppercase())
+        && (matches!(day, 1..=31 | 41..=71) || !text[9..11].iter().all(u8::is_ascii_digit));
+    if !fits || !dated {
         return false;
     }
     let value = |byte: u8| {

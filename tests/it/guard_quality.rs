@@ -406,8 +406,10 @@ fn what_excuses_a_number_or_a_value_does_not_excuse_its_likes() {
         ("mail me@163.com", "mail [EMAIL_1]"),
         ("password = swordfish", "password = [PASSWORD_1]"),
         ("user=bob, password=swordfish, host=x", "user=bob, password=[PASSWORD_1], host=x"),
+        ("if password == hunter2", "if password == [PASSWORD_1]"),
         ("pub password: x9Kd82hfLq", "pub password: [PASSWORD_1]"),
-        ("private_key_token=b77a5c561934e089", "private_key_token=[SECRET_1]"),
+        ("addresses 3.94.12.8 and 5.6.7.9", "addresses [IP_1] and [IP_2]"),
+        ("private_key_token=x9Kd82hfLqT4", "private_key_token=[SECRET_1]"),
         ("arn:aws:iam::1:user/x secret: x9Kd82hfLqT4", "arn:aws:iam::1:user/x secret: [SECRET_1]"),
         (
             "Cookie: theme=\"dark\"; PHPSESSID=1e8a9c2b7d1e4f6a8b0c3d5e7f901234",

@@ -198,13 +198,15 @@ impl Scanner<'_> {
             && (sign == b'~' && b" /(".contains(&self.byte(mark + 2))
                 || (sign == b'=' || self.byte_before(mark) == b'!')
                     && identifier
-                    && !value.iter().all(u8::is_ascii_digit));
+                    && (!word.iter().any(u8::is_ascii_digit) || is_wordy(word)));
         // `let session = Session {`
-        let block = matches!(behind, [b' ', b'{'] | [b' ', b'{', b'\n' | b'\r', ..]);
-        let built = identifier && (block || capital && behind.starts_with(b" {"));
+        let opens = behind.starts_with(b" {");
+        let built = identifier && opens && (capital || matches!(behind.get(2), None | Some(b'\n' | b'\r')));
         // `{string | Buffer}`
         let documented = value[0] == b'{' && is_names(&value[1..], b"") && behind.starts_with(b" |");
-        if compares || built || documented {
+        // `const isPassword = type === 'password'`
+        let compared = identifier && (behind.starts_with(b" ==") || behind.starts_with(b" !="));
+        if compares || built || documented || compared {
             return true;
         }
         if self.text[mark] == b'=' || sign == b':' {

@@ -1022,6 +1022,14 @@ impl Scanner<'_> {
         };
         let compared = [&b"=="[..], b">=", b"<=", b"~>", b"(="];
         let compared = compared.iter().any(|sign| before.trim_ascii_end().ends_with(sign));
+        // `Bump rails from 7.0.8.1 to 7.1.3.4`
+        let raised = [&b"pgrad"[..], b"pdat", b"Bump ", b"bump "];
+        let raised = raised.iter().any(|word| memchr::memmem::find(before, word).is_some());
+        // `§ 4.1.3.2`, `S. 4.1.3.2`
+        let cited = match before.trim_ascii_end() {
+            [.., sign, b's' | b'S', b'.'] => b" \t('\"".contains(sign),
+            text => text.ends_with("§".as_bytes()),
+        };
         let follows = before.strip_suffix(b" -> ").and_then(<[u8]>::last).is_some_and(u8::is_ascii_digit);
         let of_program = before.strip_suffix(b"/").is_some_and(|text| name(text).is_some());
         // `    rails (7.0.8.1)`: a line of a lock file.
@@ -1036,7 +1044,8 @@ impl Scanner<'_> {
         });
         let released = [&b" Release"[..], b" release", b" documentation"];
         let released = released.iter().any(|word| rest.starts_with(word));
-        !is_well_known(parts) && (compared || follows || of_program || locked || installed || released)
+        !is_well_known(parts)
+            && (compared || raised || cited || follows || of_program || locked || installed || released)
     }
 
     /// Whether a number, or the list that it begins, is of a text: `4.2.1.3 and 10.1.1.2 of the guidance`.
