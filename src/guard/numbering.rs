@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::view::view;
+use super::view::{hides, view};
 use super::{Kind, Sealer};
 use crate::domain::hex;
 
@@ -158,7 +158,10 @@ impl Numbering {
 /// One text for the spellings of one value, as it reads once decoded: e-mail without case, numbers without separators. A run
 /// that was found by what it hides has no other spelling.
 fn normal_form(kind: Kind, value: &str) -> String {
-    let read = || String::from_utf8_lossy(&view(value.as_bytes(), 0, value.len()).text).into_owned();
+    let read = || match (0..value.len()).any(|at| hides(value.as_bytes(), at)) {
+        true => String::from_utf8_lossy(&view(value.as_bytes(), 0, value.len()).text).into_owned(),
+        false => value.to_owned(),
+    };
     let normal = match kind {
         Kind::Email => Some(read().to_ascii_lowercase()).filter(|text| text.contains('@')),
         Kind::Phone | Kind::CreditCard | Kind::Ssn | Kind::UkNhs => {

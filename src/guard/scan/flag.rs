@@ -6,7 +6,9 @@
 use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use aho_corasick::Anchored;
+use aho_corasick::automaton::{Automaton as _, StateID};
+use aho_corasick::dfa::DFA;
 
 use super::keyed::is_plain;
 use super::stand_in::{is_empty_word, is_template};
@@ -23,27 +25,21 @@ const MAX_FLAG: usize = 32;
 static COMMANDS: LazyLock<Commands> = LazyLock::new(Commands::new);
 
 struct Commands {
-    searcher: AhoCorasick,
+    automaton: DFA,
+    start: StateID,
     /// By pattern, which of [`WORDS`]' flags it takes.
     flags: Vec<usize>,
-    longest: usize,
 }
 
 impl Commands {
     #[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
     fn new() -> Self {
-        let words = || {
-            WORDS.flag.iter().enumerate().flat_map(|(at, flag)| flag.words.iter().map(move |word| (at, word)))
-        };
-        Self {
-            searcher: AhoCorasick::builder()
-                .ascii_case_insensitive(true)
-                .kind(Some(AhoCorasickKind::DFA))
-                .build(words().map(|(_, word)| word))
-                .expect("a few short words"),
-            flags: words().map(|(flag, _)| flag).collect(),
-            longest: words().map(|(_, word)| word.len()).max().unwrap_or_default(),
-        }
+        let flags = WORDS.flag.iter().enumerate();
+        let words = flags.flat_map(|(at, flag)| flag.words.iter().map(move |word| (at, word)));
+        let (flags, words): (_, Vec<_>) = words.unzip();
+        let automaton = DFA::builder().ascii_case_insensitive(true).build(words).expect("a few short words");
+        let start = automaton.start_state(Anchored::No).expect("it may begin anywhere");
+        Self { automaton, start, flags }
     }
 }
 
@@ -51,6 +47,7 @@ impl Commands {
 #[derive(Default)]
 pub(super) struct Seen {
     done: usize,
+    state: Option<StateID>,
     /// By flag, where the last command begins that takes it.
     last: Vec<Option<usize>>,
 }
@@ -122,20 +119,26 @@ impl Scanner<'_> {
         }
     }
 
-    /// Notes the commands between two places, each part of a line once, however many flags stand on it.
+    /// Notes the commands between two places. Each byte is looked at once, however many flags stand on a line.
     fn commands(&mut self, line: usize, at: usize) {
-        let from = line.max(self.commands.done);
-        self.commands.done = at;
-        self.commands.last.resize(WORDS.flag.len(), None);
-        // One that goes over the border is whole only now.
-        let from = from.saturating_sub(COMMANDS.longest).max(line);
-        for found in COMMANDS.searcher.find_overlapping_iter(&self.text[from..at]) {
-            let (start, end) = (from + found.start(), from + found.end());
-            if !self.byte_before(start).is_ascii_alphanumeric() && matches!(self.byte(end), b' ' | b'.') {
-                let flag = COMMANDS.flags[found.pattern().as_usize()];
-                self.commands.last[flag] = Some(start);
+        let mut seen = std::mem::take(&mut self.commands);
+        seen.last.resize(WORDS.flag.len(), None);
+        let mut state = seen.state.filter(|_| line <= seen.done).unwrap_or(COMMANDS.start);
+        for place in line.max(seen.done)..at {
+            state = COMMANDS.automaton.next_state(Anchored::No, state, self.text[place]);
+            if !COMMANDS.automaton.is_match(state) || !matches!(self.byte(place + 1), b' ' | b'.') {
+                continue;
+            }
+            for nth in 0..COMMANDS.automaton.match_len(state) {
+                let command = COMMANDS.automaton.match_pattern(state, nth);
+                let start = place + 1 - COMMANDS.automaton.pattern_len(command);
+                if !self.byte_before(start).is_ascii_alphanumeric() {
+                    seen.last[COMMANDS.flags[command]] = Some(start);
+                }
             }
         }
+        (seen.done, seen.state) = (at, Some(state));
+        self.commands = seen;
     }
 
     /// `-U name%password`, as Samba's tools take it.
