@@ -258,6 +258,7 @@ fn inputs() -> Vec<(&'static str, String)> {
         ("password", "password \""),
         ("key=", "key="),
         ("api_key=", "api_key="),
+        ("short flags", "-p "),
         ("token prefix", "ghp_0123456789ab "),
         ("eyJ", "eyJhbGciOiJIUzI1."),
         ("://", "://a:b@"),
