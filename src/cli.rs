@@ -159,7 +159,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         #[cfg(target_os = "linux")]
         Command::Host(args) => serve::host(args, sources).await,
         Command::Cleanup => {
-            let app = App::start(load(&sources)?.0)?;
+            let app = App::start(load_worker(&sources)?.0)?;
             let service = app.execution.service(Duration::from_secs(30)).await?;
             let cleaned = service.cleanup().await;
             say!("{}", serde_json::to_string(&cleaned)?);
@@ -217,22 +217,31 @@ impl Global {
 /// Reads the settings and starts logging as they say.
 /// Commands say only what went wrong unless the filter is set.
 fn load(sources: &Sources) -> anyhow::Result<(Config, Values)> {
-    start(sources, "warn")
+    start(sources, "warn", false)
+}
+
+/// The same for commands that do work of the service: its spans and metrics are exported.
+fn load_worker(sources: &Sources) -> anyhow::Result<(Config, Values)> {
+    start(sources, "warn", true)
 }
 
 /// The same for what runs until it is told to end: its log is its diary.
 fn load_server(sources: &Sources) -> anyhow::Result<(Config, Values)> {
-    start(sources, "warn,pathbox=info")
+    start(sources, "warn,pathbox=info", true)
 }
 
-fn start(sources: &Sources, filter: &str) -> anyhow::Result<(Config, Values)> {
+fn start(sources: &Sources, filter: &str, exports: bool) -> anyhow::Result<(Config, Values)> {
     let values = Values::read(sources)?;
     let mut config = values.config(&sources.environment)?;
     if values.source("log.filter") == Source::Default {
         config.telemetry.filter = filter.to_owned();
     }
     telemetry::log_panics();
-    telemetry::start(&config.telemetry, |line| own_words(line).into_inner()).map_err(anyhow::Error::msg)?;
+    let mut started = config.telemetry.clone();
+    if !exports {
+        started.export = None;
+    }
+    telemetry::start(&started, |line| own_words(line).into_inner()).map_err(anyhow::Error::msg)?;
     Ok((config, values))
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Identity, load, write_out};
+use super::{Identity, load_worker, write_out};
 use crate::app::{App, new_conversation, shutdown};
 use crate::config::Sources;
 use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Language, Timeout};
@@ -57,7 +57,7 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
         timeout: Timeout::from_millis(args.timeout_ms)?,
     };
     args.identity.into_flags(&mut sources.flags);
-    let (config, _) = load(&sources)?;
+    let (config, _) = load_worker(&sources)?;
     let key = ContextKey {
         tenant: config.tenant.clone(),
         conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),

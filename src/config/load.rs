@@ -434,6 +434,13 @@ pub const SETTINGS: &[Setting] = &[
         "an http or https URL without user, query and fragment",
         "The OpenTelemetry collector that spans and metrics go to, as OTLP over HTTP with protobuf at <endpoint>/v1/traces and /v1/metrics; nothing is exported when not set.",
     ),
+    plain(
+        "otel.protocol",
+        &["OTEL_EXPORTER_OTLP_PROTOCOL", "PATHBOX_OTEL_PROTOCOL"],
+        "http/protobuf",
+        "http/protobuf",
+        "How the collector is spoken to; its port for this is usually 4318.",
+    ),
     secret(
         "otel.headers",
         &["OTEL_EXPORTER_OTLP_HEADERS", "PATHBOX_OTEL_HEADERS"],

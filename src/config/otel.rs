@@ -9,9 +9,13 @@ use crate::telemetry::export::Options;
 use crate::wire::control::percent_decode;
 
 impl Values {
-    /// Where spans and metrics go. Everything is looked at, also when nothing is exported.
+    /// Where spans and metrics go. Values are looked at also when nothing is exported.
     pub(super) fn export(&self) -> Result<Option<Options>, ConfigError> {
         let endpoint = self.collector()?;
+        // Others on this machine may speak another to theirs.
+        if endpoint.is_some() {
+            self.one_of("otel.protocol", &[("http/protobuf", ())])?;
+        }
         let options = Options {
             endpoint: endpoint.clone().unwrap_or_default(),
             headers: self.headers()?,
@@ -89,6 +93,7 @@ mod tests {
     fn nothing_is_exported_unless_a_collector_is_named_and_export_is_not_off() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318/");
         assert_eq!(load(&[]).unwrap(), None);
+        assert_eq!(load(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]).unwrap(), None);
         assert_eq!(load(&[endpoint, ("OTEL_SDK_DISABLED", "true")]).unwrap(), None);
         let options = load(&[endpoint, ("OTEL_SERVICE_NAME", "box")]).unwrap().unwrap();
         assert_eq!(options.endpoint, "http://127.0.0.1:4318");
@@ -118,12 +123,14 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "otel.endpoint"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:p4ss@collector", "otel.endpoint"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector?x=1", "otel.endpoint"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "otel.protocol"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "0", "otel.timeout_ms"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "soon", "otel.metric_interval_ms"),
             ("OTEL_SERVICE_NAME", "a\nb", "otel.service_name"),
             ("OTEL_SDK_DISABLED", "perhaps", "otel.disabled"),
         ] {
-            let error = load(&[(name, value)]).unwrap_err().to_string();
+            let good = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
+            let error = load(&[good, (name, value)]).unwrap_err().to_string();
             assert!(error.contains(&format!("`{key}` (environment {name})")), "{error}");
             assert!(error.contains("; allowed: ") && !error.contains("p4ss"), "{error}");
         }

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -339,9 +341,16 @@ fn the_provider_is_told_the_exported_span_that_asks_it() {
 #[test]
 fn a_collector_that_is_away_or_fails_or_never_answers_costs_no_call_and_no_exit() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let partly = ExportTraceServiceResponse {
+        partial_success: Some(ExportTracePartialSuccess {
+            rejected_spans: 1,
+            error_message: "planted words of a collector".into(),
+        }),
+    };
     let never = || Reply::new(200).step(Step::Hang);
     let collectors = [
         ("away", None),
+        ("takes a part", Some(Collector::start(move |_| Reply::new(200).send(partly.encode_to_vec())))),
         ("fails", Some(Collector::start(|_| Reply::new(500).send("planted words of a collector")))),
         ("is silent", Some(Collector::start(|_| Reply::silence()))),
         ("never ends its answer", Some(Collector::start(move |_| never()))),
@@ -361,12 +370,16 @@ fn a_collector_that_is_away_or_fails_or_never_answers_costs_no_call_and_no_exit(
         run();
         // What fails at once is told; the answers of the others may still come.
         let until = Instant::now() + PATIENCE;
-        let is_told = ["away", "fails"].contains(&what);
+        let is_told = ["away", "takes a part", "fails"].contains(&what);
         while is_told && !server.log().contains("the collector of spans and metrics does not take them") {
             assert!(Instant::now() < until, "{what}: {}", server.log());
             std::thread::sleep(Duration::from_millis(20));
         }
         run();
+        while is_told && !read(&server).contains_key("otlp_spans_dropped_total{reason=\"not_taken\"}") {
+            assert!(Instant::now() < until, "{what}: the dropped spans are not counted");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         assert!(!server.log().contains("planted"), "{what}: {}", server.log());
         server.terminate();
         // A request may take ten minutes here; the end does not wait for it.
