@@ -180,7 +180,7 @@ impl Scanner<'_> {
             return false;
         }
         let slash = before[mark] == b'/';
-        let in_user = |byte: &&u8| !outside(byte) && !(slash && **byte == b':');
+        let in_user = |byte: &&u8| !(outside(byte) || slash && **byte == b':');
         let len = at - start + 1 + before[..mark].iter().rev().take_while(in_user).count();
         let user = &self.text[at - len..start - 1];
         let drivers: [&[u8]; 2] = [b"jdbc:oracle:thin:", b"jdbc:oracle:oci:"];

@@ -209,10 +209,12 @@ impl Scanner<'_> {
         if compares || built || documented || compared {
             return true;
         }
-        if self.text[mark] == b'=' || sign == b':' {
-            return self.text[mark] == b'=' && self.is_unpacked(pair);
-        }
         let before = self.before(pair.name_start, 8);
+        if self.text[mark] == b'=' || sign == b':' {
+            // `type Session = ServerConnection;`
+            let alias = capital && identifier && before.ends_with(b"type ");
+            return self.text[mark] == b'=' && (alias || self.is_unpacked(pair));
+        }
         let keyword = [&b"pub "[..], b"(crate) ", b"static ", b"const ", b"mut "]
             .iter()
             .any(|word| before.ends_with(word));

@@ -82,7 +82,7 @@ fn is_mask(text: &[u8]) -> bool {
 }
 
 /// `your-api-key-here`
-fn says_so(text: &[u8]) -> bool {
+pub(super) fn says_so(text: &[u8]) -> bool {
     let words = || text.split(|byte| b"-_ .".contains(byte));
     words().any(|word| WORDS.list.to_be_filled.holds(word))
         && words().all(|word| word.iter().all(u8::is_ascii_alphabetic))

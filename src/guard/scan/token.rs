@@ -1,7 +1,7 @@
 //! Long words: tokens of providers, JSON web tokens, and random text beside a telling name.
 
 use super::keyed::is_digest_named;
-use super::stand_in::is_names;
+use super::stand_in::{is_names, says_so};
 use super::wordy::{is_path, is_wordy};
 use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, scan_at};
 use crate::guard::{encoded, pem};
@@ -449,7 +449,8 @@ impl Scanner<'_> {
                 Check::Random => is_random(&self.text[start..end]) && !self.is_line_of_base64(start, end),
                 Check::Context => self.rules.has_context(*rule, self.label(start, 64)),
             };
-            if fits {
+            // `xoxb-your-bot-token`
+            if fits && !says_so(&self.text[start..end]) {
                 self.hit(*rule, start, end);
                 return true;
             }
