@@ -147,12 +147,13 @@ impl Guard {
     /// replaced becomes a string.
     pub fn json(&self, value: Value, numbering: &mut Numbering) -> (Sanitized<Value>, Report) {
         let mut left = picture::MAX_INFLATED;
-        self.json_within(value, numbering, &mut left)
+        self.json_within("", value, numbering, &mut left)
     }
 
-    /// The same, where PDFs may inflate to so many bytes.
+    /// The same under the name of a media type, where PDFs may inflate to so many bytes.
     fn json_within(
         &self,
+        name: &str,
         value: Value,
         numbering: &mut Numbering,
         left: &mut u64,
@@ -161,7 +162,7 @@ impl Guard {
         let value = if report.mode == Mode::Off {
             value
         } else {
-            walk::Walk { guard: self, numbering, report: &mut report, left }.value(value)
+            walk::Walk { guard: self, numbering, report: &mut report, left }.value(name, value)
         };
         (Sanitized::vouch(value), report)
     }

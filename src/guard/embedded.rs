@@ -11,7 +11,6 @@ use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 
-use super::check::Checker;
 use super::encoded::is_run;
 use super::picture::{self, Format, Look};
 use super::stream::WITHHELD;
@@ -36,7 +35,7 @@ const LINE: usize = 32;
 const MAX_DEPTH: u8 = 2;
 
 /// Base64 as browsers read it.
-const LENIENT: GeneralPurpose = GeneralPurpose::new(
+pub(super) const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
@@ -94,8 +93,8 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
                 None => None,
             },
             Some((None, data)) if url => match String::from_utf8(data) {
-                // The rules see through one run of base64, but not through what is broken or written otherwise.
-                Ok(inner) if body.plain || !says_something(look, &inner) => {
+                // The rules do not see all that a reader of it would: what is broken, escaped, escaped within.
+                Ok(inner) if !look.says_something(&inner) => {
                     match (depth < MAX_DEPTH).then(|| clean_at(look, &inner, depth + 1)).flatten() {
                         Some((inner, more)) => {
                             withheld += more;
@@ -127,23 +126,22 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
     (done > 0).then(|| (out + &text[done..], withheld))
 }
 
-/// Whether anything is found in a text that is not shown as text.
-fn says_something(look: &mut Look<'_>, text: &str) -> bool {
-    let mut checker = Checker::new(look.guard);
-    checker.push(text);
-    let report = checker.finish().report;
-    let found = report.total() > 0 || report.errors > 0 || report.withheld > 0;
-    look.report.absorb(&report);
-    found
-}
-
-/// Whether this is `data:image/png;` or the like, perhaps escaped: a colon, no end of a string, a semicolon last.
+/// Whether this is `data:image/png;` or the like, perhaps escaped: a colon, no end of a string, a semicolon last. A parameter
+/// may have quotes of its own (`;name="a.png";`).
 fn is_type(head: &[u8]) -> bool {
     let Some(rest) = head.get(MARKS[DATA].len()..).filter(|_| head.len() <= MAX_TYPE) else { return false };
     let last = rest.trim_ascii_end();
     let encoded = |end: &[u8]| [&b"%3b"[..], b"03b", b"x3b"].iter().any(|way| end.eq_ignore_ascii_case(way));
     let closes = last.ends_with(b";") || last.len() >= 3 && encoded(&last[last.len() - 3..]);
-    opens(rest) && closes && !rest.iter().any(|byte| b"\"'<>\n`".contains(byte))
+    let ends_string = |at: usize| {
+        let before = rest[..at].iter().rev().find(|byte| **byte != b'\\');
+        before != Some(&b'=') && rest.get(at + 1) != Some(&b';')
+    };
+    let ends = |(at, byte): (usize, &u8)| match byte {
+        b'"' | b'\'' => ends_string(at),
+        _ => b"<>\n`".contains(byte),
+    };
+    opens(rest) && closes && !rest.iter().enumerate().any(ends)
 }
 
 /// Whether this begins with a colon, perhaps escaped.
@@ -182,8 +180,6 @@ struct Body {
     end: usize,
     /// Where it might end before that: how many digits, and where in the text.
     breaks: Vec<(usize, usize)>,
-    /// Whether it stands there as itself.
-    plain: bool,
     /// Whether it ends here; else there are more digits.
     ends: bool,
 }
@@ -217,7 +213,7 @@ impl Body {
 
     /// Reads up to so many digits.
     fn read(text: &[u8], quoted: bool, most: usize) -> Self {
-        let mut body = Self { digits: Vec::new(), end: 0, breaks: Vec::new(), plain: true, ends: true };
+        let mut body = Self { digits: Vec::new(), end: 0, breaks: Vec::new(), ends: true };
         let (mut at, mut padded) = (0, false);
         while at < text.len() {
             let (len, sign) = sign(&text[at..]);
@@ -244,10 +240,8 @@ impl Body {
                 Sign::Other => break,
             }
             at += len;
-            body.plain &= len == 1;
             body.end = at;
         }
-        body.plain &= body.breaks.is_empty();
         body
     }
 
@@ -429,9 +423,27 @@ mod tests {
             "data:application/vnd.oasis.opendocument.database;base64,",
             "data:image/webp;a=data:;base64,",
             "data%3Aapplication/x-data%3Bbase64%2C",
+            "data:application/zip;name=\"a.zip\";base64,",
+            r#"data:application/zip;name=\"a, b.zip\";base64,"#,
         ] {
             let html = |body: &str| format!("<a href='{head}{body}'>");
             assert_eq!(cleaned(&html(&opaque)), Some((html(""), 1)), "{head}");
+        }
+    }
+
+    #[test]
+    fn text_that_says_something_is_left_out_whatever_it_is_written_in() {
+        for (text, passes) in [
+            ("ask the office", true),
+            ("спросите в конторе", true),
+            ("ask bob@example.com", false),
+            ("ask bob&#64;example.com", false),
+            ("спросите у bob@example.com", false),
+            ("\u{feff}ask bob@example.com", false),
+        ] {
+            let html = |body: &str| format!("<iframe src=\"data:text/html;charset=utf-8;base64,{body}\">");
+            let whole = html(&STANDARD.encode(text));
+            assert_eq!(cleaned(&whole), (!passes).then(|| (html(""), 1)), "{text}");
         }
     }
 
@@ -470,6 +482,7 @@ mod tests {
             "the data is in base64, which is not a picture",
             "data: in base64, of course; base64, I said",
             "https://example.com/9j/abc/data/JVBERi0",
+            r#"{"data": "x;", "as": "base64,iVBORw0KGgo"}"#,
             &format!("<img src='data:image/png;base64,{clean}'>"),
             &format!("<img src='data:image/png;base64,{first}\n{second}'>"),
         ] {

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::stream::WITHHELD;
-use super::{Guard, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
+use super::{Guard, Mode, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
 use crate::domain::{Capture, CodeError, Ended, Outcome, OutputChunk, RichResult, StopReason};
 
 /// How much of a run is kept in its outcome.
@@ -116,21 +116,22 @@ impl OutcomeGuard {
 
     /// A whole file, as what it is. `None`: it cannot be looked into, or is not what it says, and the policy enforces.
     pub fn file(&mut self, bytes: &[u8]) -> Option<Sanitized<Vec<u8>>> {
-        let enforced = self.report.mode == super::Mode::Enforce;
-        let format = match FileKind::of(bytes) {
-            FileKind::Text => {
-                let text = std::str::from_utf8(bytes).ok()?;
-                let clean = if enforced { self.embedded(text) } else { None };
-                return Some(Sanitized::vouch(self.text(clean.as_deref().unwrap_or(text)).into_bytes()));
-            }
-            FileKind::Png => picture::Format::Png,
-            FileKind::Jpeg => picture::Format::Jpeg,
-            FileKind::Pdf => picture::Format::Pdf,
-            FileKind::Binary if enforced => return None,
-            FileKind::Binary => return Some(Sanitized::vouch(bytes.to_vec())),
+        let kind = FileKind::of(bytes);
+        if kind == FileKind::Text {
+            return Some(Sanitized::vouch(
+                self.text_with_pictures(std::str::from_utf8(bytes).ok()?).into_bytes(),
+            ));
+        }
+        let clean = match kind.format() {
+            _ if self.report.mode == Mode::Off => None,
+            Some(format) => picture::clean(&mut self.look(), format, bytes),
+            None => None,
         };
-        let clean = if enforced { picture::clean(&mut self.look(), format, bytes)? } else { bytes.to_vec() };
-        Some(Sanitized::vouch(clean))
+        if self.report.mode == Mode::Enforce {
+            return clean.map(Sanitized::vouch);
+        }
+        self.report.withheld += u64::from(clean.is_none() && self.report.mode == Mode::ReportOnly);
+        Some(Sanitized::vouch(bytes.to_vec()))
     }
 
     /// Whether a finding's action withholds the whole result. The run may as well be ended.
@@ -176,11 +177,15 @@ impl OutcomeGuard {
         picture::Look { guard: &self.guard, left: &mut self.left, report: &mut self.report }
     }
 
-    /// A text with the pictures in it cleaned, if it has any that need it.
-    fn embedded(&mut self, text: &str) -> Option<String> {
-        let (clean, withheld) = embedded::clean(&mut self.look(), text)?;
-        self.report.withheld += withheld;
-        Some(clean)
+    /// A text and the pictures in it.
+    fn text_with_pictures(&mut self, text: &str) -> String {
+        if self.report.mode == Mode::Off {
+            return text.to_owned();
+        }
+        let clean = embedded::clean(&mut self.look(), text);
+        self.report.withheld += clean.as_ref().map_or(0, |(_, withheld)| *withheld);
+        let clean = self.text(clean.as_ref().map_or(text, |(clean, _)| clean));
+        if self.report.mode == Mode::Enforce { clean } else { text.to_owned() }
     }
 
     fn text(&mut self, text: &str) -> String {
@@ -210,22 +215,28 @@ impl OutcomeGuard {
     /// One form of a result, as what it is: a picture loses its text parts, what cannot be looked into is withheld,
     /// everything else is text or JSON.
     fn content(&mut self, format: &str, content: Value) -> Value {
-        if let (Value::String(text), super::Mode::Enforce) = (&content, self.report.mode) {
+        let enforced = self.report.mode == Mode::Enforce;
+        if let Value::String(text) = &content
+            && self.report.mode != Mode::Off
+        {
             let binary = match picture::Format::of(format) {
                 Some(kind) => picture::strip(&mut self.look(), kind, text)
                     .map_or(picture::Content::Opaque, picture::Content::Clean),
                 None => picture::content(&mut self.look(), format, text),
             };
             match binary {
-                picture::Content::Clean(clean) => return Value::String(clean),
+                picture::Content::Clean(clean) if enforced => return Value::String(clean),
+                picture::Content::Clean(_) => return content,
                 picture::Content::Opaque => {
                     self.report.withheld += 1;
-                    return Value::String(WITHHELD.to_owned());
+                    return if enforced { Value::String(WITHHELD.to_owned()) } else { content };
                 }
                 picture::Content::Text => {}
             }
         }
-        let (value, report) = self.guard.json_within(content, &mut self.numbering, &mut self.left);
+        // What lies within is of the same media type, but JSON has its own names.
+        let name = if format.contains('/') && !format.ends_with("json") { format } else { "" };
+        let (value, report) = self.guard.json_within(name, content, &mut self.numbering, &mut self.left);
         self.report.absorb(&report);
         value.into_inner()
     }
@@ -234,7 +245,7 @@ impl OutcomeGuard {
 /// What a file is, by its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// UTF-8 without a NUL, whatever it begins with.
+    /// UTF-8 without a NUL that is no PDF.
     Text,
     /// A PNG picture.
     Png,
@@ -249,12 +260,23 @@ pub enum FileKind {
 impl FileKind {
     /// What `bytes` are.
     pub fn of(bytes: &[u8]) -> Self {
-        match picture::Format::sniff(bytes) {
-            Some(picture::Format::Png) => Self::Png,
-            Some(picture::Format::Jpeg) => Self::Jpeg,
-            _ if std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0) => Self::Text,
-            Some(picture::Format::Pdf) => Self::Pdf,
-            None => Self::Binary,
+        let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+        match (text, picture::Format::sniff(bytes)) {
+            (Some(text), _) if picture::is_pdf_in_text(text) => Self::Pdf,
+            (Some(_), _) => Self::Text,
+            (None, Some(picture::Format::Png)) => Self::Png,
+            (None, Some(picture::Format::Jpeg)) => Self::Jpeg,
+            (None, Some(picture::Format::Pdf)) => Self::Pdf,
+            (None, None) => Self::Binary,
+        }
+    }
+
+    fn format(self) -> Option<picture::Format> {
+        match self {
+            Self::Png => Some(picture::Format::Png),
+            Self::Jpeg => Some(picture::Format::Jpeg),
+            Self::Pdf => Some(picture::Format::Pdf),
+            Self::Text | Self::Binary => None,
         }
     }
 }

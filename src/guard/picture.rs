@@ -3,6 +3,7 @@
 //! Pixels are not read: a number drawn into a plot goes out. A PDF is passed whole or not at all, for its parts are
 //! found by their offsets; what it says in plain bytes or in deflated streams is looked at. `docs/guard.md` says so.
 
+use std::borrow::Cow;
 use std::io::Read as _;
 
 use base64::Engine as _;
@@ -10,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use memchr::memmem;
 
 use super::check::Checker;
+use super::embedded::LENIENT;
 use super::{Action, Guard, Report};
 
 /// The most that the streams of all PDFs of a run may inflate to, in bytes; one that goes beyond is withheld.
@@ -26,6 +28,18 @@ pub(super) struct Look<'a> {
     pub(super) left: &'a mut u64,
     /// Takes what is found in them.
     pub(super) report: &'a mut Report,
+}
+
+impl Look<'_> {
+    /// Whether anything is found in a text that is not shown as text.
+    pub(super) fn says_something(&mut self, text: &str) -> bool {
+        let mut checker = Checker::new(self.guard);
+        checker.push(text);
+        let report = checker.finish().report;
+        let found = report.total() > 0 || report.errors > 0 || report.withheld > 0;
+        self.report.absorb(&report);
+        found
+    }
 }
 
 /// A binary form of a result.
@@ -52,10 +66,21 @@ impl Format {
         match bytes {
             [0x89, b'P', b'N', b'G', ..] => Some(Self::Png),
             [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
-            [b'%', b'P', b'D', b'F', b'-', ..] => Some(Self::Pdf),
+            _ if bytes.starts_with(PDF) => Some(Self::Pdf),
             _ => None,
         }
     }
+}
+
+const PDF: &[u8] = b"%PDF-";
+
+/// Whether a text is a PDF whose streams are written in signs of ASCII. Readers take its first line wherever in the first 1,024
+/// bytes it stands; what only speaks of such a line has no objects.
+pub(super) fn is_pdf_in_text(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let mut lines = memmem::find_iter(&bytes[..bytes.len().min(1024)], PDF);
+    lines.any(|at| bytes[..at].trim_ascii_end().is_empty() || bytes[at - 1] == b'\n')
+        && memmem::find(bytes, b" obj").is_some()
 }
 
 /// What a text that is meant to be read may hold instead.
@@ -80,19 +105,37 @@ pub(super) fn content(look: &mut Look<'_>, name: &str, text: &str) -> Content {
     let Some(bytes) = decoded(text) else { return Content::Text };
     match Format::sniff(&bytes) {
         Some(format) => in_base64(clean(look, format, &bytes)).map_or(Content::Opaque, Content::Clean),
-        // Text in base64: the rules see through it.
-        None if std::str::from_utf8(&bytes).is_ok() => Content::Text,
-        None => Content::Opaque,
+        // Text in base64. The rules do not see all that a reader of it would.
+        None => match std::str::from_utf8(&bytes) {
+            Ok(inner) if !look.says_something(inner) => Content::Text,
+            _ => Content::Opaque,
+        },
     }
 }
 
 /// The bytes behind a text that is base64 from end to end and not short.
 fn decoded(text: &str) -> Option<Vec<u8>> {
-    if text.len() < SHORTEST || text.contains(' ') || text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    let text = text.trim_ascii();
+    let words = text.lines().any(|line| line.trim_ascii().bytes().any(|byte| byte.is_ascii_whitespace()));
+    if text.len() < SHORTEST || words || text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    let compact: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    STANDARD.decode(compact).ok()
+    let mut compact: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    STANDARD.decode(&compact).ok().or_else(|| {
+        // In the other alphabet or without padding it could be a path or an identifier; those are not so mixed.
+        let mixed = [u8::is_ascii_uppercase, u8::is_ascii_lowercase, u8::is_ascii_digit];
+        if !mixed.iter().all(|class| compact.iter().any(class)) {
+            return None;
+        }
+        for byte in &mut compact {
+            *byte = match *byte {
+                b'-' => b'+',
+                b'_' => b'/',
+                same => same,
+            };
+        }
+        LENIENT.decode(compact).ok()
+    })
 }
 
 /// A binary form without its text, as base64; `None` when it is not what it says.
@@ -235,10 +278,10 @@ fn said(jpeg: &[u8]) -> Vec<&[u8]> {
     said
 }
 
-/// A PDF in which nothing is found: neither in its plain bytes nor in its streams (ISO 32000-1, 7.3.8) once inflated.
-/// Text that it draws letter by letter or by a font's own numbers is not seen.
+/// A PDF in which nothing is found: neither in its plain bytes nor in its streams (ISO 32000-1, 7.3.8) once inflated, as
+/// its strings and names read. Text that it draws letter by letter or by a font's own numbers is not seen.
 fn pdf<'a>(look: &mut Look<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    bytes.strip_prefix(b"%PDF-")?;
+    memmem::find(&bytes[..bytes.len().min(1024)], PDF)?;
     let mut reader = Reader::new(look.guard);
     let whole = reader.document(bytes, look.left).is_some();
     let checked = reader.checker.finish();
@@ -294,12 +337,12 @@ impl Reader {
 
     /// What stands outside of streams. `None`: something is found, or it says that all is encrypted.
     fn plain(&mut self, bytes: &[u8]) -> Option<()> {
-        let encrypted = memmem::find_iter(bytes, b"/Encrypt");
-        let ends = |at: usize| !bytes.get(at + 8).is_some_and(u8::is_ascii_alphanumeric);
-        if encrypted.into_iter().any(ends) {
+        let names = named(bytes);
+        let ends = |at: usize| !names.get(at + 8).is_some_and(u8::is_ascii_alphanumeric);
+        if memmem::find_iter(&names, b"/Encrypt").any(ends) {
             return None;
         }
-        self.push(bytes)?;
+        self.push(&unescaped(bytes))?;
         self.push(b"\n")
     }
 
@@ -319,8 +362,8 @@ impl Reader {
         if zlib(&ascii) {
             return self.inflated(&ascii, dictionary.attached(), left);
         }
-        if dictionary.names(b"ASCII85Decode") {
-            self.push(&ascii)?;
+        if dictionary.ways().starts_with('a') {
+            self.push(&unescaped(&ascii))?;
             self.push(b"\n")?;
         }
         Some(false)
@@ -368,7 +411,8 @@ impl Reader {
             if attached && std::str::from_utf8(&piece[..end]).is_err() {
                 return None;
             }
-            self.push(&piece[..end])?;
+            let seen = if attached { Cow::Borrowed(&piece[..end]) } else { unescaped(&piece[..end]) };
+            self.push(&seen)?;
             piece.copy_within(end..have, 0);
             kept = have - end;
             any |= read > 0;
@@ -387,35 +431,110 @@ fn spend(left: &mut u64, bytes: usize) -> Option<()> {
 }
 
 /// What stands before a stream and says how to read it (ISO 32000-1, 7.3.8).
-struct Dictionary<'a>(&'a [u8]);
+struct Dictionary<'a>(Cow<'a, [u8]>);
 
 impl<'a> Dictionary<'a> {
     fn before(head: &'a [u8]) -> Self {
         const MAX: usize = 4096;
+        if head.ends_with(b"end") {
+            return Self(Cow::Borrowed(b""));
+        }
         let near = &head[head.len().saturating_sub(MAX)..];
-        Self(&near[memmem::rfind(near, b"obj").unwrap_or(0)..])
+        Self(named(&near[memmem::rfind(near, b"obj").unwrap_or(0)..]))
+    }
+
+    /// Its names, each with what stands before the next.
+    fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let ends = |byte: &u8| byte.is_ascii_whitespace() || b"\0()<>[]{}%".contains(byte);
+        self.0.split(|byte| *byte == b'/').skip(1).map(move |entry| {
+            let (name, value) = entry.split_at(entry.iter().position(ends).unwrap_or(entry.len()));
+            (name, value.trim_ascii_start())
+        })
     }
 
     fn names(&self, name: &[u8]) -> bool {
-        memmem::find(self.0, name).is_some()
+        self.entries().any(|(known, _)| known == name)
     }
 
     /// Whether the stream is a file of its own.
     fn attached(&self) -> bool {
-        self.names(b"/EmbeddedFile")
+        self.names(b"EmbeddedFile")
+    }
+
+    /// How it is encoded, a letter for each filter: `a` for ASCII85, `f` for deflate, `?` for what is not read here.
+    fn ways(&self) -> String {
+        let way = |(name, _): (&[u8], &[u8])| match name {
+            b"ASCII85Decode" | b"A85" => Some('a'),
+            b"FlateDecode" | b"Fl" => Some('f'),
+            b"LZWDecode" | b"LZW" | b"RunLengthDecode" | b"RL" | b"ASCIIHexDecode" | b"AHx" | b"Crypt" => {
+                Some('?')
+            }
+            _ => None,
+        };
+        self.entries().filter_map(way).collect()
     }
 
     /// Whether it is written in a way that is not read here, and is no picture.
     fn hides(&self) -> bool {
-        const UNREAD: [&[u8]; 4] = [b"LZWDecode", b"RunLengthDecode", b"ASCIIHexDecode", b"/Crypt"];
-        !self.names(b"/Image") && UNREAD.iter().any(|name| self.names(name))
+        let first = |value: &[u8]| value.iter().find(|byte| **byte != b'[' && **byte != b' ').copied();
+        let elsewhere = |(name, value): (&[u8], &[u8])| match name {
+            b"Filter" | b"DecodeParms" => first(value).is_some_and(|byte| byte.is_ascii_digit()),
+            // The numbers of a table of objects are no text; 1 is none.
+            b"Predictor" => {
+                !self.names(b"XRef") && value.split(|byte| !byte.is_ascii_digit()).next() != Some(b"1")
+            }
+            _ => false,
+        };
+        !self.names(b"Image")
+            && (!["", "a", "f", "af"].contains(&&*self.ways()) || self.entries().any(elsewhere))
     }
 }
 
-/// How many bytes at the end begin a character that goes on behind it.
+/// Bytes with their names (ISO 32000-1, 7.3.5) as they read: `/Encr#79pt`.
+fn named(bytes: &[u8]) -> Cow<'_, [u8]> {
+    decoding(bytes, b'#', |rest| {
+        let digit = |at: usize| char::from(*rest.get(at)?).to_digit(16);
+        Some((2, Some((digit(0)? << 4 | digit(1)?) as u8)))
+    })
+}
+
+/// Bytes with their strings (ISO 32000-1, 7.3.4.2) as they read: `\100`, `\(`, a line that goes on.
+fn unescaped(bytes: &[u8]) -> Cow<'_, [u8]> {
+    decoding(bytes, b'\\', |rest| {
+        let octal = rest.iter().take(3).take_while(|byte| matches!(byte, b'0'..=b'7'));
+        let (digits, code) =
+            octal.fold((0, 0), |(digits, code), byte| (digits + 1, code << 3 | u32::from(byte - b'0')));
+        match rest {
+            _ if digits > 0 => Some((digits, Some(code as u8))),
+            [byte @ (b'(' | b')'), ..] => Some((1, Some(*byte))),
+            [b'\r', b'\n', ..] => Some((2, None)),
+            [b'\r' | b'\n', ..] => Some((1, None)),
+            _ => None,
+        }
+    })
+}
+
+/// Bytes with each escape that begins with `sign` as what it stands for: how many bytes of it follow the sign, and what they are.
+fn decoding(bytes: &[u8], sign: u8, code: impl Fn(&[u8]) -> Option<(usize, Option<u8>)>) -> Cow<'_, [u8]> {
+    let (mut out, mut done) = (Vec::new(), 0);
+    for at in memchr::memchr_iter(sign, bytes) {
+        let Some((len, byte)) = code(&bytes[at + 1..]).filter(|_| at >= done) else { continue };
+        out.extend_from_slice(&bytes[done..at]);
+        out.extend(byte);
+        done = at + 1 + len;
+    }
+    if done == 0 {
+        return Cow::Borrowed(bytes);
+    }
+    out.extend_from_slice(&bytes[done..]);
+    Cow::Owned(out)
+}
+
+/// How many bytes at the end begin a character or an escape that goes on behind it.
 fn begun(bytes: &[u8]) -> usize {
     let last = bytes.iter().rev().zip(1..=3);
-    last.filter(|(byte, back)| byte.leading_ones() > *back).map(|(_, back)| back as usize).next().unwrap_or(0)
+    let begins = |byte: u8, back: u32| byte == b'\\' || byte.leading_ones() > back;
+    last.filter(|(byte, back)| begins(**byte, *back)).map(|(_, back)| back as usize).last().unwrap_or(0)
 }
 
 /// Whether bytes begin as zlib's do (RFC 1950, section 2.2).
@@ -573,6 +692,78 @@ pub(super) mod tests {
         assert!(!passes(&sealed));
     }
 
+    #[test]
+    fn strings_and_names_of_a_pdf_are_read_as_they_are_escaped() {
+        let clean = deflated("BT (ask the office) Tj ET");
+        let twice = deflated(deflated("BT (ask bob@example.com) Tj ET"));
+        let rows = deflated(b"\x02ask\x02\0\0\0");
+        for (dictionary, body, expected) in [
+            (r"/Author (the office \(2nd floor\), \101\12)", clean.clone(), true),
+            (r"/Author (alice\100example.com)", clean.clone(), false),
+            (r"/Author (alice\100example\56com)", clean.clone(), false),
+            ("/Author (alice@exam\\\r\nple.com)", clean.clone(), false),
+            (r"/Phone (\(555\) 123-4567)", clean.clone(), false),
+            (
+                r"/Author (\376\377\000a\000l\000i\000c\000e\000@\000e\000x\000a\000m\000p\000l\000e\000.\000c\000o\000m)",
+                clean.clone(),
+                false,
+            ),
+            ("", deflated(r"BT (alice\100example.com) Tj ET"), false),
+            ("", in_ascii85(&deflated(r"BT (alice\100example.com) Tj ET")), false),
+            ("/Filter /LZ#57Decode", clean.clone(), false),
+            ("/Encr#79pt 5 0 R", clean.clone(), false),
+            ("/Type /Embedded#46ile", b"PK\x03\x04\xff\xfe".to_vec(), false),
+            ("/Names /EmbeddedFiles", b"PK\x03\x04\xff\xfe".to_vec(), true),
+            ("/ProcSet [/PDF /ImageB] /Filter /LZWDecode", clean.clone(), false),
+            // Ways over each other that are not undone, and one that stands elsewhere.
+            ("/Filter [/FlateDecode /FlateDecode]", twice.clone(), false),
+            ("/Filter[/Fl/Fl]", twice, false),
+            ("/Filter [/ASCII85Decode /ASCII85Decode]", in_ascii85(b"ask"), false),
+            ("/Filter [/FlateDecode /ASCII85Decode]", deflated(in_ascii85(b"ask")), false),
+            ("/Filter [/ASCII85Decode /FlateDecode]", in_ascii85(&clean), true),
+            ("/Filter 7 0 R", clean.clone(), false),
+            ("/Filter [7 0 R]", clean.clone(), false),
+            ("/Filter/LZW", clean.clone(), false),
+            // Rows from which each has the one above taken away.
+            ("/Filter /FlateDecode /DecodeParms <</Predictor 12 /Columns 3>>", rows.clone(), false),
+            ("/Filter /FlateDecode /DecodeParms <</Predictor 1>>", clean.clone(), true),
+            ("/Type /XRef /Filter /FlateDecode /DecodeParms <</Columns 3/Predictor 12>>", rows.clone(), true),
+            ("/Subtype /Image /Filter /FlateDecode /DecodeParms <</Predictor 15>>", rows, true),
+        ] {
+            assert_eq!(passes(&with_stream(dictionary, &body)), expected, "{dictionary}");
+        }
+        for at in PIECE - 24..PIECE {
+            let page = " ".repeat(at) + r"(alice\100example.com)";
+            assert!(!passes(&document(&deflated(&page))), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_pdf_in_signs_of_ascii_is_no_text() {
+        let guard = Guard::default();
+        let file = |bytes: &[u8]| {
+            let mut run = OutcomeGuard::new(&guard, Numbering::alone(), Limits::default());
+            run.file(bytes).map(|out| String::from_utf8(out.into_inner()).unwrap())
+        };
+        let document = |head: &str, page: &str| {
+            let dictionary = "1 0 obj\n<< /Filter [/ASCII85Decode /FlateDecode] >>\nstream\n";
+            let body = String::from_utf8(in_ascii85(&deflated(page))).unwrap();
+            format!("{head}%PDF-1.4\n{dictionary}{body}\nendstream\nendobj\ntrailer <<>>\n%%EOF\n")
+        };
+        for head in ["", "\n", "\u{feff}\n", "made here\n"] {
+            let clean = document(head, "BT (ask the office) Tj ET");
+            assert_eq!(file(clean.as_bytes()), Some(clean));
+            assert_eq!(file(document(head, "BT (ask bob@example.com) Tj ET").as_bytes()), None, "{head:?}");
+        }
+        let hexadecimal =
+            "%PDF-1.4\n%âãÏÓ\n1 0 obj\n<< /Filter /ASCIIHexDecode >>\nstream\n61736b>\nendstream";
+        assert_eq!(file(hexadecimal.as_bytes()), None);
+        // What speaks of PDFs is no document.
+        for text in ["%PDF-1.7\nbob@example.com\n", "a line like %PDF-1.7 and 1 0 obj\nbob@example.com\n"] {
+            assert_eq!(file(text.as_bytes()), Some(text.replace("bob@example.com", "[EMAIL_1]")));
+        }
+    }
+
     fn jpeg_that_says(text: &str) -> Vec<u8> {
         let length = u16::try_from(text.len() + 2).unwrap().to_be_bytes();
         let comment = [b"\xff\xfe", &length[..], text.as_bytes()].concat();
@@ -680,17 +871,45 @@ pub(super) mod tests {
         };
         assert!(!STANDARD.decode(clean).unwrap().windows(3).any(|part| part == b"bob"));
         assert_eq!(content(look, "application/x", &STANDARD.encode([0xfe; 60])), Content::Opaque);
-        assert_eq!(
-            content(
-                look,
-                "application/x",
-                &STANDARD.encode("ask bob@example.com about the figures of this year".repeat(2))
-            ),
-            Content::Text
-        );
+        for (text, expected) in [
+            ("ask the office about the figures of this year and of the next", Content::Text),
+            ("спросите в конторе о числах этого и следующего года", Content::Text),
+            ("ask bob@example.com about the figures of this year", Content::Opaque),
+            ("спросите у bob@example.com о числах этого года", Content::Opaque),
+            ("ask bob&#64;example.com about the figures of this year", Content::Opaque),
+            ("ask bob%40example.com about the figures of this year", Content::Opaque),
+        ] {
+            assert_eq!(content(look, "application/x", &STANDARD.encode(text)), expected, "{text}");
+        }
+        // However it is written.
+        let mixed: Vec<u8> = (0u8..61).map(|at| at.wrapping_mul(37) | 0x80).collect();
+        let archive = STANDARD.encode([&b"PK\x03\x04\x14\x00"[..], &mixed].concat());
+        let bare = archive.trim_end_matches('=');
+        let url = archive.replace('+', "-").replace('/', "_");
+        let lines = format!("  {}\n  {}", &archive[..40], &archive[40..]);
+        for text in [
+            &*archive,
+            &format!(" {archive}"),
+            &format!("{archive}\t\n"),
+            bare,
+            &url,
+            url.trim_end_matches('='),
+            &lines,
+        ] {
+            assert_eq!(content(look, "application/x", text), Content::Opaque, "{text}");
+        }
         let digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(content(look, "text", &STANDARD.encode([0xfe; 60])), Content::Text);
-        for text in ["", "PK", "a table, then words", "QUJD", digest] {
+        for text in [
+            "",
+            "PK",
+            "a table, then words",
+            "QUJD",
+            digest,
+            "a list of words without any sign among them that is more than so long",
+            "usr/local/share/documents/packages/alpha/beta/gamma/delta/epsilon",
+            "the-figures-of-the-second-quarter-and-what-they-mean-for-all-of-us",
+        ] {
             assert_eq!(content(look, "application/x", text), Content::Text, "{text}");
         }
     }

@@ -40,9 +40,9 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Guards a value and all below it.
-    pub(super) fn value(&mut self, value: Value) -> Value {
-        self.under("", value, 0)
+    /// Guards a value and all below it; `name` is a media type or nothing.
+    pub(super) fn value(&mut self, name: &str, value: Value) -> Value {
+        self.under(name, value, 0)
     }
 
     /// Guards a value that a name speaks of.
@@ -69,24 +69,23 @@ impl Walk<'_> {
     }
 
     fn text(&mut self, name: &str, text: &str) -> String {
-        if self.report.mode != Mode::Enforce {
-            return self.guard.run_named(name, text, self.numbering, self.report);
-        }
+        let enforced = self.report.mode == Mode::Enforce;
+        let as_it_is = |clean: String| if enforced { clean } else { text.to_owned() };
         let look = &mut Look { guard: self.guard, left: self.left, report: self.report };
         // A picture or document under the name of its media type, as notebooks keep them.
         let content = if name.contains('/') { picture::content(look, name, text) } else { Content::Text };
         match content {
-            Content::Clean(clean) => return clean,
+            Content::Clean(clean) => return as_it_is(clean),
             Content::Opaque => {
                 self.report.withheld += 1;
-                return WITHHELD.to_owned();
+                return as_it_is(WITHHELD.to_owned());
             }
             Content::Text => {}
         }
         let embedded = embedded::clean(look, text);
         self.report.withheld += embedded.as_ref().map_or(0, |(_, withheld)| *withheld);
-        let text = embedded.as_ref().map_or(text, |(text, _)| text);
-        self.guard.run_named(name, text, self.numbering, self.report)
+        let clean = embedded.as_ref().map_or(text, |(text, _)| text);
+        as_it_is(self.guard.run_named(name, clean, self.numbering, self.report))
     }
 
     fn items(&mut self, name: &str, items: Vec<Value>, depth: usize) -> Vec<Value> {
@@ -149,6 +148,10 @@ impl Walk<'_> {
                 }
                 (value, _, Some(label)) if inherits => self.under(label, value, depth + 1),
                 (value, ..) if inherits && is_telling(name) => self.under(name, value, depth + 1),
+                // A picture or document in an object of its own.
+                (value, ..) if name.contains('/') && (inherits || field.eq_ignore_ascii_case("data")) => {
+                    self.under(name, value, depth + 1)
+                }
                 (value, ..) => self.under(&field, value, depth + 1),
             };
             out.insert(key, value);
