@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{ContextKey, ConversationId, ExecutionId, Language, TenantId};
+use crate::guard::Sanitized;
 use crate::store::{ContextFilter, ContextRow, ExecutionFilter, ExecutionRow, ExecutionStatus};
 use crate::telemetry::metrics;
 
@@ -78,15 +79,15 @@ impl ExecutionService {
         let stored: Option<Stored> = row.result.clone().and_then(|value| serde_json::from_value(value).ok());
         let Some(Stored { record, outcome }) = stored else { return Ok(Recalled::Over(row)) };
         let kept = Box::new(ExecutionRow { result: None, ..row.clone() });
-        let principal = asker.principal.clone().or(row.principal);
-        let call = Call { key: row.key.clone(), principal, trace: None, idempotency_key: None, guard: None };
+        let call = asking(asker, &row);
+        let (record, outcome) = self.guard_again(&call, record, outcome).await;
         let finished = Box::new(Finished {
             execution: row.id,
             tool: row.tool,
             handle: self.mint_handle(&row.key, call.principal.as_deref()),
             language: row.language,
             record,
-            outcome: self.guard_again(&call, outcome).await,
+            outcome,
             key: row.key,
             replayed: false,
         });
@@ -120,8 +121,31 @@ impl ExecutionService {
         let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
             .then(|| run_analysis::report_file(id, 0));
         let artifact = known.or(report).ok_or_else(unknown)?;
-        let (bytes, total) = self.outputs().read(id, name, offset, limit).map_err(|_| unknown())?;
+        let page = match self.guarded_now(asker, &row, name).await {
+            None => self.outputs().read(id, name, offset, limit).ok(),
+            Some(whole) => whole.map(|whole| {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(whole.len());
+                let to = from.saturating_add(limit).min(whole.len());
+                (whole[from..to].to_vec(), whole.len() as u64)
+            }),
+        };
+        let (bytes, total) = page.ok_or_else(unknown)?;
         Ok((Artifact { bytes: total, ..artifact }, bytes))
+    }
+
+    /// What today's policy makes of a kept file, if it is another than that of the run: the whole file, for a page may begin in
+    /// the middle of a value. `Some(None)`: it may not go out, or is gone.
+    async fn guarded_now(&self, asker: &Asker, row: &ExecutionRow, name: &str) -> Option<Option<Vec<u8>>> {
+        let guard = self.guard_for(&asking(asker, row));
+        let then = row.result.as_ref().map(|result| &result["record"]["guard"]["policy_fingerprint"]);
+        if then.is_some_and(|then| *then == guard.report().policy_fingerprint) {
+            return None;
+        }
+        let numbering = self.numbering(&row.key).await;
+        let is_output = ["stdout", "stderr"].contains(&name);
+        let again = |(whole, _): (Vec<u8>, u64)| guard.recorded_file(&whole, is_output, numbering);
+        let whole = self.outputs().read(row.id, name, 0, usize::MAX).ok();
+        Some(whole.and_then(again).map(Sanitized::into_inner))
     }
 
     /// The live context of a key, without its sandbox.
@@ -196,6 +220,12 @@ impl ExecutionService {
         }
         Ok(found)
     }
+}
+
+/// The call that asks for what a run left.
+fn asking(asker: &Asker, row: &ExecutionRow) -> Call {
+    let principal = asker.principal.clone().or_else(|| row.principal.clone());
+    Call { key: row.key.clone(), principal, trace: None, idempotency_key: None, guard: None }
 }
 
 fn artifacts(row: &ExecutionRow) -> Vec<Artifact> {

@@ -302,6 +302,7 @@ impl ExecutionService {
         let Some(Stored { record, outcome }) = stored else {
             return Err(ExecutionError::Internal(format!("execution {} has no recorded result", row.id)));
         };
+        let (record, outcome) = self.guard_again(call, record, outcome).await;
         Ok(Finished {
             execution: row.id,
             tool: row.tool,
@@ -309,15 +310,21 @@ impl ExecutionService {
             handle: self.mint_handle(&call.key, call.principal.as_deref()),
             language: request.language,
             record,
-            outcome: self.guard_again(call, outcome).await,
+            outcome,
             replayed: true,
         })
     }
 
-    /// A recorded outcome once more through the guard: what was guarded stays as it is, and the type says so.
-    pub(super) async fn guard_again(&self, call: &Call, outcome: Outcome) -> Sanitized<Outcome> {
+    /// A recorded outcome once more through the guard, under today's policy; the record tells of that one.
+    pub(super) async fn guard_again(
+        &self,
+        call: &Call,
+        record: Record,
+        outcome: Outcome,
+    ) -> (Record, Sanitized<Outcome>) {
         let numbering = self.numbering(&call.key).await;
-        self.guard_for(call).recorded(outcome, numbering)
+        let (outcome, guard) = self.guard_for(call).recorded(outcome, &record.guard, numbering);
+        (Record { guard, ..record }, outcome)
     }
 
     /// The guard for what comes of a call.
@@ -329,7 +336,7 @@ impl ExecutionService {
         GuardLimits { max_chars: self.options().output_chars, max_results: self.options().max_results }
     }
 
-    async fn numbering(&self, key: &ContextKey) -> Numbering {
+    pub(super) async fn numbering(&self, key: &ContextKey) -> Numbering {
         let told = self.store().placeholders(key).await.unwrap_or_else(|error| {
             tracing::warn!(error = %error, "placeholder numbers are the ones last seen");
             Vec::new()

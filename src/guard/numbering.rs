@@ -30,6 +30,8 @@ pub struct Numbering {
     /// Values of this run that came lately: most values come often. Never stored.
     recent: Vec<Option<Recent>>,
     sealer: Option<Sealer>,
+    /// Whether no value gets a new number.
+    closed: bool,
 }
 
 type Recent = (Kind, Zeroizing<String>, u32);
@@ -58,6 +60,7 @@ impl Numbering {
             highest: BTreeMap::new(),
             fresh: Vec::new(),
             sealer: None,
+            closed: false,
         };
         for (kind, hash, number) in rows {
             let (Ok(kind), Some(hash)) = (kind.parse::<Kind>(), parse_hex(&hash)) else { continue };
@@ -71,6 +74,16 @@ impl Numbering {
     /// The same, with what makes the context's tokens. Without it a policy's `tokenize` redacts.
     pub fn sealing(self, sealer: Option<Sealer>) -> Self {
         Self { sealer, ..self }
+    }
+
+    /// The same, and only values that have a number get one: for whoever may not save new ones.
+    pub fn closed(self) -> Self {
+        Self { closed: true, ..self }
+    }
+
+    /// Whether [`Self::number`] may be asked for the number of a value.
+    pub(super) fn gives_number(&self, kind: Kind, value: &str) -> bool {
+        !self.closed || self.numbers.contains_key(&(kind, self.hash(kind, value)))
     }
 
     /// The token of a value, where there is a key for tokens and the value is not too long.

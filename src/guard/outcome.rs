@@ -139,7 +139,7 @@ impl OutcomeGuard {
         self.report.blocked || self.stdout.guard.report().blocked || self.stderr.guard.report().blocked
     }
 
-    /// Ends the run. A blocked outcome keeps how it ended and nothing of what it said.
+    /// Ends the run. A blocked outcome keeps how it ended, exit code included, and nothing of what it said.
     pub fn finish(mut self, ended: Ended, stops: Vec<StopReason>, duration: Duration) -> Guarded {
         let mut rest = Vec::new();
         let (stdout, text, found) = self.stdout.finish(&mut self.numbering);
@@ -148,7 +148,7 @@ impl OutcomeGuard {
         let (stderr, text, found) = self.stderr.finish(&mut self.numbering);
         rest.extend(text.map(OutputChunk::Stderr));
         self.report.absorb(&found);
-        let mut outcome = Outcome {
+        let outcome = Outcome {
             stdout,
             stderr,
             results: self.results,
@@ -160,14 +160,10 @@ impl OutcomeGuard {
         };
         if self.report.blocked {
             rest.clear();
-            outcome.results_dropped += outcome.results.len() as u64;
-            outcome.results.clear();
-            (outcome.stdout, outcome.stderr) = (Capture::default(), Capture::default());
-            outcome.error = outcome.error.map(|error| CodeError { name: error.name, ..CodeError::default() });
         }
         Guarded {
             rest: rest.into_iter().map(Sanitized::vouch).collect(),
-            outcome: Sanitized::vouch(outcome),
+            outcome: Sanitized::vouch(if self.report.blocked { silenced(outcome) } else { outcome }),
             report: self.report,
             numbering: self.numbering,
         }
@@ -322,14 +318,52 @@ impl Sanitized<Outcome> {
 }
 
 impl Guard {
-    /// Guards an outcome that was guarded before and kept: with the same numbering it stays as it is.
-    pub fn recorded(&self, outcome: Outcome, numbering: Numbering) -> Sanitized<Outcome> {
-        let mut guard = OutcomeGuard::new(self, numbering, Limits::default());
+    /// Guards an outcome that was guarded before and kept, `before` telling how. What was replaced then stays as it is; what is
+    /// replaced only now gets a number if it has one already, for a new one is handed out only by who has the context's turn.
+    pub fn recorded(
+        &self,
+        outcome: Outcome,
+        before: &Report,
+        numbering: Numbering,
+    ) -> (Sanitized<Outcome>, Report) {
+        let mut guard = OutcomeGuard::new(self, numbering.closed(), Limits::default());
         let stdout = outcome.stdout.map(|text| guard.text(text));
         let stderr = outcome.stderr.map(|text| guard.text(text));
         let results = outcome.results.into_iter().map(|result| guard.result(result)).collect();
         let error = outcome.error.map(|error| guard.error(error));
-        Sanitized::vouch(Outcome { stdout, stderr, results, error, ..outcome })
+        let outcome = Outcome { stdout, stderr, results, error, ..outcome };
+        let outcome = if guard.report.blocked { silenced(outcome) } else { outcome };
+        (Sanitized::vouch(outcome), guard.report.after(before))
+    }
+
+    /// Guards a file that was guarded before and kept, an output (which may end within a character) or any other. `None`: it may
+    /// not go out.
+    pub fn recorded_file(
+        &self,
+        bytes: &[u8],
+        is_output: bool,
+        numbering: Numbering,
+    ) -> Option<Sanitized<Vec<u8>>> {
+        let mut guard = OutcomeGuard::new(self, numbering.closed(), Limits::default());
+        let out = match is_output {
+            true => Some(Sanitized::vouch(guard.text(&String::from_utf8_lossy(bytes)).into_bytes())),
+            false => guard.file(bytes),
+        };
+        out.filter(|_| !guard.report.blocked)
+    }
+}
+
+/// How a run ended, without what it said.
+fn silenced(outcome: Outcome) -> Outcome {
+    let status = outcome.exit_code().to_string();
+    let error = |_| CodeError { name: "ExitStatus".to_owned(), message: status, ..CodeError::default() };
+    Outcome {
+        stdout: Capture::default(),
+        stderr: Capture::default(),
+        results_dropped: outcome.results_dropped + outcome.results.len() as u64,
+        results: Vec::new(),
+        error: outcome.error.map(error),
+        ..outcome
     }
 }
 
@@ -345,5 +379,160 @@ impl Stream {
         let (rest, report) = guard.finish(numbering);
         capture.push(&rest);
         (capture, Some(rest.into_inner()).filter(|rest| !rest.is_empty()), report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use serde_json::json;
+
+    use super::*;
+    use crate::guard::{Action, Kind, Policy};
+
+    fn guard(mode: Mode, actions: &[(Kind, Action)]) -> Guard {
+        let mut policy = Policy { mode, ..Policy::default() };
+        policy.actions.extend(actions.iter().copied());
+        Guard::new(policy).unwrap()
+    }
+
+    fn run(guard: &Guard) -> OutcomeGuard {
+        OutcomeGuard::new(guard, Numbering::new([7; 32], []), Limits::default())
+    }
+
+    fn ended(run: OutcomeGuard) -> Guarded {
+        run.finish(Ended::Completed, Vec::new(), Duration::ZERO)
+    }
+
+    /// A GIF that says something.
+    fn gif() -> Vec<u8> {
+        let comment = b"\x21\xfe\x15alice@example.com, 2026\0";
+        [&b"GIF89a\x01\0\x01\0\x80\0\0\0\0\0\xff\xff\xff"[..], comment, &[0xf7, 0xbf, 0x9e, 0x3b].repeat(9)]
+            .concat()
+    }
+
+    #[test]
+    fn what_cannot_be_looked_into_is_withheld_wherever_in_a_result_it_stands() {
+        let (whole, url) = (STANDARD.encode(gif()), URL_SAFE_NO_PAD.encode(gif()));
+        for content in [
+            json!(whole),
+            json!(format!(" {whole}")),
+            json!(url),
+            json!([whole]),
+            json!({ "data": whole }),
+            json!({ "value": [url] }),
+        ] {
+            let mut run = run(&Guard::default());
+            run.push(OutputChunk::Result(RichResult {
+                formats: [("image/gif".to_owned(), content.clone())].into(),
+                is_main: true,
+            }));
+            let done = ended(run);
+            let shown = done.outcome.results[0].formats["image/gif"].to_string();
+            let expected = content.to_string().replace(content_of(&content), WITHHELD);
+            assert_eq!((shown, done.report.withheld), (expected, 1));
+        }
+    }
+
+    fn content_of(value: &Value) -> &str {
+        match value {
+            Value::String(text) => text,
+            Value::Array(items) => content_of(&items[0]),
+            other => other.as_object().and_then(|fields| fields.values().next()).map_or("", content_of),
+        }
+    }
+
+    #[test]
+    fn report_only_counts_what_pictures_and_documents_say_too() {
+        let pdf = picture::tests::document(b"ask bob@example.com");
+        let html = format!("<a href='data:application/zip;base64,{}'>", STANDARD.encode(gif()));
+        for (file, found, withheld) in
+            [(&pdf[..], 1, 1), (&gif(), 0, 1), (html.as_bytes(), 0, 1), (b"ask bob@example.com", 1, 0)]
+        {
+            let mut run = run(&guard(Mode::ReportOnly, &[]));
+            assert_eq!(run.file(file).unwrap().get(), file);
+            let report = ended(run).report;
+            assert_eq!(
+                (report.total(), report.withheld),
+                (found, withheld),
+                "{}",
+                String::from_utf8_lossy(file)
+            );
+        }
+        let formats = [
+            ("application/pdf".to_owned(), json!(STANDARD.encode(pdf))),
+            ("image/gif".to_owned(), json!(STANDARD.encode(gif()))),
+            ("json".to_owned(), json!({ "image/gif": STANDARD.encode(gif()), "page": html })),
+        ];
+        let mut run = run(&guard(Mode::ReportOnly, &[]));
+        run.push(OutputChunk::Result(RichResult { formats: formats.clone().into(), is_main: true }));
+        let done = ended(run);
+        assert_eq!(done.outcome.results[0].formats, formats.into());
+        assert_eq!((done.report.total(), done.report.withheld), (1, 4));
+        let mut run = self::run(&guard(Mode::Off, &[]));
+        assert_eq!(run.file(&gif()).unwrap().get(), &gif());
+        assert_eq!(ended(run).report.withheld, 0);
+    }
+
+    #[test]
+    fn of_a_blocked_run_only_how_it_ended_is_told() {
+        for (name, message, status) in
+            [("alice_of_example", "x", 1), ("SystemExit", "3", 3), ("SystemExit", "0", 0)]
+        {
+            let mut run = run(&guard(Mode::Enforce, &[(Kind::Email, Action::Block)]));
+            run.push(OutputChunk::Stdout("alice@example.com\n".to_owned()));
+            run.push(OutputChunk::Error(CodeError {
+                name: name.to_owned(),
+                message: message.to_owned(),
+                traceback: String::new(),
+            }));
+            let outcome = ended(run).outcome;
+            let error = outcome.error.clone().unwrap();
+            assert_eq!((error.name.as_str(), error.message), ("ExitStatus", status.to_string()));
+            assert_eq!(outcome.exit_code(), status);
+        }
+    }
+
+    #[test]
+    fn a_recorded_outcome_is_what_todays_policy_makes_of_it() {
+        let allowing = guard(Mode::Enforce, &[(Kind::Ip, Action::Allow)]);
+        let mut run = run(&allowing);
+        run.push(OutputChunk::Stdout("bob@example.com from 203.0.113.9\n".to_owned()));
+        let formats = [("text".to_owned(), json!("shown"))].into();
+        run.push(OutputChunk::Result(RichResult { formats, is_main: true }));
+        let done = ended(run);
+        let again = |guard: &Guard, rows: Vec<_>| {
+            let numbering = Numbering::new([7; 32], rows);
+            let (outcome, report) =
+                guard.recorded(done.outcome.clone().into_inner(), &done.report, numbering);
+            (outcome.stdout.text(), outcome.results.len(), report)
+        };
+        let mut numbering = done.numbering.clone();
+        let rows = numbering.take_fresh();
+
+        // The same policy: nothing is new.
+        let (text, _, report) = again(&allowing, rows.clone());
+        assert_eq!((text.as_str(), &report), ("[EMAIL_1] from 203.0.113.9\n", &done.report));
+        // A tighter one. What has no number gets none, or the next run's first would be the same.
+        let (text, _, report) = again(&Guard::default(), rows.clone());
+        assert_eq!(text, "[EMAIL_1] from [IP]\n");
+        let counts: Vec<_> = report.by_kind().into_iter().collect();
+        assert_eq!(counts, [(Kind::Email, 1), (Kind::Ip, 1)]);
+        assert_eq!(report.policy_fingerprint, Guard::default().report().policy_fingerprint);
+        let mut numbering = Numbering::new([7; 32], rows.clone());
+        let (next, _) = Guard::default().text("198.51.100.77 and 203.0.113.9", &mut numbering);
+        assert_eq!(next.get(), "[IP_1] and [IP_2]");
+        let rows = rows.into_iter().chain(numbering.take_fresh()).collect();
+        assert_eq!(again(&Guard::default(), rows).0, "[EMAIL_1] from [IP_2]\n");
+        // One that withholds the whole withholds all of it.
+        let blocking = guard(Mode::Enforce, &[(Kind::Ip, Action::Block)]);
+        let (text, results, report) = again(&blocking, Vec::new());
+        assert_eq!((text.as_str(), results, report.blocked), ("", 0, true));
+        let file = |is_output| {
+            blocking.recorded_file(b"from 203.0.113.9\n", is_output, Numbering::alone()).is_none()
+        };
+        assert!(file(true) && file(false));
+        let kept = Guard::default().recorded_file("from 203.0.113.9 é".as_bytes(), true, Numbering::alone());
+        assert_eq!(kept.unwrap().get(), "from [IP] é".as_bytes());
     }
 }

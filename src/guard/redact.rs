@@ -174,7 +174,7 @@ fn push_label(
             out.push(':');
             out.push_str(&fingerprint);
         }
-    } else if numbered {
+    } else if numbered && numbering.gives_number(kind, value) {
         out.push('_');
         out.push_str(numbering.number(kind, value).to_string().as_str());
     }

@@ -144,6 +144,17 @@ impl Report {
         self.bytes_out += other.bytes_out;
     }
 
+    /// What is told of an output that was guarded before, as `before` says, and now again under another policy: what was
+    /// replaced then cannot be found any more.
+    pub(super) fn after(mut self, before: &Self) -> Self {
+        if self.policy_fingerprint == before.policy_fingerprint {
+            return Self { blocked: self.blocked || before.blocked, ..before.clone() };
+        }
+        let replaced = Self { findings: before.findings.clone(), blocked: before.blocked, ..Self::default() };
+        self.absorb(&replaced);
+        self
+    }
+
     /// Findings of all kinds, replaced or only counted.
     pub fn total(&self) -> u64 {
         self.findings.values().chain(self.would_redact.values()).map(|tally| tally.count).sum()

@@ -20,6 +20,10 @@ fn serve(data: &Path, policy: &str) -> Server {
     Server::start_with(with_policy(data, policy).arg("serve"))
 }
 
+fn call(server: &mut Server, name: &str, arguments: Value) -> Value {
+    server.request("tools/call", json!({ "name": name, "arguments": arguments }))["result"].take()
+}
+
 /// Prints a text, whose `@` the program puts in itself; the structured result.
 fn print(server: &mut Server, text: &str) -> Value {
     let code = format!("print({:?}.replace('(at)', chr(64)))", text);
@@ -95,6 +99,53 @@ fn each_kind_is_dealt_with_as_the_policy_says() {
     );
     assert_eq!(content["guard"]["findings"]["PRIVATE_KEY"], 1, "{blocked}");
     assert!(!blocked.to_string().contains("harmless") && !blocked.to_string().contains("MIIE"), "{blocked}");
+}
+
+/// Inline, in a kept output, in a kept file; and what is told of it.
+#[test]
+fn what_is_read_of_an_earlier_run_is_what_todays_policy_lets_out() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = serve(data.path(), "version = \"1\"\n[kinds]\nIP = \"allow\"\n");
+    let short = print(&mut server, "bob(at)example.org from 203.0.113.9");
+    assert_eq!(short["stdout"], "[EMAIL_1] from 203.0.113.9\n");
+    let long = print(&mut server, &"from 203.0.113.9, as was said\n".repeat(4_000));
+    let uri = long["artifacts"][0]["uri"].as_str().unwrap().to_owned();
+    print(&mut server, "held");
+    server.python("open('f.txt', 'w').write('from 203.0.113.9')");
+    let got = call(&mut server, "files", json!({ "action": "get", "path": "f.txt" }));
+    let file = got["structuredContent"]["artifact"]["uri"].as_str().unwrap().to_owned();
+    let read = |server: &mut Server| {
+        let id = |run: &Value| run["executionId"].clone();
+        let whole = call(server, "get_execution", json!({ "execution_id": id(&short) }));
+        let page = json!({ "execution_id": id(&long), "stream": "stdout", "offset": 1_000, "limit": 90 });
+        let page = call(server, "get_execution", page);
+        let resource =
+            |server: &mut Server, uri: &str| server.request("resources/read", json!({ "uri": uri }));
+        let (output, file) = (resource(server, &uri), resource(server, &file));
+        [whole, page, output, file]
+    };
+    for shown in read(&mut server) {
+        assert!(shown.to_string().contains("from 203.0.113.9"), "{shown}");
+    }
+    drop(server);
+
+    let mut server = serve(data.path(), "version = \"2\"\n");
+    let shown = read(&mut server);
+    for shown in &shown {
+        assert!(!shown.to_string().contains("203.0") && shown.to_string().contains("from [IP]"), "{shown}");
+    }
+    let whole = &shown[0]["structuredContent"];
+    assert_eq!(whole["guard"]["policy"], "2");
+    assert_eq!(whole["guard"]["findings"], json!({ "EMAIL": 1, "IP": 1 }));
+    // Reading handed out no number that the next run gives to another.
+    assert_eq!(print(&mut server, "198.51.100.77 203.0.113.9")["stdout"], "[IP_1] [IP_2]\n");
+    assert!(read(&mut server)[0].to_string().contains("from [IP_2]"));
+    drop(server);
+
+    let mut server = serve(data.path(), "[kinds]\nIP = \"block\"\n");
+    for shown in read(&mut server) {
+        assert!(!shown.to_string().contains("from ") && !shown.to_string().contains("EMAIL_1"), "{shown}");
+    }
 }
 
 /// Whose result shows what, by the levels of one file.
