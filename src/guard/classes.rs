@@ -23,7 +23,7 @@ pub(super) struct Block {
     pub(super) dot: u64,
     /// `+` and `(`: what a telephone number can begin with.
     pub(super) plus: u64,
-    /// What may hide something: non-ASCII, ESC, NUL, `%`, `\` and `&`.
+    /// What may hide something: non-ASCII, `%`, `\`, `&`, ESC, DEL and the first nine control characters.
     pub(super) odd: u64,
 }
 
@@ -90,7 +90,8 @@ pub(super) fn portable(bytes: &[u8; 64]) -> Block {
         block.sep |= gather(equal(v, b' ') | dash | equal(v, b'/') | open | equal(v, b')')) << shift;
         block.dot |= gather(equal(v, b'.')) << shift;
         block.plus |= gather(equal(v, b'+') | open) << shift;
-        let hiding = v | equal(v, 0x1b) | equal(v, 0) | equal(v, b'%') | equal(v, b'\\') | equal(v, b'&');
+        let control = in_range(v, 0, 8) | equal(v, 0x1b) | equal(v, 0x7f);
+        let hiding = v | control | equal(v, b'%') | equal(v, b'\\') | equal(v, b'&');
         block.odd |= gather(hiding) << shift;
     }
     block
@@ -136,7 +137,7 @@ mod tests {
             sep: mask(|b| b" -/()".contains(&b)),
             dot: mask(|b| b == b'.'),
             plus: mask(|b| b == b'+' || b == b'('),
-            odd: mask(|b| b >= 0x80 || b"\x1b\0%\\&".contains(&b)),
+            odd: mask(|b| matches!(b, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..)),
         }
     }
 

@@ -14,13 +14,17 @@ pub(super) fn is_run(byte: u8) -> bool {
 /// The text behind a run; nothing when it is random, a hash, or a word.
 pub(super) fn decode(run: &[u8]) -> Option<Vec<u8>> {
     let run = &run[..run.len().min(MAX)];
-    hex(run).or_else(|| base64(run))
+    // `0x616c...`, and `\x616c...` behind its backslash.
+    let digits = run.strip_prefix(b"0x").or(run.strip_prefix(b"x")).unwrap_or(run);
+    hex(digits).or_else(|| base64(run))
 }
 
 /// How many bytes are looked at before the rest is decoded: random bytes are out by then.
 const FIRST: usize = 6;
 /// No shorter text is looked for.
 const SHORTEST: usize = 8;
+/// So many digits have to be left of a run that is taken apart.
+pub(super) const SHORTEST_PART: usize = 16;
 
 fn hex(run: &[u8]) -> Option<Vec<u8>> {
     let (pairs, []) = run.as_chunks::<2>() else { return None };
@@ -72,26 +76,63 @@ fn base64(run: &[u8]) -> Option<Vec<u8>> {
     finish(decoded.collect())
 }
 
-/// Whether the first bytes can be of a text: printable, white space, or the zeros of UTF-16.
+const UTF8: &[u8] = b"\xef\xbb\xbf";
+const UTF16_BE: &[u8] = b"\xfe\xff";
+const UTF16_LE: &[u8] = b"\xff\xfe";
+
+/// Whether the first bytes can be of a text: printable, white space, the zeros of UTF-16, UTF-8 in any script.
 fn readable(bytes: &[u8]) -> bool {
+    if matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
+        return true;
+    }
     let (mut bad, mut printed, mut high) = (false, 0, 0);
     for byte in bytes {
-        bad |= matches!(byte, 1..=8 | 11 | 12 | 14..=31 | 127);
+        bad |= *byte != 0 && is_control(*byte);
         printed += usize::from(byte.is_ascii_graphic());
         high += usize::from(*byte >= 0x80);
     }
-    !bad && printed * 2 >= bytes.len() && high * 3 <= bytes.len()
+    // The last character may be cut.
+    let utf8 = || std::str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true);
+    !bad && (high <= 1 && printed * 2 >= bytes.len() || high > 1 && utf8())
+}
+
+fn is_control(byte: u8) -> bool {
+    byte.is_ascii_control() && !matches!(byte, b'\t' | b'\n' | b'\r')
 }
 
 fn finish(mut out: Vec<u8>) -> Option<Vec<u8>> {
+    let units = |of: fn([u8; 2]) -> u16| {
+        let (pairs, _) = out[2..].as_chunks::<2>();
+        let units = pairs.iter().map(|pair| of(*pair));
+        char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect::<String>()
+    };
+    if out.starts_with(UTF16_LE) {
+        out = units(u16::from_le_bytes).into_bytes();
+    } else if out.starts_with(UTF16_BE) {
+        out = units(u16::from_be_bytes).into_bytes();
+    } else if out.starts_with(UTF8) {
+        out.drain(..UTF8.len());
+    }
     out.retain(|byte| *byte != 0);
-    let bad = out.iter().filter(|byte| !matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..0x7f)).count();
+    let mut bad = 0;
+    let mut seen = 0;
+    for chunk in out.utf8_chunks() {
+        seen += chunk.valid().len() + chunk.invalid().len();
+        bad += chunk.valid().bytes().filter(|byte| is_control(*byte)).count() + chunk.invalid().len();
+        // Noise is out soon.
+        if bad > 8 + seen / 8 {
+            return None;
+        }
+    }
     (out.len() >= SHORTEST && bad * 8 <= out.len()).then_some(out)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::{Guard, Known, Numbering, Policy};
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
 
     #[test]
     fn text_comes_back_and_noise_does_not() {
@@ -104,6 +145,101 @@ mod tests {
             "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
         ] {
             assert_eq!(decode(noise.as_bytes()), None, "{noise}");
+        }
+    }
+
+    fn guarded(text: &str) -> String {
+        Guard::default().text(text, &mut Numbering::alone()).0.to_string()
+    }
+
+    fn base64(bytes: impl AsRef<[u8]>) -> String {
+        STANDARD.encode(bytes)
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn text_in_any_script_is_decoded() {
+        let utf16 =
+            |text: &str, of: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(of).collect::<Vec<u8>>();
+        for text in [
+            "привет alice@example.com",
+            "連絡先はこちら alice@example.com",
+            "à l’été, écrivez: alice@example.com",
+        ] {
+            let marked = format!("\u{feff}{text}");
+            let forms = [
+                text.as_bytes().to_vec(),
+                marked.as_bytes().to_vec(),
+                utf16(&marked, u16::to_le_bytes),
+                utf16(&marked, u16::to_be_bytes),
+            ];
+            for bytes in forms {
+                assert_eq!(guarded(&base64(&bytes)), "[EMAIL_1]", "{text}");
+                assert_eq!(guarded(&hex(&bytes).to_uppercase()), "[EMAIL_1]", "{text}");
+            }
+        }
+        assert_eq!(
+            decode(&[b"FEFF0061006C006900630065", &b"00400078002E00690065"[..]].concat()).unwrap(),
+            b"alice@x.ie"
+        );
+    }
+
+    #[test]
+    fn a_run_is_decoded_whatever_it_is_joined_to() {
+        for (text, left) in [
+            ("https://x.io/unsubscribe/{}", "https://x.io/unsubscribe/[EMAIL_1]"),
+            ("https://x.io/unsubscribe/{}/edit", "https://x.io/unsubscribe/[EMAIL_1]/edit"),
+            ("id_{}.txt", "id_[EMAIL_1].txt"),
+            ("user-{}", "user-[EMAIL_1]"),
+        ] {
+            for run in [base64("alice@example.com"), base64("alice@example.com!"), hex(b"alice@example.com")]
+            {
+                assert_eq!(guarded(&text.replace("{}", &run)), left);
+            }
+        }
+        let signed = format!("{}.YsT8fw.abc", base64("alice@example.com!"));
+        assert_eq!(guarded(&signed), "[EMAIL_1].YsT8fw.abc");
+        assert_eq!(guarded(&format!("0x{}", hex(b"alice@example.com"))), "[EMAIL_1]");
+        assert_eq!(guarded(&format!("\\x{}", hex(b"alice@example.com"))), "\\x[EMAIL_1]");
+    }
+
+    #[test]
+    fn what_a_run_hides_may_hide_something_again() {
+        for text in [
+            "alice%40example.com",
+            r#"{"to": "alice\u0040example.com"}"#,
+            "ａｌｉｃｅ@example.com",
+            "ali\u{200b}ce@example.com",
+        ] {
+            assert_eq!(guarded(&base64(text)), "[EMAIL_1]", "{text}");
+            assert_eq!(guarded(&base64(base64("alice@example.com"))), "[EMAIL_1]");
+        }
+        for text in [
+            "alice%2540example.com",
+            r"alice\\u0040example.com",
+            "alice&amp;#64;example.com",
+            "alice%26%2364%3Bexample.com",
+            "%61lice%5Cu0040example.com",
+        ] {
+            assert_eq!(guarded(text), "[EMAIL_1]");
+        }
+    }
+
+    #[test]
+    fn a_known_secret_is_found_in_what_a_run_hides() {
+        let secret = "correct-horse/battery";
+        let guard = Guard::knowing(Policy::default(), &Known::new([secret])).unwrap();
+        let utf16: Vec<u8> = secret.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for text in [
+            base64(&utf16),
+            hex(&utf16),
+            base64(base64(secret)),
+            base64(format!("run {}", hex(secret.as_bytes()))),
+        ] {
+            assert_eq!(*guard.text(&text, &mut Numbering::alone()).0, "[KNOWN_SECRET_1]", "{text}");
         }
     }
 }

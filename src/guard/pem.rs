@@ -1,23 +1,66 @@
-//! Private keys in armour: `-----BEGIN ... PRIVATE KEY-----` to its end. The one thing that spans lines.
+//! Private keys in armour: `-----BEGIN ... PRIVATE KEY-----` to its end, and PuTTY's. The one thing that spans lines, and
+//! whatever prints it puts something between those: quotes, terminal codes, tags, a frame.
 
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
 use super::Kind;
+use super::classes::alphanumeric_or;
 use super::rule::RULES;
 use super::scan::Finding;
+use super::view;
 
-static BEGIN: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"-----BEGIN"));
+static BEGIN: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"BEGIN"));
+static PUTTY_BEGIN: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(PUTTY));
+
+/// The length of a beginning.
+const START: usize = 10;
+/// How PuTTY's keys begin, what their material stands behind, and their last line.
+const PUTTY: &[u8] = b"PuTTY-User-Key-File-";
+const PUTTY_LINES: &[u8] = b"Public-Lines:";
+const PUTTY_END: &[u8] = b"Private-MAC:";
+/// How far behind the beginning that is.
+const PUTTY_HEAD: usize = 512;
+/// Lines before the material that hold any signs.
+const HEADERS: [&[u8]; 2] = [b"Comment:", b"Version:"];
+const MAX_HEADER: usize = 256;
 
 /// The longest key that is held back; an RSA key of 16,384 bits has 13 KB.
 const MAX: usize = 16 * 1024;
 /// The longest line with the label.
-const MAX_LABEL: usize = 64;
+const MAX_LABEL: usize = 80;
 
-/// The first beginning in a piece.
-pub(super) fn begin(text: &[u8]) -> Option<usize> {
-    BEGIN.find(text)
+/// Where keys may begin in a piece. Each part of it is looked at once.
+pub(super) fn begins(text: &[u8]) -> impl Iterator<Item = usize> {
+    let mut from = 0;
+    let mut armours = BEGIN
+        .find_iter(text)
+        .filter_map(|at| at.checked_sub(5))
+        .filter(|at| armour(&text[*at..]).is_some())
+        .peekable();
+    std::iter::from_fn(move || {
+        let to = armours.peek().copied().unwrap_or(text.len());
+        if let Some(at) = text
+            .get(from..to)
+            .filter(|between| between.len() >= PUTTY.len())
+            .and_then(|between| PUTTY_BEGIN.find(between))
+        {
+            from += at + PUTTY.len();
+            return Some(from - PUTTY.len());
+        }
+        from = to + START;
+        armours.next()
+    })
+}
+
+/// How the first line of a key in armour ends, and how the last begins: PEM (RFC 7468), and the commercial SSH's.
+fn armour(text: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
+    match text.first_chunk::<START>()? {
+        b"-----BEGIN" => Some((b"-----", b"-----END")),
+        b"---- BEGIN" => Some((b"----", b"---- END")),
+        _ => None,
+    }
 }
 
 /// How far a key goes.
@@ -26,52 +69,109 @@ pub(super) enum Extent {
     Ends(usize),
     /// It may go on with what is still to come.
     Open,
-    /// This is no private key; looking goes on after so many bytes.
-    NoKey(usize),
+    /// This is no private key.
+    NoKey,
 }
 
 /// How far the key goes that begins at the start of `text`. `last` says that nothing more will come.
 pub(super) fn extent(text: &[u8], last: bool) -> Extent {
-    const START: usize = b"-----BEGIN".len();
+    let Some((close, end)) = armour(text) else { return putty(text, last) };
     let label_end = text.len().min(START + MAX_LABEL);
-    let Some(dashes) = memchr::memmem::find(&text[START..label_end], b"-----") else {
+    let Some(len) = memchr::memmem::find(&text[START..label_end], close) else {
         let undecided = text.len() < START + MAX_LABEL && !last;
-        return if undecided { Extent::Open } else { Extent::NoKey(START) };
+        return if undecided { Extent::Open } else { Extent::NoKey };
     };
-    let label = &text[START..START + dashes];
-    if memchr::memmem::find(label, b"PRIVATE").is_none()
-        || !label.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b' ')
-    {
-        return Extent::NoKey(START);
+    if !is_private(&text[START..START + len]) {
+        return Extent::NoKey;
     }
-    let body_start = START + dashes + 5;
+    body(text, START + len + close.len(), end, last, |line| {
+        let len = memchr::memmem::find(line, close)?;
+        Some(len + close.len())
+    })
+}
+
+fn putty(text: &[u8], last: bool) -> Extent {
+    let head = &text[..text.len().min(PUTTY_HEAD)];
+    match memchr::memmem::find(head, PUTTY_LINES) {
+        Some(lines) => body(text, lines, PUTTY_END, last, |line| {
+            let blanks = line.iter().take_while(|byte| **byte == b' ').count();
+            let code = line[blanks..].iter().position(|byte| !byte.is_ascii_hexdigit());
+            code.map(|len| blanks + len).or((last || line.len() == MAX_LABEL).then_some(line.len()))
+        }),
+        None if head.len() < PUTTY_HEAD && !last => Extent::Open,
+        None => Extent::NoKey,
+    }
+}
+
+/// Whether a label is that of a private key, terminal codes and percent signs within it or not.
+fn is_private(label: &[u8]) -> bool {
+    if memchr::memmem::find(label, b"PRIVATE").is_none() {
+        return false;
+    }
+    let mut at = 0;
+    while at < label.len() {
+        at += match label[at] {
+            b'A'..=b'Z' | b'0'..=b'9' | b' ' | b'+' => 1,
+            _ => match view::code(&label[at..]) {
+                Some((len, None | Some(' '))) => len,
+                _ => return false,
+            },
+        };
+    }
+    true
+}
+
+/// How far the key goes whose material begins at `start`. `ends` says how long the rest of the line is that begins with
+/// `end`.
+fn body(text: &[u8], start: usize, end: &[u8], last: bool, ends: impl Fn(&[u8]) -> Option<usize>) -> Extent {
     let limit = text.len().min(MAX);
-    let mut at = body_start;
+    // Whether more may come of what begins in the last so many bytes.
+    let undecided = |at: usize, len: usize| !last && limit - at < len && text.len() < MAX;
+    let mut at = start;
     let mut material = 0;
     while at < limit {
-        match text[at] {
-            b'-' if text[at..].starts_with(b"-----END") => {
-                let rest = &text[at + 8..text.len().min(at + 8 + MAX_LABEL)];
-                let line = &rest[..memchr::memchr(b'\n', rest).unwrap_or(rest.len())];
-                let Some(close) = memchr::memmem::find(line, b"-----") else {
-                    if !last && rest.len() < MAX_LABEL && line.len() == rest.len() {
-                        return Extent::Open;
-                    }
-                    return finish(material, at);
-                };
-                return finish(material, at + 8 + close + 5);
-            }
-            byte if byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=') => material += 1,
-            // White space, `\n` in escaped text, header lines (`Proc-Type: 4,ENCRYPTED`), string pieces in source.
-            b'\r' | b'\n' | b' ' | b'\t' | b'\\' | b':' | b',' | b'-' | b'.' | b'|' | b'#' | b'>' | b'*' => {}
-            // What makes the next line out is still to come.
-            b'"' | b'\'' if !last && text.len() - at < MAX_GLUE + LINE && text.len() < MAX => {
-                return Extent::Open;
-            }
-            b'"' | b'\'' if is_continued(&text[at..limit]) => {}
-            _ => return finish(material, at),
+        let rest = &text[at..limit];
+        if rest.get(end.len() - 1) == end.last() && rest.starts_with(end) {
+            let behind = at + end.len();
+            let label = &text[behind..text.len().min(behind + MAX_LABEL)];
+            let line = &label[..memchr::memchr(b'\n', label).map_or(label.len(), |feed| feed + 1)];
+            return match ends(line) {
+                Some(len) => finish(material, behind + len),
+                None if !last && label.len() < MAX_LABEL && !line.ends_with(b"\n") => Extent::Open,
+                None => finish(material, at),
+            };
         }
-        at += 1;
+        if matches!(rest[0], b'C' | b'V') && HEADERS.iter().any(|header| rest.starts_with(header)) {
+            match memchr::memchr2(b'\n', b'\\', &rest[..rest.len().min(MAX_HEADER)]) {
+                Some(len) => at += len,
+                None if undecided(at, MAX_HEADER) => return Extent::Open,
+                None => return finish(material, at),
+            }
+            continue;
+        }
+        let digits = rest.iter().take_while(|byte| is_digit(**byte)).count();
+        (at, material) = (at + digits, material + digits);
+        at += match &rest[digits..] {
+            _ if digits > 0 => 0,
+            [b'\\', b'n' | b'r' | b't', ..] => 2,
+            // White space, header lines (`Proc-Type: 4,ENCRYPTED`), what string pieces in source are made of.
+            [
+                b'\r' | b'\n' | b' ' | b'\t' | b'\\' | b':' | b',' | b'-' | b'.' | b'|' | b'#' | b'>' | b'*',
+                ..,
+            ] => 1,
+            // What makes the next line out is still to come.
+            _ if undecided(at, MAX_LOOK) => return Extent::Open,
+            _ => match digit_len(rest) {
+                Some(len) => {
+                    material += 1;
+                    len
+                }
+                None => match goes_on(rest, end) {
+                    Some(len) => len,
+                    None => return finish(material, at),
+                },
+            },
+        };
     }
     match text.len() < MAX && !last {
         true => Extent::Open,
@@ -79,30 +179,179 @@ pub(super) fn extent(text: &[u8], last: bool) -> Extent {
     }
 }
 
-/// How much may stand between two lines of a key in source text, both quotes included.
-const MAX_GLUE: usize = 26;
+fn is_digit(byte: u8) -> bool {
+    static DIGIT: [bool; 256] = alphanumeric_or(b"+/=");
+    DIGIT[usize::from(byte)]
+}
+
+/// The length of the digit that a text begins with, which may be written as `%2B`.
+fn digit_len(rest: &[u8]) -> Option<usize> {
+    if is_digit(*rest.first()?) {
+        return Some(1);
+    }
+    view::code(rest)
+        .filter(|(_, c)| c.is_some_and(|c| u8::try_from(c).is_ok_and(is_digit)))
+        .map(|(len, _)| len)
+}
+
+/// How much may stand between two lines of a key: quotes of source text, terminal codes, tags, the frame of a table.
+const MAX_GLUE: usize = 96;
 /// How much of the next line shows that the key goes on.
 const LINE: usize = 16;
+/// How many short words may stand between: the end of a key, the number of a line.
+const SHORT: usize = 3;
+/// So far is looked for the next line.
+const MAX_LOOK: usize = (MAX_GLUE + LINE) * (SHORT + 1);
 
-/// A quote that ends one line of a key in source text and begins the next.
-fn is_continued(rest: &[u8]) -> bool {
-    let glue = rest
-        .iter()
-        .skip(1)
-        .take(MAX_GLUE - 2)
-        .take_while(|b| matches!(**b, b'\n' | b'\r' | b' ' | b'\t' | b'+' | b',' | b'\\'))
-        .count();
-    let Some((b'"' | b'\'', line)) = rest[1 + glue..].split_first() else { return false };
-    line.starts_with(b"-----END")
-        || line.len() >= LINE
-            && line[..LINE].iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'='))
+/// The length of what stands between one line of a key and the next, or the line that ends it; nothing when there is none.
+fn goes_on(rest: &[u8], end: &[u8]) -> Option<usize> {
+    let rest = &rest[..rest.len().min(MAX_LOOK)];
+    let first = glue(rest)?;
+    let mut at = first;
+    for _ in 0..=SHORT {
+        let line = &rest[at..];
+        let (mut len, mut digits) = (0, 0);
+        while digits < LINE
+            && let Some(digit) = digit_len(&line[len..])
+        {
+            (len, digits) = (len + digit, digits + 1);
+        }
+        let word = || line[..len].iter().all(|byte| byte.is_ascii_lowercase());
+        if line.starts_with(end) || digits == LINE && !word() {
+            return Some(first);
+        }
+        at += len + glue(&line[len..])?;
+    }
+    None
+}
+
+/// The length of what is neither key nor text; nothing when a string begins there and does not end, or ends and none begins.
+fn glue(rest: &[u8]) -> Option<usize> {
+    let rest = &rest[..rest.len().min(MAX_GLUE)];
+    let (mut at, mut quotes) = (0, 0);
+    while at < rest.len() {
+        at += match &rest[at..] {
+            [b'"' | b'\'', ..] => {
+                quotes += 1;
+                1
+            }
+            [b'\n' | b'\r' | b' ' | b'\t' | b',' | b'|' | b'>', ..] => 1,
+            // Between two strings.
+            [b'+' | b'\\', ..] if quotes % 2 == 1 => 1,
+            // The frame of a table (U+2500 to U+257F).
+            [0xe2, 0x94 | 0x95, _, ..] => 3,
+            [b'<', b'/' | b'a'..=b'z' | b'A'..=b'Z', tag @ ..] => {
+                3 + memchr::memchr2(b'>', b'\n', tag).filter(|end| tag[*end] == b'>')?
+            }
+            other => match view::code(other) {
+                Some((len, None | Some(' '))) => len,
+                _ => break,
+            },
+        };
+    }
+    (quotes % 2 == 0).then_some(at)
 }
 
 /// A key needs material: a heading alone is talk about keys.
 fn finish(material: usize, len: usize) -> Extent {
-    if material >= 24 { Extent::Ends(len) } else { Extent::NoKey(10) }
+    if material >= 24 { Extent::Ends(len) } else { Extent::NoKey }
 }
 
 pub(super) fn finding(start: usize, end: usize) -> Finding {
     Finding { start, end, kind: Kind::PrivateKey, rule: RULES.detectors.private_key, decoded: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::guard::{Guard, Numbering};
+
+    const LINE: &str = "TfrXFCegrrP+PwW8WXK25cuiwJq5WpF8C3PDV5a1qbMgGtIZ61k9YvL0aQe7BnR4";
+    const LAST: &str = "Kq8x";
+
+    fn hidden(text: &str) {
+        let guard = Guard::default();
+        let (out, _) = guard.text(&format!("a {text} z\n"), &mut Numbering::alone());
+        assert!(
+            out.starts_with("a ") && out.ends_with(" z\n") && out.contains("[PRIVATE_KEY_1]"),
+            "{}",
+            *out
+        );
+        assert!(!out.contains("Tfr") && !out.contains("25cui") && !out.contains(LAST), "{text}\n{}", *out);
+        // Cut anywhere, it is the same.
+        for size in [1, 7, 50] {
+            let (mut stream, mut numbering, mut parts) = (guard.stream(), Numbering::alone(), String::new());
+            let whole = format!("a {text} z\n");
+            for piece in whole.chars().collect::<Vec<_>>().chunks(size) {
+                parts.push_str(&stream.push(&piece.iter().collect::<String>(), &mut numbering));
+            }
+            parts.push_str(&stream.finish(&mut numbering).0);
+            assert_eq!(parts, *out, "{size}");
+        }
+    }
+
+    fn joined(between: &str) -> String {
+        ["-----BEGIN PRIVATE KEY-----", LINE, LINE, LAST, "-----END PRIVATE KEY-----"].join(between)
+    }
+
+    #[test]
+    fn a_key_is_hidden_whatever_stands_between_its_lines() {
+        for between in [
+            "\n",
+            "\\n",
+            "\r\n",
+            "\x1b[0m\n",
+            "\x1b[0m\r\n\x1b[33m",
+            " │\n│ ",
+            "│\n│   12 │ ",
+            "<br>",
+            "<br/>\n",
+            "</p>\n<p class=\"x\">",
+            "&#13;\n",
+            "&#10;",
+            "&#xA;",
+            "%0A",
+            "%0D%0A",
+            "\u{a0}\n",
+            "\\n\"\n + \"",
+            "\x1b[33m\"\x1b[0m\n\x1b[33m\"",
+        ] {
+            hidden(&joined(between));
+        }
+        let quoted = joined("\n").replace('+', "%2B").replace('/', "%2F").replace('\n', "%0A");
+        hidden(&quoted.replace(' ', "%20"));
+        hidden(&quoted.replace(' ', "+"));
+        hidden(&format!(
+            "\x1b[1m-----BEGIN\x1b[0m PRIVATE KEY-----\n{LINE}\n{LAST}\n-----END PRIVATE KEY-----"
+        ));
+    }
+
+    #[test]
+    fn a_key_in_another_form_is_hidden_too() {
+        hidden(&format!(
+            "PuTTY-User-Key-File-2: ssh-ed25519\nEncryption: none\nComment: bob@x (1)\nPublic-Lines: 1\n{LINE}\n\
+             Private-Lines: 1\n{LINE}\nPrivate-MAC: 0123456789abcdef0123456789abcdef01234567"
+        ));
+        hidden(&format!(
+            "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\nComment: \"rsa (2)\"\n{LINE}\n{LAST}\n\
+             ---- END SSH2 ENCRYPTED PRIVATE KEY ----"
+        ));
+        hidden(&format!(
+            "-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG v2 (GNU/Linux)\n\n{LINE}\n=Kq8x\n\
+             -----END PGP PRIVATE KEY BLOCK-----"
+        ));
+    }
+
+    #[test]
+    fn talk_of_keys_is_no_key() {
+        for text in [
+            "<code>-----BEGIN PRIVATE KEY-----</code> is how it begins, and not internationalisation.",
+            "It stands between <b>-----BEGIN PRIVATE KEY-----</b> and <b>-----END PRIVATE KEY-----</b>.",
+            "pem = \"-----BEGIN PRIVATE KEY-----\\n\" + privateKeyBase64Encoded + \"\\n-----END PRIVATE KEY-----\"",
+            "---- BEGIN SSH2 PUBLIC KEY ----\nComment: \"x\"\nAAAAB3NzaC1yc2EAAAABIwAAAIEA1on8gxCGJJWSRT4uOrR13mUaUk0h\n",
+            "BEGIN; END; -BEGIN -----BEGIN TRANSACTION",
+        ] {
+            let (out, _) = Guard::default().text(text, &mut Numbering::alone());
+            assert_eq!(*out, text);
+        }
+    }
 }

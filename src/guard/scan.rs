@@ -94,7 +94,7 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &K
         let (end, next) = next_placeholder(&text[..to], start).unwrap_or((to, to));
         if start < end && end - left >= SHORTEST {
             let before = scratch.findings.len();
-            scan_between(&text[left..end], start - left, known, scratch);
+            scan_between(&text[left..end], start - left, 0, known, scratch);
             for finding in &mut scratch.findings[before..] {
                 (finding.start, finding.end) = (finding.start + left, finding.end + left);
             }
@@ -111,9 +111,14 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &K
 
 /// Looks at `text[from..]`, which has no placeholder in it: what was replaced is a wall that no rule looks over, so
 /// that the rest reads the same however often it is guarded.
-fn scan_between(text: &[u8], from: usize, known: &Known, scratch: &mut Scratch) {
+///
+/// What hides something is looked at as it reads once decoded too, and that likewise, up to [`MAX_DEPTH`].
+fn scan_between(text: &[u8], from: usize, depth: u8, known: &Known, scratch: &mut Scratch) {
     let to = text.len();
-    scan_at(text, from, to, 0, scratch);
+    scan_at(text, from, to, depth, known, scratch);
+    if depth == MAX_DEPTH {
+        return;
+    }
     let mut lines = None;
     for at in 0..scratch.blocks.len() {
         let mut odd = scratch.blocks[at].odd;
@@ -126,19 +131,26 @@ fn scan_between(text: &[u8], from: usize, known: &Known, scratch: &mut Scratch) 
             let line = memchr::memrchr(b'\n', &text[end..place]).map_or(end, |feed| end + feed + 1);
             let line_end = memchr::memchr(b'\n', &text[place..]).map_or(to, |feed| place + feed + 1);
             if line > end {
-                scan_view(text, from, (start, end), known, scratch);
+                scan_view(text, from, (start, end), depth, known, scratch);
             }
             lines = Some((if line > end { line } else { start }, line_end));
         }
     }
     if let Some(lines) = lines {
-        scan_view(text, from, lines, known, scratch);
+        scan_view(text, from, lines, depth, known, scratch);
     }
 }
 
 /// Looks at lines that hide something as they read once decoded. Only such lines, and no label from the line before:
 /// what is found in a line must not hang on what other lines have come with it.
-fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), known: &Known, scratch: &mut Scratch) {
+fn scan_view(
+    text: &[u8],
+    from: usize,
+    (start, end): (usize, usize),
+    depth: u8,
+    known: &Known,
+    scratch: &mut Scratch,
+) {
     if start == end {
         return;
     }
@@ -152,8 +164,11 @@ fn scan_view(text: &[u8], from: usize, (start, end): (usize, usize), known: &Kno
     let view = view::view(text, start - context, end);
     let begin = view.source.partition_point(|source| (*source as usize) < start);
     let begin = begin.min(view.text.len());
+    if view.text == text[start - context..end] {
+        return;
+    }
     let mut inner = Scratch::default();
-    scan_at(&view.text, begin, view.text.len(), 1, &mut inner);
+    scan_between(&view.text, begin, depth + 1, known, &mut inner);
     known.find(&view.text, (begin, view.text.len()), &mut inner.findings);
     scratch.findings.extend(inner.findings.iter().map(|finding| Finding {
         start: view.source[finding.start] as usize,
@@ -191,7 +206,8 @@ pub(super) fn named_value(name: &str, text: &str, from: usize) -> Vec<Finding> {
     }
     let judged = |text: &str| {
         let mut scratch = Scratch::default();
-        let mut scanner = Scanner::new(text.as_bytes(), from, text.len(), MAX_DEPTH, &mut scratch);
+        let known = Known::default();
+        let mut scanner = Scanner::new(text.as_bytes(), from, text.len(), MAX_DEPTH, &known, &mut scratch);
         match kind {
             Authorization => scanner.authorization(from, text.len()),
             Cookie => scanner.cookie(from, text.len()),
@@ -211,10 +227,10 @@ pub(super) fn named_value(name: &str, text: &str, from: usize) -> Vec<Finding> {
 /// How often text is decoded within decoded text.
 const MAX_DEPTH: u8 = 2;
 
-fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, scratch: &mut Scratch) {
+fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, known: &Known, scratch: &mut Scratch) {
     classify(&text[from..to], &mut scratch.blocks);
     let abroad = scratch.blocks.iter().any(|block| block.odd != 0);
-    let mut scanner = Scanner::new(text, from, to, depth, scratch);
+    let mut scanner = Scanner::new(text, from, to, depth, known, scratch);
     scanner.run();
     for words in [Some(&*TELLING), abroad.then_some(&*TELLING_ABROAD)].into_iter().flatten() {
         for found in words.searcher.find_iter(&text[from..to]) {
@@ -232,6 +248,7 @@ struct Scanner<'a> {
     rules: &'static Rules,
     ids: &'static Detectors,
     names: &'static name::Names,
+    known: &'a Known,
     groups: &'a mut Vec<number::Group>,
     out: &'a mut Vec<Finding>,
     /// How often this text has been decoded.
@@ -273,7 +290,14 @@ fn next_bit(mask: &mut u64) -> Option<usize> {
 }
 
 impl<'a> Scanner<'a> {
-    fn new(text: &'a [u8], from: usize, to: usize, depth: u8, scratch: &'a mut Scratch) -> Self {
+    fn new(
+        text: &'a [u8],
+        from: usize,
+        to: usize,
+        depth: u8,
+        known: &'a Known,
+        scratch: &'a mut Scratch,
+    ) -> Self {
         let rules = &*RULES;
         Self {
             text: &text[..to],
@@ -283,6 +307,7 @@ impl<'a> Scanner<'a> {
             rules,
             ids: &rules.detectors,
             names: &name::NAMES,
+            known,
             groups: &mut scratch.groups,
             out: &mut scratch.findings,
             depth,

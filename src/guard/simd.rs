@@ -77,6 +77,8 @@ fn half(bytes: &[u8; 64], from: usize) -> Half {
     let folded = _mm256_or_si256(v, _mm256_set1_epi8(0x20));
     let alpha = _mm256_and_si256(within(folded, b'a', b'z'), _mm256_cmpgt_epi8(v, _mm256_set1_epi8(-1)));
     let (dash, open) = (is(b'-'), is(b'('));
+    // Control characters, and what is negative.
+    let low = _mm256_cmpgt_epi8(_mm256_set1_epi8(9), v);
     Half {
         digit: bits(digit),
         alpha: bits(alpha),
@@ -86,6 +88,6 @@ fn half(bytes: &[u8; 64], from: usize) -> Half {
         sep: bits(or(or(is(b' '), dash), or(is(b'/'), or(open, is(b')'))))),
         dot: bits(is(b'.')),
         plus: bits(or(is(b'+'), open)),
-        odd: bits(or(or(v, or(is(0x1b), is(0))), or(is(b'%'), or(is(b'\\'), is(b'&'))))),
+        odd: bits(or(or(low, or(is(0x1b), is(0x7f))), or(is(b'%'), or(is(b'\\'), is(b'&'))))),
     }
 }

@@ -431,24 +431,20 @@ fn next_step(text: &str, start: usize, last: bool) -> Option<Step> {
         None if last && !waiting.is_empty() => (text.len(), false),
         None => return None,
     };
-    let mut from = start;
-    while let Some(begin) = pem::begin(&bytes[from..end]) {
+    for begin in pem::begins(&bytes[start..end]).map(|at| start + at) {
         // A backslash before it goes with it: left alone it would begin another escape.
-        let slashes = bytes[start..from + begin].iter().rev().take_while(|byte| **byte == b'\\').count();
-        let lead = from + begin - slashes % 2;
-        match pem::extent(&bytes[from + begin..], last) {
+        let slashes = bytes[start..begin].iter().rev().take_while(|byte| **byte == b'\\').count();
+        let lead = begin - slashes % 2;
+        match pem::extent(&bytes[begin..], last) {
             // What stands before a key is a piece of its own.
             Extent::Ends(_) if lead > start => return Some(Step::Lines(lead)),
-            Extent::Ends(len) => return Some(Step::Key(from + begin + len)),
+            Extent::Ends(len) => return Some(Step::Key(begin + len)),
             // Undecided: only whole lines before it may go.
             Extent::Open => {
-                let line = memchr::memrchr(b'\n', &bytes[start..from + begin])?;
+                let line = memchr::memrchr(b'\n', &bytes[start..begin])?;
                 return Some(Step::Lines(start + line + 1));
             }
-            Extent::NoKey(len) => from += begin + len,
-        }
-        if from >= end {
-            break;
+            Extent::NoKey => {}
         }
     }
     Some(if long { Step::LongLine(end) } else { Step::Lines(end) })

@@ -15,17 +15,18 @@ pub(super) fn hides(text: &[u8], at: usize) -> bool {
     let next = |n: usize| text.get(at + n).copied().unwrap_or(0);
     let hex = |n: usize| next(n).is_ascii_hexdigit();
     match text[at] {
-        0 | 0x1b => true,
+        0..=8 | 0x1b | 0x7f => true,
         b'%' => hex(1) && hex(2),
         // Behind `\n` in a string a value begins, but its letter reads as the value's first.
         b'\\' if matches!(next(1), b'n' | b'r' | b't') => next(2).is_ascii_alphanumeric() || next(2) == b'+',
-        b'\\' => matches!(next(1), b'u' | b'x') && hex(2) && hex(3),
-        b'&' => next(1) == b'#' || named(&text[at..]).is_some(),
-        0xc2 => matches!(next(1), 0xa0 | 0xad),
+        b'\\' => matches!(next(1), b'u' | b'x' | b'U') && (next(2) == b'{' || hex(2)) && hex(3),
+        b'&' => next(1) == b'#' || named(&text[at..]).is_some() || text[at..].starts_with(b"&amp;#"),
+        0xc2 => matches!(next(1), 0x9b | 0xa0 | 0xad),
         0xcd => next(1) == 0x8f,
+        0xd8 => next(1) == 0x9c,
         0xd9 => (0xa0..=0xa9).contains(&next(1)),
         0xdb => (0xb0..=0xb9).contains(&next(1)),
-        0xe1 => next(1) == 0xa0 && next(2) == 0x8e,
+        0xe1 => matches!((next(1), next(2)), (0x85, 0x9f | 0xa0) | (0x9e, 0xb4 | 0xb5) | (0xa0, 0x8b..=0x8f)),
         // The curly quotes, dashes and dots of prose (U+2013 to U+2026) hide nothing.
         0xe2 => match next(1) {
             0x80 => matches!(next(2), 0x80..=0x92 | 0xa8..=0xaf),
@@ -33,8 +34,13 @@ pub(super) fn hides(text: &[u8], at: usize) -> bool {
             0x88 => next(2) == 0x92,
             _ => false,
         },
-        0xe3 => next(1) == 0x80 && next(2) == 0x80,
-        0xef => matches!(next(1), 0xbb..=0xbd | 0xb8 | 0xb9),
+        0xe3 => matches!((next(1), next(2)), (0x80, 0x80) | (0x85, 0xa4)),
+        0xef => match next(1) {
+            0xbb..=0xbd | 0xb8 | 0xb9 => true,
+            0xbe => next(2) == 0xa0,
+            0xbf => (0xb0..=0xbb).contains(&next(2)),
+            _ => false,
+        },
         0xf0 => next(1) == 0x9d,
         0xf3 => next(1) == 0xa0,
         _ => false,
@@ -95,10 +101,9 @@ pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
 /// What stands at the start of `rest`: how many bytes, and what they read as.
 fn decode(rest: &[u8]) -> (usize, Becomes) {
     let first = rest[0];
-    if !matches!(first, 0 | 0x1b | b'%' | b'\\' | b'&' | 0x80..) {
-        let plain =
-            rest.iter().take_while(|byte| !matches!(**byte, 0 | 0x1b | b'%' | b'\\' | b'&' | 0x80..)).count();
-        return (plain, Becomes::Same);
+    let odd = |byte: u8| matches!(byte, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..);
+    if !odd(first) {
+        return (rest.iter().take_while(|byte| !odd(**byte)).count(), Becomes::Same);
     }
     let hex = |from: usize, len: usize| {
         let digits = rest.get(from..from + len)?;
@@ -113,8 +118,11 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
     // In a string within a string each escape has one backslash more.
     let slashes = || rest.iter().take(16).take_while(|byte| **byte == b'\\').count();
     match first {
-        0 => (1, Becomes::Nothing),
-        0x1b => (escape_len(rest), Becomes::Nothing),
+        // A bell ends what a terminal is told: a link, a title.
+        7 => (1, Becomes::Char(' ')),
+        0..=8 | 0x7f => (1, Becomes::Nothing),
+        0x1b => escape(rest),
+        0xc2 if rest.get(1) == Some(&0x9b) => (2 + control_len(&rest[2..]), Becomes::Nothing),
         b'%' => match hex(1, 2) {
             Some(byte @ 0x20..0x7f) => (3, code(byte)),
             _ => (1, Becomes::Same),
@@ -122,15 +130,29 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
         b'\\' if matches!(rest.get(slashes()), Some(b'n' | b'r' | b't')) => {
             (slashes() + 1, Becomes::Char(' '))
         }
-        b'\\' => match (rest.get(1), hex(2, 4), hex(2, 2)) {
-            (Some(b'u'), Some(value), _) => (6, code(value)),
-            (Some(b'x'), _, Some(value)) => (4, code(value)),
-            // No escape of a program: what follows hides by itself.
-            (Some(0 | 0x1b | b'%' | b'&'), ..) => (1, Becomes::Same),
-            // Both bytes of another escape, so that the second of `\\` begins none.
-            (Some(next), ..) if *next < 0x80 => (2, Becomes::Same),
-            _ => (1, Becomes::Same),
-        },
+        b'\\' => {
+            let letter = slashes();
+            let braced = || {
+                let digits = rest.get(letter + 2..)?.iter().take(7).position(|byte| *byte == b'}');
+                let digits = digits.filter(|digits| *digits > 0)?;
+                Some((letter + digits + 3, hex(letter + 2, digits)?))
+            };
+            let escaped = match (rest.get(letter), rest.get(letter + 1)) {
+                (Some(b'u'), Some(b'{')) => braced(),
+                (Some(b'u'), _) => hex(letter + 1, 4).map(|value| (letter + 5, value)),
+                (Some(b'U'), _) => hex(letter + 1, 8).map(|value| (letter + 9, value)),
+                (Some(b'x'), _) => hex(letter + 1, 2).map(|value| (letter + 3, value)),
+                _ => None,
+            };
+            match (escaped, rest.get(1)) {
+                (Some((len, value)), _) => (len, code(value)),
+                // No escape of a program: what follows hides by itself.
+                (_, Some(byte)) if *byte != b'\\' && odd(*byte) => (1, Becomes::Same),
+                // Both bytes of another escape.
+                (_, Some(_)) => (2, Becomes::Same),
+                (_, None) => (1, Becomes::Same),
+            }
+        }
         b'&' => match numeric(rest).or_else(|| named(rest)) {
             Some((len, value)) => (len, code(value)),
             None => (1, Becomes::Same),
@@ -149,26 +171,44 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
     }
 }
 
-/// The length of a terminal code: `ESC [ ... letter`, `ESC ] ... BEL`, or `ESC` and one. None goes over a line feed.
-fn escape_len(rest: &[u8]) -> usize {
-    let body = &rest[1..rest.len().min(260)];
-    let body = &body[..memchr::memchr(b'\n', body).unwrap_or(body.len())];
+/// A terminal code (ECMA-48, 5.4 and 8.3): `ESC [ ... letter`, `ESC ] 8 ;`, `ESC ( B`, or `ESC` and one. None goes over a
+/// line feed. What a terminal is told between `ESC ]` and `ESC \` is text: the address of a link, a title.
+fn escape(rest: &[u8]) -> (usize, Becomes) {
+    let body = &rest[1..];
     match body.first() {
-        Some(b'[') => {
-            2 + body[1..].iter().take(32).position(|b| (0x40..0x7f).contains(b)).map_or(0, |at| at + 1)
+        Some(b'[') => (2 + control_len(&body[1..]), Becomes::Nothing),
+        Some(b']') => {
+            let number = body[1..].iter().take(8).take_while(|b| b.is_ascii_digit() || **b == b';').count();
+            match &body[1 + number..] {
+                [7, ..] => (3 + number, Becomes::Nothing),
+                [0x1b, b'\\', ..] => (4 + number, Becomes::Nothing),
+                _ => (2 + number, Becomes::Char(' ')),
+            }
         }
-        Some(b']') => 2 + body[1..].iter().position(|b| matches!(b, 7 | 0x1b)).map_or(0, |at| at + 1),
-        Some(byte) if *byte < 0x80 => 2,
-        _ => 1,
+        Some(b'\\') => (2, Becomes::Char(' ')),
+        Some(0x20..=0x2f) => {
+            let between = body.iter().take(4).take_while(|b| matches!(b, 0x20..=0x2f)).count();
+            let last = matches!(body.get(between), Some(0x30..=0x7e));
+            (1 + between + usize::from(last), Becomes::Nothing)
+        }
+        Some(byte) if *byte < 0x80 && *byte != b'\n' => (2, Becomes::Nothing),
+        _ => (1, Becomes::Nothing),
     }
 }
 
-/// `&#64;`, `&#x40;`
+/// How long the rest of a control sequence is.
+fn control_len(rest: &[u8]) -> usize {
+    let sequence = rest.iter().take(32).take_while(|byte| **byte != b'\n');
+    sequence.enumerate().find(|(_, byte)| (0x40..0x7f).contains(*byte)).map_or(0, |(at, _)| at + 1)
+}
+
+/// `&#64;`, `&#x40;`, `&amp;#64;`
 fn numeric(rest: &[u8]) -> Option<(usize, u32)> {
-    let body = rest.strip_prefix(b"&#")?;
+    let body = rest.strip_prefix(b"&#").or_else(|| rest.strip_prefix(b"&amp;#"))?;
+    let lead = rest.len() - body.len();
     let (digits, radix, skip) = match body.first()? {
-        b'x' | b'X' => (&body[1..], 16, 3),
-        _ => (body, 10, 2),
+        b'x' | b'X' => (&body[1..], 16, lead + 1),
+        _ => (body, 10, lead),
     };
     let len = digits.iter().take(7).take_while(|byte| char::from(**byte).is_digit(radix)).count();
     let value = u32::from_str_radix(std::str::from_utf8(&digits[..len]).ok()?, radix).ok()?;
@@ -196,9 +236,13 @@ fn fold(c: char) -> Option<char> {
     let digit = |zero: u32| char::from_digit(c as u32 - zero, 10);
     let ascii = |base: u32| char::from_u32(c as u32 - base);
     match c {
-        '\u{1}'..='\u{9f}' => Some(c),
-        '\0' | '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' => None,
-        '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e007f}' => None,
+        '\u{9}'..='\u{7e}' | '\u{80}'..='\u{9f}' => Some(c),
+        // Control characters, and what Unicode calls Default_Ignorable_Code_Point.
+        '\0'..='\u{8}' | '\u{7f}' | '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' => None,
+        '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' => None,
+        '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' => None,
+        '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' => None,
+        '\u{e0000}'..='\u{e0fff}' => None,
         '\u{a0}'
         | '\u{2000}'..='\u{200a}'
         | '\u{2028}'
@@ -225,6 +269,7 @@ fn fold(c: char) -> Option<char> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::{Guard, Numbering};
 
     fn read(text: &str) -> String {
         String::from_utf8(view(text.as_bytes(), 0, text.len()).text).unwrap()
@@ -244,7 +289,15 @@ mod tests {
             ("𝟒𝟏𝐚", "41a"),
             ("1\u{a0}2\u{202f}3", "1 2 3"),
             ("a\0b", "ab"),
-            (r"\\u0040", r"\\u0040"),
+            (r"a\\u0040b\\\\u0040c", "a@b@c"),
+            (r"a\U00000040b\u{40}c\u{zz}", r"a@b@c\u{zz}"),
+            ("a&amp;#64;b &amp; c", "a@b &amp; c"),
+            ("a\x01@\x7fb", "a@b"),
+            ("a\u{9b}1;31m@b", "a@b"),
+            ("a\x1b(B\x1b[m@b", "a@b"),
+            ("\x1b]8;;file://a%40b\x1b\\c\x1b]8;;\x1b\\d", " file://a@b cd"),
+            ("\x1b]8;;file://a%40b\x07c\x1b]8;;\x07d", " file://a@b cd"),
+            ("\x1b\nx", "\nx"),
             ("100% é \\z", "100% é \\z"),
             (r"a\n4111", "a 4111"),
             (r"a\\n4111\\\tx", "a 4111 x"),
@@ -261,5 +314,49 @@ mod tests {
         let view = view(text.as_bytes(), 0, text.len());
         assert_eq!(view.text, "é@x".as_bytes());
         assert_eq!(view.source, [0, 1, 2, 8, 9]);
+    }
+
+    #[test]
+    fn what_nobody_sees_hides_no_address() {
+        for hidden in [
+            "\u{1}",
+            "\u{8}",
+            "\u{7f}",
+            "\u{9b}0m",
+            "\u{61c}",
+            "\u{115f}",
+            "\u{1160}",
+            "\u{17b4}",
+            "\u{180b}",
+            "\u{3164}",
+            "\u{ffa0}",
+            "\u{fff9}",
+            "\u{1d173}",
+            "\u{e0100}",
+            "\x1b(B\x1b[m",
+            "\x1b[0m",
+            "\x1b]8;;\x07",
+            "\x1b]8;;\x1b\\",
+        ] {
+            let text = format!("alice@exa{hidden}mple.com 4111{hidden}111111111111");
+            let (out, _) = Guard::default().text(&text, &mut Numbering::alone());
+            assert_eq!(*out, "[EMAIL_1] [CREDIT_CARD_1]", "{hidden:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_is_told_is_text() {
+        for (text, left) in [
+            ("\x1b]8;;https://x.example/?email=alice%40example.com\x1b\\link\x1b]8;;\x1b\\", "[EMAIL_1]"),
+            ("\x1b]8;id=1;file://host/alice%40example.com\x07link\x1b]8;;\x07", "[EMAIL_1]"),
+            ("\x1b]0;alice%40example.com\x07$ ", "[EMAIL_1]"),
+        ] {
+            let (out, _) = Guard::default().text(text, &mut Numbering::alone());
+            assert!(
+                out.contains(left) && !out.contains("alice") && out.ends_with(&text[text.len() - 2..]),
+                "{:?}",
+                *out
+            );
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::keyed::is_digest_named;
 use super::stand_in::{is_names, says_so};
 use super::wordy::{is_path, is_wordy};
-use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, scan_at};
+use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, scan_between};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
 
@@ -302,17 +302,40 @@ impl Scanner<'_> {
             self.words_done = end;
             return true;
         }
-        let Some(text) = encoded::decode(&self.text[start..end]) else { return false };
+        let mut found = false;
+        if let Some(text) = encoded::decode(&self.text[start..end]) {
+            found = self.decoded(&text, start, end);
+        } else if end - start > encoded::SHORTEST_PART && !self.is_full_line(start, end) {
+            // Joined to something: a path, a name, a signature.
+            let run = &self.text[start..end];
+            let long = parts(run).filter(|(_, len)| (encoded::SHORTEST_PART..run.len()).contains(len));
+            for (at, len) in long.take(MAX_PARTS) {
+                if let Some(text) = encoded::decode(&self.text[start + at..start + at + len]) {
+                    found |= self.decoded(&text, start + at, start + at + len);
+                }
+            }
+        }
+        if found {
+            self.words_done = end;
+        }
+        found
+    }
+
+    /// Looks at what the run from `start` to `end` hides; something found there hides the whole run.
+    fn decoded(&mut self, text: &[u8], start: usize, end: usize) -> bool {
+        if end <= self.from {
+            return false;
+        }
         let mut scratch = Scratch::default();
-        scan_at(&text, 0, text.len(), self.depth + 1, &mut scratch);
+        scan_between(text, 0, self.depth + 1, self.known, &mut scratch);
+        self.known.find(text, (0, text.len()), &mut scratch.findings);
         let key =
-            pem::begin(&text).filter(|at| matches!(pem::extent(&text[*at..], true), pem::Extent::Ends(_)));
+            pem::begins(text).find(|at| matches!(pem::extent(&text[*at..], true), pem::Extent::Ends(_)));
         scratch.findings.extend(key.map(|at| pem::finding(at, text.len())));
         let Some(first) = scratch.findings.iter().min_by_key(|finding| (finding.kind, finding.rule)) else {
             return false;
         };
         self.out.push(Finding { start: start.max(self.from), end, decoded: true, ..*first });
-        self.words_done = end;
         true
     }
 
@@ -463,10 +486,14 @@ impl Scanner<'_> {
         let len = end - start;
         let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
         let before = start.checked_sub(len + 1).filter(|at| self.byte_before(*at) == b'\n');
-        matches!(len, 60 | 64 | 72 | 76)
+        self.is_full_line(start, end) && before.is_some_and(|at| self.text[at..at + len].iter().all(base64))
+    }
+
+    /// Whether this is a line as long as those of base64 are.
+    fn is_full_line(&self, start: usize, end: usize) -> bool {
+        matches!(end - start, 60 | 64 | 72 | 76)
             && self.byte_before(start) == b'\n'
             && self.byte(end) == b'\n'
-            && before.is_some_and(|at| self.text[at..at + len].iter().all(base64))
     }
 
     /// `eyJ...` (a JSON object's beginning in base64url), a dot, and more.
@@ -494,6 +521,27 @@ impl Scanner<'_> {
         self.hit(self.ids.jwt, start, end);
         true
     }
+}
+
+/// So many parts of a run are looked at.
+const MAX_PARTS: usize = 6;
+
+/// Where the parts of a run begin and how long they are, by what may join it to what stands beside it. Base64 has some of
+/// these signs among its digits.
+fn parts(run: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+    let mut dot = memchr::memchr2(b'.', b'~', run).unwrap_or(run.len());
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if at > run.len() {
+            return None;
+        }
+        if at > dot {
+            dot = memchr::memchr2(b'.', b'~', &run[at..]).map_or(run.len(), |len| at + len);
+        }
+        let len = memchr::memchr3(b'/', b'_', b'-', &run[at..dot]).unwrap_or(dot - at);
+        at += len + 1;
+        Some((at - len - 1, len))
+    })
 }
 
 /// What a value looks like.
