@@ -704,22 +704,35 @@ impl Scanner<'_> {
         }
     }
 
-    /// The forms in which countries print their own numbers.
+    /// The forms in which countries print their own numbers: how many groups.
     fn national(&self, rest: &[Group], chain: usize) -> usize {
-        let here = rest[0];
+        let taken = self.mobile(rest[0]);
+        let taken = taken.or_else(|| self.north_american(rest, chain));
+        let taken = taken.or_else(|| self.bracketed(rest));
+        let taken = taken.or_else(|| self.abroad(rest));
+        taken.or_else(|| self.with_zero(rest)).unwrap_or(0)
+    }
+
+    /// Mobile numbers without a space: Ireland (10 digits), United Kingdom (11).
+    fn mobile(&self, here: Group) -> Option<usize> {
         let digit = |at: usize| self.byte(at);
-        let starts = |group: &Group| (b'2'..=b'9').contains(&self.byte(group.start));
-        // Mobile numbers without a space: Ireland (10 digits), United Kingdom (11).
         let second = digit(here.start + 1);
         if digit(here.start) == b'0' && !is_word_byte(digit(here.end())) {
             let third = digit(here.start + 2);
             let irish = here.len == 10 && second == b'8' && matches!(third, b'3' | b'5'..=b'7' | b'9');
             let british = here.len == 11 && second == b'7' && third != b'0';
             if irish || british {
-                return 1;
+                return Some(1);
             }
         }
-        // North America: 3-3-4, perhaps with a 1 before.
+        None
+    }
+
+    /// North America: 3-3-4, perhaps with a 1 before.
+    fn north_american(&self, rest: &[Group], chain: usize) -> Option<usize> {
+        let here = rest[0];
+        let digit = |at: usize| self.byte(at);
+        let starts = |group: &Group| (b'2'..=b'9').contains(&self.byte(group.start));
         let skip = usize::from(here.len == 1 && digit(here.start) == b'1');
         if let Some([a, b, c]) = rest.get(skip..skip + 3)
             && (a.len, b.len, c.len) == (3, 3, 4)
@@ -734,10 +747,16 @@ impl Scanner<'_> {
                 _ => false,
             };
             if sure {
-                return skip + 3;
+                return Some(skip + 3);
             }
         }
-        // `(415) 6667777`, `(01) 634 5000`
+        None
+    }
+
+    /// `(415) 6667777`, `(01) 634 5000`
+    fn bracketed(&self, rest: &[Group]) -> Option<usize> {
+        let here = rest[0];
+        let digit = |at: usize| self.byte(at);
         if self.byte_before(here.start) == b'(' && (2..=5).contains(&here.len) && digit(here.end()) == b')' {
             let (mut digits, mut taken) = (here.len, 1);
             while let Some(group) = rest.get(taken)
@@ -750,10 +769,18 @@ impl Scanner<'_> {
             let parcel = here.len == 4 && rest.get(1).is_some_and(|group| group.start == here.end() + 1)
                 || rest[1..taken].iter().any(|group| self.byte_before(group.start) == b'(');
             if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 && !parcel {
-                return taken;
+                return Some(taken);
             }
         }
-        // `00353 1 234 5678`: a code for calls abroad, a country's, the number.
+        None
+    }
+
+    /// `00353 1 234 5678`: a code for calls abroad, a country's, the number.
+    fn abroad(&self, rest: &[Group]) -> Option<usize> {
+        let here = rest[0];
+        let digit = |at: usize| self.byte(at);
+        let starts = |group: &Group| (b'2'..=b'9').contains(&self.byte(group.start));
+        let second = digit(here.start + 1);
         if digit(here.start) == b'0' && second == b'0' && (3..=5).contains(&here.len) && self.is_country(here)
         {
             let (mut digits, mut taken) = (here.len - 2, 1);
@@ -770,10 +797,17 @@ impl Scanner<'_> {
             // `0046 0066 0069`: characters of Unicode.
             let characters = rest.get(1).is_some_and(|group| self.text[group.start..].starts_with(b"00"));
             if taken >= 3 && digits >= 10 && american && !characters && !self.in_row(here.start) {
-                return taken;
+                return Some(taken);
             }
         }
-        // A leading zero and 9 to 11 digits in groups: Ireland, United Kingdom, France, Germany, ...
+        None
+    }
+
+    /// A leading zero and 9 to 11 digits in groups: Ireland, United Kingdom, France, Germany, ...
+    fn with_zero(&self, rest: &[Group]) -> Option<usize> {
+        let here = rest[0];
+        let digit = |at: usize| self.byte(at);
+        let second = digit(here.start + 1);
         if digit(here.start) == b'0' && second != b'0' && (2..=5).contains(&here.len) {
             let (mut digits, mut taken, joint) = (here.len, 1, digit(here.end()));
             while let Some(group) = rest.get(taken)
@@ -800,10 +834,10 @@ impl Scanner<'_> {
                 && !dated
                 && !self.is_row_of_bytes(&rest[..taken]);
             if shape && taken > 1 && (9..=11).contains(&digits) && !listed && rest[1].len > 1 {
-                return taken;
+                return Some(taken);
             }
         }
-        0
+        None
     }
 
     /// Whether groups of one length stand in a row of more: bytes in hexadecimal, in decimal with zeros.
