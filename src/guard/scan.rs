@@ -5,8 +5,8 @@
 //! bytes, and each such look is bounded by a constant or by how far it moves on. So time is linear in the text,
 //! whatever the text is.
 //!
-//! No look goes over a line feed to the right, and none goes further than [`LEFT`] to the left. That is why text may
-//! be guarded line by line with the same result as all at once.
+//! No look at a line hangs on what is behind its line feed, and none goes further than [`LEFT`] to the left. That is why
+//! text may be guarded line by line with the same result as all at once.
 
 mod address;
 mod flag;
@@ -74,6 +74,8 @@ pub(super) struct Finding {
 pub(super) struct Scratch {
     blocks: Vec<Block>,
     groups: Vec<number::Group>,
+    /// Whether the text begins behind a placeholder.
+    walled: bool,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -86,6 +88,7 @@ pub(super) struct Scratch {
 pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &Known, scratch: &mut Scratch) {
     scratch.findings.clear();
     let context = behind_placeholder(&text[from.saturating_sub(LEFT)..from]);
+    scratch.walled = context.len() < from.min(LEFT);
     let (mut left, mut start) = (from - context.len(), from);
     if goes_on {
         start -= last_line(context).len();
@@ -100,6 +103,7 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &K
             }
         }
         (left, start) = (next, next);
+        scratch.walled = true;
     }
     if goes_on {
         scratch.findings.retain_mut(|finding| {
@@ -232,9 +236,15 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, known: &Known, scratc
     let abroad = scratch.blocks.iter().any(|block| block.odd != 0);
     let mut scanner = Scanner::new(text, from, to, depth, known, scratch);
     scanner.run();
+    // A word above may speak of what begins this piece.
+    let above = if depth == 0 { from.saturating_sub(told::ABOVE) } else { from };
     for words in [Some(&*TELLING), abroad.then_some(&*TELLING_ABROAD)].into_iter().flatten() {
-        for found in words.searcher.find_iter(&text[from..to]) {
-            scanner.told(words.says[found.pattern().as_usize()], from + found.end());
+        for found in words.searcher.find_iter(&text[above..to]) {
+            let (says, end) = (words.says[found.pattern().as_usize()], above + found.end());
+            if end > from {
+                scanner.told(says, end);
+            }
+            scanner.told_above(says, end);
         }
     }
 }
@@ -250,6 +260,7 @@ struct Scanner<'a> {
     names: &'static name::Names,
     known: &'a Known,
     groups: &'a mut Vec<number::Group>,
+    walled: bool,
     out: &'a mut Vec<Finding>,
     /// How often this text has been decoded.
     depth: u8,
@@ -309,6 +320,7 @@ impl<'a> Scanner<'a> {
             names: &name::NAMES,
             known,
             groups: &mut scratch.groups,
+            walled: scratch.walled,
             out: &mut scratch.findings,
             depth,
             numbers_done: from,

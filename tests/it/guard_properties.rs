@@ -84,6 +84,11 @@ fn mixture(dice: &mut Dice, pieces: usize) -> String {
         "password='x9Kd82",
         "\", [",
         ", 4111111111111111, ",
+        "\npassword: |\n  ",
+        "\n password\n",
+        "Granite510*\n",
+        "\ntoken:\n ",
+        "8f14a92beeaa730f2e29ebbc4bfd0333\n",
     ];
     let mut text = String::new();
     for _ in 0..pieces {
@@ -423,6 +428,46 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         for text in texts.iter().cloned().chain(shifted.clone()) {
             check(&guard, &text, &mut dice);
         }
+    }
+}
+
+#[test]
+fn a_value_on_the_line_below_its_name_is_found_however_the_text_is_cut() {
+    let (guard, mut dice) = (Guard::default(), Dice(0x51ca_b1e5_0b5e_55ed));
+    for (text, shown) in [
+        ("password: |\n  0rchid83\nuser: bob", "password: |\n  [PASSWORD_1]\nuser: bob"),
+        ("db_password: >-\n  Granite510*\n", "db_password: >-\n  [PASSWORD_1]\n"),
+        (
+            " password  \n-----------\n Granite510*\n(1 row)",
+            " password  \n-----------\n [PASSWORD_1]\n(1 row)",
+        ),
+        ("password =\r\n    'eG*%Cd3dy6P84I'\r\n", "password =\r\n    '[PASSWORD_1]'\r\n"),
+        ("<key>password</key>\nGranite510*\n", "<key>password</key>\nGranite510*\n"),
+        ("api_key: |\n  a3b4c77296bbc1e33b517108473a56ad\n", "api_key: |\n  [SECRET_1]\n"),
+        ("API key:\n\n    3evnR1lqogffTW5vdgBpjCkQXd74\n", "API key:\n\n    [SECRET_1]\n"),
+        ("\"token\":\n   \"24bb3701ce02cb3ce5ac04fca90dcb16\"", "\"token\":\n   \"[SECRET_1]\""),
+        ("| token |\n| 24bb3701ce02cb3ce5ac04fca90dcb16 |", "| token |\n| [SECRET_1] |"),
+    ] {
+        let shown_by = |guard: &Guard| guard.text(text, &mut numbering()).0.into_inner();
+        assert_eq!(shown_by(&guard), shown, "{text:?}");
+        // The words that went out before change nothing.
+        let long = format!("{}{text}", "an ordinary line\n".repeat(1200));
+        for text in [text, &long] {
+            check(&guard, text, &mut dice);
+        }
+    }
+    for text in [
+        "bob@h's password:\nroot@web01:~#\n",
+        "Password:\nhttps://x.example/reset?id=12A!\n",
+        "password\nemail_verified_1\ncreated_at2\n",
+        "password =\n    getPassword2();\n",
+        "Enter password:\nLast login: Mon\n",
+        "password_policy:\n Min8Chars!\n",
+        "public_key:\n  a3b4c77296bbc1e33b517108473a56ad\n",
+        "the token and the commit\n9e107d9d372bb6826bd81d3542a419d6a1b2c3d4\n",
+        "Token\nsha256:9e107d9d372bb6826bd81d3542a419d6a1b2c3d4\n",
+    ] {
+        assert_eq!(*guard.text(text, &mut numbering()).0, text);
     }
 }
 

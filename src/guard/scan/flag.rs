@@ -72,7 +72,7 @@ impl Scanner<'_> {
             self.short_flag(at, letter, end);
         }
         let long = &self.text[name..end];
-        if long == b"password-stdin" {
+        if long == b"password-stdin" || long == b"stdin" && self.before(at, 7) == b"passwd " {
             return self.echoed(at);
         }
         if len > 2
@@ -153,7 +153,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// `echo x | sudo -S`, `echo x | docker login --password-stdin`: the flag is at `at`.
+    /// `echo x | sudo -S`, `echo x | docker login --password-stdin`, `echo x | passwd --stdin bob`: the flag is at `at`.
     fn echoed(&mut self, at: usize) {
         let line = last_line(self.before(at, MAX_COMMAND));
         let Some(echo) = memchr::memmem::rfind(line, b"echo ") else { return };

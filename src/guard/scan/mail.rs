@@ -62,6 +62,7 @@ impl Scanner<'_> {
         let mut start = at - taken;
         match self.byte_before(start) {
             b'"' if taken == 0 => return self.quoted_local_part(at),
+            ..0x80 if taken == 0 => return None,
             0x80.. => start = self.local_part_abroad(at),
             _ => {}
         }
@@ -80,8 +81,11 @@ impl Scanner<'_> {
         let open = memchr::memrchr2(b'"', b'\n', back).filter(|open| back[*open] == b'"')?;
         let start = at - 1 - back.len() + open;
         let inside = &back[open + 1..];
-        let letters = inside.iter().any(u8::is_ascii_alphanumeric);
-        (letters && inside.last() != Some(&b'\\') && !is_local(self.byte_before(start))).then_some(start)
+        // Between two strings of a program stands something else: `"", x="@example.org"`.
+        let ends = [inside.first(), inside.last()];
+        let word = ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
+            && inside.iter().all(|byte| is_local(*byte) || matches!(byte, b' ' | b'!' | b'#' | b'@'));
+        (word && !is_local(self.byte_before(start))).then_some(start)
     }
 
     /// Where a local part begins that has letters beyond ASCII. In scripts that put no blanks between words it has those

@@ -121,6 +121,14 @@ impl Scanner<'_> {
         if !long_enough || !self.letters_before(start, 48) || looks == Look::Uuid && self.is_named(start) {
             return;
         }
+        let told_above = self.depth == 0
+            && self.is_told_above(start, |line| {
+                let (found, against) = ENDINGS.last_words(line, u64::MAX);
+                against.is_none() && found == Some((line.len(), true))
+            });
+        if told_above && !self.names_something(start, end, looks, false) {
+            return self.hit(self.ids.secret_near_word, start, end);
+        }
         let line = last_line(self.label(start, 48));
         let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
         let by_word = found.is_some_and(|(at, sure)| {

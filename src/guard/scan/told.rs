@@ -12,6 +12,10 @@ use super::{Scanner, first_line};
 use crate::guard::classes::only;
 use crate::guard::words::{Name, Told, WORDS};
 
+/// How far above a value its name may end and, with its first letters, begin: what stands between are signs and blanks.
+const GAP: usize = 48;
+pub(super) const ABOVE: usize = 64;
+
 impl Scanner<'_> {
     /// A telling word that ends at `end`, somewhere in the text. Of `Password` and `Passwort` it is only a part.
     pub(super) fn told(&mut self, told: Told, end: usize) {
@@ -63,6 +67,62 @@ impl Scanner<'_> {
                 }
             }
         }
+    }
+
+    /// `password: |` of YAML, `password =`, a table's or a list's lone `password`, and the value on the line below: it has
+    /// to be alone there, and the looks of a password.
+    #[inline(never)]
+    pub(super) fn told_above(&mut self, told: Told, end: usize) {
+        let letters = self.text[end..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let name_end = end + letters;
+        let Some((gap, marked)) = gap_below(&self.text[name_end..self.to.min(name_end + GAP)]) else {
+            return;
+        };
+        let start = name_end + gap;
+        if told != Told::Sentence || self.depth > 0 || start < self.from {
+            return;
+        }
+        let Some(name) = self.name_start(name_end, name_end) else { return };
+        if self.names.kind(&self.text[name..name_end]) != Name::Password || !marked && !self.is_alone(name) {
+            return;
+        }
+        let line = first_line(&self.text[start..self.to.min(start + MAX_VALUE)]);
+        let outside = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'' | b'`');
+        let (value, behind) = line.split_at(line.iter().position(outside).unwrap_or(line.len()));
+        let alone = behind.iter().all(|byte| b" \t\r\"'`|,;".contains(byte));
+        // A prompt, a name of its own, a call.
+        let quoted = matches!(self.byte_before(start), b'"' | b'\'' | b'`');
+        let other = matches!(value.last(), None | Some(b'#' | b'$' | b'>' | b':' | b'%'))
+            || !quoted && value.contains(&b'(');
+        let signed = value.iter().any(|byte| b"!@#$%^&*?~+".contains(byte));
+        if alone && !other && (marked || signed) && !contains(value, b"://") {
+            self.unmarked_value(Name::Password, start, start + value.len());
+        }
+    }
+
+    /// Whether nothing but blanks and signs stands on its line before a place.
+    fn is_alone(&self, at: usize) -> bool {
+        let line = self.line_to(at, 24);
+        line.is_some_and(|line| line.iter().all(|byte| !byte.is_ascii_alphanumeric()))
+    }
+
+    /// The line up to a place, when it begins within `len` bytes. Behind a placeholder none does: what it stands for may have
+    /// been read otherwise.
+    fn line_to(&self, at: usize, len: usize) -> Option<&[u8]> {
+        let before = self.before(at, len);
+        let line = super::last_line(before);
+        (line.len() < before.len() || before.len() < len && !self.walled).then_some(line)
+    }
+
+    /// Whether the line above a random text says that it is a secret: `client_secret:`, `Your token:`, a lone `api_key`.
+    pub(super) fn is_told_above(&self, at: usize, sure: impl FnOnce(&[u8]) -> bool) -> bool {
+        let before = self.before(at, GAP);
+        let gap = before.iter().rev().take_while(|byte| GAP_SIGNS[usize::from(**byte)]).count();
+        let Some((_, marked)) = gap_below(&before[before.len() - gap..]) else { return false };
+        let Some(line) = self.line_to(at - gap, GAP - gap) else { return false };
+        let name = line.iter().rev().take_while(|byte| super::is_word(**byte)).count();
+        let alone = || line.iter().all(|byte| super::is_word(*byte) || GAP_SIGNS[usize::from(*byte)]);
+        name > 0 && (marked || alone()) && sure(line)
     }
 
     /// `password is x`, `password x` of netrc and command lines, `<password>x</password>`, `| password | x |`: `at` is
@@ -332,6 +392,27 @@ impl Said {
         }
         (len, mark)
     }
+}
+
+/// What may stand between a name and the value below it.
+static GAP_SIGNS: [bool; 256] = only(b" \t\r\n:=|>\"'`*+-");
+
+/// How long the signs and blanks are that `rest` begins with, where they go over a line feed to a value; and whether a mark
+/// stands before that, as behind a name.
+#[inline]
+fn gap_below(rest: &[u8]) -> Option<(usize, bool)> {
+    let gap = rest.iter().take_while(|byte| GAP_SIGNS[usize::from(**byte)]).count();
+    let first = memchr::memchr(b'\n', &rest[..gap])?;
+    let last = memchr::memrchr(b'\n', &rest[..gap])? + 1;
+    // What belongs to the value: signs behind the blanks, a bar and a quote.
+    let blanks = |from: usize| rest[from..gap].iter().take_while(|b| matches!(**b, b' ' | b'\t')).count();
+    let mut start = last + blanks(last);
+    if rest[..gap].get(start) == Some(&b'|') {
+        start += 1 + blanks(start + 1);
+    }
+    start += usize::from(matches!(rest[..gap].get(start), Some(b'"' | b'\'' | b'`')));
+    let marked = rest[..first].iter().any(|byte| matches!(byte, b':' | b'=' | b'>'));
+    Some((start, marked))
 }
 
 /// What stands between a telling word and the password, where a text begins with it.
