@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Identity, load};
 use crate::config::Sources;
 use crate::domain::{ContextKey, Entropy, TenantId};
-use crate::guard::{Action, Checker, Guard, Kind, Known, PolicyFile, rules, rules_table};
+use crate::guard::{Action, Checker, FileKind, Guard, Kind, Known, PolicyFile, rules, rules_table};
 use crate::store::{NewReveal, RevealRow, Secret};
 
 #[derive(Debug, Subcommand)]
@@ -106,9 +106,11 @@ fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::
         (true, false) => super::write_out(text),
         (false, _) => {}
     };
-    let (mut piece, mut have, mut binary) = (vec![0; PIECE], 0, false);
+    let (mut piece, mut have, mut binary, mut kind) = (vec![0; PIECE], 0, false, None);
     loop {
         let more = input.read(&mut piece[have..]).with_context(reading)?;
+        // What a file is, it is by how it begins.
+        kind.get_or_insert_with(|| FileKind::of(&piece[..have + more]));
         let (text, rest) = as_text(&piece[..have + more], more == 0);
         binary |= matches!(text, Cow::Owned(_)) || text.contains('\0');
         show(&checker.push(&text));
@@ -129,9 +131,16 @@ fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::
             "report": checked.report });
         say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        if binary {
-            super::write_out("no UTF-8 text: as a file of a sandbox it would be withheld whole\n");
-        }
+        super::write_out(match kind {
+            Some(FileKind::Png | FileKind::Jpeg) => {
+                "a picture: as a file of a sandbox it would go out without its text, if it is not broken\n"
+            }
+            Some(FileKind::Pdf) => {
+                "a PDF: as a file of a sandbox it would go out whole or be withheld; its streams are not looked at here\n"
+            }
+            _ if binary => "no UTF-8 text: as a file of a sandbox it would be withheld whole\n",
+            _ => "",
+        });
         super::write_out(&checked.table());
     }
     Ok(if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -37,6 +37,21 @@ fn bytes_that_are_no_text_are_looked_at_and_keep_their_places() {
 }
 
 #[test]
+fn what_becomes_of_a_picture_or_a_document_is_said() {
+    for (input, said) in [
+        (&b"\x89PNG\r\n\x1a\n\0"[..], "a picture: "),
+        (b"\xff\xd8\xff\xe0", "a picture: "),
+        (b"%PDF-1.4\n%\xe2\xe3\n", "a PDF: "),
+        (b"%PDF-1.4\n1 0 obj <<>> endobj\n", "a PDF: "),
+        (b"GIF89a\xff", "no UTF-8 text: "),
+        (b"%PDF-1.4 begins a document\n", "policy "),
+    ] {
+        let (code, table, _) = guard(&["guard", "check", "-"], input);
+        assert!(code == 0 && table.starts_with(said), "{input:?}: {table}");
+    }
+}
+
+#[test]
 fn what_is_withheld_is_not_shown_piece_by_piece_either() {
     let data = tempfile::tempdir().unwrap();
     let policy = data.path().join("policy.toml");

@@ -108,7 +108,7 @@ fn what_is_read_of_an_earlier_run_is_what_todays_policy_lets_out() {
     let mut server = serve(data.path(), "version = \"1\"\n[kinds]\nIP = \"allow\"\n");
     let short = print(&mut server, "bob(at)example.org from 203.0.113.9");
     assert_eq!(short["stdout"], "[EMAIL_1] from 203.0.113.9\n");
-    let long = print(&mut server, &"from 203.0.113.9, as was said\n".repeat(4_000));
+    let long = server.python("print('from 203.0.113.9, as was said\\n' * 4_000)")["structuredContent"].take();
     let uri = long["artifacts"][0]["uri"].as_str().unwrap().to_owned();
     print(&mut server, "held");
     server.python("open('f.txt', 'w').write('from 203.0.113.9')");
@@ -139,7 +139,6 @@ fn what_is_read_of_an_earlier_run_is_what_todays_policy_lets_out() {
     assert_eq!(whole["guard"]["findings"], json!({ "EMAIL": 1, "IP": 1 }));
     // Reading handed out no number that the next run gives to another.
     assert_eq!(print(&mut server, "198.51.100.77 203.0.113.9")["stdout"], "[IP_1] [IP_2]\n");
-    assert!(read(&mut server)[0].to_string().contains("from [IP_2]"));
     drop(server);
 
     let mut server = serve(data.path(), "[kinds]\nIP = \"block\"\n");

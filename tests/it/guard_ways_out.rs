@@ -306,7 +306,7 @@ const FORMS: &[(&str, Shows, &str)] = &[
     ("image/webp", Shows::Nothing, "b64(b'RIFF' + bytes([255]) * 40 + c.encode())"),
     (
         "application/x-own",
-        Shows::Placeholder,
+        Shows::Nothing,
         "b64(b'some words around it, ' + c.encode() + b', and more of them after')",
     ),
 ];
