@@ -7,7 +7,7 @@ use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, scan_betwe
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
 
-use crate::guard::classes::{Block, alphanumeric_or};
+use crate::guard::classes::{Block, alphanumeric_or, only};
 use crate::guard::confirm::{self, varied};
 use crate::guard::rule::{Check, is_glued};
 use crate::guard::words::{Nearby, WORDS};
@@ -537,18 +537,12 @@ const MAX_PARTS: usize = 6;
 /// Where the parts of a run begin and how long they are, by what may join it to what stands beside it. Base64 has some of
 /// these signs among its digits.
 fn parts(run: &[u8]) -> impl Iterator<Item = (usize, usize)> {
-    let mut dot = memchr::memchr2(b'.', b'~', run).unwrap_or(run.len());
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        if at > run.len() {
-            return None;
-        }
-        if at > dot {
-            dot = memchr::memchr2(b'.', b'~', &run[at..]).map_or(run.len(), |len| at + len);
-        }
-        let len = memchr::memchr3(b'/', b'_', b'-', &run[at..dot]).unwrap_or(dot - at);
-        at += len + 1;
-        Some((at - len - 1, len))
+    static JOINT: [bool; 256] = only(b"/_-.~");
+    let mut next = 0;
+    run.split(|byte| JOINT[usize::from(*byte)]).map(move |part| {
+        let at = next;
+        next += part.len() + 1;
+        (at, part.len())
     })
 }
 
