@@ -87,7 +87,7 @@ pub(super) struct Scratch {
 /// What is `known` is looked for only in what a line reads as once decoded: where it stands as itself, the caller finds it.
 pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &Known, scratch: &mut Scratch) {
     scratch.findings.clear();
-    let context = behind_placeholder(&text[from.saturating_sub(LEFT)..from]);
+    let context = behind_placeholder(&text[near(&text[..from]).1..from]);
     scratch.walled = context.len() < from.min(LEFT);
     let (mut left, mut start) = (from - context.len(), from);
     if goes_on {
@@ -611,6 +611,12 @@ pub(super) fn placeholder_around(text: &[u8], at: usize) -> Option<(usize, usize
     let floor = at.saturating_sub(PLACEHOLDER);
     let open = floor + memchr::memrchr(b'[', &text[floor..at])?;
     placeholder_len(&text[open..]).map(|len| (open, open + len)).filter(|(_, end)| *end > at)
+}
+
+/// Where the last [`LEFT`] bytes of a text begin, a placeholder that goes over that place included and left out.
+pub(super) fn near(text: &[u8]) -> (usize, usize) {
+    let at = text.len().saturating_sub(LEFT);
+    placeholder_around(text, at).unwrap_or((at, at))
 }
 
 /// What stands behind the last placeholder.

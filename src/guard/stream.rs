@@ -11,7 +11,7 @@ use super::encoded::is_run;
 use super::pem::{self, Extent};
 use super::policy::{Action, Mode};
 use super::redact::{Strings, Tools, redact, settle};
-use super::scan::{Finding, LEFT, Scratch, named_value, placeholder_around, scan};
+use super::scan::{Finding, LEFT, Scratch, named_value, near, placeholder_around, scan};
 use super::{Guard, Numbering, Report, Sanitized};
 
 /// Who wants to see text before it is forgotten: what of it is kept, how much of the stream lies before that, how far into
@@ -350,8 +350,8 @@ impl Engine {
         }
         let new = &out[before..];
         self.unchanged = if taken.is_none() { self.unchanged.saturating_add(new.len()) } else { 0 };
-        self.tail.push_str(&new[floor_char(new, new.len().saturating_sub(LEFT))..]);
-        let keep = floor_char(&self.tail, self.tail.len().saturating_sub(LEFT));
+        self.tail.push_str(&new[floor_char(new, near(new.as_bytes()).0)..]);
+        let keep = floor_char(&self.tail, near(self.tail.as_bytes()).0);
         self.tail.drain(..keep);
         self.replaced_to = taken.unwrap_or(self.replaced_to);
     }

@@ -173,6 +173,17 @@ fn lines_longer_than_any_window_give_the_same_in_pieces() {
     }
 }
 
+#[test]
+fn a_placeholder_longer_than_any_look_is_a_wall_as_a_short_one_is() {
+    let key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz\n";
+    for guard in all_guards() {
+        // The letters of a name pass for the key's; then the rest stands behind a sealed token.
+        for rest in ["rows[::2]é", "card_4111111111111111", "password\n\nhunter2Xyz9"] {
+            check(&guard, &format!("{key}{rest}"), &mut Dice(1));
+        }
+    }
+}
+
 /// Text of so many bytes, in base64, with an address at a place.
 fn long_run(len: usize, place: usize) -> String {
     let mut text = "the quick brown fox. ".repeat(len / 21 + 1);
