@@ -143,9 +143,13 @@ impl ExecutionService {
         }
         let numbering = self.numbering(&row.key).await;
         let is_output = ["stdout", "stderr"].contains(&name);
-        let again = |(whole, _): (Vec<u8>, u64)| guard.recorded_file(&whole, is_output, numbering);
-        let whole = self.outputs().read(row.id, name, 0, usize::MAX).ok();
-        Some(whole.and_then(again).map(Sanitized::into_inner))
+        let (service, id, name) = (self.clone(), row.id, name.to_owned());
+        // Tens of megabytes take a second.
+        let again = tokio::task::spawn_blocking(move || {
+            let (whole, _) = service.outputs().read(id, &name, 0, usize::MAX).ok()?;
+            guard.recorded_file(&whole, is_output, numbering).map(Sanitized::into_inner)
+        });
+        Some(again.await.ok().flatten())
     }
 
     /// The live context of a key, without its sandbox.

@@ -91,6 +91,9 @@ pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
     if let [b'%', b'0', b'a' | b'A' | b'd' | b'D' | b'9', ..] = text {
         return Some((3, Some(' ')));
     }
+    if !is_odd(*text.first()?) {
+        return None;
+    }
     match decode(text) {
         (len, Becomes::Char(c)) => Some((len, Some(c))),
         (len, Becomes::Nothing) => Some((len, None)),
@@ -98,12 +101,16 @@ pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
     }
 }
 
+/// Whether something that reads as something else may begin with a byte.
+fn is_odd(byte: u8) -> bool {
+    matches!(byte, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..)
+}
+
 /// What stands at the start of `rest`: how many bytes, and what they read as.
 fn decode(rest: &[u8]) -> (usize, Becomes) {
     let first = rest[0];
-    let odd = |byte: u8| matches!(byte, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..);
-    if !odd(first) {
-        return (rest.iter().take_while(|byte| !odd(**byte)).count(), Becomes::Same);
+    if !is_odd(first) {
+        return (rest.iter().take_while(|byte| !is_odd(**byte)).count(), Becomes::Same);
     }
     let hex = |from: usize, len: usize| {
         let digits = rest.get(from..from + len)?;
@@ -147,7 +154,7 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
             match (escaped, rest.get(1)) {
                 (Some((len, value)), _) => (len, code(value)),
                 // No escape of a program: what follows hides by itself.
-                (_, Some(byte)) if *byte != b'\\' && odd(*byte) => (1, Becomes::Same),
+                (_, Some(byte)) if *byte != b'\\' && is_odd(*byte) => (1, Becomes::Same),
                 // Both bytes of another escape.
                 (_, Some(_)) => (2, Becomes::Same),
                 (_, None) => (1, Becomes::Same),

@@ -73,7 +73,7 @@ impl Walk<'_> {
         let as_it_is = |clean: String| if enforced { clean } else { text.to_owned() };
         let look = &mut Look { guard: self.guard, left: self.left, report: self.report };
         // A picture or document under the name of its media type, as notebooks keep them.
-        let content = if name.contains('/') { picture::content(look, name, text) } else { Content::Text };
+        let content = if is_media_type(name) { picture::content(look, name, text) } else { Content::Text };
         match content {
             Content::Clean(clean) => return as_it_is(clean),
             Content::Opaque => {
@@ -149,7 +149,7 @@ impl Walk<'_> {
                 (value, _, Some(label)) if inherits => self.under(label, value, depth + 1),
                 (value, ..) if inherits && is_telling(name) => self.under(name, value, depth + 1),
                 // A picture or document in an object of its own.
-                (value, ..) if name.contains('/') && (inherits || field.eq_ignore_ascii_case("data")) => {
+                (value, ..) if is_media_type(name) && (inherits || field.eq_ignore_ascii_case("data")) => {
                     self.under(name, value, depth + 1)
                 }
                 (value, ..) => self.under(&field, value, depth + 1),
@@ -177,21 +177,52 @@ fn apart(key: String, taken: &Map<String, Value>, same: &mut HashMap<String, usi
 
 /// The names of a table's columns, if these are any and one of them tells something.
 fn columns(head: &Value) -> Option<Vec<String>> {
-    let names: Vec<_> = head.as_array()?.iter().map(column).collect();
-    // A column may be called by a number, but a word and a number are a row.
-    let named = names.iter().flatten();
-    if named.clone().count() < names.len().min(2)
+    let head = head.as_array()?;
+    let names: Vec<String> =
+        head.iter().enumerate().map(|(at, head)| column(at, head)).collect::<Option<_>>()?;
+    if head.iter().filter(|head| !head.is_number()).count() < names.len().min(2)
         // What was replaced is no name, or a head would be one only the second time.
-        || named.clone().any(|name| holds_placeholder(name))
-        || !named.clone().any(|name| is_telling(name))
+        || names.iter().any(|name| holds_placeholder(name))
+        || !names.iter().any(|name| is_telling(name))
     {
         return None;
     }
-    Some(names.into_iter().map(|name| name.unwrap_or_default().to_owned()).collect())
+    Some(names)
 }
 
-/// The name of a column: itself, or what an object that describes it calls it.
-fn column(head: &Value) -> Option<&str> {
-    let Value::Object(fields) = head else { return head.as_str() };
-    fields.iter().find_map(|(field, name)| name.as_str().filter(|_| is_one_of(field, &NAMES)))
+/// The name of a column: itself, or what an object that describes it calls it. A number is one where it counts the columns
+/// or is a year; another stands in a row.
+fn column(at: usize, head: &Value) -> Option<String> {
+    match head {
+        Value::String(name) => Some(name.clone()),
+        Value::Number(number) => number
+            .as_u64()
+            .filter(|number| *number == at as u64 || (1900..=2100).contains(number))
+            .map(|number| number.to_string()),
+        Value::Object(fields) => fields
+            .iter()
+            .find_map(|(field, name)| name.as_str().filter(|_| is_one_of(field, &NAMES)))
+            .map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// Whether a name is a media type (RFC 6838; the top-level types that IANA registers).
+fn is_media_type(name: &str) -> bool {
+    const TOP: [&str; 10] = [
+        "application",
+        "audio",
+        "font",
+        "haptics",
+        "image",
+        "message",
+        "model",
+        "multipart",
+        "text",
+        "video",
+    ];
+    let is_subtype = |rest: &str| !rest.split(';').next().unwrap_or_default().contains('/');
+    name.trim_start().split_once('/').is_some_and(|(top, rest)| {
+        is_subtype(rest) && TOP.iter().any(|known| top.eq_ignore_ascii_case(known))
+    })
 }

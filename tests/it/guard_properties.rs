@@ -680,8 +680,12 @@ fn a_name_reaches_its_value_over_what_stands_between() {
             json!({"columns": [{"name": "user"}, {"name": "password"}], "rows": [["bob", "[PASSWORD_1]"]]}),
         ),
         (
-            json!([["user", "password", 3], ["bob", "hunter22", 4]]),
-            json!([["user", "password", 3], ["bob", "[PASSWORD_1]", 4]]),
+            json!([["user", "password", 2026], ["bob", "hunter22", 4]]),
+            json!([["user", "password", 2026], ["bob", "[PASSWORD_1]", 4]]),
+        ),
+        (
+            json!([[0, "user", "password"], [7, "bob", "hunter22"]]),
+            json!([[0, "user", "password"], [7, "bob", "[PASSWORD_1]"]]),
         ),
         (
             json!([{"name": "Cookie", "value": "sid=x9Kd82hfLqmz12x9Kd; theme=dark"}]),
@@ -690,6 +694,8 @@ fn a_name_reaches_its_value_over_what_stands_between() {
     ] {
         assert_eq!(*guard.json(value, &mut Numbering::alone()).0, expected);
     }
+    const PUBLIC_KEY: &str =
+        "AAAAB3NzaC1yc2EAAAADAQABAAABgQC7v5k0x9m1J8yqT3n2ZsW4uRkLdVbYhXcPfGjEoQaSiUwKzMtNpBrHgFe1D6";
     // Forms and schemas that only speak of passwords.
     for value in [
         json!({"properties": {"password": {"type": "string", "minLength": 8, "title": "the password"}}}),
@@ -697,6 +703,10 @@ fn a_name_reaches_its_value_over_what_stands_between() {
         json!([["key", "amount"], ["standard_rate", 23.0]]),
         json!({"name": "password", "value": null, "required": true}),
         json!([["password", 512, null], ["dragon", 256, null]]),
+        json!([[1, "password", "open"], [2, "invoices", "closed"]]),
+        json!([["reset", "password", 12], ["buy", "basket", 9]]),
+        // A slash makes no media type.
+        json!({"org/repo": {"data": PUBLIC_KEY}, "2026/01": {"value": [PUBLIC_KEY]}, "src/main.rs": PUBLIC_KEY}),
         json!({"[PASSWORD_9\u{200b}]": "hunter22"}),
         json!({"Authorization": "Digest username=\"Mufasa\", realm=\"x\""}),
     ] {
