@@ -75,10 +75,6 @@ impl Scanner<'_> {
     /// `rows[::2]`, `c::B110`, `F32::<BE>`, `(?::0*`, `+12::34`: colons of programs, expressions and times.
     fn is_of_a_program(&self, start: usize, end: usize) -> bool {
         let (text, outside) = (&self.text[start..end], self.byte_before(start));
-        let sliced = outside == b'[' && {
-            let of = self.byte_before(start - 1);
-            super::is_word(of) || matches!(of, b')' | b']')
-        };
         let count = |test: fn(&u8) -> bool| text.iter().filter(|byte| test(byte)).count();
         // An address is written in one case.
         let mixed = text[0].is_ascii_alphabetic()
@@ -86,10 +82,23 @@ impl Scanner<'_> {
             && count(u8::is_ascii_uppercase) > 0;
         let generic = self.byte(end) == b'<' && self.byte(end + 1).is_ascii_uppercase();
         let digits = count(u8::is_ascii_digit);
-        let signed = matches!(outside, b'+' | b'-')
-            && digits <= 4
-            && digits + count(|byte| *byte == b':') == text.len();
-        sliced || mixed || generic || signed || outside == b'?'
+        let few = digits <= 4 && digits + count(|byte| *byte == b':') == text.len();
+        let signed = match outside {
+            b'+' | b'-' | b'?' => true,
+            b'[' => text != &b"::1"[..] && self.is_indexed(start - 1),
+            _ => false,
+        };
+        mixed || generic || few && signed
+    }
+
+    /// Whether a name, a call or an index stands before a bracket. A number does not: it may be an address's end.
+    fn is_indexed(&self, bracket: usize) -> bool {
+        let before = self.before(bracket, 40);
+        let name = before.iter().rev().take_while(|byte| super::is_word(**byte)).count();
+        match before[before.len() - name..].first() {
+            Some(first) => !first.is_ascii_digit(),
+            None => before.ends_with(b")") || before.ends_with(b"]"),
+        }
     }
 
     /// A zone (`%eth0`) and a prefix length (`/64`) belong to it.
@@ -109,5 +118,32 @@ impl Scanner<'_> {
             }
         }
         end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::guard::Guard;
+
+    #[test]
+    fn an_address_in_brackets_behind_a_host_is_no_slice() {
+        let guard = Guard::default();
+        for (text, clean) in [
+            ("connect from mail.example.com[2a02:8084:20::442]", "connect from mail.example.com[[IP_1]]"),
+            ("relay=mx.example.net[2001:db8:85a3::8a2e:370:7334]:25", "relay=mx.example.net[[IP_1]]:25"),
+            ("from unknown[2001:db8:85a3:8d3:1319:8a2e:370:7348]", "from unknown[[IP_1]]"),
+            ("connect from localhost[::1]", "connect from localhost[[IP_1]]"),
+            ("from unknown[2001:db8::]", "from unknown[[IP_1]]"),
+            ("?2001:db8::1", "?[IP_1]"),
+        ] {
+            assert_eq!(*guard.check(text).text, *clean);
+        }
+        for text in ["rows[::2]", "sparse[1::2]", "toks2[::2]", "children()[::2]", "grid[0][::2]", "(?::0*?"]
+        {
+            assert_eq!(*guard.check(text).text, *text);
+        }
+        for unit in ["::1[", "::2["] {
+            assert_eq!(*guard.check(&unit.repeat(40)).text, *"[IP_1][".repeat(40));
+        }
     }
 }
