@@ -489,28 +489,7 @@ impl Scanner<'_> {
         if before == b'(' && self.byte_before(start) == b'+' {
             start -= 1;
         }
-        let outside = self.byte_before(start);
-        // Part of an identifier (`INV-1470326168`, `1e+12`), or of a decimal number.
-        // The tail of a longer grouped number (`DE99 3704 0044 0532 0130 00`) is none either.
-        // But what is behind a number that has been found stands alone once that is replaced.
-        let tail = index > 0
-            && groups[index - 1].len >= 3
-            && groups[index - 1].end() != self.number_found
-            && here.start - groups[index - 1].end() == 1
-            && start == here.start;
-        let inner = is_word_byte(outside)
-            || tail
-            || matches!(outside, b'.' | b'#' | b'$')
-            || matches!(outside, b'-' | b'/') && is_word_byte(self.byte_before(start - 1));
-        // The tail of an amount: `1,234.50`.
-        let amount = outside == b','
-            && here.len == 3
-            && start == here.start
-            && start > 1
-            && self.byte_before(start - 1).is_ascii_digit()
-            && (matches!(self.byte(here.end()), b',' | b')' | b' ')
-                || self.byte(here.end()) == b'.' && groups.get(index + 1).is_none_or(|group| group.len != 3));
-        if inner || amount {
+        if self.is_rest(groups, index, start) {
             return 0;
         }
         let plus = self.text[start..here.start].contains(&b'+');
@@ -562,6 +541,32 @@ impl Scanner<'_> {
         taken
     }
 
+    /// Whether what begins at `start`, signs before the group included, is the rest of something longer.
+    fn is_rest(&self, groups: &[Group], index: usize, start: usize) -> bool {
+        let (here, outside) = (groups[index], self.byte_before(start));
+        // Part of an identifier (`INV-1470326168`, `1e+12`), or of a decimal number.
+        // The tail of a longer grouped number (`DE99 3704 0044 0532 0130 00`) is none either.
+        // But what is behind a number that has been found stands alone once that is replaced.
+        let tail = index > 0
+            && groups[index - 1].len >= 3
+            && groups[index - 1].end() != self.number_found
+            && here.start - groups[index - 1].end() == 1
+            && start == here.start;
+        let inner = is_word_byte(outside)
+            || tail
+            || matches!(outside, b'.' | b'#' | b'$')
+            || matches!(outside, b'-' | b'/') && is_word_byte(self.byte_before(start - 1));
+        // The tail of an amount: `1,234.50`.
+        let amount = outside == b','
+            && here.len == 3
+            && start == here.start
+            && start > 1
+            && self.byte_before(start - 1).is_ascii_digit()
+            && (matches!(self.byte(here.end()), b',' | b')' | b' ')
+                || self.byte(here.end()) == b'.' && groups.get(index + 1).is_none_or(|group| group.len != 3));
+        inner || amount
+    }
+
     /// Whether what ends here is a part of a longer word or number.
     fn goes_on_as_number(&self, end: usize) -> bool {
         let next = self.byte(end);
@@ -596,16 +601,23 @@ impl Scanner<'_> {
     }
 
     /// `04-1234567 (I.R.S. Employer Identification No.)`: an employer in the United States, whose number has the form of
-    /// some telephone numbers. On the cover of a report the words stand on the line below.
+    /// some telephone numbers. Only words of the same line say so.
     fn is_employer(&self, groups: &[Group]) -> bool {
-        const WORDS: [&[u8]; 5] = [b"mployer", b"EIN", b"I.R.S.", b"IRS ", b"Tax ID"];
+        const WORDS: [&[u8]; 6] =
+            [b"Employer Identification", b"employer identification", b"EIN", b"I.R.S.", b"IRS", b"Tax ID"];
         let [office, number] = groups else { return false };
-        let near = || {
-            let behind = &self.text[number.end()..self.to.min(number.end() + 160)];
-            [self.before(office.start, 80), behind]
+        let says = |text: &[u8]| {
+            WORDS.iter().any(|word| {
+                memchr::memmem::find_iter(text, word).any(|at| {
+                    let next = text.get(at + word.len()).copied().unwrap_or_default();
+                    !(at > 0 && (is_word_byte(text[at - 1]) || text[at - 1] >= 0x80))
+                        && !(is_word_byte(next) || next >= 0x80)
+                })
+            })
         };
         (office.len, number.len, self.byte(office.end())) == (2, 7, b'-')
-            && near().iter().any(|text| WORDS.iter().any(|word| memchr::memmem::find(text, word).is_some()))
+            && (says(last_line(self.before(office.start, 80)))
+                || says(first_line(&self.text[number.end()..self.to.min(number.end() + 160)])))
     }
 
     /// `MA 02110-1301`, `94103-1234 USA`: a postcode of the United States and its add-on.
@@ -765,9 +777,12 @@ impl Scanner<'_> {
                 digits += group.len;
                 taken += 1;
             }
-            // `(17)181119(37)18`, `(7007)181119`: what stands on a parcel (GS1).
-            let parcel = here.len == 4 && rest.get(1).is_some_and(|group| group.start == here.end() + 1)
-                || rest[1..taken].iter().any(|group| self.byte_before(group.start) == b'(');
+            // `(17)181119(37)18`, `(7007)181119`: what stands on a parcel (GS1). Four digits there begin with no zero.
+            let zero = digit(here.start) == b'0';
+            let parcel =
+                here.len == 4 && !zero && rest.get(1).is_some_and(|group| group.start == here.end() + 1)
+                    || (here.len == 2 || !zero)
+                        && rest[1..taken].iter().any(|group| self.byte_before(group.start) == b'(');
             if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 && !parcel {
                 return Some(taken);
             }
@@ -1043,8 +1058,11 @@ impl Scanner<'_> {
         let rest = first_line(&self.text[end..self.to.min(end + 24)]);
         // The heading of a section stands at the beginning of its line, behind the sign of a comment at most.
         let begins = before.len() < 48 && before.iter().all(|byte| b" \t#/*\"".contains(byte));
-        let title = rest.strip_prefix(b".").unwrap_or(rest);
-        let titled = matches!(title, [b' ', first, second, ..] if first.is_ascii_uppercase() && second.is_ascii_lowercase());
+        // One word alone may be what a machine is called: `5.9.11.22 Mailserver`.
+        let title = rest.strip_prefix(b".").unwrap_or(rest).strip_prefix(b" ").unwrap_or_default();
+        let second = title.iter().position(|byte| *byte == b' ').and_then(|blank| title.get(blank + 1));
+        let titled = matches!(title, [first, second, ..] if first.is_ascii_uppercase() && second.is_ascii_lowercase())
+            && second.map_or(rest.len() == 24, u8::is_ascii_alphabetic);
         if begins && titled && parts.iter().all(|part| *part < 50) && parts[1] != parts[0] {
             return true;
         }
@@ -1055,16 +1073,22 @@ impl Scanner<'_> {
             (apart && text.last().is_some_and(u8::is_ascii_alphabetic)).then_some(name)
         };
         let compared = [&b"=="[..], b">=", b"<=", b"~>", b"(="];
-        let compared = compared.iter().any(|sign| before.trim_ascii_end().ends_with(sign));
+        let compared = compared.iter().any(|sign| {
+            before.trim_ascii_end().strip_suffix(*sign).is_some_and(|text| !names_host(text.trim_ascii_end()))
+        });
         // `Bump rails from 7.0.8.1 to 7.1.3.4`
         let raised = [&b"pgrad"[..], b"pdat", b"Bump ", b"bump "];
-        let raised = raised.iter().any(|word| memchr::memmem::find(before, word).is_some());
+        let raised = raised.iter().any(|word| memchr::memmem::find(before, word).is_some())
+            && match before.strip_suffix(b" from ") {
+                Some(_) => matches!(rest, [b' ', b't', b'o', b' ', b'0'..=b'9', ..]),
+                None => before.strip_suffix(b" to ").is_some_and(ends_in_version),
+            };
         // `§ 4.1.3.2`, `S. 4.1.3.2`
         let cited = match before.trim_ascii_end() {
             [.., sign, b's' | b'S', b'.'] => b" \t('\"".contains(sign),
             text => text.ends_with("§".as_bytes()),
         };
-        let follows = before.strip_suffix(b" -> ").and_then(<[u8]>::last).is_some_and(u8::is_ascii_digit);
+        let follows = before.strip_suffix(b" -> ").is_some_and(ends_in_version);
         let of_program = before.strip_suffix(b"/").is_some_and(|text| name(text).is_some());
         // `    rails (7.0.8.1)`: a line of a lock file.
         let locked = rest == b")"
@@ -1076,10 +1100,15 @@ impl Scanner<'_> {
             let rest = before.strip_prefix(*verb).and_then(|rest| rest.strip_suffix(b" "));
             rest.is_some_and(|rest| name(rest) == Some(rest.len()))
         });
-        let released = [&b" Release"[..], b" release", b" documentation"];
-        let released = released.iter().any(|word| rest.starts_with(word));
+        let released = [&b" Release Notes"[..], b" documentation"];
+        let released = released.iter().any(|word| rest.starts_with(word))
+            && before.strip_suffix(b" ").is_some_and(|text| name(text).is_some());
+        // Few programs have come so far; many machines are called so: `db-primary/24.16.77.10`.
+        let low = parts[0] <= 9;
         !is_well_known(parts)
-            && (compared || raised || cited || follows || of_program || locked || installed || released)
+            && (compared
+                || cited
+                || low && (raised || follows || of_program || locked || installed || released))
     }
 
     /// Whether a number, or the list that it begins, is of a text: `4.2.1.3 and 10.1.1.2 of the guidance`.
@@ -1231,6 +1260,23 @@ fn is_small([first, rest @ ..]: [u32; 4]) -> bool {
     matches!(first, 0..=9 | 11..=25) && rest.iter().all(|part| *part < 100)
 }
 
+/// Whether a text ends in a version: two numbers or more, as small as [`is_small`] wants them, the first below ten.
+fn ends_in_version(text: &[u8]) -> bool {
+    let len = text.iter().rev().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
+    let mut parts = text[text.len() - len..].split(|byte| *byte == b'.');
+    let first = parts.next().is_some_and(|part| part.len() == 1);
+    let rest = parts.clone().count();
+    first && rest > 0 && parts.all(|part| matches!(part.len(), 1 | 2))
+}
+
+/// Whether a text ends in a name for an address, as filters and conditions have it: `ip.src`, `remote_addr`.
+fn names_host(text: &[u8]) -> bool {
+    const NAMES: [&[u8]; 8] = [b"ip", b"src", b"dst", b"host", b"addr", b"address", b"peer", b"source"];
+    NAMES
+        .iter()
+        .any(|name| text.len() >= name.len() && text[text.len() - name.len()..].eq_ignore_ascii_case(name))
+}
+
 /// `8.8.8.8`, `1.2.3.4`: addresses that everybody writes.
 fn is_well_known(parts: [u32; 4]) -> bool {
     parts.iter().all(|part| *part == parts[0])
@@ -1247,4 +1293,88 @@ fn is_joint(byte: u8) -> bool {
 
 fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::guard::Guard;
+
+    fn hides(text: &str, value: &str) {
+        let checked = Guard::default().check(text);
+        assert!(!checked.text.contains(value), "{text:?} -> {:?}", *checked.text);
+    }
+
+    fn leaves(text: &str) {
+        assert_eq!(*Guard::default().check(text).text, *text);
+    }
+
+    #[test]
+    fn an_employer_is_told_by_words_of_its_line() {
+        for (text, value) in [
+            ("Mary 01-6781234\nJohn 01-6781299\nEmployer: Acme\n", "678"),
+            ("name,employer,phone\nbob,Acme,01-6781234", "6781234"),
+            ("EIN and name\nbob 01-6781234", "6781234"),
+            ("employer 01-6781234", "6781234"),
+            ("VEREIN 01-6781234", "6781234"),
+            ("01-6781234\nKEIN Problem", "6781234"),
+            ("01-6781234\nI.R.S. office", "6781234"),
+            ("01-6781234 KEIN Problem", "6781234"),
+        ] {
+            hides(text, value);
+        }
+        leaves("04-2209186   (State of incorporation)   (I.R.S. Employer Identification No.)");
+        leaves("Employer Identification Number (EIN) 06-0493340");
+        leaves("06-0493340 (EIN)");
+    }
+
+    #[test]
+    fn a_code_in_brackets_with_a_zero_is_no_parcel() {
+        for (text, value) in [
+            ("(0711)619997", "619997"),
+            ("Büro: (0711)619997", "619997"),
+            ("(0161)1830669", "1830669"),
+            ("(0341)3232174", "3232174"),
+            ("Mary,(0161)3686594,Dublin", "3686594"),
+            ("(030)123456(12)", "123456"),
+        ] {
+            hides(text, value);
+        }
+        leaves("(7007)181119 (01)58425876097843(10)123456 (17)181119(37)18");
+        leaves("(01) 2026 (02) 2026");
+    }
+
+    #[test]
+    fn addresses_of_machines_are_no_versions() {
+        for (text, value) in [
+            ("Last update from 24.16.77.10", "24.16.77.10"),
+            ("DNS update from client 24.16.77.10 accepted", "24.16.77.10"),
+            ("DNS update from 24.16.77.10 to 24.16.77.12", "24.16.77.1"),
+            ("Upgrade server 24.16.77.10 tonight", "24.16.77.10"),
+            ("lease 24.16.77.10 released", "24.16.77.10"),
+            ("192.168.1.5 -> 24.16.77.10 ICMP", "24.16.77.10"),
+            ("192.168.1.5 -> 5.9.11.22 ICMP", "5.9.11.22"),
+            ("24.16.77.10 -> 5.9.11.22 ICMP", "5.9.11.22"),
+            ("if ip == 24.16.77.10", "24.16.77.10"),
+            ("ip.src==24.16.77.10", "24.16.77.10"),
+            ("remote_addr == 5.9.11.22", "5.9.11.22"),
+            ("failed to connect to db-primary/24.16.77.10", "24.16.77.10"),
+            ("    bastion (24.16.77.10)", "24.16.77.10"),
+            ("Using proxy 24.16.77.10", "24.16.77.10"),
+            ("5.9.11.22 Mailserver", "5.9.11.22"),
+            ("5.9.11.22 Mailserver # old", "5.9.11.22"),
+        ] {
+            hides(text, value);
+        }
+        for text in [
+            "Bump rails from 7.0.8.1 to 7.1.3.4",
+            "Bundled gem rails 7.1.2 -> 7.1.3.4",
+            "Git 1.8.1.6 Release Notes",
+            "    actioncable (7.0.8.1)",
+            "pypdf==3.17.4.1",
+            "Server: nginx/1.25.3.1",
+            "8.2.4.45 Markup declaration open state",
+        ] {
+            leaves(text);
+        }
+    }
 }
