@@ -552,7 +552,7 @@ impl Scanner<'_> {
             && groups[index - 1].end() != self.number_found
             && here.start - groups[index - 1].end() == 1
             && start == here.start;
-        let inner = is_word_byte(outside)
+        let inner = is_word_byte(outside) && start != self.number_found
             || tail
             || matches!(outside, b'.' | b'#' | b'$')
             || matches!(outside, b'-' | b'/') && is_word_byte(self.byte_before(start - 1));
@@ -609,9 +609,13 @@ impl Scanner<'_> {
         let says = |text: &[u8]| {
             WORDS.iter().any(|word| {
                 memchr::memmem::find_iter(text, word).any(|at| {
-                    let next = text.get(at + word.len()).copied().unwrap_or_default();
+                    let behind = &text[at + word.len()..];
+                    let next = behind.first().copied().unwrap_or_default();
+                    // `EIN ANRUF`: German.
+                    let shouted = *word == b"EIN"
+                        && matches!(behind, [b' ', a, b, ..] if a.is_ascii_uppercase() && b.is_ascii_uppercase());
                     !(at > 0 && (is_word_byte(text[at - 1]) || text[at - 1] >= 0x80))
-                        && !(is_word_byte(next) || next >= 0x80)
+                        && !(is_word_byte(next) || next >= 0x80 || shouted)
                 })
             })
         };
@@ -1319,6 +1323,7 @@ mod tests {
             ("01-6781234\nKEIN Problem", "6781234"),
             ("01-6781234\nI.R.S. office", "6781234"),
             ("01-6781234 KEIN Problem", "6781234"),
+            ("EIN ANRUF UNTER 01-6781234", "6781234"),
         ] {
             hides(text, value);
         }
@@ -1339,6 +1344,7 @@ mod tests {
         ] {
             hides(text, value);
         }
+        assert_eq!(*Guard::default().check(&"(0711)619997".repeat(9)).text, *"[PHONE_1]".repeat(9));
         leaves("(7007)181119 (01)58425876097843(10)123456 (17)181119(37)18");
         leaves("(01) 2026 (02) 2026");
     }
