@@ -6,8 +6,8 @@
 
 use super::name::{NAMES, ends};
 use super::stand_in::{
-    is_code, is_constant, is_empty_word, is_label, is_names, is_pattern, is_scoped, is_template,
-    shell_default, trimmed,
+    around_algorithm, is_code, is_constant, is_empty_word, is_label, is_names, is_pattern, is_scoped,
+    is_template, shell_default, trimmed,
 };
 use super::token::{Look, look, mixed_case};
 use super::wordy::{is_path, is_wordy};
@@ -188,17 +188,13 @@ impl Scanner<'_> {
         // What closes a condition or opens a block may be glued to it.
         let word =
             value.iter().rposition(|byte| !b"){:".contains(byte)).map_or(value, |last| &value[..=last]);
-        let identifier = word[0].is_ascii_alphabetic() || word[0] == b'_';
-        let identifier = identifier
-            && (is_names(word, b"_:.") || word.iter().all(|byte| is_word(*byte)) && is_wordy(word));
+        let identifier = is_identifier(word);
         let capital = value[0].is_ascii_uppercase();
         // `key =~ /x/`, `user_pass == name`, `token === LEFT_BRACE`
         let sign = self.byte(mark + 1);
         let compares = self.text[mark] == b'='
             && (sign == b'~' && b" /(".contains(&self.byte(mark + 2))
-                || (sign == b'=' || self.byte_before(mark) == b'!')
-                    && identifier
-                    && (!word.iter().any(u8::is_ascii_digit) || is_wordy(word)));
+                || (sign == b'=' || self.byte_before(mark) == b'!') && identifier);
         // `let session = Session {`
         let opens = behind.starts_with(b" {");
         let built = identifier && opens && (capital || matches!(behind.get(2), None | Some(b'\n' | b'\r')));
@@ -585,7 +581,12 @@ impl Scanner<'_> {
         if closed || end == from + MAX_VALUE - 1 {
             return Some((from, end, true));
         }
-        // A quote that is not closed: what stands there up to a blank, unless it is the first word of prose.
+        // A quote that is not closed: a pass phrase up to the end, or what stands there up to a blank, unless it is the
+        // first word of prose.
+        let whole = self.text[from..end].trim_ascii_end();
+        if is_pass_phrase(whole) {
+            return Some((from, from + whole.len(), true));
+        }
         let (from, end, _) = self.bare_value(from)?;
         let prose = self.byte(end) == b' ' && is_plain(&self.text[from..end]);
         (!prose).then_some((from, end, true))
@@ -1029,6 +1030,30 @@ fn is_dated_name(value: &[u8]) -> bool {
     is_names(value, b"-") && value.len() > 11 && date(value.len() - 10)
 }
 
+/// `ServerConnection`, `auth::Ed25519Key`, `__u32`: what a program calls a type or a variable. Digits stand in it only as a
+/// part of the name of an algorithm, or as a width of bits.
+fn is_identifier(word: &[u8]) -> bool {
+    let letters = |part: &[u8]| !part.iter().any(u8::is_ascii_digit) && look(part) != Look::Random;
+    let part = |part: &[u8]| {
+        letters(part)
+            || around_algorithm(part).is_some_and(|(before, after)| letters(before) && letters(after))
+            || around_width(part).is_some_and(|(before, after)| {
+                matches!((before, after), (b"u" | b"i" | b"f", b""))
+                    || letters(before) && letters(after) && is_wordy(part)
+            })
+    };
+    (word[0].is_ascii_alphabetic() || word[0] == b'_')
+        && word.iter().all(|byte| is_word(*byte) && *byte != b'-' || b":.".contains(byte))
+        && word.split(|byte| b"_:.".contains(byte)).all(part)
+}
+
+/// What stands around a width of bits: `u32`, `Archive64Locator`.
+fn around_width(part: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (before, rest) = part.split_at(part.iter().position(u8::is_ascii_digit)?);
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    matches!(&rest[..digits], b"8" | b"16" | b"32" | b"64").then_some((before, &rest[digits..]))
+}
+
 /// `1979-05-27T00:32:00-07:00`
 fn is_time(value: &[u8]) -> bool {
     const FORM: &[u8] = b"0000-00-00T00:00";
@@ -1037,11 +1062,30 @@ fn is_time(value: &[u8]) -> bool {
         && FORM.iter().zip(value).all(|(form, byte)| form == byte || *form == b'0' && byte.is_ascii_digit())
 }
 
-/// `Mcp-Session-Id`, `x-api-key`: what a header of HTTP is called.
+/// `Mcp-Session-Id`, `x-api-key`: what a header of HTTP is called. Words alone may be a secret (`Monday-River-Seven`): the
+/// last of a header's says what it holds.
 fn is_header(value: &[u8]) -> bool {
+    const LAST: [&str; 14] = [
+        "Algorithm",
+        "Auth",
+        "Authorization",
+        "Date",
+        "Hash",
+        "Id",
+        "Key",
+        "Name",
+        "Nonce",
+        "Secret",
+        "Signature",
+        "Token",
+        "Type",
+        "Version",
+    ];
     let words = || value.split(|byte| *byte == b'-');
+    let last = |word: &[u8]| LAST.iter().any(|last| word.eq_ignore_ascii_case(last.as_bytes()));
     let small = |word: &[u8]| word.iter().skip(1).all(u8::is_ascii_lowercase);
-    value.contains(&b'-')
+    matches!(words().count(), 2..=4)
+        && words().next_back().is_some_and(last)
         && words().all(|word| word.first().is_some_and(u8::is_ascii_alphabetic) && small(word))
         && (value[..2].eq_ignore_ascii_case(b"x-") || words().all(|word| word[0].is_ascii_uppercase()))
 }
@@ -1102,4 +1146,37 @@ fn is_password(value: &[u8], quoted: bool) -> bool {
         && (blanks < 2 || quoted && is_pass_phrase(value))
         && !(digits && !quoted && value.len() < 6)
         && (quoted || String::from_utf8_lossy(value).contains(char::is_alphanumeric))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::guard::{Guard, Numbering};
+
+    #[test]
+    fn words_beside_a_name_are_let_go_only_as_code() {
+        let guard = Guard::default();
+        for (text, hidden) in [
+            ("token: Monday-River-Seven", "token: [SECRET_1]"),
+            ("client_secret = \"Alpha-Bravo-Kilo-Zulu\"", "client_secret = \"[SECRET_1]\""),
+            ("api_key = \"X-Prod-Zebra-Quartz\"", "api_key = \"[SECRET_1]\""),
+            ("token: x-qkzjw-vvbnq-wwrtz-pplkm", "token: [SECRET_1]"),
+            ("api_key: Geheim-River-9x, user: bob", "api_key: [SECRET_1], user: bob"),
+            ("access_token: Monday-stone-42, user: bob", "access_token: [SECRET_1], user: bob"),
+            ("secret: Winter_cloud_24, user", "secret: [SECRET_1], user"),
+            ("const password: hunter2Secret = \"x\"", "const password: [PASSWORD_1] = \"x\""),
+            ("password: \"correct horse battery staple", "password: \"[PASSWORD_1]"),
+            (r#"{"a": "password: \"correct horse battery"}"#, r#"{"a": "password: \"[PASSWORD_1]"}"#),
+            ("password=\"$!@#%^&*()_+\"", "password=\"[PASSWORD_1]\""),
+        ] {
+            assert_eq!(*guard.text(text, &mut Numbering::alone()).0, *hidden);
+        }
+        for text in [
+            "token = \"Mcp-Session-Id\"",
+            "pub log_passwd: __u32,",
+            "if sig != stringEndArchive64Locator:",
+            "password: \"Please choose a word of your own",
+        ] {
+            assert_eq!(*guard.text(text, &mut Numbering::alone()).0, *text);
+        }
+    }
 }

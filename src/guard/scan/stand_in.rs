@@ -37,9 +37,12 @@ pub(super) fn is_template(text: &[u8]) -> bool {
         (b'@' | b'#', b'}') => text[1] == b'{' && inside(2),
         (b'%', _) if text.len() < 4 || is_format(text) => true,
         (b'%', b's' | b'd' | b'r' | b')') => text[1] == b'(' && inside(2),
-        (b'$', _) => {
-            is_names(&text[1..], b"_{}().:-[]>'\"?/ $") || text[1..].iter().all(u8::is_ascii_punctuation)
+        // `$!`, `${...}`: signs alone are a password when there are more of them.
+        (b'$', _) if !text.iter().any(|byte| byte.is_ascii_alphanumeric() || *byte >= 0x80) => {
+            text.len() <= 4 && text.iter().all(u8::is_ascii_punctuation)
+                || matches!(text, [_, b'{' | b'(', inner @ .., b'}' | b')'] if inner.iter().all(|b| *b == b'.'))
         }
+        (b'$', _) => is_names(&text[1..], b"_{}().:-[]>'\"?/ $"),
         // Shell that holds an expression further on: `prefix-${NAME}`.
         (_, b'}' | b')') => {
             let open = text.windows(2).position(|pair| matches!(pair, b"${" | b"$(" | b"{{"));
@@ -54,7 +57,9 @@ pub(super) fn is_template(text: &[u8]) -> bool {
 /// `%s:%s`
 fn is_format(text: &[u8]) -> bool {
     text.split(|byte| *byte == b'%').skip(1).all(|part| {
-        part.first().is_some_and(u8::is_ascii_alphabetic) && part[1..].iter().all(u8::is_ascii_punctuation)
+        part.first().is_some_and(u8::is_ascii_alphabetic)
+            && part.len() <= 4
+            && part[1..].iter().all(u8::is_ascii_punctuation)
     })
 }
 
@@ -105,7 +110,7 @@ pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
 }
 
 /// What stands around the name of an algorithm that has digits in it: `base64FromBytes`, `Ed25519PrivateKey`.
-fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
     const NAMES: [&[u8]; 21] = [
         b"base64",
         b"b64",
@@ -349,6 +354,9 @@ mod tests {
             "your-api-key-here",
             "YOUR_API_KEY",
             "prefix-${NAME}",
+            "$!",
+            "$$",
+            "${...}",
         ] {
             assert!(is_template(text.as_bytes()), "{text}");
         }
@@ -378,6 +386,10 @@ mod tests {
             "your-x9Kd82hfLq",
             "redacted-hunter2",
             "REDACTEDx9Kd82",
+            "$!@#%^&*()_+",
+            "$()[]{}_-",
+            "$_-:./?",
+            "%a!@#$^&*()",
         ] {
             assert_eq!(is_template(text.as_bytes()), text == "**", "{text}");
         }

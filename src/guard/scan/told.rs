@@ -6,7 +6,8 @@
 use std::sync::LazyLock;
 
 use super::keyed::{MAX_VALUE, contains};
-use super::stand_in::{is_code, is_empty_word, is_template};
+use super::name::NAMES;
+use super::stand_in::{is_code, is_empty_word, is_names, is_template};
 use super::token::{Look, look, mixed_case};
 use super::{Scanner, first_line};
 use crate::guard::classes::only;
@@ -93,7 +94,7 @@ impl Scanner<'_> {
         // A prompt, a name of its own, a call.
         let quoted = matches!(self.byte_before(start), b'"' | b'\'' | b'`');
         let other = matches!(value.last(), None | Some(b'#' | b'$' | b'>' | b':' | b'%'))
-            || !quoted && value.contains(&b'(');
+            || !quoted && (value.contains(&b'(') || is_reference(value, &self.text[name_end..start]));
         let signed = value.iter().any(|byte| b"!@#$%^&*?~+".contains(byte));
         if alone && !other && (marked || signed) && !contains(value, b"://") {
             self.unmarked_value(Name::Password, start, start + value.len());
@@ -415,6 +416,27 @@ fn gap_below(rest: &[u8]) -> Option<(usize, bool)> {
     Some((start, marked))
 }
 
+/// Whether what stands below a name is where the value is: `process.env.E2E_PASSWORD!;`, `&self.password1;`, an anchor of
+/// YAML (`*anchor1`), a sealed vault. `gap` is what stands between.
+fn is_reference(value: &[u8], gap: &[u8]) -> bool {
+    let yaml = gap.contains(&b':') && !gap.iter().any(|byte| matches!(byte, b'|' | b'>' | b'='));
+    let mark = value.iter().take_while(|byte| matches!(byte, b'&' | b'*')).count();
+    let end = value.iter().rposition(|byte| !b"!?;,".contains(byte)).map_or(0, |last| last + 1);
+    let name = value.get(mark..end).unwrap_or_default();
+    let anchor = mark == 1
+        && yaml
+        && name.first().is_some_and(u8::is_ascii_lowercase)
+        && name.len() + mark == value.len()
+        && !name.iter().any(u8::is_ascii_uppercase)
+        && is_names(name, b"_-");
+    // `opts?.auth?.pass2`: the last of the names says what it is.
+    let part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_?!".contains(byte);
+    let names = name.split(|byte| *byte == b'.').all(|name| name.iter().all(part) && !name.is_empty());
+    let dotted = memchr::memrchr(b'.', name)
+        .is_some_and(|dot| names && !name[0].is_ascii_digit() && NAMES.kind(&name[dot + 1..]) != Name::Other);
+    anchor || dotted || value.starts_with(b"$ANSIBLE_VAULT;")
+}
+
 /// What stands between a telling word and the password, where a text begins with it.
 fn verb(text: &[u8]) -> Option<&'static [u8]> {
     static FIRST: LazyLock<[bool; 256]> = LazyLock::new(|| {
@@ -456,4 +478,29 @@ fn is_strong(value: &[u8]) -> bool {
         && value.iter().any(u8::is_ascii_digit)
         && inner.iter().any(|byte| b"!@#$%^&*?~+".contains(byte))
         && !value.contains(&b'(')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_says_where_a_password_is_is_none() {
+        for text in [
+            "process.env.E2E_PASSWORD!;",
+            "this.form.value.password1!;",
+            "opts?.auth?.pass2;",
+            "cfg.password2?;",
+            "&self.password1;",
+            "*anchor1",
+            "$ANSIBLE_VAULT;1.1;AES256",
+        ] {
+            assert!(is_reference(text.as_bytes(), b":\n  "), "{text}");
+        }
+        for text in ["*Winter26", "Winter.Sun26!", "hunter2!", "*x9Kd82hfLq", "&hunter2x!", "!", "&"] {
+            assert!(!is_reference(text.as_bytes(), b":\n  "), "{text}");
+        }
+        // In a block of YAML a star is the password's own.
+        assert!(!is_reference(b"*anchor1", b": |\n  "));
+    }
 }

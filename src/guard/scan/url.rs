@@ -152,14 +152,24 @@ fn authority_end(rest: &[u8], stop: usize) -> usize {
         Some(b'?' | b'#') => memchr::memchr(b':', &rest[..stop]).map(|colon| &rest[colon + 1..stop]),
         _ => None,
     };
-    let begun =
-        password.is_some_and(|begun| !begun.iter().all(|byte| byte.is_ascii_digit() || *byte == b']'));
+    let begun = password.is_some_and(|begun| !is_port(begun));
     if !begun || rest[0] == b'[' || rest[..stop].contains(&b'@') {
         return stop;
     }
     let outside = |byte: &u8| OUTSIDE[usize::from(*byte)] || *byte == b'/';
     let end = rest.iter().take(300).position(outside).unwrap_or(rest.len().min(300));
     if rest[stop..end].contains(&b'@') { end } else { stop }
+}
+
+/// `8080`, `PORT`, `${APP_PORT}`, `{n}`: what stands for a port.
+fn is_port(text: &[u8]) -> bool {
+    let sign = |byte: &u8| byte.is_ascii_alphabetic() || b"_${}()[]".contains(byte);
+    let named = text.windows(4).any(|word| word.eq_ignore_ascii_case(b"port")) && text.len() <= 24;
+    let template = is_template(text) && matches!(text.last(), Some(b'}' | b')'));
+    text.iter().all(|byte| byte.is_ascii_digit() || *byte == b']')
+        || named && text.iter().all(sign)
+        || template
+        || matches!(text, b"%d" | b"%s" | b"%i" | b"%u")
 }
 
 /// Whether a text is one of the words, but for the brackets in which a form of addresses has it.
@@ -194,4 +204,23 @@ fn is_hook(host: &[u8], path: &[u8]) -> bool {
         || is(b"hc-ping.com")
         || is(b"hooks.pagerduty.com")
         || below(b".hooks.n8n.cloud")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_a_word_ends_an_authority() {
+        for rest in
+            ["localhost:PORT#@anchor", "host.example.com:${PORT}?to=alice@example.com", "host:{n}?a=b@c"]
+        {
+            let stop = rest.find(['?', '#']).unwrap();
+            assert_eq!(authority_end(rest.as_bytes(), stop), stop, "{rest}");
+        }
+        for rest in ["bob:hunter?secret@host", "bob:$uper?secret@host", "bob:port4uk#x@host"] {
+            let stop = rest.find(['?', '#']).unwrap();
+            assert_eq!(authority_end(rest.as_bytes(), stop), rest.len(), "{rest}");
+        }
+    }
 }
