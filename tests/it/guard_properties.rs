@@ -174,10 +174,15 @@ fn lines_longer_than_any_window_give_the_same_in_pieces() {
 }
 
 #[test]
-fn a_placeholder_longer_than_any_look_is_a_wall_as_a_short_one_is() {
+fn a_long_placeholder_and_a_mask_are_walls_as_a_short_placeholder_is() {
     let key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz\n";
     for guard in all_guards() {
         // The letters of a name pass for the key's; then the rest stands behind a sealed token.
+        check(
+            &guard,
+            "пароль: hunter28f14a92beea\n-----BEGINcli-ecwuss05748ghik1977za7m1wv9e\n",
+            &mut Dice(1),
+        );
         for rest in ["rows[::2]é", "card_4111111111111111", "password\n\nhunter2Xyz9"] {
             check(&guard, &format!("{key}{rest}"), &mut Dice(1));
         }

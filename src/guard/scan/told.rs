@@ -405,6 +405,10 @@ fn gap_below(rest: &[u8]) -> Option<(usize, bool)> {
     let gap = rest.iter().take_while(|byte| GAP_SIGNS[usize::from(**byte)]).count();
     let first = memchr::memchr(b'\n', &rest[..gap])?;
     let last = memchr::memrchr(b'\n', &rest[..gap])? + 1;
+    // The value stood there: a mask is left of it.
+    if memchr::memmem::find(&rest[..last], b"***").is_some() {
+        return None;
+    }
     // What belongs to the value: signs behind the blanks, a bar and a quote.
     let blanks = |from: usize| rest[from..gap].iter().take_while(|b| matches!(**b, b' ' | b'\t')).count();
     let mut start = last + blanks(last);
