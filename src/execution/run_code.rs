@@ -571,9 +571,8 @@ impl Work for CodeRun<'_> {
         let guarding = tracing::debug_span!("guard.sanitize", guard.findings = Empty, guard.bytes = Empty);
         let (guarded, spools) = guarding.in_scope(|| stream.finish(ended, stops, began.elapsed()));
         if !guarding.is_disabled() {
-            let found: u64 = guarded.report.by_kind().into_values().sum();
             let bytes = guarded.outcome.stdout.total_bytes() + guarded.outcome.stderr.total_bytes();
-            guarding.record("guard.findings", found).record("guard.bytes", bytes);
+            guarding.record("guard.findings", guarded.report.total()).record("guard.bytes", bytes);
         }
         drop(guarding);
         let Guarded { outcome, report, numbering, .. } = guarded;

@@ -43,15 +43,15 @@ pub(super) const LENIENT: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// A text with its pictures cleaned. What a `data:` URL carries that is neither text nor a picture is left out; what begins
-/// like a picture and is none is withheld. `None`: there is nothing to change. The count is of what was taken out.
-pub(super) fn clean(look: &mut Look<'_>, text: &str) -> Option<(String, u64)> {
+/// like a picture and is none is withheld. `None`: there is nothing to change. What was taken out is counted as withheld.
+pub(super) fn clean(look: &mut Look<'_>, text: &str) -> Option<String> {
     clean_at(look, text, 0)
 }
 
-fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)> {
+fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<String> {
     let bytes = text.as_bytes();
     let mut out = String::new();
-    let (mut done, mut withheld) = (0, 0);
+    let mut done = 0;
     // What lies before this place has been looked at, whether it was changed or not.
     let mut seen = 0;
     let mut scheme = None;
@@ -96,10 +96,7 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
                 // The rules do not see all that a reader of it would: what is broken, escaped, escaped within.
                 Ok(inner) if !look.says_something(&inner) => {
                     match (depth < MAX_DEPTH).then(|| clean_at(look, &inner, depth + 1)).flatten() {
-                        Some((inner, more)) => {
-                            withheld += more;
-                            Some(STANDARD.encode(inner))
-                        }
+                        Some(inner) => Some(STANDARD.encode(inner)),
                         None => continue,
                     }
                 }
@@ -110,7 +107,7 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
         if new.is_none() && !url && body.digits.len() < LINE {
             continue;
         }
-        withheld += u64::from(new.is_none());
+        look.report.withheld += u64::from(new.is_none());
         let empty = if url { "" } else { WITHHELD };
         out.push_str(&text[done..start]);
         out.push_str(new.as_deref().unwrap_or(empty));
@@ -123,7 +120,7 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<(String, u64)>
         }
         seen = done;
     }
-    (done > 0).then(|| (out + &text[done..], withheld))
+    (done > 0).then(|| out + &text[done..])
 }
 
 /// Whether this is `data:image/png;` or the like, perhaps escaped: a colon, no end of a string, a semicolon last. A parameter
@@ -325,7 +322,9 @@ mod tests {
 
     fn cleaned(text: &str) -> Option<(String, u64)> {
         let guard = Guard::default();
-        clean(&mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() }, text)
+        let mut report = guard.report();
+        let look = &mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut report };
+        clean(look, text).map(|clean| (clean, report.withheld))
     }
 
     /// The picture in base64, without its text.

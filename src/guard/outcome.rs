@@ -179,8 +179,7 @@ impl OutcomeGuard {
             return text.to_owned();
         }
         let clean = embedded::clean(&mut self.look(), text);
-        self.report.withheld += clean.as_ref().map_or(0, |(_, withheld)| *withheld);
-        let clean = self.text(clean.as_ref().map_or(text, |(clean, _)| clean));
+        let clean = self.text(clean.as_deref().unwrap_or(text));
         if self.report.mode == Mode::Enforce { clean } else { text.to_owned() }
     }
 

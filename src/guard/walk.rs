@@ -83,8 +83,7 @@ impl Walk<'_> {
             Content::Text => {}
         }
         let embedded = embedded::clean(look, text);
-        self.report.withheld += embedded.as_ref().map_or(0, |(_, withheld)| *withheld);
-        let clean = embedded.as_ref().map_or(text, |(text, _)| text);
+        let clean = embedded.as_deref().unwrap_or(text);
         as_it_is(self.guard.run_named(name, clean, self.numbering, self.report))
     }
 

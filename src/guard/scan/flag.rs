@@ -21,6 +21,9 @@ const MAX_COMMAND: usize = 120;
 /// The longest flag.
 const MAX_FLAG: usize = 32;
 
+/// What stands before `user/password@database` in addresses for Java.
+const ORACLE_DRIVERS: [&[u8]; 2] = [b"jdbc:oracle:thin:", b"jdbc:oracle:oci:"];
+
 /// The commands that take a password by a short flag.
 static COMMANDS: LazyLock<Commands> = LazyLock::new(Commands::new);
 
@@ -183,9 +186,7 @@ impl Scanner<'_> {
         let in_user = |byte: &&u8| !(outside(byte) || slash && **byte == b':');
         let len = at - start + 1 + before[..mark].iter().rev().take_while(in_user).count();
         let user = &self.text[at - len..start - 1];
-        let drivers: [&[u8]; 2] = [b"jdbc:oracle:thin:", b"jdbc:oracle:oci:"];
-        let behind_driver = drivers.iter().find_map(|driver| user.strip_prefix(*driver));
-        let user = behind_driver.unwrap_or(user);
+        let user = ORACLE_DRIVERS.iter().find_map(|driver| user.strip_prefix(*driver)).unwrap_or(user);
         let host = self.text[at + 1..self.to.min(at + 64)]
             .iter()
             .take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
@@ -197,7 +198,7 @@ impl Scanner<'_> {
                 let socket = matches!(host, b"tcp" | b"unix") && self.byte(at + 1 + host.len()) == b'(';
                 is_address(host) || host == b"localhost" || socket || self.domain(at + 1).is_some()
             }
-            _ => behind_driver.is_some() || self.names_sql(at - len),
+            _ => self.names_sql(at - len),
         };
         let told = named
             && is_host
@@ -212,18 +213,10 @@ impl Scanner<'_> {
 
     /// Whether a client of Oracle's stands before.
     fn names_sql(&self, at: usize) -> bool {
-        let oracle: [&[u8]; 9] = [
-            b"sqlplus ",
-            b"sqlldr ",
-            b"expdp ",
-            b"impdp ",
-            b"exp ",
-            b"imp ",
-            b"rman target ",
-            b"jdbc:oracle:thin:",
-            b"jdbc:oracle:oci:",
-        ];
-        oracle.iter().any(|command| self.before(at, 17).ends_with(command))
+        let commands =
+            [&b"sqlplus "[..], b"sqlldr ", b"expdp ", b"impdp ", b"exp ", b"imp ", b"rman target "];
+        let mut clients = commands.iter().chain(&ORACLE_DRIVERS);
+        clients.any(|client| self.before(at, 17).ends_with(client))
     }
 }
 

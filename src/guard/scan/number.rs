@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use super::name::ends;
 use super::token::{Look, look};
 use super::{Scanner, first_line, last_line};
 use crate::guard::confirm::{self, CardRange};
@@ -1276,9 +1277,7 @@ fn ends_in_version(text: &[u8]) -> bool {
 /// Whether a text ends in a name for an address, as filters and conditions have it: `ip.src`, `remote_addr`.
 fn names_host(text: &[u8]) -> bool {
     const NAMES: [&[u8]; 8] = [b"ip", b"src", b"dst", b"host", b"addr", b"address", b"peer", b"source"];
-    NAMES
-        .iter()
-        .any(|name| text.len() >= name.len() && text[text.len() - name.len()..].eq_ignore_ascii_case(name))
+    NAMES.iter().any(|name| ends(text, name))
 }
 
 /// `8.8.8.8`, `1.2.3.4`: addresses that everybody writes.
