@@ -3,6 +3,7 @@
 mod support;
 
 mod abuse;
+mod acquire_model;
 mod analysis_cases;
 mod analysis_data;
 mod analysis_mcp;
