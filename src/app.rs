@@ -22,7 +22,6 @@ use crate::execution::{
 use crate::guard::{Kind, Known, PolicyFile, never_say};
 use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, Options as McpOptions};
-use crate::store::measured::Measured;
 use crate::store::postgres::{PgOptions, PgStore};
 use crate::store::secrets::Keyring;
 use crate::store::sqlite::{SqliteOptions, SqliteStore};
@@ -225,7 +224,7 @@ pub fn keyring(config: &Config, entropy: &Entropy) -> anyhow::Result<Keyring> {
 /// # Errors
 /// The store's own.
 pub async fn open_store(config: &Config, keyring: Keyring) -> anyhow::Result<DynStore> {
-    let store: DynStore = match &config.database {
+    Ok(match &config.database {
         Database::Sqlite => {
             let options = SqliteOptions { auto_migrate: config.auto_migrate, ..SqliteOptions::default() };
             Arc::new(SqliteStore::open(&config.data_dir, &options, keyring, Clock::system()).await?)
@@ -234,8 +233,7 @@ pub async fn open_store(config: &Config, keyring: Keyring) -> anyhow::Result<Dyn
             let options = PgOptions { auto_migrate: config.auto_migrate, ..PgOptions::default() };
             Arc::new(PgStore::connect(url, &options, keyring).await?)
         }
-    };
-    Ok(Arc::new(Measured(store)))
+    })
 }
 
 /// The key for the guard's sealed tokens. A token outlives the process that made it and goes to any replica: so a key
@@ -352,14 +350,12 @@ async fn open_provider(config: &Config, ends: &Ends) -> (Result<E2bClient, Strin
                 domain: domain.clone(),
                 api_url: api_url.clone(),
                 sandbox_url: sandbox_url.clone(),
-                ..Endpoint::cloud(wire::Secret::new(api_key.expose()))
+                ..Endpoint::cloud(api_key.clone())
             };
             (endpoint, None)
         }
         Provider::Local => match local_host(config, ends).await {
-            Ok(host) => {
-                (Endpoint::local(host.url.as_str(), wire::Secret::new(host.key.expose())), Some(host))
-            }
+            Ok(host) => (Endpoint::local(host.url.as_str(), host.key.clone()), Some(host)),
             Err(why) => return (Err(why), None),
         },
     };

@@ -8,6 +8,7 @@ pub mod execution;
 pub mod ids;
 pub mod limits;
 pub mod principal;
+pub mod secret;
 
 pub use clock::Clock;
 pub use context::{ContextEvent, ContextKey, ContextStatus, EndReason, IllegalTransition, SandboxState};
@@ -19,3 +20,4 @@ pub use execution::{
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
 pub use limits::{Code, OutOfRange, Timeout, Ttl};
 pub use principal::{ApiKey, KeyText, Principal, PrincipalKind, Scope, TenantRefused, Tenants};
+pub use secret::{Secret, derive_key, same_bytes};

@@ -22,9 +22,9 @@ pub mod json;
 mod output;
 pub mod text;
 
-use std::fmt;
+use serde::{Deserialize, Deserializer};
 
-use serde::{Deserialize, Deserializer, Serialize};
+pub use crate::domain::Secret;
 
 /// The port of envd inside a sandbox: files and processes.
 pub const ENVD_PORT: u16 = 49983;
@@ -61,50 +61,6 @@ pub mod header {
     pub const TRACEPARENT: &str = "traceparent";
     /// Connect's version, always `1`.
     pub const CONNECT_VERSION: &str = "connect-protocol-version";
-}
-
-/// A key or token: readable and writable on the wire, never printed, wiped when dropped.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Takes a secret text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The text itself, for the one place that sends it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether `other` is the same text. Takes the same time wherever they differ.
-    pub fn matches(&self, other: &str) -> bool {
-        let same_length = self.0.len() == other.len();
-        let differing = self.0.bytes().zip(other.bytes()).fold(0, |seen, (a, b)| seen | (a ^ b));
-        same_length & (differing == 0)
-    }
-}
-
-impl PartialEq for Secret {
-    fn eq(&self, other: &Self) -> bool {
-        self.matches(&other.0)
-    }
-}
-
-impl Eq for Secret {}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-impl Drop for Secret {
-    fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.0);
-    }
 }
 
 /// An envd version, comparable. Anything behind the third number is ignored.

@@ -18,9 +18,8 @@ use crate::e2b::{CreateSandbox, E2bClient, E2bError, Endpoint, McpGateway, Sandb
 use crate::guard::own_words;
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, Placeholders, SandboxRef,
-    Secret, StoreError,
+    StoreError,
 };
-
 use crate::telemetry::metrics;
 
 use super::attempts::Fault;
@@ -379,7 +378,7 @@ impl ExecutionService {
         let client = self.provider()?;
         Ok(match (&sandbox.host_url, &sandbox.host_key) {
             (Some(url), Some(key)) => {
-                client.at(&Endpoint::local(url.as_str(), wire_secret(key))).map_err(ExecutionError::Create)?
+                client.at(&Endpoint::local(url.as_str(), key.clone())).map_err(ExecutionError::Create)?
             }
             _ => client.clone(),
         })
@@ -435,10 +434,10 @@ impl ExecutionService {
             domain: sandbox.domain.clone(),
             host_url: local.map(|host| host.url.clone()),
             host_key: local.map(|host| host.key.clone()),
-            envd_token: sandbox.envd_token.as_ref().map(|token| Secret::new(token.expose())),
-            traffic_token: sandbox.traffic_token.as_ref().map(|token| Secret::new(token.expose())),
+            envd_token: sandbox.envd_token.clone(),
+            traffic_token: sandbox.traffic_token.clone(),
             mcp_url: gateway.as_ref().map(|gateway| gateway.url.expose().to_owned()),
-            mcp_token: gateway.as_ref().map(|gateway| Secret::new(gateway.token.expose())),
+            mcp_token: gateway.as_ref().map(|gateway| gateway.token.clone()),
             provider_ends_at: Some(self.0.parts.clock.now() + sandbox.timeout),
         };
         self.0.parts.crash.at("create.before_ready");
@@ -550,13 +549,8 @@ pub(super) fn access_of(sandbox: &SandboxRef) -> SandboxAccess {
     SandboxAccess {
         id: sandbox.sandbox_id.clone(),
         domain: sandbox.domain.clone(),
-        envd_token: sandbox.envd_token.as_ref().map(wire_secret),
-        traffic_token: sandbox.traffic_token.as_ref().map(wire_secret),
+        envd_token: sandbox.envd_token.clone(),
+        traffic_token: sandbox.traffic_token.clone(),
         envd_version: None,
     }
-}
-
-/// A stored token as the client wants it.
-pub(super) fn wire_secret(secret: &Secret) -> crate::wire::Secret {
-    crate::wire::Secret::new(secret.expose())
 }

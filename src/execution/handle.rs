@@ -5,11 +5,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use hkdf::Hkdf;
-use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::domain::{ContextKey, ConversationId, Entropy, PathId, TenantId, hex};
+use crate::domain::{ContextKey, ConversationId, Entropy, PathId, TenantId, derive_key, hex};
 
 const PREFIX: &str = "ctx_";
 const NONCE: usize = 24;
@@ -26,39 +24,19 @@ impl std::fmt::Debug for HandleKey {
 
 impl HandleKey {
     /// Derives the key from the installation's master key (HKDF-SHA-256, RFC 5869).
-    ///
-    /// # Panics
-    /// Never: 32 bytes are a length that HKDF gives.
     pub fn derive(master: &[u8; 32]) -> Self {
-        let mut key = Zeroizing::new([0; 32]);
-        #[expect(clippy::expect_used, reason = "32 bytes is far below HKDF's limit of 255 blocks")]
-        Hkdf::<Sha256>::new(Some(b"pathbox handles v1"), master)
-            .expand(b"context", key.as_mut_slice())
-            .expect("32 bytes");
-        Self(key)
+        Self(derive_key(master, Some(b"pathbox handles v1"), b"context"))
     }
 
     /// A name for this installation that gives nothing away: replicas with one key have the same, others another.
-    ///
-    /// # Panics
-    /// Never: 8 bytes are a length that HKDF gives.
     pub fn installation(&self) -> String {
-        let mut out = [0; 8];
-        #[expect(clippy::expect_used, reason = "8 bytes is far below HKDF's limit of 255 blocks")]
-        Hkdf::<Sha256>::new(None, self.0.as_slice()).expand(b"installation", &mut out).expect("8 bytes");
-        hex(&out)
+        hex(&*derive_key::<8>(self.0.as_slice(), None, b"installation"))
     }
 
     /// The key under which a context's placeholder numbers are hashed: each context has its own.
-    ///
-    /// # Panics
-    /// Never: 32 bytes are a length that HKDF gives.
     pub fn placeholder_key(&self, key: &ContextKey) -> [u8; 32] {
-        let mut out = [0; 32];
         let info = format!("placeholders/{}/{}/{}", key.tenant, key.conversation, key.path);
-        #[expect(clippy::expect_used, reason = "32 bytes is far below HKDF's limit of 255 blocks")]
-        Hkdf::<Sha256>::new(None, self.0.as_slice()).expand(info.as_bytes(), &mut out).expect("32 bytes");
-        out
+        *derive_key(self.0.as_slice(), None, info.as_bytes())
     }
 
     fn cipher(&self) -> XChaCha20Poly1305 {

@@ -15,7 +15,7 @@ use crate::store::{Doomed, Secret};
 use crate::telemetry::metrics;
 
 use super::ExecutionService;
-use super::acquire::{CONTEXT_ID, EPOCH, access_of, wire_secret};
+use super::acquire::{CONTEXT_ID, EPOCH, access_of};
 use crate::telemetry::chain;
 
 /// Rows in one pass (SPEC section 4).
@@ -297,7 +297,7 @@ impl ExecutionService {
 /// Whether nothing answers at a local host's address, or something that does not know its key: the port may have gone
 /// to another program since.
 async fn host_is_dead(client: &E2bClient, url: &str, key: &Secret) -> bool {
-    let Ok(client) = client.at(&Endpoint::local(url, wire_secret(key))) else { return true };
+    let Ok(client) = client.at(&Endpoint::local(url, key.clone())) else { return true };
     match client.list(&ListFilter { limit: Some(1), ..ListFilter::default() }).await {
         Ok(_) => false,
         Err(error) => error.is_unreachable() || matches!(error, crate::e2b::E2bError::Unauthenticated(_)),

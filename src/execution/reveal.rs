@@ -2,11 +2,9 @@
 //!
 //! The surprise: the record comes first. When it cannot be written, nothing is opened.
 
-use hkdf::Hkdf;
-use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::domain::{ContextKey, Entropy};
+use crate::domain::{ContextKey, Entropy, derive_key};
 use crate::guard::{Kind, Sealer};
 use crate::store::{DynStore, NewReveal};
 
@@ -29,15 +27,9 @@ impl TokenKey {
     }
 
     /// What makes and opens the tokens of a context.
-    ///
-    /// # Panics
-    /// Never: 32 bytes are a length that HKDF (RFC 5869) gives.
     pub fn sealer(&self, key: &ContextKey) -> Sealer {
-        let mut tenant = Zeroizing::new([0; 32]);
-        #[expect(clippy::expect_used, reason = "32 bytes is far below HKDF's limit of 255 blocks")]
-        Hkdf::<Sha256>::new(Some(b"pathbox tokens v1"), self.0.as_slice())
-            .expand(key.tenant.as_str().as_bytes(), tenant.as_mut_slice())
-            .expect("32 bytes");
+        let tenant =
+            derive_key(self.0.as_slice(), Some(b"pathbox tokens v1"), key.tenant.as_str().as_bytes());
         // No identifier holds a slash.
         Sealer::new(&tenant, format!("{}/{}/{}", key.tenant, key.conversation, key.path))
     }

@@ -8,12 +8,12 @@ use std::fmt;
 
 use chacha20poly1305::aead::{Aead, KeyInit as _, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use hkdf::Hkdf;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use super::Kind;
+use crate::domain::derive_key;
 
 /// A token did not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -45,18 +45,8 @@ pub struct Sealer {
 impl Sealer {
     /// Works under a tenant's key; `scope` names the tenant and the context, and is bound to each token: in another scope
     /// it does not open.
-    ///
-    /// # Panics
-    /// Never: 32 bytes are a length that HKDF (RFC 5869) gives.
     pub fn new(key: &[u8; 32], scope: impl Into<String>) -> Self {
-        let derive = |purpose: &[u8]| {
-            let mut out = Zeroizing::new([0; 32]);
-            #[expect(clippy::expect_used, reason = "32 bytes is far below HKDF's limit of 255 blocks")]
-            Hkdf::<Sha256>::new(Some(b"pathbox token v1"), key)
-                .expand(purpose, out.as_mut_slice())
-                .expect("32 bytes");
-            out
-        };
+        let derive = |purpose: &[u8]| derive_key(key, Some(b"pathbox token v1"), purpose);
         Self { seal: derive(b"seal"), nonce: derive(b"nonce"), scope: scope.into() }
     }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::domain::principal::{Principal, Scope};
-use crate::domain::{ContextKey, ConversationId, ErrorCode, InvalidId, PathId, TenantId};
+use crate::domain::{ContextKey, ConversationId, ErrorCode, InvalidId, PathId, TenantId, same_bytes};
 use crate::execution::paths::{PathChange, PathError, PathRow};
 use crate::execution::{ExecutionError, ExecutionService, Starting};
 use crate::guard::{Sanitized, own_words};
@@ -401,7 +401,7 @@ async fn cleanup(State(v1): State<V1>, headers: HeaderMap) -> Result<Response, P
     let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default();
     let theirs: [u8; 32] = Sha256::digest(given.as_bytes()).into();
-    if cron.iter().zip(theirs).fold(0, |all, (ours, theirs)| all | (ours ^ theirs)) != 0 {
+    if !same_bytes(cron, &theirs) {
         let message = "the bearer token is not CRON_SECRET";
         let mut response =
             Problem::new(StatusCode::UNAUTHORIZED, ErrorCode::Forbidden, message).into_response();

@@ -15,12 +15,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
-use hkdf::Hkdf;
-use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::{SandboxRef, Secret, StoreError};
-use crate::domain::{ContextId, Entropy, TenantId};
+use super::{SandboxRef, StoreError};
+use crate::domain::{ContextId, Entropy, Secret, TenantId, derive_key};
 
 /// The file in the data directory that holds the generated key.
 pub const KEY_FILE: &str = "secret.key";
@@ -120,15 +118,10 @@ impl Keyring {
     /// A key for another purpose of this installation (HKDF-SHA-256, RFC 5869). It comes from the key with the lowest
     /// id, so that it stays the same while keys are rotated, until that one is taken out.
     pub fn derive(&self, purpose: &str) -> [u8; 32] {
-        let mut out = [0; 32];
         let oldest = self.keys.iter().min_by_key(|(id, _)| *id);
-        if let Some((_, key)) = oldest {
-            #[expect(clippy::expect_used, reason = "32 bytes is far below HKDF's limit of 255 blocks")]
-            Hkdf::<Sha256>::new(Some(b"pathbox purpose v1"), &key[..])
-                .expand(purpose.as_bytes(), &mut out)
-                .expect("32 bytes");
-        }
-        out
+        oldest.map_or([0; 32], |(_, key)| {
+            *derive_key(&key[..], Some(b"pathbox purpose v1"), purpose.as_bytes())
+        })
     }
 
     /// The randomness that it was given.
@@ -234,11 +227,7 @@ impl Keyring {
 }
 
 fn cipher(master: &[u8; 32], tenant: &TenantId) -> XChaCha20Poly1305 {
-    let mut key = Zeroizing::new([0; 32]);
-    #[expect(clippy::expect_used, reason = "HKDF-SHA256 gives up to 8,160 bytes")]
-    Hkdf::<Sha256>::new(Some(b"pathbox token v1"), master)
-        .expand(tenant.as_str().as_bytes(), key.as_mut_slice())
-        .expect("32 bytes are within HKDF's limit");
+    let key = derive_key(master, Some(b"pathbox token v1"), tenant.as_str().as_bytes());
     XChaCha20Poly1305::new(&Key::from(*key))
 }
 

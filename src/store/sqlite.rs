@@ -7,6 +7,7 @@
 //! The surprise: inside a process all writes go through one connection, in order of arrival. Between processes SQLite
 //! only polls its lock, and a crowd of callers polling it would starve each other.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,23 +20,19 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 
+use super::measure::{Measured, measure};
 use super::migrations::{self, Migration};
 use super::pulse::Pulse;
-use super::{
-    Acquire, Acquired, Claim, ContextFilter, ContextRow, ContextStore, Doomed, End, ExecutionFilter,
-    ExecutionRow, ExecutionStatus, FinishedExecution, Keyring, Limits, MigrationStatus, NewReveal,
-    PathChange, PathError, PathRow, Placeholders, Reaped, RevealRow, SandboxRef, StoreError,
-};
-use crate::domain::{ApiKey, Clock, ContextId, ContextKey, ConversationId, ExecutionId, PathId, TenantId};
+use super::{ContextStore, Keyring, MigrationStatus, StoreError};
+use crate::domain::Clock;
 
 mod acquire;
+mod audit;
 mod contexts;
-mod executions;
 mod keys;
+mod leases;
 mod outbox;
 mod paths;
-mod placeholders;
-mod reveals;
 mod rows;
 
 /// The migrations, oldest first. A new file is added here.
@@ -156,7 +153,12 @@ impl SqliteStore {
 
     /// A transaction that may write: waits its turn, in this process and then among processes. Once one has waited
     /// in vain, none waits any more until the lock is free.
-    async fn write(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
+    async fn write(&self, measured: Measured) -> Result<Write, StoreError> {
+        let transaction = measured.wait(self.begin()).await?;
+        Ok(Write { transaction, _measured: measured })
+    }
+
+    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
         loop {
             let Ok(begun) = self.pulse.until_lost(self.writer.begin_with("BEGIN IMMEDIATE")).await else {
                 return Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut));
@@ -176,14 +178,61 @@ impl SqliteStore {
         }
     }
 
-    /// A transaction that only reads, of one moment.
-    async fn read(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        self.readers.begin().await.map_err(failure)
+    /// A connection that only reads.
+    async fn read(&self, measured: Measured) -> Result<Read, StoreError> {
+        let connection = measured.wait(self.readers.acquire()).await.map_err(failure)?;
+        Ok(Read { connection, _measured: measured })
     }
 
     /// The machine's time, which is the database's: whole milliseconds.
-    fn now(&self) -> i64 {
+    fn now_ms(&self) -> i64 {
         self.clock.now().timestamp_millis()
+    }
+}
+
+/// A transaction that may write: rolled back unless it is committed.
+struct Write {
+    transaction: Transaction<'static, Sqlite>,
+    _measured: Measured,
+}
+
+impl Write {
+    async fn commit(self) -> Result<(), StoreError> {
+        self.transaction.commit().await.map_err(failure)
+    }
+}
+
+impl Deref for Write {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.transaction
+    }
+}
+
+impl DerefMut for Write {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.transaction
+    }
+}
+
+/// A connection that only reads.
+struct Read {
+    connection: PoolConnection<Sqlite>,
+    _measured: Measured,
+}
+
+impl Deref for Read {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Read {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.connection
     }
 }
 
@@ -356,177 +405,11 @@ impl ContextStore for SqliteStore {
         if self.pulse.is_away() {
             return Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut));
         }
-        sqlx::query("SELECT 1").execute(&self.readers).await.map(drop).map_err(failure)
+        let mut reader = self.read(measure!("ping")).await?;
+        sqlx::query("SELECT 1").execute(&mut *reader).await.map(drop).map_err(failure)
     }
 
     async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
-        self.ping().await.map(|()| time(SqliteStore::now(self)))
-    }
-
-    async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
-        self.acquire_context(ask, limits).await
-    }
-
-    async fn ready(
-        &self,
-        claim: &Claim,
-        execution: ExecutionId,
-        sandbox: &SandboxRef,
-        limits: &Limits,
-    ) -> Result<Option<ContextRow>, StoreError> {
-        self.ready_context(claim, execution, sandbox, limits).await
-    }
-
-    async fn renew(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError> {
-        self.renew_claim(claim, limits).await
-    }
-
-    async fn end(&self, end: &End, limits: &Limits) -> Result<bool, StoreError> {
-        self.end_context(end, limits).await
-    }
-
-    async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError> {
-        self.record_execution(finished, limits).await
-    }
-
-    async fn abandon(
-        &self,
-        tenant: &TenantId,
-        execution: ExecutionId,
-        status: ExecutionStatus,
-        error: Option<&str>,
-    ) -> Result<bool, StoreError> {
-        self.abandon_execution(tenant, execution, status, error).await
-    }
-
-    async fn ask_to_stop(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError> {
-        self.ask_execution_to_stop(tenant, execution).await
-    }
-
-    async fn stops(&self, executions: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError> {
-        self.executions_to_stop(executions).await
-    }
-
-    async fn execution(
-        &self,
-        tenant: &TenantId,
-        id: ExecutionId,
-    ) -> Result<Option<ExecutionRow>, StoreError> {
-        self.one_execution(tenant, id).await
-    }
-
-    async fn executions(&self, filter: &ExecutionFilter) -> Result<Vec<ExecutionRow>, StoreError> {
-        self.list_executions(filter).await
-    }
-
-    async fn context(&self, tenant: &TenantId, id: ContextId) -> Result<Option<ContextRow>, StoreError> {
-        self.one_context(tenant, id).await
-    }
-
-    async fn live(&self, key: &ContextKey) -> Result<Option<ContextRow>, StoreError> {
-        self.live_context(key).await
-    }
-
-    async fn contexts(&self, filter: &ContextFilter) -> Result<Vec<ContextRow>, StoreError> {
-        self.list_contexts(filter).await
-    }
-
-    async fn count_live(&self) -> Result<u64, StoreError> {
-        self.count_live_contexts().await
-    }
-
-    async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
-        self.reap_due(batch, retention, limits).await
-    }
-
-    async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError> {
-        self.claim_doomed(batch, visibility).await
-    }
-
-    async fn buried(&self, entry: i64) -> Result<(), StoreError> {
-        self.delete_doomed(entry).await
-    }
-
-    async fn bury_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
-        self.postpone_doomed(entry, error).await
-    }
-
-    async fn unowned(&self, tags: &[(ContextId, i64)]) -> Result<Vec<(ContextId, i64)>, StoreError> {
-        self.unowned_tags(tags).await
-    }
-
-    async fn owned(
-        &self,
-        min_age: Duration,
-        after: Option<ContextId>,
-        limit: u32,
-    ) -> Result<Vec<ContextRow>, StoreError> {
-        self.owned_contexts(min_age, after, limit).await
-    }
-
-    async fn set_tenant_limits(
-        &self,
-        tenant: &TenantId,
-        per_tenant: Option<u32>,
-        per_conversation: Option<u32>,
-    ) -> Result<(), StoreError> {
-        self.override_limits(tenant, per_tenant, per_conversation).await
-    }
-
-    async fn change_path(
-        &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        path: &PathId,
-        change: &PathChange,
-        expected: Option<i64>,
-        limits: &Limits,
-    ) -> Result<PathRow, PathError> {
-        self.apply_path_change(tenant, conversation, path, change, expected, limits).await
-    }
-
-    async fn paths(
-        &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        deleted: bool,
-    ) -> Result<Vec<PathRow>, StoreError> {
-        self.list_paths(tenant, conversation, deleted).await
-    }
-
-    async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
-        self.load_placeholders(key).await
-    }
-
-    async fn save_placeholders(
-        &self,
-        key: &ContextKey,
-        new: &[(String, String, u32)],
-    ) -> Result<(), StoreError> {
-        self.add_placeholders(key, new).await
-    }
-
-    async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError> {
-        self.insert_reveal(reveal).await
-    }
-
-    async fn reveals(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<RevealRow>, StoreError> {
-        self.select_reveals(tenant, limit).await
-    }
-
-    async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError> {
-        self.insert_api_key(key).await
-    }
-
-    async fn api_key(&self, id: &str) -> Result<Option<ApiKey>, StoreError> {
-        Ok(self.select_api_keys(Some(id)).await?.pop())
-    }
-
-    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        self.select_api_keys(None).await
-    }
-
-    async fn revoke_api_key(&self, id: &str) -> Result<bool, StoreError> {
-        self.mark_api_key_revoked(id).await
+        self.ping().await.map(|()| time(self.now_ms()))
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
-    ("wire", &[]),
+    ("wire", &["domain"]),
     ("guard", &["domain"]),
     ("analysis", &["domain"]),
     ("store", &["domain", "telemetry"]),

@@ -4,9 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pathbox::domain::Entropy;
-use pathbox::store::{
-    Acquired, ContextFilter, ContextStore, Keyring, Limits, PgOptions, PgStore, Secret, StoreError,
-};
+use pathbox::store::*;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pathbox::domain::{Clock, Entropy, ExecutionId};
 use pathbox::store::sqlite::DATABASE_FILE;
-use pathbox::store::{Acquired, ContextStore, Keyring, Limits, SqliteOptions, SqliteStore, StoreError};
+use pathbox::store::*;
 use sqlx::Connection;
 
 use crate::support::database::{TEST_KEY, World};

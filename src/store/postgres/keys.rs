@@ -1,5 +1,6 @@
 //! API keys of HTTP callers.
 
+use async_trait::async_trait;
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -7,11 +8,12 @@ use sqlx::postgres::PgRow;
 use super::PgStore;
 use super::rows::Cells;
 use crate::domain::ApiKey;
-use crate::store::StoreError;
+use crate::store::{Keys, StoreError, measure::measure};
 
-impl PgStore {
-    pub(super) async fn insert_api_key(&self, key: &ApiKey) -> Result<(), StoreError> {
-        self.call(|| async {
+#[async_trait]
+impl Keys for PgStore {
+    async fn add_api_key(&self, key: &ApiKey) -> Result<(), StoreError> {
+        self.call(measure!("add_api_key"), || async {
             sqlx::query("select pathbox.add_api_key_v1($1, $2, $3)")
                 .bind(&key.id)
                 .bind(key.hash.as_slice())
@@ -23,22 +25,17 @@ impl PgStore {
         .await
     }
 
-    /// `None`: all of them, newest first.
-    pub(super) async fn select_api_keys(&self, id: Option<&str>) -> Result<Vec<ApiKey>, StoreError> {
-        let rows = self
-            .call(|| async {
-                sqlx::query("select id, hash, key, revoked_at from pathbox.api_keys_v1($1)")
-                    .bind(id)
-                    .fetch_all(&self.pool())
-                    .await
-            })
-            .await?;
-        rows.iter().map(api_key).collect()
+    async fn api_key(&self, id: &str) -> Result<Option<ApiKey>, StoreError> {
+        Ok(self.select_api_keys(Some(id)).await?.pop())
     }
 
-    pub(super) async fn mark_api_key_revoked(&self, id: &str) -> Result<bool, StoreError> {
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.select_api_keys(None).await
+    }
+
+    async fn revoke_api_key(&self, id: &str) -> Result<bool, StoreError> {
         let revoked: Option<bool> = self
-            .call(|| async {
+            .call(measure!("revoke_api_key"), || async {
                 sqlx::query_scalar("select pathbox.revoke_api_key_v1($1)")
                     .bind(id)
                     .fetch_one(&self.pool())
@@ -46,6 +43,21 @@ impl PgStore {
             })
             .await?;
         Ok(revoked.unwrap_or(false))
+    }
+}
+
+impl PgStore {
+    /// `None`: all of them, newest first.
+    async fn select_api_keys(&self, id: Option<&str>) -> Result<Vec<ApiKey>, StoreError> {
+        let rows = self
+            .call(measure!("api_keys"), || async {
+                sqlx::query("select id, hash, key, revoked_at from pathbox.api_keys_v1($1)")
+                    .bind(id)
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        rows.iter().map(api_key).collect()
     }
 }
 

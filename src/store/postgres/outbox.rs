@@ -2,25 +2,32 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use super::rows::Cells;
+use super::rows::{self, Cells, context_columns, sandbox_columns};
 use super::{PgStore, failure};
 use crate::domain::ContextId;
-use crate::store::secrets::SealedTokens;
-use crate::store::{Doomed, Keyring, Limits, Reaped, SandboxRef, StoreError, millis, storable};
+use crate::store::{
+    ContextRow, Doomed, Keyring, Limits, Outbox, Reaped, SandboxRef, StoreError, measure::measure, millis,
+    secrets::SealedTokens, storable,
+};
 
-impl PgStore {
-    pub(super) async fn reap_due(
-        &self,
-        batch: u32,
-        retention: Duration,
-        limits: &Limits,
-    ) -> Result<Reaped, StoreError> {
+const OWNED: &str = concat!(
+    "select clock_timestamp() as read_at, ",
+    context_columns!("c."),
+    ", ",
+    sandbox_columns!("c."),
+    " from pathbox.owned_v1($1, $2, $3) c"
+);
+
+#[async_trait]
+impl Outbox for PgStore {
+    async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
         let row = self
-            .call(|| async {
+            .call(measure!("reap"), || async {
                 sqlx::query(
                     "select expired, abandoned, interrupted, deleted from pathbox.reap_v1($1, $2, $3, $4)",
                 )
@@ -41,13 +48,8 @@ impl PgStore {
         })
     }
 
-    pub(super) async fn claim_doomed(
-        &self,
-        batch: u32,
-        visibility: Duration,
-    ) -> Result<Vec<Doomed>, StoreError> {
-        let found = self
-            .call(|| async {
+    async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError> {
+        let found = self.call(measure!("doomed"), || async {
                 sqlx::query(
                     "select id, tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url, host_key_enc, \
                             reason, attempts from pathbox.doomed_v1($1, $2)",
@@ -61,15 +63,15 @@ impl PgStore {
         found.iter().map(|row| doomed(row, &self.keyring)).collect()
     }
 
-    pub(super) async fn delete_doomed(&self, entry: i64) -> Result<(), StoreError> {
-        self.call(|| async {
+    async fn buried(&self, entry: i64) -> Result<(), StoreError> {
+        self.call(measure!("buried"), || async {
             sqlx::query("select pathbox.buried_v1($1)").bind(entry).execute(&self.pool()).await.map(|_| ())
         })
         .await
     }
 
-    pub(super) async fn postpone_doomed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
-        self.call(|| async {
+    async fn bury_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
+        self.call(measure!("bury_failed"), || async {
             sqlx::query("select pathbox.bury_failed_v1($1, $2)")
                 .bind(entry)
                 .bind(storable(error))
@@ -78,6 +80,50 @@ impl PgStore {
                 .map(|_| ())
         })
         .await
+    }
+
+    async fn unowned(&self, tags: &[(ContextId, i64)]) -> Result<Vec<(ContextId, i64)>, StoreError> {
+        let (ids, epochs): (Vec<Uuid>, Vec<i64>) = tags.iter().map(|(id, epoch)| (id.0, *epoch)).unzip();
+        let found = self
+            .call(measure!("unowned"), || async {
+                sqlx::query("select id, epoch from pathbox.unowned_v1($1, $2)")
+                    .bind(&ids)
+                    .bind(&epochs)
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        found
+            .iter()
+            .map(|row| Ok((ContextId(row.try_get("id")?), row.try_get("epoch")?)))
+            .collect::<Result<_, sqlx::Error>>()
+            .map_err(failure)
+    }
+
+    async fn owned(
+        &self,
+        min_age: Duration,
+        after: Option<ContextId>,
+        limit: u32,
+    ) -> Result<Vec<ContextRow>, StoreError> {
+        let found = self
+            .call(measure!("owned"), || async {
+                sqlx::query(OWNED)
+                    .bind(millis(min_age))
+                    .bind(after.map(|id| id.0))
+                    .bind(i32::try_from(limit).unwrap_or(i32::MAX))
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        let mut owned = Vec::with_capacity(found.len());
+        for row in &found {
+            match rows::context_with_sandbox(row, &self.keyring) {
+                Ok(context) => owned.extend(context),
+                Err(error) => self.give_up_unreadable(row, &error).await?,
+            }
+        }
+        Ok(owned)
     }
 }
 

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::rows::Cells;
 use crate::domain::{ConversationId, PathId, TenantId};
-use crate::store::{Limits, PathChange, PathError, PathRow, StoreError, millis, storable};
+use crate::store::{
+    Limits, PathChange, PathError, PathRow, Paths, StoreError, measure::measure, millis, storable,
+};
 
-impl PgStore {
-    pub(super) async fn apply_path_change(
+#[async_trait]
+impl Paths for PgStore {
+    async fn change_path(
         &self,
         tenant: &TenantId,
         conversation: &ConversationId,
@@ -22,7 +26,7 @@ impl PgStore {
         let (name, other, message) = change.parts();
         loop {
             let row = self
-                .call(|| async {
+                .call(measure!("change_path", tenant), || async {
                     sqlx::query(
                         "select c.outcome, c.problem, c.problem_status, (c.path).* \
                            from pathbox.change_path_v1($1, $2, $3, $4, $5, $6, $7, $8) c",
@@ -63,14 +67,14 @@ impl PgStore {
         }
     }
 
-    pub(super) async fn list_paths(
+    async fn paths(
         &self,
         tenant: &TenantId,
         conversation: &ConversationId,
         deleted: bool,
     ) -> Result<Vec<PathRow>, StoreError> {
         let found = self
-            .call(|| async {
+            .call(measure!("paths", tenant), || async {
                 sqlx::query("select * from pathbox.paths_v1($1, $2, $3)")
                     .bind(tenant.as_str())
                     .bind(conversation.as_str())

@@ -9,7 +9,7 @@ use super::{SqliteStore, failure};
 use crate::domain::{ContextId, ContextKey, ContextStatus, EndReason, ExecutionId};
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, ExecutionRow, ExecutionStatus, LimitReached, Limits, PathStatus,
-    QUEUE_LEASE, StoreError, millis, storable,
+    QUEUE_LEASE, StoreError, measure::measure, millis, storable,
 };
 
 /// A run's row, as far as the queue is concerned.
@@ -28,27 +28,10 @@ struct Live {
 }
 
 impl SqliteStore {
-    pub(super) async fn acquire_context(
-        &self,
-        ask: &Acquire,
-        limits: &Limits,
-    ) -> Result<Acquired, StoreError> {
-        if let Some(waits) = self.still_waits(ask).await? {
-            return Ok(waits);
-        }
-        let mut transaction = self.write().await?;
-        let mut asking = Asking { store: self, connection: &mut transaction, now: self.now(), ask, limits };
-        let acquired = asking.decide().await?;
-        transaction.commit().await.map_err(failure)?;
-        Ok(acquired)
-    }
-}
-
-impl SqliteStore {
     /// The answer for a run whose place is safe and whose turn has not come: without the write lock, because a crowd
     /// that waits must not slow down the run that it waits for. `None`: ask properly.
-    async fn still_waits(&self, ask: &Acquire) -> Result<Option<Acquired>, StoreError> {
-        let now = self.now();
+    pub(super) async fn still_waits(&self, ask: &Acquire) -> Result<Option<Acquired>, StoreError> {
+        let now = self.now_ms();
         let row = sqlx::query(
             "SELECT x.id, c.status, c.lease_expires_at AS creating_until, c.creator_execution = x.id AS is_creator,
                     (SELECT count(*) FROM executions q
@@ -72,7 +55,7 @@ impl SqliteStore {
         .bind(ask.key.conversation.as_str())
         .bind(ask.key.path.as_str())
         .bind(now + millis(QUEUE_LEASE) / 2)
-        .fetch_optional(&self.readers)
+        .fetch_optional(&mut *self.read(measure!("place", ask.key.tenant)).await?)
         .await
         .map_err(failure)?;
         let Some(row) = row else { return Ok(None) };
@@ -92,16 +75,16 @@ impl SqliteStore {
 }
 
 /// One ask, under the write lock.
-struct Asking<'a> {
-    store: &'a SqliteStore,
-    connection: &'a mut SqliteConnection,
-    now: i64,
-    ask: &'a Acquire,
-    limits: &'a Limits,
+pub(super) struct Asking<'a> {
+    pub(super) store: &'a SqliteStore,
+    pub(super) connection: &'a mut SqliteConnection,
+    pub(super) now: i64,
+    pub(super) ask: &'a Acquire,
+    pub(super) limits: &'a Limits,
 }
 
 impl Asking<'_> {
-    async fn decide(&mut self) -> Result<Acquired, StoreError> {
+    pub(super) async fn decide(&mut self) -> Result<Acquired, StoreError> {
         let mut mine = None;
         if let Some(run) = self.run(self.ask.execution.id).await? {
             if run.key != self.ask.key {
@@ -242,7 +225,7 @@ impl Asking<'_> {
         }
         let lease = millis(self.ask.execution.lease);
         self.write_place(mine, ExecutionStatus::Running, Some(live.row.id), lease).await?;
-        let numbers = super::placeholders::load(&mut *self.connection, &self.ask.key).await?;
+        let numbers = super::audit::load(&mut *self.connection, &self.ask.key).await?;
         Ok(Acquired::Ready(Box::new(live.row), numbers))
     }
 

@@ -1,140 +1,74 @@
-//! Contexts: the creator's calls, the end, lists.
+//! Contexts as rows: looks, lists, the end.
 
-use std::time::Duration;
-
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
-use sqlx::sqlite::SqliteRow;
 
-use super::rows::{self, Cells};
+use super::rows::{self};
 use super::{SqliteStore, failure};
 use crate::domain::{
-    ContextEvent, ContextId, ContextKey, ContextStatus, ConversationId, EndReason, ExecutionId, TenantId,
+    ContextEvent, ContextId, ContextKey, ContextStatus, ConversationId, EndReason, TenantId,
 };
 use crate::store::{
-    Claim, ContextFilter, ContextRow, End, Limits, QUEUE_LEASE, SandboxRef, StoreError, millis, storable,
+    ContextFilter, ContextRow, Contexts, End, Limits, QUEUE_LEASE, StoreError, measure::measure, millis,
+    storable,
 };
 
-impl SqliteStore {
-    pub(super) async fn ready_context(
-        &self,
-        claim: &Claim,
-        execution: ExecutionId,
-        sandbox: &SandboxRef,
-        limits: &Limits,
-    ) -> Result<Option<ContextRow>, StoreError> {
-        let sealed = self.keyring.seal_tokens(&claim.key.tenant, claim.context, sandbox);
-        let mut transaction = self.write().await?;
-        let now = self.now();
-        let updated = sqlx::query(
-            "UPDATE execution_contexts
-                SET status = 'ready', sandbox_id = ?, sandbox_domain = ?, host_url = ?, host_key_enc = ?,
-                    envd_token_enc = ?, traffic_token_enc = ?, mcp_url = ?, mcp_token_enc = ?, provider_ends_at = ?,
-                    ready_at = ?, last_used_at = ?, updated_at = ?, expires_at = ?, lease_expires_at = NULL
-              WHERE id = ? AND tenant_id = ? AND status = 'creating' AND lease_epoch = ? AND lease_expires_at > ?",
-        )
-        .bind(sandbox.sandbox_id.as_str())
-        .bind(sandbox.domain.as_deref())
-        .bind(sandbox.host_url.as_deref())
-        .bind(sealed.host_key.as_deref())
-        .bind(sealed.envd_token.as_deref())
-        .bind(sealed.traffic_token.as_deref())
-        .bind(sandbox.mcp_url.as_deref())
-        .bind(sealed.mcp_token.as_deref())
-        .bind(sandbox.provider_ends_at.map(|at| at.timestamp_millis()))
-        .bind(now)
-        .bind(now)
-        .bind(now)
-        .bind(now + millis(limits.ttl))
-        .bind(claim.context.to_string())
-        .bind(claim.key.tenant.as_str())
-        .bind(claim.epoch)
-        .bind(now)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failure)?;
-        if updated.rows_affected() > 0 {
-            sqlx::query(
-                "UPDATE executions
-                    SET status = 'running', context_id = ?1, started_at = ?2, queued_ms = ?2 - created_at,
-                        lease_expires_at = ?2 + run_lease_ms
-                  WHERE id = ?3 AND tenant_id = ?4 AND status = 'queued'",
-            )
-            .bind(claim.context.to_string())
-            .bind(now)
-            .bind(execution.to_string())
-            .bind(claim.key.tenant.as_str())
-            .execute(&mut *transaction)
+#[async_trait]
+impl Contexts for SqliteStore {
+    async fn context(&self, tenant: &TenantId, id: ContextId) -> Result<Option<ContextRow>, StoreError> {
+        let row = sqlx::query("SELECT * FROM execution_contexts WHERE id = ? AND tenant_id = ?")
+            .bind(id.to_string())
+            .bind(tenant.as_str())
+            .fetch_optional(&mut *self.read(measure!("context", tenant)).await?)
             .await
             .map_err(failure)?;
-        }
-        // Said twice, the same sandbox is taken once.
+        row.map(|row| rows::context(&row, self.now_ms())).transpose()
+    }
+
+    async fn live(&self, key: &ContextKey) -> Result<Option<ContextRow>, StoreError> {
         let row = sqlx::query(
             "SELECT * FROM execution_contexts
-              WHERE id = ? AND tenant_id = ? AND status = 'ready' AND lease_epoch = ? AND sandbox_id = ?",
+              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status IN ('creating', 'ready')",
         )
-        .bind(claim.context.to_string())
-        .bind(claim.key.tenant.as_str())
-        .bind(claim.epoch)
-        .bind(sandbox.sandbox_id.as_str())
-        .fetch_optional(&mut *transaction)
+        .bind(key.tenant.as_str())
+        .bind(key.conversation.as_str())
+        .bind(key.path.as_str())
+        .fetch_optional(&mut *self.read(measure!("live", key.tenant)).await?)
         .await
         .map_err(failure)?;
-        if row.is_none() {
-            sqlx::query(
-                "INSERT INTO doomed_sandboxes (tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url,
-                     host_key_enc, reason, not_before, created_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'its creator was too slow', ?8, ?8)",
-            )
-            .bind(claim.key.tenant.as_str())
-            .bind(claim.context.to_string())
-            .bind(claim.epoch)
-            .bind(sandbox.sandbox_id.as_str())
-            .bind(sandbox.domain.as_deref())
-            .bind(sandbox.host_url.as_deref())
-            .bind(sealed.host_key.as_deref())
-            .bind(now)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failure)?;
-        }
-        let context = row.map(|row| rows::context(&row, now)).transpose()?;
-        transaction.commit().await.map_err(failure)?;
-        Ok(context.map(|context| ContextRow { sandbox: Some(sandbox.clone()), ..context }))
+        row.map(|row| rows::context(&row, self.now_ms())).transpose()
     }
 
-    pub(super) async fn renew_claim(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError> {
-        let mut transaction = self.write().await?;
-        let now = self.now();
-        let until = now + millis(limits.create_lease);
-        let renewed = sqlx::query(
-            "UPDATE execution_contexts SET lease_expires_at = ?
-              WHERE id = ? AND tenant_id = ? AND status = 'creating' AND lease_epoch = ? AND lease_expires_at > ?",
+    async fn contexts(&self, filter: &ContextFilter) -> Result<Vec<ContextRow>, StoreError> {
+        let found = sqlx::query(
+            "SELECT * FROM execution_contexts
+              WHERE tenant_id = coalesce(?, tenant_id) AND conversation_id = coalesce(?, conversation_id)
+                AND (? OR status IN ('creating', 'ready'))
+              ORDER BY created_at DESC, id DESC LIMIT ?",
         )
-        .bind(until)
-        .bind(claim.context.to_string())
-        .bind(claim.key.tenant.as_str())
-        .bind(claim.epoch)
-        .bind(now)
-        .execute(&mut *transaction)
+        .bind(filter.tenant.as_ref().map(TenantId::as_str))
+        .bind(filter.conversation.as_ref().map(ConversationId::as_str))
+        .bind(filter.ended)
+        .bind(filter.limit.unwrap_or(100))
+        .fetch_all(&mut *self.read(measure!("contexts")).await?)
         .await
-        .map_err(failure)?
-        .rows_affected();
-        if renewed > 0 {
-            sqlx::query(
-                "UPDATE executions SET lease_expires_at = ? WHERE context_id = ? AND status = 'queued'",
-            )
-            .bind(until)
-            .bind(claim.context.to_string())
-            .execute(&mut *transaction)
-            .await
-            .map_err(failure)?;
-        }
-        transaction.commit().await.map_err(failure)?;
-        Ok(renewed > 0)
+        .map_err(failure)?;
+        let now = self.now_ms();
+        found.iter().map(|row| rows::context(row, now)).collect()
     }
 
-    pub(super) async fn end_context(&self, end: &End, limits: &Limits) -> Result<bool, StoreError> {
-        let mut transaction = self.write().await?;
+    async fn count_live(&self) -> Result<u64, StoreError> {
+        let count: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM execution_contexts WHERE status IN ('creating', 'ready')",
+        )
+        .fetch_one(&mut *self.read(measure!("count_live")).await?)
+        .await
+        .map_err(failure)?;
+        Ok(u64::try_from(count).unwrap_or_default())
+    }
+
+    async fn end(&self, end: &End, limits: &Limits) -> Result<bool, StoreError> {
+        let mut transaction = self.write(measure!("end")).await?;
         let found: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM execution_contexts
               WHERE id = ? AND tenant_id = ? AND ended_at IS NULL AND lease_epoch = coalesce(?, lease_epoch)",
@@ -149,128 +83,18 @@ impl SqliteStore {
             return Ok(false);
         }
         let error = end.error.as_deref();
-        let ended = end_live(&mut transaction, end.context, end.reason, error, self.now(), limits).await?;
-        transaction.commit().await.map_err(failure)?;
+        let ended = end_live(&mut transaction, end.context, end.reason, error, self.now_ms(), limits).await?;
+        transaction.commit().await?;
         Ok(ended)
     }
 
-    pub(super) async fn one_context(
-        &self,
-        tenant: &TenantId,
-        id: ContextId,
-    ) -> Result<Option<ContextRow>, StoreError> {
-        let row = sqlx::query("SELECT * FROM execution_contexts WHERE id = ? AND tenant_id = ?")
-            .bind(id.to_string())
-            .bind(tenant.as_str())
-            .fetch_optional(&self.readers)
-            .await
-            .map_err(failure)?;
-        row.map(|row| rows::context(&row, self.now())).transpose()
-    }
-
-    pub(super) async fn live_context(&self, key: &ContextKey) -> Result<Option<ContextRow>, StoreError> {
-        let row = sqlx::query(
-            "SELECT * FROM execution_contexts
-              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status IN ('creating', 'ready')",
-        )
-        .bind(key.tenant.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
-        .fetch_optional(&self.readers)
-        .await
-        .map_err(failure)?;
-        row.map(|row| rows::context(&row, self.now())).transpose()
-    }
-
-    pub(super) async fn list_contexts(&self, filter: &ContextFilter) -> Result<Vec<ContextRow>, StoreError> {
-        let found = sqlx::query(
-            "SELECT * FROM execution_contexts
-              WHERE tenant_id = coalesce(?, tenant_id) AND conversation_id = coalesce(?, conversation_id)
-                AND (? OR status IN ('creating', 'ready'))
-              ORDER BY created_at DESC, id DESC LIMIT ?",
-        )
-        .bind(filter.tenant.as_ref().map(TenantId::as_str))
-        .bind(filter.conversation.as_ref().map(ConversationId::as_str))
-        .bind(filter.ended)
-        .bind(filter.limit.unwrap_or(100))
-        .fetch_all(&self.readers)
-        .await
-        .map_err(failure)?;
-        let now = self.now();
-        found.iter().map(|row| rows::context(row, now)).collect()
-    }
-
-    pub(super) async fn count_live_contexts(&self) -> Result<u64, StoreError> {
-        let count: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM execution_contexts WHERE status IN ('creating', 'ready')",
-        )
-        .fetch_one(&self.readers)
-        .await
-        .map_err(failure)?;
-        Ok(u64::try_from(count).unwrap_or_default())
-    }
-
-    pub(super) async fn owned_contexts(
-        &self,
-        min_age: Duration,
-        after: Option<ContextId>,
-        limit: u32,
-    ) -> Result<Vec<ContextRow>, StoreError> {
-        let now = self.now();
-        let found: Vec<SqliteRow> = sqlx::query(
-            "SELECT * FROM execution_contexts
-              WHERE status = 'ready' AND ready_at <= ? AND id > coalesce(?, '') ORDER BY id LIMIT ?",
-        )
-        .bind(now - millis(min_age))
-        .bind(after.map(|id| id.to_string()))
-        .bind(limit)
-        .fetch_all(&self.readers)
-        .await
-        .map_err(failure)?;
-        let mut owned = Vec::with_capacity(found.len());
-        for row in &found {
-            match rows::context_with_sandbox(row, &self.keyring, now) {
-                Ok(context) => owned.push(context),
-                Err(why) => {
-                    let id = Cells::new(row, "execution_contexts", "id").parse("id")?;
-                    let mut transaction = self.write().await?;
-                    end_unreadable(&mut transaction, id, &why, now, &Limits::default()).await?;
-                    transaction.commit().await.map_err(failure)?;
-                }
-            }
-        }
-        Ok(owned)
-    }
-
-    pub(super) async fn unowned_tags(
-        &self,
-        tags: &[(ContextId, i64)],
-    ) -> Result<Vec<(ContextId, i64)>, StoreError> {
-        let mut transaction = self.read().await?;
-        let mut unowned = Vec::new();
-        for (id, epoch) in tags {
-            let owners: i64 = sqlx::query_scalar(
-                "SELECT count(*) FROM execution_contexts WHERE id = ? AND lease_epoch = ? AND ended_at IS NULL",
-            )
-            .bind(id.to_string())
-            .bind(epoch)
-            .fetch_one(&mut *transaction)
-            .await
-            .map_err(failure)?;
-            if owners == 0 {
-                unowned.push((*id, *epoch));
-            }
-        }
-        Ok(unowned)
-    }
-
-    pub(super) async fn override_limits(
+    async fn set_tenant_limits(
         &self,
         tenant: &TenantId,
         per_tenant: Option<u32>,
         per_conversation: Option<u32>,
     ) -> Result<(), StoreError> {
-        let mut transaction = self.write().await?;
+        let mut transaction = self.write(measure!("set_tenant_limits", tenant)).await?;
         sqlx::query(
             "INSERT INTO tenant_limits (tenant_id, per_tenant, per_conversation) VALUES (?, ?, ?)
              ON CONFLICT (tenant_id) DO UPDATE
@@ -282,7 +106,7 @@ impl SqliteStore {
         .execute(&mut *transaction)
         .await
         .map_err(failure)?;
-        transaction.commit().await.map_err(failure)
+        transaction.commit().await
     }
 }
 

@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
+use serde_json::json;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
-use super::rows::Cells;
+use super::rows::{self, Cells};
 use super::{SqliteStore, contexts, failure};
 use crate::domain::{ContextId, ContextStatus, EndReason, TenantId};
-use crate::store::secrets::SealedTokens;
-use crate::store::{Doomed, Keyring, Limits, Reaped, SandboxRef, StoreError, millis, storable};
+use crate::store::{
+    ContextRow, Doomed, Keyring, Limits, Outbox, Reaped, SandboxRef, StoreError, measure::measure, millis,
+    secrets::SealedTokens, storable,
+};
 
-impl SqliteStore {
-    pub(super) async fn reap_due(
-        &self,
-        batch: u32,
-        retention: Duration,
-        limits: &Limits,
-    ) -> Result<Reaped, StoreError> {
-        let mut transaction = self.write().await?;
-        let now = self.now();
+#[async_trait]
+impl Outbox for SqliteStore {
+    async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
+        let mut transaction = self.write(measure!("reap")).await?;
+        let now = self.now_ms();
         let old = now.saturating_sub(millis(retention));
         // Runs whose replica is gone; one that never started leaves its key free.
         let interrupted = sqlx::query(
@@ -66,19 +66,15 @@ impl SqliteStore {
         .execute(&mut *transaction)
         .await
         .map_err(failure)?;
-        transaction.commit().await.map_err(failure)?;
+        transaction.commit().await?;
         reaped.interrupted = u32::try_from(interrupted).unwrap_or(u32::MAX);
         reaped.deleted = u32::try_from(deleted).unwrap_or(u32::MAX);
         Ok(reaped)
     }
 
-    pub(super) async fn claim_doomed(
-        &self,
-        batch: u32,
-        visibility: Duration,
-    ) -> Result<Vec<Doomed>, StoreError> {
-        let mut transaction = self.write().await?;
-        let now = self.now();
+    async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError> {
+        let mut transaction = self.write(measure!("doomed")).await?;
+        let now = self.now_ms();
         let found = sqlx::query(
             "UPDATE doomed_sandboxes SET attempts = attempts + 1, not_before = ?1 + ?2
               WHERE id IN (SELECT id FROM doomed_sandboxes WHERE not_before <= ?1 ORDER BY not_before LIMIT ?3)
@@ -90,35 +86,84 @@ impl SqliteStore {
         .fetch_all(&mut *transaction)
         .await
         .map_err(failure)?;
-        transaction.commit().await.map_err(failure)?;
+        transaction.commit().await?;
         found.iter().map(|row| doomed(row, &self.keyring)).collect()
     }
 
-    pub(super) async fn delete_doomed(&self, entry: i64) -> Result<(), StoreError> {
-        let mut transaction = self.write().await?;
+    async fn buried(&self, entry: i64) -> Result<(), StoreError> {
+        let mut transaction = self.write(measure!("buried")).await?;
         sqlx::query("DELETE FROM doomed_sandboxes WHERE id = ?")
             .bind(entry)
             .execute(&mut *transaction)
             .await
             .map_err(failure)?;
-        transaction.commit().await.map_err(failure)
+        transaction.commit().await
     }
 
-    /// 5 s after the first try, doubling up to 10 minutes.
-    pub(super) async fn postpone_doomed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
-        let mut transaction = self.write().await?;
+    // 5 s after the first try, doubling up to 10 minutes.
+    async fn bury_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
+        let mut transaction = self.write(measure!("bury_failed")).await?;
         sqlx::query(
             "UPDATE doomed_sandboxes
                 SET last_error = ?, not_before = ? + min(600000, 5000 << min(max(attempts - 1, 0), 10))
               WHERE id = ?",
         )
         .bind(storable(error))
-        .bind(self.now())
+        .bind(self.now_ms())
         .bind(entry)
         .execute(&mut *transaction)
         .await
         .map_err(failure)?;
-        transaction.commit().await.map_err(failure)
+        transaction.commit().await
+    }
+
+    async fn unowned(&self, tags: &[(ContextId, i64)]) -> Result<Vec<(ContextId, i64)>, StoreError> {
+        let found = sqlx::query(
+            "SELECT t.value->>0 AS id, t.value->>1 AS epoch FROM json_each(?) t
+              WHERE NOT EXISTS (SELECT 1 FROM execution_contexts c
+                                 WHERE c.id = t.value->>0 AND c.lease_epoch = t.value->>1 AND c.ended_at IS NULL)",
+        )
+        .bind(json!(tags).to_string())
+        .fetch_all(&mut *self.read(measure!("unowned")).await?)
+        .await
+        .map_err(failure)?;
+        let tag = |row| {
+            let cells = Cells::new(row, "execution_contexts", "id");
+            Ok((cells.parse("id")?, cells.get("epoch")?))
+        };
+        found.iter().map(tag).collect()
+    }
+
+    async fn owned(
+        &self,
+        min_age: Duration,
+        after: Option<ContextId>,
+        limit: u32,
+    ) -> Result<Vec<ContextRow>, StoreError> {
+        let now = self.now_ms();
+        let found: Vec<SqliteRow> = sqlx::query(
+            "SELECT * FROM execution_contexts
+              WHERE status = 'ready' AND ready_at <= ? AND id > coalesce(?, '') ORDER BY id LIMIT ?",
+        )
+        .bind(now - millis(min_age))
+        .bind(after.map(|id| id.to_string()))
+        .bind(limit)
+        .fetch_all(&mut *self.read(measure!("owned")).await?)
+        .await
+        .map_err(failure)?;
+        let mut owned = Vec::with_capacity(found.len());
+        for row in &found {
+            match rows::context_with_sandbox(row, &self.keyring, now) {
+                Ok(context) => owned.push(context),
+                Err(why) => {
+                    let id = Cells::new(row, "execution_contexts", "id").parse("id")?;
+                    let mut transaction = self.write(measure!("owned")).await?;
+                    contexts::end_unreadable(&mut transaction, id, &why, now, &Limits::default()).await?;
+                    transaction.commit().await?;
+                }
+            }
+        }
+        Ok(owned)
     }
 }
 

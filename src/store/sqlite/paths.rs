@@ -1,15 +1,19 @@
 //! The host application's conversation tree.
 
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
 use super::rows::Cells;
 use super::{SqliteStore, contexts, failure};
 use crate::domain::{ContextId, ConversationId, EndReason, PathId, TenantId};
-use crate::store::{Limits, PathChange, PathError, PathRow, PathStatus, StoreError, storable};
+use crate::store::{
+    Limits, PathChange, PathError, PathRow, PathStatus, Paths, StoreError, measure::measure, storable,
+};
 
-impl SqliteStore {
-    pub(super) async fn apply_path_change(
+#[async_trait]
+impl Paths for SqliteStore {
+    async fn change_path(
         &self,
         tenant: &TenantId,
         conversation: &ConversationId,
@@ -22,8 +26,8 @@ impl SqliteStore {
         if other_id == Some(path) {
             return Err(PathError::Cycle(path.clone()));
         }
-        let mut transaction = self.write().await?;
-        let now = self.now();
+        let mut transaction = self.write(measure!("change_path", tenant)).await?;
+        let now = self.now_ms();
         let row = load(&mut transaction, tenant, conversation, path).await?;
         let closed = match change {
             PathChange::Register { .. } | PathChange::Edit => None,
@@ -98,11 +102,11 @@ impl SqliteStore {
         {
             contexts::end_live(&mut transaction, live, reason, None, now, limits).await?;
         }
-        transaction.commit().await.map_err(failure)?;
+        transaction.commit().await?;
         Ok(changed)
     }
 
-    pub(super) async fn list_paths(
+    async fn paths(
         &self,
         tenant: &TenantId,
         conversation: &ConversationId,
@@ -115,7 +119,7 @@ impl SqliteStore {
         .bind(tenant.as_str())
         .bind(conversation.as_str())
         .bind(deleted)
-        .fetch_all(&self.readers)
+        .fetch_all(&mut *self.read(measure!("paths", tenant)).await?)
         .await
         .map_err(failure)?;
         found.iter().map(path_row).collect()

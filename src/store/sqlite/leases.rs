@@ -1,23 +1,154 @@
-//! Runs: record, abandon, lists.
+//! Acquire, the creator's calls, the run's record.
 
+use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::{SqliteStore, failure, rows};
-use crate::domain::{ConversationId, ExecutionId, TenantId};
+use super::acquire::Asking;
+use super::rows::{self, Cells};
+use super::{SqliteStore, failure};
+use crate::domain::{ExecutionId, TenantId};
 use crate::store::{
-    Acquire, ExecutionFilter, ExecutionRow, ExecutionStatus, FinishedExecution, Limits, StoreError, millis,
-    storable, storable_result,
+    Acquire, Acquired, Claim, ContextRow, ExecutionStatus, FinishedExecution, Leases, Limits, SandboxRef,
+    StoreError, leases::storable_result, measure::measure, millis, storable,
 };
+use serde_json::json;
 
-impl SqliteStore {
-    pub(super) async fn record_execution(
+#[async_trait]
+impl Leases for SqliteStore {
+    async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
+        if let Some(waits) = self.still_waits(ask).await? {
+            return Ok(waits);
+        }
+        let mut transaction = self.write(measure!("acquire", ask.key.tenant)).await?;
+        let mut asking =
+            Asking { store: self, connection: &mut transaction, now: self.now_ms(), ask, limits };
+        let acquired = asking.decide().await?;
+        transaction.commit().await?;
+        Ok(acquired)
+    }
+
+    async fn ready(
         &self,
-        finished: &FinishedExecution,
+        claim: &Claim,
+        execution: ExecutionId,
+        sandbox: &SandboxRef,
         limits: &Limits,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<ContextRow>, StoreError> {
+        let sealed = self.keyring.seal_tokens(&claim.key.tenant, claim.context, sandbox);
+        let mut transaction = self.write(measure!("ready")).await?;
+        let now = self.now_ms();
+        let updated = sqlx::query(
+            "UPDATE execution_contexts
+                SET status = 'ready', sandbox_id = ?, sandbox_domain = ?, host_url = ?, host_key_enc = ?,
+                    envd_token_enc = ?, traffic_token_enc = ?, mcp_url = ?, mcp_token_enc = ?, provider_ends_at = ?,
+                    ready_at = ?, last_used_at = ?, updated_at = ?, expires_at = ?, lease_expires_at = NULL
+              WHERE id = ? AND tenant_id = ? AND status = 'creating' AND lease_epoch = ? AND lease_expires_at > ?",
+        )
+        .bind(sandbox.sandbox_id.as_str())
+        .bind(sandbox.domain.as_deref())
+        .bind(sandbox.host_url.as_deref())
+        .bind(sealed.host_key.as_deref())
+        .bind(sealed.envd_token.as_deref())
+        .bind(sealed.traffic_token.as_deref())
+        .bind(sandbox.mcp_url.as_deref())
+        .bind(sealed.mcp_token.as_deref())
+        .bind(sandbox.provider_ends_at.map(|at| at.timestamp_millis()))
+        .bind(now)
+        .bind(now)
+        .bind(now)
+        .bind(now + millis(limits.ttl))
+        .bind(claim.context.to_string())
+        .bind(claim.key.tenant.as_str())
+        .bind(claim.epoch)
+        .bind(now)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        if updated.rows_affected() > 0 {
+            sqlx::query(
+                "UPDATE executions
+                    SET status = 'running', context_id = ?1, started_at = ?2, queued_ms = ?2 - created_at,
+                        lease_expires_at = ?2 + run_lease_ms
+                  WHERE id = ?3 AND tenant_id = ?4 AND status = 'queued'",
+            )
+            .bind(claim.context.to_string())
+            .bind(now)
+            .bind(execution.to_string())
+            .bind(claim.key.tenant.as_str())
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+        }
+        // Said twice, the same sandbox is taken once.
+        let row = sqlx::query(
+            "SELECT * FROM execution_contexts
+              WHERE id = ? AND tenant_id = ? AND status = 'ready' AND lease_epoch = ? AND sandbox_id = ?",
+        )
+        .bind(claim.context.to_string())
+        .bind(claim.key.tenant.as_str())
+        .bind(claim.epoch)
+        .bind(sandbox.sandbox_id.as_str())
+        .fetch_optional(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        if row.is_none() {
+            sqlx::query(
+                "INSERT INTO doomed_sandboxes (tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url,
+                     host_key_enc, reason, not_before, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'its creator was too slow', ?8, ?8)",
+            )
+            .bind(claim.key.tenant.as_str())
+            .bind(claim.context.to_string())
+            .bind(claim.epoch)
+            .bind(sandbox.sandbox_id.as_str())
+            .bind(sandbox.domain.as_deref())
+            .bind(sandbox.host_url.as_deref())
+            .bind(sealed.host_key.as_deref())
+            .bind(now)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+        }
+        let context = row.map(|row| rows::context(&row, now)).transpose()?;
+        transaction.commit().await?;
+        Ok(context.map(|context| ContextRow { sandbox: Some(sandbox.clone()), ..context }))
+    }
+
+    async fn renew(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError> {
+        let mut transaction = self.write(measure!("renew")).await?;
+        let now = self.now_ms();
+        let until = now + millis(limits.create_lease);
+        let renewed = sqlx::query(
+            "UPDATE execution_contexts SET lease_expires_at = ?
+              WHERE id = ? AND tenant_id = ? AND status = 'creating' AND lease_epoch = ? AND lease_expires_at > ?",
+        )
+        .bind(until)
+        .bind(claim.context.to_string())
+        .bind(claim.key.tenant.as_str())
+        .bind(claim.epoch)
+        .bind(now)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?
+        .rows_affected();
+        if renewed > 0 {
+            sqlx::query(
+                "UPDATE executions SET lease_expires_at = ? WHERE context_id = ? AND status = 'queued'",
+            )
+            .bind(until)
+            .bind(claim.context.to_string())
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+        }
+        transaction.commit().await?;
+        Ok(renewed > 0)
+    }
+
+    async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError> {
         let (result, small) = storable_result(finished);
-        let mut transaction = self.write().await?;
-        let now = self.now();
+        let mut transaction = self.write(measure!("record", finished.tenant)).await?;
+        let now = self.now_ms();
         let ended = finished.ended_at.map_or(now, |at| at.timestamp_millis());
         if let Some(ask) = finished.unasked.as_deref() {
             insert_unasked(&mut transaction, ask, finished, ended).await?;
@@ -79,25 +210,25 @@ impl SqliteStore {
         .execute(&mut *transaction)
         .await
         .map_err(failure)?;
-        transaction.commit().await.map_err(failure)?;
+        transaction.commit().await?;
         Ok(true)
     }
 
-    pub(super) async fn abandon_execution(
+    async fn abandon(
         &self,
         tenant: &TenantId,
         execution: ExecutionId,
         status: ExecutionStatus,
         error: Option<&str>,
     ) -> Result<bool, StoreError> {
-        let mut transaction = self.write().await?;
+        let mut transaction = self.write(measure!("abandon", tenant)).await?;
         // A claim that the run held is over with it: the next in the queue takes it over at once.
         sqlx::query(
             "UPDATE execution_contexts SET lease_expires_at = ?1
               WHERE id = (SELECT context_id FROM executions WHERE id = ?2 AND tenant_id = ?3)
                 AND status = 'creating' AND creator_execution = ?2",
         )
-        .bind(self.now())
+        .bind(self.now_ms())
         .bind(execution.to_string())
         .bind(tenant.as_str())
         .execute(&mut *transaction)
@@ -112,85 +243,42 @@ impl SqliteStore {
         )
         .bind(status.as_str())
         .bind(error.map(storable))
-        .bind(self.now())
+        .bind(self.now_ms())
         .bind(execution.to_string())
         .bind(tenant.as_str())
         .execute(&mut *transaction)
         .await
         .map_err(failure)?;
-        transaction.commit().await.map_err(failure)?;
+        transaction.commit().await?;
         Ok(abandoned.rows_affected() > 0)
     }
 
-    pub(super) async fn ask_execution_to_stop(
-        &self,
-        tenant: &TenantId,
-        id: ExecutionId,
-    ) -> Result<bool, StoreError> {
-        let mut transaction = self.write().await?;
+    async fn ask_to_stop(&self, tenant: &TenantId, id: ExecutionId) -> Result<bool, StoreError> {
+        let mut transaction = self.write(measure!("ask_to_stop", tenant)).await?;
         let asked = sqlx::query(
             "UPDATE executions SET stop_asked_at = coalesce(stop_asked_at, ?1)
               WHERE id = ?2 AND tenant_id = ?3 AND status IN ('queued', 'running')",
         )
-        .bind(self.now())
+        .bind(self.now_ms())
         .bind(id.to_string())
         .bind(tenant.as_str())
         .execute(&mut *transaction)
         .await
         .map_err(failure)?;
-        transaction.commit().await.map_err(failure)?;
+        transaction.commit().await?;
         Ok(asked.rows_affected() > 0)
     }
 
-    pub(super) async fn executions_to_stop(
-        &self,
-        ids: &[ExecutionId],
-    ) -> Result<Vec<ExecutionId>, StoreError> {
-        let mut found = Vec::new();
-        for id in ids {
-            let asked: Option<i64> =
-                sqlx::query_scalar("SELECT 1 FROM executions WHERE id = ? AND stop_asked_at IS NOT NULL")
-                    .bind(id.to_string())
-                    .fetch_optional(&self.readers)
-                    .await
-                    .map_err(failure)?;
-            found.extend(asked.map(|_| *id));
-        }
-        Ok(found)
-    }
-
-    pub(super) async fn one_execution(
-        &self,
-        tenant: &TenantId,
-        id: ExecutionId,
-    ) -> Result<Option<ExecutionRow>, StoreError> {
-        let row = sqlx::query("SELECT * FROM executions WHERE id = ? AND tenant_id = ?")
-            .bind(id.to_string())
-            .bind(tenant.as_str())
-            .fetch_optional(&self.readers)
-            .await
-            .map_err(failure)?;
-        row.as_ref().map(rows::execution).transpose()
-    }
-
-    pub(super) async fn list_executions(
-        &self,
-        filter: &ExecutionFilter,
-    ) -> Result<Vec<ExecutionRow>, StoreError> {
+    async fn stops(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError> {
         let found = sqlx::query(
-            "SELECT * FROM executions
-              WHERE tenant_id = coalesce(?1, tenant_id) AND conversation_id = coalesce(?2, conversation_id)
-                AND (?3 IS NULL OR context_id = ?3)
-              ORDER BY created_at DESC, seq DESC LIMIT ?4",
+            "SELECT id FROM executions
+              WHERE id IN (SELECT value FROM json_each(?)) AND stop_asked_at IS NOT NULL",
         )
-        .bind(filter.tenant.as_ref().map(TenantId::as_str))
-        .bind(filter.conversation.as_ref().map(ConversationId::as_str))
-        .bind(filter.context.map(|id| id.to_string()))
-        .bind(filter.limit.unwrap_or(100))
-        .fetch_all(&self.readers)
+        .bind(json!(ids).to_string())
+        .fetch_all(&mut *self.read(measure!("stops")).await?)
         .await
         .map_err(failure)?;
-        found.iter().map(rows::execution).collect()
+        found.iter().map(|row| Cells::new(row, "executions", "id").parse("id")).collect()
     }
 }
 

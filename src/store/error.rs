@@ -1,0 +1,82 @@
+//! What may go wrong in a store, named for what a caller could do about it.
+
+/// A store call did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database does not answer, or not in time. Try again later.
+    #[error("the database does not answer")]
+    Unavailable(#[source] sqlx::Error),
+    /// The disk under the database is full. What was recorded is safe; free some space and try again.
+    #[error("the disk that holds the database is full")]
+    DiskFull(#[source] sqlx::Error),
+    /// The URL cannot be read. Its text is not repeated: it holds a password.
+    #[error("DATABASE_URL is not a Postgres URL (postgres://user:password@host:port/database)")]
+    Url(#[source] sqlx::Error),
+    /// User, password or database name are wrong.
+    #[error("the database refused the login: check user, password and database name in DATABASE_URL")]
+    Login(#[source] sqlx::Error),
+    /// The database refused a statement: a bug here, or a schema that somebody changed.
+    #[error("the database refused a statement")]
+    Refused(#[source] sqlx::Error),
+    /// The database was migrated by a newer Pathbox. Use that version, or restore an older database.
+    #[error("the database has migration {found}, newer than this program's {known}")]
+    TooNew {
+        /// The newest migration in the database.
+        found: i64,
+        /// The newest one that this program has.
+        known: i64,
+    },
+    /// Migrations are missing and may not be applied by themselves. Run `pathbox migrate`.
+    #[error("the database lacks {0} migration(s); run `pathbox migrate`")]
+    NotMigrated(usize),
+    /// A migration failed; the database is as it was before it.
+    #[error("migration {version} failed")]
+    Migrate {
+        /// Which one.
+        version: i64,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A migration in the database is not the one of this program: a file was edited after it was applied.
+    #[error("migration {0} in the database differs from this program's")]
+    Edited(i64),
+    /// A stored value does not decode. Names the table and row.
+    #[error("row {id} of `{table}` does not decode: {problem}")]
+    Corrupt {
+        /// The table.
+        table: &'static str,
+        /// The row's key.
+        id: String,
+        /// What does not fit.
+        problem: String,
+    },
+    /// A value that the caller gave was changed by somebody else since it was read.
+    #[error("version {expected} was expected, the row has another")]
+    Conflict {
+        /// What the caller had read.
+        expected: i64,
+    },
+    /// The row does not exist for this tenant.
+    #[error("not found")]
+    NotFound,
+    /// The data directory or the key file cannot be used.
+    #[error("the data directory cannot be used: {problem}")]
+    DataDir {
+        /// What is wrong and where.
+        problem: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The keys for tokens at rest cannot be used: malformed, too short, or the same id twice.
+    #[error("the secret keys cannot be used: {0}")]
+    Keys(String),
+}
+
+impl StoreError {
+    /// Whether the same call may succeed a little later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::DiskFull(_))
+    }
+}

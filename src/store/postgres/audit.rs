@@ -1,0 +1,140 @@
+//! Records of runs, the guard's numbering, and who opened which kind of sealed token.
+
+use async_trait::async_trait;
+use sqlx::Row;
+
+use super::rows::{self, Cells};
+use super::{PgStore, failure};
+use crate::domain::{ContextKey, ConversationId, ExecutionId, TenantId};
+use crate::store::{
+    Audit, ExecutionFilter, ExecutionRow, NewReveal, Placeholders, RevealRow, StoreError, measure::measure,
+};
+
+#[async_trait]
+impl Audit for PgStore {
+    async fn execution(
+        &self,
+        tenant: &TenantId,
+        id: ExecutionId,
+    ) -> Result<Option<ExecutionRow>, StoreError> {
+        let sql = rows::execution_query!("pathbox.execution_v1($1, $2)");
+        let row = self
+            .call(measure!("execution", tenant), || async {
+                sqlx::query(sql).bind(tenant.as_str()).bind(id.0).fetch_optional(&self.pool()).await
+            })
+            .await?;
+        row.as_ref().map(rows::execution).transpose()
+    }
+
+    async fn executions(&self, filter: &ExecutionFilter) -> Result<Vec<ExecutionRow>, StoreError> {
+        let found = self
+            .call(measure!("executions"), || async {
+                match &filter.tenant {
+                    Some(tenant) => {
+                        sqlx::query(rows::execution_query!("pathbox.executions_v1($1, $2, $3, $4)"))
+                            .bind(tenant.as_str())
+                    }
+                    None => sqlx::query(rows::execution_query!("pathbox.all_executions_v1($1, $2, $3)")),
+                }
+                .bind(filter.conversation.as_ref().map(ConversationId::as_str))
+                .bind(filter.context.map(|id| id.0))
+                .bind(i32::try_from(filter.limit.unwrap_or(100)).unwrap_or(i32::MAX))
+                .fetch_all(&self.pool())
+                .await
+            })
+            .await?;
+        found.iter().map(rows::execution).collect()
+    }
+
+    async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
+        let found = self
+            .call(measure!("placeholders", key.tenant), || async {
+                sqlx::query("select kind, value_hash, number from pathbox.placeholders_v1($1, $2, $3)")
+                    .bind(key.tenant.as_str())
+                    .bind(key.conversation.as_str())
+                    .bind(key.path.as_str())
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        found
+            .iter()
+            .map(|row| {
+                let number: i32 = row.try_get("number")?;
+                Ok((row.try_get("kind")?, row.try_get("value_hash")?, number.unsigned_abs()))
+            })
+            .collect::<Result<_, sqlx::Error>>()
+            .map_err(failure)
+    }
+
+    async fn save_placeholders(
+        &self,
+        key: &ContextKey,
+        new: &[(String, String, u32)],
+    ) -> Result<(), StoreError> {
+        if new.is_empty() {
+            return Ok(());
+        }
+        let kinds: Vec<&str> = new.iter().map(|(kind, ..)| kind.as_str()).collect();
+        let hashes: Vec<&str> = new.iter().map(|(_, hash, _)| hash.as_str()).collect();
+        let numbers: Vec<i32> =
+            new.iter().map(|(.., number)| i32::try_from(*number).unwrap_or(i32::MAX)).collect();
+        self.call(measure!("save_placeholders", key.tenant), || async {
+            sqlx::query("select pathbox.save_placeholders_v1($1, $2, $3, $4, $5, $6)")
+                .bind(key.tenant.as_str())
+                .bind(key.conversation.as_str())
+                .bind(key.path.as_str())
+                .bind(&kinds)
+                .bind(&hashes)
+                .bind(&numbers)
+                .execute(&self.pool())
+                .await
+                .map(|_| ())
+        })
+        .await
+    }
+
+    async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError> {
+        self.call(measure!("record_reveal"), || async {
+            sqlx::query("select pathbox.record_reveal_v1($1, $2, $3, $4, $5, $6, $7)")
+                .bind(&reveal.id)
+                .bind(reveal.key.tenant.as_str())
+                .bind(reveal.key.conversation.as_str())
+                .bind(reveal.key.path.as_str())
+                .bind(&reveal.kind)
+                .bind(&reveal.principal)
+                .bind(reveal.opened)
+                .execute(&self.pool())
+                .await
+                .map(|_| ())
+        })
+        .await
+    }
+
+    async fn reveals(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<RevealRow>, StoreError> {
+        let rows = self
+            .call(measure!("reveals"), || async {
+                sqlx::query("select * from pathbox.reveals_v1($1, $2)")
+                    .bind(tenant.map(TenantId::as_str))
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        let read = |row: &sqlx::postgres::PgRow| {
+            let id: &str = row.try_get("id").unwrap_or("?");
+            let cells = Cells::new(row, "reveals", id);
+            Ok(RevealRow {
+                reveal: NewReveal {
+                    id: cells.get("id")?,
+                    key: cells.key()?,
+                    kind: cells.get("kind")?,
+                    principal: cells.get("principal")?,
+                    opened: cells.get("opened")?,
+                },
+                at: cells.get("at")?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+}

@@ -1,0 +1,321 @@
+//! Acquire, the creator's calls, the run's record.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sqlx::postgres::PgRow;
+
+use super::PgStore;
+use super::rows::{self, Cells, context_columns, sandbox_columns};
+use crate::domain::{ContextKey, ConversationId, EndReason, ExecutionId, PathId, TenantId};
+use crate::store::{
+    Acquire, Acquired, Audit, Claim, ContextRow, Contexts, End, ExecutionStatus, FinishedExecution, Leases,
+    LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxRef, StoreError, leases::storable_result,
+    measure::measure, millis, storable,
+};
+
+const ACQUIRE: &str = concat!(
+    "select a.outcome, a.run, a.ahead, a.wait_ms, a.previous, a.detail, a.read_at, a.kinds, a.hashes, a.numbers, ",
+    context_columns!("(a.ctx)."),
+    ", ",
+    sandbox_columns!("(a.ctx)."),
+    " from pathbox.acquire_v1($1,$2,$3,$4,$5, $6,$7,$8,$9,$10,$11,$12, $13,$14,$15, $16,$17,$18, $19,$20,$21,$22) a"
+);
+
+const READY: &str = concat!(
+    "select r.read_at, ",
+    context_columns!("(r.ctx)."),
+    " from pathbox.ready_v1($1,$2,$3,$4, $5,$6,$7,$8,$9,$10,$11,$12,$13,$14) r"
+);
+
+/// How often `acquire` starts over when somebody is in the way; each time somebody else has got on.
+const AGAIN: u32 = 50;
+
+#[async_trait]
+impl Leases for PgStore {
+    async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
+        for tries in 0..AGAIN {
+            let row = self.call_acquire(ask, limits).await?;
+            match self.decode_acquired(&row, ask).await? {
+                Some(acquired) => return Ok(acquired),
+                None => tokio::time::sleep(Duration::from_millis(u64::from(tries.min(20)))).await,
+            }
+        }
+        Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut))
+    }
+
+    async fn ready(
+        &self,
+        claim: &Claim,
+        execution: ExecutionId,
+        sandbox: &SandboxRef,
+        limits: &Limits,
+    ) -> Result<Option<ContextRow>, StoreError> {
+        let sealed = self.keyring.seal_tokens(&claim.key.tenant, claim.context, sandbox);
+        let row = self
+            .call(measure!("ready"), || async {
+                sqlx::query(READY)
+                    .bind(claim.key.tenant.as_str())
+                    .bind(claim.context.0)
+                    .bind(claim.epoch)
+                    .bind(execution.0)
+                    .bind(sandbox.sandbox_id.as_str())
+                    .bind(sandbox.domain.as_deref())
+                    .bind(sandbox.host_url.as_deref())
+                    .bind(sealed.host_key.as_deref())
+                    .bind(sealed.envd_token.as_deref())
+                    .bind(sealed.traffic_token.as_deref())
+                    .bind(sandbox.mcp_url.as_deref())
+                    .bind(sealed.mcp_token.as_deref())
+                    .bind(sandbox.provider_ends_at)
+                    .bind(millis(limits.ttl))
+                    .fetch_one(&self.pool())
+                    .await
+            })
+            .await?;
+        Ok(rows::context(&row)?.map(|context| ContextRow { sandbox: Some(sandbox.clone()), ..context }))
+    }
+
+    async fn renew(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError> {
+        self.call(measure!("renew"), || async {
+            sqlx::query_scalar("select pathbox.renew_v1($1, $2, $3, $4)")
+                .bind(claim.key.tenant.as_str())
+                .bind(claim.context.0)
+                .bind(claim.epoch)
+                .bind(millis(limits.create_lease))
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError> {
+        let (result, small) = storable_result(finished);
+        let findings = finished.findings.to_string();
+        let unasked = finished.unasked.as_deref().map(unasked_as_json);
+        self.call(measure!("record", finished.tenant), || async {
+            sqlx::query_scalar(
+                "select pathbox.record_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,\
+                 $15,$16::text::jsonb)",
+            )
+            .bind(finished.tenant.as_str())
+            .bind(finished.id.0)
+            .bind(finished.context.0)
+            .bind(finished.status.as_str())
+            .bind(finished.exit_code)
+            .bind(finished.error.as_deref().map(storable))
+            .bind(finished.duration_ms)
+            .bind(finished.queued_ms)
+            .bind(finished.output_bytes)
+            .bind(&findings)
+            .bind(&result)
+            .bind(small)
+            .bind(finished.provider_ends_at)
+            .bind(millis(limits.ttl))
+            .bind(finished.ended_at)
+            .bind(&unasked)
+            .fetch_one(&self.pool())
+            .await
+        })
+        .await
+    }
+
+    async fn abandon(
+        &self,
+        tenant: &TenantId,
+        execution: ExecutionId,
+        status: ExecutionStatus,
+        error: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        self.call(measure!("abandon", tenant), || async {
+            sqlx::query_scalar("select pathbox.abandon_v1($1, $2, $3, $4)")
+                .bind(tenant.as_str())
+                .bind(execution.0)
+                .bind(status.as_str())
+                .bind(error.map(storable))
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    async fn ask_to_stop(&self, tenant: &TenantId, id: ExecutionId) -> Result<bool, StoreError> {
+        self.call(measure!("ask_to_stop", tenant), || async {
+            sqlx::query_scalar("select pathbox.ask_to_stop_v1($1, $2)")
+                .bind(tenant.as_str())
+                .bind(id.0)
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    async fn stops(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError> {
+        let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
+        let found = self
+            .call(measure!("stops"), || async {
+                sqlx::query_scalar("select pathbox.all_stops_v1($1)").bind(&ids).fetch_all(&self.pool()).await
+            })
+            .await?;
+        Ok(found.into_iter().map(ExecutionId).collect())
+    }
+}
+
+impl PgStore {
+    async fn call_acquire(&self, ask: &Acquire, limits: &Limits) -> Result<PgRow, StoreError> {
+        let run = &ask.execution;
+        self.call(measure!("acquire", ask.key.tenant), || async {
+            sqlx::query(ACQUIRE)
+                .bind(ask.key.tenant.as_str())
+                .bind(ask.key.conversation.as_str())
+                .bind(ask.key.path.as_str())
+                .bind(ask.new_context.0)
+                .bind(storable(&ask.owner))
+                .bind(run.id.0)
+                .bind(storable(&run.tool))
+                .bind(run.language.as_str())
+                .bind(run.purpose.as_deref().map(storable))
+                .bind(storable(&run.code_sha256))
+                .bind(run.principal.as_deref().map(storable))
+                .bind(run.trace_id.as_deref().map(storable))
+                .bind(run.idempotency.as_ref().map(|once| storable(&once.key)))
+                .bind(run.idempotency.as_ref().map(|once| storable(&once.args_sha256)))
+                .bind(millis(run.lease))
+                .bind(i32::try_from(limits.per_tenant).unwrap_or(i32::MAX))
+                .bind(i32::try_from(limits.per_conversation).unwrap_or(i32::MAX))
+                .bind(i64::from(limits.max_executions))
+                .bind(millis(limits.create_lease))
+                .bind(millis(limits.create_timeout))
+                .bind(millis(limits.idempotency_ttl))
+                .bind(millis(QUEUE_LEASE))
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    /// `None`: ask again.
+    async fn decode_acquired(&self, row: &PgRow, ask: &Acquire) -> Result<Option<Acquired>, StoreError> {
+        let cells = Cells::new(row, "executions", ask.execution.id);
+        let outcome: &str = cells.get("outcome")?;
+        Ok(Some(match outcome {
+            "again" => return Ok(None),
+            "not_found" => return Err(StoreError::NotFound),
+            "ready" => match rows::context_with_sandbox(row, &self.keyring) {
+                Ok(Some(context)) => Acquired::Ready(Box::new(context), placeholders(&cells)?),
+                Ok(None) => return Err(cells.corrupt("ready without a context")),
+                Err(error) => {
+                    self.give_up_unreadable(row, &error).await?;
+                    return Ok(None);
+                }
+            },
+            "create" => {
+                let context = rows::context(row)?.ok_or_else(|| cells.corrupt("create without a context"))?;
+                Acquired::Create(Claim {
+                    context: context.id,
+                    key: context.key,
+                    epoch: context.epoch,
+                    previous: cells.parse_optional::<EndReason>("previous")?,
+                })
+            }
+            "wait" => {
+                let left = u64::try_from(cells.get::<i64>("wait_ms")?).unwrap_or(0);
+                Acquired::WaitForCreator { lease_left: Duration::from_millis(left) }
+            }
+            "queued" => {
+                let position = u32::try_from(cells.get::<i32>("ahead")?).unwrap_or(1);
+                Acquired::Queued { position }
+            }
+            "limit" => Acquired::Limit(limit_reached(&cells, &ask.key.tenant)?),
+            "path_closed" => {
+                let detail: Value = cells.get("detail")?;
+                let status = detail["status"].as_str().unwrap_or_default();
+                Acquired::PathClosed(status.parse().map_err(|error: String| cells.corrupt(error))?)
+            }
+            "in_flight" => Acquired::InFlight(ExecutionId(cells.get("run")?)),
+            "key_conflict" => Acquired::KeyConflict(ExecutionId(cells.get("run")?)),
+            "replay" | "interrupted" => {
+                let replay = outcome == "replay";
+                let id = ExecutionId(cells.get("run")?);
+                match self.execution(&ask.key.tenant, id).await? {
+                    Some(run) if replay => Acquired::Replay(Box::new(run)),
+                    Some(run) => Acquired::Interrupted(Box::new(run)),
+                    None => return Ok(None), // retention took it a moment ago
+                }
+            }
+            other => return Err(cells.corrupt(format_args!("outcome `{other}`"))),
+        }))
+    }
+
+    /// Tokens that do not open mean that the sandbox cannot be reached any more: it is lost, and replaced.
+    pub(super) async fn give_up_unreadable(&self, row: &PgRow, why: &StoreError) -> Result<(), StoreError> {
+        let Some(context) = rows::context(row)? else { return Ok(()) };
+        tracing::warn!(context.id = %context.id, error = %why, "a context's tokens do not open; it is replaced");
+        let end = End {
+            tenant: context.key.tenant,
+            context: context.id,
+            epoch: Some(context.epoch),
+            reason: EndReason::Lost,
+            error: Some("its tokens do not open with the keys of this server".to_owned()),
+        };
+        self.end(&end, &Limits::default()).await.map(|_| ())
+    }
+}
+
+/// The three columns of numbers; NULL when the key has none.
+fn placeholders(cells: &Cells<'_>) -> Result<Placeholders, StoreError> {
+    let kinds: Vec<String> = cells.get::<Option<_>>("kinds")?.unwrap_or_default();
+    let hashes: Vec<String> = cells.get::<Option<_>>("hashes")?.unwrap_or_default();
+    let numbers: Vec<i32> = cells.get::<Option<_>>("numbers")?.unwrap_or_default();
+    let numbers = numbers.into_iter().map(i32::unsigned_abs);
+    Ok(kinds
+        .into_iter()
+        .zip(hashes)
+        .zip(numbers)
+        .map(|((kind, hash), number)| (kind, hash, number))
+        .collect())
+}
+
+fn limit_reached(cells: &Cells<'_>, tenant: &TenantId) -> Result<LimitReached, StoreError> {
+    #[derive(Deserialize)]
+    struct Detail {
+        scope: String,
+        limit: u32,
+        holders: Vec<(ConversationId, PathId)>,
+        frees_in_ms: Option<u64>,
+    }
+    let detail: Value = cells.get("detail")?;
+    let detail: Detail = serde_json::from_value(detail).map_err(|error| cells.corrupt(error))?;
+    Ok(LimitReached {
+        scope: if detail.scope == "tenant" { "tenant" } else { "conversation" },
+        limit: detail.limit,
+        holders: detail
+            .holders
+            .into_iter()
+            .map(|(conversation, path)| ContextKey { tenant: tenant.clone(), conversation, path })
+            .collect(),
+        frees_in: detail.frees_in_ms.map(Duration::from_millis),
+    })
+}
+
+/// The ask of a run that was never acquired, as `record_v1` reads it.
+fn unasked_as_json(ask: &Acquire) -> String {
+    let run = &ask.execution;
+    json!({
+        "conversation": ask.key.conversation,
+        "path": ask.key.path,
+        "owner": storable(&ask.owner),
+        "tool": storable(&run.tool),
+        "language": run.language.as_str(),
+        "purpose": run.purpose.as_deref().map(storable),
+        "code_sha256": storable(&run.code_sha256),
+        "principal": run.principal.as_deref().map(storable),
+        "trace_id": run.trace_id.as_deref().map(storable),
+        "key": run.idempotency.as_ref().map(|once| storable(&once.key)),
+        "args_sha256": run.idempotency.as_ref().map(|once| storable(&once.args_sha256)),
+        "run_lease_ms": millis(run.lease),
+    })
+    .to_string()
+}

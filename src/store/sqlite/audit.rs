@@ -1,0 +1,138 @@
+//! Records of runs, the guard's numbering, and who opened which kind of sealed token.
+
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+
+use super::rows::{self, Cells};
+use super::{SqliteStore, failure, time};
+use crate::domain::{ContextKey, ConversationId, ExecutionId, TenantId};
+use crate::store::{
+    Audit, ExecutionFilter, ExecutionRow, NewReveal, Placeholders, RevealRow, StoreError, measure::measure,
+};
+
+#[async_trait]
+impl Audit for SqliteStore {
+    async fn execution(
+        &self,
+        tenant: &TenantId,
+        id: ExecutionId,
+    ) -> Result<Option<ExecutionRow>, StoreError> {
+        let row = sqlx::query("SELECT * FROM executions WHERE id = ? AND tenant_id = ?")
+            .bind(id.to_string())
+            .bind(tenant.as_str())
+            .fetch_optional(&mut *self.read(measure!("execution", tenant)).await?)
+            .await
+            .map_err(failure)?;
+        row.as_ref().map(rows::execution).transpose()
+    }
+
+    async fn executions(&self, filter: &ExecutionFilter) -> Result<Vec<ExecutionRow>, StoreError> {
+        let found = sqlx::query(
+            "SELECT * FROM executions
+              WHERE tenant_id = coalesce(?1, tenant_id) AND conversation_id = coalesce(?2, conversation_id)
+                AND (?3 IS NULL OR context_id = ?3)
+              ORDER BY created_at DESC, seq DESC LIMIT ?4",
+        )
+        .bind(filter.tenant.as_ref().map(TenantId::as_str))
+        .bind(filter.conversation.as_ref().map(ConversationId::as_str))
+        .bind(filter.context.map(|id| id.to_string()))
+        .bind(filter.limit.unwrap_or(100))
+        .fetch_all(&mut *self.read(measure!("executions")).await?)
+        .await
+        .map_err(failure)?;
+        found.iter().map(rows::execution).collect()
+    }
+
+    async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
+        load(&mut *self.read(measure!("placeholders", key.tenant)).await?, key).await
+    }
+
+    async fn save_placeholders(
+        &self,
+        key: &ContextKey,
+        new: &[(String, String, u32)],
+    ) -> Result<(), StoreError> {
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.write(measure!("save_placeholders", key.tenant)).await?;
+        let now = self.now_ms();
+        for (kind, hash, number) in new {
+            sqlx::query(
+                "INSERT INTO placeholders (tenant_id, conversation_id, path_id, kind, value_hash, number, created_at)
+                 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            )
+            .bind(key.tenant.as_str())
+            .bind(key.conversation.as_str())
+            .bind(key.path.as_str())
+            .bind(kind)
+            .bind(hash)
+            .bind(number)
+            .bind(now)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+        }
+        transaction.commit().await
+    }
+
+    async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError> {
+        let mut transaction = self.write(measure!("record_reveal")).await?;
+        sqlx::query(
+            "INSERT INTO reveals (id, tenant_id, conversation_id, path_id, kind, principal, opened, at)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        )
+        .bind(&reveal.id)
+        .bind(reveal.key.tenant.as_str())
+        .bind(reveal.key.conversation.as_str())
+        .bind(reveal.key.path.as_str())
+        .bind(&reveal.kind)
+        .bind(&reveal.principal)
+        .bind(reveal.opened)
+        .bind(self.now_ms())
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        transaction.commit().await
+    }
+
+    async fn reveals(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<RevealRow>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, tenant_id, conversation_id, path_id, kind, principal, opened, at FROM reveals
+              WHERE ?1 IS NULL OR tenant_id = ?1 ORDER BY at DESC, rowid DESC LIMIT ?2",
+        )
+        .bind(tenant.map(TenantId::as_str))
+        .bind(limit)
+        .fetch_all(&mut *self.read(measure!("reveals")).await?)
+        .await
+        .map_err(failure)?;
+        let read = |row| {
+            let cells = Cells::new(row, "reveals", "id");
+            Ok(RevealRow {
+                reveal: NewReveal {
+                    id: cells.get("id")?,
+                    key: cells.key()?,
+                    kind: cells.get("kind")?,
+                    principal: cells.get("principal")?,
+                    opened: cells.get("opened")?,
+                },
+                at: time(cells.get("at")?),
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+}
+
+/// A key's numbers, over a reader or within a transaction.
+pub(super) async fn load(from: &mut SqliteConnection, key: &ContextKey) -> Result<Placeholders, StoreError> {
+    sqlx::query_as(
+        "SELECT kind, value_hash, number FROM placeholders
+          WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? ORDER BY kind, number",
+    )
+    .bind(key.tenant.as_str())
+    .bind(key.conversation.as_str())
+    .bind(key.path.as_str())
+    .fetch_all(from)
+    .await
+    .map_err(failure)
+}
