@@ -16,7 +16,7 @@ use crate::config::{Config, Database, Provider};
 use crate::domain::{Clock, ConversationId, Entropy};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
 use crate::execution::{
-    CrashAt, ExecutionService, HandleKey, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
+    CrashAt, Execution, HandleKey, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
     Starting, Startup, TokenKey,
 };
 use crate::guard::{Kind, Known, PolicyFile, never_say};
@@ -67,7 +67,10 @@ impl App {
         let conversation = self.config.conversation.clone().unwrap_or_else(|| new_conversation(&entropy));
         let defaults =
             Defaults { tenant: self.config.tenant.clone(), conversation, path: self.config.path.clone() };
-        McpServer::new(mcp_options(&self.config, Door::Process(defaults)), self.execution.clone())
+        McpServer::new(
+            mcp_options(&self.config, Door::Process(defaults)),
+            self.execution.part(crate::mcp::Service::of),
+        )
     }
 
     /// The token that ends everything.
@@ -84,7 +87,7 @@ impl App {
             let ending = async {
                 service.drain().await;
                 service.ended().await;
-                service.release_own_host().await;
+                service.cleanup.release_own_host().await;
             };
             if tokio::time::timeout(LAST_WORDS, ending).await.is_err() {
                 tracing::warn!("not every run could be recorded in time");
@@ -134,9 +137,9 @@ async fn start_service(config: Config, policies: Policies, sender: watch::Sender
     loop {
         match service(&config, policies.clone(), &ends).await {
             Ok(service) => {
-                service.start_reaper();
+                service.start();
                 if let Some(export) = &config.telemetry.export {
-                    let (counting, every) = (service.clone(), export.metric_interval);
+                    let (counting, every) = (service.health.clone(), export.metric_interval);
                     let shutdown = ends.shutdown.clone();
                     ends.tasks.spawn(async move { counting.count_active(every, &shutdown).await });
                 }
@@ -160,7 +163,7 @@ async fn start_service(config: Config, policies: Policies, sender: watch::Sender
 /// # Errors
 /// When the store cannot be opened. A missing provider is not an error: the service then
 /// says on each call why it cannot run anything.
-pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow::Result<ExecutionService> {
+pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow::Result<Execution> {
     let entropy = Entropy::system();
     data_dir(&config.data_dir)?;
     let keyring = keyring(config, &entropy)?;
@@ -190,7 +193,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
         owner: format!("{}-{}", std::process::id(), entropy.hex::<4>()),
         entropy,
     };
-    Ok(ExecutionService::new(parts, ends.shutdown.clone()))
+    Ok(Execution::new(parts, ends.shutdown.clone()))
 }
 
 /// Makes the data directory, for its owner only.

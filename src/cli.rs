@@ -161,7 +161,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cleanup => {
             let app = App::start(load_worker(&sources)?.0)?;
             let service = app.execution.service(Duration::from_secs(30)).await?;
-            let cleaned = service.cleanup().await;
+            let cleaned = service.cleanup.run_once().await;
             say!("{}", serde_json::to_string(&cleaned)?);
             app.stop(Duration::from_secs(5)).await;
             Ok(ExitCode::from(u8::from(cleaned.errors > 0)))
@@ -304,5 +304,5 @@ pub fn offline_server() -> McpServer {
         inline_images: crate::mcp::InlineImages::Auto,
         door,
     };
-    McpServer::new(options, execution)
+    McpServer::new(options, execution.part(crate::mcp::Service::of))
 }

@@ -1,8 +1,9 @@
 //! Runs code in a conversation path's own sandbox: find or make it, run, guard what comes out, record.
 //!
-//! One call is one straight line through here: [`ExecutionService::run_code`] acquires the context from the store
-//! (`acquire`), sends the code to its sandbox (`run_code`), and hands out only what the guard has seen. No truth is
-//! kept in memory: any replica can serve the next call.
+//! One call is one straight line through here: [`Runs::run_code`] acquires the context from the store (`acquire`), sends
+//! the code to its sandbox (`run_code`), and hands out only what the guard has seen. Callers get the part that they use:
+//! [`Runs`], [`Files`], [`Reads`], [`Contexts`], [`Paths`], [`Credentials`], [`Cleanup`], [`Health`]. What these share is
+//! private, so no door reaches the store or the provider.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,10 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::{
-    Clock, ContextKey, EndReason, Entropy, ExecutionId, Language, Outcome, OutputChunk, SandboxState,
-};
-use crate::e2b::{CircuitState, E2bClient, ListFilter};
+use crate::domain::{Clock, ContextKey, Entropy, ExecutionId, Language, Outcome, OutputChunk, SandboxState};
+use crate::e2b::E2bClient;
 use crate::guard::{Overlay, Report, Sanitized};
-use crate::store::{DynStore, End, Limits, Secret};
+use crate::store::{DynStore, Limits, Secret};
 use crate::telemetry::trace::Trace;
 use backlog::Backlog;
 use remembered::Remembered;
@@ -25,17 +24,22 @@ use remembered::Remembered;
 pub mod acquire;
 mod attempts;
 mod backlog;
+pub mod contexts;
 pub mod crash;
 pub mod error;
 pub mod files;
+mod guarding;
 pub mod handle;
+pub mod health;
 mod interpret;
 pub mod outputs;
 pub mod paths;
 pub mod policies;
+mod provider;
 pub mod reaper;
 pub mod recall;
 pub mod recipe;
+mod record;
 mod remembered;
 pub mod reveal;
 mod revive;
@@ -44,16 +48,21 @@ pub mod run_code;
 pub mod startup;
 mod stop;
 
+pub use contexts::Contexts;
 pub use crash::CrashAt;
 pub use error::ExecutionError;
+pub use files::Files;
 pub use handle::HandleKey;
+pub use health::Health;
 pub use outputs::{Artifact, Outputs};
-pub use recall::{Asker, Begun, Recalled};
+pub use paths::Paths;
+pub use reaper::Cleanup;
+pub use recall::{Asker, Begun, Reads, Recalled};
 pub use recipe::{Recipe, Recipes};
 
 pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus};
 pub use policies::Policies;
-pub use reveal::{Revealed, TokenKey};
+pub use reveal::{Credentials, Revealed, TokenKey};
 pub use run_analysis::{Analysed, AnalysisRequest};
 pub use startup::{Starting, Startup};
 
@@ -131,12 +140,37 @@ pub struct Parts {
     pub crash: CrashAt,
 }
 
+/// A running service: its parts, each with what one kind of caller needs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    /// Begins and stops runs.
+    pub runs: Runs,
+    /// Files of sandboxes.
+    pub files: Files,
+    /// Runs after they were begun, and what they left.
+    pub reads: Reads,
+    /// Live contexts and their handles.
+    pub contexts: Contexts,
+    /// The conversation tree.
+    pub paths: Paths,
+    /// API keys and sealed tokens.
+    pub credentials: Credentials,
+    /// Ends what is over.
+    pub cleanup: Cleanup,
+    /// Whether database and provider answer.
+    pub health: Health,
+    /// The guards, for texts that do not come from a run.
+    pub policies: Policies,
+    core: Arc<Core>,
+}
+
 /// Runs code. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct ExecutionService(Arc<Inner>);
+pub struct Runs(Arc<Core>);
 
+/// What the parts share. Only they see it: no door reaches the store or the provider.
 #[derive(Debug)]
-struct Inner {
+struct Core {
     parts: Parts,
     runs: TaskTracker,
     background: TaskTracker,
@@ -221,10 +255,11 @@ pub struct Record {
     pub queued_ms: u64,
 }
 
-impl ExecutionService {
+impl Execution {
     /// Puts the service together. Its tasks end when `shutdown` is cancelled.
     pub fn new(parts: Parts, shutdown: CancellationToken) -> Self {
-        Self(Arc::new(Inner {
+        let policies = parts.policies.clone();
+        let core = Arc::new(Core {
             parts,
             runs: TaskTracker::new(),
             background: TaskTracker::new(),
@@ -233,105 +268,59 @@ impl ExecutionService {
             remembered: Remembered::default(),
             backlog: Backlog::default(),
             stoppable: stop::Stoppable::default(),
-        }))
-    }
-
-    /// The numbers it works with.
-    pub fn options(&self) -> &Options {
-        &self.0.parts.options
-    }
-
-    /// The store, for listings.
-    pub fn store(&self) -> &DynStore {
-        &self.0.parts.store
-    }
-
-    /// The guards, for texts that do not come from a run.
-    pub fn policies(&self) -> &Policies {
-        &self.0.parts.policies
-    }
-
-    /// The whole outputs that are kept.
-    pub fn outputs(&self) -> &Outputs {
-        &self.0.parts.outputs
-    }
-
-    /// Why no sandbox can be made, if so.
-    pub fn provider_problem(&self) -> Option<&str> {
-        self.0.parts.provider.as_ref().err().map(String::as_str)
-    }
-
-    /// How long the provider's control plane is left alone because it is down; `None` when it is not.
-    pub fn provider_rests_for(&self) -> Option<Duration> {
-        match self.0.parts.provider.as_ref().ok()?.circuit() {
-            CircuitState::Open { retry_after } => Some(retry_after).filter(|rest| !rest.is_zero()),
-            CircuitState::HalfOpen | CircuitState::Closed { .. } => None,
+        });
+        Self {
+            runs: Runs(Arc::clone(&core)),
+            files: Files(Arc::clone(&core)),
+            reads: Reads(Arc::clone(&core)),
+            contexts: Contexts(Arc::clone(&core)),
+            paths: Paths(Arc::clone(&core)),
+            credentials: Credentials(Arc::clone(&core)),
+            cleanup: Cleanup(Arc::clone(&core)),
+            health: Health(Arc::clone(&core)),
+            policies,
+            core,
         }
     }
 
-    /// Asks the provider for something small, with the key. Gives how long the answer took.
-    ///
-    /// # Errors
-    /// [`ExecutionError::NoProvider`], or [`ExecutionError::Sandbox`] with what it said.
-    pub async fn ask_provider(&self) -> Result<Duration, ExecutionError> {
-        let began = tokio::time::Instant::now();
-        let filter = ListFilter { limit: Some(1), ..ListFilter::default() };
-        self.provider()?.list(&filter).await.map_err(ExecutionError::Sandbox)?;
-        Ok(began.elapsed())
-    }
-
-    /// A handle to a context, for a result to this caller; nobody else can use it.
-    pub fn mint_handle(&self, key: &ContextKey, principal: Option<&str>) -> String {
-        self.0.parts.handles.mint(key, principal.unwrap_or_default(), &self.0.parts.entropy)
-    }
-
-    /// Opens a handle that came with a call.
-    ///
-    /// # Errors
-    /// [`ExecutionError::UnknownHandle`] for anything that this installation did not mint for this caller.
-    pub fn open_handle(
-        &self,
-        handle: &str,
-        tenant: &crate::domain::TenantId,
-        principal: &str,
-    ) -> Result<ContextKey, ExecutionError> {
-        self.0.parts.handles.open(handle, tenant, principal).ok_or(ExecutionError::UnknownHandle)
-    }
-
-    /// Ends the live context of a key, if there is one. Its sandbox dies in the background.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn end_context(&self, key: &ContextKey) -> Result<bool, ExecutionError> {
-        let Some(row) = self.store().live(key).await? else { return Ok(false) };
-        let end = End {
-            tenant: key.tenant.clone(),
-            context: row.id,
-            epoch: None,
-            reason: EndReason::Manual,
-            error: None,
-        };
-        self.0.parts.crash.at("end.before");
-        let ended = self.store().end(&end, &self.options().limits).await?;
-        self.0.parts.crash.at("end.written");
-        self.0.remembered.forget(key);
-        self.0.doomed.notify_one();
-        Ok(ended)
+    /// Starts the background tasks; they end at shutdown.
+    pub fn start(&self) {
+        self.runs.start_stopping();
+        self.cleanup.start();
     }
 
     /// Waits until every run has been recorded. Background tasks go on.
     pub async fn drain(&self) {
-        self.0.runs.close();
-        self.0.runs.wait().await;
+        self.core.runs.close();
+        self.core.runs.wait().await;
     }
 
     /// Waits until the background tasks have ended; they do once shutdown is asked for.
     pub async fn ended(&self) {
-        self.0.background.close();
-        self.0.background.wait().await;
+        self.core.background.close();
+        self.core.background.wait().await;
+    }
+}
+
+impl Core {
+    fn options(&self) -> &Options {
+        &self.parts.options
+    }
+
+    fn store(&self) -> &DynStore {
+        &self.parts.store
+    }
+
+    fn outputs(&self) -> &Outputs {
+        &self.parts.outputs
     }
 
     fn provider(&self) -> Result<&E2bClient, ExecutionError> {
-        self.0.parts.provider.as_ref().map_err(|why| ExecutionError::NoProvider(why.clone()))
+        self.parts.provider.as_ref().map_err(|why| ExecutionError::NoProvider(why.clone()))
+    }
+
+    /// A handle to a context, for a result to this caller; nobody else can use it.
+    fn mint_handle(&self, key: &ContextKey, principal: Option<&str>) -> String {
+        self.parts.handles.mint(key, principal.unwrap_or_default(), &self.parts.entropy)
     }
 }

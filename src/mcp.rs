@@ -22,7 +22,7 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::Value;
 
 use crate::domain::ContextKey;
-use crate::execution::{Starting, Startup};
+use crate::execution::{Contexts, Execution, Files, Policies, Reads, Runs, Starting, Startup};
 use crate::guard::Guard;
 use crate::telemetry::trace::Trace;
 
@@ -46,6 +46,29 @@ pub use error::ToolError;
 
 /// How long a call waits for a server that is still starting.
 const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What of the running service the MCP door uses.
+#[derive(Debug, Clone)]
+pub struct Service {
+    runs: Runs,
+    files: Files,
+    reads: Reads,
+    contexts: Contexts,
+    policies: Policies,
+}
+
+impl Service {
+    /// Its parts of a running service.
+    pub fn of(execution: &Execution) -> Self {
+        Self {
+            runs: execution.runs.clone(),
+            files: execution.files.clone(),
+            reads: execution.reads.clone(),
+            contexts: execution.contexts.clone(),
+            policies: execution.policies.clone(),
+        }
+    }
+}
 
 /// What this component is told.
 #[derive(Debug, Clone)]
@@ -80,7 +103,7 @@ pub struct McpServer(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     options: Options,
-    execution: Starting,
+    execution: Starting<Service>,
     tools: Vec<Tool>,
     #[cfg(feature = "conformance")]
     fixtures: conformance::Fixtures,
@@ -125,7 +148,7 @@ with `get_execution` (stream, offset). If a plot was not shown, `get_artifact` s
 
 impl McpServer {
     /// A handler over a service that may still be starting.
-    pub fn new(options: Options, execution: Starting) -> Self {
+    pub fn new(options: Options, execution: Starting<Service>) -> Self {
         #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
         let mut tools = if options.code_execution { tools::list(options.network) } else { Vec::new() };
         #[cfg(feature = "conformance")]
@@ -178,7 +201,7 @@ impl McpServer {
         let handle = match handle {
             Some(handle) => {
                 let service = self.service().await?;
-                Some(service.open_handle(handle, &caller.tenant, &caller.principal.name)?)
+                Some(service.contexts.open_handle(handle, &caller.tenant, &caller.principal.name)?)
             }
             None => None,
         };
@@ -188,12 +211,12 @@ impl McpServer {
     /// The guard for what a caller is shown that comes from no run.
     fn guard_of(&self, context: &RequestContext<RoleServer>) -> Guard {
         match (self.0.execution.now(), self.caller(context)) {
-            (Startup::Ready(service), Ok(caller)) => service.policies().of(&caller.tenant),
+            (Startup::Ready(service), Ok(caller)) => service.policies.of(&caller.tenant),
             _ => Guard::default(),
         }
     }
 
-    async fn service(&self) -> Result<crate::execution::ExecutionService, ToolError> {
+    async fn service(&self) -> Result<Service, ToolError> {
         Ok(self.0.execution.service(START_PATIENCE).await?)
     }
 }

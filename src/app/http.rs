@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 use super::{App, keyring, mcp_options};
 use crate::domain::{Clock, Entropy, Principal};
 use crate::http::oauth::Tokens;
-use crate::http::v1::V1;
+use crate::http::v1::{self, V1};
 use crate::http::{
     Authenticator, Options, Places, Rates, Serving, Unauthenticated, health, metrics, router, serve,
 };
-use crate::mcp::McpServer;
 use crate::mcp::caller::Door;
 use crate::mcp::transport::{legacy_sse, streamable_http};
+use crate::mcp::{self, McpServer};
 use crate::store::Secret;
 
 /// Between the end of the runs and the end of the streams that carry their results.
@@ -55,16 +55,23 @@ impl App {
         let rates = Rates::new(settings.requests_per_minute, clock.clone());
         let tokens = settings.oauth.clone().map(Tokens::new).transpose().context("OAuth cannot be used")?;
         let metadata = tokens.as_ref().map(Tokens::metadata).unwrap_or_default();
-        let auth = Authenticator::new(unauthenticated, tokens, self.execution.clone(), clock.clone(), rates);
+        let credentials = self.execution.part(|execution| execution.credentials.clone());
+        let auth = Authenticator::new(unauthenticated, tokens, credentials, clock.clone(), rates);
 
-        let server =
-            McpServer::new(mcp_options(&self.config, Door::Http(entropy.clone())), self.execution.clone());
-        let paths = V1::new(self.execution.clone(), self.config.cron_secret.as_ref().map(Secret::expose));
+        let server = McpServer::new(
+            mcp_options(&self.config, Door::Http(entropy.clone())),
+            self.execution.part(mcp::Service::of),
+        );
+        let paths = V1::new(
+            self.execution.part(v1::Service::of),
+            self.config.cron_secret.as_ref().map(Secret::expose),
+        );
+        let health = self.execution.part(|execution| execution.health.clone());
         let known = self
             .known_routes(server, &clock, &entropy, &streams)
-            .merge(metrics::router(self.execution.clone()))
+            .merge(metrics::router(health.clone()))
             .merge(paths.known());
-        let open = health::router(self.execution.clone()).merge(paths.open()).merge(metadata);
+        let open = health::router(health).merge(paths.open()).merge(metadata);
         let options = Options {
             base_path: settings.base_path.clone(),
             max_connections: settings.max_connections,

@@ -93,17 +93,18 @@ async fn examine(config: Config) -> Vec<Check> {
     };
     match app.execution.service(Duration::from_secs(15)).await {
         Ok(service) => {
-            let ping = service.store().ping().await;
+            let ping = service.health.ping_store().await;
             checks.push(Check::new(
                 "database",
-                ping.map(|()| format!("{} answers, migrations are applied", service.store().kind())).map_err(
-                    |error| (crate::telemetry::chain(&error), "check DATABASE_URL and the server".into()),
-                ),
+                ping.map(|()| format!("{} answers, migrations are applied", service.health.store_kind()))
+                    .map_err(|error| {
+                        (crate::telemetry::chain(&error), "check DATABASE_URL and the server".into())
+                    }),
             ));
             checks.push(Check::new(
                 "sandbox provider",
-                match service.provider_problem() {
-                    None => provider_answers(&service).await,
+                match service.health.provider_problem() {
+                    None => provider_answers(&service.health).await,
                     Some(why) => {
                         Err((why.to_owned(), "see the failed checks above, or set E2B_API_KEY".into()))
                     }
@@ -147,8 +148,8 @@ async fn machine(_: &Config) -> Vec<Check> {
 }
 
 /// One small request to the provider, with the key.
-async fn provider_answers(service: &crate::execution::ExecutionService) -> Result<String, (String, String)> {
-    match service.ask_provider().await {
+async fn provider_answers(health: &crate::execution::Health) -> Result<String, (String, String)> {
+    match health.ask_provider().await {
         Ok(after) => Ok(format!("answers, in {} ms", after.as_millis())),
         Err(crate::execution::ExecutionError::Sandbox(error)) => {
             Err((crate::telemetry::chain(&error), error.advice().to_owned()))
@@ -158,7 +159,7 @@ async fn provider_answers(service: &crate::execution::ExecutionService) -> Resul
 }
 
 /// `1+1`, through everything.
-async fn first_run(service: &crate::execution::ExecutionService) -> Check {
+async fn first_run(service: &crate::execution::Execution) -> Check {
     let run = async {
         let key = ContextKey {
             tenant: "doctor".parse().map_err(|_| "bad tenant")?,
@@ -181,10 +182,11 @@ async fn first_run(service: &crate::execution::ExecutionService) -> Check {
         };
         let (news, _) = tokio::sync::mpsc::channel(1);
         let finished = service
+            .runs
             .run_code(call, request, news, tokio_util::sync::CancellationToken::new())
             .await
             .map_err(|error| format!("{}. {}", crate::telemetry::chain(&error), error.advice()))?;
-        service.end_context(&key).await.map_err(|error| error.to_string())?;
+        service.contexts.end(&key).await.map_err(|error| error.to_string())?;
         let text = finished.outcome.results.first().and_then(|result| result.text().map(str::to_owned));
         match text.as_deref() {
             Some("2") => Ok(format!("1+1 is 2, in {} ms", finished.outcome.duration.as_millis())),

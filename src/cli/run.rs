@@ -88,7 +88,7 @@ async fn call(
     let cancel = CancellationToken::new();
     let (news, mut output) = mpsc::channel::<Progress>(1024);
     let call = Call { key, principal: Some("cli".into()), trace: None, idempotency_key, guard: None };
-    let run = service.run_code(call, request, news, cancel.clone());
+    let run = service.runs.run_code(call, request, news, cancel.clone());
     tokio::pin!(run);
     let finished = loop {
         tokio::select! {

@@ -4,7 +4,7 @@
 //! deadline is counted on the local monotonic clock from *before* the claim was asked for, so that a process that
 //! was paused past its lease does not start a provider request whose sandbox nobody would own.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::instrument;
 
 use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, SandboxState};
-use crate::e2b::{CreateSandbox, E2bClient, E2bError, Endpoint, McpGateway, Sandbox, SandboxAccess};
+use crate::e2b::{CreateSandbox, E2bClient, E2bError, McpGateway, Sandbox, SandboxAccess};
 use crate::guard::own_words;
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, Placeholders, SandboxRef,
@@ -24,22 +24,15 @@ use crate::telemetry::metrics;
 
 use super::attempts::Fault;
 use super::backlog::Late;
-use super::{ExecutionError, ExecutionService, Progress, ProgressSender};
+use super::crash::crash_point;
+use super::provider::access_of;
+use super::{Core, ExecutionError, Progress, ProgressSender};
 use crate::telemetry::chain;
 
 /// Between looks at whether the database has been told everything.
 const BEHIND_PAUSE: Duration = Duration::from_millis(50);
 /// Between tries to tell a database that was away of a run that goes on.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(250);
-
-/// Metadata that each of our sandboxes carries at its provider, so that the reconciler can tell whose it is.
-pub const APP: (&str, &str) = ("app", "pathbox");
-/// Metadata key of the installation: several may share one provider account, and none may reap another's sandboxes.
-pub const INSTALLATION: &str = "pathbox_installation";
-/// Metadata key of the context's id.
-pub const CONTEXT_ID: &str = "pathbox_context";
-/// Metadata key of the creator's epoch.
-pub const EPOCH: &str = "pathbox_epoch";
 
 /// A context that this run holds.
 #[derive(Debug)]
@@ -101,7 +94,11 @@ pub(super) enum Acquisition {
     Replay(Box<ExecutionRow>),
 }
 
-impl ExecutionService {
+/// Gives runs and file operations their context's sandbox.
+#[derive(Debug, Clone)]
+pub(super) struct Sandboxes(pub(super) Arc<Core>);
+
+impl Sandboxes {
     /// Waits for this run's turn on its context, making the sandbox if need be. `found` is what an earlier attempt of
     /// the same run has found out about the state.
     #[instrument(name = "execution_context.get_or_create", skip_all, fields(
@@ -130,9 +127,9 @@ impl ExecutionService {
     /// it cannot be told, and may have done what it was asked without an answer: it is told later.
     pub(super) async fn abandon(&self, ask: &Acquire, status: ExecutionStatus, why: &str) {
         let (tenant, id) = (&ask.key.tenant, ask.execution.id);
-        match self.store().abandon(tenant, id, status, Some(why)).await {
+        match self.0.store().abandon(tenant, id, status, Some(why)).await {
             Ok(_) => {}
-            Err(error) if error.is_retryable() => self.tell_later(Late::Abandon {
+            Err(error) if error.is_retryable() => self.0.tell_later(Late::Abandon {
                 tenant: tenant.clone(),
                 execution: id,
                 status,
@@ -152,7 +149,7 @@ impl ExecutionService {
         progress: &ProgressSender,
     ) -> Result<Acquisition, ExecutionError> {
         let Wait { began, patience, cancel } = *wait;
-        let limits = &self.options().limits;
+        let limits = &self.0.options().limits;
         let mut tried_again_at_limit = false;
         let mut made: Option<Found> = None;
         loop {
@@ -161,8 +158,8 @@ impl ExecutionService {
             }
             // A database that is back is told first what has run meanwhile: it would take those runs for cut off, and
             // the contexts that they used for expired.
-            if self.is_behind() {
-                if let Err(error) = self.store().ping().await {
+            if self.0.is_behind() {
+                if let Err(error) = self.0.store().ping().await {
                     return self.without_store(ask, error, wait).await;
                 }
                 if began.elapsed() >= patience {
@@ -173,12 +170,12 @@ impl ExecutionService {
             }
             let asked = Instant::now();
             let mut position = 0;
-            self.0.parts.crash.at("acquire.before");
-            let answer = match self.store().acquire(ask, limits).await {
+            crash_point!(self.0, "acquire.before");
+            let answer = match self.0.store().acquire(ask, limits).await {
                 Ok(answer) => answer,
                 Err(error) => return self.without_store(ask, error, wait).await,
             };
-            self.0.parts.crash.at("acquire.answered");
+            crash_point!(self.0, "acquire.answered");
             match answer {
                 Acquired::Ready(row, numbers) => {
                     let found = made.or(found).unwrap_or((SandboxState::Kept, None));
@@ -209,7 +206,7 @@ impl ExecutionService {
                 Acquired::InFlight(_) => position = 1,
                 Acquired::Limit(limit) => {
                     // Contexts of a local host that died with its process hold places until somebody looks.
-                    if !tried_again_at_limit && self.release_dead_hosts().await > 0 {
+                    if !tried_again_at_limit && self.0.release_dead_hosts().await > 0 {
                         tried_again_at_limit = true;
                         continue;
                     }
@@ -238,7 +235,7 @@ impl ExecutionService {
         let Some(sandbox) = &row.sandbox else {
             return Err(ExecutionError::Internal(format!("context {} is ready without a sandbox", row.id)));
         };
-        let (client, access) = (self.client_of(sandbox)?, access_of(sandbox));
+        let (client, access) = (self.0.client_of(sandbox)?, access_of(sandbox));
         let turn = self.0.remembered.keep(&row, is_unasked);
         let turn = tokio::select! {
             biased;
@@ -251,7 +248,7 @@ impl ExecutionService {
         let replaced = self.0.remembered.take_replaced(&row.key);
         if let (SandboxState::Kept, Some(before)) = (state, replaced) {
             // Another replica took this one's context away while the database could not be told of its use.
-            let ended = self.store().context(&row.key.tenant, before).await.ok().flatten();
+            let ended = self.0.store().context(&row.key.tenant, before).await.ok().flatten();
             state = SandboxState::Reset;
             reason = Some(ended.and_then(|row| row.end_reason).unwrap_or(EndReason::Lost));
         }
@@ -281,7 +278,7 @@ impl ExecutionService {
         if !error.is_retryable() || ask.execution.idempotency.is_some() {
             return Err(error.into());
         }
-        match self.0.remembered.recall(&ask.key, self.options().limits.ttl) {
+        match self.0.remembered.recall(&ask.key, self.0.options().limits.ttl) {
             Some(row) => {
                 let found = (SandboxState::Kept, None);
                 let hold = Hold { row, since: Instant::now(), found, numbers: None, is_unasked: true };
@@ -298,17 +295,41 @@ impl ExecutionService {
     /// # Errors
     /// [`Fault::Stale`]: it is not certain any more that the context is this run's.
     pub(super) async fn keep_lease(&self, held: &Held, ask: &Acquire) -> Result<(), Fault> {
-        if held.since.elapsed() < self.options().margin / 2 {
+        if held.since.elapsed() < self.0.options().margin / 2 {
             return Ok(());
         }
         if held.is_unasked {
             // As long as the database is away nobody can ask for the context. Once it is back, it has its say.
-            return if self.store().ping().await.is_err() { Ok(()) } else { Err(Fault::Stale) };
+            return if self.0.store().ping().await.is_err() { Ok(()) } else { Err(Fault::Stale) };
         }
-        match self.store().acquire(ask, &self.options().limits).await {
+        match self.0.store().acquire(ask, &self.0.options().limits).await {
             Ok(Acquired::Ready(row, _)) if (row.id, row.epoch) == (held.row.id, held.row.epoch) => Ok(()),
             _ => Err(Fault::Stale),
         }
+    }
+
+    /// Makes sure that the provider does not end the sandbox before the run's deadline or before the context's own
+    /// time to live. Costs no request when it already holds. Gives the new end when it was moved.
+    pub(super) async fn extend_life(
+        &self,
+        held: &Held,
+        timeout: Duration,
+    ) -> Result<Option<DateTime<Utc>>, Fault> {
+        let Some(ends_at) = held.row.sandbox.as_ref().and_then(|sandbox| sandbox.provider_ends_at) else {
+            return Ok(None);
+        };
+        let now = held.now();
+        let left = (ends_at - now).to_std().unwrap_or_default();
+        if left >= (timeout + self.0.options().margin).max(self.0.options().limits.ttl) {
+            return Ok(None);
+        }
+        let life = self.0.sandbox_life().max(timeout + self.0.options().margin);
+        crash_point!(self.0, "run.before_extend");
+        // The provider may cut it, and says to what.
+        let life =
+            held.client.set_timeout(&held.access.id, life).await.map_err(|error| Fault::of(held, error))?;
+        crash_point!(self.0, "run.extended");
+        Ok(Some(now + life))
     }
 
     /// Does the work of a run. One that began while the database was away is made known as soon as it is back, so that no
@@ -329,7 +350,7 @@ impl ExecutionService {
         loop {
             tokio::time::sleep(ANNOUNCE_PAUSE).await;
             // What is over is told first, or the database would take the context for expired.
-            if self.is_behind() || self.store().ping().await.is_err() {
+            if self.0.is_behind() || self.0.store().ping().await.is_err() {
                 continue;
             }
             // The work may end at any moment and this future with it; what the store gives must be given back even then.
@@ -343,8 +364,8 @@ impl ExecutionService {
 
     /// Whether there is nothing more to tell.
     async fn announce_once(&self, ours: ContextId, ask: &Acquire) -> bool {
-        let limits = &self.options().limits;
-        match self.store().acquire(ask, limits).await {
+        let limits = &self.0.options().limits;
+        match self.0.store().acquire(ask, limits).await {
             Ok(Acquired::Ready(row, _)) if row.id == ours => true,
             // The context was ended meanwhile. This run has its sandbox for as long as that lives, and makes no other.
             Ok(Acquired::Create(claim)) => {
@@ -355,7 +376,7 @@ impl ExecutionService {
                     reason: EndReason::Error,
                     error: Some("no sandbox was needed".to_owned()),
                 };
-                if let Err(error) = self.store().end(&end, limits).await {
+                if let Err(error) = self.0.store().end(&end, limits).await {
                     tracing::warn!(error = %error, context.id = %end.context, "a claim could not be given back");
                 }
                 true
@@ -373,17 +394,6 @@ impl ExecutionService {
         }
     }
 
-    /// The client for a sandbox's provider: the configured one, or the local host that the row names.
-    pub(super) fn client_of(&self, sandbox: &SandboxRef) -> Result<E2bClient, ExecutionError> {
-        let client = self.provider()?;
-        Ok(match (&sandbox.host_url, &sandbox.host_key) {
-            (Some(url), Some(key)) => {
-                client.at(&Endpoint::local(url.as_str(), key.clone())).map_err(ExecutionError::Create)?
-            }
-            _ => client.clone(),
-        })
-    }
-
     /// Makes the sandbox of a claim. Gives the row and since when the run's lease runs. `None`: the claim was lost
     /// meanwhile; ask again.
     #[instrument(name = "sandbox.create", skip_all, fields(context.id = %claim.context, epoch = claim.epoch))]
@@ -393,15 +403,15 @@ impl ExecutionService {
         execution: ExecutionId,
         asked: Instant,
     ) -> Result<Option<(ContextRow, Instant)>, ExecutionError> {
-        let limits = &self.options().limits;
+        let limits = &self.0.options().limits;
         if asked.elapsed() + limits.create_timeout > limits.create_lease {
             return Ok(None);
         }
-        self.0.parts.crash.at("create.claimed");
-        let life = self.sandbox_life();
-        let recipe = self.options().recipes.of(&claim.key.tenant);
-        let request = recipe.create(life, self.tag(claim.context, claim.epoch));
-        let client = match self.provider() {
+        crash_point!(self.0, "create.claimed");
+        let life = self.0.sandbox_life();
+        let recipe = self.0.options().recipes.of(&claim.key.tenant);
+        let request = recipe.create(life, self.0.tag(claim.context, claim.epoch));
+        let client = match self.0.provider() {
             Ok(client) => client,
             Err(error) => {
                 self.give_up(claim, &error).await;
@@ -427,7 +437,7 @@ impl ExecutionService {
                 return Err(error);
             }
         };
-        self.0.parts.crash.at("create.made");
+        crash_point!(self.0, "create.made");
         let local = self.0.parts.local.as_ref();
         let reference = SandboxRef {
             sandbox_id: sandbox.id.clone(),
@@ -440,10 +450,10 @@ impl ExecutionService {
             mcp_token: gateway.as_ref().map(|gateway| gateway.token.clone()),
             provider_ends_at: Some(self.0.parts.clock.now() + sandbox.timeout),
         };
-        self.0.parts.crash.at("create.before_ready");
+        crash_point!(self.0, "create.before_ready");
         let since = Instant::now();
-        let row = self.store().ready(claim, execution, &reference, limits).await?;
-        self.0.parts.crash.at("create.reported");
+        let row = self.0.store().ready(claim, execution, &reference, limits).await?;
+        crash_point!(self.0, "create.reported");
         match row {
             Some(_) => metrics::CONTEXTS_CREATED.add(&[], 1),
             None => self.0.doomed.notify_one(),
@@ -453,13 +463,13 @@ impl ExecutionService {
 
     /// Waits for the provider while the lease is renewed each third of its length.
     async fn keeping_lease<F: Future>(&self, claim: &Claim, work: F) -> F::Output {
-        let limits = &self.options().limits;
+        let limits = &self.0.options().limits;
         tokio::pin!(work);
         loop {
             tokio::select! {
                 output = &mut work => return output,
                 () = tokio::time::sleep(limits.create_lease / 3) => {
-                    if let Err(error) = self.store().renew(claim, limits).await {
+                    if let Err(error) = self.0.store().renew(claim, limits).await {
                         tracing::warn!(error = %error, context.id = %claim.context, "a lease could not be renewed");
                     }
                 }
@@ -475,53 +485,11 @@ impl ExecutionService {
             reason: EndReason::Error,
             error: Some(own_words(&chain(error)).into_inner()),
         };
-        self.0.parts.crash.at("create.failed");
-        if let Err(error) = self.store().end(&end, &self.options().limits).await {
+        crash_point!(self.0, "create.failed");
+        if let Err(error) = self.0.store().end(&end, &self.0.options().limits).await {
             tracing::warn!(error = %error, context.id = %claim.context, "a failed context could not be closed");
         }
         self.0.doomed.notify_one();
-    }
-
-    /// The metadata that all sandboxes of this installation carry.
-    pub(super) fn own_tag(&self) -> BTreeMap<String, String> {
-        BTreeMap::from([
-            (APP.0.to_owned(), APP.1.to_owned()),
-            (INSTALLATION.to_owned(), self.0.parts.handles.installation()),
-        ])
-    }
-
-    /// The metadata of a context's sandbox.
-    pub(super) fn tag(&self, context: ContextId, epoch: i64) -> BTreeMap<String, String> {
-        let mut tag = self.own_tag();
-        tag.insert(CONTEXT_ID.to_owned(), context.to_string());
-        tag.insert(EPOCH.to_owned(), epoch.to_string());
-        tag
-    }
-
-    /// How long a new or extended sandbox should live at its provider: past the context's own time to live, so
-    /// that a row never says ready for a sandbox that the provider has ended.
-    pub(super) fn sandbox_life(&self) -> Duration {
-        let options = self.options();
-        options.sandbox_timeout.max(options.limits.ttl * 2)
-    }
-
-    /// Ends a context whose sandbox is gone.
-    pub(super) async fn mark_lost(&self, row: &ContextRow) -> Result<(), StoreError> {
-        let end = End {
-            tenant: row.key.tenant.clone(),
-            context: row.id,
-            epoch: Some(row.epoch),
-            reason: EndReason::Lost,
-            error: Some("the provider no longer knows the sandbox".into()),
-        };
-        self.0.remembered.forget(&row.key);
-        self.0.parts.crash.at("lost.before");
-        let ended = self.store().end(&end, &self.options().limits).await;
-        if let Ok(true) = ended {
-            metrics::CONTEXTS_LOST.add(&[], 1);
-        }
-        self.0.parts.crash.at("lost.marked");
-        ended.map(drop)
     }
 }
 
@@ -541,16 +509,5 @@ async fn make(
             }
             Err(error)
         }
-    }
-}
-
-/// What the client needs to reach a sandbox's data plane.
-pub(super) fn access_of(sandbox: &SandboxRef) -> SandboxAccess {
-    SandboxAccess {
-        id: sandbox.sandbox_id.clone(),
-        domain: sandbox.domain.clone(),
-        envd_token: sandbox.envd_token.clone(),
-        traffic_token: sandbox.traffic_token.clone(),
-        envd_version: None,
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::acquire::{Acquisition, Held, Wait};
-use super::{ExecutionError, ExecutionService, ProgressSender};
+use super::acquire::{Acquisition, Held, Sandboxes, Wait};
+use super::{ExecutionError, ProgressSender};
 use crate::domain::{EndReason, SandboxState};
 use crate::e2b::E2bError;
 use crate::store::{Acquire, ExecutionRow, ExecutionStatus};
@@ -52,7 +52,7 @@ pub(super) enum Attempted<T> {
     Before(Box<ExecutionRow>),
 }
 
-impl ExecutionService {
+impl Sandboxes {
     /// Waits for the ask's turn and does the work on its sandbox.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl ExecutionService {
                     }
                 }
                 Err(Fault::Lost) => {
-                    if let Err(error) = self.mark_lost(&held.row).await {
+                    if let Err(error) = self.0.mark_lost(&held.row).await {
                         self.abandon(ask, ExecutionStatus::Failed, "sandbox_lost").await;
                         return Err(error.into());
                     }

@@ -5,7 +5,7 @@
 //! from there, by the same reading for all records: their order and their distances stay what they were.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -17,7 +17,7 @@ use crate::store::{
 };
 use crate::telemetry::metrics;
 
-use super::ExecutionService;
+use super::Core;
 use crate::telemetry::chain;
 
 /// Bytes of results, as JSON, that wait with their records. A record itself always waits: without its result it is small.
@@ -110,15 +110,15 @@ impl Backlog {
     }
 }
 
-impl ExecutionService {
+impl Core {
     /// Whether the database has yet to be told something.
     pub(super) fn is_behind(&self) -> bool {
-        self.0.backlog.lock().is_told
+        self.backlog.lock().is_told
     }
 
     /// The database could not be told; it will be.
-    pub(super) fn tell_later(&self, late: Late) {
-        let mut waiting = self.0.backlog.lock();
+    pub(super) fn tell_later(self: &Arc<Self>, late: Late) {
+        let mut waiting = self.backlog.lock();
         let dropped = waiting.push(late);
         if dropped > 0 {
             metrics::RESULTS_DROPPED.add(&[], dropped as u64);
@@ -128,8 +128,8 @@ impl ExecutionService {
             );
         }
         if !std::mem::replace(&mut waiting.is_told, true) {
-            let service = self.clone();
-            self.0.runs.spawn(async move { service.tell_all().await });
+            let core = Arc::clone(self);
+            self.runs.spawn(async move { core.tell_all().await });
         }
     }
 
@@ -137,7 +137,7 @@ impl ExecutionService {
         let mut reading = None;
         loop {
             let first = {
-                let mut waiting = self.0.backlog.lock();
+                let mut waiting = self.backlog.lock();
                 let first = waiting.pop();
                 waiting.is_told = first.is_some();
                 first
@@ -145,11 +145,11 @@ impl ExecutionService {
             let Some(mut first) = first else { return };
             match self.tell(&mut first, &mut reading).await {
                 Ok(()) => {}
-                Err(error) if error.is_retryable() && !self.0.shutdown.is_cancelled() => {
-                    self.0.backlog.lock().put_back(first);
+                Err(error) if error.is_retryable() && !self.shutdown.is_cancelled() => {
+                    self.backlog.lock().put_back(first);
                     tokio::select! {
                         () = tokio::time::sleep(PAUSE) => {}
-                        () = self.0.shutdown.cancelled() => {}
+                        () = self.shutdown.cancelled() => {}
                     }
                 }
                 Err(error) => tracing::error!(error = %chain(&error), lost = ?first.id(), "a record is lost"),
@@ -191,7 +191,7 @@ impl Reading {
     }
 }
 
-impl ExecutionService {
+impl Core {
     /// The quickest of three readings, which is the most exact.
     async fn read_time(&self) -> Result<Reading, StoreError> {
         let mut best = self.read_time_once().await?;

@@ -4,6 +4,8 @@
 //! surprise: a file never leaves as it is. It goes through the guard as printed output does, and what came through is
 //! kept under the operation's id. So each `get` is a version of its own, which stays when the file changes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
@@ -15,16 +17,17 @@ use tracing::Instrument;
 use crate::domain::{
     Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, Language, OutputChunk, Timeout, hex,
 };
-use crate::e2b::{E2bError, Files, Subject};
+use crate::e2b::{E2bError, Files as SandboxFiles, Subject};
 use crate::guard::{FileKind, Guard, OutcomeGuard, Sanitized};
 use crate::store::Acquire;
 use crate::telemetry::trace;
 use crate::wire::envd::{EntryInfo, FileType};
 
-use super::acquire::Held;
+use super::acquire::{Held, Sandboxes};
 use super::attempts::{Attempted, Fault, Work};
-use super::run_code::{Ran, close_call, reason_text};
-use super::{Artifact, Call, ExecutionError, ExecutionService, Finished};
+use super::record::{Ran, close_call};
+use super::run_code::reason_text;
+use super::{Artifact, Call, Core, ExecutionError, Finished};
 
 /// The name of the tool in records.
 pub const TOOL: &str = "files";
@@ -211,7 +214,7 @@ enum Stopped {
 
 /// The work of a file operation.
 struct FileWork<'a> {
-    service: &'a ExecutionService,
+    files: &'a Files,
     ask: &'a Acquire,
     action: &'a FileAction,
     guard: &'a Guard,
@@ -221,7 +224,7 @@ impl Work for FileWork<'_> {
     type Done = Result<(Ran, FileAnswer), FileProblem>;
 
     async fn on(&self, held: &Held) -> Result<Self::Done, Fault> {
-        match self.service.do_on(held, self.ask, self.action, self.guard).await {
+        match self.files.do_on(held, self.ask, self.action, self.guard).await {
             Ok(done) => Ok(Ok(done)),
             Err(Stopped::Problem(problem)) => Ok(Err(problem)),
             Err(Stopped::Fault(fault)) => Err(fault),
@@ -229,19 +232,27 @@ impl Work for FileWork<'_> {
     }
 }
 
-impl ExecutionService {
+/// Files of sandboxes, in and out.
+#[derive(Debug, Clone)]
+pub struct Files(pub(super) Arc<Core>);
+
+impl Files {
+    fn sandboxes(&self) -> Sandboxes {
+        Sandboxes(Arc::clone(&self.0))
+    }
+
     /// Does something with the files of the call's context.
     ///
     /// # Errors
-    /// [`ExecutionError::File`] for what the caller can put right, else as [`ExecutionService::run_code`].
-    pub async fn files(
+    /// [`ExecutionError::File`] for what the caller can put right, else as [`Runs::run_code`](super::Runs::run_code).
+    pub async fn run(
         &self,
         call: Call,
         action: FileAction,
         cancel: CancellationToken,
     ) -> Result<Filed, ExecutionError> {
         let (service, mut call) = (self.clone(), call);
-        let (span, trace) = self.open_call(TOOL, &mut call, Language::Bash);
+        let (span, trace) = self.0.open_call(TOOL, &mut call, Language::Bash);
         // On a task of its own: what was begun is recorded, also when the caller is gone.
         let work = async move {
             let result = trace::within(trace, service.do_files(call, action, cancel)).await;
@@ -265,12 +276,12 @@ impl ExecutionService {
             purpose: Some(action.describe()),
             timeout: Timeout::default(),
         };
-        let ask = self.ask(TOOL, &call, &request);
+        let ask = self.0.ask(TOOL, &call, &request);
         let (progress, _) = mpsc::channel(1);
-        let guard = self.guard_for(&call);
-        let work = FileWork { service: self, ask: &ask, action: &action, guard: &guard };
+        let guard = self.0.guard_for(&call);
+        let work = FileWork { files: self, ask: &ask, action: &action, guard: &guard };
         let (held, done) =
-            match self.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
+            match self.sandboxes().on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
                 Attempted::Done(held, done) => (held, done),
                 Attempted::Before(_) => {
                     return Err(ExecutionError::Internal("a file operation has no idempotency key".into()));
@@ -281,7 +292,7 @@ impl ExecutionService {
             Err(problem) => (self.failed(&held, &problem, &guard).await, Err(ExecutionError::File(problem))),
         };
         let blocked = ran.report.blocked;
-        let finished = self.finish(&call, request.language, &ask, &held, ran).await?;
+        let finished = self.0.finish(&call, request.language, &ask, &held, ran).await?;
         match answer? {
             _ if blocked => Err(ExecutionError::Blocked),
             answer => {
@@ -299,10 +310,11 @@ impl ExecutionService {
         policy: &Guard,
     ) -> Result<(Ran, FileAnswer), Stopped> {
         let began = Instant::now();
-        let moved_end = self.extend_life(held, Timeout::default().get()).await.map_err(Stopped::Fault)?;
-        self.keep_lease(held, ask).await.map_err(Stopped::Fault)?;
+        let moved_end =
+            self.sandboxes().extend_life(held, Timeout::default().get()).await.map_err(Stopped::Fault)?;
+        self.sandboxes().keep_lease(held, ask).await.map_err(Stopped::Fault)?;
         let files = held.client.files(&held.access);
-        let mut guard = OutcomeGuard::new(policy, self.numbering_of(held).await, self.guard_limits());
+        let mut guard = OutcomeGuard::new(policy, self.0.numbering_of(held).await, self.0.guard_limits());
         let done = |guard: OutcomeGuard| guard.finish(Ended::Completed, Vec::new(), began.elapsed());
         let (answer, guarded, artifacts) = match action {
             FileAction::Put { path, content, expected } => {
@@ -328,13 +340,14 @@ impl ExecutionService {
                 let out = if guarded.report.blocked { Sanitized::default() } else { out };
                 let name = artifact_name(policy.line(path.name()).get(), &version);
                 let artifact = self
+                    .0
                     .outputs()
                     .put(ask.execution.id, &name, mime_type(kind, &name), &out)
                     .map_err(|_| Stopped::Problem(FileProblem::DiskFull))?;
                 (FileAnswer::Got { version, artifact: artifact.clone() }, guarded, vec![artifact])
             }
         };
-        self.save_numbering(held, guarded.numbering).await;
+        self.0.save_numbering(held, guarded.numbering).await;
         let (outcome, report) = (guarded.outcome, guarded.report);
         let (state, state_reason) = (held.state, held.reason.map(reason_text));
         Ok((Ran { outcome, report, artifacts, state, state_reason, moved_end }, answer))
@@ -342,7 +355,7 @@ impl ExecutionService {
 
     /// The record of an operation that could not be done.
     async fn failed(&self, held: &Held, problem: &FileProblem, policy: &Guard) -> Ran {
-        let mut guard = OutcomeGuard::new(policy, self.numbering_of(held).await, self.guard_limits());
+        let mut guard = OutcomeGuard::new(policy, self.0.numbering_of(held).await, self.0.guard_limits());
         guard.push(OutputChunk::Error(CodeError {
             name: "FileError".to_owned(),
             message: problem.to_string(),
@@ -362,7 +375,7 @@ impl ExecutionService {
     async fn version_at(
         &self,
         held: &Held,
-        files: &Files,
+        files: &SandboxFiles,
         path: &FilePath,
     ) -> Result<Option<String>, Stopped> {
         match files.read(path.as_str(), MAX_FILE_BYTES).await {

@@ -4,10 +4,11 @@
 //! closes a path ends its context, and the sandbox goes the usual way through the outbox.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::ExecutionService;
+use super::Core;
 use crate::domain::{ConversationId, PathId, TenantId};
 pub use crate::store::{PathChange, PathError, PathRow, PathStatus, StoreError};
 
@@ -22,12 +23,16 @@ pub struct PathNode {
     pub children: Vec<PathNode>,
 }
 
-impl ExecutionService {
+/// Registers and changes paths. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Paths(pub(super) Arc<Core>);
+
+impl Paths {
     /// Registers or changes a path; see [`PathChange`]. Safe to repeat.
     ///
     /// # Errors
     /// [`PathError`] for what the caller can do something about.
-    pub async fn change_path(
+    pub async fn change(
         &self,
         tenant: &TenantId,
         conversation: &ConversationId,
@@ -35,8 +40,8 @@ impl ExecutionService {
         change: &PathChange,
         expected: Option<i64>,
     ) -> Result<PathRow, PathError> {
-        let limits = &self.options().limits;
-        let row = self.store().change_path(tenant, conversation, path, change, expected, limits).await?;
+        let limits = &self.0.options().limits;
+        let row = self.0.store().change_path(tenant, conversation, path, change, expected, limits).await?;
         if row.status != PathStatus::Active {
             self.0.doomed.notify_one();
         }
@@ -47,25 +52,25 @@ impl ExecutionService {
     ///
     /// # Errors
     /// The store's.
-    pub async fn paths(
+    pub async fn list(
         &self,
         tenant: &TenantId,
         conversation: &ConversationId,
         deleted: bool,
     ) -> Result<Vec<PathRow>, StoreError> {
-        self.store().paths(tenant, conversation, deleted).await
+        self.0.store().paths(tenant, conversation, deleted).await
     }
 
     /// The same as a tree. A path whose parent is not in the list stands at the top.
     ///
     /// # Errors
     /// The store's.
-    pub async fn path_tree(
+    pub async fn tree(
         &self,
         tenant: &TenantId,
         conversation: &ConversationId,
     ) -> Result<Vec<PathNode>, StoreError> {
-        Ok(tree(self.paths(tenant, conversation, false).await?))
+        Ok(tree(self.list(tenant, conversation, false).await?))
     }
 }
 

@@ -3,19 +3,20 @@
 //! Three jobs, each safe to run on every replica at once: `reap` ends expired contexts and frees what dead replicas
 //! held; `bury` kills the sandboxes in the outbox; `reconcile` compares the provider's list with the rows both ways.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use tracing::instrument;
 
 use crate::domain::{ContextId, EndReason, SandboxId};
-use crate::e2b::{E2bClient, Endpoint, ListFilter};
-use crate::store::{Doomed, Secret};
+use crate::e2b::{E2bClient, ListFilter};
+use crate::store::Doomed;
 use crate::telemetry::metrics;
 
-use super::ExecutionService;
-use super::acquire::{CONTEXT_ID, EPOCH, access_of};
+use super::Core;
+use super::crash::crash_point;
+use super::provider::{CONTEXT_ID, EPOCH, access_of};
 use crate::telemetry::chain;
 
 /// Rows in one pass (SPEC section 4).
@@ -35,26 +36,29 @@ pub struct Cleaned {
     pub errors: u32,
 }
 
-impl ExecutionService {
-    /// Starts the background tasks; they end at shutdown.
-    pub fn start_reaper(&self) {
-        self.start_stopping();
+/// Ends what is over and kills what has no owner. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Cleanup(pub(super) Arc<Core>);
+
+impl Cleanup {
+    /// Starts the background task; it ends at shutdown.
+    pub(super) fn start(&self) {
         let service = self.clone();
         self.0.background.spawn(async move {
-            service.release_dead_hosts().await;
+            service.0.release_dead_hosts().await;
             let mut due = tokio::time::Instant::now();
             let mut begin = due;
             loop {
                 let now = tokio::time::Instant::now();
                 let last = due + TELLING * 10; // a record that cannot be told does not put it off for ever
-                if now >= begin && (now >= last || !service.is_behind()) {
-                    due = now + service.options().cleanup_interval;
+                if now >= begin && (now >= last || !service.0.is_behind()) {
+                    due = now + service.0.options().cleanup_interval;
                     begin = due;
-                    let cleaned = service.cleanup().await;
+                    let cleaned = service.run_once().await;
                     if cleaned != Cleaned::default() {
                         tracing::info!(cleaned = cleaned.cleaned, errors = cleaned.errors, "clean-up");
                     }
-                } else if service.is_behind() || service.store().ping().await.is_err() {
+                } else if service.0.is_behind() || service.0.store().ping().await.is_err() {
                     begin = begin.max(now + TELLING).min(last);
                 } else {
                     service.bury().await;
@@ -70,13 +74,13 @@ impl ExecutionService {
 
     /// One whole clean-up pass: reap until nothing is left, bury, reconcile, remove old outputs.
     #[instrument(name = "execution_context.cleanup", skip_all)]
-    pub async fn cleanup(&self) -> Cleaned {
+    pub async fn run_once(&self) -> Cleaned {
         let mut done = Cleaned::default();
         loop {
-            self.0.parts.crash.at("reap.before");
-            match self.store().reap(BATCH, self.options().retention, &self.options().limits).await {
+            crash_point!(self.0, "reap.before");
+            match self.0.store().reap(BATCH, self.0.options().retention, &self.0.options().limits).await {
                 Ok(reaped) => {
-                    self.0.parts.crash.at("reap.ended");
+                    crash_point!(self.0, "reap.ended");
                     done.cleaned += reaped.expired + reaped.abandoned;
                     if reaped.expired + reaped.abandoned + reaped.interrupted + reaped.deleted == 0 {
                         break;
@@ -89,10 +93,10 @@ impl ExecutionService {
                 }
             }
         }
-        done.cleaned += self.release_dead_hosts().await;
+        done.cleaned += self.0.release_dead_hosts().await;
         done.errors += self.bury().await;
         done.errors += self.reconcile().await;
-        self.outputs().remove_older_than(self.options().retention);
+        self.0.outputs().remove_older_than(self.0.options().retention);
         done
     }
 
@@ -100,7 +104,7 @@ impl ExecutionService {
     pub async fn bury(&self) -> u32 {
         let mut failed = 0;
         loop {
-            let doomed = match self.store().doomed(BATCH, VISIBILITY).await {
+            let doomed = match self.0.store().doomed(BATCH, VISIBILITY).await {
                 Ok(doomed) => doomed,
                 Err(error) => {
                     tracing::warn!(error = %chain(&error), "the outbox cannot be read");
@@ -110,23 +114,23 @@ impl ExecutionService {
             if doomed.is_empty() {
                 return failed;
             }
-            self.0.parts.crash.at("bury.claimed");
+            crash_point!(self.0, "bury.claimed");
             for entry in doomed {
                 if let Err(why) = self.bury_one(&entry).await {
                     failed += 1;
                     metrics::BURIALS_FAILED.add(&[], 1);
                     tracing::warn!(context.id = %entry.context, reason = %entry.reason, error = %why, "a sandbox could not be killed");
-                    let _ = self.store().bury_failed(entry.id, &why).await;
+                    let _ = self.0.store().bury_failed(entry.id, &why).await;
                     continue;
                 }
-                self.0.parts.crash.at("bury.killed");
+                crash_point!(self.0, "bury.killed");
                 let reason = entry.reason.parse().map_or("unknown", EndReason::as_str);
                 metrics::CONTEXTS_TERMINATED.add(&[reason], 1);
-                if let Err(error) = self.store().buried(entry.id).await {
+                if let Err(error) = self.0.store().buried(entry.id).await {
                     tracing::warn!(error = %chain(&error), "a killed sandbox could not be ticked off");
                     failed += 1;
                 }
-                self.0.parts.crash.at("bury.ticked_off");
+                crash_point!(self.0, "bury.ticked_off");
             }
         }
     }
@@ -136,7 +140,7 @@ impl ExecutionService {
     async fn bury_one(&self, entry: &Doomed) -> Result<(), String> {
         match &entry.sandbox {
             Some(sandbox) => {
-                let client = self.client_of(sandbox).map_err(|error| error.to_string())?;
+                let client = self.0.client_of(sandbox).map_err(|error| error.to_string())?;
                 match client.kill(&access_of(sandbox).id).await {
                     Ok(_) => Ok(()),
                     // A local host that does not answer died with its process, and its sandboxes with it.
@@ -145,7 +149,7 @@ impl ExecutionService {
                 }
             }
             None => {
-                let Ok(client) = self.provider() else { return Ok(()) };
+                let Ok(client) = self.0.provider() else { return Ok(()) };
                 for id in self.tagged(client, entry.context, entry.epoch).await? {
                     client.kill(&id).await.map_err(|error| chain(&error))?;
                 }
@@ -160,7 +164,7 @@ impl ExecutionService {
         context: ContextId,
         epoch: i64,
     ) -> Result<Vec<SandboxId>, String> {
-        let filter = ListFilter { metadata: self.tag(context, epoch), ..ListFilter::default() };
+        let filter = ListFilter { metadata: self.0.tag(context, epoch), ..ListFilter::default() };
         let listed = client.list(&filter).await.map_err(|error| chain(&error))?;
         Ok(listed.into_iter().filter_map(|sandbox| sandbox.sandbox_id.parse().ok()).collect())
     }
@@ -169,8 +173,8 @@ impl ExecutionService {
     /// not have reported it yet. Returns the number of errors.
     #[instrument(name = "sandbox.reconcile", skip_all)]
     pub async fn reconcile(&self) -> u32 {
-        let Ok(client) = self.provider() else { return 0 };
-        let filter = ListFilter { metadata: self.own_tag(), ..ListFilter::default() };
+        let Ok(client) = self.0.provider() else { return 0 };
+        let filter = ListFilter { metadata: self.0.own_tag(), ..ListFilter::default() };
         let listed = match client.list(&filter).await {
             Ok(listed) => listed,
             Err(error) => {
@@ -178,8 +182,8 @@ impl ExecutionService {
                 return 1;
             }
         };
-        self.0.parts.crash.at("reconcile.listed");
-        let young = self.options().limits.create_timeout * 2;
+        crash_point!(self.0, "reconcile.listed");
+        let young = self.0.options().limits.create_timeout * 2;
         let now = self.0.parts.clock.now();
         let tagged: Vec<((ContextId, i64), SandboxId)> = listed
             .into_iter()
@@ -191,14 +195,14 @@ impl ExecutionService {
             })
             .collect();
         let tags: Vec<(ContextId, i64)> = tagged.iter().map(|(tag, _)| *tag).collect();
-        let unowned = match self.store().unowned(&tags).await {
+        let unowned = match self.0.store().unowned(&tags).await {
             Ok(unowned) => unowned,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "the rows cannot be compared");
                 return 1;
             }
         };
-        self.0.parts.crash.at("reconcile.compared");
+        crash_point!(self.0, "reconcile.compared");
         let mut errors = 0;
         for (tag, id) in tagged.into_iter().filter(|(tag, _)| unowned.contains(tag)) {
             tracing::warn!(context.id = %tag.0, "a sandbox without an owner is killed");
@@ -207,7 +211,7 @@ impl ExecutionService {
                 tracing::warn!(error = %chain(&error), "it could not be killed");
                 errors += 1;
             }
-            self.0.parts.crash.at("reconcile.killed");
+            crash_point!(self.0, "reconcile.killed");
         }
         errors + self.mark_vanished().await
     }
@@ -217,8 +221,8 @@ impl ExecutionService {
         let mut errors = 0;
         let mut after = None;
         loop {
-            let min_age = self.options().limits.create_timeout;
-            let rows = match self.store().owned(min_age, after, BATCH).await {
+            let min_age = self.0.options().limits.create_timeout;
+            let rows = match self.0.store().owned(min_age, after, BATCH).await {
                 Ok(rows) if rows.is_empty() => return errors,
                 Ok(rows) => rows,
                 Err(_) => return errors + 1,
@@ -226,50 +230,14 @@ impl ExecutionService {
             for row in rows {
                 after = Some(row.id);
                 let Some(sandbox) = &row.sandbox else { continue };
-                let Ok(client) = self.client_of(sandbox) else { continue };
+                let Ok(client) = self.0.client_of(sandbox) else { continue };
                 let gone = match client.get(&sandbox.sandbox_id).await {
                     Ok(_) => false,
                     Err(error) if error.is_lost() => true,
                     Err(error) => sandbox.host_url.is_some() && error.is_unreachable(),
                 };
-                if gone && self.mark_lost(&row).await.is_err() {
+                if gone && self.0.mark_lost(&row).await.is_err() {
                     errors += 1;
-                }
-            }
-        }
-    }
-
-    /// Ends contexts whose local host no longer answers: their process has died and the sandboxes with it. Returns
-    /// how many. Other processes' hosts that answer are left alone.
-    pub(super) async fn release_dead_hosts(&self) -> u32 {
-        let mut released = 0;
-        let mut after = None;
-        let mut known: BTreeMap<String, bool> = BTreeMap::new();
-        loop {
-            let Ok(rows) = self.store().owned(Duration::ZERO, after, BATCH).await else { return released };
-            if rows.is_empty() {
-                return released;
-            }
-            for row in rows {
-                after = Some(row.id);
-                let Some((url, key)) =
-                    row.sandbox.as_ref().and_then(|s| s.host_url.as_ref().zip(s.host_key.as_ref()))
-                else {
-                    continue;
-                };
-                let dead = match known.get(url) {
-                    Some(dead) => *dead,
-                    None => {
-                        let dead = match self.provider() {
-                            Ok(client) => host_is_dead(client, url, key).await,
-                            Err(_) => false,
-                        };
-                        known.insert(url.clone(), dead);
-                        dead
-                    }
-                };
-                if dead && self.mark_lost(&row).await.is_ok() {
-                    released += 1;
                 }
             }
         }
@@ -280,26 +248,16 @@ impl ExecutionService {
     pub async fn release_own_host(&self) {
         let Some(local) = self.0.parts.local.as_ref() else { return };
         let mut after = None;
-        while let Ok(rows) = self.store().owned(Duration::ZERO, after, BATCH).await {
+        while let Ok(rows) = self.0.store().owned(Duration::ZERO, after, BATCH).await {
             if rows.is_empty() {
                 return;
             }
             for row in rows {
                 after = Some(row.id);
                 if row.sandbox.as_ref().and_then(|s| s.host_url.as_deref()) == Some(local.url.as_str()) {
-                    let _ = self.mark_lost(&row).await;
+                    let _ = self.0.mark_lost(&row).await;
                 }
             }
         }
-    }
-}
-
-/// Whether nothing answers at a local host's address, or something that does not know its key: the port may have gone
-/// to another program since.
-async fn host_is_dead(client: &E2bClient, url: &str, key: &Secret) -> bool {
-    let Ok(client) = client.at(&Endpoint::local(url, key.clone())) else { return true };
-    match client.list(&ListFilter { limit: Some(1), ..ListFilter::default() }).await {
-        Ok(_) => false,
-        Err(error) => error.is_unreachable() || matches!(error, crate::e2b::E2bError::Unauthenticated(_)),
     }
 }

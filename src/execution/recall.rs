@@ -1,21 +1,17 @@
 //! Runs after they were begun: where one is and what it came to.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
-use crate::domain::{ContextKey, ConversationId, ExecutionId, Language, TenantId};
+use crate::domain::{ConversationId, ExecutionId, Language, TenantId};
 use crate::guard::Sanitized;
-use crate::store::{ContextFilter, ContextRow, ExecutionFilter, ExecutionRow, ExecutionStatus};
-use crate::telemetry::metrics;
+use crate::store::{ExecutionFilter, ExecutionRow, ExecutionStatus};
 
+use super::record::Stored;
 use super::run_analysis;
-use super::run_code::Stored;
-use super::{Artifact, Call, ExecutionError, ExecutionService, Finished};
-
-/// How long the database may take to count what lives.
-const COUNTING: Duration = Duration::from_secs(2);
+use super::{Artifact, Call, Core, ExecutionError, Finished};
 
 /// A run that has begun and may outlive whoever began it.
 #[derive(Debug)]
@@ -33,7 +29,7 @@ impl Begun {
     /// Waits for its end. Dropping the future does not stop the run; its cancellation token does.
     ///
     /// # Errors
-    /// As [`ExecutionService::run_code`].
+    /// As [`Runs::run_code`](super::Runs::run_code).
     pub async fn finished(&mut self) -> Result<Finished, ExecutionError> {
         let joined = (&mut self.task).await;
         joined.unwrap_or_else(|error| Err(ExecutionError::of_task(&error)))
@@ -66,34 +62,8 @@ impl Asker {
     }
 }
 
-impl ExecutionService {
-    /// Where a run is and what it came to. Only the asker's own runs exist.
-    ///
-    /// # Errors
-    /// [`ExecutionError::UnknownExecution`], or the store's.
-    pub async fn recall(&self, asker: &Asker, id: ExecutionId) -> Result<Recalled, ExecutionError> {
-        let row = self.row_for(asker, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
-        if matches!(row.status, ExecutionStatus::Queued | ExecutionStatus::Running) {
-            return Ok(Recalled::Running(row));
-        }
-        let stored: Option<Stored> = row.result.clone().and_then(|value| serde_json::from_value(value).ok());
-        let Some(Stored { record, outcome }) = stored else { return Ok(Recalled::Over(row)) };
-        let kept = Box::new(ExecutionRow { result: None, ..row.clone() });
-        let call = asking(asker, &row);
-        let (record, outcome) = self.guard_again(&call, record, outcome).await;
-        let finished = Box::new(Finished {
-            execution: row.id,
-            tool: row.tool,
-            handle: self.mint_handle(&row.key, call.principal.as_deref()),
-            language: row.language,
-            record,
-            outcome,
-            key: row.key,
-            replayed: false,
-        });
-        Ok(Recalled::Finished(finished, kept))
-    }
-
+impl Core {
+    /// The row of a run, if the asker may see it.
     pub(super) async fn row_for(
         &self,
         asker: &Asker,
@@ -101,6 +71,44 @@ impl ExecutionService {
     ) -> Result<Option<ExecutionRow>, ExecutionError> {
         let row = self.store().execution(&asker.tenant, id).await?;
         Ok(row.filter(|row| asker.may_see(row.principal.as_deref())))
+    }
+}
+
+/// Looks up runs after they were begun, and what they left. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Reads(pub(super) Arc<Core>);
+
+impl Reads {
+    /// How long a run can be looked up after its end.
+    pub fn retention(&self) -> Duration {
+        self.0.options().retention
+    }
+
+    /// Where a run is and what it came to. Only the asker's own runs exist.
+    ///
+    /// # Errors
+    /// [`ExecutionError::UnknownExecution`], or the store's.
+    pub async fn recall(&self, asker: &Asker, id: ExecutionId) -> Result<Recalled, ExecutionError> {
+        let row = self.0.row_for(asker, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
+        if matches!(row.status, ExecutionStatus::Queued | ExecutionStatus::Running) {
+            return Ok(Recalled::Running(row));
+        }
+        let stored: Option<Stored> = row.result.clone().and_then(|value| serde_json::from_value(value).ok());
+        let Some(Stored { record, outcome }) = stored else { return Ok(Recalled::Over(row)) };
+        let kept = Box::new(ExecutionRow { result: None, ..row.clone() });
+        let call = asking(asker, &row);
+        let (record, outcome) = self.0.guard_again(&call, record, outcome).await;
+        let finished = Box::new(Finished {
+            execution: row.id,
+            tool: row.tool,
+            handle: self.0.mint_handle(&row.key, call.principal.as_deref()),
+            language: row.language,
+            record,
+            outcome,
+            key: row.key,
+            replayed: false,
+        });
+        Ok(Recalled::Finished(finished, kept))
     }
 
     /// A part of a kept output or picture, with its description and whole length.
@@ -116,13 +124,13 @@ impl ExecutionService {
     ) -> Result<(Artifact, Vec<u8>), ExecutionError> {
         let unknown = || ExecutionError::UnknownArtifact(uri.chars().take(200).collect());
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
-        let row = self.row_for(asker, id).await?.ok_or_else(unknown)?;
+        let row = self.0.row_for(asker, id).await?.ok_or_else(unknown)?;
         let known = artifacts(&row).into_iter().find(|artifact| artifact.name == name);
         let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
             .then(|| run_analysis::report_file(id, 0));
         let artifact = known.or(report).ok_or_else(unknown)?;
         let page = match self.guarded_now(asker, &row, name).await {
-            None => self.outputs().read(id, name, offset, limit).ok(),
+            None => self.0.outputs().read(id, name, offset, limit).ok(),
             Some(whole) => whole.map(|whole| {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(whole.len());
                 let to = from.saturating_add(limit).min(whole.len());
@@ -136,65 +144,20 @@ impl ExecutionService {
     /// What today's policy makes of a kept file, if it is another than that of the run: the whole file, for a page may begin in
     /// the middle of a value. `Some(None)`: it may not go out, or is gone.
     async fn guarded_now(&self, asker: &Asker, row: &ExecutionRow, name: &str) -> Option<Option<Vec<u8>>> {
-        let guard = self.guard_for(&asking(asker, row));
+        let guard = self.0.guard_for(&asking(asker, row));
         let then = row.result.as_ref().map(|result| &result["record"]["guard"]["policy_fingerprint"]);
         if then.is_some_and(|then| *then == guard.report().policy_fingerprint) {
             return None;
         }
-        let numbering = self.numbering(&row.key).await;
+        let numbering = self.0.numbering(&row.key).await;
         let is_output = ["stdout", "stderr"].contains(&name);
-        let (service, id, name) = (self.clone(), row.id, name.to_owned());
+        let (outputs, id, name) = (self.0.outputs().clone(), row.id, name.to_owned());
         // Tens of megabytes take a second.
         let again = tokio::task::spawn_blocking(move || {
-            let (whole, _) = service.outputs().read(id, &name, 0, usize::MAX).ok()?;
+            let (whole, _) = outputs.read(id, &name, 0, usize::MAX).ok()?;
             guard.recorded_file(&whole, is_output, numbering).map(Sanitized::into_inner)
         });
         Some(again.await.ok().flatten())
-    }
-
-    /// The live context of a key, without its sandbox.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn live_context(&self, key: &ContextKey) -> Result<Option<ContextRow>, ExecutionError> {
-        Ok(self.store().live(key).await?)
-    }
-
-    /// The live contexts of a conversation, newest first.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn contexts_of(
-        &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-    ) -> Result<Vec<ContextRow>, ExecutionError> {
-        let filter = ContextFilter {
-            tenant: Some(tenant.clone()),
-            conversation: Some(conversation.clone()),
-            ..ContextFilter::default()
-        };
-        Ok(self.store().contexts(&filter).await?)
-    }
-
-    /// How many contexts live in the whole deployment.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn active_contexts(&self) -> Result<u64, ExecutionError> {
-        Ok(self.store().count_live().await?)
-    }
-
-    /// Keeps the number of live contexts current until the end, for whoever is told the metrics each `every`.
-    pub async fn count_active(&self, every: Duration, shutdown: &CancellationToken) {
-        while !shutdown.is_cancelled() {
-            let active = tokio::time::timeout(COUNTING, self.active_contexts()).await.ok();
-            metrics::CONTEXTS_ACTIVE.set(active.and_then(Result::ok));
-            tokio::select! {
-                () = tokio::time::sleep((every / 4).max(Duration::from_secs(1))) => {}
-                () = shutdown.cancelled() => {}
-            }
-        }
     }
 
     /// What a conversation's latest runs left to be read.
@@ -214,12 +177,12 @@ impl ExecutionService {
             ..ExecutionFilter::default()
         };
         let mut found = Vec::new();
-        for row in self.store().executions(&filter).await? {
+        for row in self.0.store().executions(&filter).await? {
             if !asker.may_see(row.principal.as_deref()) {
                 continue;
             }
             // Listings may come without results.
-            let row = if row.result.is_some() { Some(row) } else { self.row_for(asker, row.id).await? };
+            let row = if row.result.is_some() { Some(row) } else { self.0.row_for(asker, row.id).await? };
             found.extend(row.iter().flat_map(artifacts));
         }
         Ok(found)

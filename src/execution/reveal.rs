@@ -2,13 +2,15 @@
 //!
 //! The surprise: the record comes first. When it cannot be written, nothing is opened.
 
+use std::sync::Arc;
+
 use zeroize::Zeroizing;
 
-use crate::domain::{ContextKey, Entropy, derive_key};
+use crate::domain::{ApiKey, ContextKey, Entropy, derive_key};
 use crate::guard::{Kind, Sealer};
-use crate::store::{DynStore, NewReveal};
+use crate::store::{DynStore, NewReveal, StoreError};
 
-use super::{ExecutionError, ExecutionService};
+use super::{Core, ExecutionError};
 
 /// The key under which tokens are made; each tenant has one of its own, derived from it.
 #[derive(Clone)]
@@ -71,10 +73,17 @@ pub struct Revealed {
     pub value: Zeroizing<String>,
 }
 
-impl ExecutionService {
-    /// What makes and opens a context's tokens, where there is a key for them.
-    pub(super) fn sealer(&self, key: &ContextKey) -> Option<Sealer> {
-        self.0.parts.tokens.as_ref().map(|tokens| tokens.sealer(key))
+/// Looks up API keys and opens sealed tokens. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Credentials(pub(super) Arc<Core>);
+
+impl Credentials {
+    /// An API key by its public part.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn api_key(&self, id: &str) -> Result<Option<ApiKey>, StoreError> {
+        self.0.store().api_key(id).await
     }
 
     /// Opens a token for a caller who may; see [`TokenKey::reveal`].
@@ -88,6 +97,6 @@ impl ExecutionService {
         token: &str,
     ) -> Result<Revealed, ExecutionError> {
         let tokens = self.0.parts.tokens.as_ref().ok_or(ExecutionError::UnknownToken)?;
-        tokens.reveal(self.store(), key, principal, token, &self.0.parts.entropy).await
+        tokens.reveal(self.0.store(), key, principal, token, &self.0.parts.entropy).await
     }
 }

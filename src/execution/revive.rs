@@ -5,15 +5,14 @@
 
 use std::time::Duration;
 
-use super::ExecutionService;
-use super::acquire::Held;
+use super::acquire::{Held, Sandboxes};
 use crate::e2b::{E2bError, Liveness};
 use crate::telemetry::chain;
 
 /// How often a sandbox that its provider says is running is looked at again.
 const LOOKS: u32 = 4;
 
-impl ExecutionService {
+impl Sandboxes {
     /// Whether the run can be tried again on the same sandbox; a paused one is resumed for it.
     ///
     /// # Errors
@@ -38,7 +37,7 @@ impl ExecutionService {
     }
 
     async fn resume(&self, held: &mut Held) -> bool {
-        let (life, now) = (self.sandbox_life(), held.now());
+        let (life, now) = (self.0.sandbox_life(), held.now());
         match held.client.connect(&held.access.id, life).await {
             // Other tokens than those in the row would have to be kept for the next replica too.
             Ok(sandbox) if sandbox.envd_token != held.access.envd_token => false,

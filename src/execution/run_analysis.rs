@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use crate::analysis::{AnalysisError, Checked, OutputFormat, Program, Report};
 use crate::domain::{Code, CodeRequest, ExecutionId, Language, Outcome, Timeout};
 
-use super::{Artifact, Begun, Call, ExecutionError, ExecutionService, Finished, Outputs, ProgressSender};
+use super::{Artifact, Begun, Call, ExecutionError, Finished, Outputs, ProgressSender, Runs};
 
 /// The name of the tool in records.
 pub const TOOL: &str = "run_analysis";
@@ -41,7 +41,7 @@ pub struct Analysed {
     pub file: Option<Artifact>,
 }
 
-impl ExecutionService {
+impl Runs {
     /// Runs an analysis on the call's context.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl ExecutionService {
         // Once more out of the guarded outcome, so that the type says where it comes from.
         let bytes = finished.outcome.clone().map(report_bytes);
         let artifact = report_file(finished.execution, bytes.len() as u64);
-        let kept = self.outputs().put(finished.execution, FILE, &artifact.mime_type, &bytes);
+        let kept = self.0.outputs().put(finished.execution, FILE, &artifact.mime_type, &bytes);
         kept.inspect_err(|error| tracing::warn!(error = %error, execution.id = %finished.execution, "a report could not be kept"))
             .ok()
     }

@@ -1,61 +1,36 @@
 //! The use case behind `run_code`: acquire, extend the provider's life if need be, stream through the guard,
 //! record. Straight from top to bottom.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
-use tracing::{Instrument, Span, instrument};
+use tracing::{Instrument, instrument};
 
 use crate::domain::{
-    CodeError, CodeRequest, ContextId, ContextKey, EndReason, Ended, ExecutionId, Language, Outcome,
-    OutputChunk, SandboxState, StopReason, hex,
+    CodeError, CodeRequest, EndReason, Ended, ExecutionId, Outcome, OutputChunk, SandboxState, StopReason,
 };
 use crate::e2b::Deadlines;
-use crate::guard::{
-    Guard, Guarded, Limits as GuardLimits, Numbering, OutcomeGuard, Picture, Report, Sanitized,
-};
-use crate::store::{
-    Acquire, ExecutionRow, ExecutionStatus, FinishedExecution, Idempotency, NewExecution, Placeholders,
-};
-use crate::telemetry::metrics;
-use crate::telemetry::trace::{self, Trace};
+use crate::guard::{Guard, Guarded, OutcomeGuard, Picture, Sanitized};
+use crate::store::{Acquire, ExecutionRow};
+use crate::telemetry::trace;
 
-use super::acquire::Held;
+use super::acquire::{Held, Sandboxes};
 use super::attempts::{Attempted, Fault, Work};
-use super::backlog::Late;
+use super::crash::crash_point;
 use super::interpret::{Aftermath, Cut, News, Run};
-use super::outputs::{Artifact, Spool};
+use super::outputs::{Artifact, Outputs, Spool};
 use super::recall::Begun;
-use super::{Call, CrashAt, ExecutionError, ExecutionService, Finished, Progress, ProgressSender, Record};
+use super::record::{Ran, Stored, close_call, count};
+use super::{Call, Core, ExecutionError, Finished, Progress, ProgressSender, Runs};
 use crate::telemetry::chain;
 
 /// The client's own clock ends so much later than the run's, which is the one that callers are told about.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// What is kept of a run so that the same idempotency key gives the same result.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Stored {
-    pub(super) record: Record,
-    pub(super) outcome: Outcome,
-}
-
-/// A run that has been through its sandbox.
-pub(super) struct Ran {
-    pub(super) outcome: Sanitized<Outcome>,
-    pub(super) report: Report,
-    pub(super) artifacts: Vec<Artifact>,
-    pub(super) state: SandboxState,
-    pub(super) state_reason: Option<String>,
-    /// When the provider ends the sandbox by itself, if that was moved for this run.
-    pub(super) moved_end: Option<DateTime<Utc>>,
-}
-
-impl ExecutionService {
+impl Runs {
     /// Runs code on the call's context and returns what it came to.
     ///
     /// The run goes on to its end and is recorded even when the returned future is dropped; `cancel` stops it.
@@ -94,11 +69,11 @@ impl ExecutionService {
     ) -> Begun {
         let service = self.clone();
         let around = tracing::Span::current();
-        let (span, trace) = self.open_call(tool, &mut call, request.language);
-        let ask = self.ask(tool, &call, &request);
+        let (span, trace) = self.0.open_call(tool, &mut call, request.language);
+        let ask = self.0.ask(tool, &call, &request);
         let (execution, language) = (ask.execution.id, request.language);
         span.record("execution.id", tracing::field::display(execution));
-        let handle = self.mint_handle(&call.key, call.principal.as_deref());
+        let handle = self.0.mint_handle(&call.key, call.principal.as_deref());
         let known = self.0.stoppable.know(execution, &call, cancel.clone());
         let run = async move {
             let _known = known;
@@ -116,18 +91,6 @@ impl ExecutionService {
         }
     }
 
-    /// Opens the span of a call, in its caller's trace, and notes that trace in the call.
-    pub(super) fn open_call(&self, tool: &str, call: &mut Call, language: Language) -> (Span, Trace) {
-        let span = tracing::debug_span!(
-            "execution.call", otel.kind = "server", tool.name = tool,
-            app.tenant.id = %call.key.tenant, app.conversation.id = %call.key.conversation,
-            app.path.id = %call.key.path, code.language = %language,
-            execution.id = Empty, error.type = Empty, otel.status_code = Empty);
-        let trace = Trace::begin(&span, call.trace, self.0.parts.entropy.bytes());
-        call.trace = Some(trace);
-        (span, trace)
-    }
-
     async fn run(
         &self,
         call: Call,
@@ -136,159 +99,20 @@ impl ExecutionService {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Finished, ExecutionError> {
-        let guard = self.guard_for(&call);
+        let guard = self.0.guard_for(&call);
+        let sandboxes = Sandboxes(Arc::clone(&self.0));
         let work = CodeRun {
-            service: self,
+            core: &self.0,
+            sandboxes: &sandboxes,
             ask: &ask,
             request: &request,
             guard: &guard,
             progress: &progress,
             cancel: &cancel,
         };
-        match self.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
-            Attempted::Done(held, ran) => self.finish(&call, request.language, &ask, &held, ran).await,
+        match sandboxes.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
+            Attempted::Done(held, ran) => self.0.finish(&call, request.language, &ask, &held, ran).await,
             Attempted::Before(row) => self.replay(&call, &request, *row).await,
-        }
-    }
-
-    pub(super) fn ask(&self, tool: &str, call: &Call, request: &CodeRequest) -> Acquire {
-        let parts = &self.0.parts;
-        let arguments = [
-            tool,
-            request.language.as_str(),
-            request.code.as_str(),
-            call.key.conversation.as_str(),
-            call.key.path.as_str(),
-        ];
-        Acquire {
-            key: call.key.clone(),
-            new_context: ContextId::mint(&parts.clock, &parts.entropy),
-            owner: parts.owner.clone(),
-            execution: NewExecution {
-                id: ExecutionId::mint(&parts.clock, &parts.entropy),
-                tool: tool.into(),
-                language: request.language,
-                purpose: request.purpose.as_deref().map(|text| self.guard_for(call).line(text).into_inner()),
-                code_sha256: hash(&[request.code.as_str()]),
-                principal: call.principal.clone(),
-                trace_id: call.trace.map(|trace| trace.to_string()),
-                idempotency: call
-                    .idempotency_key
-                    .clone()
-                    .map(|key| Idempotency { key, args_sha256: hash(&arguments) }),
-                lease: request.timeout.get() + self.options().margin,
-            },
-        }
-    }
-
-    /// Makes sure that the provider does not end the sandbox before the run's deadline or before the context's own
-    /// time to live. Costs no request when it already holds. Gives the new end when it was moved.
-    pub(super) async fn extend_life(
-        &self,
-        held: &Held,
-        timeout: Duration,
-    ) -> Result<Option<DateTime<Utc>>, Fault> {
-        let Some(ends_at) = held.row.sandbox.as_ref().and_then(|sandbox| sandbox.provider_ends_at) else {
-            return Ok(None);
-        };
-        let now = held.now();
-        let left = (ends_at - now).to_std().unwrap_or_default();
-        if left >= (timeout + self.options().margin).max(self.options().limits.ttl) {
-            return Ok(None);
-        }
-        let life = self.sandbox_life().max(timeout + self.options().margin);
-        self.0.parts.crash.at("run.before_extend");
-        // The provider may cut it, and says to what.
-        let life =
-            held.client.set_timeout(&held.access.id, life).await.map_err(|error| Fault::of(held, error))?;
-        self.0.parts.crash.at("run.extended");
-        Ok(Some(now + life))
-    }
-
-    pub(super) async fn finish(
-        &self,
-        call: &Call,
-        language: Language,
-        ask: &Acquire,
-        held: &Held,
-        ran: Ran,
-    ) -> Result<Finished, ExecutionError> {
-        let record = Record {
-            state: ran.state,
-            state_reason: ran.state_reason,
-            guard: ran.report,
-            artifacts: ran.artifacts,
-            queued_ms: u64::try_from(held.queued.as_millis()).unwrap_or(u64::MAX),
-        };
-        metrics::QUEUE_WAIT.record(&[], held.queued);
-        metrics::CODE_DURATION.record(&[language.as_str()], ran.outcome.duration);
-        for (kind, found) in record.guard.by_kind() {
-            metrics::GUARD_FINDINGS.add(&[kind.as_str()], found);
-        }
-        let outcome = &ran.outcome;
-        metrics::GUARD_BYTES.add(&[], outcome.stdout.total_bytes() + outcome.stderr.total_bytes());
-        let stored = Stored { record: record.clone(), outcome: Outcome::clone(outcome) };
-        let finished = FinishedExecution {
-            id: ask.execution.id,
-            tenant: ask.key.tenant.clone(),
-            context: held.row.id,
-            status: match outcome.ended {
-                Ended::Completed => ExecutionStatus::Completed,
-                Ended::TimedOut => ExecutionStatus::TimedOut,
-                Ended::Cancelled => ExecutionStatus::Cancelled,
-                Ended::Died => ExecutionStatus::Died,
-            },
-            exit_code: Some(outcome.exit_code()),
-            error: None,
-            duration_ms: i64::try_from(outcome.duration.as_millis()).unwrap_or(i64::MAX),
-            queued_ms: i64::try_from(record.queued_ms).unwrap_or(i64::MAX),
-            output_bytes: i64::try_from(outcome.stdout.total_bytes() + outcome.stderr.total_bytes())
-                .unwrap_or(i64::MAX),
-            findings: serde_json::to_value(&record.guard).unwrap_or_default(),
-            result: serde_json::to_value(&stored).ok(),
-            provider_ends_at: ran.moved_end,
-            ended_at: None,
-            unasked: held.is_unasked.then(|| Box::new(ask.clone())),
-        };
-        self.0.parts.crash.at("record.before");
-        self.remember_use(held, ran.moved_end);
-        self.record(finished, ask.execution.idempotency.is_some()).await;
-        self.0.parts.crash.at("finish.before_answer");
-        Ok(Finished {
-            execution: ask.execution.id,
-            tool: ask.execution.tool.clone(),
-            key: call.key.clone(),
-            handle: self.mint_handle(&call.key, call.principal.as_deref()),
-            language,
-            record,
-            outcome: ran.outcome,
-            replayed: false,
-        })
-    }
-
-    /// What the next run should find if the database is away then. A context that the run has lost is not served again.
-    fn remember_use(&self, held: &Held, moved_end: Option<DateTime<Utc>>) {
-        let mut row = held.row.clone();
-        row.read_at = held.now();
-        if let (Some(sandbox), Some(_)) = (&mut row.sandbox, moved_end) {
-            sandbox.provider_ends_at = moved_end;
-        }
-        self.0.remembered.used(row);
-    }
-
-    /// Writes the run's record. When the database is away the result still goes out, and the record follows when
-    /// the database is back.
-    async fn record(&self, finished: FinishedExecution, has_key: bool) {
-        let ended = Instant::now();
-        match self.store().record(&finished, &self.options().limits).await {
-            Ok(_) => self.0.parts.crash.at("record.written"),
-            Err(error) if error.is_retryable() => {
-                tracing::warn!(error = %error, execution.id = %finished.id, "a record waits for the database");
-                self.tell_later(Late::Record { finished: Box::new(finished), ended, has_key });
-            }
-            Err(error) => {
-                tracing::error!(error = %chain(&error), execution.id = %finished.id, "a run could not be recorded");
-            }
         }
     }
 
@@ -302,90 +126,17 @@ impl ExecutionService {
         let Some(Stored { record, outcome }) = stored else {
             return Err(ExecutionError::Internal(format!("execution {} has no recorded result", row.id)));
         };
-        let (record, outcome) = self.guard_again(call, record, outcome).await;
+        let (record, outcome) = self.0.guard_again(call, record, outcome).await;
         Ok(Finished {
             execution: row.id,
             tool: row.tool,
             key: call.key.clone(),
-            handle: self.mint_handle(&call.key, call.principal.as_deref()),
+            handle: self.0.mint_handle(&call.key, call.principal.as_deref()),
             language: request.language,
             record,
             outcome,
             replayed: true,
         })
-    }
-
-    /// A recorded outcome once more through the guard, under today's policy; the record tells of that one.
-    pub(super) async fn guard_again(
-        &self,
-        call: &Call,
-        record: Record,
-        outcome: Outcome,
-    ) -> (Record, Sanitized<Outcome>) {
-        let numbering = self.numbering(&call.key).await;
-        let (outcome, guard) = self.guard_for(call).recorded(outcome, &record.guard, numbering);
-        (Record { guard, ..record }, outcome)
-    }
-
-    /// The guard for what comes of a call.
-    pub(super) fn guard_for(&self, call: &Call) -> Guard {
-        self.0.parts.policies.for_call(&call.key, call.guard.as_ref())
-    }
-
-    pub(super) fn guard_limits(&self) -> GuardLimits {
-        GuardLimits { max_chars: self.options().output_chars, max_results: self.options().max_results }
-    }
-
-    pub(super) async fn numbering(&self, key: &ContextKey) -> Numbering {
-        let told = self.store().placeholders(key).await.unwrap_or_else(|error| {
-            tracing::warn!(error = %error, "placeholder numbers are the ones last seen");
-            Vec::new()
-        });
-        self.numbering_from(key, told)
-    }
-
-    /// The numbering for a run that holds its context. The store gave the numbers together with the turn, and whoever
-    /// adds some holds the turn too, so they are the last ones; what this replica has yet to tell is added here.
-    pub(super) async fn numbering_of(&self, held: &Held) -> Numbering {
-        match &held.numbers {
-            Some(told) => self.numbering_from(&held.row.key, told.clone()),
-            None => self.numbering(&held.row.key).await,
-        }
-    }
-
-    fn numbering_from(&self, key: &ContextKey, told: Placeholders) -> Numbering {
-        let secret = self.0.parts.handles.placeholder_key(key);
-        let rows = self.0.remembered.merge_numbers(key, told);
-        Numbering::new(secret, rows).sealing(self.sealer(key))
-    }
-
-    pub(super) async fn save_numbering(&self, held: &Held, mut numbering: Numbering) {
-        let new = numbering.take_fresh();
-        if new.is_empty() {
-            return;
-        }
-        let key = &held.row.key;
-        self.0.remembered.add_numbers(key, &new);
-        match self.store().save_placeholders(key, &new).await {
-            Ok(()) => {}
-            Err(error) if error.is_retryable() => {
-                self.tell_later(Late::Numbers { key: key.clone(), numbers: new });
-            }
-            Err(error) => tracing::warn!(error = %error, "placeholder numbers could not be kept"),
-        }
-    }
-
-    /// Keeps pictures and documents as files, so that each can be read alone.
-    fn keep_pictures(&self, id: ExecutionId, outcome: &Sanitized<Outcome>) -> Vec<Artifact> {
-        let keep = |picture: Picture| {
-            let name = format!("result-{}.{}", picture.result, picture.extension);
-            let kept = self.0.parts.outputs.put(id, &name, picture.mime_type, &picture.bytes);
-            kept.inspect_err(
-                |error| tracing::warn!(error = %error, execution.id = %id, "a picture could not be kept"),
-            )
-            .ok()
-        };
-        outcome.pictures().into_iter().filter_map(keep).collect()
     }
 }
 
@@ -406,7 +157,7 @@ struct Stream<'a> {
     stdout: Spool,
     stderr: Spool,
     progress: &'a ProgressSender,
-    crash: &'a CrashAt,
+    core: &'a Core,
 }
 
 impl Stream<'_> {
@@ -430,7 +181,7 @@ impl Stream<'_> {
             match next {
                 Ok(Some(chunk)) => {
                     self.take(chunk);
-                    self.crash.at("run.first_output");
+                    crash_point!(self.core, "run.first_output");
                 }
                 Ok(None) if run.died() => return Ok((Ended::Died, Some(Platform::InterpreterDied))),
                 Ok(None) => return Ok((Ended::Completed, None)),
@@ -476,9 +227,23 @@ fn emit(chunk: Sanitized<OutputChunk>, stdout: &mut Spool, stderr: &mut Spool, p
     let _ = progress.try_send(Progress::Output(chunk));
 }
 
+/// Keeps pictures and documents as files, so that each can be read alone.
+fn keep_pictures(outputs: &Outputs, id: ExecutionId, outcome: &Sanitized<Outcome>) -> Vec<Artifact> {
+    let keep = |picture: Picture| {
+        let name = format!("result-{}.{}", picture.result, picture.extension);
+        let kept = outputs.put(id, &name, picture.mime_type, &picture.bytes);
+        kept.inspect_err(
+            |error| tracing::warn!(error = %error, execution.id = %id, "a picture could not be kept"),
+        )
+        .ok()
+    };
+    outcome.pictures().into_iter().filter_map(keep).collect()
+}
+
 /// The work of a run: sends the code to the sandbox and guards what comes back.
 struct CodeRun<'a> {
-    service: &'a ExecutionService,
+    core: &'a Arc<Core>,
+    sandboxes: &'a Sandboxes,
     ask: &'a Acquire,
     request: &'a CodeRequest,
     guard: &'a Guard,
@@ -494,10 +259,10 @@ impl Work for CodeRun<'_> {
         app.path.id = %held.row.key.path, code.language = %self.request.language,
         context.id = %held.row.id, execution.id = %self.ask.execution.id))]
     async fn on(&self, held: &Held) -> Result<Ran, Fault> {
-        let Self { service, ask, request, guard, progress, cancel } = *self;
-        service.0.parts.crash.at("run.held");
-        let moved_end = service.extend_life(held, request.timeout.get()).await?;
-        service.keep_lease(held, ask).await?;
+        let Self { core, sandboxes, ask, request, guard, progress, cancel } = *self;
+        crash_point!(core, "run.held");
+        let moved_end = sandboxes.extend_life(held, request.timeout.get()).await?;
+        sandboxes.keep_lease(held, ask).await?;
         let id = ask.execution.id;
         let _ = progress.try_send(Progress::Running);
         let began = Instant::now();
@@ -511,18 +276,18 @@ impl Work for CodeRun<'_> {
                 .await
                 .map_err(|error| Fault::of(held, error))?;
 
-        service.0.parts.crash.at("run.sent");
-        let numbering = service.numbering_of(held).await;
+        crash_point!(core, "run.sent");
+        let numbering = core.numbering_of(held).await;
         let mut stream = Stream {
-            guard: OutcomeGuard::new(guard, numbering, service.guard_limits()),
-            stdout: service.0.parts.outputs.spool(id, "stdout", service.options().output_chars),
-            stderr: service.0.parts.outputs.spool(id, "stderr", service.options().output_chars),
+            guard: OutcomeGuard::new(guard, numbering, core.guard_limits()),
+            stdout: core.parts.outputs.spool(id, "stdout", core.options().output_chars),
+            stderr: core.parts.outputs.spool(id, "stderr", core.options().output_chars),
             progress,
-            crash: &service.0.parts.crash,
+            core,
         };
-        let pumping = stream.pump(held, &mut run, deadline, cancel, &service.0.shutdown);
+        let pumping = stream.pump(held, &mut run, deadline, cancel, &core.shutdown);
         let (ended, platform) = pumping.instrument(running).await?;
-        service.0.parts.crash.at("run.ended");
+        crash_point!(core, "run.ended");
         let stops = run.stops().to_vec();
         let mut state = (held.state, held.reason.map(reason_text));
         match run.news() {
@@ -536,7 +301,7 @@ impl Work for CodeRun<'_> {
             _ => {}
         }
         let mut lost = matches!(platform, Some(Platform::SandboxLost));
-        if ended != Ended::Completed && !lost && !service.0.shutdown.is_cancelled() {
+        if ended != Ended::Completed && !lost && !core.shutdown.is_cancelled() {
             match run.interrupt().await {
                 Aftermath::StateKept => {}
                 Aftermath::RolledBack => {
@@ -556,11 +321,11 @@ impl Work for CodeRun<'_> {
                 Aftermath::SandboxLost => lost = true,
             }
         }
-        service.0.parts.crash.at("run.interrupted");
+        crash_point!(core, "run.interrupted");
         if lost {
             // Also when it only does not answer: what was given up in it may run on, so nothing is sent there again.
             state = (SandboxState::Reset, Some(reason_text(EndReason::Lost)));
-            if let Err(error) = service.mark_lost(&held.row).await {
+            if let Err(error) = core.mark_lost(&held.row).await {
                 tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
             }
         }
@@ -576,12 +341,12 @@ impl Work for CodeRun<'_> {
         }
         drop(guarding);
         let Guarded { outcome, report, numbering, .. } = guarded;
-        service.0.parts.crash.at("run.before_numbers");
-        service.save_numbering(held, numbering).await;
-        service.0.parts.crash.at("run.numbers_saved");
+        crash_point!(core, "run.before_numbers");
+        core.save_numbering(held, numbering).await;
+        crash_point!(core, "run.numbers_saved");
         let mut artifacts: Vec<Artifact> = spools.into_iter().filter_map(Spool::finish).collect();
-        artifacts.extend(service.keep_pictures(id, &outcome));
-        service.0.parts.crash.at("run.artifacts_kept");
+        artifacts.extend(keep_pictures(&core.parts.outputs, id, &outcome));
+        crash_point!(core, "run.artifacts_kept");
         Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1, moved_end })
     }
 }
@@ -632,37 +397,4 @@ const GONE: &str = "earlier variables and files are gone";
 /// What a new interpreter in the same sandbox means.
 fn restarted(why: &str) -> String {
     format!("{why}; earlier variables are gone, files are kept")
-}
-
-/// Tells the span of a call whether it could be done. A program that fails is no error of the call.
-pub(super) fn close_call<T>(result: &Result<T, ExecutionError>) {
-    if let Err(error) = result {
-        Span::current().record("error.type", error.code().as_str()).record("otel.status_code", "ERROR");
-    }
-}
-
-/// Counts a run that ended, one way or another.
-fn count(language: Language, result: &Result<Finished, ExecutionError>) {
-    let how = match result {
-        Ok(finished) if finished.replayed => return,
-        Ok(finished) => match finished.outcome.ended {
-            Ended::Completed if !finished.outcome.success() => "failed",
-            ended => ended.as_str(),
-        },
-        Err(error) => {
-            metrics::CODE_ERRORS.add(&[error.code().as_str()], 1);
-            "refused"
-        }
-    };
-    metrics::CODE_EXECUTIONS.add(&[language.as_str(), how], 1);
-}
-
-/// SHA-256 over length-prefixed parts, hex: no two lists of parts give one text.
-fn hash(parts: &[&str]) -> String {
-    let mut digest = Sha256::new();
-    for part in parts {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part.as_bytes());
-    }
-    hex(&digest.finalize())
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::recall::Asker;
-use super::{Call, ExecutionError, ExecutionService};
+use super::{Call, ExecutionError, Runs};
 use crate::domain::{ExecutionId, TenantId};
 use crate::telemetry::chain;
 
@@ -63,7 +63,7 @@ impl Drop for Known {
     }
 }
 
-impl ExecutionService {
+impl Runs {
     /// Whether a run of the asker's is in the hands of this replica, also when it is not written down yet.
     pub fn runs_here(&self, asker: &Asker, id: ExecutionId) -> bool {
         let runs = self.0.stoppable.lock();
@@ -80,8 +80,8 @@ impl ExecutionService {
             self.0.stoppable.stop(id);
             return Ok(());
         }
-        self.row_for(asker, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
-        self.store().ask_to_stop(&asker.tenant, id).await?;
+        self.0.row_for(asker, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
+        self.0.store().ask_to_stop(&asker.tenant, id).await?;
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl ExecutionService {
                 if long.is_empty() {
                     continue;
                 }
-                match service.store().stops(&long).await {
+                match service.0.store().stops(&long).await {
                     Ok(asked) => asked.into_iter().for_each(|id| service.0.stoppable.stop(id)),
                     Err(error) => tracing::debug!(error = %chain(&error), "wishes to stop could not be read"),
                 }

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use crate::domain::{ApiKey, Clock, Principal};
-use crate::execution::Starting;
+use crate::execution::{Credentials, Starting};
 
 use super::Rates;
 use super::oauth::{TokenError, Tokens};
@@ -48,7 +48,7 @@ pub struct Authenticator(Arc<Inner>);
 struct Inner {
     unauthenticated: Unauthenticated,
     tokens: Option<Tokens>,
-    execution: Starting,
+    credentials: Starting<Credentials>,
     clock: Clock,
     rates: Rates,
     believed: Mutex<HashMap<[u8; 32], Believed>>,
@@ -90,12 +90,12 @@ impl Authenticator {
     pub fn new(
         unauthenticated: Unauthenticated,
         tokens: Option<Tokens>,
-        execution: Starting,
+        credentials: Starting<Credentials>,
         clock: Clock,
         rates: Rates,
     ) -> Self {
         let believed = Mutex::default();
-        Self(Arc::new(Inner { unauthenticated, tokens, execution, clock, rates, believed }))
+        Self(Arc::new(Inner { unauthenticated, tokens, credentials, clock, rates, believed }))
     }
 
     async fn principal(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
@@ -125,8 +125,9 @@ impl Authenticator {
         if let Some(principal) = known(BELIEVED) {
             return Ok(principal);
         }
-        let service = self.0.execution.service(START_PATIENCE).await.map_err(|_| Refused::Unavailable)?;
-        let key = match service.store().api_key(id).await {
+        let known_keys =
+            self.0.credentials.service(START_PATIENCE).await.map_err(|_| Refused::Unavailable)?;
+        let key = match known_keys.api_key(id).await {
             Ok(key) => key,
             Err(error) => {
                 tracing::warn!(error = %error, "an API key could not be looked up");

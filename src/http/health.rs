@@ -7,26 +7,26 @@ use axum::{Json, Router};
 use http::StatusCode;
 use serde_json::json;
 
-use crate::execution::{Starting, Startup};
+use crate::execution::{Health, Starting, Startup};
 
 /// The routes. They need no caller and tell a stranger nothing but words.
-pub fn router(execution: Starting) -> Router {
-    Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(ready)).with_state(execution)
+pub fn router(health: Starting<Health>) -> Router {
+    Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(ready)).with_state(health)
 }
 
-async fn ready(State(execution): State<Starting>) -> Response {
-    let service = match execution.now() {
-        Startup::Ready(service) => service,
+async fn ready(State(health): State<Starting<Health>>) -> Response {
+    let health = match health.now() {
+        Startup::Ready(health) => health,
         Startup::Starting => return not_ready("starting"),
         Startup::Failed(_) => return not_ready("the start failed and is tried again"),
     };
-    if service.store().ping().await.is_err() {
+    if health.ping_store().await.is_err() {
         return not_ready("the database does not answer");
     }
-    if service.provider_problem().is_some() {
+    if health.provider_problem().is_some() {
         return not_ready("no sandbox provider");
     }
-    if service.provider_rests_for().is_some() {
+    if health.provider_rests_for().is_some() {
         return not_ready("the sandbox provider is down");
     }
     Json(json!({ "ready": true })).into_response()

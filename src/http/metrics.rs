@@ -10,23 +10,26 @@ use axum::routing::get;
 use http::{StatusCode, header};
 
 use crate::domain::{Principal, Scope};
-use crate::execution::{Starting, Startup};
+use crate::execution::{Health, Starting, Startup};
 use crate::telemetry::metrics;
 
 /// How long the database may take to count what lives; the rest is told without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The route. Whoever mounts it has checked the caller and put a [`Principal`] into the request.
-pub fn router(execution: Starting) -> Router {
-    Router::new().route("/metrics", get(tell)).with_state(execution)
+pub fn router(health: Starting<Health>) -> Router {
+    Router::new().route("/metrics", get(tell)).with_state(health)
 }
 
-async fn tell(State(execution): State<Starting>, Extension(principal): Extension<Principal>) -> Response {
+async fn tell(
+    State(health): State<Starting<Health>>,
+    Extension(principal): Extension<Principal>,
+) -> Response {
     if !principal.may(Scope::Admin) {
         return (StatusCode::FORBIDDEN, "this credential has no scope `admin`").into_response();
     }
-    let active = match execution.now() {
-        Startup::Ready(service) => tokio::time::timeout(PATIENCE, service.active_contexts()).await.ok(),
+    let active = match health.now() {
+        Startup::Ready(health) => tokio::time::timeout(PATIENCE, health.active_contexts()).await.ok(),
         Startup::Starting | Startup::Failed(_) => None,
     };
     metrics::CONTEXTS_ACTIVE.set(active.and_then(Result::ok));

@@ -22,8 +22,24 @@ use sha2::{Digest, Sha256};
 use crate::domain::principal::{Principal, Scope};
 use crate::domain::{ContextKey, ConversationId, ErrorCode, InvalidId, PathId, TenantId, same_bytes};
 use crate::execution::paths::{PathChange, PathError, PathRow};
-use crate::execution::{ExecutionError, ExecutionService, Starting};
+use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting};
 use crate::guard::{Sanitized, own_words};
+
+/// What of the running service the routes use.
+#[derive(Debug, Clone)]
+pub struct Service {
+    paths: Paths,
+    credentials: Credentials,
+    cleanup: Cleanup,
+}
+
+impl Service {
+    /// Their parts of a running service.
+    pub fn of(execution: &Execution) -> Self {
+        let Execution { paths, credentials, cleanup, .. } = execution.clone();
+        Self { paths, credentials, cleanup }
+    }
+}
 
 /// What the routes work with.
 #[derive(Debug, Clone)]
@@ -31,7 +47,7 @@ pub struct V1(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    execution: Starting,
+    execution: Starting<Service>,
     /// SHA-256 of the clean-up secret, so that comparing takes the same time for every wrong one.
     cron: Option<[u8; 32]>,
 }
@@ -41,7 +57,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl V1 {
     /// Routes over a service that may still be starting.
-    pub fn new(execution: Starting, cron_secret: Option<&str>) -> Self {
+    pub fn new(execution: Starting<Service>, cron_secret: Option<&str>) -> Self {
         let cron = cron_secret.map(|secret| Sha256::digest(secret.as_bytes()).into());
         Self(Arc::new(Inner { execution, cron }))
     }
@@ -69,7 +85,7 @@ impl V1 {
             .with_state(self.clone())
     }
 
-    async fn service(&self) -> Result<ExecutionService, Problem> {
+    async fn service(&self) -> Result<Service, Problem> {
         Ok(self.0.execution.service(PATIENCE).await?)
     }
 }
@@ -141,7 +157,7 @@ impl From<InvalidId> for Problem {
 
 /// What every request about paths says: whose conversation, which path if one, and what it expects to find there.
 struct Ask {
-    service: ExecutionService,
+    paths: Paths,
     tenant: TenantId,
     conversation: ConversationId,
     path: Option<PathId>,
@@ -183,9 +199,9 @@ impl FromRequestParts<V1> for Ask {
         let Path(place) = Path::<Place>::from_request_parts(parts, v1)
             .await
             .map_err(|error| Problem::argument(error.body_text()))?;
-        let service = v1.service().await?;
+        let paths = v1.service().await?.paths;
         let path = place.path.map(|path| path.parse()).transpose()?;
-        Ok(Self { service, tenant, conversation: place.conversation.parse()?, path, expected })
+        Ok(Self { paths, tenant, conversation: place.conversation.parse()?, path, expected })
     }
 }
 
@@ -319,13 +335,13 @@ async fn change_path(
     change: &PathChange,
     status: StatusCode,
 ) -> Result<Response, Problem> {
-    let row = ask.service.change_path(&ask.tenant, &ask.conversation, path, change, ask.expected).await?;
+    let row = ask.paths.change(&ask.tenant, &ask.conversation, path, change, ask.expected).await?;
     Ok(answer(status, &row))
 }
 
 async fn rows(ask: &Ask, deleted: bool) -> Result<Vec<PathRow>, Problem> {
-    ask.service
-        .paths(&ask.tenant, &ask.conversation, deleted)
+    ask.paths
+        .list(&ask.tenant, &ask.conversation, deleted)
         .await
         .map_err(|error| ExecutionError::Store(error).into())
 }
@@ -349,8 +365,8 @@ async fn tree(ask: Ask) -> Result<Response, Problem> {
         tree: T,
     }
     let tree = ask
-        .service
-        .path_tree(&ask.tenant, &ask.conversation)
+        .paths
+        .tree(&ask.tenant, &ask.conversation)
         .await
         .map_err(|error| Problem::from(ExecutionError::Store(error)))?;
     Ok(Json(Tree { tree }).into_response())
@@ -368,7 +384,7 @@ struct Sealed {
 
 /// Who asks for what a sealed token stands for.
 struct Revealer {
-    service: ExecutionService,
+    credentials: Credentials,
     tenant: TenantId,
     principal: String,
 }
@@ -379,7 +395,7 @@ impl FromRequestParts<V1> for Revealer {
     async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
         let (principal, tenant) = caller(parts, Scope::Reveal)?;
         let principal = principal.name.clone();
-        Ok(Self { service: v1.service().await?, tenant, principal })
+        Ok(Self { credentials: v1.service().await?.credentials, tenant, principal })
     }
 }
 
@@ -387,7 +403,7 @@ impl FromRequestParts<V1> for Revealer {
 async fn reveal(by: Revealer, bytes: Bytes) -> Result<Response, Problem> {
     let Sealed { token, conversation, path } = body(&bytes)?;
     let key = ContextKey { tenant: by.tenant, conversation, path };
-    let revealed = by.service.reveal(&key, &by.principal, &token).await?;
+    let revealed = by.credentials.reveal(&key, &by.principal, &token).await?;
     let answer = Json(json!({ "kind": revealed.kind, "value": revealed.value.as_str() }));
     Ok(([(CACHE_CONTROL, "no-store")], answer).into_response())
 }
@@ -408,7 +424,7 @@ async fn cleanup(State(v1): State<V1>, headers: HeaderMap) -> Result<Response, P
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return Ok(response);
     }
-    Ok(Json(v1.service().await?.cleanup().await).into_response())
+    Ok(Json(v1.service().await?.cleanup.run_once().await).into_response())
 }
 
 /// The OpenAPI 3.1 document of these routes.

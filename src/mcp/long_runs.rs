@@ -81,9 +81,9 @@ impl McpServer {
             caller.needs(Scope::Read)?;
             let (service, asker) = (self.service().await?, caller.asker());
             let run = run_id(id)?;
-            let (row, payload) = match service.recall(&asker, run).await {
+            let (row, payload) = match service.reads.recall(&asker, run).await {
                 // It was begun a moment ago and is not written down yet.
-                Err(ExecutionError::UnknownExecution(_)) if service.runs_here(&asker, run) => {
+                Err(ExecutionError::UnknownExecution(_)) if service.runs.runs_here(&asker, run) => {
                     return Ok(DetailedTask::new(begun_now(id), TaskPayload::Working));
                 }
                 Err(error) => return Err(error.into()),
@@ -107,7 +107,7 @@ impl McpServer {
                 }
             };
             let at = row.finished_at.or(row.started_at).unwrap_or(row.created_at);
-            let kept = service.options().retention;
+            let kept = service.reads.retention();
             let task = Task::new(id, payload.status(), row.created_at.to_rfc3339(), at.to_rfc3339())
                 .with_ttl_ms(u64::try_from(kept.as_millis()).unwrap_or(u64::MAX))
                 .with_poll_interval_ms(POLL_MS);
@@ -122,7 +122,7 @@ impl McpServer {
             let caller = self.caller(context)?;
             caller.needs(Scope::Run)?;
             let (service, asker, run) = (self.service().await?, caller.asker(), run_id(id)?);
-            service.stop_run(&asker, run).await?;
+            service.runs.stop_run(&asker, run).await?;
             Ok::<_, ToolError>(())
         };
         asked.await.map_err(task_error)
@@ -135,7 +135,7 @@ impl McpServer {
         context: &Context,
     ) -> Result<CallToolResult, ToolError> {
         if finished.tool == run_analysis::NAME {
-            let analysed = self.service().await?.analysed_earlier(finished);
+            let analysed = self.service().await?.runs.analysed_earlier(finished);
             return self.analysis_result("", "", analysed, context);
         }
         Ok(self.result(&finished, context))

@@ -18,6 +18,33 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("host", &["domain", "telemetry", "wire"]),
 ];
 
+/// The floors of the local host, which is a second program: module, and what of `host` it may use.
+const HOST_MAY_USE: &[(&str, &[&str])] = &[
+    ("host::jail", &[]),
+    ("host::agent", &["host::jail"]),
+    ("host::kernel", &["host::agent", "host::jail"]),
+    ("host::network", &[]),
+    ("host::sandbox", &["host::kernel", "host::agent", "host::jail", "host::network"]),
+    ("host::registry", &["host::sandbox", "host::kernel", "host::agent", "host::jail", "host::network"]),
+];
+
+/// Arrows of the host that go against its floors today. The list only gets shorter.
+const HOST_EXCEPTIONS: &[(&str, &str)] =
+    &[("host::agent", "host::kernel"), ("host::jail", "host::agent"), ("host::network", "host::agent")];
+
+/// What `execution` hands on of the store's values: rows that a door shows. A door that needs another value gets a type
+/// of `execution`.
+const HANDED_ON: &[&str] = &[
+    "ContextRow",
+    "ExecutionRow",
+    "ExecutionStatus",
+    "PathChange",
+    "PathError",
+    "PathRow",
+    "PathStatus",
+    "StoreError",
+];
+
 /// Wiring may name everything.
 const WIRING: &[&str] = &["app", "cli", "config", "main", "lib"];
 
@@ -103,6 +130,87 @@ fn a_module_uses_only_floors_below_it() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A door gets values through the parts of `execution`, never the store or the client behind them: so a part has no
+/// accessor for one, and the shared state that has them is private.
+#[test]
+fn no_door_reaches_the_store_or_the_provider_through_execution() {
+    let mut all = Vec::new();
+    files(&source(), &mut all);
+    let mut wrong = Vec::new();
+    for file in &all {
+        let text = std::fs::read_to_string(file).unwrap();
+        let (module, name) = (module_of(file), file.strip_prefix(source()).unwrap().display().to_string());
+        if ["mcp", "http"].contains(&module.as_str()) {
+            for accessor in [".store()", ".provider()", "DynStore", "E2bClient"] {
+                if text.contains(accessor) {
+                    wrong.push(format!("{name} has `{accessor}`"));
+                }
+            }
+        }
+        if module != "execution" {
+            continue;
+        }
+        for line in text.lines().map(str::trim_start) {
+            let gives = ["DynStore", "E2bClient", "Arc<Core>", "&Core"]
+                .iter()
+                .any(|it| line.split("->").nth(1).is_some_and(|result| result.contains(it)));
+            if line.starts_with("pub fn") && gives {
+                wrong.push(format!("{name} gives away what its parts share: {line}"));
+            }
+            let handed = line.strip_prefix("pub use crate::store::");
+            let names = handed.unwrap_or_default().split(|c: char| !c.is_ascii_alphanumeric());
+            for handed in names.filter(|it| !it.is_empty() && !HANDED_ON.contains(it)) {
+                wrong.push(format!("{name} hands on the store's `{handed}`"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_module_of_the_host_uses_only_its_floors() {
+    let mut all = Vec::new();
+    files(&source().join("host"), &mut all);
+    let mut found = BTreeSet::new();
+    for file in &all {
+        let relative = file.strip_prefix(source().join("host")).unwrap();
+        let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
+        let module = format!("host::{}", first.trim_end_matches(".rs"));
+        let Some((_, allowed)) = HOST_MAY_USE.iter().find(|(name, _)| *name == module) else { continue };
+        for used in host_uses(&std::fs::read_to_string(file).unwrap(), relative.components().count()) {
+            let used = format!("host::{used}");
+            let has_floor = HOST_MAY_USE.iter().any(|(name, _)| *name == used);
+            if has_floor && used != module && !allowed.contains(&used.as_str()) {
+                found.insert((module.clone(), used));
+            }
+        }
+    }
+    let known: BTreeSet<(String, String)> =
+        HOST_EXCEPTIONS.iter().map(|(from, to)| ((*from).to_owned(), (*to).to_owned())).collect();
+    let new: Vec<_> = found.difference(&known).collect();
+    assert!(new.is_empty(), "arrows against the host's floors: {new:#?}");
+    let gone: Vec<_> = known.difference(&found).collect();
+    assert!(gone.is_empty(), "exceptions that are no longer needed: {gone:#?}");
+}
+
+/// Modules of `host` that a file at this depth below it names: `crate::host::x`, and `super::x` counted up to `host`.
+fn host_uses(text: &str, depth: usize) -> BTreeSet<String> {
+    let up = "super::".repeat(depth);
+    let mut out = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        for prefix in ["crate::host::", up.as_str()] {
+            for (at, _) in line.match_indices(prefix) {
+                if prefix == up && line[..at].ends_with("super::") {
+                    continue;
+                }
+                let rest = line[at + prefix.len()..].trim_start_matches('{');
+                out.insert(rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect());
+            }
+        }
+    }
+    out
 }
 
 #[test]

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::domain::Scope;
 use crate::execution::files::{FileAction, FileAnswer, FilePath, Filed, MAX_FILE_BYTES};
-use crate::execution::{Artifact, Asker, Call, ExecutionService};
+use crate::execution::{Artifact, Asker, Call, Reads};
 use crate::mcp::resources::{is_text, resource};
 use crate::mcp::{McpServer, ToolError, caller, schema, trace};
 
@@ -97,7 +97,7 @@ impl McpServer {
         let (service, asker) = (self.service().await?, caller.asker());
         let action = match input.action {
             Action::Put => {
-                let content = content(&service, &asker, &input).await?;
+                let content = content(&service.reads, &asker, &input).await?;
                 FileAction::Put { path, content, expected: input.if_version }
             }
             Action::List => FileAction::List { path },
@@ -105,15 +105,15 @@ impl McpServer {
         };
         let key = self.key(&caller, input.context.as_deref()).await?;
         let principal = Some(caller.principal.name);
-        let guard = caller::overlay(&context.meta.0, service.policies().call_may_loosen(&key))?;
+        let guard = caller::overlay(&context.meta.0, service.policies.call_may_loosen(&key))?;
         let call = Call { key, principal, trace: trace(&context), idempotency_key: None, guard };
-        let filed = service.files(call, action, context.ct.clone()).await?;
-        result(&service, &asker, &filed).await
+        let filed = service.files.run(call, action, context.ct.clone()).await?;
+        result(&service.reads, &asker, &filed).await
     }
 }
 
 /// The content of a `put`, from the one place that names it.
-async fn content(service: &ExecutionService, asker: &Asker, input: &Input) -> Result<Bytes, ToolError> {
+async fn content(reads: &Reads, asker: &Asker, input: &Input) -> Result<Bytes, ToolError> {
     let inline = |bytes: Vec<u8>| match bytes.len() {
         0..=MAX_INLINE => Ok(Bytes::from(bytes)),
         _ => Err(ToolError::argument(format!(
@@ -127,7 +127,7 @@ async fn content(service: &ExecutionService, asker: &Asker, input: &Input) -> Re
             inline(bytes.map_err(|_| ToolError::argument("argument `base64`: is not standard base64"))?)
         }
         (None, None, Some(uri)) => {
-            let (artifact, bytes) = service.artifact(asker, uri, 0, MAX_FILE_BYTES).await?;
+            let (artifact, bytes) = reads.artifact(asker, uri, 0, MAX_FILE_BYTES).await?;
             if artifact.bytes > bytes.len() as u64 {
                 let text = format!("argument `from`: names more than {MAX_FILE_BYTES} bytes");
                 return Err(ToolError::argument(text));
@@ -138,11 +138,7 @@ async fn content(service: &ExecutionService, asker: &Asker, input: &Input) -> Re
     }
 }
 
-async fn result(
-    service: &ExecutionService,
-    asker: &Asker,
-    filed: &Filed,
-) -> Result<CallToolResult, ToolError> {
+async fn result(reads: &Reads, asker: &Asker, filed: &Filed) -> Result<CallToolResult, ToolError> {
     let Filed { path, finished, .. } = filed;
     let mut structured = json!({
         "path": path,
@@ -196,7 +192,7 @@ async fn result(
             structured["guard"] = json!(guard);
             content.push(ContentBlock::text(line));
             if is_text(mime_type) {
-                let (_, start) = service.artifact(asker, uri, 0, SHOWN).await?;
+                let (_, start) = reads.artifact(asker, uri, 0, SHOWN).await?;
                 let (text, taken) = whole_characters(&start);
                 structured["text"] = json!(text);
                 structured["truncated"] = json!((taken as u64) < *bytes);

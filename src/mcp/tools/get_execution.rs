@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::domain::{ExecutionId, Scope};
-use crate::execution::{Asker, ExecutionError, ExecutionService, Outputs, Recalled};
+use crate::execution::{Asker, ExecutionError, Outputs, Reads, Recalled};
 use crate::mcp::long_runs::left_nothing;
 use crate::mcp::{McpServer, ToolError, schema};
 
@@ -94,18 +94,18 @@ impl McpServer {
         let (service, asker) = (self.service().await?, caller.asker());
         if let Some(stream) = input.stream {
             let limit = input.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
-            return page(&service, &asker, id, stream, input.offset, limit).await;
+            return page(&service.reads, &asker, id, stream, input.offset, limit).await;
         }
         if input.cancel {
             caller.needs(Scope::Run)?;
-            service.stop_run(&asker, id).await?;
+            service.runs.stop_run(&asker, id).await?;
         }
         // A run that is being stopped ends within moments.
         let patience =
             Duration::from_millis(if input.cancel { input.wait_ms.max(5_000) } else { input.wait_ms });
         let until = Instant::now() + patience;
         loop {
-            let known = service.recall(&asker, id).await;
+            let known = service.reads.recall(&asker, id).await;
             match known {
                 Ok(Recalled::Finished(finished, _)) => return self.recalled(*finished, &context).await,
                 Ok(Recalled::Over(row)) => return Err(left_nothing(&row)),
@@ -117,7 +117,7 @@ impl McpServer {
                     ));
                 }
                 // It was begun a moment ago and is not written down yet.
-                Err(ExecutionError::UnknownExecution(_)) if service.runs_here(&asker, id) => {
+                Err(ExecutionError::UnknownExecution(_)) if service.runs.runs_here(&asker, id) => {
                     if Instant::now() >= until {
                         return Ok(plain(
                             "queued; ask again, with wait_ms to wait for its end".to_owned(),
@@ -145,7 +145,7 @@ fn plain(text: String, structured: Value) -> CallToolResult {
 
 /// A page of an output: out of its file when it was long, else out of the result.
 async fn page(
-    service: &ExecutionService,
+    reads: &Reads,
     asker: &Asker,
     id: ExecutionId,
     stream: Stream,
@@ -156,9 +156,9 @@ async fn page(
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    let (bytes, total) = match service.artifact(asker, &Outputs::uri(id, name), offset, limit).await {
+    let (bytes, total) = match reads.artifact(asker, &Outputs::uri(id, name), offset, limit).await {
         Ok((artifact, bytes)) => (bytes, artifact.bytes),
-        Err(ExecutionError::UnknownArtifact(_)) => match service.recall(asker, id).await? {
+        Err(ExecutionError::UnknownArtifact(_)) => match reads.recall(asker, id).await? {
             Recalled::Finished(finished, _) => {
                 let outcome = &finished.outcome;
                 let text = match stream {

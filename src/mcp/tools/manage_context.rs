@@ -67,16 +67,16 @@ impl McpServer {
         caller.needs(needed)?;
         let key = self.key(&caller, input.context.as_deref()).await?;
         let service = self.service().await?;
-        let mint = |key: &ContextKey| service.mint_handle(key, Some(&caller.principal.name));
+        let mint = |key: &ContextKey| service.contexts.mint_handle(key, Some(&caller.principal.name));
         let structured = match input.action {
             Action::Show => {
-                let live = service.live_context(&key).await?;
+                let live = service.contexts.live(&key).await?;
                 let mut shown = live.as_ref().map_or_else(|| nothing(&key), row);
                 shown["context"] = json!(mint(&key));
                 shown
             }
             Action::List => {
-                let rows = service.contexts_of(&key.tenant, &key.conversation).await?;
+                let rows = service.contexts.of_conversation(&key.tenant, &key.conversation).await?;
                 let listed = rows.iter().map(|one| {
                     let mut shown = row(one);
                     shown["context"] = json!(mint(&one.key));
@@ -85,7 +85,7 @@ impl McpServer {
                 json!({ "contexts": listed.collect::<Vec<_>>() })
             }
             Action::Reset | Action::End => {
-                let ended = service.end_context(&key).await?;
+                let ended = service.contexts.end(&key).await?;
                 let mut shown = nothing(&key);
                 shown["ended"] = json!(ended);
                 shown["context"] = json!(mint(&key));

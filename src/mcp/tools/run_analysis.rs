@@ -178,11 +178,11 @@ impl McpServer {
         let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
         let (kind, service) = (checked.kind(), self.service().await?);
         let request = AnalysisRequest { checked: checked.clone(), format, purpose, timeout };
-        let mut begun = service.begin_analysis(call, request, news, cancel.clone());
+        let mut begun = service.runs.begin_analysis(call, request, news, cancel.clone());
         let finished = self.follow(&mut begun, wait, &cancel, &context, reporter).await;
         match finished? {
             Some(finished) => {
-                let analysed = service.analysed(finished, &checked, format);
+                let analysed = service.runs.analysed(finished, &checked, format);
                 Ok(self.analysis_result(kind.as_str(), format.as_str(), analysed, &context)?.into())
             }
             None => {

@@ -222,7 +222,7 @@ impl McpServer {
         let input: Input = parse(arguments)?;
         let (call, request) = self.call(input, &context).await?;
         let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
-        let mut begun = self.service().await?.begin_code(call, request, news, cancel.clone());
+        let mut begun = self.service().await?.runs.begin_code(call, request, news, cancel.clone());
         let finished = self.follow(&mut begun, wait, &cancel, &context, reporter).await;
         Ok(match finished? {
             Some(finished) => self.result(&finished, &context).into(),
@@ -269,7 +269,7 @@ impl McpServer {
             None => Timeout::default(),
         };
         let key = self.key(&caller, input.context.as_deref()).await?;
-        let may_loosen = self.service().await?.policies().call_may_loosen(&key);
+        let may_loosen = self.service().await?.policies.call_may_loosen(&key);
         let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), &context.meta.0)?;
         let call = Call {
             key,

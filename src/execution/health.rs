@@ -1,0 +1,78 @@
+//! What a readiness probe, the metrics and `doctor` ask of a running service.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::e2b::{CircuitState, ListFilter};
+use crate::store::StoreError;
+use crate::telemetry::metrics;
+
+use super::{Core, ExecutionError};
+
+/// How long the database may take to count what lives.
+const COUNTING: Duration = Duration::from_secs(2);
+
+/// How the service is. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Health(pub(super) Arc<Core>);
+
+impl Health {
+    /// Asks the database for something small.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn ping_store(&self) -> Result<(), StoreError> {
+        self.0.store().ping().await
+    }
+
+    /// Which kind of database it is.
+    pub fn store_kind(&self) -> &'static str {
+        self.0.store().kind()
+    }
+
+    /// Why no sandbox can be made, if so.
+    pub fn provider_problem(&self) -> Option<&str> {
+        self.0.parts.provider.as_ref().err().map(String::as_str)
+    }
+
+    /// How long the provider's control plane is left alone because it is down; `None` when it is not.
+    pub fn provider_rests_for(&self) -> Option<Duration> {
+        match self.0.parts.provider.as_ref().ok()?.circuit() {
+            CircuitState::Open { retry_after } => Some(retry_after).filter(|rest| !rest.is_zero()),
+            CircuitState::HalfOpen | CircuitState::Closed { .. } => None,
+        }
+    }
+
+    /// Asks the provider for something small, with the key. Gives how long the answer took.
+    ///
+    /// # Errors
+    /// [`ExecutionError::NoProvider`], or [`ExecutionError::Sandbox`] with what it said.
+    pub async fn ask_provider(&self) -> Result<Duration, ExecutionError> {
+        let began = tokio::time::Instant::now();
+        let filter = ListFilter { limit: Some(1), ..ListFilter::default() };
+        self.0.provider()?.list(&filter).await.map_err(ExecutionError::Sandbox)?;
+        Ok(began.elapsed())
+    }
+
+    /// How many contexts live in the whole deployment.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn active_contexts(&self) -> Result<u64, ExecutionError> {
+        Ok(self.0.store().count_live().await?)
+    }
+
+    /// Keeps the number of live contexts current until the end, for whoever is told the metrics each `every`.
+    pub async fn count_active(&self, every: Duration, shutdown: &CancellationToken) {
+        while !shutdown.is_cancelled() {
+            let active = tokio::time::timeout(COUNTING, self.active_contexts()).await.ok();
+            metrics::CONTEXTS_ACTIVE.set(active.and_then(Result::ok));
+            tokio::select! {
+                () = tokio::time::sleep((every / 4).max(Duration::from_secs(1))) => {}
+                () = shutdown.cancelled() => {}
+            }
+        }
+    }
+}

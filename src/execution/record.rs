@@ -1,0 +1,204 @@
+//! What a run and a file operation have in common: how a call is opened and asked for, and how its end is recorded.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+use tracing::Span;
+use tracing::field::Empty;
+
+use crate::domain::{CodeRequest, ContextId, Ended, ExecutionId, Language, Outcome, SandboxState, hex};
+use crate::guard::{Report, Sanitized};
+use crate::store::{Acquire, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
+use crate::telemetry::trace::Trace;
+use crate::telemetry::{chain, metrics};
+
+use super::acquire::Held;
+use super::backlog::Late;
+use super::crash::crash_point;
+use super::outputs::Artifact;
+use super::{Call, Core, ExecutionError, Finished, Record};
+
+/// What is kept of a run so that the same idempotency key gives the same result.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Stored {
+    pub(super) record: Record,
+    pub(super) outcome: Outcome,
+}
+
+/// A run that has been through its sandbox.
+pub(super) struct Ran {
+    pub(super) outcome: Sanitized<Outcome>,
+    pub(super) report: Report,
+    pub(super) artifacts: Vec<Artifact>,
+    pub(super) state: SandboxState,
+    pub(super) state_reason: Option<String>,
+    /// When the provider ends the sandbox by itself, if that was moved for this run.
+    pub(super) moved_end: Option<DateTime<Utc>>,
+}
+
+impl Core {
+    /// Opens the span of a call, in its caller's trace, and notes that trace in the call.
+    pub(super) fn open_call(&self, tool: &str, call: &mut Call, language: Language) -> (Span, Trace) {
+        let span = tracing::debug_span!(
+            "execution.call", otel.kind = "server", tool.name = tool,
+            app.tenant.id = %call.key.tenant, app.conversation.id = %call.key.conversation,
+            app.path.id = %call.key.path, code.language = %language,
+            execution.id = Empty, error.type = Empty, otel.status_code = Empty);
+        let trace = Trace::begin(&span, call.trace, self.parts.entropy.bytes());
+        call.trace = Some(trace);
+        (span, trace)
+    }
+
+    pub(super) fn ask(&self, tool: &str, call: &Call, request: &CodeRequest) -> Acquire {
+        let parts = &self.parts;
+        let arguments = [
+            tool,
+            request.language.as_str(),
+            request.code.as_str(),
+            call.key.conversation.as_str(),
+            call.key.path.as_str(),
+        ];
+        Acquire {
+            key: call.key.clone(),
+            new_context: ContextId::mint(&parts.clock, &parts.entropy),
+            owner: parts.owner.clone(),
+            execution: NewExecution {
+                id: ExecutionId::mint(&parts.clock, &parts.entropy),
+                tool: tool.into(),
+                language: request.language,
+                purpose: request.purpose.as_deref().map(|text| self.guard_for(call).line(text).into_inner()),
+                code_sha256: hash(&[request.code.as_str()]),
+                principal: call.principal.clone(),
+                trace_id: call.trace.map(|trace| trace.to_string()),
+                idempotency: call
+                    .idempotency_key
+                    .clone()
+                    .map(|key| Idempotency { key, args_sha256: hash(&arguments) }),
+                lease: request.timeout.get() + self.options().margin,
+            },
+        }
+    }
+
+    pub(super) async fn finish(
+        self: &Arc<Self>,
+        call: &Call,
+        language: Language,
+        ask: &Acquire,
+        held: &Held,
+        ran: Ran,
+    ) -> Result<Finished, ExecutionError> {
+        let record = Record {
+            state: ran.state,
+            state_reason: ran.state_reason,
+            guard: ran.report,
+            artifacts: ran.artifacts,
+            queued_ms: u64::try_from(held.queued.as_millis()).unwrap_or(u64::MAX),
+        };
+        metrics::QUEUE_WAIT.record(&[], held.queued);
+        metrics::CODE_DURATION.record(&[language.as_str()], ran.outcome.duration);
+        for (kind, found) in record.guard.by_kind() {
+            metrics::GUARD_FINDINGS.add(&[kind.as_str()], found);
+        }
+        let outcome = &ran.outcome;
+        metrics::GUARD_BYTES.add(&[], outcome.stdout.total_bytes() + outcome.stderr.total_bytes());
+        let stored = Stored { record: record.clone(), outcome: Outcome::clone(outcome) };
+        let finished = FinishedExecution {
+            id: ask.execution.id,
+            tenant: ask.key.tenant.clone(),
+            context: held.row.id,
+            status: match outcome.ended {
+                Ended::Completed => ExecutionStatus::Completed,
+                Ended::TimedOut => ExecutionStatus::TimedOut,
+                Ended::Cancelled => ExecutionStatus::Cancelled,
+                Ended::Died => ExecutionStatus::Died,
+            },
+            exit_code: Some(outcome.exit_code()),
+            error: None,
+            duration_ms: i64::try_from(outcome.duration.as_millis()).unwrap_or(i64::MAX),
+            queued_ms: i64::try_from(record.queued_ms).unwrap_or(i64::MAX),
+            output_bytes: i64::try_from(outcome.stdout.total_bytes() + outcome.stderr.total_bytes())
+                .unwrap_or(i64::MAX),
+            findings: serde_json::to_value(&record.guard).unwrap_or_default(),
+            result: serde_json::to_value(&stored).ok(),
+            provider_ends_at: ran.moved_end,
+            ended_at: None,
+            unasked: held.is_unasked.then(|| Box::new(ask.clone())),
+        };
+        crash_point!(self, "record.before");
+        self.remember_use(held, ran.moved_end);
+        self.record(finished, ask.execution.idempotency.is_some()).await;
+        crash_point!(self, "finish.before_answer");
+        Ok(Finished {
+            execution: ask.execution.id,
+            tool: ask.execution.tool.clone(),
+            key: call.key.clone(),
+            handle: self.mint_handle(&call.key, call.principal.as_deref()),
+            language,
+            record,
+            outcome: ran.outcome,
+            replayed: false,
+        })
+    }
+
+    /// What the next run should find if the database is away then. A context that the run has lost is not served again.
+    fn remember_use(&self, held: &Held, moved_end: Option<DateTime<Utc>>) {
+        let mut row = held.row.clone();
+        row.read_at = held.now();
+        if let (Some(sandbox), Some(_)) = (&mut row.sandbox, moved_end) {
+            sandbox.provider_ends_at = moved_end;
+        }
+        self.remembered.used(row);
+    }
+
+    /// Writes the run's record. When the database is away the result still goes out, and the record follows when
+    /// the database is back.
+    async fn record(self: &Arc<Self>, finished: FinishedExecution, has_key: bool) {
+        let ended = Instant::now();
+        match self.store().record(&finished, &self.options().limits).await {
+            Ok(_) => crash_point!(self, "record.written"),
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(error = %error, execution.id = %finished.id, "a record waits for the database");
+                self.tell_later(Late::Record { finished: Box::new(finished), ended, has_key });
+            }
+            Err(error) => {
+                tracing::error!(error = %chain(&error), execution.id = %finished.id, "a run could not be recorded");
+            }
+        }
+    }
+}
+
+/// Tells the span of a call whether it could be done. A program that fails is no error of the call.
+pub(super) fn close_call<T>(result: &Result<T, ExecutionError>) {
+    if let Err(error) = result {
+        Span::current().record("error.type", error.code().as_str()).record("otel.status_code", "ERROR");
+    }
+}
+
+/// Counts a run that ended, one way or another.
+pub(super) fn count(language: Language, result: &Result<Finished, ExecutionError>) {
+    let how = match result {
+        Ok(finished) if finished.replayed => return,
+        Ok(finished) => match finished.outcome.ended {
+            Ended::Completed if !finished.outcome.success() => "failed",
+            ended => ended.as_str(),
+        },
+        Err(error) => {
+            metrics::CODE_ERRORS.add(&[error.code().as_str()], 1);
+            "refused"
+        }
+    };
+    metrics::CODE_EXECUTIONS.add(&[language.as_str(), how], 1);
+}
+
+/// SHA-256 over length-prefixed parts, hex: no two lists of parts give one text.
+fn hash(parts: &[&str]) -> String {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part.as_bytes());
+    }
+    hex(&digest.finalize())
+}
