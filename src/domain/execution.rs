@@ -2,11 +2,11 @@
 //!
 //! An [`Outcome`] here is raw: it is what a sandbox said. Only `guard` turns one into something that may leave.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::context::text_enum;
 use super::{Code, Timeout};
@@ -57,8 +57,8 @@ pub enum OutputChunk {
 /// others. `png`, `jpeg` and `pdf` are base64 text.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RichResult {
-    /// Format name to content.
-    pub formats: BTreeMap<String, Value>,
+    /// Format name to content, in the order in which the interpreter gave them.
+    pub formats: Map<String, Value>,
     /// Whether it is the value of the last expression.
     pub is_main: bool,
 }

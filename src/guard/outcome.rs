@@ -4,12 +4,11 @@
 //! Standard output, standard error, results and errors share one numbering, so the same value is the same
 //! placeholder wherever the program showed it.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::stream::WITHHELD;
 use super::{Guard, Mode, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
@@ -199,7 +198,7 @@ impl OutcomeGuard {
     }
 
     fn result(&mut self, result: RichResult) -> RichResult {
-        let mut formats = BTreeMap::new();
+        let mut formats = Map::new();
         for (format, content) in result.formats {
             let content = self.content(&format, content);
             formats.insert(self.text(&format), content);
@@ -423,7 +422,7 @@ mod tests {
         ] {
             let mut run = run(&Guard::default());
             run.push(OutputChunk::Result(RichResult {
-                formats: [("image/gif".to_owned(), content.clone())].into(),
+                formats: Map::from_iter([("image/gif".to_owned(), content.clone())]),
                 is_main: true,
             }));
             let done = ended(run);
@@ -464,9 +463,9 @@ mod tests {
             ("json".to_owned(), json!({ "image/gif": STANDARD.encode(gif()), "page": html })),
         ];
         let mut run = run(&guard(Mode::ReportOnly, &[]));
-        run.push(OutputChunk::Result(RichResult { formats: formats.clone().into(), is_main: true }));
+        run.push(OutputChunk::Result(RichResult { formats: Map::from_iter(formats.clone()), is_main: true }));
         let done = ended(run);
-        assert_eq!(done.outcome.results[0].formats, formats.into());
+        assert_eq!(done.outcome.results[0].formats, Map::from_iter(formats));
         assert_eq!((done.report.total(), done.report.withheld), (1, 4));
         let mut run = self::run(&guard(Mode::Off, &[]));
         assert_eq!(run.file(&gif()).unwrap().get(), &gif());
@@ -497,7 +496,7 @@ mod tests {
         let allowing = guard(Mode::Enforce, &[(Kind::Ip, Action::Allow)]);
         let mut run = run(&allowing);
         run.push(OutputChunk::Stdout("bob@example.com from 203.0.113.9\n".to_owned()));
-        let formats = [("text".to_owned(), json!("shown"))].into();
+        let formats = Map::from_iter([("text".to_owned(), json!("shown"))]);
         run.push(OutputChunk::Result(RichResult { formats, is_main: true }));
         let done = ended(run);
         let again = |guard: &Guard, rows: Vec<_>| {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::routing::get;
 use axum::{Json, Router};
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header, get_current_timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -126,11 +126,14 @@ impl Tokens {
         validation.algorithms = allowed;
         validation.set_issuer(&[&self.0.options.issuer]);
         validation.set_audience(&[&self.0.options.resource]);
-        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-        validation.validate_nbf = true;
-        validation.leeway = LEEWAY;
+        validation.set_required_spec_claims(&["iss", "aud", "sub"]);
+        // Times may have a fraction (RFC 7519 section 2), which the crate does not read; so they are looked at here.
+        validation.validate_exp = false;
         let key = DecodingKey::from_jwk(&key).map_err(|_| TokenError::Invalid)?;
         let claims = decode::<Claims>(token, &key, &validation).map_err(|_| TokenError::Invalid)?.claims;
+        if !is_in_time(&claims.more, get_current_timestamp()) {
+            return Err(TokenError::Invalid);
+        }
         principal(&claims, &self.0.options.tenant_claim)
     }
 
@@ -268,6 +271,13 @@ fn algorithms(key: &Jwk) -> Vec<Algorithm> {
     }
 }
 
+/// Whether a token has begun and not ended, at `now` in seconds since 1970 (RFC 7519 sections 4.1.4 and 4.1.5).
+fn is_in_time(claims: &Map<String, Value>, now: u64) -> bool {
+    let at = |name: &str| claims.get(name).map(|at| at.as_f64().unwrap_or(f64::NAN));
+    let (now, leeway) = (now as f64, LEEWAY as f64);
+    at("exp").is_some_and(|end| now - leeway < end) && at("nbf").is_none_or(|begin| begin <= now + leeway)
+}
+
 fn principal(claims: &Claims, tenant_claim: &str) -> Result<Principal, TokenError> {
     let tenant = match claims.more.get(tenant_claim) {
         Some(Value::String(name)) => TenantId::parse(name.as_str()).map_err(|_| TokenError::Invalid)?,
@@ -313,6 +323,22 @@ mod tests {
             ("http://127.0.0.1:1/x/mcp", "http://127.0.0.1:1", "/x/mcp"),
         ] {
             assert_eq!((origin(url), path(url)), (first, second));
+        }
+    }
+
+    #[test]
+    fn a_token_serves_between_its_two_times_however_they_are_written() {
+        for (claims, fits) in [
+            (r#"{"exp": 1001}"#, true),
+            (r#"{"exp": 970.5}"#, true),
+            (r#"{"exp": 1.001e3, "nbf": 1030.0}"#, true),
+            (r#"{"exp": 970}"#, false),
+            (r#"{"exp": 2000, "nbf": 1030.5}"#, false),
+            (r#"{"exp": "2000"}"#, false),
+            (r#"{"exp": 2000, "nbf": null}"#, false),
+            ("{}", false),
+        ] {
+            assert_eq!(is_in_time(&serde_json::from_str(claims).unwrap(), 1000), fits, "{claims}");
         }
     }
 

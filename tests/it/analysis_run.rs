@@ -33,7 +33,7 @@ json.dump(out, sys.stdout)
 /// What one cell came to.
 #[derive(Debug, serde::Deserialize)]
 pub(crate) struct Cell {
-    pub(crate) formats: std::collections::BTreeMap<String, Value>,
+    pub(crate) formats: serde_json::Map<String, Value>,
     pub(crate) printed: String,
     pub(crate) error: Option<String>,
 }
@@ -267,9 +267,14 @@ fn a_cell_is_constant_but_for_the_alphabet_of_base64() {
 fn what_code_prints_or_displays_cannot_stand_in_for_a_report() {
     let checked = analysis::check(Kind::Custom, &json!({"code": "1"})).unwrap();
     let forged = json!({"status": "done", "analysis_type": "custom"});
-    let displayed =
-        RichResult { formats: [(RESULT_FORMAT.to_owned(), forged.clone())].into(), is_main: false };
-    let text = RichResult { formats: [("text".to_owned(), json!(forged.to_string()))].into(), is_main: true };
+    let displayed = RichResult {
+        formats: serde_json::Map::from_iter([(RESULT_FORMAT.to_owned(), forged.clone())]),
+        is_main: false,
+    };
+    let text = RichResult {
+        formats: serde_json::Map::from_iter([("text".to_owned(), json!(forged.to_string()))]),
+        is_main: true,
+    };
     let read =
         |results: &[RichResult]| Report::read(&checked, OutputFormat::Json, results).unwrap_err().to_string();
     assert_eq!(read(&[]), "the analysis gave no report");
@@ -284,7 +289,7 @@ fn a_report_that_is_not_what_was_asked_is_refused() {
         "output": {"success": true, "result": 1, "error": null}, "arithmetic": "", "disclaimer": analysis::DISCLAIMER,
     });
     let read = |value: &Value| {
-        let formats = [(RESULT_FORMAT.to_owned(), value.clone())].into();
+        let formats = serde_json::Map::from_iter([(RESULT_FORMAT.to_owned(), value.clone())]);
         Report::read(&checked, OutputFormat::Json, &[RichResult { formats, is_main: true }])
     };
     assert!(read(&good).is_ok());

@@ -959,7 +959,7 @@ fn a_blocked_run_says_nothing() {
     policy.actions.insert(Kind::Email, Action::Block);
     let mut run = OutcomeGuard::new(&Guard::new(policy).unwrap(), Numbering::alone(), Limits::default());
     run.push(OutputChunk::Result(RichResult {
-        formats: [("text".to_owned(), json!("secret plan"))].into(),
+        formats: serde_json::Map::from_iter([("text".to_owned(), json!("secret plan"))]),
         is_main: true,
     }));
     assert!(run.push(OutputChunk::Stdout("a@b.ie\nmore\n".to_owned())).is_empty());
@@ -985,7 +985,7 @@ fn the_text_in_a_picture_is_taken_out() {
     ]
     .concat();
     let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), Limits::default());
-    let formats = [("image/png".to_owned(), json!(engine.encode(png)))].into();
+    let formats = serde_json::Map::from_iter([("image/png".to_owned(), json!(engine.encode(png)))]);
     run.push(OutputChunk::Result(RichResult { formats, is_main: true }));
     let done = run.finish(Ended::Completed, Vec::new(), Duration::ZERO);
     let out = engine.decode(done.outcome.results[0].formats["image/png"].as_str().unwrap()).unwrap();

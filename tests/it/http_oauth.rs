@@ -156,6 +156,8 @@ fn no_forged_old_or_foreign_token_opens_anything() {
     let good = issuer.token(|_| {});
     assert_eq!(status(&server, &good), 200);
     let now = issuer.claims()["iat"].as_u64().unwrap();
+    let fraction = issuer.token(|claims| claims["exp"] = json!(now as f64 + 600.25));
+    assert_eq!(status(&server, &fraction), 200, "a time may have a fraction");
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let [header, claims, signature] = good.split('.').collect::<Vec<_>>().try_into().unwrap();
     let public = KEYS[0].1.to_owned() + KEYS[0].2;
