@@ -249,6 +249,20 @@ static LEVY: Shape = Shape::Object(&[
     may("use_deductions", &Shape::Flag, "Whether the call's deductions count; true when absent."),
     may("deductions", &DEDUCTIONS, "Further deductions of this levy alone."),
     may("deduct_levies", &IDS, "Earlier levies that reduce this one's base."),
+    may(
+        "on_levies",
+        &IDS,
+        "Charged on the amounts of these earlier levies in place of incomes: a tax on a tax.",
+    ),
+    may("less_levies", &IDS, "Earlier levies that count against this one: an alternative minimum tax."),
+    may("income_above", &Shape::Positive, "Charged only while all incomes together are above this."),
+    may("income_up_to", &Shape::Positive, "Charged only while all incomes together are not above this."),
+    may("excess_limit", &EXCESS, "At most a share of what the base has above an amount."),
+    may(
+        "rounding",
+        &LEVY_ROUNDING,
+        "Of this levy, if other than the call's; for each person in split assessment.",
+    ),
     may("exempt_up_to", &Shape::Positive, "No levy at all while its incomes are not above this."),
     may("nil_rate", &Shape::Positive, "The first so much fills the bands without being charged."),
     may("base_rounding", &BASE_ROUNDING, "The base to a multiple, for instance down to whole pounds."),
@@ -263,6 +277,12 @@ static LEVY: Shape = Shape::Object(&[
     may("maximum", &Shape::Positive, "At most this."),
     may("credits", &CREDITS, "Credits against this levy, in this order."),
 ]);
+static EXCESS: Shape =
+    Shape::Object(&[must("over", &Shape::Positive, "The amount."), must("rate", &Shape::Rate, "The share.")]);
+static LEVY_ROUNDING: Shape = Shape::Object(&[
+    may("places", &Shape::Whole(0, 8), "Decimal places; 2 when absent."),
+    may("mode", &ROUNDING_MODE, "`half_up` when absent."),
+]);
 static BASE_ROUNDING: Shape = Shape::Object(&[
     must("to", &Shape::Positive, "The multiple, above 0."),
     may("mode", &ROUNDING_MODE, "`down` when absent."),
@@ -270,7 +290,13 @@ static BASE_ROUNDING: Shape = Shape::Object(&[
 static BAND: Shape = Shape::Object(&[
     may("from", &Shape::Positive, "Where it starts; if given, exactly where the band before ends."),
     may("up_to", &Shape::Positive, "Where it ends, included; absent in the last."),
-    must("rate", &Shape::Rate, "Share of the income in the band."),
+    may("rate", &Shape::Rate, "Share of the income in the band."),
+    may(
+        "formula",
+        &Shape::Text(2_000),
+        "In place of rate, in every band: the levy's whole amount on a base `x` that ends in this band, for instance \
+         `0.42 * x - 10636.31`.",
+    ),
     may("fixed", &Shape::Positive, "A fixed amount once the band is reached."),
     may(
         "widen_by_second_income",
@@ -313,6 +339,16 @@ static CONDITION: Shape = Shape::Object(&[
     may("not", &CONDITION, "It does not hold."),
     may("at_least", &Shape::Whole(1, 1_000), "With `of`: so many of them hold."),
     may("of", &Shape::List(&CONDITION, 1, 1_000), "With `at_least`."),
+    may(
+        "result",
+        &ID,
+        "Alone: an earlier rule or scheme, which passed or is eligible, or has this `status`.",
+    ),
+    may(
+        "status",
+        &Shape::Text(20),
+        "With `result`: pass, fail, not_applicable, eligible, not_eligible or unknown.",
+    ),
     may("fact", &Shape::Text(300), "Name of the fact that is compared."),
     may("op", &OPERATORS, "How it is compared."),
     may(
@@ -388,14 +424,21 @@ static TIMELINE: Shape = Shape::Object(&[
         &Shape::Text(60),
         "UTC (when absent), an offset like +01:00, or a zone like Europe/Dublin; gives the day of a time.",
     ),
-    may("weekend", &Shape::List(&WEEKDAY, 0, 6), "Saturday and Sunday when absent."),
-    may("holidays", &Shape::List(&Shape::Date, 0, 5_000), "Further days that are no working days."),
+    WEEKEND,
+    HOLIDAYS,
+    may("calendars", &Shape::List(&CALENDAR, 0, 50), "Further calendars, which a constraint names."),
     may(
         "month_end",
         &Shape::Choice(&["clamp", "keep"]),
         "A month from 31 January: its last day (`clamp`, when absent); `keep` also takes month ends to month ends.",
     ),
 ]);
+const WEEKEND: Field = may("weekend", &WEEKDAYS, "Saturday and Sunday when absent.");
+const HOLIDAYS: Field = may("holidays", &DAYS, "Further days that are not working days.");
+static WEEKDAYS: Shape = Shape::List(&WEEKDAY, 0, 6);
+static DAYS: Shape = Shape::List(&Shape::Date, 0, 5_000);
+static CALENDAR: Shape =
+    Shape::Object(&[must("id", &ID, "Name of the calendar, for instance IE."), WEEKEND, HOLIDAYS]);
 static WEEKDAY: Shape = Shape::Choice(&["mon", "tue", "wed", "thu", "fri", "sat", "sun"]);
 static EVENT: Shape = Shape::Object(&[
     must("id", &ID, "Name of the event."),
@@ -427,6 +470,11 @@ static CONSTRAINT: Shape = Shape::Object(&[
     may("to", &ID, "Event that a gap ends at."),
     may("amount", &Shape::Whole(0, 100_000), "Length of the gap or window."),
     may("unit", &Shape::Choice(&["days", "working_days", "weeks", "months", "years"]), "Days when absent."),
+    may(
+        "calendar",
+        &ID,
+        "The calendar whose working days count; the call's weekend and holidays when absent.",
+    ),
     may(
         "roll",
         &Shape::Choice(&["none", "next", "previous"]),
@@ -564,15 +612,34 @@ static DATA: Shape = Shape::Object(&[
         "Texts that mean no value, besides empty, NA, N/A, null, none, nan and -.",
     ),
     may(
+        "date_order",
+        &Shape::Choice(&["dmy", "mdy"]),
+        "Which part of 3/4/2024 is the day; found out for each column where it is certain.",
+    ),
+    may("join", &JOIN, "A second table, whose columns are put beside the rows."),
+    may("fill", &Shape::List(&FILL, 0, 100), "What stands where a column has no value, in this order."),
+    may(
         "operations",
         &Shape::List(&OPERATION, 1, 50),
         "What to compute; description and missing values when absent.",
     ),
 ]);
+static JOIN: Shape = Shape::Object(&[
+    may("records", &Shape::List(&RECORD, 0, 500_000), "Rows as objects; or `csv` or `file`."),
+    may("csv", &Shape::Text(4_000_000), "Rows as CSV text with a heading line."),
+    may("file", &Shape::Text(1_000), "Path of a file in the sandbox."),
+    must("on", &COLUMNS, "Columns that both tables have and that must be equal."),
+    may("how", &Shape::Choice(&["inner", "left"]), "`left` keeps rows without a match; inner when absent."),
+]);
+static FILL: Shape = Shape::Object(&[
+    must("column", &Shape::Text(300), "The column."),
+    must("with", &Shape::Choice(&["value", "mean", "median", "previous"]), "What is put there."),
+    may("value", &Shape::Any, "With `value`: the value."),
+]);
 static RECORD: Shape = Shape::Map(&Shape::Any, 500);
 static COLUMNS: Shape = Shape::List(&Shape::Text(300), 1, 100);
 static FUNCTION: Shape =
-    Shape::Choice(&["count", "sum", "mean", "median", "min", "max", "stdev", "distinct"]);
+    Shape::Choice(&["count", "sum", "mean", "median", "percentile", "min", "max", "stdev", "distinct"]);
 static OPERATION: Shape = Shape::Object(&[
     must(
         "do",
@@ -580,22 +647,31 @@ static OPERATION: Shape = Shape::Object(&[
             "describe",
             "missing",
             "group_by",
+            "time_series",
             "pivot",
             "correlation",
             "trend",
             "outliers",
             "chart",
         ]),
-        "describe, missing: `columns`; group_by: `by`, `measures`; pivot: `rows`, `across`, `column`, `function`; \
+        "describe, missing: `columns`; group_by: `by`, `measures`; time_series: `date`, \
+         `period`, `measures`; pivot: `rows`, `across`, `column`, `function`; \
          correlation: `columns`, `method`; trend: `x`, `y`; outliers: `column`, `method`, `limit`; chart: `kind`, `x`, `y`.",
     ),
     may("columns", &COLUMNS, "Columns; all (or all numeric ones) when absent."),
     may("by", &COLUMNS, "Columns that make the groups."),
     may("measures", &Shape::List(&DATA_MEASURE, 1, 30), "What to compute of each group."),
+    may("date", &Shape::Text(300), "With time_series: the column of dates."),
+    may(
+        "period",
+        &Shape::Choice(&["day", "week", "month", "quarter", "year"]),
+        "With time_series, or with group_by for its columns of dates.",
+    ),
     may("rows", &Shape::Text(300), "Column whose values become rows."),
     may("across", &Shape::Text(300), "Column whose values become columns."),
     may("column", &Shape::Text(300), "The column of values."),
     may("function", &FUNCTION, "`sum` when absent."),
+    PERCENT,
     may(
         "method",
         &Shape::Choice(&["pearson", "spearman", "iqr", "zscore", "mad"]),
@@ -614,7 +690,10 @@ static OPERATION: Shape = Shape::Object(&[
 static DATA_MEASURE: Shape = Shape::Object(&[
     may("column", &Shape::Text(300), "Column; not needed for count."),
     must("function", &FUNCTION, "What to compute."),
+    PERCENT,
 ]);
+static PERCENT_SHAPE: Shape = Shape::Whole(0, 100);
+const PERCENT: Field = may("percent", &PERCENT_SHAPE, "With percentile: which one, for instance 90.");
 
 // custom
 

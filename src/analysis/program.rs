@@ -92,7 +92,7 @@ fn needs(kind: Kind) -> &'static [&'static str] {
         "scenario",
     ];
     match kind {
-        Kind::TaxCalculation => &["main", "core", "tax_calculation"],
+        Kind::TaxCalculation => &["main", "core", "formula", "tax_calculation"],
         Kind::ComplianceCheck => &["main", "core", "conditions", "compliance_check"],
         Kind::Eligibility => &["main", "core", "conditions", "eligibility"],
         Kind::Timeline => &["main", "core", "timeline"],

@@ -106,8 +106,8 @@ impl Checker {
                 value.clone()
             }
             (Shape::Flag, Value::Bool(_)) => value.clone(),
-            (Shape::Date, Value::String(text)) if is_date(text) => value.clone(),
-            (Shape::Moment, Value::String(text)) if is_date(text) || is_moment(text) => value.clone(),
+            (Shape::Moment, Value::String(text)) if is_moment(text) => value.clone(),
+            (Shape::Date | Shape::Moment, Value::String(text)) => self.date(shape, text),
             (Shape::Any, _) => self.any(value),
             (Shape::Amount, _) => self.number(shape, value, |_| true, decimal_text(value)),
             (Shape::Positive, _) => {
@@ -115,6 +115,13 @@ impl Checker {
             }
             (Shape::Rate, _) => self.number(shape, value, is_share, rate_text(value)),
             _ => self.wrong(expected(shape), kind_of(value)),
+        }
+    }
+
+    fn date(&mut self, shape: &Shape, text: &str) -> Value {
+        match read_date(text) {
+            Ok(date) => json!(date.to_string()),
+            Err(problem) => self.wrong(expected(shape), problem),
         }
     }
 
@@ -265,18 +272,38 @@ fn is_share(text: &str) -> bool {
     }
 }
 
-fn is_date(text: &str) -> bool {
-    let shape = text.len() == 10
-        && text.bytes().enumerate().all(|(at, byte)| match at {
-            4 | 7 => byte == b'-',
-            _ => byte.is_ascii_digit(),
-        });
-    shape && !text.starts_with("0000") && text.parse::<chrono::NaiveDate>().is_ok()
+/// The day that a text names, in the forms whose order is certain: year first, day first with dots, a month by name.
+fn read_date(text: &str) -> Result<chrono::NaiveDate, &'static str> {
+    if text.contains(':') {
+        return Err("a time, where a day is expected, or a time without its offset");
+    }
+    let forms = ["%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d. %m. %Y"];
+    let named = ["%d %B %Y", "%d. %B %Y", "%B %d, %Y", "%B %d %Y"];
+    let parts: Vec<&str> =
+        text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty()).collect();
+    let [first, second, third] = parts[..] else { return Err("a text that is not a date") };
+    let digits = |part: &str, length: std::ops::RangeInclusive<usize>| {
+        length.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let with_name = [first, second].iter().any(|part| part.bytes().all(|byte| byte.is_ascii_alphabetic()));
+    let year_first = digits(first, 4..=4) && digits(second, 1..=2) && digits(third, 1..=2);
+    let year_last = digits(third, 4..=4) && (with_name || digits(first, 1..=2) && digits(second, 1..=2));
+    if !(year_first || year_last) || text.contains("0000") {
+        return Err("a text that is not a date");
+    }
+    if year_last && !with_name && !text.contains('.') {
+        return Err("a date whose day and month cannot be told apart");
+    }
+    let forms = if with_name { &named[..] } else { &forms[..] };
+    forms
+        .iter()
+        .find_map(|form| chrono::NaiveDate::parse_from_str(text, form).ok())
+        .ok_or("a day that does not exist")
 }
 
 fn is_moment(text: &str) -> bool {
     text.len() <= 40
-        && text.get(..10).is_some_and(is_date)
+        && text.get(..10).is_some_and(|date| read_date(date).is_ok())
         && text.as_bytes().get(10) == Some(&b'T')
         && chrono::DateTime::parse_from_rfc3339(text).is_ok()
 }
@@ -289,8 +316,8 @@ fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number outside that",
-        Value::String(_) => "another text",
+        Value::Number(_) => "a number that is not that",
+        Value::String(_) => "a text that is not that",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }
@@ -498,16 +525,32 @@ mod tests {
         for good in ["2024-02-29", "0001-01-01", "9999-12-31"] {
             assert!(check(&Shape::Date, &json!(good), "").is_ok());
         }
-        for bad in [
-            "2023-02-29",
-            "2024-13-01",
-            "2024-1-1",
-            "24-01-01",
-            "0000-01-01",
-            "2024-02-29T00:00:00Z",
-            "+2024-01-1",
+        for (given, day) in [
+            ("2024-1-1", "2024-01-01"),
+            ("31.12.2024", "2024-12-31"),
+            ("1. 2. 2024", "2024-02-01"),
+            ("2024/12/31", "2024-12-31"),
+            ("31 January 2025", "2025-01-31"),
+            ("29. Feb 2024", "2024-02-29"),
+            ("March 3, 2025", "2025-03-03"),
         ] {
-            assert!(check(&Shape::Date, &json!(bad), "").is_err(), "{bad}");
+            assert_eq!(check(&Shape::Date, &json!(given), "").unwrap(), json!(day), "{given}");
+        }
+        for (bad, said) in [
+            ("2023-02-29", "a day that does not exist"),
+            ("2025-02-30", "a day that does not exist"),
+            ("31.02.2025", "a day that does not exist"),
+            ("2024-13-01", "a day that does not exist"),
+            ("3/4/2024", "cannot be told apart"),
+            ("03-04-2024", "cannot be told apart"),
+            ("24-01-01", "not a date"),
+            ("0000-01-01", "not a date"),
+            ("2024-02-29T00:00:00Z", "a time, where a day is expected"),
+            ("+2024-01-1x", "not a date"),
+            ("soon", "not a date"),
+        ] {
+            let problem = check(&Shape::Date, &json!(bad), "").unwrap_err().to_string();
+            assert!(problem.contains(said), "{bad}: {problem}");
         }
         assert!(check(&Shape::Moment, &json!("2024-02-29T23:30:00+01:00"), "").is_ok());
         assert!(check(&Shape::Moment, &json!("2024-02-29T23:30:00"), "").is_err());

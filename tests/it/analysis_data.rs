@@ -218,7 +218,7 @@ fn files_of_every_make_are_read() {
         (json!({"file": "x", "csv": "a"}), "exactly one of records, csv or file is needed, not csv and file"),
         (
             json!({"csv": "a\n1\n", "operations": [{"do": "trend", "x": "a"}]}),
-            "operations[0].y: trend needs it",
+            "operations[0].y: trend needs x, y; for instance {",
         ),
         (
             json!({"csv": "a\n1\n", "operations": [{"do": "trend", "x": "b", "y": "a"}]}),

@@ -162,7 +162,7 @@ fn an_answer_names_the_rule_the_fact_the_comparison_and_the_source() {
     assert_eq!(report.sources, ["Reg 2016/679, Art. 37", "Guideline 3"]);
     assert!(
         report.text.contains(
-            "dpo fails (high): staff is 12 (asked: ge 20). Nearest way: staff at least 20, short by 8."
+            "dpo (Officer) fails; severity high: staff is 12 (required: at least 20). Nearest way to pass: staff at least 20, short by 8."
         ),
         "{}",
         report.text
@@ -484,7 +484,10 @@ fn ten_thousand_rules_are_answered() {
 fn conditions_that_make_no_sense_are_refused_with_their_place() {
     let leaf = |fact: &str, op: &str, value: Value| json!({"fact": fact, "op": op, "value": value});
     for (condition, said) in [
-        (json!({}), "rules[0].requires: exactly one of all, any, not, at_least or fact is needed, not none"),
+        (
+            json!({}),
+            "rules[0].requires: a condition has exactly one of all, any, not, at_least, result or fact, not none; for instance {",
+        ),
         (json!({"all": [leaf("a", "eq", json!(1))], "fact": "b"}), "not all and fact"),
         (
             json!({"all": [leaf("a", "eq", json!(1))], "op": "eq"}),

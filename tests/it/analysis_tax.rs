@@ -526,11 +526,11 @@ fn rules_that_contradict_themselves_are_refused_with_their_place() {
         ),
         (
             levy(json!({"id": "t", "bands": [{"rate": 0}], "deduct_levies": ["u"]})),
-            "levies[0].deduct_levies: no earlier levy",
+            "levies[0].deduct_levies[0]: there is no earlier levy",
         ),
         (
             levy(json!({"id": "t", "bands": [{"rate": 0}], "deduct_levies": ["t"]})),
-            "levies[0].deduct_levies: no earlier levy",
+            "levies[0].deduct_levies[0]: there is no earlier levy",
         ),
         (
             levy(json!({"id": "t", "bands": [{"rate": 0}], "base_rounding": {"to": 0}})),
@@ -546,7 +546,7 @@ fn rules_that_contradict_themselves_are_refused_with_their_place() {
             levy(
                 json!({"id": "t", "bands": [{"rate": 0}], "credits": [{"id": "c", "amount": 1, "persons": ["x"]}]}),
             ),
-            "levies[0].credits[0].persons: nobody is called",
+            "levies[0].credits[0].persons[0]: there is no person 'x'",
         ),
         (
             json!({"levies": [{"id": "t", "bands": [{"rate": 0}]}]}),

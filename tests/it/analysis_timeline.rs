@@ -312,7 +312,10 @@ fn shifting_all_dates_shifts_all_answers() {
 fn constraints_that_make_no_sense_are_refused_with_their_place() {
     let one = |constraint: Value| json!({"events": [{"id": "a", "date": "2024-01-01"}, {"id": "b"}], "constraints": [constraint]});
     for (parameters, said) in [
-        (one(json!({"id": "c", "type": "deadline", "event": "a"})), "constraints[0].date: deadline needs it"),
+        (
+            one(json!({"id": "c", "type": "deadline", "event": "a"})),
+            "constraints[0].date: deadline needs event, date",
+        ),
         (
             one(json!({"id": "c", "type": "deadline", "event": "z", "date": "2024-01-01"})),
             "constraints[0].event: there is no event 'z'",

@@ -55,8 +55,7 @@ def chosen(p, case):
 
 def figure(case, name, path):
     if name not in case.measures:
-        known = ", ".join(core.clip(known) for known in list(case.measures)[:30])
-        raise core.Refused(path, "there is no figure %r; there are %s" % (core.clip(name), known))
+        raise core.unknown(path, "figure", name, case.measures)
     return case.measures[name]
 
 

@@ -19,6 +19,7 @@ def run(p):
     money = Money(p, sets, notes)
     for spec, case in sets:
         money.convert(spec, case)
+    money.check_incomes(sets, notes)
     best = [best_of(measure, sets, money) for measure in measures]
     inputs, more_inputs = cases.differences({spec["id"]: spec["parameters"] for spec, _ in sets})
     details, more_details = cases.differences({spec["id"]: case.detail for spec, case in sets})
@@ -47,7 +48,7 @@ class Money:
         if self.mixed and self.rates:
             for index, (spec, _) in enumerate(sets):
                 if spec["parameters"].get("currency") not in self.rates:
-                    raise core.Refused("rates_to", "there is no rate for the currency of rule_sets[%d]" % index)
+                    raise core.unknown("rates_to", "rate for the currency of rule_sets[%d]," % index, spec["parameters"].get("currency"), self.rates)
             self.currency = p.get("common_currency", "the common currency")
             self.mixed = False
             notes.append("Amounts were converted at the rates given and rounded half up to 2 decimal places; details are in each currency.")
@@ -56,6 +57,18 @@ class Money:
             self.converting = False
             if self.mixed:
                 notes.append("The currencies differ and no rates were given, so amounts are not compared.")
+
+    def check_incomes(self, sets, notes):
+        """Equal figures in different currencies are different incomes, and what follows from them is not compared."""
+        self.unlike = False
+        if len({spec["parameters"].get("currency") for spec, _ in sets}) < 2:
+            return
+        incomes = [figures(spec["parameters"]) for spec, _ in sets]
+        if any(income == incomes[0] for income in incomes[1:]):
+            self.unlike = True
+            notes.append("The rule sets take the same income figures in different currencies. Give each rule set its income in its own currency.")
+        else:
+            notes.append("Each rule set's income was taken in its own currency, as given.")
 
     def convert(self, spec, case):
         if self.converting:
@@ -68,12 +81,22 @@ class Money:
         return self.applies and (name in MONEY or name.startswith("levy:"))
 
 
+def figures(parameters):
+    """The incomes of a tax calculation, whichever way they were given."""
+    holders = [parameters] + parameters.get("periods", [])
+    holders += [person for holder in holders for person in holder.get("persons", [])]
+    return [holder["income"] for holder in holders if "income" in holder] + [
+        item["amount"] for holder in holders for item in holder.get("incomes", [])]
+
+
 def best_of(measure, sets, money):
     values = {spec["id"]: case.measures.get(measure["id"]) for spec, case in sets}
     known = {name: value for name, value in values.items() if value is not None}
     out = {"measure": measure["id"], "better": measure["better"], "best": [], "value": None, "differences": {}, "reason": None}
-    if money.mixed and money.is_money(measure["id"]):
-        out["reason"] = "the currencies differ"
+    if money.unlike:
+        out["reason"] = "the same income figures stand in different currencies"
+    elif money.mixed and money.is_money(measure["id"]):
+        out["reason"] = "the currencies differ; give rates_to and common_currency"
     elif len(known) < len(values):
         out["reason"] = "not known for %s" % ", ".join(core.clip(name) for name in values if name not in known)
     elif measure["better"] is None:
@@ -96,7 +119,7 @@ def tables(output):
     out = [core.Table("Comparison" + (" in %s" % output["currency"] if output["currency"] else ""),
                       ["rule set"] + ["#" + label(m) for m in output["measures"]] + ["source"], [
         [s["title"] or s["id"]] + [s["measures"][m["id"]] for m in output["measures"]] + [s["source"]] for s in output["rule_sets"]])]
-    out.append(core.Table("Best", ["measure", "better", "best", "#value", "why not"], [
+    out.append(core.Table("Best", ["measure", "better", "best", "value", "why not"], [
         [b["measure"], b["better"], b["best"], b["value"], b["reason"]] for b in output["best"]]))
     names = [s["id"] for s in output["rule_sets"]]
     for title, key in (("Details that differ", "differing_details"), ("Inputs that differ", "differing_inputs")):
@@ -118,6 +141,6 @@ def sentences(output):
         said.append(line)
     if output["differing_details"]:
         said.append("The results differ in: %s." % ", ".join(core.clip(d["path"]) for d in output["differing_details"][:20]))
-    said.append("The rule sets differ in %d inputs: %s." % (
-        len(output["differing_inputs"]), ", ".join(core.clip(d["path"]) for d in output["differing_inputs"][:20]) or "none"))
+    said.append("The rule sets differ in %s: %s." % (
+        core.count(len(output["differing_inputs"]), "input"), ", ".join(core.clip(d["path"]) for d in output["differing_inputs"][:20]) or "none"))
     return said

@@ -15,18 +15,21 @@ def run(p):
         path = "rules[%d]" % index
         applies = conditions.parse(spec["applies_when"], path + ".applies_when") if "applies_when" in spec else None
         requires = conditions.parse(spec["requires"], path + ".requires")
-        rules.append(judge(spec, applies, requires, facts))
+        rule = judge(spec, applies, requires, facts)
+        facts.results[spec["id"]] = (rule["status"], rule["missing"], STATUSES)
+        rules.append(rule)
         sources += [spec.get("source")] + (applies.sources() if applies else []) + requires.sources()
     notes = ["A rule passes only when the facts show it; a missing fact makes it unknown."]
     if len(rules) > FULL_DETAIL:
         by_need = sorted(rules, key=lambda rule: rule["status"] not in ("fail", "unknown"))
         for rule in by_need[FULL_DETAIL:]:
-            rule.update(checks=[], reasons=[], nearest=[])
+            rule.update(checks=[], reasons=[], nearest=[], alternatives=[])
         notes.append("Of %d rules %d are explained, failures and unknowns first." % (len(rules), FULL_DETAIL))
     counts = {status: sum(1 for rule in rules if rule["status"] == status) for status in STATUSES}
     failed = {level: sum(1 for rule in rules if rule["status"] == "fail" and rule["severity"] == level) for level in SEVERITIES}
     overall = next((status for status in ("fail", "unknown", "pass") if counts[status]), "not_applicable")
     missing = list(dict.fromkeys(name for rule in rules if rule["status"] == "unknown" for name in rule["missing"]))
+    notes += conditions.mistaken((name for rule in rules for name in rule["missing"]), p["facts"])
     output = {"overall": overall, "counts": counts, "failed_by_severity": failed, "missing": missing, "rules": rules}
     measures = {name: core.Decimal(count) for name, count in (
         ("passed", counts["pass"]), ("failed", counts["fail"]), ("unknown", counts["unknown"]),
@@ -40,7 +43,7 @@ def run(p):
 def judge(spec, applies, requires, facts):
     scope = applies.ask(facts) if applies else None
     out = {"id": spec["id"], "title": spec.get("title"), "severity": spec.get("severity", "medium"),
-           "source": spec.get("source"), "status": None, "reasons": [], "missing": [], "nearest": [], "remedy": None, "checks": []}
+           "source": spec.get("source"), "status": None, "reasons": [], "missing": [], "nearest": [], "alternatives": [], "remedy": None, "checks": []}
     if scope is not None and scope.truth is False:
         out["status"] = "not_applicable"
         out["reasons"] = ["does not apply: " + conditions.describe(leaf) for leaf in scope.leaves][:5]
@@ -63,6 +66,7 @@ def judge(spec, applies, requires, facts):
     if answer.truth is not True:
         way = requires.way(facts)
         out["nearest"] = way if way is not None else []
+        out["alternatives"] = [other for other in requires.ways(facts) if other != out["nearest"]]
     if out["status"] == "fail":
         out["remedy"] = spec.get("remedy")
     return out
@@ -70,24 +74,30 @@ def judge(spec, applies, requires, facts):
 
 def tables(output):
     rows = [[rule["id"], rule["title"], rule["status"].replace("_", " "), rule["severity"], rule["reasons"],
-             [conditions.change_text(change) for change in rule["nearest"]], rule["source"]] for rule in output["rules"]]
+             conditions.ways_text([rule["nearest"]] + rule["alternatives"]), rule["remedy"], rule["source"]] for rule in output["rules"]]
     return [
         core.Table("Overall: %s" % output["overall"].replace("_", " "), ["status", "#rules"],
                    [[status.replace("_", " "), count] for status, count in output["counts"].items()]),
-        core.Table("Rules", ["rule", "title", "status", "severity", "why", "nearest way to pass", "source"], rows),
+        core.Table("Rules", ["rule", "title", "status", "severity", "why", "ways to pass, nearest first", "remedy", "source"], rows),
     ]
 
 
 def sentences(output):
     counts = output["counts"]
-    said = ["Overall: %s. Of %d rules %d pass, %d fail, %d are unknown and %d do not apply." % (
-        output["overall"].replace("_", " "), len(output["rules"]), counts["pass"], counts["fail"], counts["unknown"],
-        counts["not_applicable"])]
+    said = ["Overall: %s. Of %s: %d passed, %d failed, %d unknown, %d not applicable." % (
+        output["overall"].replace("_", " "), core.count(len(output["rules"]), "rule"), counts["pass"], counts["fail"],
+        counts["unknown"], counts["not_applicable"])]
     for rule in [rule for rule in output["rules"] if rule["status"] in ("fail", "unknown")][:50]:
-        line = "%s %s (%s): %s." % (core.clip(rule["id"]), {"fail": "fails", "unknown": "is unknown"}[rule["status"]],
-                                    rule["severity"], "; ".join(rule["reasons"]))
-        if rule["nearest"]:
-            line += " Nearest way: %s." % "; ".join(conditions.change_text(change) for change in rule["nearest"])
+        name = core.clip(rule["id"]) + (" (%s)" % core.clip(rule["title"], 120) if rule["title"] else "")
+        line = "%s %s; severity %s: %s." % (name, {"fail": "fails", "unknown": "is unknown"}[rule["status"]],
+                                            rule["severity"], "; ".join(rule["reasons"]))
+        ways = conditions.ways_text([rule["nearest"]] + rule["alternatives"])
+        if ways:
+            line += " Nearest way to pass: %s." % ways
+        if rule["remedy"]:
+            line += " Remedy: %s." % core.clip(rule["remedy"], 300).rstrip(".")
+        if rule["source"]:
+            line += " (%s)" % core.clip(rule["source"], 200)
         said.append(line)
     if output["missing"]:
         said.append("Missing facts: %s." % ", ".join(core.clip(name) for name in output["missing"][:50]))

@@ -16,15 +16,17 @@ OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "g
 LISTS = ("in", "not_in", "contains_all", "contains_any")
 NO_VALUE = ("is_true", "is_false", "known")
 MISSING = object()
+MOST_WAYS = 5
 
 
 def parse(spec, path):
     """A condition, refused when it is none or ambiguous."""
-    kinds = [name for name in ("all", "any", "not", "at_least", "fact") if name in spec]
+    kinds = [name for name in ("all", "any", "not", "at_least", "result", "fact") if name in spec]
     if len(kinds) != 1:
-        raise core.Refused(path, "exactly one of all, any, not, at_least or fact is needed, not %s" % (" and ".join(kinds) or "none"))
+        raise core.Refused(path, "a condition has exactly one of all, any, not, at_least, result or fact, not %s; for instance %s" % (
+            " and ".join(kinds) or "none", '{"fact": "age", "op": "ge", "value": 18}'))
     kind = kinds[0]
-    belongs = {"all": {"all"}, "any": {"any"}, "not": {"not"}, "at_least": {"at_least", "of"}}.get(
+    belongs = {"all": {"all"}, "any": {"any"}, "not": {"not"}, "at_least": {"at_least", "of"}, "result": {"result", "status"}}.get(
         kind, {"fact", "op", "value", "value_fact", "at", "measure", "field", "where"})
     stray = sorted(set(spec) - belongs - {"title", "source"})
     if stray:
@@ -34,6 +36,8 @@ def parse(spec, path):
         return Not(parse(spec["not"], path + ".not"), labels)
     if kind == "fact":
         return Leaf(spec, path, labels)
+    if kind == "result":
+        return Earlier(spec, path, labels)
     name = "of" if kind == "at_least" else kind
     if name not in spec:
         raise core.Refused(path + ".of", "at_least needs the list `of`")
@@ -45,12 +49,14 @@ def parse(spec, path):
 
 
 class Facts:
-    """Facts by name; a name may be a path through objects and lists."""
+    """Facts by name; a name may be a path through objects and lists. `results` holds the status of each rule or scheme
+    that was judged so far."""
 
     def __init__(self, facts, as_of, outer=None):
         self.facts = facts
         self.as_of = core.date_of(as_of) if as_of else None
         self.outer = outer
+        self.results = {} if outer is None else outer.results
 
     def get(self, name):
         value = descend(self.facts, name)
@@ -106,6 +112,47 @@ class Not:
     def way(self, facts, wanted=True):
         return self.inner.way(facts, not wanted)
 
+    def ways(self, facts):
+        way = self.way(facts)
+        return [] if way is None else [way]
+
+
+class Earlier:
+    """The status of an earlier rule or scheme; one that is unknown leaves the condition unknown."""
+
+    def __init__(self, spec, path, labels):
+        self.name, self.status, self.path, self.labels = spec["result"], spec.get("status"), path, labels
+
+    def leaves(self):
+        return 1
+
+    def sources(self):
+        return [self.labels["source"]]
+
+    def ask(self, facts):
+        if self.name not in facts.results:
+            raise core.unknown(self.path + ".result", "earlier result", self.name, facts.results)
+        actual, missing, known = facts.results[self.name]
+        wanted = self.status or known[0]
+        if wanted not in known:
+            raise core.unknown(self.path + ".status", "status", wanted, known)
+        truth = actual == wanted if wanted == "unknown" or actual != "unknown" else None
+        leaf = {"fact": self.name, "op": "result", "expected": wanted, "actual": actual, "truth": truth,
+                "missing": missing if truth is None else [], "reason": None,
+                "title": self.labels["title"], "source": self.labels["source"]}
+        return Answer(truth, [leaf], self.labels)
+
+    def way(self, facts, wanted=True):
+        answer = self.ask(facts)
+        if answer.truth is wanted:
+            return []
+        leaf = answer.leaves[0]
+        return [{"fact": leaf["fact"], "now": leaf["actual"], "needed": ("" if wanted else "not ") + leaf["expected"].replace("_", " "),
+                 "missing": leaf["missing"], "short_by": None, "over_by": None}]
+
+    def ways(self, facts):
+        return [self.way(facts)]
+
 
 class Several:
     """`all`, `any` and `at_least` are one thing: so many of them have to hold."""
@@ -137,6 +184,14 @@ class Several:
             return None
         best = sorted(range(len(ways)), key=lambda at: (len(ways[at]), at))[:need]
         return [change for at in sorted(best) for change in ways[at]]
+
+    def ways(self, facts):
+        """Each way to make it hold, the fewest changes first: the parts of an `any` are alternatives."""
+        if self.kind != "any":
+            way = self.way(facts)
+            return [] if way is None else [way]
+        found = [way for part in self.parts for way in part.ways(facts)]
+        return sorted(found, key=len)[:MOST_WAYS]
 
 
 class Leaf:
@@ -330,6 +385,9 @@ class Leaf:
 
     # the nearest way
 
+    def ways(self, facts):
+        return [self.way(facts)]
+
     def way(self, facts, wanted=True):
         answer = self.ask(facts)
         leaf = answer.leaves[0]
@@ -337,15 +395,16 @@ class Leaf:
             return []
         op = self.op if wanted else OPPOSITE.get(self.op)
         need = self.phrase(op, leaf["expected"]) if op else "not " + self.phrase(self.op, leaf["expected"])
-        change = {"fact": leaf["fact"], "now": leaf["actual"], "needed": need, "missing": leaf["missing"], "short_by": None}
+        change = {"fact": leaf["fact"], "now": leaf["actual"], "needed": need, "missing": leaf["missing"], "short_by": None, "over_by": None}
         if answer.truth is not None and op in NUMERIC and not isinstance(leaf["actual"], bool):
             now, then = as_number(leaf["actual"]), as_number(leaf["expected"])
             if now is not None and then is not None:
-                change["short_by"] = core.plain(abs(then - now))
+                change["short_by" if now <= then and op in ("gt", "ge") else "over_by"] = core.plain(abs(then - now))
         if answer.truth is not None and op in DATED:
             now, then = as_date(leaf["actual"]), as_date(leaf["expected"])
             if now and then:
-                change["short_by"] = "%d days" % abs((then - now).days)
+                late = op in ("before", "on_or_before")
+                change["over_by" if late else "short_by"] = core.count(abs((then - now).days), "day")
         if answer.truth is False and wanted and self.op == "age_at_least":
             reached = birthday(as_date(leaf["actual"]), as_number(leaf["expected"]))
             if reached:
@@ -353,32 +412,58 @@ class Leaf:
         return [change]
 
     def phrase(self, op, expected):
-        value = say(expected) if expected is not None else core.clip(self.spec.get("value_fact", ""))
-        words = dict(NUMERIC, **DATED)
-        words.update({"eq": "equal to", "ne": "other than", "between": "between", "in": "one of", "not_in": "none of",
-                      "contains": "contains", "contains_all": "contains all of", "contains_any": "contains one of",
-                      "age_at_least": "age at least", "age_at_most": "age at most"})
-        if op in NO_VALUE:
-            return {"is_true": "true", "is_false": "false", "known": "known"}[op]
-        return "%s %s" % (words[op], value)
+        if expected is None:
+            expected = self.spec.get("value_fact", "")
+        return phrase(op, expected)
+
+
+WORDS = dict(NUMERIC, **DATED)
+WORDS.update({"eq": "equal to", "ne": "other than", "in": "one of", "not_in": "none of",
+              "contains": "containing", "contains_all": "containing all of", "contains_any": "containing one of",
+              "age_at_least": "age at least", "age_at_most": "age at most"})
+
+
+def phrase(op, expected):
+    """What a comparison asks for, in words."""
+    if op in NO_VALUE:
+        return {"is_true": "true", "is_false": "false", "known": "known"}[op]
+    if op == "between" and isinstance(expected, list):
+        return "from %s to %s" % (say(expected[0]), say(expected[1]))
+    return "%s %s" % (WORDS.get(op, op), say(expected))
 
 
 def describe(leaf):
     """One line about a comparison: fact, what it is, what was asked."""
+    if leaf["op"] == "result":
+        return "%s is %s" % (core.clip(leaf["fact"]), leaf["actual"].replace("_", " "))
     if leaf["op"] == "known":
         return "%s is %s" % (core.clip(leaf["fact"]), "known" if leaf["truth"] else "not known")
     if leaf["missing"]:
         return "%s: not known" % ", ".join(core.clip(name) for name in leaf["missing"])
     if leaf["reason"]:
         return core.clip(leaf["reason"], 200)
-    expected = "" if leaf["expected"] is None else " " + say(leaf["expected"])
-    return "%s is %s (asked: %s%s)" % (core.clip(leaf["fact"]), say(leaf["actual"]), leaf["op"].replace("_", " "), expected)
+    return "%s is %s (required: %s)" % (core.clip(leaf["fact"]), say(leaf["actual"]), phrase(leaf["op"], leaf["expected"]))
 
 
 def change_text(change):
     """One line about a change of the nearest way."""
-    short = ", short by %s" % change["short_by"] if change["short_by"] else ""
+    short = next((", %s by %s" % (word, change[word + "_by"]) for word in ("short", "over") if change[word + "_by"]), "")
     return "%s %s%s" % (core.clip(change["fact"]), core.clip(change["needed"], 120), short)
+
+
+def ways_text(ways):
+    """The ways to pass, as alternatives."""
+    return " or ".join("; ".join(change_text(change) for change in way) for way in ways if way)
+
+
+def mistaken(missing, facts):
+    """A note for each missing fact whose name is nearly that of one that was given."""
+    notes = []
+    for name in dict.fromkeys(missing):
+        near = core.nearest(name, facts)
+        if near is not None:
+            notes.append("No fact is called %r; the nearest that was given is %r." % (core.clip(name), core.clip(near)))
+    return notes
 
 
 def say(value):
@@ -420,15 +505,10 @@ def as_number(value):
 
 
 def as_date(value):
-    """A date out of `YYYY-MM-DD`, or the day that a time is written with."""
-    if not isinstance(value, str) or len(value) < 10 or (len(value) > 10 and value[10] not in "T "):
+    """A date out of text whose order is certain, or the day that a time is written with."""
+    if not isinstance(value, str) or not 8 <= len(value) <= 40:
         return None
-    if not (value[:4].isdigit() and value[5:7].isdigit() and value[8:10].isdigit() and value[4] == value[7] == "-"):
-        return None
-    try:
-        return core.date_of(value)
-    except ValueError:
-        return None
+    return core.read_date(value[:10] if len(value) > 10 and value[4] == value[7] == "-" and value[10] in "T " else value)
 
 
 def equal(left, right):
@@ -437,6 +517,9 @@ def equal(left, right):
         return left is right
     a, b = as_number(left), as_number(right)
     if a is not None and b is not None:
+        return a == b
+    a, b = as_date(left), as_date(right)
+    if None not in (a, b) and ":" not in left + right:  # two days, however they are written; times are compared as text
         return a == b
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(equal(x, y) for x, y in zip(left, right))

@@ -5,6 +5,8 @@ interpreter's default cannot change an answer.
 """
 import datetime
 import decimal
+import difflib
+import re
 import unicodedata
 from decimal import Decimal
 
@@ -96,8 +98,46 @@ def divide(part, whole, places=6):
     return (part / whole).quantize(ONE.scaleb(-places), rounding=decimal.ROUND_HALF_UP)
 
 
+MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")
+YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})", re.ASCII)
+DAY_FIRST = re.compile(r"(\d{1,2})\. ?(\d{1,2})\. ?(\d{4})", re.ASCII)
+MONTH_NAMED = re.compile(r"(?:(\d{1,2})\.? ([A-Za-z]{3,9})\.?,? (\d{4})|([A-Za-z]{3,9})\.? (\d{1,2}),? (\d{4}))", re.ASCII)
+SLASHED = re.compile(r"(\d{1,2})([-/])(\d{1,2})\2(\d{4})", re.ASCII)
+
+
 def date_of(text):
     return datetime.date(int(text[:4]), int(text[5:7]), int(text[8:10]))
+
+
+def read_date(text, order=None):
+    """The day that a text names, or nothing.
+
+    Forms whose order is certain are read as they are: year first, day first with dots, a month by name. `3/4/2024` is
+    read only when `order` is `dmy` or `mdy`.
+    """
+    found = YEAR_FIRST.fullmatch(text)
+    if found:
+        return day_or_none(found[1], found[3], found[4])
+    found = DAY_FIRST.fullmatch(text)
+    if found:
+        return day_or_none(found[3], found[2], found[1])
+    found = MONTH_NAMED.fullmatch(text)
+    if found:
+        day, name, year = found.group(1, 2, 3) if found[1] else found.group(5, 4, 6)
+        months = [at + 1 for at, month in enumerate(MONTHS) if month == name.lower() or name.lower() in (month[:3], month[:4])]
+        return day_or_none(year, months[0], day) if len(months) == 1 else None
+    found = SLASHED.fullmatch(text) if order else None
+    if found:
+        day, month = (found[1], found[3]) if order == "dmy" else (found[3], found[1])
+        return day_or_none(found[4], month, day)
+    return None
+
+
+def day_or_none(year, month, day):
+    try:
+        return datetime.date(int(year), int(month), int(day))
+    except ValueError:
+        return None
 
 
 def last_day(year, month):
@@ -115,6 +155,31 @@ def unique(items, path):
             raise Refused("%s[%d].id" % (path, index), "the id %r stands twice" % clip(item["id"]))
         seen[item["id"]] = item
     return seen
+
+
+def unknown(path, what, name, known):
+    """The refusal of a name that is not there: the nearest that are, and what there is."""
+    known = list(known)
+    near = difflib.get_close_matches(str(name), [str(item) for item in known], 3, 0.6)
+    message = "there is no %s %r" % (what, clip(name))
+    if near:
+        message += "; the nearest is %s" % " or ".join(repr(clip(item)) for item in near)
+    elif known:
+        message += "; there are: %s" % ", ".join(clip(item) for item in known[:30])
+    else:
+        message += "; there is none at all"
+    return Refused(path, message)
+
+
+def nearest(name, known):
+    """The one name that `name` was most likely meant to be, or nothing."""
+    near = difflib.get_close_matches(str(name), [str(item) for item in known], 1, 0.75)
+    return near[0] if near else None
+
+
+def count(number, noun, nouns=None):
+    """`1 rule`, `2 rules`."""
+    return "%s %s" % (number, noun if number == 1 else nouns or noun + "s")
 
 
 def clip(text, most=60):
@@ -185,11 +250,24 @@ def cell(value):
     return text if len(text) <= 300 else text[:299] + "…"
 
 
+def decimals(value):
+    """Decimal places that a number is written with."""
+    return max(0, -value.as_tuple().exponent) if isinstance(value, Decimal) and value.is_finite() else 0
+
+
+def padded(value, places):
+    """A cell; numbers of one column get the same number of decimal places."""
+    if places and isinstance(value, Decimal) and value.is_finite():
+        return format(value.quantize(ONE.scaleb(-places)) + ZERO, "f")
+    return cell(value)
+
+
 def markdown(table):
     """The table in Markdown, aligned as plain text too; any cell text stays inside its cell."""
     right = [heading.startswith("#") for heading in table.headings]
+    places = [max([decimals(row[at]) for row in table.rows], default=0) if right[at] else 0 for at in range(len(right))]
     lines = [[cell(heading.lstrip("#")) for heading in table.headings]]
-    lines += [[cell(value) for value in row] for row in table.rows]
+    lines += [[padded(value, places[at]) for at, value in enumerate(row)] for row in table.rows]
     widths = [max(3, *(width(line[at]) for line in lines)) for at in range(len(right))]
 
     def row(line):

@@ -23,13 +23,18 @@ COMMA = re.compile(r"-?(\d+|\d{1,3}([. ]\d{3})+)(,\d+)?", re.ASCII)
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 MOSTLY = 0.9  # share of a column's values that makes it numeric (or dated); the rest are counted as invalid
 POINTS = 20000
+MAX_JOINED = 500000
 LISTED = 100
 
 
 def run(p):
     notes = []
     names, rows = load(p, notes)
+    if "join" in p:
+        names, rows = join(names, rows, p, notes)
     table = Data(names, rows, p, notes)
+    for index, rule in enumerate(p.get("fill", [])):
+        table.fill(rule, "fill[%d]" % index)
     results, picture = [], None
     operations = p.get("operations", [{"do": "describe"}, {"do": "missing"}])
     if sum(1 for op in operations if op["do"] == "chart") > 1:
@@ -52,15 +57,46 @@ def run(p):
 
 # loading
 
-def load(p, notes):
+def load(p, notes, path="parameters"):
     given = [name for name in ("records", "csv", "file") if name in p]
     if len(given) != 1:
-        raise core.Refused("parameters", "exactly one of records, csv or file is needed, not %s" % (" and ".join(given) or "none"))
+        raise core.Refused(path, "exactly one of records, csv or file is needed, not %s" % (" and ".join(given) or "none"))
     if "records" in p:
         return from_records(p["records"])
     if "csv" in p:
         return from_csv(p["csv"], p, notes, "csv")
     return from_file(p, notes)
+
+
+def join(names, rows, p, notes):
+    """The rows with those of a second table beside them, matched on columns that both have."""
+    spec = p["join"]
+    other, second = load(dict({key: p[key] for key in ("decimal",) if key in p}, **spec), notes, "join")
+    for at, name in enumerate(spec["on"]):
+        for side, known in (("first", names), ("second", other)):
+            if name not in known:
+                raise core.unknown("join.on[%d]" % at, "column of the %s table" % side, name, known)
+    new = [name for name in other if name not in spec["on"]]
+    shown = [name if name not in names else name + "_2" for name in new]
+    left, right = ([known.index(name) for name in spec["on"]] for known in (names, other))
+    places = [other.index(name) for name in new]
+    text = lambda value: "" if value is None else text_of(value).strip() if not isinstance(value, (dict, list)) else repr(value)
+    index = {}
+    for row in second:
+        index.setdefault(tuple(text(row[at]) for at in right), []).append([row[at] for at in places])
+    how, out, alone = spec.get("how", "inner"), [], 0
+    for row in rows:
+        found = index.get(tuple(text(row[at]) for at in left), [])
+        alone += not found
+        out += [row + more for more in found]
+        if not found and how == "left":
+            out.append(row + [None] * len(new))
+        if len(out) > MAX_JOINED:
+            raise core.Refused("join.on", "the joined table has more than %d rows" % MAX_JOINED)
+    if alone:
+        notes.append("%s of the first table found no match in the second and were %s." % (
+            core.count(alone, "row"), "kept without its values" if how == "left" else "left out"))
+    return names + shown, out
 
 
 def from_records(records):
@@ -220,16 +256,34 @@ class Data:
             if number is not None:
                 return Column(name, "number", number, missing, known - sum(1 for v in number if v is not None))
             if not numbers:
-                dates = [day_of(value) if value is not None else None for value in cells]
-                good = sum(1 for value in dates if value is not None)
+                dates, good = self.dated(name, cells, known, p)
                 if good >= MOSTLY * known:
                     if good < known:
-                        self.notes.append("Column %s: %d values are no dates and were left out." % (core.clip(name), known - good))
+                        self.notes.append("Column %s: %s could not be read as dates and were left out." % (core.clip(name), core.count(known - good, "value")))
                     return Column(name, "date", dates, missing, known - good)
             lower = {value.lower() for value in cells if isinstance(value, str)}
             if not numbers and lower and lower <= {"true", "false"}:
                 return Column(name, "flag", [None if v is None else v.lower() == "true" for v in cells], missing, 0)
         return Column(name, "text" if known else "empty", [None if v is None else text_of(v) for v in cells], missing, 0)
+
+    def dated(self, name, cells, known, p):
+        """The cells as days, and how many could be read; which of 3/4/2024 is the day is decided for the whole column."""
+        order = p.get("date_order")
+        dates = [None if value is None else day_of(value, order) for value in cells]
+        good = sum(1 for value in dates if value is not None)
+        if good or order:
+            return dates, good
+        by_order = {}
+        for order in ("dmy", "mdy"):
+            days = [None if value is None else day_of(value, order) for value in cells]
+            by_order[order] = (days, sum(1 for value in days if value is not None))
+        better = max(by_order, key=lambda order: by_order[order][1])
+        if by_order["dmy"][1] == by_order["mdy"][1]:
+            if by_order["dmy"][1] >= MOSTLY * known:
+                self.notes.append("Column %s may hold dates, but which part is the day is not certain; say date_order dmy or mdy." % core.clip(name))
+            return dates, 0
+        self.notes.append("Column %s was read as dates in the order %s." % (core.clip(name), {"dmy": "day, month, year", "mdy": "month, day, year"}[better]))
+        return by_order[better]
 
     def numeric(self, name, cells, texts, numbers, known, p):
         """The cells as decimals, or nothing when they are mostly no numbers."""
@@ -265,16 +319,49 @@ class Data:
             self.notes.append("Column %s: %d values are no numbers and were left out." % (core.clip(name), known - good))
         return out
 
+    def fill(self, rule, path):
+        """Puts a value where a column has none: a given one, the column's mean or median, or the row before."""
+        column = self.get(rule["column"], path + ".column")
+        how = rule["with"]
+        if how in ("mean", "median") and column.kind != "number":
+            raise core.Refused(path + ".with", "column %r holds %s, and %s needs numbers" % (core.clip(column.name), column.kind, how))
+        if (how == "value") != ("value" in rule):
+            raise core.Refused(path + ".value", "a value goes with `with: value`, and with nothing else")
+        present = column.present()
+        if how == "value":
+            put = rule["value"]
+            if column.kind == "number":
+                try:
+                    put = Decimal(str(put))
+                except ArithmeticError:
+                    raise core.Refused(path + ".value", "column %r holds numbers" % core.clip(column.name))
+            elif column.kind == "date":
+                put = day_of(str(put), None)
+                if put is None:
+                    raise core.Refused(path + ".value", "column %r holds dates" % core.clip(column.name))
+        elif how in ("mean", "median"):
+            put = (figure(mean(present)) if how == "mean" else figure(quantile(sorted(present), Decimal("0.5")))) if present else None
+        before, filled = None, 0
+        for row, value in enumerate(column.values):
+            if value is None:
+                column.values[row] = before if how == "previous" else put
+                filled += column.values[row] is not None
+            before = column.values[row]
+        left = column.missing + column.invalid - filled  # what could not be read counts as a hole too
+        column.missing, column.invalid = min(column.missing, left), max(0, left - column.missing)
+        self.notes.append("Column %s: %s filled with %s." % (core.clip(column.name), core.count(filled, "missing value was", "missing values were"), how if how != "value" else core.clip(rule["value"])))
+
     def get(self, name, path, kinds=None):
         if name not in self.columns:
-            known = ", ".join(core.clip(known) for known in list(self.columns)[:30])
-            raise core.Refused(path, "there is no column %r; there are: %s" % (core.clip(name), known or "none"))
+            raise core.unknown(path, "column", name, self.columns)
         column = self.columns[name]
         if kinds and column.kind not in kinds:
             raise core.Refused(path, "column %r holds %s, not %s" % (core.clip(name), column.kind, " or ".join(kinds)))
         return column
 
     def several(self, op, path, kinds=None):
+        if "column" in op and "columns" not in op:
+            return [self.get(op["column"], path + ".column", kinds)]
         if "columns" in op:
             return [self.get(name, "%s.columns[%d]" % (path, i), kinds) for i, name in enumerate(op["columns"])]
         return [column for column in self.columns.values() if kinds is None or column.kind in kinds]
@@ -284,19 +371,18 @@ def text_of(value):
     return value if isinstance(value, str) else core.plain(Decimal(value)) if not isinstance(value, bool) else str(value).lower()
 
 
-def day_of(value):
-    if not isinstance(value, str) or not ISO_DATE.match(value) or (len(value) > 10 and value[10] not in "T "):
+def day_of(value, order=None):
+    if not isinstance(value, str) or not 8 <= len(value) <= 40:
         return None
-    try:
-        return core.date_of(value)
-    except ValueError:
-        return None
+    return core.read_date(value[:10] if ISO_DATE.match(value) and value[10:11] in ("T", " ") else value, order)
 
 
 def need(op, path, *names):
+    if "column" in names and "column" not in op and len(op.get("columns", [])) == 1:
+        op["column"] = op["columns"][0]
     for name in names:
         if name not in op:
-            raise core.Refused("%s.%s" % (path, name), "%s needs it" % op["do"])
+            raise core.Refused("%s.%s" % (path, name), "%s needs %s; for instance %s" % (op["do"], ", ".join(names), EXAMPLES[op["do"]]))
     return [op[name] for name in names]
 
 
@@ -329,7 +415,7 @@ def stdev(floats):
     return math.sqrt(math.fsum((x - middle) ** 2 for x in floats) / (len(floats) - 1))
 
 
-def aggregate(function, column, at):
+def aggregate(function, column, at, share=None):
     """One figure over the rows `at` of a column."""
     if function == "count" and column is None:
         return len(at)
@@ -346,8 +432,8 @@ def aggregate(function, column, at):
         return sum(values, core.ZERO)
     if function == "mean":
         return figure(mean(values))
-    if function == "median":
-        return figure(quantile(sorted(values), Decimal("0.5")))
+    if function in ("median", "percentile"):
+        return figure(quantile(sorted(values), Decimal("0.5") if share is None else share))
     return figure(stdev([float(value) for value in values]))
 
 
@@ -355,7 +441,9 @@ def column_for(table, function, op, path):
     if function == "count" and "column" not in op:
         return None
     if "column" not in op:
-        raise core.Refused(path + ".column", "%s needs it" % function)
+        raise core.Refused(path + ".column", "%s needs the column that it is taken of" % function)
+    if (function == "percentile") != ("percent" in op):
+        raise core.Refused(path + ".percent", "percentile needs percent, and nothing else takes it")
     kinds = None if function in ("count", "distinct") else ("number", "date") if function in ("min", "max") else ("number",)
     return table.get(op["column"], path + ".column", kinds)
 
@@ -395,17 +483,71 @@ def missing(table, op, path):
 
 def group_by(table, op, path):
     by, measures = need(op, path, "by", "measures")
-    keys = [table.get(name, "%s.by[%d]" % (path, i)) for i, name in enumerate(by)]
-    columns = [column_for(table, m["function"], m, "%s.measures[%d]" % (path, i)) for i, m in enumerate(measures)]
+    keys = [table.get(name, "%s.by[%d]" % (path, i)).values for i, name in enumerate(by)]
+    if "period" in op:
+        keys = [by_period(table, name, "%s.by[%d]" % (path, i), op["period"]) for i, name in enumerate(by)]
+        if not any(table.columns[name].kind == "date" for name in by):
+            raise core.Refused(path + ".period", "none of the columns in by holds dates")
     groups = {}
     for row in range(table.count):
-        groups.setdefault(tuple(column.values[row] for column in keys), []).append(row)
+        groups.setdefault(tuple(key[row] for key in keys), []).append(row)
+    return grouped(table, op, path, by, measures, groups)
+
+
+def grouped(table, op, path, by, measures, groups):
+    """The measures of each group, at most `top` groups: the largest ones, in the order of their keys."""
+    columns = [column_for(table, m["function"], m, "%s.measures[%d]" % (path, i)) for i, m in enumerate(measures)]
     most = op.get("top", 100)
     kept = sorted(groups, key=lambda key: -len(groups[key]))[:most]
     kept = sorted(kept, key=order)
     rows = [{"group": list(key), "rows": len(groups[key]),
-             "values": [aggregate(m["function"], column, groups[key]) for m, column in zip(measures, columns)]} for key in kept]
+             "values": [aggregate(m["function"], column, groups[key], share_of(m)) for m, column in zip(measures, columns)]} for key in kept]
+    if len(groups) > most:
+        table.notes.append("Of %d groups the %d largest are shown; `top` sets how many." % (len(groups), most))
     return {"by": by, "measures": [name_of(m) for m in measures], "groups": rows, "groups_in_all": len(groups)}
+
+
+def share_of(measure):
+    return Decimal(measure["percent"]) / 100 if "percent" in measure else None
+
+
+def period_of(day, period):
+    """The name of the day's period, in an order that sorts as time does."""
+    if period == "week":
+        year, week, _ = day.isocalendar()
+        return "%04d-W%02d" % (year, week)
+    return {"day": day.isoformat(), "month": "%04d-%02d" % (day.year, day.month),
+            "quarter": "%04d-Q%d" % (day.year, (day.month + 2) // 3), "year": "%04d" % day.year}[period]
+
+
+def by_period(table, name, path, period):
+    column = table.get(name, path)
+    if column.kind != "date":
+        return column.values
+    return [None if day is None else period_of(day, period) for day in column.values]
+
+
+def time_series(table, op, path):
+    """Measures by period, with the periods in between that have no rows."""
+    date, period, measures = need(op, path, "date", "period", "measures")
+    column = table.get(date, path + ".date", ("date",))
+    groups, undated = {}, 0
+    for row, day in enumerate(column.values):
+        if day is None:
+            undated += 1
+        else:
+            groups.setdefault((period_of(day, period),), []).append(row)
+    if undated:
+        table.notes.append("%s without a date in %s are in no period." % (core.count(undated, "row"), core.clip(date)))
+    days = column.present()
+    if days:
+        day = min(days)
+        while day < max(days) and len(groups) <= 5000:
+            groups.setdefault((period_of(day, period),), [])
+            day += core.datetime.timedelta(days=1)
+    if len(groups) > 5000:
+        raise core.Refused(path + ".period", "this comes to more than 5000 periods; take a longer one")
+    return grouped(table, dict({"top": 1000}, **op), path, [period], measures, groups)
 
 
 def order(key):
@@ -413,7 +555,10 @@ def order(key):
 
 
 def name_of(measure):
-    return "%s of %s" % (measure["function"], measure["column"]) if "column" in measure else measure["function"]
+    function = measure["function"]
+    if "percent" in measure:
+        function = "percentile %s" % core.plain(Decimal(measure["percent"]))
+    return "%s of %s" % (function, measure["column"]) if "column" in measure else function
 
 
 def pivot(table, op, path):
@@ -430,8 +575,8 @@ def pivot(table, op, path):
     if len(names) > most or len(sides) > most:
         table.notes.append("The pivot shows the first %d rows and columns of %d and %d." % (most, len(sides), len(names)))
     names, sides = names[:most], sides[:most]
-    cells = [[aggregate(function, column, places[(side, name)]) if (side, name) in places else None for name in names] for side in sides]
-    totals = [aggregate(function, column, [row for name in names for row in places.get((side, name), [])]) for side in sides]
+    cells = [[aggregate(function, column, places[(side, name)], share_of(op)) if (side, name) in places else None for name in names] for side in sides]
+    totals = [aggregate(function, column, [row for name in names for row in places.get((side, name), [])], share_of(op)) for side in sides]
     return {"function": name_of(dict(op, function=function)), "rows": rows, "across": across, "columns": names,
             "cells": [{"row": side, "values": line, "total": total} for side, line, total in zip(sides, cells, totals)]}
 
@@ -578,7 +723,14 @@ def chart(table, op, path):
     return out, base64.b64encode(stored.getvalue()).decode("ascii")
 
 
-OPERATIONS = {"describe": describe, "missing": missing, "group_by": group_by, "pivot": pivot, "correlation": correlation,
+EXAMPLES = {
+    "group_by": '{"do": "group_by", "by": ["region"], "measures": [{"function": "sum", "column": "amount"}]}',
+    "time_series": '{"do": "time_series", "date": "day", "period": "month", "measures": [{"function": "sum", "column": "amount"}]}',
+    "pivot": '{"do": "pivot", "rows": "region", "across": "year", "column": "amount", "function": "sum"}',
+    "trend": '{"do": "trend", "x": "year", "y": "amount"}', "outliers": '{"do": "outliers", "column": "amount"}',
+    "chart": '{"do": "chart", "kind": "line", "x": "year", "y": "amount"}',
+}
+OPERATIONS = {"describe": describe, "missing": missing, "group_by": group_by, "time_series": time_series, "pivot": pivot, "correlation": correlation,
               "trend": trend, "outliers": outliers}
 
 
@@ -598,8 +750,8 @@ def tables(output):
         elif do == "missing":
             out.append(core.Table("Missing values (%d rows are complete)" % r["complete_rows"], ["column", "#missing", "#invalid", "#share"],
                                   [[c["name"], c["missing"], c["invalid"], core.percent(c["share"])] for c in r["columns"]]))
-        elif do == "group_by":
-            out.append(core.Table("By %s (%d groups)" % (", ".join(r["by"]), r["groups_in_all"]), r["by"] + ["#rows"] + ["#" + m for m in r["measures"]],
+        elif do in ("group_by", "time_series"):
+            out.append(core.Table("By %s (%s)" % (", ".join(r["by"]), core.count(r["groups_in_all"], "group")), r["by"] + ["#rows"] + ["#" + m for m in r["measures"]],
                                   [g["group"] + [g["rows"]] + g["values"] for g in r["groups"]]))
         elif do == "pivot":
             out.append(core.Table("%s by %s and %s" % (r["function"], r["rows"], r["across"]), [r["rows"]] + ["#" + core.cell(c) for c in r["columns"]] + ["#total"],
@@ -607,7 +759,8 @@ def tables(output):
         elif do == "correlation":
             out.append(core.Table("Correlation (%s)" % r["method"], ["a", "b", "#r", "#rows"], [[c["a"], c["b"], c["r"], c["n"]] for c in r["pairs"]]))
         elif do == "outliers":
-            out.append(core.Table("Outliers of %s: %d outside %s to %s" % (r["column"], r["count"], core.cell(r["low"]), core.cell(r["high"])),
+            out.append(core.Table("Outliers of %s: %d outside %s to %s (%s, limit %s)" % (
+                r["column"], r["count"], core.cell(r["low"]), core.cell(r["high"]), r["method"], core.plain(r["limit"])),
                                   ["#row", "#value"], [[o["row"], o["value"]] for o in r["rows"]]))
         else:
             out.append(core.Table(do.capitalize(), ["what", "figure"], [[k.replace("_", " "), v] for k, v in r.items() if k != "do"]))
@@ -631,18 +784,23 @@ def sentences(output):
         elif do == "missing":
             holes = ["%s %d" % (core.clip(c["name"]), c["missing"] + c["invalid"]) for c in r["columns"] if c["missing"] + c["invalid"]]
             said.append("%d rows are complete; missing: %s." % (r["complete_rows"], ", ".join(holes) or "nothing"))
-        elif do == "group_by":
+        elif do in ("group_by", "time_series"):
             for g in r["groups"][:50]:
                 said.append("%s: %s." % (", ".join(core.cell(v) for v in g["group"]), ", ".join("%s %s" % (m, core.cell(v)) for m, v in zip(r["measures"], g["values"]))))
         elif do == "pivot":
-            said.append("%s for %d by %d groups." % (core.clip(r["function"]), len(r["cells"]), len(r["columns"])))
+            said.append("%s by %s and %s:" % (core.clip(r["function"]), core.clip(r["rows"]), core.clip(r["across"])))
+            for c in r["cells"][:50]:
+                said.append("%s: %s; total %s." % (core.clip(core.cell(c["row"])), ", ".join(
+                    "%s %s" % (core.cell(name), core.cell(value)) for name, value in list(zip(r["columns"], c["values"]))[:20]), core.cell(c["total"])))
         elif do == "correlation":
             said += ["%s and %s correlate with %s (%d rows)." % (core.clip(c["a"]), core.clip(c["b"]), core.cell(c["r"]), c["n"]) for c in r["pairs"][:50]]
         elif do == "trend":
             said.append("%s changes by %s for each 1 of %s (intercept %s, R² %s, %d rows)." % (
                 core.clip(r["y"]), core.cell(r["slope"]), core.clip(r["x_unit"] or r["x"]), core.cell(r["intercept"]), core.cell(r["r_squared"]), r["n"]))
         elif do == "outliers":
-            said.append("%s has %d values outside %s to %s." % (core.clip(r["column"]), r["count"], core.cell(r["low"]), core.cell(r["high"])))
+            rows = ", ".join("%s in row %d" % (core.cell(o["value"]), o["row"]) for o in r["rows"][:10])
+            said.append("%s has %s outside %s to %s (%s, limit %s)%s." % (
+                core.clip(r["column"]), core.count(r["count"], "value"), core.cell(r["low"]), core.cell(r["high"]), r["method"], core.plain(r["limit"]), ": " + rows if rows else ""))
         else:
             said.append("A %s chart of %s was %s." % (r["kind"], core.clip(r["x"]), "drawn" if r["drawn"] else "not drawn: " + r["reason"]))
     return said

@@ -15,6 +15,7 @@ def run(p):
         for criterion, condition in zip(spec["criteria"], parsed):
             sources += [criterion.get("source")] + condition.sources()
         scheme = judge(spec, parsed, facts)
+        facts.results[spec["id"]] = (scheme["status"], scheme["missing"], ("eligible", "not_eligible", "unknown"))
         schemes.append(scheme)
         if scheme["status"] == "unknown":
             for name in scheme["missing"]:
@@ -30,7 +31,8 @@ def run(p):
         "Comparisons of numbers are exact; closeness is a share rounded half up to 4 places.",
         [source for source in sources if source],
         ["A scheme is eligible only when every criterion was shown to hold.",
-         "The changes named are the fewest; each is taken by itself."], measures)
+         "The changes named are the fewest; each is taken by itself."] +
+        conditions.mistaken((gap["fact"] for gap in missing), p["facts"]), measures)
 
 
 def judge(spec, parsed, facts):
@@ -44,6 +46,7 @@ def judge(spec, parsed, facts):
             "reasons": [conditions.describe(leaf) for leaf in answer.leaves][:5],
             "missing": answer.missing() if answer.truth is None else [],
             "changes": way if way is not None else [], "possible": way is not None,
+            "alternatives": [other for other in condition.ways(facts) if other != way] if answer.truth is not True else [],
         })
     states = [criterion["status"] for criterion in criteria]
     status = "not_eligible" if "unmet" in states else "unknown" if "unknown" in states else "eligible"
@@ -58,23 +61,30 @@ def judge(spec, parsed, facts):
 
 
 def tables(output):
-    overview = [[s["id"], s["title"], s["status"].replace("_", " "), s["met"], s["unmet"], s["unknown"],
+    overview = [[s["id"], s["title"], s["status"].replace("_", " "), s["benefit"], s["met"], s["unmet"], s["unknown"],
                  core.percent(s["closeness"]), [conditions.change_text(c) for c in s["changes_needed"]], s["source"]]
                 for s in output["schemes"]]
-    detail = [[s["id"], c["id"], c["status"], c["reasons"], c["source"]] for s in output["schemes"] for c in s["criteria"]]
+    detail = [[s["id"], c["id"], c["title"], c["status"], c["reasons"], conditions.ways_text([c["changes"]] + c["alternatives"]), c["source"]]
+              for s in output["schemes"] for c in s["criteria"]]
     return [
-        core.Table("Schemes", ["scheme", "title", "status", "#met", "#unmet", "#unknown", "#closeness", "what would change it", "source"], overview),
-        core.Table("Criteria", ["scheme", "criterion", "status", "why", "source"], detail),
+        core.Table("Schemes", ["scheme", "title", "status", "benefit", "#met", "#unmet", "#unknown", "#closeness", "what would change it", "source"], overview),
+        core.Table("Criteria", ["scheme", "criterion", "title", "status", "why", "ways to meet it, nearest first", "source"], detail),
     ]
 
 
 def sentences(output):
-    said = ["Eligible for %d of %d schemes; not for %d; unknown for %d." % (
-        len(output["eligible"]), len(output["schemes"]), len(output["not_eligible"]), len(output["unknown"]))]
+    said = ["Eligible for %d of %s; not eligible for %d; unknown for %d." % (
+        len(output["eligible"]), core.count(len(output["schemes"]), "scheme"), len(output["not_eligible"]), len(output["unknown"]))]
     for s in output["schemes"][:50]:
-        line = "%s: %s (%d of %d criteria met)." % (core.clip(s["title"] or s["id"]), s["status"].replace("_", " "), s["met"], len(s["criteria"]))
-        if s["changes_needed"]:
-            line += " It would take: %s." % "; ".join(conditions.change_text(change) for change in s["changes_needed"][:10])
+        line = "%s: %s (%d of %s met)." % (core.clip(s["title"] or s["id"]), s["status"].replace("_", " "), s["met"],
+                                           core.count(len(s["criteria"]), "criterion", "criteria"))
+        if s["benefit"]:
+            line += " Benefit: %s." % core.clip(s["benefit"], 300).rstrip(".")
+        for c in s["criteria"]:
+            if c["status"] != "met":
+                ways = conditions.ways_text([c["changes"]] + c["alternatives"])
+                line += " %s is %s: %s%s." % (core.clip(c["title"] or c["id"]), c["status"], "; ".join(c["reasons"]),
+                                              "; it would take %s" % ways if ways else "")
         said.append(line)
     if output["missing"]:
         said.append("Missing facts: %s." % ", ".join(core.clip(gap["fact"]) for gap in output["missing"][:50]))

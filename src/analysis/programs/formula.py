@@ -42,7 +42,7 @@ class Expression:
         try:
             self.tree = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):
-            raise core.Refused(path, "this is no expression that can be read")
+            raise core.Refused(path, "this cannot be read as an expression like `min(x, 1000) * 0.2`")
 
     def value(self, names):
         try:
@@ -58,7 +58,7 @@ class Expression:
             return self.constant(node)
         if kind is ast.Name:
             if node.id not in names:
-                raise core.Refused(self.path, "there is no value %r" % core.clip(node.id))
+                raise core.unknown(self.path, "value", node.id, names)
             return names[node.id]
         if kind is ast.UnaryOp:
             inner = self.of(node.operand, names)

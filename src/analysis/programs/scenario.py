@@ -82,7 +82,7 @@ def break_even(p, base):
     known = [x for x in points if gap(x) is not None]
     nearest = min(known, key=lambda x: abs(gap(x))) if known else None
     return {
-        "path": spec["path"], "measure": spec["measure"], "target": target, "found": bool(found), "at": found,
+        "path": spec["path"], "measure": spec["measure"], "target": target, "tolerance": tolerance, "found": bool(found), "at": found,
         "at_low": plus(gap(points[0]), target), "at_high": plus(gap(points[-1]), target),
         "nearest": None if nearest is None else {"at": nearest, "value": cases.shown(gap(nearest) + target)},
     }
@@ -101,19 +101,23 @@ def narrow(left, right, gap, target, tolerance, whole):
         if here is None or middle in (left, right):
             break
         if here == 0:
-            return root(middle, middle, gap, target)
+            left = right = middle
+            break
         if (here < 0) == below:
             left = middle
         else:
             right = middle
     even = core.round_to((left + right) / 2, tolerance, "half_even")
-    if left < even < right and gap(even) == 0:  # a round number inside that hits the target is the better answer
+    if gap(even) == 0:  # a round number that hits the target is the better answer
         return root(even, even, gap, target)
-    return root(left, right, gap, target)
+    return root(left, right, gap, target, tolerance)
 
 
-def root(left, right, gap, target):
+def root(left, right, gap, target, tolerance=core.ONE):
     best = left if abs(gap(left)) <= abs(gap(right)) else right
+    if left != right:  # no more digits than the search is fine; `between` has the bracket
+        coarse = core.round_to(best, tolerance, "half_even")
+        best = coarse if left <= coarse <= right else best
     return {"at": best, "value": cases.shown(gap(best) + target), "exact": gap(best) == 0,
             "between": [left, right], "values": [cases.shown(gap(left) + target), cases.shown(gap(right) + target)]}
 
@@ -145,12 +149,14 @@ def tables(output):
         headings += ["#" + label(m), "#change", "#change %"]
         base += [output["base"]["measures"][m["id"]], None, None]
     rows = [base]
+    headings.append("source")
+    base.append(None)
     for s in output["scenarios"]:
         row = [s["title"] or s["id"]]
         for m in measures:
             change = s["differences"][m["id"]]
-            row += [s["measures"][m["id"]], change["absolute"], None if change["relative"] is None else core.plain(change["relative"] * 100, 2)]
-        rows.append(row)
+            row += [s["measures"][m["id"]], change["absolute"], None if change["relative"] is None else (change["relative"] * 100).quantize(Decimal("0.01"))]
+        rows.append(row + [s["source"]])
     out = [core.Table("Scenarios", headings, rows)]
     search = output["break_even"]
     if search:
@@ -177,7 +183,8 @@ def sentences(output):
     search = output["break_even"]
     if search and search["found"]:
         for r in search["at"]:
-            said.append("%s reaches %s at %s = %s." % (search["measure"], core.plain(search["target"]), core.clip(search["path"]), core.plain(r["at"])))
+            about = "" if r["exact"] else " (to within %s, where it is %s)" % (core.plain(search["tolerance"]), core.cell(r["value"]))
+            said.append("%s reaches %s at %s = %s%s." % (search["measure"], core.plain(search["target"]), core.clip(search["path"]), core.plain(r["at"]), about))
     elif search:
         said.append("%s does not reach %s in the range searched: it is %s at the low end and %s at the high end." % (
             search["measure"], core.plain(search["target"]), core.cell(search["at_low"]), core.cell(search["at_high"])))

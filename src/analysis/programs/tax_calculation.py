@@ -6,6 +6,7 @@ stepped tapers as straight lines, for marginal rates. A *unit* is who is assesse
 from decimal import Decimal
 
 core = use("core")
+formula = use("formula")
 ZERO, ONE, CENT = core.ZERO, core.ONE, Decimal("0.01")
 THRESHOLD_WORK = 40000  # thresholds times bands beyond which the rates around thresholds are left out
 
@@ -42,23 +43,29 @@ class Calculation:
     def check_names(self):
         kinds = {kind for period in self.periods for person in period["persons"] for kind in person["incomes"]}
         people = {person["id"] for period in self.periods for person in period["persons"]}
+        ids = {levy.id for levy in self.levies}
         earlier = {}
         for levy in self.levies:
-            for name in levy.deduct:
-                if name not in earlier:
-                    raise core.Refused(levy.path + ".deduct_levies", "no earlier levy is called %r" % core.clip(name))
+            for field, names in (("deduct_levies", levy.deduct), ("on_levies", levy.on_levies or []), ("less_levies", levy.less)):
+                for at, name in enumerate(names):
+                    if name not in earlier:
+                        raise core.unknown("%s.%s[%d]" % (levy.path, field, at), "earlier levy", name, earlier)
             earlier[levy.id] = levy
-            unknown = [kind for kind in (levy.incomes or []) + levy.under if kind not in kinds]
-            if unknown:
-                self.notes.append("Levy %s names incomes that nobody has: %s." % (levy.id, ", ".join(unknown)))
+            for field, names in (("incomes", levy.incomes or []), ("on_top_of", levy.under)):
+                for at, name in enumerate(names):
+                    path = "%s.%s[%d]" % (levy.path, field, at)
+                    if name not in kinds and name in ids:
+                        raise core.Refused(path, "%r is a levy and not an income; a levy on another levy names it in on_levies" % core.clip(name))
+                    if name not in kinds:
+                        raise core.unknown(path, "income", name, sorted(kinds))
             if set(levy.incomes or []) & set(levy.under):
                 raise core.Refused(levy.path + ".on_top_of", "an income cannot be both charged and underneath")
         rules = self.deductions + self.credits
         rules += [rule for levy in self.levies for rule in levy.deductions + levy.credits]
         for rule in rules:
-            strangers = [name for name in rule["persons"] or [] if name not in people]
-            if strangers:
-                raise core.Refused(rule["path"] + ".persons", "nobody is called %r" % core.clip(strangers[0]))
+            for at, name in enumerate(rule["persons"] or []):
+                if name not in people:
+                    raise core.unknown("%s.persons[%d]" % (rule["path"], at), "person", name, sorted(people))
 
     # one period
 
@@ -72,8 +79,12 @@ class Calculation:
                 prior = ZERO
                 for name in levy.deduct:
                     prior += share_of(charged[name], unit, levy.path)
+                taxed = None
+                if levy.on_levies is not None:
+                    taxed = sum((share_of(charged[name], unit, levy.path) for name in levy.on_levies), ZERO)
+                less = sum((share_of(charged[name], unit, levy.path) for name in levy.less), ZERO)
                 split = (levy.assessment or self.assessment) == "split"
-                line = levy.charge(self, unit, scale, exact, split, prior, losses, trace)
+                line = levy.charge(self, unit, scale, exact, split, prior, losses, trace, taxed, less)
                 lines.append(line)
             charged[levy.id] = [(line["people"], line["amount"]) for line in lines]
             levies.append({"levy": levy, "lines": lines, "amount": sum((line["amount"] for line in lines), ZERO)})
@@ -221,6 +232,7 @@ class Calculation:
             })
         if len(self.periods) > 12:
             self.notes.append("With more than twelve periods no marginal rates are given.")
+        self.note_untaxed(charges)
         first = self.periods[0]["persons"][0]
         totals = {
             "income": income_all, "tax": tax_all, "net": income_all - tax_all,
@@ -250,6 +262,14 @@ class Calculation:
             [levy.source for levy in self.levies if levy.source],
             self.notes, measures)
 
+    def note_untaxed(self, charges):
+        """Says what part of a base no band of its levy reaches."""
+        for levy_at, levy in enumerate(self.levies):
+            above = max((line["untaxed"] for charge in charges for line in charge["levies"][levy_at]["lines"]), default=ZERO)
+            if above:
+                self.notes.append("The bands of levy %s end at %s; %s of the base above that was charged nothing. If that is not meant, give the last band no end." % (
+                    core.clip(levy.id), core.plain(levy.closed), core.plain(above)))
+
     def all_rules(self):
         return self.deductions + self.credits + [r for levy in self.levies for r in levy.deductions + levy.credits]
 
@@ -266,10 +286,13 @@ class Calculation:
                         span = "over %s" % core.plain(band["from"])
                         if band["up_to"] is not None:
                             span = "%s to %s" % (core.plain(band["from"]), core.plain(band["up_to"]))
-                        rows.append([period["id"], name, who, span, core.percent(band["rate"]), band["base"], band["amount"]])
+                        rate = "formula" if band["rate"] is None else core.percent(band["rate"])
+                        rows.append([period["id"], name, who, span, rate, band["base"], self.rounding(band["amount"])])
+                    if unit["less_levies"]:
+                        rows.append([period["id"], name, who, "less earlier levies", None, None, -unit["less_levies"]])
                     for credit in unit["credits"]:
                         rows.append([period["id"], name, who, "credit " + credit["id"], None, None, -credit["used"]])
-                rows.append([period["id"], name, None, "levy", None, None, levy["amount"]])
+                rows.append([period["id"], name, None, "levy" + (" (%s)" % levy["source"] if levy["source"] else ""), None, None, levy["amount"]])
             for credit in period["credits"]:
                 rows.append([period["id"], "all", None, "credit " + credit["id"], None, None, -credit["used"]])
             rows.append([period["id"], "all", None, "total", core.percent(period["effective_rate"]), period["income"], period["tax"]])
@@ -313,10 +336,18 @@ class Levy:
         self.incomes = spec.get("incomes")
         self.under = spec.get("on_top_of", [])
         self.assessment = spec.get("assessment")
-        self.use_deductions = spec.get("use_deductions", True)
+        self.use_deductions = spec.get("use_deductions", "on_levies" not in spec)
         self.deductions = [allowance(d, "%s.deductions[%d]" % (path, i)) for i, d in enumerate(spec.get("deductions", []))]
         core.unique(spec.get("deductions", []), path + ".deductions")
         self.deduct = spec.get("deduct_levies", [])
+        self.on_levies = spec.get("on_levies")
+        self.less = spec.get("less_levies", [])
+        for name in ("incomes", "on_top_of", "nil_rate"):
+            if self.on_levies is not None and name in spec:
+                raise core.Refused("%s.%s" % (path, name), "a levy on other levies has no incomes of its own")
+        self.above, self.until = number(spec, "income_above"), number(spec, "income_up_to")
+        self.excess = spec.get("excess_limit")
+        self.rounding = core.Rounding(spec["rounding"]) if "rounding" in spec else None
         self.exempt = number(spec, "exempt_up_to")
         self.base_rounding = spec.get("base_rounding")
         if self.base_rounding and Decimal(self.base_rounding["to"]) == 0:
@@ -331,19 +362,42 @@ class Levy:
         self.credits = [allowance(c, "%s.credits[%d]" % (path, i)) for i, c in enumerate(spec.get("credits", []))]
         core.unique(spec.get("credits", []), path + ".credits")
         self.bands = bands(spec.get("bands", []), path)
+        self.closed = number(spec["bands"][-1], "up_to") if spec.get("bands") else None
+        self.tariffs = self.tariff(spec, path)
         if not self.bands and not self.flat and self.minimum is None:
             raise core.Refused(path, "a levy needs bands, a flat amount or a minimum")
 
-    def charge(self, calculation, unit, scale, exact, split, prior, losses, trace):
+    def tariff(self, spec, path):
+        """The expression of each band that has one: the levy's whole amount on a base `x` that ends in the band."""
+        given = spec.get("bands", [])
+        if not any("formula" in band for band in given):
+            return None
+        for index, band in enumerate(given):
+            here = "%s.bands[%d]" % (path, index)
+            for name in ("fixed", "widen_by_second_income"):
+                if name in band:
+                    raise core.Refused("%s.%s" % (here, name), "does not go with formula")
+            if "formula" not in band:
+                raise core.Refused(here + ".formula", "either every band has a formula or none")
+        if self.slab:
+            raise core.Refused(path + ".method", "a tariff given by formulas is neither marginal nor slab")
+        out = [formula.Expression(band["formula"], "%s.bands[%d].formula" % (path, index)) for index, band in enumerate(given)]
+        for expression, (start, _, _, _, _) in zip(out, self.bands):
+            expression.value({"x": start})  # a name that is not there is refused before anything is computed
+        return out
+
+    def charge(self, calculation, unit, scale, exact, split, prior, losses, trace, taxed, less):
         """What the levy comes to for one unit."""
         heads = Decimal(len(unit)) if split else ONE
         total = sum((a for person in unit for a in person["incomes"].values()), ZERO)
         own = sum((a for person in unit for kind, a in person["incomes"].items()
                    if (kind in self.incomes if self.incomes is not None else kind not in self.under)), ZERO)
         under = sum((a for person in unit for kind, a in person["incomes"].items() if kind in self.under), ZERO)
+        if taxed is not None:
+            own = taxed
         key = (self.id, tuple(person["id"] for person in unit))
         line = {"people": key[1], "income": own, "deductions": [], "base": ZERO, "loss": ZERO, "brought": ZERO, "nil_rate": ZERO,
-                "bands": [], "gross": ZERO, "credits": [], "amount": ZERO, "exempt": False}
+                "bands": [], "gross": ZERO, "credits": [], "amount": ZERO, "exempt": False, "untaxed": ZERO, "less": ZERO}
 
         common = calculation.deductions if self.use_deductions else []
         reliefs = [(rule, relief(rule, unit, scale, total, own, exact)) for rule in common + self.deductions]
@@ -378,12 +432,16 @@ class Levy:
         scaled = widened(scaled, second)
         if trace is not None:
             self.trace_bands(trace, scaled, low, high, own, scale, reliefs, total)
-        if self.exempt is not None and own <= self.exempt * scale:
+        outside = (self.above is not None and total <= self.above * scale) or (self.until is not None and total > self.until * scale)
+        if outside or self.exempt is not None and own <= self.exempt * scale:
             line["exempt"] = True
         elif left > 0:
             line["nil_rate"] = nil
             money = calculation.money(exact, "band")
-            for start, end, rate, fixed, _ in scaled:
+            line["untaxed"] = self.beyond(scaled, high) * heads
+            if self.tariffs:
+                line["bands"].append(self.by_formula(scaled, high, scale, heads, exact))
+            for start, end, rate, fixed, _ in scaled if not self.tariffs else []:
                 part = max(ZERO, (high if end is None else min(high, end)) - max(low, start))
                 reached = high > start and (low <= start or self.slab)
                 if self.slab:
@@ -392,6 +450,9 @@ class Levy:
                 amount = money((part * rate + (fixed if reached else ZERO)) * heads)
                 line["bands"].append({"from": start, "up_to": end, "rate": rate, "base": part * heads, "amount": amount})
             gross = sum((band["amount"] for band in line["bands"]), ZERO) + self.flat * scale * heads
+            if self.excess is not None:
+                over = max(ZERO, left / heads - Decimal(self.excess["over"]) * scale) * heads
+                gross = min(gross, over * Decimal(self.excess["rate"]))
             if self.minimum is not None:
                 gross = max(gross, self.minimum * scale * heads)
             if self.maximum is not None:
@@ -402,12 +463,35 @@ class Levy:
         if self.maximum is not None and trace is not None and not line["bands"]:
             trace.append(("%s reaches its maximum" % self.id, ZERO, self.maximum * scale * heads))
         money = calculation.money(exact, "levy")
+        if self.rounding is not None and not exact:
+            money = lambda amount: self.rounding(amount / heads) * heads
         line["gross"] = money(line["gross"])
+        if less:
+            line["less"] = min(less, line["gross"])
+            line["gross"] -= line["less"]
         line["credits"], due = spend(self.credits, line["gross"], unit, scale, total, own, exact, money)
         if self.credits and trace is not None:
             trace.append(("%s: credits are used up" % self.id, line["gross"] - limit_of(line["credits"]), ZERO))
         line["amount"] = money(due)
         return line
+
+    def beyond(self, scaled, high):
+        """How much of the base lies above the last band that was given."""
+        if self.closed is None or not scaled:
+            return ZERO
+        return max(ZERO, high - scaled[-1][0])
+
+    def by_formula(self, scaled, base, scale, heads, exact):
+        """The band in which the base ends, with the whole amount of its formula."""
+        at = next(at for at, (_, end, _, _, _) in enumerate(scaled) if end is None or base <= end)
+        start, end = scaled[at][:2]
+        amount = self.tariffs[at].value({"x": base / scale}) * scale if at < len(self.tariffs) else None
+        if amount is None:
+            raise core.Refused("%s.bands[%d]" % (self.path, at - 1), "the base %s lies above the last band, %s, and no formula says what is due" % (
+                core.plain(base, 2), core.plain(start, 2)))
+        if amount < 0:
+            raise core.Refused("%s.bands[%d].formula" % (self.path, at), "it gives %s at %s; a levy is never below 0" % (core.plain(amount, 2), core.plain(base, 2)))
+        return {"from": start, "up_to": end, "rate": None, "base": base * heads, "amount": amount * heads}
 
     def trace_bands(self, trace, scaled, low, high, own, scale, reliefs, total):
         trace.append(("%s: allowances are used up" % self.id, high - low, ZERO))
@@ -431,7 +515,8 @@ class Levy:
     def unit_out(line):
         return {"persons": list(line["people"]), "income": line["income"], "deductions": line["deductions"],
                 "base": line["base"], "loss": line["loss"], "losses_used": line["brought"], "exempt": line["exempt"],
-                "nil_rate": line["nil_rate"], "bands": line["bands"], "gross": line["gross"],
+                "nil_rate": line["nil_rate"], "bands": line["bands"], "untaxed": line["untaxed"],
+                "less_levies": line["less"], "gross": line["gross"],
                 "credits": [credit_out(credit) for credit in line["credits"]], "amount": line["amount"]}
 
 
@@ -515,7 +600,9 @@ def bands(specs, levy):
             raise core.Refused(path + ".up_to", "only the last band may have no end")
         if end is not None and end <= start:
             raise core.Refused(path + ".up_to", "%s is not above %s, where the band starts" % (core.plain(end), core.plain(start)))
-        out.append((start, end, Decimal(spec["rate"]), number(spec, "fixed") or ZERO, number(spec, "widen_by_second_income") or ZERO))
+        if ("rate" in spec) == ("formula" in spec):
+            raise core.Refused(path + ".rate", "exactly one of rate and formula is needed")
+        out.append((start, end, number(spec, "rate"), number(spec, "fixed") or ZERO, number(spec, "widen_by_second_income") or ZERO))
         start = end
     if out and out[-1][1] is not None:
         out.append((out[-1][1], None, ZERO, ZERO, ZERO))  # nothing is charged above the last end

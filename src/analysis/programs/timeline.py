@@ -21,8 +21,8 @@ NEEDS = {
     "deadline": ("event", "date"), "not_before": ("event", "date"), "min_gap": ("from", "to", "amount"),
     "max_gap": ("from", "to", "amount"), "order": ("events",), "working_day": ("event",), "look_back": ("of", "at", "amount"),
 }
-LIMITS = ("max_days", "min_days", "max_count", "min_count")
-MAY = {"min_gap": ("unit", "roll"), "max_gap": ("unit", "roll"), "order": ("strict",), "look_back": ("unit",) + LIMITS}
+LIMITS = {"max_days": ("at most", "day"), "min_days": ("at least", "day"), "max_count": ("at most", "event"), "min_count": ("at least", "event")}
+MAY = {"min_gap": ("unit", "roll"), "max_gap": ("unit", "roll"), "order": ("strict",), "look_back": ("unit",) + tuple(LIMITS)}
 
 
 def run(p):
@@ -32,11 +32,11 @@ def run(p):
 class Calendar:
     """Days, months and working days as rising functions on day numbers; outside years 1 to 9999 they stop."""
 
-    def __init__(self, p):
+    def __init__(self, p, month_end=None):
         self.off = set(DAYS.index(day) for day in p.get("weekend", ["sat", "sun"]))
         self.holidays = set(core.date_of(day).toordinal() for day in p.get("holidays", []))
         self.lost = sorted(day for day in self.holidays if (day - 1) % 7 not in self.off)
-        self.keep = p.get("month_end") == "keep"
+        self.keep = p.get("month_end", month_end) == "keep"
 
     def works(self, day):
         return (day - 1) % 7 not in self.off and day not in self.holidays
@@ -87,6 +87,8 @@ class Timeline:
     def __init__(self, p):
         self.p = p
         self.calendar = Calendar(p)
+        core.unique(p.get("calendars", []), "calendars")
+        self.calendars = {spec["id"]: Calendar(spec, p.get("month_end")) for spec in p.get("calendars", [])}
         self.zone, self.zone_name = zone(p.get("timezone", "UTC"))
         self.notes = []
         specs = core.unique(p["events"], "events")
@@ -100,6 +102,8 @@ class Timeline:
         self.constraints = []
         for index, spec in enumerate(p["constraints"]):
             check(spec, "constraints[%d]" % index, self.events)
+            if "calendar" in spec and spec["calendar"] not in self.calendars:
+                raise core.unknown("constraints[%d].calendar" % index, "calendar", spec["calendar"], self.calendars)
             self.constraints.append(dict(spec, path="constraints[%d]" % index))
         self.rules = {c["id"]: self.rules_of(c) for c in self.constraints}
         self.work = 0
@@ -117,6 +121,10 @@ class Timeline:
         except OverflowError:
             raise core.Refused("events", "a time at the very edge of the calendar has no day in %s" % self.zone_name)
 
+    def calendar_of(self, c):
+        """The calendar that a constraint names, else the call's."""
+        return self.calendars[c["calendar"]] if "calendar" in c else self.calendar
+
     # constraints as rules on bounds: (from, to, earliest or None, latest or None, lowest day of from)
 
     def rules_of(self, c):
@@ -128,8 +136,9 @@ class Timeline:
             day = core.date_of(c["date"]).toordinal()
             return [Rule(None, c["event"], lambda _: day, None)]
         if kind in ("min_gap", "max_gap"):
-            move = lambda day: self.calendar.roll(self.calendar.add(day, c["amount"], c.get("unit", "days")), c.get("roll", "none"))
-            back = lambda day: self.calendar.add(day, -c["amount"], c.get("unit", "days"))
+            calendar = self.calendar_of(c)
+            move = lambda day: calendar.roll(calendar.add(day, c["amount"], c.get("unit", "days")), c.get("roll", "none"))
+            back = lambda day: calendar.add(day, -c["amount"], c.get("unit", "days"))
             pair = (move, None) if kind == "min_gap" else (None, move)
             return [Rule(c["from"], c["to"], pair[0], pair[1], back)]
         if kind == "order":
@@ -144,7 +153,7 @@ class Timeline:
         high = {name: event["day"] if event["day"] is not None else MAX for name, event in self.events.items()}
         rules = [rule for name in names for rule in self.rules[name]]
         seen = {}
-        working = [c["event"] for c in self.constraints if c["type"] == "working_day" and c["id"] in names]
+        working = [(c["event"], self.calendar_of(c)) for c in self.constraints if c["type"] == "working_day" and c["id"] in names]
         involved = {name for rule in rules for name in (rule.start, rule.to)}
         for _ in range(len(involved) + ROUNDS):
             moved = False
@@ -157,8 +166,8 @@ class Timeline:
                         raise core.Refused("constraints", "these are too many, too closely tied, to be decided in one call")
                     seen[rule] = rule.state(low, high)
                     moved |= seen[rule] != state
-            for name in working:
-                first, last = self.calendar.roll(low[name], "next"), self.calendar.roll(high[name], "previous")
+            for name, calendar in working:
+                first, last = calendar.roll(low[name], "next"), calendar.roll(high[name], "previous")
                 moved |= first > low[name] or last < high[name]
                 low[name], high[name] = max(low[name], first), min(high[name], last)
             if any(low[name] > high[name] for name in low):
@@ -192,11 +201,12 @@ class Timeline:
         if c["type"] == "working_day":
             day = self.events[c["event"]]["day"]
             out["actual"] = date(day)
-            works = self.calendar.works(day)
+            calendar = self.calendar_of(c)
+            works = calendar.works(day)
             out["status"] = "holds" if works else "fails"
-            out["detail"] = "%s is %s working day" % (date(day), "a" if works else "no")
+            out["detail"] = "%s is %sa working day" % (date(day), "" if works else "not ")
             if not works:
-                out["bound"] = date(self.calendar.roll(day, "next"))
+                out["bound"] = date(calendar.roll(day, "next"))
             return out
         rule = self.rules[c["id"]][0]
         day = self.events[rule.to]["day"]
@@ -205,11 +215,11 @@ class Timeline:
         slack = day - bound if early else bound - day
         out.update(bound=date(bound), actual=date(day), slack_days=slack, status="holds" if slack >= 0 else "fails")
         if c.get("unit") == "working_days":
-            out["slack_working_days"] = self.calendar.working_between(bound, day) if early else self.calendar.working_between(day, bound)
-        out["detail"] = "%s is on %s, which is %s the %s allowed day %s" % (
-            core.clip(rule.to), date(day),
-            "on" if slack == 0 else "%d days %s" % (abs(slack), "after" if day > bound else "before"),
-            "first" if early else "last", date(bound))
+            calendar = self.calendar_of(c)
+            out["slack_working_days"] = calendar.working_between(bound, day) if early else calendar.working_between(day, bound)
+        out["detail"] = "the %s allowed day is %s; %s is on %s, %s" % (
+            "first" if early else "last", date(bound), core.clip(rule.to), date(day),
+            "that very day" if slack == 0 else "%s %s" % (core.count(abs(slack), "day"), "later" if day > bound else "earlier"))
         return out
 
     def judge_order(self, c, out):
@@ -234,7 +244,7 @@ class Timeline:
     def look_back(self, c, out):
         """Days and events inside the window that ends with the last day of `at`, both ends included."""
         closes = self.events[c["at"]]["end"]
-        opens = self.calendar.add(closes, -c["amount"], c.get("unit", "days")) + 1
+        opens = self.calendar_of(c).add(closes, -c["amount"], c.get("unit", "days")) + 1
         days, count = set(), 0
         for name in c["of"]:
             event = self.events[name]
@@ -247,7 +257,8 @@ class Timeline:
                 if limit in c]
         out["status"] = "holds" if all(left >= 0 for _, left in room) else "fails"
         out["room"] = dict(room)
-        out["detail"] = "%d days and %d events from %s to %s" % (len(days), count, date(opens), date(closes))
+        limits = ", ".join("%s %s" % (LIMITS[limit][0], core.count(c[limit], LIMITS[limit][1])) for limit, _ in room)
+        out["detail"] = "%s and %s from %s to %s (%s)" % (core.count(len(days), "day"), core.count(count, "event"), date(opens), date(closes), limits)
         return out
 
     def conflict(self, names):
@@ -407,18 +418,19 @@ def check(c, path, events):
     kind = c["type"]
     for name in NEEDS[kind]:
         if name not in c:
-            raise core.Refused("%s.%s" % (path, name), "%s needs it" % kind)
-    allowed = set(NEEDS[kind]) | set(MAY.get(kind, ())) | {"id", "title", "source", "type"}
-    stray = sorted(set(c) - allowed)
+            raise core.Refused("%s.%s" % (path, name), "%s needs %s" % (kind, ", ".join(NEEDS[kind])))
+    may = set(MAY.get(kind, ())) | {"calendar"}
+    stray = sorted(set(c) - set(NEEDS[kind]) - may - {"id", "title", "source", "type"})
     if stray:
-        raise core.Refused("%s.%s" % (path, stray[0]), "does not go with %s" % kind)
+        raise core.Refused("%s.%s" % (path, stray[0]), "does not go with %s, which takes %s and may have %s" % (
+            kind, ", ".join(NEEDS[kind]), ", ".join(sorted(may))))
     for key in ("event", "from", "to", "at"):
         if key in c and c[key] not in events:
-            raise core.Refused("%s.%s" % (path, key), "there is no event %r" % core.clip(c[key]))
+            raise core.unknown("%s.%s" % (path, key), "event", c[key], events)
     for key in ("events", "of"):
         for at, name in enumerate(c.get(key, [])):
             if name not in events:
-                raise core.Refused("%s.%s[%d]" % (path, key, at), "there is no event %r" % core.clip(name))
+                raise core.unknown("%s.%s[%d]" % (path, key, at), "event", name, events)
         if len(set(c.get(key, []))) != len(c.get(key, [])):
             raise core.Refused("%s.%s" % (path, key), "an event stands twice")
     if kind in ("min_gap", "max_gap") and c["from"] == c["to"]:
@@ -454,8 +466,8 @@ def date(day):
 
 def tables(output):
     out = [
-        core.Table("Constraints: %s" % output["overall"], ["constraint", "type", "status", "#slack days", "bound", "actual", "detail", "source"], [
-            [c["title"] or c["id"], c["type"].replace("_", " "), c["status"], c["slack_days"], c["bound"], c["actual"], c["detail"], c["source"]]
+        core.Table("Constraints: %s" % output["overall"], ["constraint", "title", "type", "status", "limit day", "actual", "#slack days", "detail", "source"], [
+            [c["id"], c["title"], c["type"].replace("_", " "), c["status"], c["bound"], c["actual"], c["slack_days"], c["detail"], c["source"]]
             for c in output["constraints"]]),
         core.Table("Events", ["event", "date", "end", "earliest", "latest", "#free days"], [
             [e["title"] or e["id"], e["date"], e["end"], e["earliest"], e["latest"], e["free_days"]] for e in output["events"]]),
@@ -469,10 +481,15 @@ def tables(output):
 
 def sentences(output):
     counts = output["counts"]
-    said = ["Of %d constraints %d hold, %d fail and %d are unknown." % (
-        len(output["constraints"]), counts["holds"], counts["fails"], counts["unknown"])]
+    said = ["Of %s: %d satisfied, %d violated, %d unknown." % (
+        core.count(len(output["constraints"]), "constraint"), counts["holds"], counts["fails"], counts["unknown"])]
+    for c in output["constraints"][:100]:  # the day that a reader asks for comes first
+        if c["bound"] is not None and c["type"] in ("deadline", "max_gap", "not_before", "min_gap"):
+            said.append("%s day by %s: %s." % ("Last allowed" if c["type"] in ("deadline", "max_gap") else "First allowed", core.clip(c["title"] or c["id"]), c["bound"]))
     for c in output["constraints"][:100]:
-        slack = "" if c["slack_days"] is None or c["slack_days"] < 0 else ", slack %d days" % c["slack_days"]
+        slack = "" if c["slack_days"] is None or c["slack_days"] < 0 else ", slack %s" % core.count(c["slack_days"], "day")
+        if c["source"]:
+            slack += " (%s)" % core.clip(c["source"], 200)
         said.append("%s %s: %s%s." % (core.clip(c["title"] or c["id"]), {"unknown": "is unknown"}.get(c["status"], c["status"]), core.clip(c["detail"], 200), slack))
     for e in output["events"]:
         if e["date"] is None and (e["earliest"] or e["latest"]):
