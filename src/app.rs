@@ -22,7 +22,7 @@ use crate::execution::{
 use crate::guard::{Kind, Known, PolicyFile, never_say};
 use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, Options as McpOptions};
-use crate::store::postgres::{PgOptions, PgStore};
+use crate::store::postgres::PgStore;
 use crate::store::secrets::Keyring;
 use crate::store::sqlite::{SqliteOptions, SqliteStore};
 use crate::store::{DynStore, Secret};
@@ -229,13 +229,11 @@ pub fn keyring(config: &Config, entropy: &Entropy) -> anyhow::Result<Keyring> {
 pub async fn open_store(config: &Config, keyring: Keyring) -> anyhow::Result<DynStore> {
     Ok(match &config.database {
         Database::Sqlite => {
-            let options = SqliteOptions { auto_migrate: config.auto_migrate, ..SqliteOptions::default() };
+            let options =
+                SqliteOptions { auto_migrate: config.postgres.auto_migrate, ..SqliteOptions::default() };
             Arc::new(SqliteStore::open(&config.data_dir, &options, keyring, Clock::system()).await?)
         }
-        Database::Postgres(url) => {
-            let options = PgOptions { auto_migrate: config.auto_migrate, ..PgOptions::default() };
-            Arc::new(PgStore::connect(url, &options, keyring).await?)
-        }
+        Database::Postgres(url) => Arc::new(PgStore::connect(url, &config.postgres, keyring).await?),
     })
 }
 
@@ -288,8 +286,10 @@ fn held(config: &Config) -> Vec<Secret> {
         held.push(api_key.clone());
     }
     if let Database::Postgres(url) = &config.database {
-        held.push(url.clone());
-        held.extend(passwords(url.expose()));
+        for url in std::iter::once(url).chain(&config.postgres.migration_url) {
+            held.push(url.clone());
+            held.extend(passwords(url.expose()));
+        }
         held.extend(
             config.variables.get("PGPASSWORD").filter(|password| !is_word(password.expose())).cloned(),
         );
@@ -309,8 +309,15 @@ fn held(config: &Config) -> Vec<Secret> {
 
 /// The passwords in a database's address, as they stand there and as they are: of the user, and of the query.
 fn passwords(url: &str) -> Vec<Secret> {
+    // A list of hosts is no host of a URL; which hosts they are is no matter here.
+    let one_host = || {
+        let (scheme, rest) = url.split_once("://")?;
+        let (authority, more) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let user = authority.rfind('@').map_or("", |at| &authority[..=at]);
+        Some(format!("{scheme}://{user}host{more}"))
+    };
     // An address that does not parse is none that a password has been sent to.
-    let Ok(url) = reqwest::Url::parse(url) else { return Vec::new() };
+    let Some(Ok(url)) = one_host().map(|url| reqwest::Url::parse(&url)) else { return Vec::new() };
     let user = url
         .password()
         .into_iter()
@@ -436,6 +443,7 @@ mod tests {
                 "postgres:///x?host=/run/pg&password=S3cr3tPass99&password=0ther-Pass",
                 &["S3cr3tPass99", "0ther-Pass"],
             ),
+            ("postgres://app:S3cr3tPass99@one:5432,two:5433/x", &["S3cr3tPass99"]),
             ("postgres://app@db/x?application_name=a:S3cr3tPass99@host", &[]),
             ("postgres://postgres:postgres@db/x?password=postgres", &[]),
             ("no address", &[]),

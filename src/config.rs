@@ -49,8 +49,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Which store.
     pub database: Database,
-    /// Whether missing migrations are applied at start.
-    pub auto_migrate: bool,
+    /// How Postgres is used, when it is; and for both stores, whether missing migrations are applied at start.
+    pub postgres: crate::store::PgOptions,
     /// Which sandboxes.
     pub provider: Provider,
     /// The provider's template.

@@ -21,6 +21,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
 mod audit;
+mod availability;
 mod cells;
 mod contexts;
 mod error;
@@ -31,9 +32,9 @@ mod migrations;
 mod outbox;
 mod paths;
 pub mod postgres;
-mod pulse;
 pub mod secrets;
 pub mod sqlite;
+mod state;
 
 pub use crate::domain::Secret;
 pub use audit::{Audit, ExecutionFilter, ExecutionRow, ExecutionStatus, NewReveal, Placeholders, RevealRow};
@@ -50,6 +51,7 @@ pub use paths::{PathChange, PathError, PathRow, PathStatus, Paths};
 pub use postgres::{PgOptions, PgStore};
 pub use secrets::Keyring;
 pub use sqlite::{SqliteOptions, SqliteStore};
+pub use state::{Cause, DatabaseState};
 
 /// A store, whichever it is.
 pub type DynStore = Arc<dyn ContextStore>;

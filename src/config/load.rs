@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::domain::{ConversationId, PathId, TenantId};
 use crate::mcp::InlineImages;
-use crate::store::{Limits, Secret};
+use crate::store::{Limits, PgOptions, Secret};
 use crate::telemetry::{LogFormat, Options as TelemetryOptions};
 
 use super::{Config, Database, HostSettings, Provider};
@@ -64,6 +64,54 @@ pub const SETTINGS: &[Setting] = &[
         &["PATHBOX_DATABASE_URL", "DATABASE_URL"],
         "postgres://…",
         "Postgres 15 or later instead of SQLite in the data directory.",
+    ),
+    plain(
+        "database.pool_size",
+        &["PATHBOX_DATABASE_POOL_SIZE"],
+        "10",
+        "1 to 1000",
+        "Connections of this replica to Postgres at most.",
+    ),
+    plain(
+        "database.acquire_timeout_ms",
+        &["PATHBOX_DATABASE_ACQUIRE_TIMEOUT_MS"],
+        "5000",
+        "100 to 60000 (milliseconds)",
+        "How long a call waits for a connection of the pool before the database is probed.",
+    ),
+    plain(
+        "database.connect_timeout_ms",
+        &["PATHBOX_DATABASE_CONNECT_TIMEOUT_MS"],
+        "5000",
+        "100 to 60000 (milliseconds)",
+        "How long a new connection to one host may take.",
+    ),
+    plain(
+        "database.statement_timeout_ms",
+        &["PATHBOX_DATABASE_STATEMENT_TIMEOUT_MS"],
+        "15000",
+        "500 to 600000 (milliseconds)",
+        "How long one operation may take, its retries included.",
+    ),
+    plain(
+        "database.lock_timeout_ms",
+        &["PATHBOX_DATABASE_LOCK_TIMEOUT_MS"],
+        "2000",
+        "50 to 600000 (milliseconds)",
+        "How long a statement waits for a lock, holding a connection, before it is tried again.",
+    ),
+    plain(
+        "database.pooler",
+        &["PATHBOX_DATABASE_POOLER"],
+        "none",
+        "none or transaction",
+        "`transaction` when a pooler in transaction mode (PgBouncer) is on the way: two round trips more for each call. A pooler in session mode needs no setting.",
+    ),
+    secret(
+        "database.migration_url",
+        &["PATHBOX_DATABASE_MIGRATION_URL"],
+        "postgres://…",
+        "Where migrations are applied when not at database_url: as another login, or around a pooler.",
     ),
     plain(
         "auto_migrate",
@@ -843,7 +891,7 @@ impl Values {
         Ok(Config {
             data_dir: self.data_dir(environment)?,
             database,
-            auto_migrate: self.boolean("auto_migrate")?,
+            postgres: self.postgres()?,
             provider,
             template: self.get("e2b.template").to_owned(),
             recipes: self.recipes(environment)?,
@@ -926,6 +974,20 @@ impl Values {
             },
             crash_at: environment.get("PATHBOX_CRASH_AT").cloned(),
             shutdown_grace: Duration::from_secs(self.number("shutdown_grace_seconds", 0, 600)?),
+        })
+    }
+
+    fn postgres(&self) -> Result<PgOptions, ConfigError> {
+        let millis = |key, low, high| Ok(Duration::from_millis(self.number(key, low, high)?));
+        Ok(PgOptions {
+            max_connections: self.number("database.pool_size", 1, 1000)?,
+            acquire_timeout: millis("database.acquire_timeout_ms", 100, 60_000)?,
+            connect_timeout: millis("database.connect_timeout_ms", 100, 60_000)?,
+            statement_timeout: millis("database.statement_timeout_ms", 500, 600_000)?,
+            lock_timeout: millis("database.lock_timeout_ms", 50, 600_000)?,
+            auto_migrate: self.boolean("auto_migrate")?,
+            migration_url: self.text("database.migration_url").map(Secret::new),
+            pooled: self.one_of("database.pooler", &[("none", false), ("transaction", true)])?,
         })
     }
 

@@ -29,6 +29,12 @@ text_enum! {
         SandboxFailed = "sandbox_failed",
         /// The database does not answer.
         StoreUnavailable = "store_unavailable",
+        /// The database answers, but not to this call in its time.
+        StoreBusy = "store_busy",
+        /// The database takes no writes.
+        StoreReadOnly = "store_read_only",
+        /// The disk under the database is full.
+        StoreFull = "store_full",
         /// Code execution is switched off.
         Disabled = "disabled",
         /// A policy withholds the whole result.
@@ -43,7 +49,12 @@ impl ErrorCode {
     pub fn is_retryable(self) -> bool {
         matches!(
             self,
-            Self::LimitReached | Self::QueueTimeout | Self::SandboxUnavailable | Self::StoreUnavailable
+            Self::LimitReached
+                | Self::QueueTimeout
+                | Self::SandboxUnavailable
+                | Self::StoreUnavailable
+                | Self::StoreBusy
+                | Self::StoreReadOnly
         )
     }
 }

@@ -17,8 +17,8 @@ use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, SandboxSta
 use crate::e2b::{CreateSandbox, E2bClient, E2bError, McpGateway, Sandbox, SandboxAccess};
 use crate::guard::own_words;
 use crate::store::{
-    Acquire, Acquired, Claim, ContextRow, End, ExecutionRow, ExecutionStatus, Placeholders, SandboxRef,
-    StoreError,
+    Acquire, Acquired, Claim, ContextRow, DatabaseState, End, ExecutionRow, ExecutionStatus, Placeholders,
+    SandboxRef, StoreError,
 };
 use crate::telemetry::metrics;
 
@@ -31,6 +31,8 @@ use crate::telemetry::chain;
 
 /// Between looks at whether the database has been told everything.
 const BEHIND_PAUSE: Duration = Duration::from_millis(50);
+/// Between tries while the database is busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Between tries to tell a database that was away of a run that goes on.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(250);
 
@@ -173,6 +175,11 @@ impl Sandboxes {
             crash_point!(self.0, "acquire.before");
             let answer = match self.0.store().acquire(ask, limits).await {
                 Ok(answer) => answer,
+                // Somebody is in the way, for as long as this call may wait: the same run keeps its place.
+                Err(error) if error.state().is_some_and(passes_soon) && began.elapsed() < patience => {
+                    self.pause_or_cancel(cancel, BUSY_PAUSE).await;
+                    continue;
+                }
                 Err(error) => return self.without_store(ask, error, wait).await,
             };
             crash_point!(self.0, "acquire.answered");
@@ -221,11 +228,16 @@ impl Sandboxes {
                 return Err(wait.timed_out(position));
             }
             let base = if began.elapsed() < Duration::from_millis(500) { 10 } else { 60 };
-            let pause = Duration::from_millis(base + self.0.parts.entropy.below(base));
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = cancel.cancelled() => {}
-            }
+            self.pause_or_cancel(cancel, Duration::from_millis(base)).await;
+        }
+    }
+
+    /// Waits for once to twice as long, and no longer than the caller.
+    async fn pause_or_cancel(&self, cancel: &CancellationToken, pause: Duration) {
+        let base = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        tokio::select! {
+            () = tokio::time::sleep(pause + Duration::from_millis(self.0.parts.entropy.below(base))) => {}
+            () = cancel.cancelled() => {}
         }
     }
 
@@ -267,15 +279,15 @@ impl Sandboxes {
         })))
     }
 
-    /// The database is away: a context that this replica holds goes on, everything else is told to come back. A run
-    /// under an idempotency key is too: nobody could tell whether it has run before.
+    /// The database did not answer. When it is away, and only then, a context that this replica holds goes on; everything
+    /// else is refused. A run under an idempotency key is refused too: it may have run before.
     async fn without_store(
         &self,
         ask: &Acquire,
         error: StoreError,
         wait: &Wait<'_>,
     ) -> Result<Acquisition, ExecutionError> {
-        if !error.is_retryable() || ask.execution.idempotency.is_some() {
+        if error.state() != Some(DatabaseState::Away) || ask.execution.idempotency.is_some() {
             return Err(error.into());
         }
         match self.0.remembered.recall(&ask.key, self.0.options().limits.ttl) {
@@ -299,8 +311,10 @@ impl Sandboxes {
             return Ok(());
         }
         if held.is_unasked {
-            // As long as the database is away nobody can ask for the context. Once it is back, it has its say.
-            return if self.0.store().ping().await.is_err() { Ok(()) } else { Err(Fault::Stale) };
+            // Once the database is back, it has its say.
+            let away =
+                self.0.store().ping().await.is_err_and(|error| error.state() == Some(DatabaseState::Away));
+            return if away { Ok(()) } else { Err(Fault::Stale) };
         }
         match self.0.store().acquire(ask, &self.0.options().limits).await {
             Ok(Acquired::Ready(row, _)) if (row.id, row.epoch) == (held.row.id, held.row.epoch) => Ok(()),
@@ -491,6 +505,11 @@ impl Sandboxes {
         }
         self.0.doomed.notify_one();
     }
+}
+
+/// Whether the same ask is worth repeating within its own time.
+fn passes_soon(state: DatabaseState) -> bool {
+    matches!(state, DatabaseState::Busy | DatabaseState::Slow)
 }
 
 /// A sandbox, and its MCP gateway when its recipe has servers. A sandbox whose gateway does not start is ended at once;

@@ -2,7 +2,7 @@
 
 use crate::domain::{ContextKey, ErrorCode, ExecutionId};
 use crate::e2b::E2bError;
-use crate::store::{LimitReached, PathStatus, StoreError};
+use crate::store::{DatabaseState, LimitReached, PathStatus, StoreError};
 
 /// What the tool could not do.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum ExecutionError {
     #[error("the sandbox was lost {0} times in a row")]
     LostAgain(u32),
     /// The database.
-    #[error("the context store failed")]
+    #[error("{}", .0.state().map_or("the context store failed", crate::store::DatabaseState::words))]
     Store(#[from] StoreError),
     /// The handle is not one of ours, or not this tenant's.
     #[error("unknown context handle")]
@@ -90,8 +90,14 @@ impl ExecutionError {
             Self::NoProvider(_) | Self::Create(_) => ErrorCode::SandboxUnavailable,
             Self::Sandbox(_) | Self::LostAgain(_) => ErrorCode::SandboxFailed,
             Self::NotStarted(_) => ErrorCode::StoreUnavailable,
-            Self::Store(error) if error.is_retryable() => ErrorCode::StoreUnavailable,
-            Self::Store(_) | Self::Internal(_) => ErrorCode::Internal,
+            Self::Store(error) => match error.state() {
+                Some(DatabaseState::Away) => ErrorCode::StoreUnavailable,
+                Some(DatabaseState::Busy | DatabaseState::Slow) => ErrorCode::StoreBusy,
+                Some(DatabaseState::ReadOnly) => ErrorCode::StoreReadOnly,
+                Some(DatabaseState::Full) => ErrorCode::StoreFull,
+                None => ErrorCode::Internal,
+            },
+            Self::Internal(_) => ErrorCode::Internal,
             Self::UnknownHandle
             | Self::UnknownExecution(_)
             | Self::UnknownArtifact(_)
@@ -134,6 +140,11 @@ impl ExecutionError {
                 format!("Nothing was run. {} `pathbox doctor` on the server says more.", error.advice())
             }
             Self::Sandbox(error) => format!("Nothing was run. {}", error.advice()),
+            Self::Store(error) if error.state() == Some(DatabaseState::Full) => {
+                "Nothing was run. It is the server's disk, not the sandbox's: keep the context, and ask whoever operates the \
+                 server to free space."
+                    .into()
+            }
             Self::Store(error) if error.is_retryable() => "Nothing was run. Try again in a few seconds.".into(),
             Self::Store(_) | Self::Internal(_) => "Nothing more can be done here; the server's log has the cause.".into(),
             Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),

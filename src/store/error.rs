@@ -1,14 +1,22 @@
 //! What may go wrong in a store, named for what a caller could do about it.
 
+use super::state::{Cause, DatabaseState};
+
 /// A store call did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database does not answer, or not in time. Try again later.
-    #[error("the database does not answer")]
-    Unavailable(#[source] sqlx::Error),
-    /// The disk under the database is full. What was recorded is safe; free some space and try again.
-    #[error("the disk that holds the database is full")]
-    DiskFull(#[source] sqlx::Error),
+    /// The database is in a state in which it did not do what was asked. Nothing is wrong with the call: it may be made
+    /// again once that has changed.
+    #[error("{}", .0.words())]
+    State(DatabaseState, #[source] Cause),
+    /// A prepared statement is unknown to the database, or another caller's: a pooler in transaction mode is on the way.
+    #[error(
+        "the database lost a prepared statement: behind a pooler in transaction mode set database.pooler = \"transaction\""
+    )]
+    Pooler(#[source] sqlx::Error),
+    /// The URL is understood, but asks for what cannot be done.
+    #[error("DATABASE_URL cannot be used: {0}")]
+    Address(String),
     /// The URL cannot be read. Its text is not repeated: it holds a password.
     #[error("DATABASE_URL is not a Postgres URL (postgres://user:password@host:port/database)")]
     Url(#[source] sqlx::Error),
@@ -77,6 +85,14 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the same call may succeed a little later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::DiskFull(_))
+        self.state().is_some()
+    }
+
+    /// The state of the database, if that is the reason.
+    pub fn state(&self) -> Option<DatabaseState> {
+        match self {
+            Self::State(state, _) => Some(*state),
+            _ => None,
+        }
     }
 }

@@ -20,9 +20,10 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 
+use super::availability::{Availability, Finding};
 use super::measure::{Measured, measure};
 use super::migrations::{self, Migration};
-use super::pulse::Pulse;
+use super::state::{Class, DatabaseState, sqlite_code};
 use super::{ContextStore, Keyring, MigrationStatus, StoreError};
 use crate::domain::Clock;
 
@@ -81,7 +82,7 @@ pub struct SqliteStore {
     readers: SqlitePool,
     keyring: Keyring,
     clock: Clock,
-    pulse: Pulse,
+    availability: Availability,
 }
 
 impl SqliteStore {
@@ -106,8 +107,8 @@ impl SqliteStore {
             apply(&writer, &clock).await?;
         }
         let readers = pool(options.readers, options, &connect);
-        let pulse = Pulse::new(move || can_write(connect.clone()));
-        Ok(Self { writer, readers, keyring, clock, pulse })
+        let availability = Availability::new(move || can_write(connect.clone()));
+        Ok(Self { writer, readers, keyring, clock, availability })
     }
 
     /// Applies the missing migrations, all or none, and says what the database has then.
@@ -160,13 +161,11 @@ impl SqliteStore {
 
     async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
         loop {
-            let Ok(begun) = self.pulse.until_lost(self.writer.begin_with("BEGIN IMMEDIATE")).await else {
-                return Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut));
-            };
-            match begun {
+            match self.availability.until_lost(self.writer.begin_with("BEGIN IMMEDIATE")).await? {
                 Err(error) if result_code(&error) == Some(BUSY) => {
-                    self.pulse.lost();
-                    return Err(failure(error));
+                    let found = Finding::new(DatabaseState::Busy, error);
+                    self.availability.report(&found);
+                    return Err(StoreError::State(found.state, found.cause));
                 }
                 // SQLite ends a transaction by itself when the disk is full; sqlx then believes for ever that it is
                 // still in one. Such a connection is of no more use.
@@ -288,13 +287,17 @@ async fn first_touch(
 }
 
 /// Whether the write lock can be had.
-async fn can_write(connect: SqliteConnectOptions) -> bool {
+async fn can_write(connect: SqliteConnectOptions) -> Option<Finding> {
     let took = async {
         let mut connection = connect.busy_timeout(Duration::from_millis(200)).connect().await?;
         sqlx::raw_sql("BEGIN IMMEDIATE; ROLLBACK").execute(&mut connection).await?;
         connection.close().await
     };
-    took.await.is_ok()
+    let error = took.await.err()?;
+    match Class::of_sqlite(&error) {
+        Class::State(state) => Some(Finding::new(state, error)),
+        _ => None,
+    }
 }
 
 async fn missing(connection: &mut SqliteConnection) -> Result<Vec<&'static Migration>, StoreError> {
@@ -346,30 +349,14 @@ async fn apply(pool: &SqlitePool, clock: &Clock) -> Result<(), StoreError> {
 /// Another connection holds the lock.
 const BUSY: i32 = 5;
 
-/// SQLite's primary result code: extended codes carry it in their low byte (<https://sqlite.org/rescode.html>).
+/// SQLite's primary result code: extended codes carry it in their low byte.
 fn result_code(error: &sqlx::Error) -> Option<i32> {
-    let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
-    Some(code & 0xff)
+    sqlite_code(error).map(|code| code & 0xff)
 }
 
 /// What a database error means to the caller.
 fn failure(error: sqlx::Error) -> StoreError {
-    const LOCKED: i32 = 6;
-    const IO: i32 = 10;
-    const FULL: i32 = 13;
-    const PROTOCOL: i32 = 15;
-    match (&error, result_code(&error)) {
-        (_, Some(FULL)) => StoreError::DiskFull(error),
-        (_, Some(BUSY | LOCKED | IO | PROTOCOL)) => StoreError::Unavailable(error),
-        (
-            sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::Io(_),
-            _,
-        ) => StoreError::Unavailable(error),
-        _ => StoreError::Refused(error),
-    }
+    Class::of_sqlite(&error).into_error(error)
 }
 
 /// The same at the first touch of the file, where the file itself is the likely cause.
@@ -402,9 +389,7 @@ impl ContextStore for SqliteStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        if self.pulse.is_away() {
-            return Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut));
-        }
+        self.availability.check()?;
         let mut reader = self.read(measure!("ping")).await?;
         sqlx::query("SELECT 1").execute(&mut *reader).await.map(drop).map_err(failure)
     }

@@ -79,6 +79,21 @@ pub static SPANS_DROPPED: Counter = Counter::new(
 /// How long the database took.
 pub static DB_CLIENT: Histogram =
     Histogram::new("db.client.duration_ms", "Milliseconds of a call of the store.", &["operation"]);
+/// Calls of the store that the database's state kept from being done.
+pub static STORE_STATES: Counter = Counter::new(
+    "store.not_done",
+    "Calls of the store that were not done, by the database's state: away, busy, slow, read_only, full.",
+    &["state"],
+);
+/// Runs that went without the store.
+pub static RUNS_OFFLINE: Counter = Counter::new(
+    "execution.offline",
+    "Runs that began while the database was away, under an unexpired lease on their context.",
+    &[],
+);
+/// Whether the database serves.
+pub static DATABASE_UP: Gauge =
+    Gauge::new("store.up", "1 while the database serves, 0 while it is away or takes no writes.");
 /// How long the sandbox provider took.
 pub static E2B_CLIENT: Histogram = Histogram::new(
     "e2b.client.duration_ms",
@@ -87,7 +102,7 @@ pub static E2B_CLIENT: Histogram = Histogram::new(
 );
 
 /// All of them, in the order in which they are written.
-static COUNTERS: [&Counter; 11] = [
+static COUNTERS: [&Counter; 13] = [
     &CONTEXTS_CREATED,
     &CONTEXTS_TERMINATED,
     &CODE_EXECUTIONS,
@@ -99,8 +114,10 @@ static COUNTERS: [&Counter; 11] = [
     &GUARD_FINDINGS,
     &GUARD_BYTES,
     &SPANS_DROPPED,
+    &STORE_STATES,
+    &RUNS_OFFLINE,
 ];
-static GAUGES: [&Gauge; 2] = [&CONTEXTS_ACTIVE, &POOL_SIZE];
+static GAUGES: [&Gauge; 3] = [&CONTEXTS_ACTIVE, &POOL_SIZE, &DATABASE_UP];
 static HISTOGRAMS: [&Histogram; 6] =
     [&CODE_DURATION, &QUEUE_WAIT, &SANDBOX_CREATE, &SANDBOX_RECONNECT, &DB_CLIENT, &E2B_CLIENT];
 

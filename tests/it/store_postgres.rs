@@ -274,11 +274,16 @@ async fn an_address_that_does_not_serve_says_why_and_soon() {
     let no_database = good.replace("/test_", "/missing_");
     let no_user = good.replace("postgres@", "nobody-here:hunter2@");
     type Expected = fn(&StoreError) -> bool;
-    let cases: [(&str, Expected); 6] = [
+    let several = format!("{unused},{}", silent.rsplit('@').next().unwrap()).replace("/db,", ",");
+    let cases: [(&str, Expected); 8] = [
         ("mysql://u:hunter2@localhost/db", |error| matches!(error, StoreError::Url(_))),
         ("not a url hunter2", |error| matches!(error, StoreError::Url(_))),
-        (&unused, |error| matches!(error, StoreError::Unavailable(_))),
-        (&silent, |error| matches!(error, StoreError::Unavailable(_))),
+        (&unused, |error| error.state() == Some(DatabaseState::Away)),
+        (&silent, |error| error.state() == Some(DatabaseState::Away)),
+        (&several, |error| error.state() == Some(DatabaseState::Away)),
+        ("postgres://u:hunter2@localhost/db?target_session_attrs=any", |error| {
+            matches!(error, StoreError::Address(_))
+        }),
         (&no_database, |error| matches!(error, StoreError::Login(_))),
         (&no_user, |error| matches!(error, StoreError::Login(_))),
     ];
@@ -291,7 +296,7 @@ async fn an_address_that_does_not_serve_says_why_and_soon() {
     }
 }
 
-/// A store goes on when its server was restarted under it, and says `Unavailable` while it is away.
+/// A store goes on when its connections were cut off.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 async fn broken_connections_are_replaced_without_the_caller_seeing_it() {

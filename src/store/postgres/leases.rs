@@ -11,9 +11,9 @@ use super::PgStore;
 use super::rows::{self, Cells, context_columns, sandbox_columns};
 use crate::domain::{ContextKey, ConversationId, EndReason, ExecutionId, PathId, TenantId};
 use crate::store::{
-    Acquire, Acquired, Audit, Claim, ContextRow, Contexts, End, ExecutionStatus, FinishedExecution, Leases,
-    LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxRef, StoreError, leases::storable_result,
-    measure::measure, millis, storable,
+    Acquire, Acquired, Audit, Cause, Claim, ContextRow, Contexts, DatabaseState, End, ExecutionStatus,
+    FinishedExecution, Leases, LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxRef, StoreError,
+    leases::storable_result, measure::measure, millis, storable,
 };
 
 const ACQUIRE: &str = concat!(
@@ -43,7 +43,7 @@ impl Leases for PgStore {
                 None => tokio::time::sleep(Duration::from_millis(u64::from(tries.min(20)))).await,
             }
         }
-        Err(StoreError::Unavailable(sqlx::Error::PoolTimedOut))
+        Err(StoreError::State(DatabaseState::Busy, Cause::Overtaken(AGAIN)))
     }
 
     async fn ready(
