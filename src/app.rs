@@ -22,6 +22,7 @@ use crate::execution::{
 use crate::guard::{Kind, Known, PolicyFile, never_say};
 use crate::mcp::caller::{Defaults, Door};
 use crate::mcp::{McpServer, Options as McpOptions};
+use crate::objects::{self, Bucket, Objects};
 use crate::store::postgres::PgStore;
 use crate::store::secrets::Keyring;
 use crate::store::sqlite::{SqliteOptions, SqliteStore};
@@ -169,6 +170,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
     let keyring = keyring(config, &entropy)?;
     let handles = HandleKey::derive(&keyring.derive("handles"));
     let tokens = token_key(config, &keyring);
+    let objects = Objects::open(&config.objects)?;
     let (store, (provider, local)) = tokio::join!(open_store(config, keyring), open_provider(config, ends));
     let parts = Parts {
         options: ExecutionOptions {
@@ -187,7 +189,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
         policies,
         handles,
         tokens,
-        outputs: Outputs::new(config.data_dir.join("outputs"), MAX_OUTPUT_BYTES),
+        outputs: Outputs::new(objects, config.data_dir.clone(), MAX_OUTPUT_BYTES),
         crash: CrashAt::named(config.crash_at.as_deref()),
         clock: Clock::system(),
         owner: format!("{}-{}", std::process::id(), entropy.hex::<4>()),
@@ -282,6 +284,9 @@ pub fn policies(config: &Config) -> anyhow::Result<Policies> {
 /// key file in the data directory and that of the local sandbox host.
 fn held(config: &Config) -> Vec<Secret> {
     let mut held: Vec<Secret> = config.cron_secret.iter().cloned().collect();
+    if let objects::Options::Bucket(Bucket { credentials: Some((_, secret)), .. }) = &config.objects {
+        held.push(secret.clone());
+    }
     if let Provider::E2b { api_key, .. } = &config.provider {
         held.push(api_key.clone());
     }

@@ -3,6 +3,7 @@
 
 pub mod http;
 pub mod load;
+mod objects;
 mod otel;
 pub mod reference;
 mod tenants;
@@ -51,6 +52,8 @@ pub struct Config {
     pub database: Database,
     /// How Postgres is used, when it is; and for both stores, whether missing migrations are applied at start.
     pub postgres: crate::store::PgOptions,
+    /// Where whole outputs, pictures and files are kept.
+    pub objects: crate::objects::Options,
     /// Which sandboxes.
     pub provider: Provider,
     /// The provider's template.

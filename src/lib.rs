@@ -14,6 +14,7 @@ pub mod guard;
 
 // floor 2: reach to the outside
 pub mod e2b;
+pub mod objects;
 pub mod store;
 
 // floor 3: use cases

@@ -126,6 +126,34 @@ pub const SETTINGS: &[Setting] = &[
         "id:base64 of 32 bytes, comma-separated, first is current",
         "Master keys for provider tokens at rest and for handles; needed to be equal on all replicas. A key file is made in the data directory when not set.",
     ),
+    plain(
+        "objects.url",
+        &["PATHBOX_OBJECTS_URL"],
+        "",
+        "s3://bucket or s3://bucket/prefix",
+        "Where whole outputs, pictures and files are kept; the data directory when not set. Several replicas need a bucket.",
+    ),
+    plain(
+        "objects.endpoint",
+        &["PATHBOX_OBJECTS_ENDPOINT"],
+        "",
+        "an http or https URL",
+        "Where the bucket is served when that is not Amazon; the bucket's name follows as a path.",
+    ),
+    plain("objects.region", &["PATHBOX_OBJECTS_REGION"], "us-east-1", "a region", "The bucket's region."),
+    plain(
+        "objects.access_key_id",
+        &["PATHBOX_OBJECTS_ACCESS_KEY_ID"],
+        "",
+        "an access key id",
+        "The access key for the bucket; the machine's own role when not set.",
+    ),
+    secret(
+        "objects.secret_access_key",
+        &["PATHBOX_OBJECTS_SECRET_ACCESS_KEY"],
+        "the access key's secret",
+        "The secret of the access key.",
+    ),
     secret(
         "e2b.api_key",
         &["E2B_API_KEY", "PATHBOX_E2B_API_KEY"],
@@ -884,12 +912,14 @@ impl Values {
                 sandbox_url,
             },
         };
+        let data_dir = self.data_dir(environment)?;
         let cron_secret = self.text("cron_secret").map(Secret::new);
         if cron_secret.as_ref().is_some_and(|secret| secret.expose().len() < 16) {
             return Err(self.invalid("cron_secret", "it is too short to keep anybody out"));
         }
         Ok(Config {
-            data_dir: self.data_dir(environment)?,
+            objects: self.objects(&data_dir)?,
+            data_dir,
             database,
             postgres: self.postgres()?,
             provider,

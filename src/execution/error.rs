@@ -48,6 +48,9 @@ pub enum ExecutionError {
     /// The database.
     #[error("{}", .0.state().map_or("the context store failed", crate::store::DatabaseState::words))]
     Store(#[from] StoreError),
+    /// A kept output, picture or file could not be read or kept.
+    #[error("a kept output cannot be read")]
+    Objects(#[source] crate::objects::ObjectError),
     /// The handle is not one of ours, or not this tenant's.
     #[error("unknown context handle")]
     UnknownHandle,
@@ -97,6 +100,8 @@ impl ExecutionError {
                 Some(DatabaseState::Full) => ErrorCode::StoreFull,
                 None => ErrorCode::Internal,
             },
+            Self::Objects(error) if error.is_retryable() => ErrorCode::StoreUnavailable,
+            Self::Objects(_) => ErrorCode::Internal,
             Self::Internal(_) => ErrorCode::Internal,
             Self::UnknownHandle
             | Self::UnknownExecution(_)
@@ -146,7 +151,8 @@ impl ExecutionError {
                     .into()
             }
             Self::Store(error) if error.is_retryable() => "Nothing was run. Try again in a few seconds.".into(),
-            Self::Store(_) | Self::Internal(_) => "Nothing more can be done here; the server's log has the cause.".into(),
+            Self::Objects(error) if error.is_retryable() => "Try again in a few seconds.".into(),
+            Self::Store(_) | Self::Objects(_) | Self::Internal(_) => "Nothing more can be done here; the server's log has the cause.".into(),
             Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),
             Self::UnknownExecution(_) => "Use the `executionId` of a result.".into(),
             Self::UnknownArtifact(_) => "Use a `uri` out of a result's `artifacts`.".into(),

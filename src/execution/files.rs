@@ -20,7 +20,7 @@ use crate::domain::{
 use crate::e2b::{E2bError, Files as SandboxFiles, Subject};
 use crate::guard::{FileKind, Guard, OutcomeGuard, Sanitized};
 use crate::store::Acquire;
-use crate::telemetry::trace;
+use crate::telemetry::{chain, trace};
 use crate::wire::envd::{EntryInfo, FileType};
 
 use super::acquire::{Held, Sandboxes};
@@ -172,6 +172,9 @@ pub enum FileProblem {
     /// The sandbox's disk is full.
     #[error("the sandbox's disk is full")]
     DiskFull,
+    /// The server could not keep the copy that is handed out; nothing is wrong with the sandbox.
+    #[error("the server could not keep a copy of the file")]
+    NotKept,
     /// Another version is there than was expected.
     #[error("the file has another version: {}", .0.as_deref().unwrap_or("there is none"))]
     Changed(Option<String>),
@@ -186,6 +189,7 @@ impl FileProblem {
         match self {
             Self::Missing => ErrorCode::NotFound,
             Self::Opaque => ErrorCode::Blocked,
+            Self::NotKept => ErrorCode::StoreUnavailable,
             Self::WrongKind | Self::TooLarge | Self::Forbidden | Self::DiskFull | Self::Changed(_) => {
                 ErrorCode::InvalidArgument
             }
@@ -200,6 +204,7 @@ impl FileProblem {
             Self::TooLarge => "Split or compress it in the sandbox with run_code.",
             Self::Forbidden => "Use a path below the user's home or /tmp.",
             Self::DiskFull => "Remove files with run_code, or reset the context.",
+            Self::NotKept => "The file in the sandbox is as it was. Try again in a few seconds.",
             Self::Changed(_) => "Get it, then put with the version that is there now.",
             Self::Opaque => "Convert it in the sandbox to text, CSV, JSON, PNG, JPEG or PDF.",
         }
@@ -343,7 +348,11 @@ impl Files {
                     .0
                     .outputs()
                     .put(ask.execution.id, &name, mime_type(kind, &name), &out)
-                    .map_err(|_| Stopped::Problem(FileProblem::DiskFull))?;
+                    .await
+                    .map_err(|error| {
+                        tracing::warn!(error = %chain(&error), execution.id = %ask.execution.id, "a file could not be kept");
+                        Stopped::Problem(FileProblem::NotKept)
+                    })?;
                 (FileAnswer::Got { version, artifact: artifact.clone() }, guarded, vec![artifact])
             }
         };

@@ -1,17 +1,20 @@
-//! Whole outputs and pictures of runs, kept as files so that a result can be short and a resource complete.
+//! Whole outputs, pictures and files of runs as objects, so that a result can be short and a resource complete.
 //!
-//! Only guarded text and the pictures that the guard let pass come in here. Files lie under
-//! `<data>/outputs/<execution id>/`; who may read them is asked of the store first. A full disk costs the file,
-//! never the run.
+//! Only guarded text and the pictures that the guard let pass come in here. An object's key is
+//! `<execution id>/<name>`; who may read it is asked of the store first. A place that cannot be written costs the
+//! object and its link, never the run, and nothing that was cut goes by as whole.
 
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{ExecutionId, OutputChunk};
 use crate::guard::Sanitized;
+use crate::objects::{ObjectError, Objects};
+use crate::telemetry::chain;
 
 /// Something that can be read as a resource after the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,27 +27,33 @@ pub struct Artifact {
     pub mime_type: String,
     /// Its size in bytes.
     pub bytes: u64,
+    /// Whether there was more than is kept: the end is missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// Where outputs are kept.
 #[derive(Debug, Clone)]
 pub struct Outputs {
-    dir: PathBuf,
+    objects: Objects,
+    /// Where an output lies while it grows.
+    scratch: PathBuf,
     max_bytes: u64,
 }
 
 impl Outputs {
-    /// Keeps outputs under `dir`, each at most `max_bytes` long.
-    pub fn new(dir: PathBuf, max_bytes: u64) -> Self {
-        Self { dir, max_bytes }
+    /// Keeps outputs as objects, each at most `max_bytes` long; they grow in files without names under `scratch`.
+    pub fn new(objects: Objects, scratch: PathBuf, max_bytes: u64) -> Self {
+        Self { objects, scratch, max_bytes }
     }
 
-    fn path(&self, execution: ExecutionId, name: &str) -> Option<PathBuf> {
+    /// The key of an output; none for a name that leads elsewhere.
+    fn key(execution: ExecutionId, name: &str) -> Option<String> {
         let safe = !name.is_empty()
             && name.len() <= 64
             && !name.starts_with('.')
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-');
-        safe.then(|| self.dir.join(execution.to_string()).join(name))
+        safe.then(|| format!("{execution}/{name}"))
     }
 
     /// The resource name of an output.
@@ -68,71 +77,56 @@ impl Outputs {
             keep_in_memory,
             file: None,
             bytes: 0,
+            cut: false,
             failed: false,
         }
     }
 
-    /// Writes one whole output.
+    /// Keeps one whole output.
     ///
     /// # Errors
-    /// The file system's.
-    pub fn put(
+    /// [`ObjectError`]; nothing is kept then.
+    pub async fn put(
         &self,
         execution: ExecutionId,
         name: &str,
         mime_type: &str,
         bytes: &Sanitized<Vec<u8>>,
-    ) -> io::Result<Artifact> {
-        let path = self.path(execution, name).ok_or(io::ErrorKind::InvalidInput)?;
-        self.open(&path)?.write_all(bytes)?;
+    ) -> Result<Artifact, ObjectError> {
+        let key = Self::key(execution, name).ok_or(ObjectError::Missing)?;
+        self.objects.put(&key, Bytes::copy_from_slice(bytes)).await?;
         Ok(Artifact {
             uri: Self::uri(execution, name),
             name: name.to_owned(),
             mime_type: mime_type.to_owned(),
             bytes: bytes.len() as u64,
+            cut: false,
         })
-    }
-
-    fn open(&self, path: &std::path::Path) -> io::Result<std::fs::File> {
-        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-        if let Some(dir) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        }
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
     }
 
     /// At most `limit` bytes of an output from `offset`, and its whole length.
     ///
     /// # Errors
-    /// `NotFound` when there is no such output, else the file system's.
-    pub fn read(
+    /// [`ObjectError::Missing`] when there is no such output, else the object store's.
+    pub async fn read(
         &self,
         execution: ExecutionId,
         name: &str,
         offset: u64,
         limit: usize,
-    ) -> io::Result<(Vec<u8>, u64)> {
-        let path = self.path(execution, name).ok_or(io::ErrorKind::NotFound)?;
-        let mut file = std::fs::File::open(path)?;
-        let total = file.metadata()?.len();
-        file.seek(SeekFrom::Start(offset.min(total)))?;
-        let mut bytes = Vec::new();
-        file.take(limit as u64).read_to_end(&mut bytes)?;
-        Ok((bytes, total))
+    ) -> Result<(Bytes, u64), ObjectError> {
+        let key = Self::key(execution, name).ok_or(ObjectError::Missing)?;
+        self.objects.read(&key, offset, limit).await
     }
 
-    /// Removes outputs that were last written more than `age` ago. Returns how many runs' outputs went.
-    pub fn remove_older_than(&self, age: Duration) -> usize {
-        let Ok(entries) = std::fs::read_dir(&self.dir) else { return 0 };
-        let old = |entry: &std::fs::DirEntry| {
-            let modified = entry.metadata().and_then(|meta| meta.modified()).ok();
-            modified.and_then(|at| at.elapsed().ok()).is_some_and(|elapsed| elapsed > age)
-        };
-        entries.flatten().filter(old).filter(|entry| std::fs::remove_dir_all(entry.path()).is_ok()).count()
+    /// Removes outputs that were written before `cutoff`.
+    pub async fn remove_before(&self, cutoff: DateTime<Utc>) -> usize {
+        self.objects.remove_before(cutoff).await
     }
 }
 
-/// An output that grows while a run streams: in memory first, in a file once it is too long for the result.
+/// An output that grows while a run streams: in memory first, in a file without a name once it is too long for the
+/// result, an object at the end.
 #[derive(Debug)]
 pub struct Spool {
     outputs: Outputs,
@@ -142,6 +136,7 @@ pub struct Spool {
     keep_in_memory: usize,
     file: Option<std::fs::File>,
     bytes: u64,
+    cut: bool,
     failed: bool,
 }
 
@@ -154,7 +149,7 @@ impl Spool {
             self.memory.extend_from_slice(text);
             return;
         }
-        if self.failed || self.bytes >= self.outputs.max_bytes {
+        if self.failed {
             return;
         }
         if let Err(error) = self.write(text) {
@@ -163,33 +158,41 @@ impl Spool {
         }
     }
 
-    fn write(&mut self, text: &[u8]) -> io::Result<()> {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
             None => {
-                let path = self.outputs.path(self.execution, self.name).ok_or(io::ErrorKind::InvalidInput)?;
-                let mut file = self.outputs.open(&path)?;
+                let mut file = tempfile::tempfile_in(&self.outputs.scratch)?;
                 file.write_all(&self.memory)?;
                 self.bytes = self.memory.len() as u64;
                 self.memory = Vec::new();
                 file
             }
         };
-        let room = usize::try_from(self.outputs.max_bytes - self.bytes).unwrap_or(usize::MAX);
+        let room = usize::try_from(self.outputs.max_bytes.saturating_sub(self.bytes)).unwrap_or(usize::MAX);
         let part = &text[..text.len().min(room)];
+        self.cut |= part.len() < text.len();
         file.write_all(part)?;
         self.bytes += part.len() as u64;
         self.file = Some(file);
         Ok(())
     }
 
-    /// The artifact, when the output went into a file.
-    pub fn finish(self) -> Option<Artifact> {
-        self.file.map(|_| Artifact {
+    /// The artifact, when the output was too long for the result and is kept now. One that could not be written whole
+    /// is not kept at all.
+    pub async fn finish(self) -> Option<Artifact> {
+        let file = self.file.filter(|_| !self.failed)?;
+        let key = Outputs::key(self.execution, self.name)?;
+        if let Err(error) = self.outputs.objects.put_file(&key, file).await {
+            tracing::warn!(error = %chain(&error), execution.id = %self.execution, "an output could not be kept");
+            return None;
+        }
+        Some(Artifact {
             uri: Outputs::uri(self.execution, self.name),
             name: self.name.to_owned(),
             mime_type: "text/plain".to_owned(),
             bytes: self.bytes,
+            cut: self.cut,
         })
     }
 }
@@ -197,33 +200,45 @@ impl Spool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::Options;
 
     fn id() -> ExecutionId {
         "0198f3c0-1111-7000-8000-000000000001".parse().unwrap()
     }
 
-    fn bytes(text: &'static str) -> Sanitized<Vec<u8>> {
-        Sanitized::fixed(text).map(String::into_bytes)
+    fn outputs(dir: &tempfile::TempDir) -> Outputs {
+        let objects = Objects::open(&Options::Directory(dir.path().to_owned())).unwrap();
+        Outputs::new(objects, dir.path().to_owned(), 100)
     }
 
-    #[test]
-    fn names_that_lead_elsewhere_are_not_found() {
+    #[tokio::test]
+    async fn names_that_lead_elsewhere_are_not_found() {
         let dir = tempfile::tempdir().unwrap();
-        let outputs = Outputs::new(dir.path().to_owned(), 100);
+        let outputs = outputs(&dir);
+        let bytes = Sanitized::fixed("x").map(String::into_bytes);
         for name in ["", ".", "..", "../x", "a/b", "a\0b", ".hidden", &"x".repeat(65)] {
-            assert!(outputs.put(id(), name, "text/plain", &bytes("x")).is_err(), "{name:?}");
-            assert!(outputs.read(id(), name, 0, 10).is_err(), "{name:?}");
+            assert!(outputs.put(id(), name, "text/plain", &bytes).await.is_err(), "{name:?}");
+            assert!(outputs.read(id(), name, 0, 10).await.is_err(), "{name:?}");
         }
-    }
-
-    #[test]
-    fn an_output_is_read_in_pages_and_never_beyond_its_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let outputs = Outputs::new(dir.path().to_owned(), 100);
-        outputs.put(id(), "stdout", "text/plain", &bytes("0123456789")).unwrap();
-        assert_eq!(outputs.read(id(), "stdout", 4, 3).unwrap(), (b"456".to_vec(), 10));
-        assert_eq!(outputs.read(id(), "stdout", 99, 3).unwrap(), (vec![], 10));
         assert_eq!(Outputs::parse_uri(&Outputs::uri(id(), "stdout")), Some((id(), "stdout")));
         assert_eq!(Outputs::parse_uri("pathbox://executions/nope/stdout"), None);
+    }
+
+    #[tokio::test]
+    async fn an_output_that_is_too_long_to_keep_says_that_its_end_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let outputs = outputs(&dir);
+        const LONG: &str = match std::str::from_utf8(&[b'x'; 101]) {
+            Ok(text) => text,
+            Err(_) => "",
+        };
+        for (length, cut) in [(100, false), (101, true)] {
+            let mut spool = outputs.spool(id(), "stdout", 10);
+            let text = Sanitized::fixed(&LONG[..length]).map(OutputChunk::Stdout);
+            spool.push(&text);
+            let artifact = spool.finish().await.unwrap();
+            assert_eq!((artifact.bytes, artifact.cut), (100, cut));
+            assert_eq!(outputs.read(id(), "stdout", 0, 1000).await.unwrap().0.len(), 100);
+        }
     }
 }

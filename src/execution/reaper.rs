@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use serde::Serialize;
 use tracing::instrument;
 
@@ -96,7 +97,10 @@ impl Cleanup {
         done.cleaned += self.0.release_dead_hosts().await;
         done.errors += self.bury().await;
         done.errors += self.reconcile().await;
-        self.0.outputs().remove_older_than(self.0.options().retention);
+        let kept = TimeDelta::from_std(self.0.options().retention).unwrap_or(TimeDelta::MAX);
+        if let Some(cutoff) = self.0.parts.clock.now().checked_sub_signed(kept) {
+            self.0.outputs().remove_before(cutoff).await;
+        }
         done
     }
 

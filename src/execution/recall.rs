@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::domain::{ConversationId, ExecutionId, Language, TenantId};
 use crate::guard::Sanitized;
+use crate::objects::ObjectError;
 use crate::store::{ExecutionFilter, ExecutionRow, ExecutionStatus};
 
 use super::record::Stored;
@@ -123,41 +124,52 @@ impl Reads {
         limit: usize,
     ) -> Result<(Artifact, Vec<u8>), ExecutionError> {
         let unknown = || ExecutionError::UnknownArtifact(uri.chars().take(200).collect());
+        let failed = |error| match error {
+            ObjectError::Missing => unknown(),
+            error => ExecutionError::Objects(error),
+        };
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
         let row = self.0.row_for(asker, id).await?.ok_or_else(unknown)?;
         let known = artifacts(&row).into_iter().find(|artifact| artifact.name == name);
         let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
             .then(|| run_analysis::report_file(id, 0));
         let artifact = known.or(report).ok_or_else(unknown)?;
-        let page = match self.guarded_now(asker, &row, name).await {
-            None => self.0.outputs().read(id, name, offset, limit).ok(),
-            Some(whole) => whole.map(|whole| {
+        let (bytes, total) = match self.guarded_now(asker, &row, name).await.map_err(failed)? {
+            Guarded::AsKept => {
+                let (page, total) = self.0.outputs().read(id, name, offset, limit).await.map_err(failed)?;
+                (page.to_vec(), total)
+            }
+            Guarded::Withheld => return Err(unknown()),
+            Guarded::Again(whole) => {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(whole.len());
                 let to = from.saturating_add(limit).min(whole.len());
                 (whole[from..to].to_vec(), whole.len() as u64)
-            }),
+            }
         };
-        let (bytes, total) = page.ok_or_else(unknown)?;
         Ok((Artifact { bytes: total, ..artifact }, bytes))
     }
 
-    /// What today's policy makes of a kept file, if it is another than that of the run: the whole file, for a page may begin in
-    /// the middle of a value. `Some(None)`: it may not go out, or is gone.
-    async fn guarded_now(&self, asker: &Asker, row: &ExecutionRow, name: &str) -> Option<Option<Vec<u8>>> {
+    /// What today's policy makes of a kept file, if it is another than that of the run: of the whole file, for a page may
+    /// begin in the middle of a value.
+    async fn guarded_now(
+        &self,
+        asker: &Asker,
+        row: &ExecutionRow,
+        name: &str,
+    ) -> Result<Guarded, ObjectError> {
         let guard = self.0.guard_for(&asking(asker, row));
         let then = row.result.as_ref().map(|result| &result["record"]["guard"]["policy_fingerprint"]);
         if then.is_some_and(|then| *then == guard.report().policy_fingerprint) {
-            return None;
+            return Ok(Guarded::AsKept);
         }
         let numbering = self.0.numbering(&row.key).await;
         let is_output = ["stdout", "stderr"].contains(&name);
-        let (outputs, id, name) = (self.0.outputs().clone(), row.id, name.to_owned());
+        let (whole, _) = self.0.outputs().read(row.id, name, 0, usize::MAX).await?;
         // Tens of megabytes take a second.
         let again = tokio::task::spawn_blocking(move || {
-            let (whole, _) = outputs.read(id, &name, 0, usize::MAX).ok()?;
             guard.recorded_file(&whole, is_output, numbering).map(Sanitized::into_inner)
         });
-        Some(again.await.ok().flatten())
+        Ok(again.await.ok().flatten().map_or(Guarded::Withheld, Guarded::Again))
     }
 
     /// What a conversation's latest runs left to be read.
@@ -187,6 +199,16 @@ impl Reads {
         }
         Ok(found)
     }
+}
+
+/// A kept file under today's policy.
+enum Guarded {
+    /// The policy is still the one that it was kept under.
+    AsKept,
+    /// It may not go out.
+    Withheld,
+    /// It goes out like this.
+    Again(Vec<u8>),
 }
 
 /// The call that asks for what a run left.

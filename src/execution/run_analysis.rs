@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::analysis::{AnalysisError, Checked, OutputFormat, Program, Report};
 use crate::domain::{Code, CodeRequest, ExecutionId, Language, Outcome, Timeout};
+use crate::telemetry::chain;
 
 use super::{Artifact, Begun, Call, ExecutionError, Finished, Outputs, ProgressSender, Runs};
 
@@ -55,7 +56,7 @@ impl Runs {
     ) -> Result<Analysed, ExecutionError> {
         let (checked, format) = (request.checked.clone(), request.format);
         let finished = self.begin_analysis(call, request, progress, cancel).finished().await?;
-        Ok(self.analysed(finished, &checked, format))
+        Ok(self.analysed(finished, &checked, format).await)
     }
 
     /// Begins an analysis and returns at once; [`Self::analysed`] reads what it comes to.
@@ -73,29 +74,32 @@ impl Runs {
     }
 
     /// The report of an analysis that has run, held against what was asked for.
-    pub fn analysed(&self, finished: Finished, checked: &Checked, format: OutputFormat) -> Analysed {
+    pub async fn analysed(&self, finished: Finished, checked: &Checked, format: OutputFormat) -> Analysed {
         let report = Report::read(checked, format, &finished.outcome.results);
-        self.with_file(finished, report)
+        self.with_file(finished, report).await
     }
 
     /// The same for a run that is recalled: what was asked for is in the report alone.
-    pub fn analysed_earlier(&self, finished: Finished) -> Analysed {
+    pub async fn analysed_earlier(&self, finished: Finished) -> Analysed {
         let report = Report::recorded(&finished.outcome.results);
-        self.with_file(finished, report)
+        self.with_file(finished, report).await
     }
 
-    fn with_file(&self, finished: Finished, report: Result<Report, AnalysisError>) -> Analysed {
-        let file = report.as_ref().ok().and_then(|report| self.keep_large(&finished, report));
+    async fn with_file(&self, finished: Finished, report: Result<Report, AnalysisError>) -> Analysed {
+        let file = match &report {
+            Ok(report) => self.keep_large(&finished, report).await,
+            Err(_) => None,
+        };
         Analysed { finished, report, file }
     }
 
-    fn keep_large(&self, finished: &Finished, report: &Report) -> Option<Artifact> {
+    async fn keep_large(&self, finished: &Finished, report: &Report) -> Option<Artifact> {
         serde_json::to_vec(report).ok().filter(|bytes| bytes.len() > LARGE_REPORT)?;
         // Once more out of the guarded outcome, so that the type says where it comes from.
         let bytes = finished.outcome.clone().map(report_bytes);
         let artifact = report_file(finished.execution, bytes.len() as u64);
-        let kept = self.0.outputs().put(finished.execution, FILE, &artifact.mime_type, &bytes);
-        kept.inspect_err(|error| tracing::warn!(error = %error, execution.id = %finished.execution, "a report could not be kept"))
+        let kept = self.0.outputs().put(finished.execution, FILE, &artifact.mime_type, &bytes).await;
+        kept.inspect_err(|error| tracing::warn!(error = %chain(&error), execution.id = %finished.execution, "a report could not be kept"))
             .ok()
     }
 }
@@ -112,5 +116,6 @@ pub(super) fn report_file(execution: ExecutionId, bytes: u64) -> Artifact {
         name: FILE.to_owned(),
         mime_type: "application/json".to_owned(),
         bytes,
+        cut: false,
     }
 }

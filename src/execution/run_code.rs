@@ -228,16 +228,18 @@ fn emit(chunk: Sanitized<OutputChunk>, stdout: &mut Spool, stderr: &mut Spool, p
 }
 
 /// Keeps pictures and documents as files, so that each can be read alone.
-fn keep_pictures(outputs: &Outputs, id: ExecutionId, outcome: &Sanitized<Outcome>) -> Vec<Artifact> {
-    let keep = |picture: Picture| {
-        let name = format!("result-{}.{}", picture.result, picture.extension);
-        let kept = outputs.put(id, &name, picture.mime_type, &picture.bytes);
-        kept.inspect_err(
-            |error| tracing::warn!(error = %error, execution.id = %id, "a picture could not be kept"),
-        )
-        .ok()
-    };
-    outcome.pictures().into_iter().filter_map(keep).collect()
+async fn keep_pictures(outputs: &Outputs, id: ExecutionId, outcome: &Sanitized<Outcome>) -> Vec<Artifact> {
+    let mut kept = Vec::new();
+    for Picture { result, extension, mime_type, bytes } in outcome.pictures() {
+        let name = format!("result-{result}.{extension}");
+        match outputs.put(id, &name, mime_type, &bytes).await {
+            Ok(artifact) => kept.push(artifact),
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), execution.id = %id, "a picture could not be kept");
+            }
+        }
+    }
+    kept
 }
 
 /// The work of a run: sends the code to the sandbox and guards what comes back.
@@ -344,8 +346,11 @@ impl Work for CodeRun<'_> {
         crash_point!(core, "run.before_numbers");
         core.save_numbering(held, numbering).await;
         crash_point!(core, "run.numbers_saved");
-        let mut artifacts: Vec<Artifact> = spools.into_iter().filter_map(Spool::finish).collect();
-        artifacts.extend(keep_pictures(&core.parts.outputs, id, &outcome));
+        let mut artifacts = Vec::new();
+        for spool in spools {
+            artifacts.extend(spool.finish().await);
+        }
+        artifacts.extend(keep_pictures(&core.parts.outputs, id, &outcome).await);
         crash_point!(core, "run.artifacts_kept");
         Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1, moved_end })
     }

@@ -135,7 +135,7 @@ impl McpServer {
         context: &Context,
     ) -> Result<CallToolResult, ToolError> {
         if finished.tool == run_analysis::NAME {
-            let analysed = self.service().await?.runs.analysed_earlier(finished);
+            let analysed = self.service().await?.runs.analysed_earlier(finished).await;
             return self.analysis_result("", "", analysed, context);
         }
         Ok(self.result(&finished, context))

@@ -64,6 +64,9 @@ pub static RESULTS_DROPPED: Counter = Counter::new(
     "Results that were not kept because too many bytes waited for the database; their records were.",
     &[],
 );
+/// Requests to the object store that failed after all tries.
+pub static OBJECTS_FAILED: Counter =
+    Counter::new("objects.failures", "Requests to the object store that failed after all tries.", &[]);
 /// What the guard found in results, by kind.
 pub static GUARD_FINDINGS: Counter =
     Counter::new("guard.findings", "Findings of the egress guard, by kind.", &["kind"]);
@@ -102,7 +105,7 @@ pub static E2B_CLIENT: Histogram = Histogram::new(
 );
 
 /// All of them, in the order in which they are written.
-static COUNTERS: [&Counter; 13] = [
+static COUNTERS: &[&Counter] = &[
     &CONTEXTS_CREATED,
     &CONTEXTS_TERMINATED,
     &CODE_EXECUTIONS,
@@ -111,6 +114,7 @@ static COUNTERS: [&Counter; 13] = [
     &CONTEXTS_LOST,
     &BURIALS_FAILED,
     &RESULTS_DROPPED,
+    &OBJECTS_FAILED,
     &GUARD_FINDINGS,
     &GUARD_BYTES,
     &SPANS_DROPPED,

@@ -75,3 +75,4 @@ mod store_processes;
 mod store_sqlite;
 mod store_states;
 mod telemetry_export;
+mod topologies;

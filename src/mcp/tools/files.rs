@@ -183,7 +183,7 @@ async fn result(reads: &Reads, asker: &Asker, filed: &Filed) -> Result<CallToolR
             content.push(ContentBlock::text(text));
         }
         FileAnswer::Got { version, artifact } => {
-            let Artifact { uri, name, mime_type, bytes } = artifact;
+            let Artifact { uri, name, mime_type, bytes, .. } = artifact;
             structured["version"] = json!(version);
             structured["artifact"] =
                 json!({ "uri": uri, "name": name, "mimeType": mime_type, "bytes": bytes });

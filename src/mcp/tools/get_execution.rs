@@ -156,18 +156,24 @@ async fn page(
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    let (bytes, total) = match reads.artifact(asker, &Outputs::uri(id, name), offset, limit).await {
-        Ok((artifact, bytes)) => (bytes, artifact.bytes),
+    let (bytes, total, cut) = match reads.artifact(asker, &Outputs::uri(id, name), offset, limit).await {
+        Ok((artifact, bytes)) => (bytes, artifact.bytes, artifact.cut),
         Err(ExecutionError::UnknownArtifact(_)) => match reads.recall(asker, id).await? {
             Recalled::Finished(finished, _) => {
-                let outcome = &finished.outcome;
-                let text = match stream {
-                    Stream::Stdout => outcome.stdout.text(),
-                    Stream::Stderr => outcome.stderr.text(),
+                let kept = match stream {
+                    Stream::Stdout => &finished.outcome.stdout,
+                    Stream::Stderr => &finished.outcome.stderr,
                 };
+                if kept.is_truncated() {
+                    return Err(ToolError::not_found(
+                        "The whole output was not kept; the result has its beginning and its end",
+                        "Read those with get_execution without `stream`, or run the code again.",
+                    ));
+                }
+                let text = kept.text();
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
                 let to = from.saturating_add(limit).min(text.len());
-                (text.as_bytes()[from..to].to_vec(), text.len() as u64)
+                (text.as_bytes()[from..to].to_vec(), text.len() as u64, false)
             }
             Recalled::Running(_) => {
                 return Err(ToolError::not_found(
@@ -186,8 +192,14 @@ async fn page(
         json!({ "stream": name, "offset": offset, "bytes": taken, "totalBytes": total, "text": text });
     let last = match more {
         Some(next) => format!("[bytes {offset} to {next} of {total}; go on with offset {next}]"),
+        None if cut => {
+            format!("[bytes {offset} to {next} of {total}; the program printed more, which was not kept]")
+        }
         None => format!("[bytes {offset} to {next} of {total}; that is all]"),
     };
+    if cut {
+        structured["cut"] = json!(true);
+    }
     if let Some(next) = more {
         structured["nextOffset"] = json!(next);
     }

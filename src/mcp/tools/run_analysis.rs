@@ -182,7 +182,7 @@ impl McpServer {
         let finished = self.follow(&mut begun, wait, &cancel, &context, reporter).await;
         match finished? {
             Some(finished) => {
-                let analysed = service.runs.analysed(finished, &checked, format);
+                let analysed = service.runs.analysed(finished, &checked, format).await;
                 Ok(self.analysis_result(kind.as_str(), format.as_str(), analysed, &context)?.into())
             }
             None => {

@@ -1,0 +1,207 @@
+//! The ways in which several processes serve together: one data directory, or replicas with a database, a sandbox host
+//! and a bucket that they share.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::database::{Database, cluster};
+use crate::support::http::HttpServer;
+use crate::support::server::command;
+
+const API_KEY: &str = "e2b_0123456789012345678901234567890123456789";
+/// Replicas have one key for tokens and handles, and data directories of their own.
+const KEYS: &str = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A sandbox host in a process of its own, and its URL.
+fn host(data: &Path) -> (Process, String) {
+    let mut child = command(data)
+        .args(["host", "--listen", "127.0.0.1:0", "--api-key", API_KEY])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let url = line.split("E2B_API_URL=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    (Process(child), url)
+}
+
+/// An S3 server with one bucket, `box`.
+struct Bucket {
+    _server: Process,
+    address: String,
+}
+
+impl Bucket {
+    fn start() -> Self {
+        let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-env/moto/bin/moto_server");
+        let mut child = Command::new(server)
+            .args(["-H", "127.0.0.1", "-p", "0"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("scripts/test installs moto");
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines
+            .find_map(|line| Some(line.split_once("Running on http://")?.1.trim().to_owned()))
+            .expect("moto says where it listens");
+        std::thread::spawn(move || lines.for_each(drop));
+        let bucket = Self { _server: Process(child), address };
+        bucket.request("PUT", "/box");
+        bucket
+    }
+
+    /// The keys in the bucket.
+    fn keys(&self) -> Vec<String> {
+        let listed = self.request("GET", "/box?list-type=2");
+        let keys = listed.split("<Key>").skip(1);
+        keys.map(|rest| rest.split("</Key>").next().unwrap().to_owned()).collect()
+    }
+
+    fn request(&self, method: &str, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            self.address
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.split(' ').nth(1).is_some_and(|status| status.starts_with('2')), "{answer}");
+        answer
+    }
+}
+
+/// What several replicas share.
+struct Shared {
+    database: Database,
+    host: (Process, String),
+    bucket: Bucket,
+    directories: Vec<tempfile::TempDir>,
+}
+
+impl Shared {
+    fn start() -> Self {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let database = runtime.block_on(async { cluster().await.database().await });
+        let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let host = host(directories[2].path());
+        Self { database, host, bucket: Bucket::start(), directories }
+    }
+
+    fn replica(&self, n: usize) -> HttpServer {
+        HttpServer::start_with(
+            command(self.directories[n].path())
+                .env("DATABASE_URL", self.database.url().expose())
+                .env("PATHBOX_SECRET_KEYS", KEYS)
+                .env("E2B_API_KEY", API_KEY)
+                .env("E2B_API_URL", &self.host.1)
+                .env("E2B_SANDBOX_URL", &self.host.1)
+                .env("PATHBOX_OBJECTS_URL", "s3://box/of/pathbox")
+                .env("PATHBOX_OBJECTS_ENDPOINT", format!("http://{}", self.bucket.address))
+                .env("PATHBOX_OBJECTS_ACCESS_KEY_ID", "id")
+                .env("PATHBOX_OBJECTS_SECRET_ACCESS_KEY", "secret"),
+        )
+    }
+}
+
+fn call(server: &HttpServer, tool: &str, arguments: Value) -> Value {
+    let mut reply = server.stateless(&[], tool, arguments, json!({"conversationId": "shared"}));
+    let mut answer = reply.answer();
+    assert!(answer.get("error").is_none(), "{answer}");
+    answer["result"].take()
+}
+
+fn python(server: &HttpServer, code: &str) -> Value {
+    call(server, "run_code", json!({"code": code, "language": "python"}))
+}
+
+/// The whole of a run's output, page by page.
+fn pages(server: &HttpServer, id: &Value) -> String {
+    let (mut whole, mut offset) = (String::new(), json!(0));
+    loop {
+        let ask = json!({"execution_id": id, "stream": "stdout", "offset": offset, "limit": 60_000});
+        let page = call(server, "get_execution", ask);
+        let page = &page["structuredContent"];
+        whole.push_str(page["text"].as_str().unwrap_or_else(|| panic!("{page}")));
+        match page.get("nextOffset") {
+            Some(next) => offset = next.clone(),
+            None => return whole,
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs PostgreSQL server binaries and moto: scripts/test installs them"]
+fn replicas_share_a_database_a_sandbox_host_and_a_bucket() {
+    let shared = Shared::start();
+    let (first, second) = (shared.replica(0), shared.replica(1));
+
+    // State made through one replica is there through the other.
+    assert_eq!(python(&first, "x = 41\nx")["structuredContent"]["output"], "41");
+    let kept = python(&second, "x += 1\nx");
+    assert_eq!(
+        (&kept["structuredContent"]["output"], &kept["structuredContent"]["state"]),
+        (&json!("42"), &json!("kept"))
+    );
+
+    // What one replica printed, the other pages whole; it lies in the bucket and on no replica's disk.
+    let long = python(&first, "for n in range(30_000): print(f'line {n:05}')");
+    let id = &long["structuredContent"]["executionId"];
+    assert_eq!(long["structuredContent"]["truncated"], true, "{long}");
+    let expected: String = (0..30_000).map(|n| format!("line {n:05}\n")).collect();
+    assert!(pages(&second, id) == expected, "the other replica pages the whole output");
+    let key = format!("of/pathbox/{}/stdout", id.as_str().unwrap());
+    assert_eq!(shared.bucket.keys(), [key.as_str()]);
+    for directory in &shared.directories[..2] {
+        assert!(!contains(directory.path(), "stdout"), "{directory:?}");
+    }
+
+    // The host of both is asked for what it has; neither replica ends the other's sandboxes.
+    drop(first);
+    assert_eq!(python(&second, "x")["structuredContent"]["output"], "42");
+
+    // What is not kept any more is not shown as if the cut text were all of it.
+    shared.bucket.request("DELETE", &format!("/box/{key}"));
+    let ask = json!({"execution_id": id, "stream": "stdout"});
+    let page = call(&second, "get_execution", ask);
+    assert_eq!(page["isError"], true, "{page}");
+    assert!(page["content"][0]["text"].as_str().unwrap().contains("whole output was not kept"), "{page}");
+}
+
+fn contains(dir: &Path, name: &str) -> bool {
+    let entries: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path()).collect();
+    entries.iter().any(|path| path.ends_with(name) || (path.is_dir() && contains(path, name)))
+}
+
+#[test]
+#[ignore = "needs PostgreSQL server binaries and moto: scripts/test installs them"]
+fn a_bucket_that_does_not_answer_costs_the_whole_output_and_no_run() {
+    let mut shared = Shared::start();
+    let server = shared.replica(0);
+    assert_eq!(python(&server, "x = 1\nx")["structuredContent"]["output"], "1");
+    shared.bucket._server.0.kill().unwrap();
+    shared.bucket._server.0.wait().unwrap();
+    let long = python(&server, "x += 1\nfor n in range(30_000): print(f'line {n:05}')");
+    let content = &long["structuredContent"];
+    assert_eq!((&content["success"], &content["truncated"]), (&json!(true), &json!(true)), "{long}");
+    assert_eq!(content["artifacts"], json!([]), "nothing is linked that is not there");
+    assert!(server.log().contains("an output could not be kept"), "{}", server.log());
+    let page =
+        call(&server, "get_execution", json!({"execution_id": content["executionId"], "stream": "stdout"}));
+    assert_eq!(page["isError"], true, "{page}");
+    assert_eq!(python(&server, "x")["structuredContent"]["output"], "2");
+}
