@@ -96,7 +96,11 @@ enum Command {
         reference: bool,
     },
     /// Print the MCPB manifest, generated from the tools.
-    Manifest,
+    Manifest {
+        /// The entry of the MCP registry (server.json) instead.
+        #[arg(long)]
+        registry: bool,
+    },
 }
 
 /// Which context a command line acts on.
@@ -185,8 +189,12 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             config(&sources, json, reference)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Manifest => {
-            write_out(&manifest::text(&offline_server()));
+        Command::Manifest { registry } => {
+            let document = match registry {
+                true => manifest::registry_entry(),
+                false => manifest::manifest(&offline_server()),
+            };
+            write_out(&manifest::text(&document));
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -9,6 +9,7 @@ pub mod ids;
 pub mod limits;
 pub mod principal;
 pub mod secret;
+mod session;
 
 pub use clock::Clock;
 pub use context::{ContextEvent, ContextKey, ContextStatus, EndReason, IllegalTransition, SandboxState};
@@ -21,3 +22,4 @@ pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, Sandbox
 pub use limits::{Code, OutOfRange, Timeout, Ttl};
 pub use principal::{ApiKey, KeyText, Principal, PrincipalKind, Scope, TenantRefused, Tenants};
 pub use secret::{Secret, derive_key, same_bytes};
+pub use session::SessionFact;

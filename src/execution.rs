@@ -45,8 +45,10 @@ pub mod reveal;
 mod revive;
 pub mod run_analysis;
 pub mod run_code;
+pub mod sessions;
 pub mod startup;
 mod stop;
+mod unclaimed;
 
 pub use contexts::Contexts;
 pub use crash::CrashAt;
@@ -64,6 +66,7 @@ pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus};
 pub use policies::Policies;
 pub use reveal::{Credentials, Revealed, TokenKey};
 pub use run_analysis::{Analysed, AnalysisRequest};
+pub use sessions::SessionFacts;
 pub use startup::{Starting, Startup};
 
 /// Numbers of this component.
@@ -157,6 +160,8 @@ pub struct Execution {
     pub credentials: Credentials,
     /// Ends what is over.
     pub cleanup: Cleanup,
+    /// Facts about protocol sessions.
+    pub sessions: SessionFacts,
     /// Whether database and provider answer.
     pub health: Health,
     /// The guards, for texts that do not come from a run.
@@ -277,6 +282,7 @@ impl Execution {
             paths: Paths(Arc::clone(&core)),
             credentials: Credentials(Arc::clone(&core)),
             cleanup: Cleanup(Arc::clone(&core)),
+            sessions: SessionFacts(Arc::clone(&core)),
             health: Health(Arc::clone(&core)),
             policies,
             core,
@@ -321,6 +327,6 @@ impl Core {
 
     /// A handle to a context, for a result to this caller; nobody else can use it.
     fn mint_handle(&self, key: &ContextKey, principal: Option<&str>) -> String {
-        self.parts.handles.mint(key, principal.unwrap_or_default(), &self.parts.entropy)
+        self.parts.handles.mint(key, principal.unwrap_or_default())
     }
 }

@@ -1,68 +1,120 @@
 //! The HTTP listener and what stands before every route: Host and Origin, who is calling, how often, how much.
 //!
 //! Routes come from elsewhere as plain routers: those that need a caller, and those that do not (health, metadata).
-//! The surprise: the listener is ours and not axum's, which sets no deadline for a request's head and does not switch
-//! Nagle's algorithm off, so that each event of a stream waits 40 ms for the client's delayed ACK.
+//! The surprise: the listener is ours and not axum's, which does not bound connections or close those that say nothing, and
+//! does not switch Nagle's algorithm off, so that each event of a stream waits 40 ms for the client's delayed ACK.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::middleware::{from_fn, from_fn_with_state};
-use http::Request;
-use hyper::server::conn::http1;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use http::{Request, StatusCode, header};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use crate::domain::ErrorCode;
+use crate::guard::own_words;
+
 pub mod auth;
+mod connections;
 pub mod health;
 pub mod layers;
 pub mod metrics;
 pub mod oauth;
 pub mod rate;
+pub mod shares;
 pub mod v1;
 
 pub use auth::{Authenticator, Unauthenticated};
+use connections::{Connections, Holding, Seat};
 pub use layers::{LocalAddress, Places};
 pub use rate::Rates;
+pub use shares::Shares;
 
-/// For the whole head of a request. It also ends a connection that idles between two requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connection may have no request under way: for the head of one to arrive, and between two.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
+/// Requests that one HTTP/2 connection may have under way.
+const MAX_STREAMS: u32 = 128;
 
 /// Numbers of the listener.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// What stands before every path, e.g. `/pathbox`; empty when nothing does.
     pub base_path: String,
-    /// Connections served at a time; more wait in the kernel's backlog.
+    /// Connections at a time. Beyond it, one without a request makes room; when there is none, the answer is 503.
     pub max_connections: usize,
-    /// How long a client may take for the head of a request.
-    pub head_timeout: Duration,
+    /// How long a connection may have no request under way.
+    pub idle_timeout: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { base_path: String::new(), max_connections: 4096, head_timeout: HEAD_TIMEOUT }
+        Self { base_path: String::new(), max_connections: 4096, idle_timeout: IDLE_TIMEOUT }
     }
 }
 
+/// What a listener serves.
+#[derive(Debug, Clone)]
+pub struct Routes {
+    all: Router,
+    /// For connections that come when every place is taken.
+    crowded: Router,
+}
+
 /// All routes behind what every request passes. `known` need a caller and find a [`crate::domain::Principal`] in the
-/// request; `open` do not.
-pub fn router(options: &Options, places: Places, auth: Authenticator, known: Router, open: Router) -> Router {
+/// request; `open` do not; `health` is answered even when there is no room for anything else.
+pub fn router(
+    options: &Options,
+    places: Places,
+    auth: Authenticator,
+    known: Router,
+    open: Router,
+    health: Router,
+) -> Routes {
     let known = known.route_layer(from_fn_with_state(auth, auth::check_caller));
-    let all = known.merge(open);
-    let all = if options.base_path.is_empty() { all } else { Router::new().nest(&options.base_path, all) };
-    all.layer(from_fn_with_state(Arc::new(places), layers::check_place)).layer(from_fn(layers::catch_panic))
+    let places = Arc::new(places);
+    let behind = |routes: Router| {
+        let routes = match options.base_path.as_str() {
+            "" => routes,
+            base => Router::new().nest(base, routes),
+        };
+        routes
+            .layer(from_fn_with_state(Arc::clone(&places), layers::check_place))
+            .layer(from_fn(layers::catch_panic))
+    };
+    let crowded = behind(health.clone().fallback(no_room));
+    Routes { all: behind(known.merge(open).merge(health).fallback(no_route)), crowded }
+}
+
+async fn no_room() -> Response {
+    crate::telemetry::metrics::HTTP_REFUSED.add(&["connections"], 1);
+    let headers = [(header::RETRY_AFTER, "2"), (header::CONNECTION, "close")];
+    let text = "every connection of this server is in use; try again in a moment (`http.max_connections`)";
+    (headers, problem(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::LimitReached, text)).into_response()
+}
+
+async fn no_route() -> Response {
+    problem(StatusCode::NOT_FOUND, ErrorCode::NotFound, "there is nothing at this address")
+}
+
+/// A refusal of any door: a stable code and a sentence, which may quote a stranger and so goes through the guard.
+fn problem(status: StatusCode, code: ErrorCode, message: impl AsRef<str>) -> Response {
+    let message = own_words(message.as_ref());
+    let body = json!({ "error": { "code": code, "message": message, "retryable": code.is_retryable() } });
+    (status, Json(body)).into_response()
 }
 
 /// A listener that serves.
@@ -89,7 +141,7 @@ impl Serving {
 /// When the listener's own address cannot be told.
 pub fn serve(
     listener: TcpListener,
-    routes: Router,
+    routes: Routes,
     options: &Options,
     stop: CancellationToken,
 ) -> std::io::Result<Serving> {
@@ -101,29 +153,25 @@ pub fn serve(
 
 async fn accept(
     listener: TcpListener,
-    routes: Router,
+    routes: Routes,
     options: Options,
     stop: CancellationToken,
-    connections: TaskTracker,
+    tasks: TaskTracker,
 ) {
-    let places = Arc::new(Semaphore::new(options.max_connections));
+    let connections = Connections::new(options.max_connections);
     loop {
-        let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (listener.accept().await, place)
-        };
-        let (accepted, place) = tokio::select! {
-            accepted = accepted => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = stop.cancelled() => return,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let (routes, stop, timeout) = (routes.clone(), stop.clone(), options.head_timeout);
-                connections.spawn(async move {
-                    let _place = place;
-                    connection(stream, routes, timeout, stop).await;
-                });
-            }
+            Ok((stream, peer)) => match connections.admit(peer.ip()) {
+                Some(seat) => {
+                    let routes = if seat.is_reserved { &routes.crowded } else { &routes.all };
+                    tasks.spawn(connection(stream, seat, routes.clone(), options.idle_timeout, stop.clone()));
+                }
+                None => crate::telemetry::metrics::HTTP_REFUSED.add(&["connections"], 1),
+            },
             // Out of descriptors, most likely. Trying again at once would spin.
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -140,33 +188,46 @@ fn send_at_once(stream: &TcpStream) {
     }
 }
 
-async fn connection(stream: TcpStream, routes: Router, head_timeout: Duration, stop: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    seat: Seat,
+    routes: Router,
+    idle_timeout: Duration,
+    stop: CancellationToken,
+) {
     send_at_once(&stream);
     let local = stream.local_addr().ok().map(LocalAddress);
+    let requests = seat.requests();
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-        let routes = routes.clone();
+        let (routes, running) = (routes.clone(), requests.begin());
         let mut request = request.map(Body::new);
         if let Some(local) = local {
             request.extensions_mut().insert(local);
         }
         async move {
             match routes.oneshot(request).await {
-                Ok(response) => Ok::<_, Infallible>(response),
+                Ok(response) => Ok::<_, Infallible>(response.map(|body| Holding::body(body, running))),
                 Err(never) => match never {},
             }
         }
     });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(head_timeout)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service);
+    // A head has its time by `idle_timeout`, in both protocols.
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().max_buf_size(MAX_HEAD);
+    builder.http2().max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD as u32);
+    let served = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(served);
-    let result = tokio::select! {
-        result = served.as_mut() => result,
-        () = stop.cancelled() => {
-            served.as_mut().graceful_shutdown();
-            served.await
+    let mut stopping = false;
+    let closed = seat.closed(idle_timeout);
+    tokio::pin!(closed);
+    let result = loop {
+        tokio::select! {
+            result = served.as_mut() => break result,
+            () = closed.as_mut() => return,
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                served.as_mut().graceful_shutdown();
+            }
         }
     };
     if let Err(error) = result {

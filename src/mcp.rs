@@ -22,7 +22,7 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::Value;
 
 use crate::domain::ContextKey;
-use crate::execution::{Contexts, Execution, Files, Policies, Reads, Runs, Starting, Startup};
+use crate::execution::{Contexts, Execution, Files, Policies, Reads, Runs, SessionFacts, Starting, Startup};
 use crate::guard::Guard;
 use crate::telemetry::trace::Trace;
 
@@ -54,6 +54,7 @@ pub struct Service {
     files: Files,
     reads: Reads,
     contexts: Contexts,
+    sessions: SessionFacts,
     policies: Policies,
 }
 
@@ -65,6 +66,7 @@ impl Service {
             files: execution.files.clone(),
             reads: execution.reads.clone(),
             contexts: execution.contexts.clone(),
+            sessions: execution.sessions.clone(),
             policies: execution.policies.clone(),
         }
     }
@@ -162,6 +164,11 @@ impl McpServer {
         }))
     }
 
+    /// A view of the service that may still be starting.
+    fn execution(&self) -> &Starting<Service> {
+        &self.0.execution
+    }
+
     /// The tools, in their fixed order.
     pub fn tools(&self) -> &[Tool] {
         &self.0.tools
@@ -216,8 +223,25 @@ impl McpServer {
         }
     }
 
+    fn prompts(&self) -> Result<ListPromptsResult, ErrorData> {
+        let mut listed = prompts::list();
+        // A prompt asks for the tool of its name.
+        listed.prompts.retain(|prompt| self.0.tools.iter().any(|tool| tool.name == prompt.name));
+        #[cfg(feature = "conformance")]
+        listed.prompts.extend(conformance::prompts()?);
+        Ok(listed)
+    }
+
     async fn service(&self) -> Result<Service, ToolError> {
         Ok(self.0.execution.service(START_PATIENCE).await?)
+    }
+}
+
+/// Every list is one page, so no cursor has been given to anybody.
+fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+    match request.and_then(|request| request.cursor) {
+        None => Ok(()),
+        Some(_) => Err(ErrorData::invalid_params("unknown cursor: list again without one", None)),
     }
 }
 
@@ -251,23 +275,27 @@ impl ServerHandler for McpServer {
         let mut info = ServerConfig::new(capabilities);
         info.server_info = Implementation::new("pathbox", env!("CARGO_PKG_VERSION"));
         info.server_info.title = Some("Pathbox".into());
-        info.instructions = Some(INSTRUCTIONS.to_owned());
+        info.instructions = Some(format!("{INSTRUCTIONS} {}", self.0.options.door.of_conversations()));
         info
     }
 
     async fn list_tools(
         &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.0.tools.clone()))
+        one_page(request)?;
+        let caller = self.caller(&context).map_err(ToolError::into_protocol_error)?;
+        let allowed = |tool: &&Tool| caller.principal.may(tools::scope_of(&tool.name, None));
+        Ok(ListToolsResult::with_all_items(self.0.tools.iter().filter(allowed).cloned().collect()))
     }
 
     async fn list_resources(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
+        one_page(request)?;
         #[cfg(feature = "conformance")]
         return self.resources(&context).await.map(|mut listed| {
             listed.resources.extend(conformance::resources());
@@ -279,9 +307,10 @@ impl ServerHandler for McpServer {
 
     async fn list_resource_templates(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        one_page(request)?;
         #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
         let mut listed = resources::templates();
         #[cfg(feature = "conformance")]
@@ -303,15 +332,11 @@ impl ServerHandler for McpServer {
 
     async fn list_prompts(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let mut listed = prompts::list();
-        // A prompt asks for the tool of its name.
-        listed.prompts.retain(|prompt| self.0.tools.iter().any(|tool| tool.name == prompt.name));
-        #[cfg(feature = "conformance")]
-        listed.prompts.extend(conformance::prompts()?);
-        Ok(listed)
+        one_page(request)?;
+        self.prompts()
     }
 
     async fn get_prompt(
@@ -331,7 +356,7 @@ impl ServerHandler for McpServer {
         request: CompleteRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        Ok(prompts::complete(&request))
+        prompts::complete(&request, &self.prompts()?.prompts)
     }
 
     #[cfg(feature = "conformance")]
@@ -430,7 +455,7 @@ impl ServerHandler for McpServer {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
+        mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         #[cfg(feature = "conformance")]
         if let Some(answer) = conformance::call(&self.0.fixtures, &request, &context).await {
@@ -438,7 +463,10 @@ impl ServerHandler for McpServer {
         }
         let (name, id) = (Cow::clone(&request.name), context.id.clone());
         let takes_links = links::are_taken(&context);
-        match AssertUnwindSafe(self.dispatch(request, context)).catch_unwind().await {
+        let reporting = progress::Reporting::begin(&mut context);
+        let called = AssertUnwindSafe(self.dispatch(request, context)).catch_unwind().await;
+        reporting.settle().await;
+        match called {
             Ok(Ok(CallToolResponse::Complete(mut result))) if !takes_links => {
                 links::write_out(&mut result);
                 Ok(result.into())

@@ -33,6 +33,7 @@ mod outbox;
 mod paths;
 pub mod postgres;
 pub mod secrets;
+mod sessions;
 pub mod sqlite;
 mod state;
 
@@ -50,6 +51,7 @@ pub use outbox::{Doomed, Outbox, Reaped};
 pub use paths::{PathChange, PathError, PathRow, PathStatus, Paths};
 pub use postgres::{PgOptions, PgStore};
 pub use secrets::Keyring;
+pub use sessions::Sessions;
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use state::{Cause, DatabaseState};
 
@@ -58,7 +60,9 @@ pub type DynStore = Arc<dyn ContextStore>;
 
 /// The whole contract. Each method is one transaction and safe to call twice. A caller names the part that it needs.
 #[async_trait]
-pub trait ContextStore: Leases + Contexts + Outbox + Paths + Keys + Audit + std::fmt::Debug {
+pub trait ContextStore:
+    Leases + Contexts + Outbox + Paths + Keys + Audit + Sessions + std::fmt::Debug
+{
     /// `sqlite` or `postgres`, for logs and `doctor`.
     fn kind(&self) -> &'static str;
 

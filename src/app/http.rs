@@ -13,7 +13,7 @@ use crate::domain::{Clock, Entropy, Principal};
 use crate::http::oauth::Tokens;
 use crate::http::v1::{self, V1};
 use crate::http::{
-    Authenticator, Options, Places, Rates, Serving, Unauthenticated, health, metrics, router, serve,
+    Authenticator, Options, Places, Rates, Serving, Shares, Unauthenticated, health, metrics, router, serve,
 };
 use crate::mcp::caller::Door;
 use crate::mcp::transport::{legacy_sse, streamable_http};
@@ -56,7 +56,8 @@ impl App {
         let tokens = settings.oauth.clone().map(Tokens::new).transpose().context("OAuth cannot be used")?;
         let metadata = tokens.as_ref().map(Tokens::metadata).unwrap_or_default();
         let credentials = self.execution.part(|execution| execution.credentials.clone());
-        let auth = Authenticator::new(unauthenticated, tokens, credentials, clock.clone(), rates);
+        let shares = Shares::new(settings.max_requests_per_principal);
+        let auth = Authenticator::new(unauthenticated, tokens, credentials, clock.clone(), rates, shares);
 
         let server = McpServer::new(
             mcp_options(&self.config, Door::Http(entropy.clone())),
@@ -71,14 +72,23 @@ impl App {
             .known_routes(server, &clock, &entropy, &streams)
             .merge(metrics::router(health.clone()))
             .merge(paths.known());
-        let open = health::router(health).merge(paths.open()).merge(metadata);
+        let open = paths.open().merge(metadata);
+        let health = health::router(health);
         let options = Options {
             base_path: settings.base_path.clone(),
             max_connections: settings.max_connections,
             ..Options::default()
         };
         let places = Places::new(&settings.allowed_hosts, &settings.allowed_origins);
-        let routes = router(&options, places, auth, known, open);
+        if let Some(address) = settings.health_listen {
+            let listener = TcpListener::bind(address)
+                .await
+                .with_context(|| format!("cannot listen on {address} (`http.health_listen`)"))?;
+            tracing::info!("serving health at http://{}", listener.local_addr()?);
+            let served = axum::serve(listener, health.clone());
+            tokio::spawn(listening.clone().run_until_cancelled_owned(served.into_future()));
+        }
+        let routes = router(&options, places, auth, known, open, health);
         let serving = serve(listener, routes, &options, listening.clone())?;
         Ok(HttpDoors { serving, listening, streams })
     }

@@ -24,6 +24,8 @@ pub(super) struct ServeArgs {
 
 /// How long everything may take to end once the client has closed its end.
 const EOF_GRACE: Duration = Duration::from_millis(400);
+/// How long the results of the last runs may take to go out.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 pub(super) async fn serve(args: ServeArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
     args.identity.into_flags(&mut sources.flags);
@@ -62,6 +64,7 @@ async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
     let ended = CancellationToken::new();
     let (reader, writer) = stdio_pipes();
     let transport = Lines::new(reader, writer, ended.clone());
+    let answers = transport.answers();
     let server = app.mcp();
     let serving = async {
         match server.serve_with_ct(transport, ended.clone()).await {
@@ -69,14 +72,20 @@ async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
             Err(error) => tracing::debug!(error = %error, "the client left before it had begun"),
         }
     };
-    let grace = tokio::select! {
-        () = serving => EOF_GRACE,
+    tokio::pin!(serving);
+    tokio::select! {
+        () = serving.as_mut() => app.stop(EOF_GRACE).await,
         asked = shutdown::asked() => {
             asked?;
-            grace
+            // Its calls go on, and their results go out.
+            let stopping = async {
+                app.stop(grace).await;
+                drop(tokio::time::timeout(LAST_ANSWERS, answers).await);
+                ended.cancel();
+            };
+            tokio::join!(stopping, serving);
         }
-    };
-    app.stop(grace).await;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -37,6 +37,10 @@ pub struct HttpSettings {
     pub max_body_bytes: usize,
     /// Connections at a time.
     pub max_connections: usize,
+    /// Open requests of one caller at a time.
+    pub max_requests_per_principal: usize,
+    /// Where health is served besides.
+    pub health_listen: Option<SocketAddr>,
     /// Sessions in memory.
     pub max_sessions: usize,
     /// How long an unused session stays there.
@@ -49,13 +53,14 @@ pub struct HttpSettings {
 
 impl Values {
     pub(super) fn http(&self) -> Result<HttpSettings, ConfigError> {
-        let listen = match self.text("http.listen") {
-            None => None,
-            Some(text) => Some(
-                text.parse()
-                    .map_err(|_| self.invalid("http.listen", format!("{text:?} is no address and port")))?,
-            ),
+        let address = |key: &'static str| match self.text(key) {
+            None => Ok(None),
+            Some(text) => match text.parse() {
+                Ok(address) => Ok(Some(address)),
+                Err(_) => Err(self.invalid(key, format!("{text:?} is no address and port"))),
+            },
         };
+        let listen = address("http.listen")?;
         let base_path = self.text("http.base_path").unwrap_or_default().trim_end_matches('/').to_owned();
         let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
         if !base_path.is_empty() && (!base_path.starts_with('/') || !base_path.chars().all(plain)) {
@@ -99,6 +104,8 @@ impl Values {
             legacy_sse: self.boolean("http.legacy_sse")?,
             max_body_bytes: self.number("http.max_body_bytes", 262_144, 67_108_864)?,
             max_connections: self.number("http.max_connections", 1, 1_000_000)?,
+            max_requests_per_principal: self.number("http.max_requests_per_principal", 1, 1_000_000)?,
+            health_listen: address("http.health_listen")?,
             max_sessions: self.number("http.max_sessions", 1, 1_000_000)?,
             session_idle: Duration::from_secs(self.number("http.session_idle_seconds", 1, 86_400)?),
             requests_per_minute: self.number("http.requests_per_minute", 0, 1_000_000)?,

@@ -612,7 +612,22 @@ pub const SETTINGS: &[Setting] = &[
         &["PATHBOX_HTTP_MAX_CONNECTIONS"],
         "4096",
         "1 to 1000000",
-        "Connections served at a time; more wait.",
+        "Connections at a time. Beyond it those without a request make room, of the address that has most of them first; \
+         when all have one, the answer is 503.",
+    ),
+    plain(
+        "http.max_requests_per_principal",
+        &["PATHBOX_HTTP_MAX_REQUESTS_PER_PRINCIPAL"],
+        "2048",
+        "1 to 1000000",
+        "Requests and streams that one caller may have open at a time on this replica.",
+    ),
+    plain(
+        "http.health_listen",
+        &["PATHBOX_HTTP_HEALTH_LISTEN"],
+        "",
+        "an address and port",
+        "Serves /healthz and /readyz at a second address as well, apart from all other connections.",
     ),
     plain(
         "http.max_sessions",
@@ -957,7 +972,7 @@ impl Values {
                 Source::Default => None,
                 _ => Some(self.one_of("guard.mode", &GUARD_MODES)?),
             },
-            guard_policy: self.text("guard.policy").map(PathBuf::from),
+            guard_policy: self.path("guard.policy", environment)?,
             variables: environment.iter().map(|(name, value)| (name.clone(), Secret::new(value))).collect(),
             secret_keys: self.text("secret_keys").map(Secret::new),
             cron_secret,
@@ -975,7 +990,7 @@ impl Values {
                     )?
                     .to_owned(),
                 pool: self.number("host.pool", 0, 64)?,
-                python: self.text("host.python").map(PathBuf::from),
+                python: self.path("host.python", environment)?,
                 preload: self.modules("host.preload")?,
                 checkpoint_mb: self.number("host.checkpoint_mb", 0, 65_536)?,
                 memory_mb: self.number("host.memory_mb", 64, 65_536)?,
@@ -1032,9 +1047,35 @@ impl Values {
         }
     }
 
+    /// A path. `~` and `$HOME` at its beginning are the home directory: hosts and settings files pass them on as they are.
+    fn path(
+        &self,
+        key: &'static str,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Option<PathBuf>, ConfigError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        let below_home = ["~", "$HOME", "${HOME}"]
+            .iter()
+            .find_map(|home| text.strip_prefix(home).filter(|rest| rest.is_empty() || rest.starts_with('/')));
+        let path = match below_home {
+            None => PathBuf::from(&text),
+            Some(rest) => match environment.get("HOME").filter(|home| !home.is_empty()) {
+                Some(home) => PathBuf::from(home).join(rest.trim_start_matches('/')),
+                None => return Err(self.invalid(key, format!("{text:?} needs HOME, which is not set"))),
+            },
+        };
+        match path.to_str().is_some_and(|path| path.starts_with('~') || path.contains("${")) {
+            true => Err(self.invalid(
+                key,
+                format!("{text:?} holds a variable that nothing has replaced: write the path out"),
+            )),
+            false => Ok(Some(path)),
+        }
+    }
+
     fn data_dir(&self, environment: &BTreeMap<String, String>) -> Result<PathBuf, ConfigError> {
-        if let Some(dir) = self.text("data_dir") {
-            return Ok(PathBuf::from(dir));
+        if let Some(dir) = self.path("data_dir", environment)? {
+            return Ok(dir);
         }
         let var = |name: &str| environment.get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let found = if cfg!(target_os = "macos") {
@@ -1061,15 +1102,17 @@ fn from_environment(
     setting: &Setting,
     environment: &BTreeMap<String, String>,
 ) -> Result<Option<(String, String)>, ConfigError> {
+    // What a desktop host leaves of a setting that its user did not fill in.
+    let is_set = |value: &&String| !value.is_empty() && !value.starts_with("${user_config.");
     for name in setting.env {
-        if let Some(value) = environment.get(*name).filter(|value| !value.is_empty()) {
+        if let Some(value) = environment.get(*name).filter(is_set) {
             return Ok(Some(((*name).to_owned(), value.clone())));
         }
         if !setting.secret {
             continue;
         }
         let file = format!("{name}_FILE");
-        if let Some(path) = environment.get(&file).filter(|path| !path.is_empty()) {
+        if let Some(path) = environment.get(&file).filter(is_set) {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| ConfigError::File { path: path.into(), problem: error.to_string() })?;
             return Ok(Some((file, text.trim_end_matches(['\r', '\n']).to_owned())));
@@ -1161,6 +1204,27 @@ mod tests {
         assert!(matches!(config.provider, Provider::Local));
         assert_eq!(config.data_dir, PathBuf::from("/h/.local/share/pathbox"));
         assert_eq!(config.limits, Limits::default());
+    }
+
+    #[test]
+    fn a_path_below_the_home_directory_is_found_and_other_variables_are_refused() {
+        for (text, path) in [
+            ("~/box", "/h/box"),
+            ("${HOME}/.local/share/pathbox", "/h/.local/share/pathbox"),
+            ("$HOME", "/h"),
+            ("/srv/~box", "/srv/~box"),
+            ("${user_config.data_dir}", "/h/.local/share/pathbox"),
+        ] {
+            let config = load(&sources(&[("PATHBOX_DATA_DIR", text)])).unwrap();
+            assert_eq!(config.data_dir, PathBuf::from(path), "{text}");
+        }
+        for text in ["${XDG_DATA_HOME}/pathbox", "~other/box", "/srv/${NAME}"] {
+            let error = load(&sources(&[("PATHBOX_DATA_DIR", text)])).unwrap_err().to_string();
+            assert!(error.contains("nothing has replaced"), "{error}");
+        }
+        let mut homeless = sources(&[("PATHBOX_DATA_DIR", "~/box")]);
+        homeless.environment.remove("HOME");
+        assert!(load(&homeless).unwrap_err().to_string().contains("HOME"), "it says what is missing");
     }
 
     #[test]

@@ -111,6 +111,23 @@ name! {
     SandboxId, "sandbox id"
 }
 
+/// What the conversation of a single call begins with; 24 hexadecimal digits follow.
+const OF_ONE_CALL: &str = "call-";
+
+impl ConversationId {
+    /// A new conversation for a call that names none.
+    pub fn of_one_call(entropy: &Entropy) -> Self {
+        Self(format!("{OF_ONE_CALL}{}", entropy.hex::<12>()))
+    }
+
+    /// Whether it was made for one call.
+    pub fn is_of_one_call(&self) -> bool {
+        self.0.strip_prefix(OF_ONE_CALL).is_some_and(|digits| {
+            digits.len() == 24 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        })
+    }
+}
+
 impl PathId {
     /// The path that a call takes when it names none.
     pub fn main() -> Self {

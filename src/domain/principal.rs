@@ -66,6 +66,11 @@ pub struct Principal {
     pub scopes: BTreeSet<Scope>,
 }
 
+/// What a door puts into its refusal when the credential lacks a scope; whoever checked the credential makes the
+/// challenge of it (RFC 6750, section 3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingScope(pub Scope);
+
 /// Why a principal may not act for a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TenantRefused {

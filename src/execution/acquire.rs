@@ -217,6 +217,9 @@ impl Sandboxes {
                         tried_again_at_limit = true;
                         continue;
                     }
+                    if self.0.evict_unclaimed(&ask.key).await {
+                        continue;
+                    }
                     return Err(ExecutionError::Limit(limit));
                 }
                 Acquired::PathClosed(status) => return Err(ExecutionError::PathClosed(status)),
@@ -466,7 +469,7 @@ impl Sandboxes {
         };
         crash_point!(self.0, "create.before_ready");
         let since = Instant::now();
-        let row = self.0.store().ready(claim, execution, &reference, limits).await?;
+        let row = self.0.store().ready(claim, execution, &reference, &self.0.limits_of(&claim.key)).await?;
         crash_point!(self.0, "create.reported");
         match row {
             Some(_) => metrics::CONTEXTS_CREATED.add(&[], 1),

@@ -1,16 +1,28 @@
 //! Context handles: opaque texts that name a context and belong to a tenant and a caller, sealed so that nobody can make
 //! or read one without the installation's key. Stateless: any replica with the same key opens them.
+//!
+//! A model repeats a handle in each call, so it is short, and the same in every result of its context. Therefore the seal
+//! has a synthetic nonce (as AES-SIV has, RFC 5297): a keyed hash of what is sealed and of whom it is for is both the
+//! nonce of the key stream and the proof. Names of our own making are sealed as the bytes that they were made of.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hkdf::Hkdf;
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::domain::{ContextKey, ConversationId, Entropy, PathId, TenantId, derive_key, hex};
+use crate::domain::{ContextKey, ConversationId, PathId, TenantId, derive_key, hex};
 
 const PREFIX: &str = "ctx_";
+/// Bytes of the keyed hash: 96 bits cannot be guessed over a network.
+const SEAL: usize = 12;
+/// Bytes of the nonce of handles that version 0.1.0 minted.
 const NONCE: usize = 24;
+/// Prefixes of conversations of our own making; hexadecimal digits follow.
+const MADE_UP: [&str; 4] = ["default-", "session-", "call-", "stdio-"];
 
 /// The key that seals handles.
 #[derive(Clone)]
@@ -43,33 +55,122 @@ impl HandleKey {
         XChaCha20Poly1305::new((&*self.0).into())
     }
 
-    /// A new handle to `key`, for one caller of its tenant. Two handles to one context differ; both open.
-    pub fn mint(&self, key: &ContextKey, principal: &str, entropy: &Entropy) -> String {
-        let nonce: [u8; NONCE] = entropy.bytes();
-        let plain = format!("{}/{}", key.conversation, key.path);
-        let owner = owner(&key.tenant, principal);
-        let payload = Payload { msg: plain.as_bytes(), aad: owner.as_bytes() };
-        let sealed = self.cipher().encrypt(&XNonce::from(nonce), payload).unwrap_or_default();
-        let mut bytes = nonce.to_vec();
-        bytes.extend(sealed);
+    /// The handle to `key` for one caller of its tenant.
+    ///
+    /// # Panics
+    /// Never: HMAC takes a key of any length, and two ids are shorter than what HKDF gives.
+    pub fn mint(&self, key: &ContextKey, principal: &str) -> String {
+        let mut plain = Vec::new();
+        pack(key.conversation.as_str(), &mut plain);
+        if key.path != PathId::main() {
+            plain.push(b'/');
+            pack(key.path.as_str(), &mut plain);
+        }
+        let seal = self.seal(&plain, &owner(&key.tenant, principal));
+        let mut bytes = seal.to_vec();
+        bytes.extend(self.masked(&plain, &seal));
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
     /// What a handle names, if it was minted here for this caller of this tenant.
     pub fn open(&self, handle: &str, tenant: &TenantId, principal: &str) -> Option<ContextKey> {
-        let bytes = URL_SAFE_NO_PAD.decode(handle.strip_prefix(PREFIX)?).ok()?;
-        let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
-        let nonce: [u8; NONCE] = nonce.try_into().ok()?;
+        let bytes = URL_SAFE_NO_PAD.decode(handle.trim().strip_prefix(PREFIX)?).ok()?;
         let owner = owner(tenant, principal);
-        let payload = Payload { msg: sealed, aad: owner.as_bytes() };
-        let plain = String::from_utf8(self.cipher().decrypt(&XNonce::from(nonce), payload).ok()?).ok()?;
-        let (conversation, path) = plain.split_once('/')?;
+        let (conversation, path) =
+            self.names(&bytes, &owner).or_else(|| self.names_of_0_1(&bytes, &owner))?;
         Some(ContextKey {
             tenant: tenant.clone(),
             conversation: ConversationId::parse(conversation).ok()?,
             path: PathId::parse(path).ok()?,
         })
     }
+
+    fn names(&self, bytes: &[u8], owner: &str) -> Option<(String, String)> {
+        let (seal, masked) = bytes.split_at_checked(SEAL)?;
+        let plain = self.masked(masked, seal);
+        let differs =
+            self.seal(&plain, owner).iter().zip(seal).fold(0, |all, (ours, theirs)| all | (ours ^ theirs));
+        if differs != 0 {
+            return None;
+        }
+        let (conversation, rest) = unpack(&plain)?;
+        match rest.split_first() {
+            None => Some((conversation, PathId::main().to_string())),
+            Some((_, path)) => Some((conversation, unpack(path)?.0)),
+        }
+    }
+
+    /// Handles of version 0.1.0 live on while replicas are replaced.
+    fn names_of_0_1(&self, bytes: &[u8], owner: &str) -> Option<(String, String)> {
+        let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
+        let nonce: [u8; NONCE] = nonce.try_into().ok()?;
+        let payload = Payload { msg: sealed, aad: owner.as_bytes() };
+        let plain = self.cipher().decrypt(&XNonce::from(nonce), payload).ok()?;
+        let (conversation, path) = std::str::from_utf8(&plain).ok()?.split_once('/')?;
+        Some((conversation.to_owned(), path.to_owned()))
+    }
+
+    fn seal(&self, plain: &[u8], owner: &str) -> [u8; SEAL] {
+        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.0.as_slice()).expect("any length");
+        mac.update(owner.as_bytes());
+        mac.update(b"\0");
+        mac.update(plain);
+        std::array::from_fn({
+            let digest = mac.finalize().into_bytes();
+            move |at| digest[at]
+        })
+    }
+
+    /// `bytes` under the key stream that belongs to a seal; twice is as before.
+    fn masked(&self, bytes: &[u8], seal: &[u8]) -> Vec<u8> {
+        let mut stream = vec![0; bytes.len().min(1024)];
+        #[expect(clippy::expect_used, reason = "1024 bytes are far below HKDF's limit of 255 blocks")]
+        Hkdf::<Sha256>::new(Some(seal), self.0.as_slice())
+            .expand(b"handle", &mut stream)
+            .expect("1024 bytes");
+        bytes.iter().zip(stream).map(|(byte, mask)| byte ^ mask).collect()
+    }
+}
+
+/// Appends a name: its length and bytes, or what one of our own making consists of.
+fn pack(name: &str, into: &mut Vec<u8>) {
+    let made_up = MADE_UP.iter().enumerate().find_map(|(at, prefix)| {
+        let bytes = unhex(name.strip_prefix(prefix)?)?;
+        Some((at, bytes))
+    });
+    // Names have 1 to 128 characters of ASCII, so the numbers above are free.
+    match made_up {
+        Some((at, bytes)) if bytes.len() < 31 => {
+            into.push(0x80 | (at as u8) << 5 | bytes.len() as u8);
+            into.extend(bytes);
+        }
+        _ => {
+            into.push((name.len() - 1) as u8);
+            into.extend(name.as_bytes());
+        }
+    }
+}
+
+/// The first name, and what follows it.
+fn unpack(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let (first, rest) = bytes.split_first()?;
+    let (prefix, len) = match first & 0x80 {
+        0 => (None, usize::from(*first) + 1),
+        _ => (Some(MADE_UP[usize::from(first >> 5 & 3)]), usize::from(first & 0x1f)),
+    };
+    let (name, rest) = rest.split_at_checked(len)?;
+    Some(match prefix {
+        Some(prefix) => (format!("{prefix}{}", hex(name)), rest),
+        None => (String::from_utf8(name.to_vec()).ok()?, rest),
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let is_ours =
+        text.len().is_multiple_of(2) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let pairs = || (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok());
+    if is_ours { pairs().collect() } else { None }
 }
 
 /// Whose handle it is. A tenant id holds no line break, so no two pairs give one text.
@@ -92,7 +193,7 @@ mod tests {
     #[test]
     fn a_handle_opens_for_its_owner_only_and_not_when_a_bit_is_flipped() {
         let handles = HandleKey::derive(&[7; 32]);
-        let handle = handles.mint(&key("a"), "key:1", &Entropy::seeded(1));
+        let handle = handles.mint(&key("a"), "key:1");
         assert_eq!(handles.open(&handle, &key("a").tenant, "key:1"), Some(key("a")));
         assert_eq!(handles.open(&handle, &key("b").tenant, "key:1"), None);
         for other in ["key:2", "", "key:1\n", "local"] {
@@ -105,7 +206,45 @@ mod tests {
             let forged = String::from_utf8(bytes).unwrap();
             assert_eq!(handles.open(&forged, &key("a").tenant, "key:1"), None, "byte {at}");
         }
-        assert!(!handle.contains("/c/"));
+    }
+
+    #[test]
+    fn a_handle_is_short_and_the_same_each_time_and_hides_its_names() {
+        let handles = HandleKey::derive(&[7; 32]);
+        let mut seen = std::collections::BTreeSet::new();
+        for (conversation, path, longest) in [
+            ("default-0123456789abcdef", "main", 36),
+            ("session-0123456789abcdef01234567", "main", 44),
+            ("stdio-0123456789abcdef", "branch-0123456789ab", 64),
+            ("session-0123456789ABCDEF01234567", "main", 70),
+            ("default-", "main", 40),
+            ("default-0", "default-00", 50),
+            ("chat-1", "main", 32),
+            ("2f5d3c1e-8a4b-4f6d-9c0e-7b1a2d3e4f50", "main", 72),
+            (&"c".repeat(128), &"p".repeat(128), 400),
+        ] {
+            let key = ContextKey {
+                tenant: TenantId::parse("a").unwrap(),
+                conversation: ConversationId::parse(conversation).unwrap(),
+                path: PathId::parse(path).unwrap(),
+            };
+            let handle = handles.mint(&key, "local");
+            assert_eq!(handle, handles.mint(&key, "local"));
+            assert!(handle.len() <= longest, "{conversation}/{path}: {} characters", handle.len());
+            assert_eq!(handles.open(&format!(" {handle}\n"), &key.tenant, "local"), Some(key), "{handle}");
+            assert!(seen.insert(handle));
+        }
+    }
+
+    #[test]
+    fn a_handle_of_version_0_1_opens() {
+        let handles = HandleKey::derive(&[7; 32]);
+        let payload = Payload { msg: b"c/p", aad: b"a\nkey:1" };
+        let mut bytes = vec![9; NONCE];
+        bytes.extend(handles.cipher().encrypt(&XNonce::from([9; NONCE]), payload).unwrap());
+        let old = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
+        assert_eq!(handles.open(&old, &key("a").tenant, "key:1"), Some(key("a")));
+        assert_eq!(handles.open(&old, &key("a").tenant, "key:2"), None);
     }
 
     #[test]

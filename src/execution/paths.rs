@@ -6,18 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
-
 use super::Core;
 use crate::domain::{ConversationId, PathId, TenantId};
 pub use crate::store::{PathChange, PathError, PathRow, PathStatus, StoreError};
 
 /// A path and the paths that branched from it.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug)]
 pub struct PathNode {
     /// The path itself.
-    #[serde(flatten)]
     pub row: PathRow,
     /// Its branches, oldest first.
     pub children: Vec<PathNode>,

@@ -11,7 +11,7 @@ use tracing::field::Empty;
 
 use crate::domain::{CodeRequest, ContextId, Ended, ExecutionId, Language, Outcome, SandboxState, hex};
 use crate::guard::{Report, Sanitized};
-use crate::store::{Acquire, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
+use crate::store::{Acquire, ExecutionStatus, FinishedExecution, Idempotency, Limits, NewExecution};
 use crate::telemetry::trace::Trace;
 use crate::telemetry::{chain, metrics};
 
@@ -129,7 +129,8 @@ impl Core {
         };
         crash_point!(self, "record.before");
         self.remember_use(held, ran.moved_end);
-        self.record(finished, ask.execution.idempotency.is_some()).await;
+        let limits = self.limits_after(&held.row);
+        self.record(finished, &limits, ask.execution.idempotency.is_some()).await;
         crash_point!(self, "finish.before_answer");
         Ok(Finished {
             execution: ask.execution.id,
@@ -155,9 +156,9 @@ impl Core {
 
     /// Writes the run's record. When the database is away the result still goes out, and the record follows when
     /// the database is back.
-    async fn record(self: &Arc<Self>, finished: FinishedExecution, has_key: bool) {
+    async fn record(self: &Arc<Self>, finished: FinishedExecution, limits: &Limits, has_key: bool) {
         let ended = Instant::now();
-        match self.store().record(&finished, &self.options().limits).await {
+        match self.store().record(&finished, limits).await {
             Ok(_) => crash_point!(self, "record.written"),
             Err(error) if error.is_retryable() => {
                 tracing::warn!(error = %error, execution.id = %finished.id, "a record waits for the database");

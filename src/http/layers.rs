@@ -59,13 +59,18 @@ impl Places {
     }
 }
 
-/// The host that a request names: its `Host`, or what HTTP/2 has in place of it. Two of them are none.
+/// The host that a request names: its `Host`, or what HTTP/2 and an absolute target have in place of it. Two that differ
+/// are none.
 fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
     let mut named = headers.get_all(header::HOST).iter();
-    match (named.next(), named.next()) {
-        (Some(host), None) => host.to_str().ok()?.parse().ok(),
-        (Some(_), Some(_)) => None,
-        (None, _) => uri.authority().cloned(),
+    let host = match (named.next(), named.next()) {
+        (Some(host), None) => Some(host.to_str().ok()?.parse::<Authority>().ok()?),
+        (Some(_), Some(_)) => return None,
+        (None, _) => None,
+    };
+    match (host, uri.authority()) {
+        (Some(host), Some(target)) => (host == *target).then_some(host),
+        (host, target) => host.or_else(|| target.cloned()),
     }
 }
 
@@ -73,7 +78,11 @@ fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
 pub async fn check_place(State(places): State<Arc<Places>>, request: Request, next: Next) -> Response {
     let local = request.extensions().get::<LocalAddress>().map(|local| local.0.ip());
     let Some(host) = host_of(request.headers(), request.uri()) else {
-        return (StatusCode::BAD_REQUEST, "the Host header is missing or cannot be read").into_response();
+        return (
+            StatusCode::BAD_REQUEST,
+            "the Host header is missing, cannot be read, or differs from the target",
+        )
+            .into_response();
     };
     if !places.knows_host(&host, local) {
         tracing::warn!("a request for a host that this server does not go by was refused");
@@ -105,8 +114,9 @@ pub async fn check_place(State(places): State<Arc<Places>>, request: Request, ne
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.append(header::VARY, HeaderValue::from_static("Origin"));
-        let exposed =
-            HeaderValue::from_static("mcp-session-id, mcp-protocol-version, www-authenticate, retry-after");
+        let exposed = HeaderValue::from_static(
+            "mcp-session-id, mcp-protocol-version, www-authenticate, retry-after, etag",
+        );
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     response
@@ -114,7 +124,7 @@ pub async fn check_place(State(places): State<Arc<Places>>, request: Request, ne
 
 fn preflight(origin: &HeaderValue) -> Response {
     const ALLOWED: &str = "authorization, content-type, accept, last-event-id, mcp-session-id, mcp-protocol-version, \
-        mcp-method, mcp-name, x-tenant-id, x-conversation-id, x-path-id, traceparent, tracestate";
+        mcp-method, mcp-name, if-match, x-tenant-id, x-conversation-id, x-path-id, traceparent, tracestate";
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

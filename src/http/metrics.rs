@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::{StatusCode, header};
 
+use crate::domain::principal::MissingScope;
 use crate::domain::{Principal, Scope};
 use crate::execution::{Health, Starting, Startup};
 use crate::telemetry::metrics;
@@ -26,7 +27,9 @@ async fn tell(
     Extension(principal): Extension<Principal>,
 ) -> Response {
     if !principal.may(Scope::Admin) {
-        return (StatusCode::FORBIDDEN, "this credential has no scope `admin`").into_response();
+        let mut refused = (StatusCode::FORBIDDEN, "this credential has no scope `admin`").into_response();
+        refused.extensions_mut().insert(MissingScope(Scope::Admin));
+        return refused;
     }
     let active = match health.now() {
         Startup::Ready(health) => tokio::time::timeout(PATIENCE, health.active_contexts()).await.ok(),

@@ -211,14 +211,18 @@ impl Tokens {
 
     /// What a client is told when it has no token or a bad one: where to read who gives tokens.
     pub fn challenge(&self, error: Option<TokenError>) -> String {
-        let metadata = format!("{}{METADATA}", origin(&self.0.options.resource));
-        let path = path(&self.0.options.resource);
-        let base = format!("Bearer realm=\"pathbox\", resource_metadata=\"{metadata}{path}\"");
+        let base = format!("Bearer realm=\"pathbox\", resource_metadata=\"{}\"", self.metadata_url());
         match error {
             None => format!("{base}, scope=\"run read\""),
             Some(TokenError::Scope) => format!("{base}, error=\"insufficient_scope\", scope=\"run read\""),
             Some(_) => format!("{base}, error=\"invalid_token\", scope=\"run read\""),
         }
+    }
+
+    /// Where a client reads who gives tokens.
+    pub fn metadata_url(&self) -> String {
+        let resource = &self.0.options.resource;
+        format!("{}{METADATA}{}", origin(resource), path(resource))
     }
 
     /// Protected-resource metadata (RFC 9728): at the root, and where the resource's own path puts it.

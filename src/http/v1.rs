@@ -13,15 +13,15 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::header::{AUTHORIZATION, CACHE_CONTROL, ETAG, IF_MATCH, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::domain::principal::{Principal, Scope};
+use crate::domain::principal::{MissingScope, Principal, Scope};
 use crate::domain::{ContextKey, ConversationId, ErrorCode, InvalidId, PathId, TenantId, same_bytes};
-use crate::execution::paths::{PathChange, PathError, PathRow};
+use crate::execution::paths::{PathChange, PathError, PathNode, PathRow};
 use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting};
 use crate::guard::{Sanitized, own_words};
 
@@ -96,11 +96,12 @@ struct Problem {
     status: StatusCode,
     code: ErrorCode,
     message: Sanitized<String>,
+    missing: Option<MissingScope>,
 }
 
 impl Problem {
     fn new(status: StatusCode, code: ErrorCode, message: impl AsRef<str>) -> Self {
-        Self { status, code, message: own_words(message.as_ref()) }
+        Self { status, code, message: own_words(message.as_ref()), missing: None }
     }
 
     fn argument(message: impl AsRef<str>) -> Self {
@@ -110,10 +111,10 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = json!({ "error": {
-            "code": self.code, "message": self.message, "retryable": self.code.is_retryable()
-        }});
-        let mut response = (self.status, Json(body)).into_response();
+        let mut response = super::problem(self.status, self.code, self.message.into_inner());
+        if let Some(missing) = self.missing {
+            response.extensions_mut().insert(missing);
+        }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
         }
@@ -177,7 +178,8 @@ fn caller(parts: &Parts, scope: Scope) -> Result<(&Principal, TenantId), Problem
     let principal =
         parts.extensions.get::<Principal>().ok_or_else(|| forbidden("the caller is not known"))?;
     if !principal.may(scope) {
-        return Err(forbidden(&format!("the credential lacks the scope `{scope}`")));
+        let missing = Some(MissingScope(scope));
+        return Err(Problem { missing, ..forbidden(&format!("the credential lacks the scope `{scope}`")) });
     }
     let named = match parts.headers.get("x-tenant-id") {
         None => None,
@@ -214,14 +216,19 @@ impl Ask {
 
 /// The version in `If-Match`; `*` and none at all are any.
 fn expected_version(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
-    match headers.get(IF_MATCH).map(HeaderValue::to_str) {
-        None | Some(Ok("*")) => Ok(None),
-        Some(Ok(tag)) => {
-            let version = tag.trim().trim_start_matches("W/").trim_matches('"').parse();
-            version.map(Some).map_err(|_| Problem::argument("If-Match holds no version of a path"))
-        }
-        Some(Err(_)) => Err(Problem::argument("If-Match is not text")),
+    let Some(tag) = headers.get(IF_MATCH) else { return Ok(None) };
+    let tag = tag.to_str().map_err(|_| Problem::argument("If-Match is not text"))?.trim();
+    if tag == "*" {
+        return Ok(None);
     }
+    let quoted =
+        tag.strip_prefix("W/").unwrap_or(tag).strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+    let digits = quoted.unwrap_or(tag);
+    let is_number = (1..=18).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let version = if is_number { digits.parse().ok() } else { None };
+    version
+        .map(Some)
+        .ok_or_else(|| Problem::argument("If-Match holds no version of a path: send an ETag as it came"))
 }
 
 /// A body of JSON; an empty one is an empty object. Errors name the field.
@@ -281,7 +288,7 @@ struct Edit {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct ListQuery {
     deleted: bool,
 }
@@ -346,7 +353,9 @@ async fn rows(ask: &Ask, deleted: bool) -> Result<Vec<PathRow>, Problem> {
         .map_err(|error| ExecutionError::Store(error).into())
 }
 
-async fn list(ask: Ask, Query(query): Query<ListQuery>) -> Result<Response, Problem> {
+async fn list(ask: Ask, uri: Uri) -> Result<Response, Problem> {
+    let query =
+        Query::<ListQuery>::try_from_uri(&uri).map_err(|error| Problem::argument(error.body_text()))?;
     let paths: Vec<Value> = rows(&ask, query.deleted).await?.iter().map(view).collect();
     Ok(Json(json!({ "paths": paths })).into_response())
 }
@@ -360,16 +369,19 @@ async fn show(ask: Ask) -> Result<Response, Problem> {
 }
 
 async fn tree(ask: Ask) -> Result<Response, Problem> {
-    #[derive(Serialize)]
-    struct Tree<T> {
-        tree: T,
-    }
     let tree = ask
         .paths
         .tree(&ask.tenant, &ask.conversation)
         .await
         .map_err(|error| Problem::from(ExecutionError::Store(error)))?;
-    Ok(Json(Tree { tree }).into_response())
+    Ok(Json(json!({ "tree": tree.iter().map(branches).collect::<Vec<_>>() })).into_response())
+}
+
+/// A path with all that branched from it.
+fn branches(node: &PathNode) -> Value {
+    let mut shown = view(&node.row);
+    shown["children"] = node.children.iter().map(branches).collect();
+    shown
 }
 
 #[derive(Debug, Deserialize)]
@@ -434,7 +446,10 @@ pub fn openapi() -> Value {
     let conversation = parameter("conversation", "path", true, id.clone());
     let path = parameter("path", "path", true, id.clone());
     let tenant = parameter("X-Tenant-Id", "header", false, id.clone());
-    let if_match = parameter("If-Match", "header", false, json!({ "type": "string" }));
+    let tag = json!({ "type": "string", "pattern": "^([*]|(W/)?\"[0-9]{1,18}\"|[0-9]{1,18})$" });
+    let if_match = parameter("If-Match", "header", false, tag);
+    let deleted = parameter("deleted", "query", false, json!({ "type": "boolean", "default": false }));
+    let maybe_id = json!({ "type": ["string", "null"], "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:@-]+$" });
     let error = |what: &str| json!({ "description": what, "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Problem" } } } });
     let path_answer = |what: &str| {
         json!({ "description": what,
@@ -446,6 +461,7 @@ pub fn openapi() -> Value {
             ("400", "An identifier, header or body does not fit."),
             ("401", "No credential, or one that is not good."),
             ("403", "The credential may not do this, or not for this tenant."),
+            ("429", "Too many requests of this caller; see Retry-After."),
             ("503", "The store does not answer; try again."),
         ];
         for (status, what) in common.iter().chain(more) {
@@ -475,13 +491,13 @@ pub fn openapi() -> Value {
         ("409", "The path is not active, differs, or would become its own ancestor."),
         ("412", "The path has changed since the version in If-Match."),
     ];
-    let message = json!({ "type": "string", "minLength": 1, "maxLength": MAX_MESSAGE });
+    let message = json!({ "type": ["string", "null"], "minLength": 1, "maxLength": MAX_MESSAGE });
     let list_answer = |name: &str, item: Value| {
         json!({ "200": { "description": "What there is.", "content": { "application/json": { "schema": {
             "type": "object", "required": [name], "properties": { name: { "type": "array", "items": item } } } } } } })
     };
     let changed = || refusals(json!({ "200": path_answer("The path as it is now.") }), &conflicts);
-    json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": { "title": "Pathbox", "version": env!("CARGO_PKG_VERSION"),
             "description": "The paths of conversations, sealed tokens, and clean-up. Every change is safe to repeat." },
@@ -491,7 +507,7 @@ pub fn openapi() -> Value {
                     refusals(list_answer("paths", json!({ "$ref": "#/components/schemas/Path" })), &[])),
                 "post": operation("registerPath", "Registers a path", false, true, Some(json!({
                     "type": "object", "additionalProperties": false, "required": ["path"],
-                    "properties": { "path": id, "parent": id, "branchedAtMessage": message } })),
+                    "properties": { "path": id, "parent": maybe_id, "branchedAtMessage": message } })),
                     refusals(json!({ "201": path_answer("The path, new or as it was registered before.") }), &conflicts)),
             },
             "/v1/conversations/{conversation}/tree": {
@@ -511,7 +527,7 @@ pub fn openapi() -> Value {
             },
             "/v1/conversations/{conversation}/paths/{path}/edit": {
                 "post": operation("editPath", "A message was edited; the context is kept", true, true,
-                    Some(json!({ "type": "object", "additionalProperties": false, "properties": { "message": { "type": "string" } } })), changed()),
+                    Some(json!({ "type": "object", "additionalProperties": false, "properties": { "message": { "type": ["string", "null"] } } })), changed()),
             },
             "/v1/conversations/{conversation}/paths/{path}/merge": {
                 "post": operation("mergePath", "Merges a path into another; its sandbox ends, the other's is untouched",
@@ -566,5 +582,14 @@ pub fn openapi() -> Value {
                         "code": { "type": "string" }, "message": { "type": "string" }, "retryable": { "type": "boolean" } } } } },
             },
         },
-    })
+    });
+    let paths = &mut document["paths"];
+    if let Some(parameters) =
+        paths["/v1/conversations/{conversation}/paths"]["get"]["parameters"].as_array_mut()
+    {
+        parameters.push(deleted);
+    }
+    paths["/v1/conversations/{conversation}/paths/{path}/edit"]["post"]["requestBody"]["required"] =
+        false.into();
+    document
 }

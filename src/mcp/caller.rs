@@ -1,8 +1,8 @@
 //! Who is calling, for which conversation and path (SPEC section 3).
 //!
-//! Each of the three parts is taken from the first source that speaks. An MCP session is hardly among them: newer
-//! revisions have none and clients open a new one per call, so over HTTP it is the last resort before a new
-//! conversation. A part that does not parse is an error that names it.
+//! Each of the three parts is taken from the first source that speaks. An MCP session is among them only where its client
+//! keeps it: newer revisions have none, and some clients open one for each call. Calls that name nothing then share the
+//! caller's default conversation. A part that does not parse is an error that names it.
 
 use http::request::Parts;
 use serde::Deserialize;
@@ -32,13 +32,36 @@ pub struct Defaults {
 pub enum Door {
     /// This process's own: standard input, the command line.
     Process(Defaults),
-    /// HTTP: every request says who sends it. A conversation that nobody names is made up.
+    /// HTTP: every request says who sends it. A service that names no conversation gets a new one for each call.
     Http(Entropy),
+}
+
+impl Door {
+    /// What a model and its host have to know of conversations at this door.
+    pub fn of_conversations(&self) -> &'static str {
+        match self {
+            Self::Process(_) => {
+                "Calls that name no conversation share one for as long as this server process runs. A second chat in the same \
+                 process takes a handle from `manage_context` (action `branch`) and passes it as `context` in each call, or its \
+                 host sends `_meta` `dev.pathbox/conversationId`."
+            }
+            Self::Http(_) => {
+                "Calls that name no conversation share the caller's default one, unless the host keeps an MCP session for each \
+                 chat. A second chat takes a handle from `manage_context` (action `branch`) and passes it as `context` in each \
+                 call, or its host sends the header X-Conversation-Id or `_meta` `dev.pathbox/conversationId`."
+            }
+        }
+    }
 }
 
 /// The protocol session that a request came in, put into its parts by a transport that has sessions.
 #[derive(Debug, Clone)]
-pub struct ProtocolSession(pub String);
+pub struct ProtocolSession {
+    /// Its id, which is a secret of the client's.
+    pub id: String,
+    /// Whether its client keeps it from call to call.
+    pub is_kept: bool,
+}
 
 /// Why a caller cannot be told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -132,9 +155,11 @@ impl Caller {
                 let conversation =
                     conversation.map_or_else(|| header_id(parts, "x-conversation-id"), |id| Ok(Some(id)))?;
                 let path = path.map_or_else(|| header_id(parts, "x-path-id"), |id| Ok(Some(id)))?;
+                let is_service = principal.kind == PrincipalKind::Service;
                 let last = match parts.extensions.get::<ProtocolSession>() {
-                    Some(session) => of_session(&session.0),
-                    None => made_up(entropy),
+                    Some(session) if session.is_kept || is_service => of_session(&session.id),
+                    _ if is_service => ConversationId::of_one_call(entropy),
+                    _ => default_of(&principal),
                 };
                 Ok(Self {
                     tenant: principal.tenant_for(tenant.as_ref())?,
@@ -170,7 +195,7 @@ impl Caller {
         Asker { tenant: self.tenant.clone(), principal }
     }
 
-    /// Says whether the caller may do this.
+    /// Says whether the caller may do this. Over HTTP the door has said so already, with a challenge (`scopes`).
     ///
     /// # Errors
     /// [`CallerError::Scope`] when it may not.
@@ -179,15 +204,17 @@ impl Caller {
     }
 }
 
+/// The conversation of a principal that names none, on whatever replica and over whatever revision of the protocol.
+fn default_of(principal: &Principal) -> ConversationId {
+    let digest = Sha256::digest(format!("default conversation\n{}", principal.name));
+    conversation(format!("default-{}", hex(&digest[..8])))
+}
+
 /// The conversation of a protocol session: the same one for the whole session, and nobody guesses another's.
 fn of_session(session: &str) -> ConversationId {
     let digest = Sha256::digest(session.as_bytes());
     let hex = hex(&digest[..12]);
     conversation(format!("session-{hex}"))
-}
-
-fn made_up(entropy: &Entropy) -> ConversationId {
-    conversation(format!("http-{}", entropy.hex::<12>()))
 }
 
 fn conversation(name: String) -> ConversationId {
@@ -409,7 +436,8 @@ mod tests {
         let (mut parts, ()) = request.body(()).unwrap().into_parts();
         parts.extensions.insert(Principal::local(defaults().tenant));
         if let Some(session) = session {
-            parts.extensions.insert(ProtocolSession(session.to_owned()));
+            let is_kept = !session.starts_with("once");
+            parts.extensions.insert(ProtocolSession { id: session.to_owned(), is_kept });
         }
         parts
     }
@@ -433,14 +461,26 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_one_conversation_and_no_session_a_new_one_each_time() {
+    fn a_kept_session_is_one_conversation_and_all_else_of_a_person_another() {
         let door = Door::Http(Entropy::seeded(7));
-        let silent =
-            |session| Caller::of(&door, &Map::new(), Some(&request(&[], session))).unwrap().key(None);
-        assert_eq!(silent(Some("s")), silent(Some("s")));
-        assert_ne!(silent(Some("s")), silent(Some("t")));
-        assert!(silent(Some("secret")).conversation.as_str().starts_with("session-"));
-        assert_ne!(silent(None), silent(None));
+        let silent = |parts: &Parts| Caller::of(&door, &Map::new(), Some(parts)).unwrap().key(None);
+        let of = |session| silent(&request(&[], session));
+        assert_eq!(of(Some("s")), of(Some("s")));
+        assert_ne!(of(Some("s")), of(Some("t")));
+        assert!(of(Some("secret")).conversation.as_str().starts_with("session-"));
+        assert_eq!(of(None), of(None));
+        assert_eq!(of(None), of(Some("once-1")));
+        assert_eq!(of(None), of(Some("once-2")));
+        // Another person's is another one, and a service has none.
+        let mut parts = request(&[], None);
+        parts.extensions.get_mut::<Principal>().unwrap().name = "key:b".into();
+        assert_ne!(silent(&parts), of(None));
+        let mut parts = request(&[], None);
+        parts.extensions.get_mut::<Principal>().unwrap().kind = PrincipalKind::Service;
+        assert_ne!(silent(&parts), silent(&parts));
+        let mut parts = request(&[], Some("once"));
+        parts.extensions.get_mut::<Principal>().unwrap().kind = PrincipalKind::Service;
+        assert_eq!(silent(&parts), silent(&parts));
     }
 
     #[test]

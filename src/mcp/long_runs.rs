@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::{Ended, ErrorCode, ExecutionId, Scope};
 use crate::execution::{Begun, ExecutionError, ExecutionRow, ExecutionStatus, Finished, Recalled};
 
-use super::progress::Reporter;
 use super::tools::run_analysis;
 use super::{McpServer, ToolError, links};
 
@@ -54,15 +53,13 @@ impl McpServer {
         Ok(if knows_tasks(context) { wait.min(TASK_AFTER) } else { wait })
     }
 
-    /// Waits for a run's end; `None` when the wait is over first. A cancelled request stops its run. Progress is told
-    /// for as long as this waits, and not beside the result.
+    /// Waits for a run's end; `None` when the wait is over first. A cancelled request stops its run.
     pub(super) async fn follow(
         &self,
         begun: &mut Begun,
         wait: Duration,
         cancel: &CancellationToken,
         context: &Context,
-        _reporter: Option<Reporter>,
     ) -> Result<Option<Finished>, ToolError> {
         tokio::select! {
             finished = begun.finished() => Ok(Some(finished?)),

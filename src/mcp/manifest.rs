@@ -1,5 +1,5 @@
-//! Renders `mcp-manifest.json`: an MCPB 0.3 manifest out of the tools themselves, so that it cannot say anything
-//! else than the server does.
+//! Renders `mcp-manifest.json`, an MCPB 0.3 manifest out of the tools themselves, so that it cannot say anything else than
+//! the server does, and `server.json`, the entry of the MCP registry (schema of 2025-12-11).
 
 use serde_json::{Value, json};
 
@@ -42,8 +42,9 @@ pub fn manifest(server: &McpServer) -> Value {
             "data_dir": {
                 "type": "directory",
                 "title": "Data directory",
-                "description": "Where Pathbox keeps its database and outputs",
-                "default": "${HOME}/.local/share/pathbox",
+                "description": "Where Pathbox keeps its database and outputs; leave empty for the usual place",
+                // A variable in a default is not replaced by every host. Empty, the server's own default counts.
+                "default": "",
                 "required": false
             },
             "e2b_api_key": {
@@ -58,7 +59,34 @@ pub fn manifest(server: &McpServer) -> Value {
     })
 }
 
-/// The manifest as the file holds it.
-pub fn text(server: &McpServer) -> String {
-    format!("{:#}\n", manifest(server))
+/// The entry of the MCP registry.
+pub fn registry_entry() -> Value {
+    let package = |registry: &str, runtime: &str| {
+        json!({
+            "registryType": registry,
+            "identifier": "pathbox",
+            "version": env!("CARGO_PKG_VERSION"),
+            "runtimeHint": runtime,
+            "transport": { "type": "stdio" },
+            "packageArguments": [{ "type": "positional", "value": "serve" }],
+            "environmentVariables": [
+                { "name": "PATHBOX_DATA_DIR", "description": "Where Pathbox keeps its database and outputs", "isRequired": false },
+                { "name": "E2B_API_KEY", "description": "Runs code in E2B's cloud instead of on this machine",
+                  "isRequired": false, "isSecret": true },
+            ],
+        })
+    };
+    json!({
+        "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+        "name": "io.github.pathbox/pathbox",
+        "title": "Pathbox",
+        "description": "Runs a language model's code in sandboxes that follow the conversation's path.",
+        "version": env!("CARGO_PKG_VERSION"),
+        "packages": [package("npm", "npx"), package("pypi", "uvx")],
+    })
+}
+
+/// A document as its file holds it.
+pub fn text(document: &Value) -> String {
+    format!("{document:#}\n")
 }

@@ -1,20 +1,27 @@
-//! Progress notifications: one at once, then on new output and at least every five seconds, none at the end.
+//! Progress notifications: the first after a third of a second, then on new output and at least every five seconds,
+//! none beside the result.
 //!
-//! Clients lose a notification that arrives in one read with the result, and some then tear the connection down. So
-//! what is new is held back for a moment, and dropped when the result comes first.
+//! Clients that read a notification and the result at once handle the result first, do not know the token any more and
+//! some of them close the connection over it. So a call that is quick reports nothing, and a result waits until the last
+//! notification has been on the wire for a moment.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RequestContext};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::domain::OutputChunk;
 use crate::execution::{Progress, ProgressSender};
 
+/// Before the first notification: quick runs and replays are over by then.
+const FIRST: Duration = Duration::from_millis(350);
+/// Between the last notification and the result, so that a client reads them apart.
+const APART: Duration = Duration::from_millis(100);
 /// At least so often while a call runs (SPEC section 5).
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long news is held back, and so the least distance between two notifications.
@@ -22,40 +29,82 @@ const HOLD: Duration = Duration::from_millis(250);
 /// Characters of output in one notification.
 const TAIL_CHARS: usize = 500;
 
-/// A task that reports until this is dropped.
+/// The notifications of one call: held while one is on its way, with when the last one was written.
+#[derive(Debug, Clone, Default)]
+struct Line {
+    last: Arc<Mutex<Option<Instant>>>,
+    over: CancellationToken,
+}
+
+/// The end of a call's notifications. Dropped with the call, it ends them as well.
 #[derive(Debug)]
-pub(super) struct Reporter(JoinHandle<()>);
+pub(super) struct Reporting {
+    line: Line,
+    _over: DropGuard,
+}
 
-impl Drop for Reporter {
-    fn drop(&mut self) {
-        self.0.abort();
+impl Reporting {
+    /// For a call that may report.
+    pub(super) fn begin(context: &mut RequestContext<RoleServer>) -> Self {
+        let line = Line::default();
+        context.extensions.insert(line.clone());
+        let over = line.over.clone().drop_guard();
+        Self { line, _over: over }
+    }
+
+    /// Ends the notifications, and returns when the result may follow.
+    pub(super) async fn settle(self) {
+        self.line.over.cancel();
+        if let Some(last) = *self.line.last.lock().await {
+            tokio::time::sleep_until(last + APART).await;
+        }
     }
 }
 
-/// Where a call's news goes, and who tells the client when it asked for that.
-pub(super) fn reporter(context: &RequestContext<RoleServer>) -> (ProgressSender, Option<Reporter>) {
+/// Where a call's news goes; the client hears of it when it asked for that.
+pub(super) fn reporter(context: &RequestContext<RoleServer>) -> ProgressSender {
     let (news, receiver) = mpsc::channel(64);
-    let token = context.meta.get_progress_token();
-    let reporter = token.map(|token| Reporter(tokio::spawn(report(context.peer.clone(), token, receiver))));
-    (news, reporter)
+    if let (Some(token), Some(line)) = (context.meta.get_progress_token(), context.extensions.get::<Line>()) {
+        let to = To { peer: context.peer.clone(), token, line: line.clone(), step: 0.0 };
+        tokio::spawn(line.over.clone().run_until_cancelled_owned(report(to, receiver)));
+    }
+    news
 }
 
-/// Reports until it is dropped or the sender is gone.
-async fn report(peer: Peer<RoleServer>, token: ProgressToken, mut news: mpsc::Receiver<Progress>) {
-    let began = Instant::now();
-    let mut step = 0.0;
-    let mut send = async |message: String| {
-        step += 1.0;
-        let param = ProgressNotificationParam::new(token.clone(), step).with_message(message);
-        peer.notify_progress(param).await.is_ok()
-    };
-    if !send("accepted".into()).await {
-        return;
+/// The client that hears of a call.
+struct To {
+    peer: Peer<RoleServer>,
+    token: ProgressToken,
+    line: Line,
+    step: f64,
+}
+
+impl To {
+    /// Sends one notification to its end, whatever becomes of the task that reports: its time must be known.
+    async fn send(&mut self, message: String) -> bool {
+        let Ok(mut last) = Arc::clone(&self.line.last).try_lock_owned() else { return false };
+        if self.line.over.is_cancelled() {
+            return false;
+        }
+        self.step += 1.0;
+        let param = ProgressNotificationParam::new(self.token.clone(), self.step).with_message(message);
+        let peer = self.peer.clone();
+        let sending = tokio::spawn(async move {
+            let sent = peer.notify_progress(param).await.is_ok();
+            *last = Some(Instant::now());
+            sent
+        });
+        sending.await.unwrap_or(false)
     }
+}
+
+/// Reports until the call is over or the sender is gone.
+async fn report(mut to: To, mut news: mpsc::Receiver<Progress>) {
+    let began = Instant::now();
     let mut status = String::from("starting");
     let mut output = String::new();
-    let mut due: Option<Instant> = None;
-    let mut heartbeat = Instant::now() + HEARTBEAT;
+    let mut due = Some(began + FIRST);
+    let mut heartbeat = began + HEARTBEAT;
     loop {
         tokio::select! {
             biased;
@@ -63,7 +112,7 @@ async fn report(peer: Peer<RoleServer>, token: ProgressToken, mut news: mpsc::Re
                 None => return,
                 Some(progress) => {
                     match progress {
-                        Progress::Queued { position } => status = format!("waiting: {position} before this run"),
+                        Progress::Queued { position } => status = format!("queued: {position} before this run"),
                         Progress::Creating => status = "making a sandbox".into(),
                         Progress::Running => status = "running".into(),
                         Progress::Output(chunk) => {
@@ -81,7 +130,7 @@ async fn report(peer: Peer<RoleServer>, token: ProgressToken, mut news: mpsc::Re
                     text if text.is_empty() => format!("{status} ({} s)", began.elapsed().as_secs()),
                     text => text,
                 };
-                if !send(message).await {
+                if !to.send(message).await {
                     return;
                 }
                 due = None;

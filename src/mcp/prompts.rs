@@ -9,6 +9,8 @@ use serde_json::Value;
 use crate::domain::Language;
 use crate::guard::{Guard, own_words};
 
+use super::resources::templates;
+
 /// Analyses that the second prompt knows by name.
 const ANALYSES: [&str; 8] = [
     "tax_calculation",
@@ -84,17 +86,47 @@ pub(super) fn get(request: &GetPromptRequestParams, guard: &Guard) -> Result<Get
 }
 
 /// What an argument may become.
-pub(super) fn complete(request: &CompleteRequestParams) -> CompleteResult {
-    let choices: Vec<&str> = match (&request.r#ref, request.argument.name.as_str()) {
-        (Reference::Prompt(prompt), "language") if prompt.name == "run_code" => {
-            Language::ALL.iter().map(|language| language.as_str()).collect()
+///
+/// # Errors
+/// When there is no such prompt, no such argument of it, or no such resource template.
+pub(super) fn complete(
+    request: &CompleteRequestParams,
+    known: &[Prompt],
+) -> Result<CompleteResult, ErrorData> {
+    let argument = request.argument.name.as_str();
+    let unknown = |what: &str| {
+        let text = own_words(&format!("there is no {what} to complete: look at the list"));
+        Err(ErrorData::invalid_params(text.into_inner(), None))
+    };
+    let choices: Vec<&str> = match &request.r#ref {
+        Reference::Prompt(prompt) => {
+            let Some(known) = known.iter().find(|known| known.name == prompt.name) else {
+                return unknown(&format!("prompt {:?}", prompt.name));
+            };
+            if !known.arguments.iter().flatten().any(|known| known.name == argument) {
+                return unknown(&format!("argument {argument:?} of the prompt {:?}", prompt.name));
+            }
+            match argument {
+                "language" => Language::ALL.iter().map(|language| language.as_str()).collect(),
+                "analysis_type" => ANALYSES.to_vec(),
+                _ => Vec::new(),
+            }
         }
-        (Reference::Prompt(prompt), "analysis_type") if prompt.name == "run_analysis" => ANALYSES.to_vec(),
-        (Reference::Resource(_), "name") => vec!["stdout", "stderr", "result-1.png"],
-        _ => Vec::new(),
+        Reference::Resource(resource) => {
+            let templates = templates().resource_templates;
+            if !templates.iter().any(|known| known.uri_template == resource.uri) {
+                return unknown(&format!("resource template {:?}", resource.uri));
+            }
+            match argument {
+                "name" => vec!["stdout", "stderr", "result-1.png"],
+                "id" | "offset" | "limit" => Vec::new(),
+                _ => return unknown(&format!("argument {argument:?} of the resource template")),
+            }
+        }
+        _ => return unknown("reference of that type"),
     };
     let typed = request.argument.value.to_ascii_lowercase();
     let fitting: Vec<String> =
         choices.into_iter().filter(|choice| choice.starts_with(&typed)).map(str::to_owned).collect();
-    CompleteResult::new(CompletionInfo::with_all_values(fitting).unwrap_or_default())
+    Ok(CompleteResult::new(CompletionInfo::with_all_values(fitting).unwrap_or_default()))
 }

@@ -1,6 +1,8 @@
 //! The tools, one file each.
 
-use rmcp::model::Tool;
+use rmcp::model::{JsonObject, Tool};
+
+use crate::domain::Scope;
 
 pub mod files;
 pub mod get_artifact;
@@ -20,4 +22,21 @@ pub fn list(network: bool) -> Vec<Tool> {
         get_artifact::tool(),
         files::tool(),
     ]
+}
+
+/// The scope that a call needs. Each handler checks it as well.
+pub fn scope_of(name: &str, arguments: Option<&JsonObject>) -> Scope {
+    let says = |key: &str| arguments.and_then(|arguments| arguments.get(key));
+    match name {
+        manage_context::NAME => match says("action").and_then(|action| action.as_str()) {
+            Some("reset" | "end" | "branch") => Scope::Run,
+            _ => Scope::Read,
+        },
+        get_execution::NAME => match says("cancel").and_then(|cancel| cancel.as_bool()) {
+            Some(true) => Scope::Run,
+            _ => Scope::Read,
+        },
+        get_artifact::NAME => Scope::Read,
+        _ => Scope::Run,
+    }
 }

@@ -8,11 +8,15 @@ use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use rmcp::RoleServer;
-use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, ProtocolVersion, RequestId, ServerResult};
 use rmcp::service::TxJsonRpcMessage;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
+mod chats;
 pub mod legacy_sse;
+mod scopes;
 pub mod stdio;
 pub mod streamable_http;
 
@@ -52,7 +56,9 @@ fn refusal(bytes: &[u8], error: &serde_json::Error) -> (Option<RequestId>, Error
     };
     let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
     let text = match &value {
-        Value::Array(_) => "batches are not part of this protocol revision",
+        Value::Array(_) => {
+            "batches are a part of protocol revision 2025-03-26 alone: send one message at a time"
+        }
         _ => "not a JSON-RPC 2.0 message",
     };
     (id, ErrorData::invalid_request(text, Some(json!({ "reason": classify(error) }))))
@@ -71,12 +77,31 @@ fn classify(error: &serde_json::Error) -> String {
 
 /// The ids of the requests that run on one connection. Two requests with one id would get one answer.
 #[derive(Debug, Clone, Default)]
-struct InFlight(Arc<Mutex<Ids>>);
+struct InFlight(Arc<Mutex<Ids>>, Arc<Notify>);
 
 #[derive(Debug, Default)]
 struct Ids {
     begun: bool,
+    batches: bool,
     running: HashSet<RequestId>,
+}
+
+/// The messages of a batch, each as JSON. Only revision 2025-03-26 has batches.
+///
+/// # Errors
+/// When it is none: not an array, an empty one, or one of too many messages.
+fn batch(bytes: &[u8]) -> Result<Vec<Box<RawValue>>, &'static str> {
+    match serde_json::from_slice::<Vec<Box<RawValue>>>(bytes) {
+        Ok(batch) if batch.is_empty() => Err("the batch is empty"),
+        Ok(batch) if batch.len() > MAX_IN_FLIGHT => Err("the batch has more than 128 messages"),
+        Ok(batch) => Ok(batch),
+        Err(_) => Err("not a batch"),
+    }
+}
+
+/// Whether a message is an array.
+fn is_array(bytes: &[u8]) -> bool {
+    bytes.trim_ascii_start().first() == Some(&b'[')
 }
 
 impl InFlight {
@@ -105,14 +130,46 @@ impl InFlight {
         self.lock().begun
     }
 
+    /// Whether the revision that was agreed on has batches.
+    fn takes_batches(&self) -> bool {
+        self.lock().batches
+    }
+
+    /// Whether a request is under way.
+    fn is_running(&self) -> bool {
+        !self.lock().running.is_empty()
+    }
+
     fn end(&self, id: &RequestId) {
-        self.lock().running.remove(id);
+        let mut ids = self.lock();
+        ids.running.remove(id);
+        if ids.running.is_empty() {
+            self.1.notify_waiters();
+        }
+    }
+
+    /// Waits until every request has its answer.
+    async fn all_answered(&self) {
+        loop {
+            let none = self.1.notified();
+            tokio::pin!(none);
+            none.as_mut().enable();
+            if self.lock().running.is_empty() {
+                return;
+            }
+            none.await;
+        }
     }
 
     /// Takes note of an answer on its way out.
     fn answered(&self, message: &TxJsonRpcMessage<RoleServer>) {
         match message {
-            JsonRpcMessage::Response(response) => self.end(&response.id),
+            JsonRpcMessage::Response(response) => {
+                if let ServerResult::InitializeResult(result) = &response.result {
+                    self.lock().batches = result.protocol_version == ProtocolVersion::V_2025_03_26;
+                }
+                self.end(&response.id);
+            }
             JsonRpcMessage::Error(error) => {
                 if let Some(id) = &error.id {
                     self.end(id);

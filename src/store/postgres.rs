@@ -31,6 +31,7 @@ mod outbox;
 mod paths;
 mod reach;
 mod rows;
+mod sessions;
 
 use reach::{Reach, Session};
 
@@ -55,6 +56,11 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_128_000_400,
         name: "reveals",
         sql: include_str!("../../migrations/postgres/20261128000400_reveals.sql"),
+    },
+    Migration {
+        version: 20_261_129_000_400,
+        name: "sessions",
+        sql: include_str!("../../migrations/postgres/20261129000400_sessions.sql"),
     },
 ];
 

@@ -35,6 +35,7 @@ mod leases;
 mod outbox;
 mod paths;
 mod rows;
+mod sessions;
 
 /// The migrations, oldest first. A new file is added here.
 pub(super) const MIGRATIONS: &[Migration] = &[
@@ -52,6 +53,11 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_128_000_400,
         name: "reveals",
         sql: include_str!("../../migrations/sqlite/20261128000400_reveals.sql"),
+    },
+    Migration {
+        version: 20_261_129_000_400,
+        name: "sessions",
+        sql: include_str!("../../migrations/sqlite/20261129000400_sessions.sql"),
     },
 ];
 

@@ -104,6 +104,24 @@ pub static E2B_CLIENT: Histogram = Histogram::new(
     &["operation"],
 );
 
+/// Connections of the HTTP listener.
+pub static HTTP_CONNECTIONS: Gauge = Gauge::new("http.connections", "Open connections of the HTTP listener.");
+/// Connections that it has room for.
+pub static HTTP_CONNECTION_LIMIT: Gauge =
+    Gauge::new("http.connections.limit", "Connections that the HTTP listener has room for.");
+/// Connections that the listener closed, by why.
+pub static HTTP_CONNECTIONS_CLOSED: Counter = Counter::new(
+    "http.connections.closed",
+    "Connections that the server closed: idle (no request for a minute), crowded (they made room for others).",
+    &["reason"],
+);
+/// Requests that were refused before any handler saw them, by which limit.
+pub static HTTP_REFUSED: Counter = Counter::new(
+    "http.requests.refused",
+    "Requests refused by a limit: connections (all in use), principal (too many open requests), rate (too many a minute).",
+    &["limit"],
+);
+
 /// All of them, in the order in which they are written.
 static COUNTERS: &[&Counter] = &[
     &CONTEXTS_CREATED,
@@ -120,8 +138,11 @@ static COUNTERS: &[&Counter] = &[
     &SPANS_DROPPED,
     &STORE_STATES,
     &RUNS_OFFLINE,
+    &HTTP_CONNECTIONS_CLOSED,
+    &HTTP_REFUSED,
 ];
-static GAUGES: [&Gauge; 3] = [&CONTEXTS_ACTIVE, &POOL_SIZE, &DATABASE_UP];
+static GAUGES: [&Gauge; 5] =
+    [&CONTEXTS_ACTIVE, &POOL_SIZE, &DATABASE_UP, &HTTP_CONNECTIONS, &HTTP_CONNECTION_LIMIT];
 static HISTOGRAMS: [&Histogram; 6] =
     [&CODE_DURATION, &QUEUE_WAIT, &SANDBOX_CREATE, &SANDBOX_RECONNECT, &DB_CLIENT, &E2B_CLIENT];
 

@@ -1,13 +1,17 @@
 //! Three replicas behind a proxy that sends each connection to the next one: no call comes twice to the same.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::support::http::HttpServer;
+use crate::mcp_clients::fault;
+use crate::support::database::{Database, cluster};
+use crate::support::http::{HttpServer, Session, initialize};
+use crate::support::server::command;
 
 /// A proxy for bytes, round robin. It ends with the test process.
 struct RoundRobin {
@@ -89,9 +93,13 @@ fn state_follows_the_handle_and_the_session_over_three_replicas_in_turn() {
         assert_eq!(output(&result), &json!(n.to_string()), "{result}");
         assert_eq!(result["structuredContent"]["state"], "kept");
     }
-    // Another conversation does not see it, whichever replica serves it.
+    // Whoever names nothing is in the same conversation, whichever replica serves it; another conversation is not.
     for _ in 0..3 {
-        assert_eq!(run("x", None)["structuredContent"]["error"]["name"], "NameError");
+        assert_eq!(output(&run("x", None)), "7");
+        let arguments = json!({"code": "x", "language": "python"});
+        let other = json!({"dev.pathbox/conversationId": "another"});
+        let result = front.stateless(&[], "run_code", arguments, other).answer()["result"].take();
+        assert_eq!(result["structuredContent"]["error"]["name"], "NameError");
     }
 
     // 2025-11-25: a session that one replica opened.
@@ -148,4 +156,174 @@ fn state_follows_the_handle_and_the_session_over_three_replicas_in_turn() {
         let told = content["error"]["name"] == "NameError";
         assert!(kept || told, "{result}");
     }
+}
+
+/// Replicas on one Postgres, each with a data directory of its own, with one sandbox host for all of them.
+struct Fleet {
+    replicas: Vec<HttpServer>,
+    proxy: RoundRobin,
+    database: Database,
+    host: Child,
+    host_url: String,
+    directories: Vec<tempfile::TempDir>,
+}
+
+impl Fleet {
+    async fn start(count: usize) -> Self {
+        let database = cluster().await.database().await;
+        let own = tempfile::tempdir().unwrap();
+        let mut host = command(own.path())
+            .args(["host", "--listen", "127.0.0.1:0", "--api-key", "fleet-key"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let line = BufReader::new(host.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        let host_url = line.split("E2B_API_URL=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        let proxy = RoundRobin::before(&[]);
+        let mut fleet =
+            Self { replicas: Vec::new(), proxy, database, host, host_url, directories: vec![own] };
+        for _ in 0..count {
+            fleet.add();
+        }
+        fleet
+    }
+
+    fn add(&mut self) {
+        let data = tempfile::tempdir().unwrap();
+        let replica = HttpServer::start_with(
+            command(data.path())
+                .env("DATABASE_URL", self.database.url().expose())
+                .env("PATHBOX_SECRET_KEYS", "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+                .env("E2B_API_KEY", "fleet-key")
+                .env("E2B_API_URL", &self.host_url)
+                .env("E2B_SANDBOX_URL", &self.host_url)
+                .env("PATHBOX_CONTEXTS_PER_TENANT", "100"),
+        );
+        self.proxy.replicas.lock().unwrap().push(replica.address.clone());
+        self.directories.push(data);
+        self.replicas.push(replica);
+    }
+
+    /// Takes a replica out of the rotation; it still runs.
+    fn take_out(&mut self, at: usize) -> HttpServer {
+        let replica = self.replicas.remove(at);
+        self.proxy.replicas.lock().unwrap().retain(|address| *address != replica.address);
+        replica
+    }
+
+    /// The same session at another replica.
+    fn at<'f>(&'f self, replica: usize, session: &Session<'_>) -> Session<'f> {
+        Session::continued(&self.replicas[replica], &session.id)
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        let _ = self.host.kill();
+        let _ = self.host.wait();
+    }
+}
+
+/// Asks until the answer is as expected: what one replica was told reaches the others within about a second.
+fn until(mut ask: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if ask() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("it does not come");
+}
+
+#[test]
+#[ignore = "needs PostgreSQL server binaries: scripts/test installs them"]
+fn what_one_replica_is_told_of_a_session_the_others_know() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut fleet = runtime.block_on(Fleet::start(3));
+
+    // A request that one replica runs is cancelled through another.
+    let mut session = fleet.replicas[0].session(&[]);
+    session.python("x = 40");
+    let endless = json!({"name": "run_code", "arguments": {"code": "print(1)\nwhile True: pass", "language": "python"},
+        "_meta": {"progressToken": "t"}});
+    let (id, mut running) = session.begin("tools/call", endless);
+    while !running.message().unwrap().data.contains("notifications/progress") {}
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+    assert_eq!(fleet.at(1, &session).post(&cancel).status, 202);
+    while running.event().is_some() {}
+    assert_eq!(
+        output(&fleet.at(2, &session).python("x + 2")),
+        "42",
+        "the context is free and keeps its state"
+    );
+
+    // An event of one replica resumes nothing at another.
+    let params = json!({"name": "run_code", "arguments": {"code": "'of the first'", "language": "python"}});
+    let (_, mut reply) = session.begin("tools/call", params);
+    let event = reply.event().unwrap().id.unwrap();
+    reply.answer();
+    assert_eq!(fleet.at(1, &session).listen(Some(&event)).status, 404);
+
+    // A session that one replica ended is gone at the others, and after a restart.
+    let list = json!({"jsonrpc": "2.0", "id": 99, "method": "tools/list"});
+    assert_eq!(fleet.at(1, &session).post(&list).status, 200);
+    assert_eq!(fleet.replicas[0].send("DELETE", "/mcp", &session.headers(), b"").status, 204);
+    assert_eq!(session.post(&list).status, 404);
+    until(|| fleet.at(1, &session).post(&list).status == 404);
+    let id = session.id.clone();
+    fleet.add();
+    let mut later = Session::continued(&fleet.replicas[3], &id);
+    assert_eq!(later.post(&list).status, 404, "a replica that never saw it");
+    let old = fleet.take_out(0);
+    drop(old);
+
+    // A client that opens a session for each call, and each request of it comes to another replica.
+    let run = |code: &str, lists: bool| {
+        let front = HttpServer::elsewhere(&fleet.proxy.address);
+        let reply = front.post(&[], &initialize("2025-11-25"));
+        let id = reply.header("mcp-session-id").unwrap().to_owned();
+        let mut session = Session::continued(&front, &id);
+        session.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        if lists {
+            session.request("tools/list", json!({}));
+        }
+        let result = session.python(code);
+        front.send("DELETE", "/mcp", &session.headers(), b"");
+        result
+    };
+    run("y = 40", false);
+    for _ in 0..4 {
+        assert_eq!(output(&run("y + 2", false)), "42");
+    }
+    assert_eq!(run("y", true)["structuredContent"]["error"]["name"], "NameError", "a session that is kept");
+}
+
+#[test]
+#[ignore = "needs PostgreSQL server binaries and MCP clients: scripts/test installs them"]
+fn every_client_works_over_replicas_in_turn_while_one_leaves_and_one_comes() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut fleet = runtime.block_on(Fleet::start(3));
+    let base = format!("http://{}", fleet.proxy.address);
+    // One of them alone is without a session: those share a conversation.
+    let clients = [("mcp_v1.py", "mcp-1"), ("mcp_v1.mjs", "mcp-js"), ("mcp_v2.mjs", "mcp-js")];
+    let faults: Vec<String> = std::thread::scope(|scope| {
+        let base = &base;
+        let running = clients.map(|(script, environment)| {
+            scope.spawn(move || fault(script, environment, "http", base, std::path::Path::new("")))
+        });
+        // Once every replica has served: one is asked to end, as in a rolling update, and another comes.
+        until(|| {
+            let served = fleet.proxy.served.lock().unwrap();
+            fleet
+                .replicas
+                .iter()
+                .all(|replica| served.iter().filter(|one| **one == replica.address).count() > 5)
+        });
+        fleet.add();
+        let leaving = fleet.take_out(0);
+        drop(leaving);
+        running.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+    });
+    let logs: Vec<String> = fleet.replicas.iter().map(HttpServer::log).collect();
+    assert!(faults.is_empty(), "{}\n{}", faults.join("\n"), logs.join("\n---\n"));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::http::{HttpServer, initialize};
+use crate::support::http::{HttpServer, Reply, initialize};
 use crate::support::server::command;
 
 /// Makes an API key and gives its id and text.
@@ -252,13 +252,89 @@ fn a_session_is_its_openers_alone() {
 }
 
 #[test]
-fn a_credential_without_the_scope_may_not_run() {
+fn a_credential_sees_and_calls_what_its_scopes_allow_and_is_told_what_it_lacks() {
     let data = tempfile::tempdir().unwrap();
-    let (_, reader) = key(data.path(), &["--name", "r", "--tenant", "acme", "--scopes", "read"]);
     let server = guarded(data.path());
-    let reader = bearer(&reader);
-    let result = run(&server, &[("Authorization", &reader)], "1", json!({}));
-    assert!(refused(&result, "forbidden"), "{result}");
+    let add = |scopes: &str| {
+        bearer(&key(data.path(), &["--name", scopes, "--tenant", "acme", "--scopes", scopes]).1)
+    };
+    let (reader, runner, keeper) = (add("read"), add("run,read"), add("paths"));
+    let listed = |key: &str| {
+        let answer = server.modern(&[("Authorization", key)], "tools/list", None, json!({})).answer();
+        let tools = answer["result"]["tools"].as_array().unwrap().clone();
+        tools.into_iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = listed(&runner);
+    assert!(all.contains(&"run_code".to_owned()) && all.contains(&"get_execution".to_owned()));
+    let readable = listed(&reader);
+    assert!(!readable.contains(&"run_code".to_owned()) && readable.contains(&"get_execution".to_owned()));
+    assert!(listed(&keeper).is_empty());
+    let tries = [
+        ("run_code", json!({"code": "1", "language": "python"}), "run"),
+        ("manage_context", json!({"action": "end"}), "run"),
+        ("get_execution", json!({"execution_id": "x", "cancel": true}), "run"),
+        ("manage_context", json!({"action": "list"}), "read"),
+        ("get_artifact", json!({"uri": "pathbox://executions/x/stdout"}), "read"),
+    ];
+    for (tool, arguments, scope) in tries {
+        for (key, has) in [(&reader, "read"), (&keeper, "paths"), (&runner, "run read")] {
+            let headers = [("Authorization", key.as_str())];
+            let reply = server.stateless(&headers, tool, arguments.clone(), json!({}));
+            let lacks = !has.split(' ').any(|one| one == scope);
+            assert_eq!(reply.status, if lacks { 403 } else { 200 }, "{tool} {arguments} by {has}");
+            let challenge = reply.header("www-authenticate").unwrap_or_default();
+            assert_eq!(challenge.contains("error=\"insufficient_scope\""), lacks, "{challenge}");
+            if lacks {
+                let asked = challenge.split("scope=\"").nth(1).unwrap().split('"').next().unwrap();
+                let mut wanted = [has, scope];
+                wanted.sort_by_key(|one| ["run", "read", "paths"].iter().position(|known| known == one));
+                assert_eq!(asked, wanted.join(" "), "{challenge}");
+            }
+        }
+    }
+    // The same in a session, for resources, on the older door, and for the metrics.
+    let headers = [("Authorization", keeper.as_str())];
+    let mut session = server.session(&headers);
+    let (_, reply) = session.begin("resources/read", json!({"uri": "pathbox://executions/x/stdout"}));
+    assert_eq!(reply.status, 403);
+    let mut stream = server.send("GET", "/sse", &headers, b"");
+    let endpoint = stream.event().unwrap().data;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "run_code"}})
+        .to_string();
+    let reply = server.send("POST", &endpoint, &headers, call.as_bytes());
+    assert_eq!(reply.status, 403);
+    let reply = server.send("GET", "/metrics", &headers, b"");
+    assert!(reply.header("www-authenticate").unwrap().contains("scope=\"paths admin\""));
+}
+
+#[test]
+fn calls_of_a_service_that_name_nothing_make_nobody_else_fail() {
+    let data = tempfile::tempdir().unwrap();
+    let service = bearer(&key(data.path(), &["--name", "s", "--tenant", "acme", "--tenants", "acme"]).1);
+    let user = bearer(&key(data.path(), &["--name", "u", "--tenant", "acme"]).1);
+    let server = HttpServer::start_with(
+        command(data.path()).env("PATHBOX_HTTP_AUTH", "required").env("PATHBOX_CONTEXTS_PER_TENANT", "3"),
+    );
+    let (service, user) = ([("Authorization", service.as_str())], [("Authorization", user.as_str())]);
+    let state =
+        |result: &Value| result["structuredContent"]["state"].as_str().unwrap_or("refused").to_owned();
+    assert_eq!(state(&run(&server, &user, "x = 40", json!({}))), "fresh");
+    // One call whose handle is used claims its context; the others are of one call each.
+    let first = run(&server, &service, "y = 1", json!({}));
+    let handle = first["structuredContent"]["context"].as_str().unwrap().to_owned();
+    let with_handle = |code: &str| {
+        let arguments = json!({"code": code, "language": "python", "context": handle});
+        server.stateless(&service, "run_code", arguments, json!({})).answer()["result"].take()
+    };
+    assert_eq!(with_handle("y + 1")["structuredContent"]["output"], "2");
+    for _ in 0..5 {
+        assert_eq!(state(&run(&server, &service, "1", json!({}))), "fresh", "room is made");
+    }
+    assert_eq!(state(&with_handle("y")), "kept", "what was claimed stays");
+    assert_eq!(run(&server, &user, "x + 2", json!({}))["structuredContent"]["output"], "42");
+    // A conversation that is named takes the place of one that nobody claimed, and then the limit holds.
+    assert_eq!(state(&run(&server, &user, "1", json!({"conversationId": "third"}))), "fresh");
+    assert!(refused(&run(&server, &user, "1", json!({"conversationId": "fourth"})), "limit_reached"));
 }
 
 #[test]
@@ -281,6 +357,58 @@ fn a_caller_that_asks_too_often_waits() {
     assert!(statuses[6..].iter().all(|status| *status == 429), "{statuses:?}");
     let reply = server.post(&[], &initialize("2025-11-25"));
     assert!(reply.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    // The connection is good for the next request.
+    let mut stream = server.connect();
+    let body = initialize("2025-11-25").to_string();
+    let head = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+    for _ in 0..3 {
+        let length = body.len();
+        let request =
+            format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: {length}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        // What the server answered before all of it was there must not end the connection either.
+        stream.write_all(body.as_bytes()).unwrap();
+        let mut reply = Reply::read(stream.try_clone().unwrap());
+        assert_eq!(reply.status, 429);
+        assert!(reply.text().contains("too many"));
+    }
+}
+
+#[test]
+fn a_target_of_another_authority_than_the_host_is_refused() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    let own = format!("http://{}/healthz", server.address);
+    assert_eq!(server.send("GET", &own, &[], b"").status, 200);
+    assert_eq!(server.send("GET", "http://evil.example/healthz", &[], b"").status, 400);
+    let named = [("Host", "evil.example")];
+    assert_eq!(server.send("GET", "http://evil.example/healthz", &named, b"").status, 403);
+    assert_eq!(server.send("GET", &own, &named, b"").status, 400);
+}
+
+#[test]
+fn a_stream_ends_with_the_key_that_opened_it() {
+    let data = tempfile::tempdir().unwrap();
+    let server = guarded(data.path());
+    let add = |name: &str| key(data.path(), &["--tenant", "acme", "--name", name]);
+    let ((id, revoked), (_, other)) = (add("one"), add("two"));
+    let streams = [&revoked, &other].map(|key| {
+        let bearer = bearer(key);
+        let headers = [("Authorization", bearer.as_str())];
+        let mcp = server.session(&headers).listen(None);
+        let sse = server.send("GET", "/sse", &headers, b"");
+        [mcp, sse]
+    });
+    let output = command(data.path()).args(["keys", "revoke", &id]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let [mut ended, mut open] = streams;
+    for stream in &mut ended {
+        // Signs of life come until it ends.
+        while stream.event().is_some() {}
+    }
+    for stream in &mut open {
+        assert!(stream.event().is_some(), "another key's stream goes on");
+    }
 }
 
 #[test]

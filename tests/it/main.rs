@@ -36,6 +36,8 @@ mod guard_tokens;
 mod guard_ways_out;
 #[cfg(target_os = "linux")]
 mod host;
+mod http_connections;
+mod http_contract;
 mod http_metrics;
 mod http_oauth;
 mod http_paths;

@@ -363,3 +363,84 @@ fn logs_hold_neither_code_nor_output_nor_keys() {
         assert!(!log.contains(secret), "`{secret}` is in the log");
     }
 }
+
+#[test]
+fn a_batch_is_answered_in_the_one_revision_that_has_them() {
+    let data = tempfile::tempdir().unwrap();
+    let batch = json!([
+        {"jsonrpc": "2.0", "id": "a", "method": "ping"},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": "b", "method": "tools/list"},
+        7
+    ]);
+    for (version, takes) in [("2025-03-26", true), ("2025-06-18", false)] {
+        let mut server = Server::raw(command(data.path()).arg("serve"));
+        let hello = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
+        assert_eq!(server.request("initialize", hello)["result"]["protocolVersion"], version);
+        server.send(&batch);
+        let mut answers: Vec<Value> = (0..if takes { 3 } else { 1 })
+            .map(|_| server.next(Duration::from_secs(60)).expect("an answer"))
+            .collect();
+        answers.sort_by_key(|answer| answer["id"].to_string());
+        let seen: Vec<_> = answers.iter().map(|a| (&a["id"], a["error"]["code"].as_i64())).collect();
+        match takes {
+            true => assert_eq!(
+                seen,
+                [(&json!("a"), None), (&json!("b"), None), (&Value::Null, Some(-32600))],
+                "{answers:?}"
+            ),
+            false => assert_eq!(seen, [(&Value::Null, Some(-32600))], "{answers:?}"),
+        }
+        if takes {
+            server.send_line("[]");
+            let empty = server.next(Duration::from_secs(60)).expect("an answer");
+            assert_eq!(empty["error"]["code"], -32600, "{empty}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_offered_cannot_be_completed_or_paged() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let mut complete = |reference: Value, name: &str| {
+        let params = json!({"ref": reference, "argument": {"name": name, "value": "p"}});
+        server.request("completion/complete", params)
+    };
+    let run_code = json!({"type": "ref/prompt", "name": "run_code"});
+    let known = complete(run_code.clone(), "language");
+    assert_eq!(known["result"]["completion"]["values"], json!(["python"]), "{known}");
+    let template = json!({"type": "ref/resource", "uri": "pathbox://executions/{id}/{name}"});
+    assert_eq!(complete(template.clone(), "id")["result"]["completion"]["values"], json!([]));
+    for (reference, name) in [
+        (json!({"type": "ref/prompt", "name": "no_such_prompt"}), "language"),
+        (run_code, "no_such_argument"),
+        (json!({"type": "ref/resource", "uri": "pathbox://nothing"}), "name"),
+        (template, "no_such_variable"),
+    ] {
+        let answer = complete(reference.clone(), name);
+        assert_eq!(answer["error"]["code"], -32602, "{reference} {name}: {answer}");
+    }
+    for method in ["tools/list", "prompts/list", "resources/list", "resources/templates/list"] {
+        let answer = server.request(method, json!({"cursor": "bogus"}));
+        assert_eq!(answer["error"]["code"], -32602, "{method}: {answer}");
+        assert!(server.request(method, json!({})).get("result").is_some(), "{method}");
+    }
+}
+
+#[test]
+fn a_run_that_is_under_way_may_finish_when_the_server_is_asked_to_end() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    server.python("1");
+    let arguments = json!({"code": "import time; time.sleep(3); 'finished'", "language": "python"});
+    let params = json!({"name": "run_code", "arguments": arguments, "_meta": {"progressToken": "t"}});
+    let id = server.begin("tools/call", params);
+    let progress = server.next(Duration::from_secs(60)).expect("it runs");
+    assert_eq!(progress["method"], "notifications/progress", "{progress}");
+    let pid = server.child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let answer = server.answer(id);
+    assert_eq!(answer["result"]["structuredContent"]["output"], "finished", "{answer}");
+    assert!(server.wait(Duration::from_secs(30)).expect("it ends").success());
+}

@@ -33,7 +33,7 @@ fn a_session_keeps_its_state_and_another_session_does_not_see_it() {
 }
 
 #[test]
-fn a_stateless_call_gets_a_handle_and_keeps_its_state_by_it() {
+fn stateless_calls_share_the_callers_conversation_and_a_handle_leads_to_another() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start(data.path());
     let run = |arguments: Value, meta: Value| {
@@ -45,17 +45,55 @@ fn a_stateless_call_gets_a_handle_and_keeps_its_state_by_it() {
     let first = run(json!({"code": "x = 1\nx", "language": "python"}), json!({}));
     assert_eq!(first["resultType"], "complete", "{first}");
     let handle = first["_meta"]["dev.pathbox/context"].as_str().unwrap();
-    let second = run(json!({"code": "x + 1", "language": "python", "context": handle}), json!({}));
-    assert_eq!(output(&second), "2", "{second}");
-    let other = run(json!({"code": "x", "language": "python"}), json!({}));
+    let second = run(json!({"code": "x + 1", "language": "python"}), json!({}));
     assert_eq!(
-        other["structuredContent"]["error"]["name"], "NameError",
-        "each call without a handle stands alone"
+        (output(&second), &second["_meta"]["dev.pathbox/context"]),
+        (&json!("2"), &json!(handle)),
+        "{second}"
     );
+    // Another chat branches, and names its branch in each call.
+    let mut reply = server.stateless(&[], "manage_context", json!({"action": "branch"}), json!({}));
+    let branch = reply.answer()["result"]["structuredContent"]["context"].take();
+    let there = |code: &str| run(json!({"code": code, "language": "python", "context": branch}), json!({}));
+    assert_eq!(there("x = 7\nx")["structuredContent"]["state"], "fresh");
+    assert_eq!(output(&there("x")), "7");
+    assert_eq!(output(&run(json!({"code": "x", "language": "python"}), json!({}))), "1");
     // Conversation and path may be named as well.
     let named = json!({"dev.pathbox/conversationId": "chat-1", "dev.pathbox/pathId": "main"});
     run(json!({"code": "y = 5", "language": "python"}), named.clone());
     assert_eq!(output(&run(json!({"code": "y", "language": "python"}), named)), "5");
+}
+
+/// A client that opens a session for each call does not list the tools in it.
+fn one_call_session(server: &HttpServer, code: &str, end: bool) -> (String, Value) {
+    let reply = server.post(&[], &initialize("2025-11-25"));
+    let id = reply.header("mcp-session-id").unwrap().to_owned();
+    let headers = [("Mcp-Session-Id", id.as_str()), ("MCP-Protocol-Version", "2025-11-25")];
+    server.post(&headers, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let params = json!({"name": "run_code", "arguments": {"code": code, "language": "python"}});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let result = server.post(&headers, &call).answer()["result"].take();
+    if end {
+        server.send("DELETE", "/mcp", &headers, b"");
+    }
+    (id, result)
+}
+
+#[test]
+fn a_client_that_opens_a_session_for_each_call_keeps_its_state() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    one_call_session(&server, "x = 40", true);
+    assert_eq!(output(&one_call_session(&server, "x + 2", true).1), "42");
+    // It is the conversation of stateless calls as well, and not that of a client that keeps its session.
+    let mut reply = server.stateless(&[], "run_code", json!({"code": "x", "language": "python"}), json!({}));
+    assert_eq!(output(&reply.answer()["result"]), "40");
+    let mut kept = server.session(&[]);
+    assert_eq!(kept.python("x")["structuredContent"]["error"]["name"], "NameError");
+    // Two that stay open side by side are two conversations.
+    let (_open, first) = one_call_session(&server, "x = 1", false);
+    assert_eq!(first["structuredContent"]["state"], "kept");
+    assert_eq!(one_call_session(&server, "x", false).1["structuredContent"]["error"]["name"], "NameError");
 }
 
 #[test]
@@ -192,7 +230,9 @@ fn a_result_that_was_ready_while_the_client_was_away_is_there_on_resume() {
     // Strictly after: nothing comes again.
     assert!(session.listen(message.id.as_deref()).message().is_none());
     // Nobody else's events, and no made-up ones.
-    for unknown in ["77-0", "0", "", "x-y", "18446744073709551616-1"] {
+    let stream = event.split_once('-').unwrap().0;
+    let beyond = [99, u64::MAX].map(|number| format!("{stream}-{number}"));
+    for unknown in ["1-0", "0", "", "x-y", "0-18446744073709551615", &beyond[0], &beyond[1]] {
         assert_eq!(session.listen(Some(unknown)).status, 404, "{unknown:?}");
     }
     let other = server.session(&[]);
@@ -310,4 +350,70 @@ fn a_slow_reader_blocks_nobody_else_in_its_session() {
         true,
         "and it gets its result in the end"
     );
+}
+
+#[test]
+fn an_event_of_another_replica_or_of_before_a_restart_resumes_nothing() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    let start = |data: &tempfile::TempDir| {
+        HttpServer::start_with(command(data.path()).env("PATHBOX_SECRET_KEYS", keys))
+    };
+    let (first, second) = (start(&one), start(&two));
+    let mut session = first.session(&[]);
+    let last_event = |session: &mut crate::support::http::Session<'_>, code: &str| {
+        let params = json!({"name": "run_code", "arguments": {"code": code, "language": "python"}});
+        let (_, mut reply) = session.begin("tools/call", params);
+        let event = reply.event().unwrap().id.unwrap();
+        reply.answer();
+        event
+    };
+    let event = last_event(&mut session, "'of the first'");
+    assert!(session.listen(Some(&event)).message().unwrap().data.contains("of the first"));
+    // The same session at another replica, and at one that has the same number of streams.
+    let mut there = second.session(&[]);
+    there.id.clone_from(&session.id);
+    last_event(&mut there, "'of the second'");
+    let mut refused = there.listen(Some(&event));
+    assert_eq!(refused.status, 404);
+    assert!(refused.text().contains("get_execution"), "it says what to do");
+    let id = session.id.clone();
+    drop(first);
+    let restarted = start(&one);
+    let mut after = restarted.session(&[]);
+    after.id.clone_from(&id);
+    last_event(&mut after, "'of the restarted'");
+    assert_eq!(after.listen(Some(&event)).status, 404);
+}
+
+#[test]
+fn a_batch_is_answered_on_one_stream_in_the_one_revision_that_has_them() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    for (version, takes) in [("2025-03-26", true), ("2025-11-25", false)] {
+        let reply = server.post(&[], &initialize(version));
+        let id = reply.header("mcp-session-id").unwrap().to_owned();
+        let headers = [("Mcp-Session-Id", id.as_str()), ("MCP-Protocol-Version", version)];
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        let alone = server.post(&headers, &json!([initialized.clone()]));
+        assert_eq!(alone.status, if takes { 202 } else { 400 });
+        let arguments = json!({"code": "6 * 7", "language": "python"});
+        let batch = json!([
+            initialized,
+            {"jsonrpc": "2.0", "id": 1, "method": "ping"},
+            {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "run_code", "arguments": arguments}},
+            {"jsonrpc": "2.0", "id": 3, "method": 7}
+        ]);
+        let mut reply = server.post(&headers, &batch);
+        if !takes {
+            assert_eq!((reply.status, &reply.answer()["error"]["code"]), (400, &json!(-32600)));
+            continue;
+        }
+        let mut answers: Vec<Value> =
+            std::iter::from_fn(|| reply.message()).map(|event| event.json()).collect();
+        answers.sort_by_key(|answer| answer["id"].as_u64());
+        assert_eq!(answers.iter().map(|a| &a["id"]).collect::<Vec<_>>(), [1, 2, 3], "{answers:?}");
+        assert_eq!(output(&answers[1]["result"]), "42");
+        assert_eq!(answers[2]["error"]["code"], -32600);
+    }
 }

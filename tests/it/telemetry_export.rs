@@ -280,6 +280,10 @@ fn the_collector_gets_the_numbers_that_metrics_shows() {
         let (Some(exported), Some(later)) = (exported.get(name), after.get(name)) else {
             panic!("{name} is not exported: {exported:#?}")
         };
+        // A look is itself a connection.
+        if name == "http_connections" {
+            continue;
+        }
         if value == later {
             assert_eq!(exported, value, "{name}");
             equal += 1;

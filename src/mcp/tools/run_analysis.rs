@@ -164,7 +164,7 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
-        let (news, reporter) = progress::reporter(&context);
+        let news = progress::reporter(&context);
         let input: Input = parse(arguments)?;
         let checked = analysis::check(input.analysis_type.into(), &Value::Object(input.parameters))?;
         let format = OutputFormat::from(input.output_format);
@@ -179,7 +179,7 @@ impl McpServer {
         let (kind, service) = (checked.kind(), self.service().await?);
         let request = AnalysisRequest { checked: checked.clone(), format, purpose, timeout };
         let mut begun = service.runs.begin_analysis(call, request, news, cancel.clone());
-        let finished = self.follow(&mut begun, wait, &cancel, &context, reporter).await;
+        let finished = self.follow(&mut begun, wait, &cancel, &context).await;
         match finished? {
             Some(finished) => {
                 let analysed = service.runs.analysed(finished, &checked, format).await;

@@ -218,12 +218,12 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
-        let (news, reporter) = progress::reporter(&context);
+        let news = progress::reporter(&context);
         let input: Input = parse(arguments)?;
         let (call, request) = self.call(input, &context).await?;
         let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
         let mut begun = self.service().await?.runs.begin_code(call, request, news, cancel.clone());
-        let finished = self.follow(&mut begun, wait, &cancel, &context, reporter).await;
+        let finished = self.follow(&mut begun, wait, &cancel, &context).await;
         Ok(match finished? {
             Some(finished) => self.result(&finished, &context).into(),
             None => {

@@ -1,7 +1,8 @@
 //! MCP over HTTP+SSE, the transport of revision 2024-11-05: `GET /sse` opens a stream, `POST /messages` speaks on it.
 //!
 //! Deprecated, and still what some clients have. It stands alone so that it can go: nothing else uses it. The stream is
-//! the session; when the client closes it, its calls are cancelled.
+//! the session; when the client closes it, its calls are cancelled. Messages must reach the replica that has the stream:
+//! a proxy before several replicas needs sticky sessions for both routes.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,13 +23,15 @@ use rmcp::model::{ClientJsonRpcMessage, ClientNotification, ErrorData, JsonRpcMe
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage, serve_server_with_ct};
 use rmcp::transport::Transport;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::domain::{Entropy, Principal};
 use crate::mcp::McpServer;
 use crate::mcp::caller::ProtocolSession;
 
-use super::{BodyError, InFlight, json_rpc_error, read_body, refusal};
+use super::chats::{self, Chat, Other, Sign};
+use super::{BodyError, InFlight, batch, is_array, json_rpc_error, read_body, refusal, scopes};
 
 /// Messages that wait for a slow reader; the handler of that session then waits with them.
 const OUTBOX: usize = 64;
@@ -58,6 +61,8 @@ struct Door {
     entropy: Entropy,
     shutdown: CancellationToken,
     sessions: Sessions,
+    /// What session ids of this replica begin with.
+    replica: String,
 }
 
 type Sessions = Arc<Mutex<HashMap<String, Session>>>;
@@ -68,6 +73,7 @@ struct Session {
     inbox: mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
     outbox: mpsc::Sender<TxJsonRpcMessage<RoleServer>>,
     in_flight: InFlight,
+    talk: Arc<Mutex<Talk>>,
 }
 
 fn lock(sessions: &Sessions) -> std::sync::MutexGuard<'_, HashMap<String, Session>> {
@@ -118,12 +124,13 @@ impl Transport<RoleServer> for Channel {
 
 /// The routes of this door. Whoever mounts them has checked the caller and put a [`Principal`] into the request.
 pub fn router(server: McpServer, options: Options, entropy: Entropy, shutdown: CancellationToken) -> Router {
-    let door = Door { server, options, entropy, shutdown, sessions: Sessions::default() };
+    let replica = entropy.hex::<4>();
+    let door = Door { server, options, entropy, shutdown, sessions: Sessions::default(), replica };
     Router::new().route("/sse", get(open)).route("/messages", post(message)).with_state(door)
 }
 
 async fn open(State(door): State<Door>, Extension(principal): Extension<Principal>) -> Response {
-    let id = door.entropy.hex::<16>();
+    let id = format!("{}{}", door.replica, door.entropy.hex::<16>());
     let (inbox, messages) = mpsc::channel(16);
     let (outbox, mut answers) = mpsc::channel(OUTBOX);
     let in_flight = InFlight::default();
@@ -134,8 +141,9 @@ async fn open(State(door): State<Door>, Extension(principal): Extension<Principa
             return (StatusCode::SERVICE_UNAVAILABLE, "too many open streams; try again later")
                 .into_response();
         }
-        let session =
-            Session { owner: principal.name, inbox, outbox: outbox.clone(), in_flight: in_flight.clone() };
+        let talk = Arc::new(Mutex::new(Talk { chat: None, calls: 0, last_used: Instant::now() }));
+        let (outbox, in_flight) = (outbox.clone(), in_flight.clone());
+        let session = Session { owner: principal.name, inbox, outbox, in_flight, talk };
         sessions.insert(id.clone(), session);
     }
     let open =
@@ -183,48 +191,124 @@ async fn message(
     let found = lock(&door.sessions).get(&target.session_id).cloned();
     // For anybody but its owner the session does not exist.
     let Some(session) = found.filter(|session| session.owner == principal.name) else {
-        return (StatusCode::NOT_FOUND, "unknown session: open /sse again").into_response();
+        if !target.session_id.starts_with(&door.replica) {
+            tracing::warn!(
+                "a message for a stream of another replica, or of before a restart; a proxy needs sticky sessions for /sse and \
+                 /messages"
+            );
+        }
+        let text = "this replica has no such stream: open /sse again; before several replicas the proxy needs sticky sessions \
+                    for /sse and /messages";
+        return (StatusCode::NOT_FOUND, text).into_response();
     };
     let body = match read_body(body, door.options.max_body_bytes).await {
         Ok(body) => body,
         Err(BodyError::TooLarge) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
         Err(BodyError::Slow) => return StatusCode::REQUEST_TIMEOUT.into_response(),
     };
-    let mut message: ClientJsonRpcMessage = match serde_json::from_slice(&body) {
-        Ok(message) => message,
-        Err(error) => {
-            let (id, error) = refusal(&body, &error);
-            return json_rpc_error(StatusCode::BAD_REQUEST, id, error);
+    if let Some(refused) = scopes::refusal(&principal, &body) {
+        return refused;
+    }
+    let is_kept = door.chat(&target.session_id, &session, &body) == Chat::Own;
+    parts.extensions.insert(ProtocolSession { id: target.session_id, is_kept });
+    if !(is_array(&body) && session.in_flight.takes_batches()) {
+        return session.take(&body, &parts).await;
+    }
+    let messages = match batch(&body) {
+        Ok(messages) => messages,
+        Err(problem) => {
+            let error = ErrorData::invalid_request(problem, None);
+            return json_rpc_error(StatusCode::BAD_REQUEST, None, error);
         }
     };
-    match &message {
-        JsonRpcMessage::Request(request) => {
-            if let Err(problem) = session.in_flight.begin(&request.id) {
-                let refused = TxJsonRpcMessage::<RoleServer>::error(
-                    ErrorData::invalid_request(problem, None),
-                    Some(request.id.clone()),
-                );
-                return match session.outbox.send(refused).await {
-                    Ok(()) => StatusCode::ACCEPTED.into_response(),
-                    Err(_) => StatusCode::NOT_FOUND.into_response(),
-                };
-            }
+    for message in messages {
+        let taken = session.take(message.get().as_bytes(), &parts).await;
+        if taken.status() != StatusCode::ACCEPTED {
+            return taken;
         }
-        // rmcp ends the session on a notification that comes first; clients do send them.
-        _ if !session.in_flight.has_begun() => return StatusCode::ACCEPTED.into_response(),
-        JsonRpcMessage::Notification(notification) => {
-            if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
-                && let Some(id) = &cancelled.params.request_id
-            {
-                session.in_flight.end(id);
-            }
-        }
-        _ => {}
     }
-    parts.extensions.insert(ProtocolSession(target.session_id));
-    message.insert_extension(parts);
-    match session.inbox.send(message).await {
-        Ok(()) => (StatusCode::ACCEPTED, "Accepted").into_response(),
-        Err(_) => (StatusCode::NOT_FOUND, "the session has ended").into_response(),
+    StatusCode::ACCEPTED.into_response()
+}
+
+impl Door {
+    /// What a session is to its client, after this message of it.
+    fn chat(&self, id: &str, session: &Session, message: &[u8]) -> Chat {
+        let sign = chats::sign(message);
+        {
+            let mut talk = session.talk();
+            talk.last_used = Instant::now();
+            talk.calls += u64::from(sign == Some(Sign::Calls));
+            if let Some(chat) = talk.chat {
+                return chat;
+            }
+        }
+        let Some(sign) = sign else { return Chat::Own };
+        let others: Vec<Session> = {
+            let all = lock(&self.sessions);
+            let others = all.iter().filter(|(other, it)| *other != id && it.owner == session.owner);
+            others.map(|(_, session)| session.clone()).collect()
+        };
+        let chat = chats::decide(sign, others.iter().map(Session::as_other));
+        *session.talk().chat.get_or_insert(chat)
+    }
+}
+
+/// What has been said in a session so far.
+#[derive(Debug)]
+struct Talk {
+    chat: Option<Chat>,
+    calls: u64,
+    last_used: Instant,
+}
+
+impl Session {
+    fn talk(&self) -> std::sync::MutexGuard<'_, Talk> {
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn as_other(&self) -> Other {
+        let talk = self.talk();
+        let is_running = self.in_flight.is_running();
+        Other { chat: talk.chat, is_running, calls: talk.calls, unused_for: talk.last_used.elapsed() }
+    }
+
+    /// Hands one message to the session's handler.
+    async fn take(&self, body: &[u8], parts: &request::Parts) -> Response {
+        let mut message: ClientJsonRpcMessage = match serde_json::from_slice(body) {
+            Ok(message) => message,
+            Err(error) => {
+                let (id, error) = refusal(body, &error);
+                return json_rpc_error(StatusCode::BAD_REQUEST, id, error);
+            }
+        };
+        match &message {
+            JsonRpcMessage::Request(request) => {
+                if let Err(problem) = self.in_flight.begin(&request.id) {
+                    let refused = TxJsonRpcMessage::<RoleServer>::error(
+                        ErrorData::invalid_request(problem, None),
+                        Some(request.id.clone()),
+                    );
+                    return match self.outbox.send(refused).await {
+                        Ok(()) => StatusCode::ACCEPTED.into_response(),
+                        Err(_) => StatusCode::NOT_FOUND.into_response(),
+                    };
+                }
+            }
+            // rmcp ends the session on a notification that comes first; clients do send them.
+            _ if !self.in_flight.has_begun() => return StatusCode::ACCEPTED.into_response(),
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    self.in_flight.end(id);
+                }
+            }
+            _ => {}
+        }
+        message.insert_extension(parts.clone());
+        match self.inbox.send(message).await {
+            Ok(()) => (StatusCode::ACCEPTED, "Accepted").into_response(),
+            Err(_) => (StatusCode::NOT_FOUND, "the session has ended").into_response(),
+        }
     }
 }

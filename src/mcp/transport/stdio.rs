@@ -5,6 +5,7 @@
 //! that is still in flight, wrong-typed parameters, and above all an end of input while a call runs.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,12 @@ use rmcp::model::{ClientNotification, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{InFlight, refusal};
+use super::{InFlight, batch, is_array, refusal};
 
 /// The longest line that is read, in bytes: two encodings of the largest accepted code and room to spare.
 pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
@@ -31,6 +33,8 @@ pub struct Lines<R, W> {
     reader: BufReader<R>,
     line: Vec<u8>,
     overlong: bool,
+    /// Messages of a batch that have not been taken yet.
+    batch: VecDeque<Box<RawValue>>,
     writer: Arc<Mutex<Option<W>>>,
     in_flight: InFlight,
     ended: CancellationToken,
@@ -47,10 +51,17 @@ where
             reader: BufReader::with_capacity(64 * 1024, reader),
             line: Vec::new(),
             overlong: false,
+            batch: VecDeque::new(),
             writer: Arc::new(Mutex::new(Some(writer))),
             in_flight: InFlight::default(),
             ended,
         }
+    }
+
+    /// Waits until every request that has been read is answered.
+    pub fn answers(&self) -> impl Future<Output = ()> + use<R, W> {
+        let in_flight = self.in_flight.clone();
+        async move { in_flight.all_answered().await }
     }
 
     /// Reads to the next newline into `self.line`. Safe to drop in between: what was read stays.
@@ -99,6 +110,18 @@ where
         if bytes.is_empty() {
             return None;
         }
+        if is_array(bytes) && self.in_flight.takes_batches() {
+            match batch(bytes) {
+                Ok(messages) => self.batch = messages.into(),
+                Err(problem) => self.answer(None, ErrorData::invalid_request(problem, None)),
+            }
+            return None;
+        }
+        self.accept_message(bytes)
+    }
+
+    /// The same for one message.
+    fn accept_message(&self, bytes: &[u8]) -> Option<RxJsonRpcMessage<RoleServer>> {
         let message: RxJsonRpcMessage<RoleServer> = match serde_json::from_slice(bytes) {
             Ok(message) => message,
             Err(error) => {
@@ -175,6 +198,12 @@ where
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
+            if let Some(message) = self.batch.pop_front() {
+                match self.accept_message(message.get().as_bytes()) {
+                    Some(message) => return Some(message),
+                    None => continue,
+                }
+            }
             match self.read_line().await {
                 Ok(true) => {
                     if let Some(message) = self.accept() {

@@ -6,6 +6,7 @@
 //! at once even when its first message is long in coming.
 
 mod sessions;
+mod shared;
 mod ticket;
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::{Stream, StreamExt};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request};
-use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ProtocolVersion};
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorData, ProtocolVersion};
 use rmcp::transport::streamable_http_server::session::SessionStore;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
@@ -27,8 +28,10 @@ use crate::domain::{Clock, Entropy, Principal};
 use crate::mcp::McpServer;
 use crate::mcp::caller::ProtocolSession;
 
-use super::{BodyError, json_rpc_error, read_body, refusal};
+use super::chats::Chat;
+use super::{BodyError, batch, is_array, json_rpc_error, read_body, refusal, scopes};
 use sessions::{OPENING, Opening, Sessions};
+use shared::{LOOK, Shared};
 use ticket::Tickets;
 
 /// How often the sessions are looked through.
@@ -80,7 +83,8 @@ pub fn router(
     shutdown: &CancellationToken,
 ) -> Router {
     let tickets = Tickets::new(key, clock.clone(), entropy.clone());
-    let sessions = Sessions::new(tickets, options.max_sessions, options.session_idle);
+    let shared = Shared(server.execution().clone());
+    let sessions = Sessions::new(tickets, shared.clone(), options.max_sessions, options.session_idle);
     let mut config = StreamableHttpServerConfig::default()
         // Host and Origin are checked before any route, this one too.
         .disable_allowed_hosts()
@@ -99,7 +103,15 @@ pub fn router(
                 swept.sweep();
             }
         };
-        ended.run_until_cancelled(sweeping).await;
+        let looking = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                if swept.len() > 0 {
+                    swept.apply(shared.told().await).await;
+                }
+            }
+        };
+        ended.run_until_cancelled(async { tokio::join!(sweeping, looking) }).await;
         tracing::debug!(sessions = swept.len(), "the sessions end");
     });
     let door = Door { service, sessions, max_body_bytes: options.max_body_bytes };
@@ -112,19 +124,27 @@ async fn handle(
     request: Request,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    if let Err(refused) = door.check_session(&parts, &principal) {
-        return refused;
-    }
     be_lenient(&mut parts.headers);
-    if let Some(id) = parts.headers.get(SESSION_ID).and_then(|id| id.to_str().ok()) {
-        let session = ProtocolSession(id.to_owned());
-        parts.extensions.insert(session);
-    }
     let body = match read_body(body, door.max_body_bytes).await {
         Ok(body) => body,
         Err(BodyError::TooLarge) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
         Err(BodyError::Slow) => return StatusCode::REQUEST_TIMEOUT.into_response(),
     };
+    // After the body has been read: a refusal before it would cost the client its connection.
+    if let Err(refused) = door.check_session(&parts, &principal).await {
+        return refused;
+    }
+    if let Some(refused) = scopes::refusal(&principal, &body) {
+        return refused;
+    }
+    if let Some(id) = parts.headers.get(SESSION_ID).and_then(|id| id.to_str().ok()) {
+        let is_kept = door.sessions.chat(id, &body).await == Chat::Own;
+        let session = ProtocolSession { id: id.to_owned(), is_kept };
+        parts.extensions.insert(session);
+    }
+    if parts.method == Method::POST && is_array(&body) && door.takes_batches(&parts) {
+        return door.handle_batch(parts, &body).await;
+    }
     let method = parts.method.clone();
     let stateless = method == Method::POST && is_stateless(&parts.headers);
     let is_json = parts.headers.get(header::CONTENT_TYPE).is_some_and(is_json);
@@ -146,21 +166,72 @@ async fn handle(
 
 impl Door {
     /// A session belongs to whoever opened it. For anybody else it does not exist.
-    #[expect(clippy::result_large_err, reason = "the refusal is a whole response, made once and sent")]
-    fn check_session(&self, parts: &request::Parts, principal: &Principal) -> Result<(), Response> {
+    async fn check_session(&self, parts: &request::Parts, principal: &Principal) -> Result<(), Response> {
         let Some(id) = parts.headers.get(SESSION_ID) else { return Ok(()) };
         let id = id.to_str().unwrap_or_default();
-        if self.sessions.owner(id).as_deref() != Some(principal.name.as_str()) {
+        if self.sessions.owner(id).await.as_deref() != Some(principal.name.as_str()) {
             return Err((StatusCode::NOT_FOUND, "unknown session: initialize a new one").into_response());
         }
         if let (&Method::GET, Some(event)) = (&parts.method, parts.headers.get(LAST_EVENT_ID))
             && !self.sessions.can_resume(id, event.to_str().unwrap_or_default())
         {
             // An empty stream would make clients come back for more of it, again and again.
-            return Err((StatusCode::NOT_FOUND, "nothing follows this event here").into_response());
+            return Err((StatusCode::NOT_FOUND, "this replica does not have the stream of that event: call again with the same idempotency key, or ask \
+                 `get_execution` for the run's result").into_response());
         }
         Ok(())
     }
+}
+
+impl Door {
+    /// Whether the session is of the one revision that has batches.
+    fn takes_batches(&self, parts: &request::Parts) -> bool {
+        let id = parts.headers.get(SESSION_ID).and_then(|id| id.to_str().ok());
+        id.and_then(|id| self.sessions.protocol(id)) == Some(ProtocolVersion::V_2025_03_26)
+    }
+
+    /// Answers the requests of a batch on one stream.
+    async fn handle_batch(&self, mut parts: request::Parts, body: &Bytes) -> Response {
+        let messages = match batch(body) {
+            Ok(messages) => messages,
+            Err(problem) => {
+                let error = ErrorData::invalid_request(problem, None);
+                return json_rpc_error(StatusCode::BAD_REQUEST, None, error);
+            }
+        };
+        parts.headers.remove(header::CONTENT_LENGTH);
+        let mut answers = Vec::new();
+        for message in messages {
+            let body = Bytes::copy_from_slice(message.get().as_bytes());
+            let request = Request::from_parts(parts.clone(), Body::from(body.clone()));
+            let answer = mend(&Method::POST, Some(&body), self.service.handle(request).await.map(Body::new));
+            match answer.status() {
+                StatusCode::ACCEPTED => {}
+                _ if is_event_stream(&answer) => answers.push(answer.into_body().into_data_stream().boxed()),
+                _ => answers.push(as_event(answer.into_body()).await.into_data_stream().boxed()),
+            }
+        }
+        if answers.is_empty() {
+            return StatusCode::ACCEPTED.into_response();
+        }
+        event_stream(futures::stream::select_all(answers))
+    }
+}
+
+fn is_event_stream(answer: &Response) -> bool {
+    answer.headers().get(header::CONTENT_TYPE).is_some_and(|content_type| content_type == EVENT_STREAM)
+}
+
+fn event_stream<S>(events: S) -> Response
+where
+    S: Stream<Item = Result<Bytes, axum::Error>> + Send + 'static,
+{
+    let headers = [
+        (header::CONTENT_TYPE, EVENT_STREAM),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(events)).into_response()
 }
 
 /// `curl` and many libraries accept anything; that includes both forms of an answer.
@@ -228,10 +299,7 @@ fn mend(method: &Method, json: Option<&Bytes>, answer: Response) -> Response {
             }
         }
         (StatusCode::INTERNAL_SERVER_ERROR, _) => {
-            let error = rmcp::model::ErrorData::internal_error(
-                "the server could not answer; its log says more",
-                None,
-            );
+            let error = ErrorData::internal_error("the server could not answer; its log says more", None);
             json_rpc_error(StatusCode::INTERNAL_SERVER_ERROR, None, error)
         }
         _ => answer,
@@ -244,14 +312,7 @@ async fn begin_early(answer: impl Future<Output = Response> + Send + 'static) ->
     let mut answer = Box::pin(answer);
     match tokio::time::timeout(FIRST_BYTE, answer.as_mut()).await {
         Ok(answer) => answer,
-        Err(_) => {
-            let headers = [
-                (header::CONTENT_TYPE, EVENT_STREAM),
-                (header::CACHE_CONTROL, "no-cache"),
-                (header::HeaderName::from_static("x-accel-buffering"), "no"),
-            ];
-            (headers, Body::from_stream(signs_of_life(answer))).into_response()
-        }
+        Err(_) => event_stream(signs_of_life(answer)),
     }
 }
 
@@ -274,11 +335,11 @@ where
             Late::Waiting(mut answer) => match tokio::time::timeout(KEEP_ALIVE, &mut answer).await {
                 Err(_) => Some((sign, Late::Waiting(answer))),
                 Ok(answer) => {
-                    let is_stream =
-                        answer.headers().get(header::CONTENT_TYPE).is_some_and(|t| t == EVENT_STREAM);
-                    let mut body =
-                        if is_stream { answer.into_body() } else { as_event(answer.into_body()).await }
-                            .into_data_stream();
+                    let mut body = match is_event_stream(&answer) {
+                        true => answer.into_body(),
+                        false => as_event(answer.into_body()).await,
+                    }
+                    .into_data_stream();
                     let first = body.next().await?;
                     Some((first, Late::Open(body)))
                 }

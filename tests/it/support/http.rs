@@ -50,6 +50,12 @@ impl HttpServer {
         Self { child, address, log }
     }
 
+    /// A view of what listens at an address, such as a proxy before servers.
+    pub(crate) fn elsewhere(address: &str) -> Self {
+        let child = Command::new("true").spawn().unwrap();
+        Self { child, address: address.to_owned(), log: Arc::default() }
+    }
+
     /// What the server logged so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
@@ -107,6 +113,8 @@ impl HttpServer {
         let mut session = Session { server: self, id, headers, next: 1 };
         let reply = session.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
         assert_eq!(reply.status, 202);
+        // As every client does that keeps its session.
+        session.request("tools/list", json!({}));
         session
     }
 
@@ -193,7 +201,12 @@ pub(crate) struct Session<'s> {
     next: u64,
 }
 
-impl Session<'_> {
+impl<'s> Session<'s> {
+    /// A session that was opened before, perhaps elsewhere.
+    pub(crate) fn continued(server: &'s HttpServer, id: &str) -> Self {
+        Self { server, id: id.to_owned(), headers: Vec::new(), next: 1_000 }
+    }
+
     /// The headers of this session's requests.
     pub(crate) fn headers(&self) -> Vec<(&str, &str)> {
         let mut all: Vec<(&str, &str)> = self.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
@@ -280,7 +293,8 @@ impl Event {
 }
 
 impl Reply {
-    fn read(stream: TcpStream) -> Self {
+    /// Reads the head of the next answer on a connection.
+    pub(crate) fn read(stream: TcpStream) -> Self {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).unwrap();

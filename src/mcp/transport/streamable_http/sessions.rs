@@ -15,8 +15,9 @@ use futures::Stream;
 use futures::stream;
 use rmcp::RoleServer;
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ErrorData, GetExtensions, GetMeta, InitializeRequestParams,
-    JsonRpcMessage, ProgressToken, ProtocolVersion, RequestId, ServerJsonRpcMessage, ServerNotification,
+    CancelledNotificationParam, ClientJsonRpcMessage, ClientNotification, ErrorData, GetExtensions, GetMeta,
+    InitializeRequestParams, JsonRpcMessage, Notification, ProgressToken, ProtocolVersion, RequestId,
+    ServerJsonRpcMessage, ServerNotification,
 };
 use rmcp::service::OriginatingRequestId;
 use rmcp::transport::Transport;
@@ -27,7 +28,9 @@ use rmcp::transport::streamable_http_server::session::{
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::shared::{self, Key, Shared, Told};
 use super::ticket::{Ticket, Tickets};
+use crate::mcp::transport::chats::{self, Chat, Other, Sign};
 
 /// Requests that one session may have in flight.
 const MAX_IN_FLIGHT: usize = 128;
@@ -76,6 +79,7 @@ pub(super) struct Sessions(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     tickets: Tickets,
+    shared: Shared,
     max: usize,
     idle: Duration,
     live: Mutex<HashMap<SessionId, Arc<Session>>>,
@@ -94,9 +98,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sessions {
-    pub(super) fn new(tickets: Tickets, max: usize, idle: Duration) -> Self {
+    pub(super) fn new(tickets: Tickets, shared: Shared, max: usize, idle: Duration) -> Self {
         Self(Arc::new(Inner {
             tickets,
+            shared,
             max,
             idle,
             live: Mutex::default(),
@@ -105,21 +110,107 @@ impl Sessions {
         }))
     }
 
-    /// The principal that opened the session of this id, whether it is in memory or not.
-    pub(super) fn owner(&self, id: &str) -> Option<String> {
+    /// The principal that opened the session of this id, whether it is in memory or not; none when it has ended.
+    pub(super) async fn owner(&self, id: &str) -> Option<String> {
         if let Some(session) = lock(&self.0.live).get(id) {
             return Some(session.owner.clone());
         }
         if lock(&self.0.ended).ids.contains(id) {
             return None;
         }
-        self.0.tickets.read(id).map(|ticket| ticket.owner)
+        let owner = self.0.tickets.read(id)?.owner;
+        // It is new to this replica.
+        match self.0.shared.of(id).await.has_ended {
+            true => None,
+            false => Some(owner),
+        }
+    }
+
+    /// Does what other replicas were told.
+    pub(super) async fn apply(&self, told: Vec<(Key, Told)>) {
+        if told.is_empty() {
+            return;
+        }
+        let live: HashMap<Key, SessionId> =
+            lock(&self.0.live).keys().map(|id| (shared::key(id), Arc::clone(id))).collect();
+        for (session, told) in told {
+            let Some(id) = live.get(&session) else { continue };
+            match told {
+                Told::Ended => {
+                    drop(self.close_session(id).await);
+                    self.remember_end(id);
+                }
+                Told::Cancelled(request) if self.is_running(id, &request) => {
+                    let cancelled = CancelledNotificationParam::new(Some(request), None);
+                    let notification =
+                        ClientNotification::CancelledNotification(Notification::new(cancelled));
+                    let message = JsonRpcMessage::notification(notification);
+                    drop(self.accept_message(id, message).await);
+                }
+                Told::Cancelled(_) => {}
+            }
+        }
+    }
+
+    fn is_running(&self, id: &str, request: &RequestId) -> bool {
+        let session = lock(&self.0.live).get(id).cloned();
+        session.is_some_and(|session| lock(&session.state).requests.contains_key(request))
+    }
+
+    fn remember_end(&self, id: &str) {
+        let mut ended = lock(&self.0.ended);
+        let id: SessionId = id.into();
+        if ended.ids.insert(Arc::clone(&id)) {
+            ended.order.push_back(id);
+        }
+        if ended.order.len() > MAX_ENDED
+            && let Some(oldest) = ended.order.pop_front()
+        {
+            ended.ids.remove(&oldest);
+        }
     }
 
     /// Whether one more session can be opened.
     pub(super) fn has_room(&self) -> bool {
         let live = lock(&self.0.live);
         live.len() < self.0.max || live.values().any(|session| session.is_idle(Duration::ZERO))
+    }
+
+    /// The protocol revision of the session of this id.
+    pub(super) fn protocol(&self, id: &str) -> Option<ProtocolVersion> {
+        if let Some(session) = lock(&self.0.live).get(id) {
+            return Some(session.protocol.clone());
+        }
+        self.0.tickets.read(id).map(|ticket| ticket.initialize.protocol_version)
+    }
+
+    /// What a session is to its client, after this message of it.
+    pub(super) async fn chat(&self, id: &str, message: &[u8]) -> Chat {
+        let session = lock(&self.0.live).get(id).cloned();
+        let decided = session.as_ref().and_then(|session| lock(&session.state).chat);
+        let sign = chats::sign(message);
+        if let (Some(session), Some(Sign::Calls)) = (&session, sign) {
+            lock(&session.state).calls += 1;
+        }
+        if let Some(chat) = decided {
+            return chat;
+        }
+        let Some(sign) = sign else {
+            return self.0.shared.of(id).await.chat.unwrap_or(Chat::Own);
+        };
+        let owner = session.as_ref().map(|session| session.owner.clone());
+        let others: Vec<Arc<Session>> = {
+            let live = lock(&self.0.live);
+            let others =
+                live.iter().filter(|(other, it)| ***other != *id && Some(&it.owner) == owner.as_ref());
+            others.map(|(_, session)| Arc::clone(session)).collect()
+        };
+        let found = chats::decide(sign, others.iter().map(|other| other.as_other()));
+        let chat = self.0.shared.decide(id, sign, found).await;
+        if let Some(session) = session {
+            lock(&session.state).chat = Some(chat);
+        }
+        chat
     }
 
     /// Whether a stream can be resumed after this event.
@@ -155,6 +246,10 @@ impl Sessions {
         Ok(session)
     }
 
+    fn log(&self) -> Arc<Log> {
+        Arc::new(Log { name: self.0.tickets.stream_name(), events: Mutex::default(), more: Notify::new() })
+    }
+
     fn open(
         &self,
         id: SessionId,
@@ -174,14 +269,12 @@ impl Sessions {
             }
         }
         let (sender, inbox) = mpsc::channel(16);
-        // Older clients take an event without data for a broken message.
-        let priming = protocol.as_str() >= ProtocolVersion::V_2025_11_25.as_str();
         let session = Arc::new(Session {
             owner,
-            priming,
+            protocol: protocol.clone(),
             inbox: Mutex::new(Some(sender)),
             answered_bytes: Arc::clone(&self.0.answered_bytes),
-            common: Arc::default(),
+            common: self.log(),
             state: Mutex::new(State {
                 first: None,
                 next: 1,
@@ -190,6 +283,8 @@ impl Sessions {
                 tokens: HashMap::new(),
                 answered: VecDeque::new(),
                 last_used: Instant::now(),
+                chat: None,
+                calls: 0,
             }),
         });
         live.insert(id, Arc::clone(&session));
@@ -201,7 +296,7 @@ impl Sessions {
 #[derive(Debug)]
 struct Session {
     owner: String,
-    priming: bool,
+    protocol: ProtocolVersion,
     inbox: Mutex<Option<mpsc::Sender<ClientJsonRpcMessage>>>,
     answered_bytes: Arc<AtomicUsize>,
     /// What belongs to no request.
@@ -221,6 +316,10 @@ struct State {
     /// Answered requests' logs, oldest first, with when and how large.
     answered: VecDeque<(u64, Instant, usize)>,
     last_used: Instant,
+    /// What the session is to its client, once that can be said.
+    chat: Option<Chat>,
+    /// Calls of tools.
+    calls: u64,
 }
 
 impl State {
@@ -256,6 +355,16 @@ impl Drop for Session {
 }
 
 impl Session {
+    fn as_other(&self) -> Other {
+        let state = lock(&self.state);
+        Other {
+            chat: state.chat,
+            is_running: !state.requests.is_empty(),
+            calls: state.calls,
+            unused_for: state.last_used.elapsed(),
+        }
+    }
+
     fn is_idle(&self, patience: Duration) -> bool {
         let state = lock(&self.state);
         state.requests.is_empty()
@@ -277,15 +386,21 @@ impl Session {
         sender.send(message).await.map_err(|_| SessionError::Unknown)
     }
 
-    /// The log that an event id names and the number of the event.
+    /// The log that an event id names and the number of the event. Logs have names of their own, so an event of another
+    /// replica or of the time before a restart names none.
     fn log_of(&self, event: &str) -> Option<(u64, Arc<Log>, u64)> {
-        let (stream, event) = event.split_once('-')?;
-        let (stream, event) = (stream.parse().ok()?, event.parse().ok()?);
-        let log = match stream {
-            0 => Arc::clone(&self.common),
-            number => Arc::clone(lock(&self.state).logs.get(&number)?),
+        let (name, event) = event.split_once('-')?;
+        let event: u64 = event.parse().ok()?;
+        let (stream, log) = match name == self.common.name {
+            true => (0, Arc::clone(&self.common)),
+            false => {
+                let state = lock(&self.state);
+                let (stream, log) = state.logs.iter().find(|(_, log)| log.name == name)?;
+                (*stream, Arc::clone(log))
+            }
         };
-        Some((stream, log, event))
+        let known = event < lock(&log.events).next;
+        known.then_some((stream, log, event))
     }
 
     /// Where a message of the server belongs.
@@ -353,8 +468,10 @@ fn size(message: &ServerJsonRpcMessage) -> usize {
 }
 
 /// What was said on one stream. Written without waiting, followed by whoever reads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Log {
+    /// Random: no other log of any replica has it, and event ids begin with it.
+    name: String,
     events: Mutex<Events>,
     more: Notify,
 }
@@ -457,7 +574,7 @@ impl Reader {
                 let found = events.list.iter().find(|(number, _, _)| *number >= self.at && !superseded);
                 if let Some((number, message, _)) = found {
                     let mut event = ServerSseMessage::default();
-                    event.event_id = Some(format!("{}-{number}", self.number));
+                    event.event_id = Some(format!("{}-{number}", log.name));
                     event.message = message.clone();
                     event.retry = message.is_none().then_some(RETRY);
                     self.at = number + 1;
@@ -551,7 +668,7 @@ impl SessionManager for Sessions {
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionError> {
         let session = self.get(id)?;
         let JsonRpcMessage::Request(request) = &message else { return Err(SessionError::Unknown) };
-        let log = Arc::new(Log::default());
+        let log = self.log();
         let (number, refusal) = {
             let mut state = lock(&session.state);
             let refusal = if state.requests.contains_key(&request.id) {
@@ -580,7 +697,8 @@ impl SessionManager for Sessions {
             log.end();
             return Ok(log.follow(number, None));
         }
-        if session.priming {
+        // Older clients take an event without data for a broken message.
+        if session.protocol >= ProtocolVersion::V_2025_11_25 {
             log.add(None, false);
         }
         session.push(message).await?;
@@ -597,6 +715,9 @@ impl SessionManager for Sessions {
             && let ClientNotification::CancelledNotification(cancelled) = &notification.notification
             && let Some(request) = &cancelled.params.request_id
         {
+            if !self.is_running(id, request) {
+                self.0.shared.cancel(id, request).await;
+            }
             // A cancelled request is not answered: its stream ends here and its id is free again.
             let mut state = lock(&session.state);
             if let Some(log) = state.requests.get(request).and_then(|number| state.logs.get(number)) {
@@ -640,16 +761,8 @@ impl SessionStore for Sessions {
     }
 
     async fn delete(&self, id: &str) -> Result<(), SessionStoreError> {
-        let mut ended = lock(&self.0.ended);
-        let id: SessionId = id.into();
-        if ended.ids.insert(Arc::clone(&id)) {
-            ended.order.push_back(id);
-        }
-        if ended.order.len() > MAX_ENDED
-            && let Some(oldest) = ended.order.pop_front()
-        {
-            ended.ids.remove(&oldest);
-        }
+        self.remember_end(id);
+        self.0.shared.end(id).await;
         Ok(())
     }
 }

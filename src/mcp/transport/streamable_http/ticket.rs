@@ -57,6 +57,11 @@ impl Tickets {
         XChaCha20Poly1305::new((&*self.key).into())
     }
 
+    /// A name for a stream that no other stream has, here or at another replica.
+    pub(super) fn stream_name(&self) -> String {
+        self.entropy.hex::<8>()
+    }
+
     /// A new session id for this caller. A client that says a great deal about itself has its capabilities left out.
     pub(super) fn write(&self, owner: &str, initialize: &InitializeRequestParams) -> String {
         let mut initialize = initialize.clone();
