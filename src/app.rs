@@ -25,7 +25,7 @@ use crate::mcp::{McpServer, Options as McpOptions};
 use crate::objects::{self, Bucket, Objects};
 use crate::store::postgres::PgStore;
 use crate::store::secrets::Keyring;
-use crate::store::sqlite::{SqliteOptions, SqliteStore};
+use crate::store::sqlite::SqliteStore;
 use crate::store::{DynStore, Secret};
 use crate::telemetry::chain;
 use crate::wire;
@@ -85,14 +85,14 @@ impl App {
         if let Startup::Ready(service) = self.execution.now() {
             drop(tokio::time::timeout(grace, service.drain()).await);
             self.shutdown.cancel();
+            if tokio::time::timeout(RECORDING, service.drain()).await.is_err() {
+                tracing::warn!("not every run could be recorded in time");
+            }
             let ending = async {
-                service.drain().await;
                 service.ended().await;
                 service.cleanup.release_own_host().await;
             };
-            if tokio::time::timeout(LAST_WORDS, ending).await.is_err() {
-                tracing::warn!("not every run could be recorded in time");
-            }
+            drop(tokio::time::timeout(LAST_WORDS, ending).await);
         }
         self.shutdown.cancel();
         self.host.cancel();
@@ -101,7 +101,9 @@ impl App {
     }
 }
 
-/// How long recording and closing may take once runs have been interrupted.
+/// How long runs may take to be interrupted and recorded. It takes milliseconds while sandbox and database answer.
+const RECORDING: Duration = Duration::from_secs(5);
+/// How long closing may take after that.
 const LAST_WORDS: Duration = Duration::from_millis(400);
 
 /// A conversation that nobody named.
@@ -231,9 +233,7 @@ pub fn keyring(config: &Config, entropy: &Entropy) -> anyhow::Result<Keyring> {
 pub async fn open_store(config: &Config, keyring: Keyring) -> anyhow::Result<DynStore> {
     Ok(match &config.database {
         Database::Sqlite => {
-            let options =
-                SqliteOptions { auto_migrate: config.postgres.auto_migrate, ..SqliteOptions::default() };
-            Arc::new(SqliteStore::open(&config.data_dir, &options, keyring, Clock::system()).await?)
+            Arc::new(SqliteStore::open(&config.data_dir, &config.sqlite, keyring, Clock::system()).await?)
         }
         Database::Postgres(url) => Arc::new(PgStore::connect(url, &config.postgres, keyring).await?),
     })

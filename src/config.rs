@@ -50,10 +50,12 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Which store.
     pub database: Database,
-    /// How Postgres is used, when it is; and for both stores, whether missing migrations are applied at start.
+    /// How Postgres is used, when it is.
     pub postgres: crate::store::PgOptions,
     /// Where whole outputs, pictures and files are kept.
     pub objects: crate::objects::Options,
+    /// How SQLite is used otherwise.
+    pub sqlite: crate::store::SqliteOptions,
     /// Which sandboxes.
     pub provider: Provider,
     /// The provider's template.

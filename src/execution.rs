@@ -18,12 +18,11 @@ use crate::e2b::E2bClient;
 use crate::guard::{Overlay, Report, Sanitized};
 use crate::store::{DynStore, Limits, Secret};
 use crate::telemetry::trace::Trace;
-use backlog::Backlog;
 use remembered::Remembered;
+use write_behind::WriteBehind;
 
 pub mod acquire;
 mod attempts;
-mod backlog;
 pub mod contexts;
 pub mod crash;
 pub mod error;
@@ -49,6 +48,7 @@ pub mod sessions;
 pub mod startup;
 mod stop;
 mod unclaimed;
+mod write_behind;
 
 pub use contexts::Contexts;
 pub use crash::CrashAt;
@@ -184,8 +184,8 @@ struct Core {
     doomed: Notify,
     /// For the time when the database is away.
     remembered: Remembered,
-    /// What the database has to be told once it is back.
-    backlog: Backlog,
+    /// What the database could not take yet.
+    write_behind: WriteBehind,
     /// Runs of this replica that can be stopped.
     stoppable: stop::Stoppable,
 }
@@ -271,7 +271,7 @@ impl Execution {
             shutdown,
             doomed: Notify::new(),
             remembered: Remembered::default(),
-            backlog: Backlog::default(),
+            write_behind: WriteBehind::default(),
             stoppable: stop::Stoppable::default(),
         });
         Self {

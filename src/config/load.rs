@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::domain::{ConversationId, PathId, TenantId};
 use crate::mcp::InlineImages;
-use crate::store::{Limits, PgOptions, Secret};
+use crate::store::{Limits, PgOptions, Secret, SqliteOptions};
 use crate::telemetry::{LogFormat, Options as TelemetryOptions};
 
 use super::{Config, Database, HostSettings, Provider};
@@ -106,6 +106,13 @@ pub const SETTINGS: &[Setting] = &[
         "none",
         "none or transaction",
         "`transaction` when a pooler in transaction mode (PgBouncer) is on the way: two round trips more for each call. A pooler in session mode needs no setting.",
+    ),
+    plain(
+        "database.allow_network_file_system",
+        &["PATHBOX_DATABASE_ALLOW_NETWORK_FILE_SYSTEM"],
+        "false",
+        "true or false",
+        "Opens SQLite's file although the data directory is on a file system shared with other machines (NFS, SMB, 9p, FUSE), where its locks do not hold.",
     ),
     secret(
         "database.migration_url",
@@ -937,6 +944,11 @@ impl Values {
             data_dir,
             database,
             postgres: self.postgres()?,
+            sqlite: SqliteOptions {
+                auto_migrate: self.boolean("auto_migrate")?,
+                allow_network_file_system: self.boolean("database.allow_network_file_system")?,
+                ..SqliteOptions::default()
+            },
             provider,
             template: self.get("e2b.template").to_owned(),
             recipes: self.recipes(environment)?,

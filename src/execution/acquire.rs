@@ -23,14 +23,12 @@ use crate::store::{
 use crate::telemetry::metrics;
 
 use super::attempts::Fault;
-use super::backlog::Late;
 use super::crash::crash_point;
 use super::provider::access_of;
+use super::write_behind::Deferred;
 use super::{Core, ExecutionError, Progress, ProgressSender};
 use crate::telemetry::chain;
 
-/// Between looks at whether the database has been told everything.
-const BEHIND_PAUSE: Duration = Duration::from_millis(50);
 /// Between tries while the database is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Between tries to tell a database that was away of a run that goes on.
@@ -125,18 +123,16 @@ impl Sandboxes {
         result
     }
 
-    /// The run did not start: its place, its claim and its idempotency key are free again. While the database is away
-    /// it cannot be told, and may have done what it was asked without an answer: it is told later.
+    /// The run did not start: its place, its claim and its idempotency key are free again. A database that cannot
+    /// take that now may have done what it was asked without an answer: it is written later.
     pub(super) async fn abandon(&self, ask: &Acquire, status: ExecutionStatus, why: &str) {
         let (tenant, id) = (&ask.key.tenant, ask.execution.id);
         match self.0.store().abandon(tenant, id, status, Some(why)).await {
             Ok(_) => {}
-            Err(error) if error.is_retryable() => self.0.tell_later(Late::Abandon {
-                tenant: tenant.clone(),
-                execution: id,
-                status,
-                error: why.to_owned(),
-            }),
+            Err(error) if error.is_retryable() => {
+                let entry = Deferred::Abandon { execution: id, status, error: why.to_owned() };
+                self.0.write_later(&ask.key, entry);
+            }
             Err(error) => {
                 tracing::warn!(error = %error, execution.id = %id, "a run that did not start could not be taken back");
             }
@@ -158,17 +154,16 @@ impl Sandboxes {
             if cancel.is_cancelled() {
                 return Err(ExecutionError::Cancelled);
             }
-            // A database that is back is told first what has run meanwhile: it would take those runs for cut off, and
-            // the contexts that they used for expired.
-            if self.0.is_behind() {
-                if let Err(error) = self.0.store().ping().await {
+            // A database that is back gets first what has run meanwhile: it would take those runs for cut off, and the
+            // contexts that they used for expired.
+            if self.0.write_behind.is_behind_on(&ask.key) {
+                let settled = tokio::select! {
+                    settled = self.0.write_behind.settled(&ask.key, began + patience) => settled,
+                    () = cancel.cancelled() => continue,
+                };
+                if let Err(error) = settled {
                     return self.without_store(ask, error, wait).await;
                 }
-                if began.elapsed() >= patience {
-                    return Err(wait.timed_out(1));
-                }
-                tokio::time::sleep(BEHIND_PAUSE).await;
-                continue;
             }
             let asked = Instant::now();
             let mut position = 0;
@@ -176,7 +171,10 @@ impl Sandboxes {
             let answer = match self.0.store().acquire(ask, limits).await {
                 Ok(answer) => answer,
                 // Somebody is in the way, for as long as this call may wait: the same run keeps its place.
-                Err(error) if error.state().is_some_and(passes_soon) && began.elapsed() < patience => {
+                Err(error)
+                    if error.state().is_some_and(DatabaseState::passes_soon)
+                        && began.elapsed() < patience =>
+                {
                     self.pause_or_cancel(cancel, BUSY_PAUSE).await;
                     continue;
                 }
@@ -366,8 +364,8 @@ impl Sandboxes {
     async fn announce(&self, held: &Held, ask: &Acquire) {
         loop {
             tokio::time::sleep(ANNOUNCE_PAUSE).await;
-            // What is over is told first, or the database would take the context for expired.
-            if self.0.is_behind() || self.0.store().ping().await.is_err() {
+            // What is over is written first, or the database would take the context for expired.
+            if self.0.write_behind.is_behind_on(&ask.key) || self.0.store().ping().await.is_err() {
                 continue;
             }
             // The work may end at any moment and this future with it; what the store gives must be given back even then.
@@ -508,11 +506,6 @@ impl Sandboxes {
         }
         self.0.doomed.notify_one();
     }
-}
-
-/// Whether the same ask is worth repeating within its own time.
-fn passes_soon(state: DatabaseState) -> bool {
-    matches!(state, DatabaseState::Busy | DatabaseState::Slow)
 }
 
 /// A sandbox, and its MCP gateway when its recipe has servers. A sandbox whose gateway does not start is ended at once;

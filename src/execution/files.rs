@@ -359,7 +359,8 @@ impl Files {
         self.0.save_numbering(held, guarded.numbering).await;
         let (outcome, report) = (guarded.outcome, guarded.report);
         let (state, state_reason) = (held.state, held.reason.map(reason_text));
-        Ok((Ran { outcome, report, artifacts, state, state_reason, moved_end }, answer))
+        let cut_off = false;
+        Ok((Ran { outcome, report, artifacts, state, state_reason, moved_end, cut_off }, answer))
     }
 
     /// The record of an operation that could not be done.
@@ -378,6 +379,7 @@ impl Files {
             state: held.state,
             state_reason: held.reason.map(reason_text),
             moved_end: None,
+            cut_off: false,
         }
     }
 

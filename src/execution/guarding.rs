@@ -7,7 +7,7 @@ use crate::guard::{Guard, Limits as GuardLimits, Numbering, Sanitized, Sealer};
 use crate::store::Placeholders;
 
 use super::acquire::Held;
-use super::backlog::Late;
+use super::write_behind::Deferred;
 use super::{Call, Core, Record};
 
 impl Core {
@@ -65,7 +65,7 @@ impl Core {
         match self.store().save_placeholders(key, &new).await {
             Ok(()) => {}
             Err(error) if error.is_retryable() => {
-                self.tell_later(Late::Numbers { key: key.clone(), numbers: new });
+                self.write_later(key, Deferred::Numbers(new));
             }
             Err(error) => tracing::warn!(error = %error, "placeholder numbers could not be kept"),
         }

@@ -11,6 +11,8 @@ use crate::telemetry::metrics;
 
 use super::{Core, ExecutionError};
 
+/// How long a readiness probe waits for the database.
+const MOMENT: Duration = Duration::from_secs(1);
 /// How long the database may take to count what lives.
 const COUNTING: Duration = Duration::from_secs(2);
 
@@ -25,6 +27,23 @@ impl Health {
     /// The store's.
     pub async fn ping_store(&self) -> Result<(), StoreError> {
         self.0.store().ping().await
+    }
+
+    /// What the database says within a moment: `serves`, its state, or that it has not said anything yet. It goes on being
+    /// asked, so that a later call knows.
+    pub async fn database(&self) -> &'static str {
+        let health = self.clone();
+        let asked = tokio::spawn(async move { health.ping_store().await });
+        match tokio::time::timeout(MOMENT, asked).await {
+            Ok(Ok(Ok(()))) => "serves",
+            Ok(Ok(Err(error))) => error.state().map_or("refuses", crate::store::DatabaseState::as_str),
+            Ok(Err(_)) | Err(_) => "no answer yet",
+        }
+    }
+
+    /// Whether this process takes no new runs because it ends.
+    pub fn is_draining(&self) -> bool {
+        self.0.runs.is_closed() || self.0.shutdown.is_cancelled()
     }
 
     /// Which kind of database it is.

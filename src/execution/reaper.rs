@@ -52,14 +52,14 @@ impl Cleanup {
             loop {
                 let now = tokio::time::Instant::now();
                 let last = due + TELLING * 10; // a record that cannot be told does not put it off for ever
-                if now >= begin && (now >= last || !service.0.is_behind()) {
+                if now >= begin && (now >= last || !service.0.write_behind.is_behind()) {
                     due = now + service.0.options().cleanup_interval;
                     begin = due;
                     let cleaned = service.run_once().await;
                     if cleaned != Cleaned::default() {
                         tracing::info!(cleaned = cleaned.cleaned, errors = cleaned.errors, "clean-up");
                     }
-                } else if service.0.is_behind() || service.0.store().ping().await.is_err() {
+                } else if service.0.write_behind.is_behind() || service.0.store().ping().await.is_err() {
                     begin = begin.max(now + TELLING).min(last);
                 } else {
                     service.bury().await;

@@ -9,16 +9,18 @@ use tokio::time::Instant;
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::domain::{CodeRequest, ContextId, Ended, ExecutionId, Language, Outcome, SandboxState, hex};
+use crate::domain::{
+    CodeRequest, ContextId, ContextKey, Ended, ExecutionId, Language, Outcome, SandboxState, hex,
+};
 use crate::guard::{Report, Sanitized};
 use crate::store::{Acquire, ExecutionStatus, FinishedExecution, Idempotency, Limits, NewExecution};
 use crate::telemetry::trace::Trace;
 use crate::telemetry::{chain, metrics};
 
 use super::acquire::Held;
-use super::backlog::Late;
 use super::crash::crash_point;
 use super::outputs::Artifact;
+use super::write_behind::Deferred;
 use super::{Call, Core, ExecutionError, Finished, Record};
 
 /// What is kept of a run so that the same idempotency key gives the same result.
@@ -37,6 +39,8 @@ pub(super) struct Ran {
     pub(super) state_reason: Option<String>,
     /// When the provider ends the sandbox by itself, if that was moved for this run.
     pub(super) moved_end: Option<DateTime<Utc>>,
+    /// The end of this server cut it off: nobody asked for that, and the same key must not replay it.
+    pub(super) cut_off: bool,
 }
 
 impl Core {
@@ -112,6 +116,7 @@ impl Core {
             status: match outcome.ended {
                 Ended::Completed => ExecutionStatus::Completed,
                 Ended::TimedOut => ExecutionStatus::TimedOut,
+                Ended::Cancelled if ran.cut_off => ExecutionStatus::Interrupted,
                 Ended::Cancelled => ExecutionStatus::Cancelled,
                 Ended::Died => ExecutionStatus::Died,
             },
@@ -130,7 +135,7 @@ impl Core {
         crash_point!(self, "record.before");
         self.remember_use(held, ran.moved_end);
         let limits = self.limits_after(&held.row);
-        self.record(finished, &limits, ask.execution.idempotency.is_some()).await;
+        self.record(&ask.key, finished, &limits, ask.execution.idempotency.is_some()).await;
         crash_point!(self, "finish.before_answer");
         Ok(Finished {
             execution: ask.execution.id,
@@ -154,15 +159,21 @@ impl Core {
         self.remembered.used(row);
     }
 
-    /// Writes the run's record. When the database is away the result still goes out, and the record follows when
-    /// the database is back.
-    async fn record(self: &Arc<Self>, finished: FinishedExecution, limits: &Limits, has_key: bool) {
+    /// Writes the run's record. When the database cannot take it now, the result still goes out and the record follows.
+    async fn record(
+        self: &Arc<Self>,
+        key: &ContextKey,
+        finished: FinishedExecution,
+        limits: &Limits,
+        has_key: bool,
+    ) {
         let ended = Instant::now();
         match self.store().record(&finished, limits).await {
             Ok(_) => crash_point!(self, "record.written"),
             Err(error) if error.is_retryable() => {
                 tracing::warn!(error = %error, execution.id = %finished.id, "a record waits for the database");
-                self.tell_later(Late::Record { finished: Box::new(finished), ended, has_key });
+                let entry = Deferred::Record { finished: Box::new(finished), ended, has_key };
+                self.write_later(key, entry);
             }
             Err(error) => {
                 tracing::error!(error = %chain(&error), execution.id = %finished.id, "a run could not be recorded");

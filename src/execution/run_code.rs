@@ -29,6 +29,8 @@ use crate::telemetry::chain;
 
 /// The client's own clock ends so much later than the run's, which is the one that callers are told about.
 const CLOSING: Duration = Duration::from_secs(5);
+/// How long an interpreter may take to stop once this server ends.
+const LAST_INTERRUPT: Duration = Duration::from_secs(2);
 
 impl Runs {
     /// Runs code on the call's context and returns what it came to.
@@ -149,6 +151,8 @@ enum Platform {
     /// The answer broke off, in the client's words.
     ConnectionBroke(String),
     SandboxLost,
+    /// This server ends.
+    ShutDown,
 }
 
 /// One run's output on its way out.
@@ -174,7 +178,7 @@ impl Stream<'_> {
             let next = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return Ok((Ended::Cancelled, None)),
-                () = shutdown.cancelled() => return Ok((Ended::Cancelled, None)),
+                () = shutdown.cancelled() => return Ok((Ended::Cancelled, Some(Platform::ShutDown))),
                 () = tokio::time::sleep_until(deadline) => return Ok((Ended::TimedOut, None)),
                 next = run.next() => next,
             };
@@ -303,8 +307,8 @@ impl Work for CodeRun<'_> {
             _ => {}
         }
         let mut lost = matches!(platform, Some(Platform::SandboxLost));
-        if ended != Ended::Completed && !lost && !core.shutdown.is_cancelled() {
-            match run.interrupt().await {
+        if ended != Ended::Completed && !lost {
+            match interrupt(&mut run, &core.shutdown).await {
                 Aftermath::StateKept => {}
                 Aftermath::RolledBack => {
                     let what = if ended == Ended::Died { "died" } else { "did not stop and was ended" };
@@ -352,8 +356,22 @@ impl Work for CodeRun<'_> {
         }
         artifacts.extend(keep_pictures(&core.parts.outputs, id, &outcome).await);
         crash_point!(core, "run.artifacts_kept");
-        Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1, moved_end })
+        let cut_off = matches!(platform, Some(Platform::ShutDown));
+        Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1, moved_end, cut_off })
     }
+}
+
+/// Stops a run. At the end of this server there is not much time: a sandbox that does not answer in it counts as lost, so
+/// that no other replica sends anything where the run may go on.
+async fn interrupt(run: &mut Run, shutdown: &CancellationToken) -> Aftermath {
+    let stopping = run.interrupt();
+    tokio::pin!(stopping);
+    tokio::select! {
+        biased;
+        aftermath = &mut stopping => return aftermath,
+        () = shutdown.cancelled() => {}
+    }
+    tokio::time::timeout(LAST_INTERRUPT, stopping).await.unwrap_or(Aftermath::SandboxLost)
 }
 
 /// What is always true of code that was cut off.
@@ -368,6 +386,9 @@ fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Opti
                 timeout.as_millis()
             );
             ("timeout", text)
+        }
+        (Ended::Cancelled, Some(Platform::ShutDown)) => {
+            ("interrupted", format!("the server shut down while the code ran; {EFFECTS}"))
         }
         (Ended::Cancelled, _) => ("cancelled", "the caller cancelled the run; it was interrupted".to_owned()),
         (Ended::Died, Some(Platform::SandboxLost)) => {

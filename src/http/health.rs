@@ -1,4 +1,4 @@
-//! `/healthz`: this process lives. `/readyz`: it can serve, or why not.
+//! `/healthz`: this process lives. `/readyz`: this process can serve, or why not; and how what it depends on is.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -20,16 +20,16 @@ async fn ready(State(health): State<Starting<Health>>) -> Response {
         Startup::Starting => return not_ready("starting"),
         Startup::Failed(_) => return not_ready("the start failed and is tried again"),
     };
-    if health.ping_store().await.is_err() {
-        return not_ready("the database does not answer");
+    if health.is_draining() {
+        return not_ready("shutting down");
     }
     if health.provider_problem().is_some() {
         return not_ready("no sandbox provider");
     }
-    if health.provider_rests_for().is_some() {
-        return not_ready("the sandbox provider is down");
-    }
-    Json(json!({ "ready": true })).into_response()
+    // Both may be away for all replicas at once. That is no reason to take them all out: contexts that are held go on,
+    // and every other call gets an error that says what is the matter.
+    let provider = if health.provider_rests_for().is_some() { "away" } else { "serves" };
+    Json(json!({ "ready": true, "database": health.database().await, "provider": provider })).into_response()
 }
 
 fn not_ready(why: &str) -> Response {

@@ -125,7 +125,10 @@ impl IntoResponse for Problem {
 impl From<ExecutionError> for Problem {
     fn from(error: ExecutionError) -> Self {
         let status = match error.code() {
-            ErrorCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::StoreUnavailable
+            | ErrorCode::StoreBusy
+            | ErrorCode::StoreReadOnly
+            | ErrorCode::StoreFull => StatusCode::SERVICE_UNAVAILABLE,
             ErrorCode::NotFound => StatusCode::NOT_FOUND,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };

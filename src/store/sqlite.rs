@@ -2,7 +2,7 @@
 //!
 //! Several processes may share the directory (desktop hosts start one a window). Everything that changes rows runs in
 //! `BEGIN IMMEDIATE`: the file's one write lock stands where Postgres needs row and advisory locks, so the
-//! protocol reads here as a plain list of steps. Commits are durable (`synchronous = FULL`).
+//! protocol reads here as a plain list of steps. Commits are durable, by syncs that they share (`wal`).
 //!
 //! The surprise: inside a process all writes go through one connection, in order of arrival. Between processes SQLite
 //! only polls its lock, and a crowd of callers polling it would starve each other.
@@ -30,12 +30,17 @@ use crate::domain::Clock;
 mod acquire;
 mod audit;
 mod contexts;
+mod file;
 mod keys;
 mod leases;
 mod outbox;
 mod paths;
 mod rows;
 mod sessions;
+mod wal;
+
+use file::{OpenFile, check_file_system};
+use wal::Wal;
 
 /// The migrations, oldest first. A new file is added here.
 pub(super) const MIGRATIONS: &[Migration] = &[
@@ -73,11 +78,18 @@ pub struct SqliteOptions {
     pub busy_timeout: Duration,
     /// Connections that read while one writes (4).
     pub readers: u32,
+    /// Whether the directory may be on a file system of another machine (no).
+    pub allow_network_file_system: bool,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { auto_migrate: true, busy_timeout: Duration::from_secs(10), readers: 4 }
+        Self {
+            auto_migrate: true,
+            busy_timeout: Duration::from_secs(10),
+            readers: 4,
+            allow_network_file_system: false,
+        }
     }
 }
 
@@ -89,6 +101,8 @@ pub struct SqliteStore {
     keyring: Keyring,
     clock: Clock,
     availability: Availability,
+    file: OpenFile,
+    wal: Wal,
 }
 
 impl SqliteStore {
@@ -114,7 +128,11 @@ impl SqliteStore {
         }
         let readers = pool(options.readers, options, &connect);
         let availability = Availability::new(move || can_write(connect.clone()));
-        Ok(Self { writer, readers, keyring, clock, availability })
+        let path = dir.join(DATABASE_FILE);
+        let (wal, file) = (Wal::of(&path), OpenFile::at(path));
+        wal.sync().await?;
+        wal.start_checkpoints(readers.clone());
+        Ok(Self { writer, readers, keyring, clock, availability, file, wal })
     }
 
     /// Applies the missing migrations, all or none, and says what the database has then.
@@ -162,10 +180,11 @@ impl SqliteStore {
     /// in vain, none waits any more until the lock is free.
     async fn write(&self, measured: Measured) -> Result<Write, StoreError> {
         let transaction = measured.wait(self.begin()).await?;
-        Ok(Write { transaction, _measured: measured })
+        Ok(Write { transaction, wal: self.wal.clone(), _measured: measured })
     }
 
     async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
+        self.file.check()?;
         loop {
             match self.availability.until_lost(self.writer.begin_with("BEGIN IMMEDIATE")).await? {
                 Err(error) if result_code(&error) == Some(BUSY) => {
@@ -198,12 +217,15 @@ impl SqliteStore {
 /// A transaction that may write: rolled back unless it is committed.
 struct Write {
     transaction: Transaction<'static, Sqlite>,
+    wal: Wal,
     _measured: Measured,
 }
 
 impl Write {
+    /// Commits for good: neither the end of the process nor a loss of power takes it back.
     async fn commit(self) -> Result<(), StoreError> {
-        self.transaction.commit().await.map_err(failure)
+        self.transaction.commit().await.map_err(failure)?;
+        self.wal.sync().await
     }
 }
 
@@ -243,12 +265,16 @@ impl DerefMut for Read {
 
 fn connect_options(dir: &Path, options: &SqliteOptions) -> Result<SqliteConnectOptions, StoreError> {
     super::make_private_dir(dir)?;
+    if !options.allow_network_file_system {
+        check_file_system(dir)?;
+    }
     let path = dir.join(DATABASE_FILE);
     make_private_file(&path)?;
     Ok(SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
+        .synchronous(SqliteSynchronous::Normal)
+        .pragma("wal_autocheckpoint", "0")
         .busy_timeout(options.busy_timeout)
         .foreign_keys(true)
         .disable_statement_logging())

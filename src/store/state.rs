@@ -40,6 +40,11 @@ impl DatabaseState {
         }
     }
 
+    /// Whether the same call is worth repeating within its own time.
+    pub fn passes_soon(self) -> bool {
+        matches!(self, Self::Busy | Self::Slow)
+    }
+
     /// Whether it holds for every call until the database has changed, so that no call has to find out by itself.
     pub(super) fn is_lasting(self) -> bool {
         matches!(self, Self::Away | Self::ReadOnly)

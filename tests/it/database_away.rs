@@ -30,6 +30,10 @@ fn readiness(server: &HttpServer) -> (u16, String) {
     (reply.status, reply.text())
 }
 
+fn database_serves(server: &HttpServer) -> bool {
+    readiness(server).1.contains(r#""database":"serves""#)
+}
+
 /// Waits for a state, as long as `stop` is not set by a caller that failed.
 fn wait_until(what: &str, stop: &AtomicBool, done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -118,9 +122,10 @@ fn goes_away_and_comes_back(leave: impl Fn(&Cluster), come_back: impl Fn(&Cluste
             refused["content"][0]["text"].as_str().unwrap().contains("again"),
             "says what to do: {refused}"
         );
-        wait_until("/readyz says it", &stop, || {
+        wait_until("/readyz says it, and stays ready", &stop, || {
             let (status, text) = readiness(&server);
-            status == 503 && text.contains("the database does not answer")
+            assert_eq!(status, 200, "the replica serves what it holds: {text}");
+            text.contains(r#""database":"away""#)
         });
         let before = made();
         wait_until("held contexts go on while the database is away", &stop, || all_made(5, &before));
@@ -129,7 +134,7 @@ fn goes_away_and_comes_back(leave: impl Fn(&Cluster), come_back: impl Fn(&Cluste
         wait_until("and go on", &stop, || all_made(2, &before));
 
         come_back(cluster);
-        wait_until("/readyz recovers", &stop, || readiness(&server).0 == 200);
+        wait_until("/readyz says that it is back", &stop, || database_serves(&server));
         let before = made();
         wait_until("the load goes on", &stop, || all_made(3, &before));
         let fresh = run(&server, "new", "1", "in time");
@@ -219,11 +224,11 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
 }
 
 fn wait_until_away(server: &HttpServer) {
-    wait_for("the server finds its database away", || readiness(server).0 == 503);
+    wait_for("the server finds its database away", || readiness(server).1.contains(r#""database":"away""#));
 }
 
 fn wait_until_back(server: &HttpServer) {
-    wait_for("the server finds its database back", || readiness(server).0 == 200);
+    wait_for("the server finds its database back", || database_serves(server));
 }
 
 /// The first column of the first row, if there is one.

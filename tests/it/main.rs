@@ -16,6 +16,7 @@ mod analysis_timeline;
 mod architecture;
 mod crash_points;
 mod database_away;
+mod database_states;
 mod e2b_contract;
 mod e2b_door;
 mod e2b_faults;

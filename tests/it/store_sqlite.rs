@@ -1,10 +1,8 @@
 //! What only SQLite has: a file, a directory, a disk that fills, and processes that open it at the same moment.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,7 +11,7 @@ use pathbox::store::sqlite::DATABASE_FILE;
 use pathbox::store::*;
 use sqlx::Connection;
 
-use crate::support::database::{TEST_KEY, World};
+use crate::support::database::{Disk, TEST_KEY, World, fill};
 use crate::support::runs::{any_sandbox, ask, claim, finished, first_run, key, ready};
 
 fn keyring() -> Keyring {
@@ -208,37 +206,9 @@ async fn a_call_cut_off_at_any_point_changes_nothing_or_everything() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the right to mount a small disk: scripts/test as root"]
 async fn a_full_disk_is_said_and_loses_nothing() {
-    let disk = Disk::new();
+    let disk = Disk::new(4);
     let store = open(&disk.0).await.unwrap();
     fill_until_full(&store, &disk.0.join("filler")).await;
-}
-
-/// A mounted file system of 4 MiB, unmounted when dropped.
-struct Disk(std::path::PathBuf);
-
-impl Disk {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap().keep();
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(&dir).output();
-        let mount = mount.unwrap();
-        assert!(mount.status.success(), "mount: {}", String::from_utf8_lossy(&mount.stderr));
-        Self(dir)
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
-/// Takes all space that is left with a file of zeros.
-fn fill(filler: &Path) {
-    let mut file = fs::File::create(filler).unwrap();
-    for size in [1 << 16, 1 << 12, 1 << 9] {
-        while file.write_all(&vec![0_u8; size]).is_ok() {}
-    }
 }
 
 async fn fill_until_full(store: &SqliteStore, filler: &Path) {

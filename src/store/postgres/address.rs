@@ -35,7 +35,8 @@ pub(super) fn parse(url: &Secret, options: &PgOptions) -> Result<Vec<PgConnectOp
     let connect = |host: &(String, Option<String>)| {
         let parsed: PgConnectOptions = parts.url_of(host).parse().map_err(StoreError::Url)?;
         let parsed = parsed.application_name("pathbox").disable_statement_logging();
-        Ok(if options.pooled { parsed.statement_cache_capacity(0) } else { parsed })
+        // A pooler knows no parameters of a session.
+        Ok(if options.pooled { parsed.statement_cache_capacity(0).extra_float_digits(None) } else { parsed })
     };
     parts.hosts.iter().map(connect).collect()
 }

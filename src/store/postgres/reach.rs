@@ -181,7 +181,10 @@ impl Reach {
     where
         F: Future<Output = Result<T, sqlx::Error>>,
     {
-        let deadline = Instant::now() + self.options.statement_timeout;
+        let began = Instant::now();
+        let deadline = began + self.options.statement_timeout;
+        // A caller that may wait longer comes again.
+        let busy_until = deadline.min(began + self.options.acquire_timeout);
         let (mut collisions, mut breaks) = (0, 0);
         loop {
             let generation = self.generation();
@@ -222,7 +225,8 @@ impl Reach {
                 Class::State(DatabaseState::Busy) => jitter(PAUSE),
                 class => return Err(counted(class.into_error(error))),
             };
-            if Instant::now() + pause >= deadline {
+            let until = if class == Class::Conflicting { deadline } else { busy_until };
+            if Instant::now() + pause >= until {
                 return Err(counted(class.into_error(error)));
             }
             tokio::time::sleep(pause).await;

@@ -3,8 +3,9 @@
 //! The cluster lives in a temporary directory, listens on a socket there and nowhere else, and dies with the test
 //! process however that ends: a shell waits on a pipe that only this process holds.
 
+use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -137,6 +138,11 @@ impl Database {
         Secret::new(self.cluster.url(&self.name, login))
     }
 
+    /// Its name in the cluster.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A connection as the superuser.
     pub(crate) async fn connect(&self) -> PgConnection {
         PgConnection::connect(self.url().expose()).await.unwrap()
@@ -234,6 +240,38 @@ impl Cluster {
         let cluster = Self { bin, dir, next: AtomicU32::new(1), account, settings, keepers };
         cluster.serve();
         cluster
+    }
+
+    /// A standby that streams from this cluster, once it does.
+    pub(crate) fn standby(&self) -> Self {
+        let (bin, account, settings) = (self.bin.clone(), self.account, self.settings.clone());
+        let dir = tempfile::Builder::new().prefix("pathbox-pg-").tempdir_in("/tmp").unwrap().keep();
+        if let Some((uid, gid)) = account {
+            std::os::unix::fs::chown(&dir, Some(uid), Some(gid)).unwrap();
+        }
+        let mut copy = Command::new(bin.join("pg_basebackup"));
+        copy.args(["-U", "postgres", "-R", "-c", "fast", "-X", "stream", "--no-sync", "-h"]).arg(&self.dir);
+        copy.arg("-D").arg(dir.join("data"));
+        let done = run_as(&mut copy, account).output().unwrap();
+        assert!(done.status.success(), "pg_basebackup: {}", String::from_utf8_lossy(&done.stderr));
+        let standby =
+            Self { bin, dir, next: AtomicU32::new(1), account, settings, keepers: Mutex::default() };
+        standby.serve();
+        standby
+    }
+
+    /// Makes a standby the primary, and waits until it is.
+    pub(crate) fn promote(&self) {
+        let mut promote = Command::new(self.bin.join("pg_ctl"));
+        promote.args(["promote", "-w", "-D"]).arg(self.dir.join("data"));
+        let done = run_as(&mut promote, self.account).output().unwrap();
+        assert!(done.status.success(), "pg_ctl promote: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// The URL of a database that is on this cluster or on another, whichever takes writes.
+    pub(crate) fn url_with(&self, other: &Self, database: &Database) -> String {
+        let (name, here, there) = (&database.name, self.dir.display(), other.dir.display());
+        format!("postgres://postgres@localhost/{name}?host={here},{there}&target_session_attrs=read-write")
     }
 
     /// Starts the server, or starts it again after [`Cluster::stop`], and waits until it answers.
@@ -343,8 +381,38 @@ impl Cluster {
         self.dir.join(".s.PGSQL.5432")
     }
 
-    fn url(&self, database: &str, login: &str) -> String {
+    /// The URL of a database of this cluster.
+    pub(crate) fn url(&self, database: &str, login: &str) -> String {
         format!("postgres://{login}@localhost/{database}?host={}", self.dir.display())
+    }
+}
+
+/// A mounted file system of some MiB, unmounted when dropped.
+pub(crate) struct Disk(pub(crate) PathBuf);
+
+impl Disk {
+    pub(crate) fn new(mib: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap().keep();
+        let size = format!("size={mib}m");
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&dir).output().unwrap();
+        assert!(mount.status.success(), "mount: {}", String::from_utf8_lossy(&mount.stderr));
+        Self(dir)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Takes all space that is left with a file of zeros.
+pub(crate) fn fill(filler: &Path) {
+    let mut file = std::fs::File::create(filler).unwrap();
+    for size in [1 << 16, 1 << 12, 1 << 9] {
+        while file.write_all(&vec![0_u8; size]).is_ok() {}
     }
 }
 
@@ -368,7 +436,7 @@ fn server_binaries() -> PathBuf {
 }
 
 /// Postgres does not run as root: the account that it gets then.
-fn unprivileged_account() -> Option<(u32, u32)> {
+pub(crate) fn unprivileged_account() -> Option<(u32, u32)> {
     let id = |args: &[&str]| -> Option<u32> {
         let out = Command::new("id").args(args).output().ok()?;
         String::from_utf8(out.stdout).ok()?.trim().parse().ok()
@@ -381,7 +449,8 @@ fn unprivileged_account() -> Option<(u32, u32)> {
     Some(account.expect("root needs an account `postgres` or `nobody` to run the server as"))
 }
 
-fn run_as(command: &mut Command, account: Option<(u32, u32)>) -> &mut Command {
+/// Lets a command run as an account, when there is one.
+pub(crate) fn run_as(command: &mut Command, account: Option<(u32, u32)>) -> &mut Command {
     if let Some((uid, gid)) = account {
         command.uid(uid).gid(gid);
     }
