@@ -233,6 +233,9 @@ async fn message(
 impl Door {
     /// What a session is to its client, after this message of it.
     fn chat(&self, id: &str, session: &Session, message: &[u8]) -> Chat {
+        if session.talk().chat == Some(Chat::Own) {
+            return Chat::Own;
+        }
         let sign = chats::sign(message);
         {
             let mut talk = session.talk();
