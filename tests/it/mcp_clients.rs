@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use serde_json::Value;
+
 use crate::support::http::HttpServer;
 use crate::support::server::command;
 
@@ -94,6 +96,42 @@ fn chats_of_one_process_are_told_apart_by_what_they_say_or_hold() {
     let data = tempfile::tempdir().unwrap();
     let fault = fault("two_chats.py", "mcp-1", "stdio", env!("CARGO_BIN_EXE_pathbox"), data.path());
     assert_eq!(fault, None);
+}
+
+/// Frameworks that have no session, or one for each call, and name no conversation.
+#[test]
+#[ignore = "needs agent frameworks in Python: scripts/test installs them"]
+fn frameworks_keep_their_state_as_their_documentation_writes_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let talk = |framework: &str, door: &str| {
+        let data = tempfile::tempdir().unwrap();
+        let server = HttpServer::start(data.path());
+        let python = root.join(format!("target/test-env/fw-{framework}/bin/python"));
+        let output = Command::new(&python)
+            .arg(root.join("tests/clients/frameworks/run.py"))
+            .args([framework, door, &format!("http://{}", server.address)])
+            .arg(data.path())
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .output()
+            .unwrap_or_else(|error| panic!("{}: {error}", python.display()));
+        let said = String::from_utf8_lossy(&output.stdout);
+        let seen: Value =
+            said.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+        let is_whole = seen["state"] == true && seen["error"] == true && seen["problem"].is_null();
+        (!is_whole).then(|| {
+            let err = String::from_utf8_lossy(&output.stderr);
+            format!("{framework} over {door}: {seen}\n{said}\n{err}\n{}", server.log())
+        })
+    };
+    let faults: Vec<String> = std::thread::scope(|scope| {
+        let running = ["pydantic-ai", "fastmcp", "llama-index"].map(|framework| {
+            scope.spawn(move || {
+                ["http", "sse"].into_iter().filter_map(|door| talk(framework, door)).collect::<Vec<_>>()
+            })
+        });
+        running.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
