@@ -393,6 +393,11 @@ async fn local_host(_: &Config, _: &Ends) -> Result<LocalHost, String> {
         .into())
 }
 
+/// Where the local host's templates are.
+pub fn templates_dir(config: &Config) -> std::path::PathBuf {
+    config.data_dir.join("templates")
+}
+
 /// Settings of the local host.
 ///
 /// # Errors
@@ -430,6 +435,9 @@ pub fn host_options(config: &Config) -> anyhow::Result<crate::host::Options> {
     options.kernel.checkpoint_bytes = host.checkpoint_mb << 20;
     options.kernel.preload = host.preload.clone();
     options.search.python = host.python.clone();
+    options.templates = Some(templates_dir(config));
+    options.env.extend(host.timezone.clone().map(|zone| ("TZ".to_owned(), zone)));
+    options.env.extend(host.locale.clone().map(|locale| ("LANG".to_owned(), locale)));
     Ok(options)
 }
 

@@ -30,6 +30,8 @@ mod guard;
 mod keys;
 mod run;
 mod serve;
+#[cfg(target_os = "linux")]
+mod templates;
 
 /// Pathbox: runs a language model's code in sandboxes that follow the conversation's path.
 #[derive(Debug, Parser)]
@@ -82,6 +84,10 @@ enum Command {
     /// Try a guard policy on a file; list the rules.
     #[command(subcommand)]
     Guard(guard::GuardCommand),
+    /// Environments with packages that local sandboxes are made from.
+    #[cfg(target_os = "linux")]
+    #[command(subcommand)]
+    Templates(templates::TemplatesCommand),
     /// Apply missing migrations.
     Migrate,
     /// Check this deployment and say what to do.
@@ -174,6 +180,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Executions(command) => contexts::executions(command, sources).await,
         Command::Keys(command) => keys::keys(command, sources).await,
         Command::Guard(command) => guard::guard(command, sources).await,
+        #[cfg(target_os = "linux")]
+        Command::Templates(command) => templates::templates(command, sources).await,
         Command::Migrate => {
             sources.flags.insert("auto_migrate".into(), "true".into());
             let (config, _) = load(&sources)?;

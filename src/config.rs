@@ -129,6 +129,10 @@ pub struct HostSettings {
     pub processes: u32,
     /// CPU time of one local sandbox; needs control groups.
     pub cpu_percent: u32,
+    /// The time zone of local sandboxes.
+    pub timezone: Option<String>,
+    /// Their locale.
+    pub locale: Option<String>,
     /// One file in a local sandbox.
     pub file_mb: u64,
     /// The home directory of a local sandbox; it counts as memory.

@@ -13,6 +13,7 @@ pub mod network;
 mod processes;
 mod registry;
 mod sandbox;
+pub mod templates;
 mod watchers;
 
 use std::net::SocketAddr;
@@ -27,7 +28,8 @@ use crate::domain::{Clock, Entropy};
 use crate::wire::Secret;
 
 use registry::{Bounds, Registry};
-use sandbox::Maker;
+use sandbox::{Maker, Surroundings};
+use templates::Templates;
 
 /// How a host serves.
 #[derive(Debug, Clone)]
@@ -39,6 +41,10 @@ pub struct Options {
     /// How code runs; its interpreters, clock, entropy and number of threads are set by [`serve`]. Checkpoints are made
     /// of no more than a quarter of a sandbox's memory; modules are preloaded only where a sandbox stands ready.
     pub kernel: kernel::Options,
+    /// Where templates are; without it there are none.
+    pub templates: Option<std::path::PathBuf>,
+    /// Added to the environment of every program: time zone and locale, for instance.
+    pub env: Vec<(String, String)>,
     /// How sandboxes reach the network, those that ask for it.
     pub network: network::Options,
     /// Where it listens. Port 0 takes a free one; [`Host::addr`] tells which.
@@ -72,6 +78,8 @@ impl Default for Options {
             jail: jail::Options::default(),
             search: kernel::Search::default(),
             kernel: kernel::Options::default(),
+            templates: None,
+            env: Vec::new(),
             network: network::Options::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             allow_remote: false,
@@ -162,6 +170,7 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
     }
     let mut jail = options.jail;
     jail.read_only.extend(interpreters.dirs());
+    jail.sandboxes = u32::try_from(options.max_sandboxes.saturating_add(options.ready)).unwrap_or(u32::MAX);
     let kernel = kernel::Options {
         interpreters,
         clock: options.clock.clone(),
@@ -171,16 +180,63 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
         numeric_threads: jail.limits.cpu_percent.div_ceil(100).max(1),
         ..options.kernel
     };
-    let maker = Maker::start(&jail, kernel, options.network).await?;
+    let max_connections = match jail::sys::raise_open_files() {
+        // Half is for sandboxes, files and the rest of this process, whatever clients do.
+        Ok(files) => options.max_connections.min(usize::try_from(files / 2).unwrap_or(usize::MAX)).max(16),
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open descriptors stays as it is");
+            options.max_connections
+        }
+    };
+    let surroundings = Surroundings {
+        search: options.search,
+        templates: options.templates.map(Templates::new),
+        env: options.env,
+        network: options.network,
+    };
+    let maker = Maker::start(&jail, kernel, surroundings).await?;
+    announce(addr, &jail, &maker, options.max_sandboxes);
 
     let tasks = TaskTracker::new();
     let registry =
         Registry::start(maker, bounds, options.ready, (options.clock, options.entropy), &tasks, &shutdown);
     let doors = Arc::new(http::Doors::new(registry, api_key.clone()));
-    let limits =
-        http::Limits { max_connections: options.max_connections, head_timeout: options.head_timeout };
+    let limits = http::Limits { max_connections, head_timeout: options.head_timeout };
     tasks.spawn(http::serve(listener, doors, limits, shutdown));
     tasks.close();
-    tracing::info!(%addr, "sandbox host listens");
     Ok(Host { addr, api_key, tasks })
+}
+
+/// Says what holds the sandboxes, and what does not.
+fn announce(addr: SocketAddr, jail: &jail::Options, maker: &Maker, max_sandboxes: usize) {
+    let limits = &jail.limits;
+    let isolation = jail.isolation.name();
+    let control = maker.control();
+    tracing::info!(
+        %addr,
+        isolation,
+        control_groups = %control,
+        max_sandboxes,
+        memory_mb = limits.memory_bytes >> 20,
+        cpu_percent = limits.cpu_percent,
+        processes = limits.processes,
+        disk_mb = (limits.home_bytes + limits.tmp_bytes) >> 20,
+        "sandbox host listens on {addr}: isolation {isolation}, control groups {control}; a sandbox has {} MiB of memory, \
+         {} % of a processor, {} processes",
+        limits.memory_bytes >> 20,
+        limits.cpu_percent,
+        limits.processes,
+    );
+    if let Some(warning) = jail.isolation.warning() {
+        tracing::warn!("{warning}");
+    }
+    if control == jail::Control::None && jail.isolation != jail::Isolation::None {
+        tracing::warn!(
+            "without control groups memory is watched by a scan that a burst can pass, and processor time is bounded by the \
+             number of processors alone; with systemd: `systemd-run --user --scope -p Delegate=yes pathbox ...`"
+        );
+    }
+    for gap in maker.gaps() {
+        tracing::warn!("{gap}");
+    }
 }

@@ -70,6 +70,7 @@ async fn examine(config: Config) -> Vec<Check> {
     ));
     if matches!(config.provider, Provider::Local) {
         checks.extend(machine(&config).await);
+        checks.extend(packages(&config).await);
     }
     if let Some(export) = &config.telemetry.export {
         let answered = crate::telemetry::export::probe(export).await;
@@ -139,6 +140,40 @@ async fn machine(config: &Config) -> Vec<Check> {
             .collect(),
         Err(why) => vec![Check::new("isolation", Err((why, "the checks could not be made".into())))],
     }
+}
+
+/// What a model finds when it imports, in each environment that sandboxes are made from.
+#[cfg(target_os = "linux")]
+async fn packages(config: &Config) -> Vec<Check> {
+    use crate::host::templates::{Templates, known_packages};
+    let own = config.host.python.clone().unwrap_or_else(|| "python3".into());
+    let templates = Templates::new(crate::app::templates_dir(config)).list();
+    let made = templates
+        .into_iter()
+        .filter_map(|template| Some((format!("packages of template {}", template.name), template.python?)));
+    let mut checks = Vec::new();
+    for (name, python) in [("packages".to_owned(), own)].into_iter().chain(made) {
+        let found = known_packages(&python).await;
+        checks.push(Check::new(
+            &name,
+            found
+                .map(|found| match found.is_empty() {
+                    true => "none that models reach for; `pathbox templates add data-science --pip pandas,matplotlib` \
+                             brings them"
+                        .to_owned(),
+                    false => found.join(", "),
+                })
+                .map_err(|error| {
+                    (format!("{} does not start: {error}", python.display()), "install python3, or set host.python".into())
+                }),
+        ));
+    }
+    checks
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn packages(_: &Config) -> Vec<Check> {
+    Vec::new()
 }
 
 #[cfg(not(target_os = "linux"))]

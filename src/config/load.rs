@@ -397,7 +397,21 @@ pub const SETTINGS: &[Setting] = &[
         &["PATHBOX_HOST_CPU_PERCENT"],
         "100",
         "5 to 6400 (100 is one core)",
-        "CPU time of one local sandbox; needs control groups.",
+        "CPU time of one local sandbox; without control groups, rounded up, on how many processors it runs.",
+    ),
+    plain(
+        "host.timezone",
+        &["PATHBOX_HOST_TIMEZONE"],
+        "",
+        "a name of /usr/share/zoneinfo, such as Europe/Dublin",
+        "The time zone of local sandboxes; the machine's own when empty.",
+    ),
+    plain(
+        "host.locale",
+        &["PATHBOX_HOST_LOCALE"],
+        "C.UTF-8",
+        "a locale that this machine has (`locale -a`)",
+        "The locale of local sandboxes.",
     ),
     plain(
         "host.file_mb",
@@ -863,6 +877,20 @@ impl Values {
         }
     }
 
+    /// A text without anything that an environment or a path could take for more than a name.
+    fn word(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        let text = self.text(key);
+        let fits = |text: &String| {
+            !text.starts_with('/')
+                && !text.contains("..")
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || "/_+-.@".contains(c))
+        };
+        match text.filter(|text| !fits(text)) {
+            Some(other) => Err(self.invalid(key, format!("{other:?} is not a name"))),
+            None => Ok(self.text(key)),
+        }
+    }
+
     fn modules(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
         let names = self.list(key);
         let is_name = |name: &str| {
@@ -1009,6 +1037,8 @@ impl Values {
                 max_sandboxes: self.number("host.max_sandboxes", 1, 1000)?,
                 processes: self.number("host.processes", 8, 32_768)?,
                 cpu_percent: self.number("host.cpu_percent", 5, 6400)?,
+                timezone: self.word("host.timezone")?,
+                locale: self.word("host.locale")?,
                 file_mb: self.number("host.file_mb", 1, 65_536)?,
                 home_mb: self.number("host.home_mb", 1, 65_536)?,
                 tmp_mb: self.number("host.tmp_mb", 1, 65_536)?,

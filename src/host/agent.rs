@@ -241,6 +241,8 @@ struct State {
     calls: HashMap<u32, Answer>,
     watchers: HashMap<u32, mpsc::Sender<WatchEvent>>,
     usage: Usage,
+    /// The most memory, in bytes, and the CPU time, in microseconds, that were told; kept after the end.
+    account: (u64, u64),
     /// Processes that the agent has killed because memory was full.
     memory_kills: u64,
 }
@@ -396,6 +398,12 @@ impl AgentHandle {
     /// What the sandbox uses, as last told by the agent; known only where there are no control groups.
     pub(crate) fn usage(&self) -> Usage {
         self.connection.state().usage
+    }
+
+    /// The most memory, in bytes, and the CPU time, in microseconds, that the agent told; zeros where there are control
+    /// groups.
+    pub(crate) fn account(&self) -> (u64, u64) {
+        self.connection.state().account
     }
 
     /// What is at `path`; a link at its end is not followed.
@@ -622,7 +630,8 @@ impl Connection {
             for program in state.programs.values() {
                 program.rooms.iter().for_each(|room| room.close());
             }
-            std::mem::replace(&mut *state, State { gone: true, usage: Usage::default(), ..State::default() })
+            let account = state.account;
+            std::mem::replace(&mut *state, State { gone: true, account, ..State::default() })
         };
         drop(ended); // outside the lock: wakes everybody who waits
     }
@@ -699,7 +708,11 @@ impl Connection {
                 program.may_end = false;
                 let _ = program.events.send(ProcessEvent::Stdout(Bytes::new()));
             }
-            FromAgent::Usage(usage) => state.usage = usage,
+            FromAgent::Usage(usage) => {
+                state.account.0 = state.account.0.max(usage.memory_bytes);
+                state.account.1 = state.account.1.max(usage.cpu_micros);
+                state.usage = usage;
+            }
             FromAgent::MemoryKill => state.memory_kills = state.memory_kills.saturating_add(1),
             FromAgent::Ready(_) | FromAgent::SetupFailed(_) => return Err(malformed),
         }

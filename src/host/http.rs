@@ -10,11 +10,13 @@ pub(crate) mod envd;
 pub(crate) mod interpreter;
 pub(crate) mod ports;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,13 +24,13 @@ use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use futures::FutureExt;
-use http::{HeaderMap, Request, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
@@ -36,6 +38,7 @@ use tower::ServiceExt;
 use super::auth;
 use super::registry::{NotServing, Registry};
 use super::sandbox::Sandbox;
+use crate::telemetry::metrics::HOST_LIMITS;
 use crate::wire::error::{ApiError, ProxyError};
 use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
 use crate::wire::{ENVD_PORT, INTERPRETER_PORT, Secret};
@@ -54,12 +57,15 @@ pub(crate) struct Doors {
     control: Router,
     envd: Router,
     interpreter: Router,
+    /// What the control plane asks for; no server in a sandbox gets to see it.
+    api_key: Secret,
 }
 
 impl Doors {
     pub(crate) fn new(registry: Registry, api_key: Secret) -> Self {
         Self {
-            control: control::router(registry.clone(), api_key),
+            control: control::router(registry.clone(), api_key.clone()),
+            api_key,
             envd: envd::router(),
             interpreter: interpreter::router(),
             registry,
@@ -74,6 +80,75 @@ pub(crate) struct Limits {
     pub(crate) head_timeout: Duration,
 }
 
+/// Connections that are open. Those without a request under way make room for new ones, so that whoever opens many and says
+/// nothing keeps nobody else away.
+#[derive(Debug, Default)]
+struct Open {
+    connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
+    /// One has ended, or has nothing more to do.
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    /// Requests whose answers have not ended: one at most, in HTTP/1.1.
+    under_way: AtomicUsize,
+    /// Has had a request.
+    has_asked: AtomicBool,
+    /// Cancelled when its place is given to another.
+    evicted: CancellationToken,
+}
+
+impl Open {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there are fewer than `most`, which the oldest idle one makes sure of.
+    async fn make_room(&self, most: usize) {
+        loop {
+            let freed = self.freed.notified();
+            {
+                let mut table = self.table();
+                if table.len() < most {
+                    return;
+                }
+                let idle = |asked| {
+                    let is_idle = |connection: &Connection| {
+                        connection.under_way.load(Ordering::Relaxed) == 0
+                            && connection.has_asked.load(Ordering::Relaxed) == asked
+                    };
+                    table.iter().find(|(_, connection)| is_idle(connection)).map(|(id, _)| *id)
+                };
+                if let Some(evicted) = idle(false).or_else(|| idle(true)).and_then(|id| table.remove(&id)) {
+                    evicted.evicted.cancel();
+                    HOST_LIMITS.add(&["connections"], 1);
+                    return;
+                }
+            }
+            freed.await;
+        }
+    }
+}
+
+/// Counts an answer until all of it is sent.
+struct UnderWay(Arc<Connection>, Arc<Open>);
+
+impl UnderWay {
+    fn on(connection: &Arc<Connection>, open: &Arc<Open>) -> Self {
+        connection.has_asked.store(true, Ordering::Relaxed);
+        connection.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(connection), Arc::clone(open))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.1.freed.notify_one();
+    }
+}
+
 /// Serves until `shutdown`, then gives open answers a moment to end.
 pub(crate) async fn serve(
     listener: TcpListener,
@@ -82,27 +157,37 @@ pub(crate) async fn serve(
     shutdown: CancellationToken,
 ) {
     let connections = TaskTracker::new();
-    let places = Arc::new(Semaphore::new(limits.max_connections));
-    loop {
+    let open = Arc::new(Open::default());
+    for id in 0.. {
         let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (listener.accept().await, place)
+            let accepted = listener.accept().await;
+            open.make_room(limits.max_connections).await;
+            accepted
         };
-        let (accepted, place) = tokio::select! {
+        let accepted = tokio::select! {
             accepted = accepted => accepted,
             () = shutdown.cancelled() => break,
         };
         match accepted {
             Ok((stream, _)) => {
-                let (doors, shutdown) = (Arc::clone(&doors), shutdown.clone());
+                let connection = Arc::new(Connection::default());
+                open.table().insert(id, Arc::clone(&connection));
+                let (doors, shutdown, open) = (Arc::clone(&doors), shutdown.clone(), Arc::clone(&open));
                 connections.spawn(async move {
-                    let _place = place;
-                    connection(stream, doors, limits.head_timeout, shutdown).await;
+                    let evicted = connection.evicted.clone();
+                    tokio::select! {
+                        () = serve_one(stream, doors, (connection, &open), limits.head_timeout, shutdown) => {}
+                        () = evicted.cancelled() => {}
+                    }
+                    open.table().remove(&id);
+                    open.freed.notify_one();
                 });
             }
             // Out of descriptors, most likely. Trying again at once would spin.
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
+                let now_open = open.table().len();
+                open.make_room(now_open.max(1)).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -114,9 +199,10 @@ pub(crate) async fn serve(
     }
 }
 
-async fn connection(
+async fn serve_one(
     stream: TcpStream,
     doors: Arc<Doors>,
+    (connection, open): (Arc<Connection>, &Arc<Open>),
     head_timeout: Duration,
     shutdown: CancellationToken,
 ) {
@@ -126,8 +212,10 @@ async fn connection(
     }
     let service = service_fn(move |request: Request<Incoming>| {
         let doors = Arc::clone(&doors);
+        let under_way = UnderWay::on(&connection, open);
         async move {
-            Ok::<_, Infallible>(answer(&doors, request.map(|body| Body::new(ReadToEnd(Some(body))))).await)
+            let answer = answer(&doors, request.map(|body| Body::new(ReadToEnd(Some(body))))).await;
+            Ok::<_, Infallible>(answer.map(|body| Counted { body, _under_way: under_way }))
         }
     });
     let served = http1::Builder::new()
@@ -146,6 +234,32 @@ async fn connection(
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// An answer's body, which counts until it has ended.
+struct Counted {
+    body: Body,
+    _under_way: UnderWay,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -202,18 +316,75 @@ async fn answer(doors: &Doors, request: Request<Body>) -> Response {
     }
 }
 
-async fn dispatch(doors: &Doors, mut request: Request<Body>) -> Response {
+/// Lets a browser's scripts call from any origin, as E2B does: what opens a door is a header that no browser adds by itself.
+fn let_browsers(response: &mut Response) {
+    const ANY: HeaderValue = HeaderValue::from_static("*");
+    let headers = response.headers_mut();
+    // What a server in a sandbox says about its own origins stays.
+    if !headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY);
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, ANY);
+    }
+}
+
+/// A browser's question before it sends a request; it comes without the headers that the request will have.
+fn preflight(request: &Request<Body>) -> Option<Response> {
+    let headers = request.headers();
+    let asks = *request.method() == Method::OPTIONS
+        && headers.contains_key(header::ORIGIN)
+        && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    asks.then(|| {
+        let mut response = StatusCode::NO_CONTENT.into_response();
+        let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+        // `*` covers no `Authorization`, so what is asked for is named.
+        let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+        let answer = response.headers_mut();
+        answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, allowed);
+        answer.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            asked.unwrap_or_else(|| HeaderValue::from_static("*")),
+        );
+        answer.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("7200"));
+        response
+    })
+}
+
+async fn dispatch(doors: &Doors, request: Request<Body>) -> Response {
+    let is_browser = request.headers().contains_key(header::ORIGIN);
+    let mut response = answer_to(doors, request).await;
+    if is_browser {
+        let_browsers(&mut response);
+    }
+    response
+}
+
+async fn answer_to(doors: &Doors, mut request: Request<Body>) -> Response {
     let (id, port) = match Target::of(request.headers(), request.uri()) {
+        // Servers in a sandbox answer for themselves.
+        Ok(Target::Sandbox { id, port }) if ![ENVD_PORT, INTERPRETER_PORT].contains(&port) => (id, port),
+        Ok(_) if let Some(answer) = preflight(&request) => return answer,
         Ok(Target::Sandbox { id, port }) => (id, port),
         Ok(Target::Control) => match envd::sandbox_of_signature(&doors.registry, &request) {
             Some(id) => (id, ENVD_PORT),
+            None if envd::is_signed(&request) => {
+                return api_error(
+                    StatusCode::UNAUTHORIZED,
+                    "the signature of this URL is that of no running sandbox: it was changed, or its sandbox has ended",
+                );
+            }
             None => return forward(&doors.control, request).await,
         },
         Err(bad) => return api_error(StatusCode::BAD_REQUEST, bad.to_string()),
     };
     let sandbox = match doors.registry.serving(&id).await {
         Ok(sandbox) => sandbox,
-        Err(NotServing) => return proxy_error(ProxyError::sandbox_not_found(id)),
+        Err(NotServing) => {
+            let mut error = ProxyError::sandbox_not_found(id.as_str());
+            if let Some(how) = doors.registry.how_it_ended(&id) {
+                error.message = format!("{}: {how}", error.message);
+            }
+            return proxy_error(error);
+        }
     };
     if port != ENVD_PORT
         && let Some(refusal) = refuse_traffic(&sandbox, request.headers())
@@ -223,7 +394,7 @@ async fn dispatch(doors: &Doors, mut request: Request<Body>) -> Response {
     let router = match port {
         ENVD_PORT => &doors.envd,
         INTERPRETER_PORT => &doors.interpreter,
-        _ => return ports::forward(&sandbox, port, request).await,
+        _ => return ports::forward(&sandbox, port, request, &doors.api_key).await,
     };
     request.extensions_mut().insert(sandbox);
     forward(router, request).await

@@ -29,12 +29,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::process::Child;
 use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
+pub use self::cgroup::Control;
 use self::cgroup::Group;
 pub use self::probe::{Check, probe};
+pub(crate) use self::spawner::End;
 use self::spawner::{Reply, Request};
 use super::agent::AgentHandle;
+use crate::telemetry::metrics;
 
 /// How a host makes its sandboxes.
 #[derive(Debug, Clone)]
@@ -50,8 +55,11 @@ pub struct Options {
     /// directories (`/usr`) already hold need not be listed.
     pub read_only: Vec<PathBuf>,
     /// Whether control groups are used when the machine gives us some. Without them a scan in the sandbox
-    /// watches memory instead, and the CPU share is only a priority.
+    /// watches memory instead, and a sandbox runs on as many processors as its share of time fills.
     pub cgroups: bool,
+    /// How many sandboxes may live at a time, those that stand ready included. What the kernel counts for all of them
+    /// together is shared out by this.
+    pub sandboxes: u32,
 }
 
 impl Default for Options {
@@ -62,6 +70,7 @@ impl Default for Options {
             limits: Limits::default(),
             read_only: Vec::new(),
             cgroups: true,
+            sandboxes: 24,
         }
     }
 }
@@ -83,6 +92,15 @@ pub enum Isolation {
 }
 
 impl Isolation {
+    /// Its name in settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Namespaces => "namespaces",
+            Self::Landlock => "landlock",
+            Self::None => "unsafe-none",
+        }
+    }
+
     /// What a tier does *not* stop; to be said at each start. `None` for the full one.
     pub fn warning(self) -> Option<&'static str> {
         match self {
@@ -90,7 +108,8 @@ impl Isolation {
             Self::Landlock => Some(
                 "isolation is Landlock only: programs can see file names, sizes and owners everywhere and the \
                  machine's name and uptime; memory is limited per process unless control groups work, disk use per \
-                 file; terminals and sockets do not work",
+                 file; terminals and sockets do not work; where the host is an ordinary user, permissions, owners and \
+                 times of files stay what they are",
             ),
             Self::None => Some(
                 "there is no isolation: programs can do everything that this user can, with every file, process and \
@@ -107,7 +126,8 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Processes and threads, the agent included.
     pub processes: u32,
-    /// CPU time per wall time in percent of one core; 100 is one core. Needs control groups.
+    /// CPU time per wall time in percent of one core; 100 is one core. Without control groups: on how many processors it
+    /// may run, rounded up.
     pub cpu_percent: u32,
     /// One file.
     pub file_bytes: u64,
@@ -150,6 +170,8 @@ pub struct SandboxSpec {
     pub env: Vec<(String, String)>,
     /// Instead of [`Options::limits`].
     pub limits: Option<Limits>,
+    /// Directories that this sandbox sees besides [`Options::read_only`].
+    pub read_only: Vec<PathBuf>,
 }
 
 /// A sandbox could not be made.
@@ -175,8 +197,8 @@ pub enum JailError {
         #[source]
         source: std::io::Error,
     },
-    /// The spawner is gone; every sandbox is gone with it. Start a new one.
-    #[error("the sandbox spawner has ended")]
+    /// The spawner is gone, every sandbox with it, and has not been started again in time. Try again.
+    #[error("the sandbox spawner has ended and does not start again; the log says why")]
     SpawnerGone,
     /// The spawner could not be started.
     #[error("the sandbox spawner could not be started: {doing}")]
@@ -198,6 +220,8 @@ pub enum EndCause {
     Killed,
     /// Its first process ended by itself, or broke the protocol.
     Died,
+    /// The process that makes sandboxes ended, and every sandbox with it.
+    Spawner,
 }
 
 /// What a sandbox uses now.
@@ -212,21 +236,27 @@ pub struct Usage {
 }
 
 /// Makes sandboxes. Dropping it ends every one of them.
+///
+/// The process that does it is started again when it ends; its sandboxes end with it.
 #[derive(Debug)]
 pub struct Spawner {
-    shared: Arc<Shared>,
     limits: Limits,
     path: String,
-    pid: u32,
-    /// Ends when the process has been reaped.
-    reaped: tokio::task::JoinHandle<()>,
-    cgroups: bool,
+    /// The process that serves now; `None` while it is being started again.
+    current: watch::Receiver<Option<Arc<Connection>>>,
+    closing: CancellationToken,
+    /// Ends when nothing is left.
+    supervisor: tokio::task::JoinHandle<()>,
 }
 
+/// One spawner process, as the host sees it.
 #[derive(Debug)]
-struct Shared {
+struct Connection {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
+    pid: u32,
+    cgroups: Control,
+    gaps: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -235,8 +265,8 @@ struct State {
     last_id: u32,
     /// Who waits for a sandbox to come to life.
     births: HashMap<u32, oneshot::Sender<Result<Born, JailError>>>,
-    /// Where the end of a sandbox is told: whether memory was the reason.
-    ends: HashMap<u32, watch::Sender<Option<bool>>>,
+    /// Where the end of a sandbox is told.
+    ends: HashMap<u32, watch::Sender<Option<End>>>,
 }
 
 #[derive(Debug)]
@@ -244,7 +274,7 @@ struct Born {
     socket: OwnedFd,
     pidfd: OwnedFd,
     group: Option<Group>,
-    end: watch::Receiver<Option<bool>>,
+    end: watch::Receiver<Option<End>>,
 }
 
 impl Spawner {
@@ -253,36 +283,17 @@ impl Spawner {
     /// # Errors
     /// [`JailError::Refused`] with what to do when the machine lacks something.
     pub async fn start(options: &Options) -> Result<Self, JailError> {
-        let start = |doing| move |source| JailError::Start { doing, source };
         check_read_only(&options.read_only)?;
-        let (ours, theirs) = sys::packet_pair().map_err(start("making a socket"))?;
-        let mut process = launch(&options.exe, "serve", Stdio::from(theirs), Stdio::null()).await?;
-
-        let set_up = Request::SetUp {
-            host: std::process::id() as i32,
-            isolation: options.isolation,
-            read_only: options.read_only.clone(),
-            cgroups: options.cgroups,
-        };
-        let socket = sys::register(ours).map_err(start("watching the socket"))?;
-        let shared = Arc::new(Shared { socket, state: Mutex::default() });
-        shared.send(&set_up).await?;
-        let first = tokio::time::timeout(PATIENCE, shared.receive()).await;
-        let cgroups = match first {
-            Ok(Ok((Reply::Up { cgroups }, _))) => cgroups,
-            Ok(Ok((Reply::CannotStart { step, errno }, _))) => return Err(probe::explain(step, errno)),
-            _ => return Err(JailError::SpawnerGone),
-        };
-        let pid = process.id().ok_or(JailError::SpawnerGone)?;
-        let reaped = tokio::spawn(async move { drop(process.wait().await) });
-        tokio::spawn(listen(Arc::clone(&shared)));
+        let (process, connection) = Connection::start(options).await?;
+        let (sender, current) = watch::channel(Some(Arc::clone(&connection)));
+        let closing = CancellationToken::new();
+        let supervise = supervise(options.clone(), process, connection, sender, closing.clone());
         let spawner = Self {
-            shared,
             limits: options.limits.clone(),
-            path: search_path(&options.read_only),
-            pid,
-            reaped,
-            cgroups,
+            path: search_path(&bins_of(&options.read_only)),
+            current,
+            closing,
+            supervisor: tokio::spawn(supervise),
         };
         match spawner.spawn(&SandboxSpec::default()).await {
             Ok(trial) => trial.kill().await,
@@ -294,14 +305,35 @@ impl Spawner {
         Ok(spawner)
     }
 
-    /// The spawner's process number.
+    /// The spawner's process number; 0 while it is being started again.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.current.borrow().as_ref().map_or(0, |connection| connection.pid)
     }
 
-    /// Whether control groups hold the limits. If not, memory is watched by scanning and CPU time is not limited.
+    /// Whether control groups hold the limits. If not, memory is watched by scanning and CPU time is bounded only by
+    /// the processors that a sandbox may run on.
     pub fn has_cgroups(&self) -> bool {
-        self.cgroups
+        self.control() != Control::None
+    }
+
+    /// Which control groups hold the limits.
+    pub fn control(&self) -> Control {
+        self.current.borrow().as_ref().map_or(Control::None, |connection| connection.cgroups)
+    }
+
+    /// What is not in place on this machine, though the tier would have it.
+    pub fn gaps(&self) -> Vec<String> {
+        self.current.borrow().as_ref().map_or_else(Vec::new, |connection| connection.gaps.clone())
+    }
+
+    /// Whether sandboxes can be made now.
+    pub fn is_up(&self) -> bool {
+        self.current.borrow().is_some()
+    }
+
+    /// Told when the process has ended and when it has been started again.
+    pub(crate) fn changes(&self) -> SpawnerChanges {
+        SpawnerChanges(self.current.clone())
     }
 
     /// Makes one sandbox, ready for [`AgentHandle::start`].
@@ -309,20 +341,12 @@ impl Spawner {
     /// # Errors
     /// [`JailError::Setup`] when this one could not be made; trying again may help.
     pub async fn spawn(&self, spec: &SandboxSpec) -> Result<Jailed, JailError> {
-        let (sender, born) = oneshot::channel();
-        let id = {
-            let mut state = self.shared.state();
-            if state.gone {
-                return Err(JailError::SpawnerGone);
-            }
-            state.last_id += 1;
-            let id = state.last_id;
-            state.births.insert(id, sender);
-            id
-        };
+        let mut current = self.current.clone();
+        let up = tokio::time::timeout(PATIENCE, current.wait_for(Option::is_some)).await;
+        let connection =
+            up.ok().and_then(Result::ok).and_then(|up| up.clone()).ok_or(JailError::SpawnerGone)?;
         let limits = spec.limits.clone().unwrap_or_else(|| self.limits.clone());
-        self.shared.send(&Request::Spawn { id, limits }).await?;
-        let born = born.await.map_err(|_| JailError::SpawnerGone)??;
+        let born = connection.birth(limits, spec.read_only.clone()).await?;
         let counter = born.group.clone();
         let mut env = vec![("PATH".to_owned(), self.path.clone())];
         env.extend(spec.env.iter().cloned());
@@ -346,85 +370,293 @@ impl Spawner {
 
     /// Ends every sandbox and waits until nothing is left of any.
     pub async fn shutdown(mut self) {
-        self.shared.hang_up();
-        let _ = (&mut self.reaped).await;
+        self.closing.cancel();
+        let _ = (&mut self.supervisor).await;
     }
 }
 
 impl Drop for Spawner {
     fn drop(&mut self) {
-        self.shared.hang_up();
+        self.closing.cancel();
     }
 }
 
-impl Shared {
+/// See [`Spawner::changes`].
+#[derive(Debug)]
+pub(crate) struct SpawnerChanges(watch::Receiver<Option<Arc<Connection>>>);
+
+impl SpawnerChanges {
+    /// Waits for the next change.
+    pub(crate) async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Keeps a spawner process running until `closing`.
+async fn supervise(
+    options: Options,
+    mut process: Child,
+    mut connection: Arc<Connection>,
+    current: watch::Sender<Option<Arc<Connection>>>,
+    closing: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = listen(&connection) => {}
+            () = closing.cancelled() => {}
+        }
+        connection.close();
+        let status = process.wait().await;
+        // Whoever waited for one of its sandboxes is told only now, when nothing is left of them.
+        connection.forget_all();
+        if closing.is_cancelled() {
+            return;
+        }
+        current.send_replace(None);
+        metrics::HOST_SPAWNER_UP.set(0);
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        tracing::error!(
+            status,
+            "the sandbox spawner ended, and every sandbox of this host with it; it is started again"
+        );
+        (process, connection) = tokio::select! {
+            again = start_again(&options) => again,
+            () = closing.cancelled() => return,
+        };
+        metrics::HOST_SPAWNER_RESTARTS.add(&[], 1);
+        tracing::warn!(pid = connection.pid, "the sandbox spawner runs again");
+        current.send_replace(Some(Arc::clone(&connection)));
+    }
+}
+
+async fn start_again(options: &Options) -> (Child, Arc<Connection>) {
+    const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match Connection::start(options).await {
+            Ok(started) => return started,
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "the sandbox spawner does not start; it is tried again"
+                );
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Starts a spawner process and waits until it says that it can make sandboxes.
+    async fn start(options: &Options) -> Result<(Child, Arc<Self>), JailError> {
+        let start = |doing| move |source| JailError::Start { doing, source };
+        let (ours, theirs) = sys::packet_pair().map_err(start("making a socket"))?;
+        let process = launch(&options.exe, "serve", Stdio::from(theirs), Stdio::null()).await?;
+        let set_up = Request::SetUp {
+            host: std::process::id() as i32,
+            isolation: options.isolation,
+            read_only: options.read_only.clone(),
+            cgroups: options.cgroups,
+            sandboxes: options.sandboxes,
+        };
+        let socket = sys::register(ours).map_err(start("watching the socket"))?;
+        let pid = process.id().ok_or(JailError::SpawnerGone)?;
+        let mut connection =
+            Self { socket, state: Mutex::default(), pid, cgroups: Control::None, gaps: Vec::new() };
+        connection.send(&set_up).await?;
+        match tokio::time::timeout(PATIENCE, connection.receive()).await {
+            Ok(Ok(Heard::Reply(Reply::Up { cgroups, gaps }, _))) => {
+                (connection.cgroups, connection.gaps) = (cgroups, gaps);
+            }
+            Ok(Ok(Heard::Reply(Reply::CannotStart { step, errno }, _))) => {
+                return Err(probe::explain(step, errno));
+            }
+            _ => return Err(JailError::SpawnerGone),
+        }
+        metrics::HOST_SPAWNER_UP.set(1);
+        Ok((process, Arc::new(connection)))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a sandbox and waits for it. An error is one of this birth alone.
+    async fn birth(&self, limits: Limits, read_only: Vec<PathBuf>) -> Result<Born, JailError> {
+        let (sender, born) = oneshot::channel();
+        let id = {
+            let mut state = self.state();
+            if state.gone {
+                return Err(JailError::SpawnerGone);
+            }
+            state.last_id += 1;
+            let id = state.last_id;
+            state.births.insert(id, sender);
+            id
+        };
+        // Also when the caller goes away meanwhile.
+        let _forget = Forget { connection: self, id };
+        self.send(&Request::Spawn { id, limits, read_only }).await?;
+        match tokio::time::timeout(PATIENCE, born).await {
+            Ok(born) => born.map_err(|_| JailError::SpawnerGone)?,
+            Err(_) => Err(JailError::Setup {
+                step: "waiting for the spawner".into(),
+                source: ErrorKind::TimedOut.into(),
+            }),
+        }
     }
 
     async fn send(&self, request: &Request) -> Result<(), JailError> {
         let bytes = serde_json::to_vec(request).map_err(|_| JailError::SpawnerGone)?;
         let send = self.socket.async_io(Interest::WRITABLE, |socket| sys::send(socket.as_fd(), &bytes, &[]));
-        send.await.map_err(|_| JailError::SpawnerGone)
+        send.await.map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::NotConnected => {
+                JailError::SpawnerGone
+            }
+            _ => JailError::Setup { step: "asking the spawner".into(), source: error },
+        })
     }
 
-    async fn receive(&self) -> std::io::Result<(Reply, Vec<OwnedFd>)> {
+    /// The next message. An error is the end of the conversation.
+    async fn receive(&self) -> std::io::Result<Heard> {
         let mut buffer = vec![0; spawner::MAX_MESSAGE];
-        let receive =
-            self.socket.async_io(Interest::READABLE, |socket| sys::receive(socket.as_fd(), &mut buffer));
-        let (length, fds) = receive.await?;
-        if length == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
+        loop {
+            let receive = self
+                .socket
+                .async_io(Interest::READABLE, |socket| sys::receive_in_part(socket.as_fd(), &mut buffer));
+            let received = match receive.await {
+                Ok(received) => received,
+                Err(error) if passes(&error) => {
+                    tracing::warn!(%error, "a message of the sandbox spawner could not be received yet");
+                    tokio::time::sleep(A_MOMENT).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if received.length == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            match serde_json::from_slice(&buffer[..received.length]) {
+                Ok(Reply::Spawned { id, .. }) if received.is_cut => return Ok(Heard::Cut { id }),
+                Ok(reply) => return Ok(Heard::Reply(reply, received.fds)),
+                Err(error) => tracing::error!(%error, "a message of the sandbox spawner does not parse"),
+            }
         }
-        Ok((serde_json::from_slice(&buffer[..length])?, fds))
     }
 
-    fn hang_up(&self) {
+    /// Ends the conversation, which ends the process and all its sandboxes.
+    fn close(&self) {
         self.state().gone = true;
         sys::hang_up(self.socket.get_ref());
     }
+
+    /// Tells everybody who waits that nothing comes.
+    fn forget_all(&self) {
+        let mut state = self.state();
+        state.births.clear();
+        state.ends.clear();
+    }
 }
 
-/// Hands the spawner's news to whoever waits for them.
-async fn listen(shared: Arc<Shared>) {
-    while let Ok((reply, fds)) = shared.receive().await {
-        match reply {
-            Reply::Spawned { id, group } => {
-                let Ok([socket, pidfd]) = <[OwnedFd; 2]>::try_from(fds) else { break };
-                let mut state = shared.state();
+/// What came from a spawner.
+enum Heard {
+    Reply(Reply, Vec<OwnedFd>),
+    /// A sandbox whose descriptors did not fit into this process's table.
+    Cut {
+        id: u32,
+    },
+}
+
+/// Takes a birth off the books when nobody waits for it any more.
+struct Forget<'a> {
+    connection: &'a Connection,
+    id: u32,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.connection.state().births.remove(&self.id);
+    }
+}
+
+/// Hands the spawner's messages to whoever waits for them, until it is gone.
+async fn listen(connection: &Connection) {
+    loop {
+        let heard = match connection.receive().await {
+            Ok(heard) => heard,
+            Err(error) => {
+                tracing::debug!(%error, "the sandbox spawner hung up");
+                return;
+            }
+        };
+        match heard {
+            Heard::Reply(Reply::Spawned { id, group }, fds) => {
+                let mut state = connection.state();
+                // When nobody waits any more, the socket closes here and the sandbox ends by itself.
                 let Some(waiting) = state.births.remove(&id) else { continue };
+                let Ok([socket, pidfd]) = <[OwnedFd; 2]>::try_from(fds) else {
+                    let _ = waiting.send(Err(no_descriptors()));
+                    continue;
+                };
                 let (end_sender, end) = watch::channel(None);
                 state.ends.insert(id, end_sender);
-                // When nobody waits any more, the socket closes here and the sandbox ends by itself.
                 let _ = waiting.send(Ok(Born { socket, pidfd, group, end }));
             }
-            Reply::NotSpawned { id, step, errno } => {
-                if let Some(waiting) = shared.state().births.remove(&id) {
+            Heard::Cut { id } => {
+                // What arrived of its descriptors is closed by now, so it ends by itself.
+                if let Some(waiting) = connection.state().births.remove(&id) {
+                    let _ = waiting.send(Err(no_descriptors()));
+                }
+            }
+            Heard::Reply(Reply::NotSpawned { id, step, errno }, _) => {
+                if let Some(waiting) = connection.state().births.remove(&id) {
                     let source = std::io::Error::from_raw_os_error(errno);
                     let _ = waiting.send(Err(JailError::Setup { step, source }));
                 }
             }
-            Reply::Ended { id, oom } => {
-                if let Some(end) = shared.state().ends.remove(&id) {
-                    let _ = end.send(Some(oom));
+            Heard::Reply(Reply::Ended { id, end }, _) => {
+                if let Some(waiting) = connection.state().ends.remove(&id) {
+                    let _ = waiting.send(Some(end));
                 }
             }
-            Reply::Up { .. } | Reply::CannotStart { .. } => break,
+            Heard::Reply(Reply::Up { .. } | Reply::CannotStart { .. }, _) => {
+                tracing::error!("the sandbox spawner said twice that it is ready");
+            }
         }
     }
-    let mut state = shared.state();
-    state.gone = true;
-    state.births.clear();
-    state.ends.clear();
 }
 
+fn no_descriptors() -> JailError {
+    JailError::Setup {
+        step: "receiving its descriptors".into(),
+        source: std::io::Error::from_raw_os_error(libc::EMFILE),
+    }
+}
+
+/// Whether an error of a socket is one of the moment: for want of memory, descriptors or room.
+pub(crate) fn passes(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().unwrap_or(0);
+    [
+        libc::ENOMEM,
+        libc::ENOBUFS,
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ETOOMANYREFS,
+        libc::EMSGSIZE,
+        libc::EINTR,
+        libc::EAGAIN,
+    ]
+    .contains(&errno)
+}
+
+/// Until something that failed for want of something is tried again.
+const A_MOMENT: Duration = Duration::from_millis(20);
+
 /// Starts this program again, from a copy in memory, without environment.
-async fn launch(
-    exe: &Path,
-    mode: &str,
-    stdin: Stdio,
-    stdout: Stdio,
-) -> Result<tokio::process::Child, JailError> {
+async fn launch(exe: &Path, mode: &str, stdin: Stdio, stdout: Stdio) -> Result<Child, JailError> {
     let copy = {
         let exe = exe.to_owned();
         let copied = tokio::task::spawn_blocking(move || sys::sealed_copy(&exe)).await;
@@ -458,9 +690,17 @@ fn check_read_only(paths: &[PathBuf]) -> Result<(), JailError> {
     }
 }
 
-fn search_path(read_only: &[PathBuf]) -> String {
-    let bins = read_only.iter().map(|dir| dir.join("bin")).filter(|bin| bin.is_dir());
-    bins.map(|bin| bin.display().to_string()).chain([policy::PATH.to_owned()]).collect::<Vec<_>>().join(":")
+/// The search path of programs: these directories, then the system's.
+pub(crate) fn search_path(bins: &[PathBuf]) -> String {
+    bins.iter()
+        .map(|bin| bin.display().to_string())
+        .chain([policy::PATH.to_owned()])
+        .collect::<Vec<_>>()
+        .join(":")
+}
+
+fn bins_of(dirs: &[PathBuf]) -> Vec<PathBuf> {
+    dirs.iter().map(|dir| dir.join("bin")).filter(|bin| bin.is_dir()).collect()
 }
 
 /// One sandbox. Dropping it kills every process in it.
@@ -470,26 +710,43 @@ pub struct Jailed {
     pub agent: AgentHandle,
     pidfd: OwnedFd,
     group: Option<Group>,
-    end: watch::Receiver<Option<bool>>,
+    end: watch::Receiver<Option<End>>,
     killed: AtomicBool,
 }
 
 impl Jailed {
     /// Kills every process and waits until none is left.
     pub async fn kill(self) {
+        self.kill_as().await;
+    }
+
+    /// The same, and how it was.
+    pub(crate) async fn kill_as(&self) -> (EndCause, End) {
         self.strike();
-        self.ended().await;
+        self.ended_as().await
     }
 
     /// Waits for the end. May be called by several tasks and after the end.
     pub async fn ended(&self) -> EndCause {
+        self.ended_as().await.0
+    }
+
+    /// The same, and how it was.
+    pub(crate) async fn ended_as(&self) -> (EndCause, End) {
         let mut end = self.end.clone();
-        let oom = end.wait_for(Option::is_some).await.is_ok_and(|end| *end == Some(true));
-        match (self.killed.load(Ordering::Relaxed), oom) {
+        // The sender goes away when the spawner has ended.
+        let end = end.wait_for(Option::is_some).await.ok().and_then(|end| *end);
+        let cause = match (self.killed.load(Ordering::Relaxed), end) {
             (true, _) => EndCause::Killed,
-            (false, true) => EndCause::Oom,
-            (false, false) => EndCause::Died,
-        }
+            (false, None) => EndCause::Spawner,
+            (false, Some(End { oom: true, .. })) => EndCause::Oom,
+            (false, Some(_)) => EndCause::Died,
+        };
+        let mut end = end.unwrap_or_default();
+        let (peak_bytes, cpu_micros) = self.agent.account();
+        end.peak_bytes = end.peak_bytes.max(peak_bytes);
+        end.cpu_micros = end.cpu_micros.max(cpu_micros);
+        (cause, end)
     }
 
     /// What it uses now; zeros after the end.
@@ -497,9 +754,23 @@ impl Jailed {
         self.group.as_ref().map_or_else(|| self.agent.usage(), Group::usage)
     }
 
+    /// Has every process stand still, or go on. `false` when the machine has nothing for it.
+    pub(crate) fn freeze(&self, yes: bool) -> bool {
+        match self.group.as_ref().map(|group| group.freeze(yes)) {
+            None => false,
+            Some(Ok(done)) => done,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a control group could not be frozen or thawed");
+                false
+            }
+        }
+    }
+
     fn strike(&self) {
         self.killed.store(true, Ordering::Relaxed);
         let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
+        // In version 1 what stands still cannot be ended.
+        self.freeze(false);
     }
 }
 

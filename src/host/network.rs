@@ -20,6 +20,8 @@ use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::telemetry::metrics::HOST_EGRESS;
+
 pub(crate) use self::policy::{Asked, Policy};
 use super::agent::{AgentError, AgentHandle};
 
@@ -259,8 +261,14 @@ impl Egress {
         }
     }
 
+    /// Bytes in both directions so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
     /// Counts bytes; `false` when there have been too many.
     fn count(&self, bytes: usize) -> bool {
+        HOST_EGRESS.add(&[], bytes as u64);
         let before = self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         before.saturating_add(bytes as u64) <= self.0.options.max_bytes
     }

@@ -18,12 +18,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::{Clock, Entropy};
-use crate::telemetry::metrics::POOL_SIZE;
+use crate::telemetry::metrics::{self, POOL_SIZE};
 
 use super::auth;
+use super::jail::Control;
 use super::kernel::KernelError;
 use super::network::{self, Policy};
-use super::sandbox::{Identity, Machine, MachineError, Maker, Sandbox};
+use super::sandbox::{Environment, Identity, Machine, MachineError, Maker, Reason, Sandbox};
+use super::templates::{Template, TemplateError};
 use crate::wire::control::State;
 use ledger::Ledger;
 pub(crate) use ledger::{Bounds, Cursor, Full, Label, Move, Query};
@@ -36,6 +38,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// After a machine could not be made for the pool.
 const REFILL_PAUSE: Duration = Duration::from_secs(5);
 
+/// The pair of a creator's metadata that names a tenant; for the log.
+const TENANT: &str = "tenant";
+
 /// One live sandbox with what was said about it.
 pub(crate) type Entry = ledger::Entry<Arc<Sandbox>>;
 
@@ -47,7 +52,10 @@ pub(crate) struct Registry(Arc<Inner>);
 struct Inner {
     ledger: Mutex<Ledger<Arc<Sandbox>>>,
     repeats: Mutex<Repeats>,
-    ready: Mutex<VecDeque<Machine>>,
+    /// By the name of what they were made from.
+    ready: Mutex<BTreeMap<String, VecDeque<Machine>>>,
+    /// The latest ends, and how they were.
+    ended: Mutex<VecDeque<(String, &'static str)>>,
     ready_size: usize,
     /// Creates that wait for a machine of their own.
     waiting: AtomicUsize,
@@ -84,6 +92,8 @@ pub(crate) enum CreateError {
     Full(#[from] Full),
     #[error("the sandbox could not be started")]
     Machine(#[from] MachineError),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
     #[error(transparent)]
     Env(#[from] KernelError),
     #[error("the first request with this idempotency key has not been answered yet")]
@@ -126,7 +136,8 @@ impl Registry {
         let registry = Self(Arc::new(Inner {
             ledger: Mutex::new(Ledger::new(bounds)),
             repeats: Mutex::default(),
-            ready: Mutex::new(VecDeque::new()),
+            ready: Mutex::default(),
+            ended: Mutex::default(),
             ready_size,
             waiting: AtomicUsize::new(0),
             maker,
@@ -148,7 +159,7 @@ impl Registry {
         }
         lock(&self.0.ready).clear();
         let left = lock(&self.0.ledger).drain();
-        join_all(left.iter().map(|entry| entry.sandbox.end())).await;
+        join_all(left.iter().map(|entry| entry.sandbox.end(Reason::Killed))).await;
     }
 
     /// As [`Registry::create`], and once only for a key.
@@ -171,12 +182,15 @@ impl Registry {
     ///
     /// Dropping the future takes everything back.
     pub(crate) async fn create(&self, new: New) -> Result<Entry, CreateError> {
-        let place = Place::reserve(self)?;
-        let machine = self.take_machine().await?;
+        let place = Place::reserve(self).inspect_err(|_| metrics::HOST_LIMITS.add(&["sandboxes"], 1))?;
+        let environment = self.0.maker.environment(&new.label.template).await?;
+        let machine = self.take_machine(&environment).await?;
         let entropy = &self.0.entropy;
         let id = auth::sandbox_id(entropy);
         let identity = Identity {
             id: id.clone(),
+            template: new.label.template.clone(),
+            tenant: new.label.metadata.get(TENANT).cloned(),
             access_token: new.secure.then(|| auth::token(entropy)),
             traffic_token: (!new.public).then(|| auth::token(entropy)),
             env: new.env,
@@ -189,14 +203,18 @@ impl Registry {
         let sandbox = Sandbox::new(machine, identity, move || {
             if let Some(inner) = registry.upgrade() {
                 lock(&inner.ledger).remove(&dead);
+                let registry = Self(inner);
+                registry.remember_end(&dead, "its first process ended");
+                registry.count();
             }
         })?;
         if let Err(error) = sandbox.set_network(new.network).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "a sandbox got no way to the network");
-            sandbox.end().await;
+            sandbox.end(Reason::Killed).await;
             return Err(CreateError::Machine(MachineError::Died));
         }
         let entry = place.fill(id, new.label, sandbox, new.life);
+        self.count();
         // It may have died, or the host may have ended all it knew, between the two steps above.
         if entry.sandbox.has_ended() || self.0.shutdown.is_cancelled() {
             self.kill(&entry.id).await;
@@ -205,19 +223,19 @@ impl Registry {
         Ok(entry)
     }
 
-    async fn take_machine(&self) -> Result<Machine, MachineError> {
+    async fn take_machine(&self, environment: &Arc<Environment>) -> Result<Machine, MachineError> {
         loop {
-            let ready = lock(&self.0.ready).pop_front();
+            let ready = lock(&self.0.ready).get_mut(&environment.name).and_then(VecDeque::pop_front);
             self.tell_pool();
             self.0.taken.notify_one();
             match ready {
-                Some(machine) if machine.is_alive() => return Ok(machine),
-                Some(_dead) => {}
+                Some(machine) if machine.is_alive() && machine.is_from(environment) => return Ok(machine),
+                Some(_dead_or_old) => {}
                 None => break,
             }
         }
         let _waiting = Waiting::on(&self.0.waiting);
-        self.0.maker.make(false).await
+        self.0.maker.make(environment, false).await
     }
 
     /// A sandbox that lives, running or paused.
@@ -251,6 +269,7 @@ impl Registry {
                 (lock(&self.0.ledger).resume(id, self.now(), life)?, true)
             }
         };
+        self.count();
         self.0.ends_changed.notify_one();
         Some((entry, woken))
     }
@@ -272,6 +291,7 @@ impl Registry {
             None => Some(Paused::Already),
             Some(sandbox) => {
                 sandbox.freeze().await;
+                self.count();
                 Some(Paused::Now)
             }
         }
@@ -285,7 +305,9 @@ impl Registry {
             ledger.remove(id).map(|entry| (entry, lives))
         };
         let Some((entry, lives)) = removed else { return false };
-        entry.sandbox.end().await;
+        self.remember_end(id, "it was killed by a request");
+        entry.sandbox.end(Reason::Killed).await;
+        self.count();
         lives
     }
 
@@ -319,35 +341,98 @@ impl Registry {
         self.0.clock.now()
     }
 
+    /// Whether sandboxes can be made now.
+    pub(crate) fn is_up(&self) -> bool {
+        self.0.maker.is_up()
+    }
+
+    /// How a sandbox ended, as far as is remembered: a sentence without a subject's name.
+    pub(crate) fn how_it_ended(&self, id: &str) -> Option<&'static str> {
+        lock(&self.0.ended).iter().rev().find(|(ended, _)| ended == id).map(|(_, how)| *how)
+    }
+
+    fn remember_end(&self, id: &str, how: &'static str) {
+        const REMEMBERED: usize = 1000;
+        let mut ended = lock(&self.0.ended);
+        if ended.len() == REMEMBERED {
+            ended.pop_front();
+        }
+        ended.push_back((id.to_owned(), how));
+    }
+
+    /// Sets the gauges.
+    fn count(&self) {
+        let (live, paused) = lock(&self.0.ledger).counts();
+        metrics::HOST_LIVE.set(live as u64);
+        metrics::HOST_PAUSED.set(paused as u64);
+        metrics::HOST_CGROUPS.set(match self.0.maker.control() {
+            Control::V1 => 1,
+            Control::V2 => 2,
+            Control::None => 0,
+        });
+        let files = std::fs::read_to_string("/proc/sys/fs/file-nr").ok();
+        metrics::HOST_FILES.set(files.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok()));
+    }
+
     fn tell_pool(&self) {
-        POOL_SIZE.set(lock(&self.0.ready).len() as u64);
+        POOL_SIZE.set(lock(&self.0.ready).values().map(VecDeque::len).sum::<usize>() as u64);
     }
 
     /// Keeps the pool full; runs for ever.
     async fn keep_ready(&self) {
-        self.0.maker.prepare().await;
+        let mut spawner = self.0.maker.changes();
         loop {
-            while self.0.waiting.load(Ordering::Relaxed) == 0 && lock(&self.0.ready).len() < self.0.ready_size
-            {
-                match self.0.maker.make(true).await {
-                    Ok(machine) => {
-                        machine.warm().await;
-                        lock(&self.0.ready).push_back(machine);
-                        self.tell_pool();
-                    }
-                    Err(error) => {
-                        tracing::warn!(
-                            error = &error as &dyn std::error::Error,
-                            "no sandbox could be made ready"
-                        );
-                        tokio::time::sleep(REFILL_PAUSE).await;
-                    }
-                }
+            let environments = self.0.maker.environments();
+            lock(&self.0.ready).retain(|_, machines| {
+                machines.retain(|machine| {
+                    machine.is_alive() && environments.iter().any(|environment| machine.is_from(environment))
+                });
+                !machines.is_empty()
+            });
+            self.tell_pool();
+            for environment in &environments {
+                // A template that was asked for is likely to be asked for again.
+                let is_base = environment.name == self.0.maker.base().name;
+                let size = if is_base { self.0.ready_size } else { self.0.ready_size.min(1) };
+                self.fill(environment, size).await;
             }
-            self.0.taken.notified().await;
+            tokio::select! {
+                () = self.0.taken.notified() => {}
+                () = spawner.next() => {}
+            }
             // Whoever took one is about to run code: do not compete for the processor with the first cell.
             tokio::time::sleep(QUIET).await;
         }
+    }
+
+    /// Makes machines until this many stand ready, or somebody waits for one.
+    async fn fill(&self, environment: &Arc<Environment>, size: usize) {
+        let ready = || lock(&self.0.ready).get(&environment.name).map_or(0, VecDeque::len);
+        if size == 0 || environment.name != self.0.maker.base().name && ready() >= size {
+            return;
+        }
+        self.0.maker.prepare(environment).await;
+        while self.0.waiting.load(Ordering::Relaxed) == 0 && ready() < size {
+            match self.0.maker.make(environment, true).await {
+                Ok(machine) => {
+                    machine.warm().await;
+                    lock(&self.0.ready).entry(environment.name.clone()).or_default().push_back(machine);
+                    self.tell_pool();
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "no sandbox could be made ready"
+                    );
+                    tokio::time::sleep(REFILL_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// What can be asked for besides the host's own environment.
+    pub(crate) fn templates(&self) -> Vec<Template> {
+        self.0.maker.templates()
     }
 
     /// Ends and pauses sandboxes when their time has come; runs for ever.
@@ -355,9 +440,10 @@ impl Registry {
         loop {
             let due = lock(&self.0.ledger).sweep(self.now());
             for entry in due.ended {
-                tracing::info!(sandbox.id = %entry.id, "a sandbox reached its end");
-                tokio::spawn(async move { entry.sandbox.end().await });
+                self.remember_end(&entry.id, "its timeout was reached");
+                tokio::spawn(async move { entry.sandbox.end(Reason::Expired).await });
             }
+            self.count();
             for (id, sandbox) in due.paused {
                 let registry = self.clone();
                 tokio::spawn(async move {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,12 +16,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::{self, AgentError, AgentHandle, ProcessEvent, ProcessSpec};
 use super::http::ports;
-use super::jail::{self, Isolation, JailError, Jailed, Limits, SandboxSpec, Spawner, Usage};
+use super::jail::{
+    self, End, EndCause, Isolation, JailError, Jailed, Limits, SandboxSpec, Spawner, SpawnerChanges, Usage,
+};
 use super::kernel::{self, KernelError, Kernels};
 use super::network::{self, Egress, LookUpPlaces, Policy};
 use super::processes::Processes;
+use super::templates::{OWN_NAMES, Template, TemplateError, Templates};
 use super::watchers::Watchers;
 use crate::domain::Clock;
+use crate::telemetry::metrics;
 use crate::wire::Secret;
 
 /// For measuring how full the disks of a sandbox are.
@@ -34,13 +39,50 @@ const FONTS_PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct Maker {
     spawner: Spawner,
     limits: Limits,
-    kernel: Arc<kernel::Options>,
     isolation: Isolation,
     pub(crate) network: network::Options,
     pub(crate) look_ups: LookUpPlaces,
+    search: kernel::Search,
+    templates: Option<Templates>,
+    /// The host's own environment.
+    base: Arc<Environment>,
+    /// Those of templates that were asked for, with the description that each was made by.
+    others: Mutex<BTreeMap<String, (Template, Arc<Environment>)>>,
+}
+
+/// What machines are made with besides their jail.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) search: kernel::Search,
+    pub(crate) templates: Option<Templates>,
+    /// Added to the environment of every program.
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) network: network::Options,
+}
+
+/// What a machine is made from: the host's own interpreters, or a template's.
+#[derive(Debug)]
+pub(crate) struct Environment {
+    /// `base`, or the template's name.
+    pub(crate) name: String,
+    spec: SandboxSpec,
+    kernel: Arc<kernel::Options>,
     /// For those that are made before somebody waits.
     kernel_ahead: Arc<kernel::Options>,
     fonts: OnceLock<FontList>,
+}
+
+impl Environment {
+    fn new(name: &str, kernel: kernel::Options, spec: SandboxSpec) -> Self {
+        let plain = kernel::Options { preload: Vec::new(), ..kernel.clone() };
+        Self {
+            name: name.to_owned(),
+            spec,
+            kernel: Arc::new(plain),
+            kernel_ahead: Arc::new(kernel),
+            fonts: OnceLock::new(),
+        }
+    }
 }
 
 /// matplotlib's list of the machine's fonts. To make it takes seconds, in every new home directory again.
@@ -74,6 +116,7 @@ pub(crate) struct Machine {
     jailed: Jailed,
     kernels: Kernels,
     limits: Limits,
+    environment: Arc<Environment>,
 }
 
 impl Maker {
@@ -81,20 +124,74 @@ impl Maker {
     pub(crate) async fn start(
         jail: &jail::Options,
         kernel: kernel::Options,
-        network: network::Options,
+        surroundings: Surroundings,
     ) -> Result<Self, JailError> {
         let spawner = Spawner::start(jail).await?;
-        let plain = kernel::Options { preload: Vec::new(), ..kernel.clone() };
+        let Surroundings { search, templates, mut env, network } = surroundings;
+        env.push(("PATH".to_owned(), jail::search_path(&kernel.interpreters.bins())));
+        let spec = SandboxSpec { env, ..SandboxSpec::default() };
         Ok(Self {
             spawner,
             limits: jail.limits.clone(),
-            kernel: Arc::new(plain),
-            kernel_ahead: Arc::new(kernel),
-            fonts: OnceLock::new(),
             isolation: jail.isolation,
             network,
             look_ups: LookUpPlaces::default(),
+            search,
+            templates,
+            base: Arc::new(Environment::new("base", kernel, spec)),
+            others: Mutex::default(),
         })
+    }
+
+    /// The host's own environment.
+    pub(crate) fn base(&self) -> Arc<Environment> {
+        Arc::clone(&self.base)
+    }
+
+    /// All environments that were asked for so far.
+    pub(crate) fn environments(&self) -> Vec<Arc<Environment>> {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        [&self.base].into_iter().chain(others.values().map(|(_, environment)| environment)).cloned().collect()
+    }
+
+    /// What can be asked for.
+    pub(crate) fn templates(&self) -> Vec<Template> {
+        self.templates.as_ref().map_or_else(Vec::new, Templates::list)
+    }
+
+    /// The environment of a template, as it is now.
+    pub(crate) async fn environment(&self, name: &str) -> Result<Arc<Environment>, TemplateError> {
+        if OWN_NAMES.contains(&name) {
+            return Ok(self.base());
+        }
+        let templates = self.templates.as_ref().ok_or_else(|| TemplateError::NotFound(name.to_owned()))?;
+        let template = templates.load(name).inspect_err(|_| {
+            self.others.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        })?;
+        let known = self.others.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        if let Some((_, environment)) = known.filter(|(before, _)| *before == template) {
+            return Ok(environment);
+        }
+        let python = template.python.clone().or_else(|| self.search.python.clone());
+        let found = kernel::Interpreters::find(&kernel::Search { python, ..self.search.clone() }).await;
+        for problem in found.problems() {
+            tracing::warn!(template = name, "{problem}");
+        }
+        let mut spec = self.base.spec.clone();
+        spec.read_only = found.dirs();
+        spec.env.push(("PATH".to_owned(), jail::search_path(&found.bins())));
+        if let Some(modules) = &template.node_modules {
+            spec.read_only.push(modules.clone());
+            spec.env.push(("NODE_PATH".to_owned(), modules.display().to_string()));
+        }
+        let base = &*self.base.kernel_ahead;
+        let preload =
+            if template.preload.is_empty() { base.preload.clone() } else { template.preload.clone() };
+        let kernel = kernel::Options { interpreters: found, preload, ..base.clone() };
+        let environment = Arc::new(Environment::new(name, kernel, spec));
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.insert(name.to_owned(), (template, Arc::clone(&environment)));
+        Ok(environment)
     }
 
     /// Whether its sandboxes have a network of their own, which is what a way out can lead from.
@@ -104,10 +201,13 @@ impl Maker {
 
     /// Has matplotlib, where it is there, make its list of fonts once for all machines from now on: in a machine of
     /// its own, for the list counts as if a program had written it.
-    pub(crate) async fn prepare(&self) {
-        let Some(python) = self.kernel.interpreters.matplotlib() else { return };
-        match tokio::time::timeout(FONTS_PATIENCE, self.list_fonts(python)).await {
-            Ok(Ok(Some(fonts))) => drop(self.fonts.set(fonts)),
+    pub(crate) async fn prepare(&self, environment: &Environment) {
+        let Some(python) = environment.kernel.interpreters.matplotlib() else { return };
+        if environment.fonts.get().is_some() {
+            return;
+        }
+        match tokio::time::timeout(FONTS_PATIENCE, self.list_fonts(environment, python)).await {
+            Ok(Ok(Some(fonts))) => drop(environment.fonts.set(fonts)),
             Ok(Ok(None)) => tracing::debug!("matplotlib keeps no list of fonts"),
             Ok(Err(error)) => {
                 tracing::debug!(
@@ -119,10 +219,14 @@ impl Maker {
         }
     }
 
-    async fn list_fonts(&self, python: &Path) -> Result<Option<FontList>, FontsError> {
+    async fn list_fonts(
+        &self,
+        environment: &Environment,
+        python: &Path,
+    ) -> Result<Option<FontList>, FontsError> {
         const DIR: &str = ".cache/matplotlib";
         const LIST_MAX: u64 = 4 << 20;
-        let jailed = self.spawner.spawn(&SandboxSpec::default()).await?;
+        let jailed = self.spawner.spawn(&environment.spec).await?;
         let agent = &jailed.agent;
         let program = python.to_string_lossy().into_owned();
         let argv = [&program, "-I", "-c", "import matplotlib.font_manager"].map(str::to_owned).to_vec();
@@ -148,18 +252,46 @@ impl Maker {
         Ok(Some(FontList { path, bytes: bytes.freeze() }))
     }
 
+    /// Whether it can make machines now.
+    pub(crate) fn is_up(&self) -> bool {
+        self.spawner.is_up()
+    }
+
+    /// Told when what it made has ended, all at once.
+    pub(crate) fn changes(&self) -> SpawnerChanges {
+        self.spawner.changes()
+    }
+
+    /// What is not in place here, though the tier would have it.
+    pub(crate) fn gaps(&self) -> Vec<String> {
+        self.spawner.gaps()
+    }
+
+    /// Which control groups hold the limits.
+    pub(crate) fn control(&self) -> jail::Control {
+        self.spawner.control()
+    }
+
     /// Makes a machine whose first interpreter is still starting. One that is made `ahead` of need imports what cells
     /// will want.
-    pub(crate) async fn make(&self, ahead: bool) -> Result<Machine, MachineError> {
-        let jailed = self.spawner.spawn(&SandboxSpec::default()).await?;
-        if let Some(FontList { path, bytes }) = self.fonts.get()
+    pub(crate) async fn make(
+        &self,
+        environment: &Arc<Environment>,
+        ahead: bool,
+    ) -> Result<Machine, MachineError> {
+        let began = Instant::now();
+        let spawned = self.spawner.spawn(&environment.spec).await;
+        metrics::HOST_BIRTHS.record(&[metrics::outcome(&spawned)], began.elapsed());
+        let jailed = spawned?;
+        if let Some(FontList { path, bytes }) = environment.fonts.get()
             && let Err(error) = jailed.agent.write_file(path, 0, true, bytes.clone()).await
         {
             tracing::debug!(error = &error as &dyn std::error::Error, "a sandbox has no list of fonts");
         }
-        let options = if ahead { &self.kernel_ahead } else { &self.kernel };
+        let options = if ahead { &environment.kernel_ahead } else { &environment.kernel };
         let kernels = Kernels::new(jailed.agent.clone(), Arc::clone(options));
-        Ok(Machine { jailed, kernels, limits: self.limits.clone() })
+        let environment = Arc::clone(environment);
+        Ok(Machine { jailed, kernels, limits: self.limits.clone(), environment })
     }
 }
 
@@ -172,6 +304,11 @@ impl Machine {
             Ok(()) | Err(KernelError::Language { .. }) => {}
             Err(error) => tracing::warn!(%error, "a ready sandbox has no interpreter"),
         }
+    }
+
+    /// Whether it was made from this environment.
+    pub(crate) fn is_from(&self, environment: &Arc<Environment>) -> bool {
+        Arc::ptr_eq(&self.environment, environment)
     }
 
     /// Whether it could be given away now. A look that does not wait.
@@ -211,17 +348,41 @@ pub(crate) struct Sandbox {
     pub(crate) ending: CancellationToken,
     /// Cancelled when nothing of it is left.
     ended: CancellationToken,
+    /// Why it ends, once somebody has said so.
+    reason: Arc<OnceLock<Reason>>,
     /// Held over a pause or a resume, so that two never mix.
     pub(crate) turn: tokio::sync::Mutex<()>,
-    usage: mpsc::Sender<oneshot::Sender<Usage>>,
+    orders: mpsc::Sender<Order>,
+    /// It stands still: its first process, too, where control groups do that.
+    stands_still: AtomicBool,
     /// When usage was last asked for, and the CPU time until then.
     measured: Mutex<(Instant, u64)>,
+}
+
+/// What is asked of whoever owns the jail.
+#[derive(Debug)]
+enum Order {
+    Usage(oneshot::Sender<Usage>),
+    /// Stand still, or go on; answers whether that was done.
+    Freeze(bool, oneshot::Sender<bool>),
+}
+
+/// Why a sandbox ends that somebody ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A request said so, or the host ends.
+    Killed,
+    /// Its time was over.
+    Expired,
 }
 
 /// Who may use a sandbox.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) id: String,
+    /// The template it is made from, and for whom: as its creator said, for the log alone.
+    pub(crate) template: String,
+    pub(crate) tenant: Option<String>,
     pub(crate) access_token: Option<Secret>,
     pub(crate) traffic_token: Option<Secret>,
     pub(crate) env: BTreeMap<String, String>,
@@ -259,7 +420,16 @@ impl Sandbox {
         let ending = CancellationToken::new();
         let agent = machine.jailed.agent.clone();
         let egress = Egress::new(who.id.clone(), who.network, who.look_ups, agent, ending.clone());
-        let (usage, asked) = mpsc::channel(8);
+        let reason = Arc::new(OnceLock::new());
+        let life = Life {
+            id: who.id.clone(),
+            template: who.template,
+            tenant: who.tenant,
+            began: Instant::now(),
+            egress: egress.clone(),
+            reason: Arc::clone(&reason),
+        };
+        let (orders, ordered) = mpsc::channel(8);
         let sandbox = Arc::new(Self {
             id: who.id,
             access_token: who.access_token,
@@ -277,16 +447,19 @@ impl Sandbox {
             ending,
             ended: CancellationToken::new(),
             turn: tokio::sync::Mutex::new(()),
-            usage,
+            orders,
+            stands_still: AtomicBool::new(false),
+            reason,
             measured: Mutex::new((Instant::now(), 0)),
         });
         let (ending, ended) = (sandbox.ending.clone(), sandbox.ended.clone());
-        tokio::spawn(keep(machine.jailed, asked, ending, ended, on_death));
+        tokio::spawn(keep(machine.jailed, ordered, life, ending, ended, on_death));
         Ok(sandbox)
     }
 
-    /// Ends it and returns when nothing of it is left. Safe to call twice.
-    pub(crate) async fn end(&self) {
+    /// Ends it and returns when nothing of it is left. Safe to call twice; the first reason counts.
+    pub(crate) async fn end(&self, reason: Reason) {
+        let _ = self.reason.set(reason);
         self.ending.cancel();
         self.ended.cancelled().await;
     }
@@ -332,12 +505,26 @@ impl Sandbox {
 
     /// Stops every process where it stands.
     pub(crate) async fn freeze(&self) {
-        self.signal_all(libc::SIGSTOP).await;
+        if self.order_freeze(true).await {
+            self.stands_still.store(true, Ordering::Relaxed);
+        } else {
+            self.signal_all(libc::SIGSTOP).await;
+        }
     }
 
     /// Lets every process go on.
     pub(crate) async fn thaw(&self) {
-        self.signal_all(libc::SIGCONT).await;
+        if self.stands_still.swap(false, Ordering::Relaxed) {
+            self.order_freeze(false).await;
+        } else {
+            self.signal_all(libc::SIGCONT).await;
+        }
+    }
+
+    async fn order_freeze(&self, yes: bool) -> bool {
+        let (reply, done) = oneshot::channel();
+        let _ = self.orders.send(Order::Freeze(yes, reply)).await;
+        done.await.unwrap_or(false)
     }
 
     async fn signal_all(&self, signal: i32) {
@@ -351,11 +538,15 @@ impl Sandbox {
     pub(crate) async fn metrics(&self) -> Metrics {
         let (reply, usage) = oneshot::channel();
         // A failed send drops `reply`, which the next line sees.
-        let _ = self.usage.send(reply).await;
+        let _ = self.orders.send(Order::Usage(reply)).await;
         let usage = usage.await.unwrap_or_default();
-        // What runs in there can hold up the program that measures.
-        let disk = tokio::time::timeout(DISK_PATIENCE, self.disk()).await;
-        let (disk_used_bytes, disk_total_bytes) = disk.ok().flatten().unwrap_or_default();
+        // What runs in there can hold up the program that measures, and one that stands still measures nothing.
+        let disk = match self.stands_still.load(Ordering::Relaxed) {
+            true => None,
+            false => tokio::time::timeout(DISK_PATIENCE, self.disk()).await.ok().flatten(),
+        };
+        let (disk_used_bytes, disk_total_bytes) =
+            disk.unwrap_or((0, self.limits.home_bytes + self.limits.tmp_bytes));
         Metrics {
             cpu_count: self.limits.cpu_percent.div_ceil(100).max(1),
             cpu_used_percent: self.cpu_percent(usage.cpu_micros),
@@ -398,29 +589,80 @@ impl Sandbox {
     }
 }
 
+/// What the one log line of a sandbox's life says.
+struct Life {
+    id: String,
+    template: String,
+    tenant: Option<String>,
+    began: Instant,
+    egress: Egress,
+    reason: Arc<OnceLock<Reason>>,
+}
+
+impl Life {
+    /// Counts its end and writes its line.
+    fn end(self, cause: EndCause, end: End) {
+        let (cause, by_itself) = match (cause, self.reason.get()) {
+            (EndCause::Oom, _) => ("oom", true),
+            (EndCause::Spawner, _) => ("spawner", true),
+            (_, Some(Reason::Expired)) => ("expired", false),
+            (_, Some(Reason::Killed)) => ("killed", false),
+            (_, None) => ("died", true),
+        };
+        metrics::HOST_ENDS.add(&[cause], 1);
+        // A creator may say anything.
+        let tenant: Option<String> = self.tenant.map(|tenant| tenant.chars().take(100).collect());
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    sandbox.id = %self.id,
+                    tenant,
+                    template = %self.template,
+                    cause,
+                    seconds = self.began.elapsed().as_secs(),
+                    peak_memory_mb = end.peak_bytes >> 20,
+                    cpu_ms = end.cpu_micros / 1000,
+                    network_bytes = self.egress.bytes(),
+                    "a sandbox ended: {cause}"
+                )
+            };
+        }
+        if by_itself {
+            line!(warn);
+        } else {
+            line!(info);
+        }
+    }
+}
+
 /// Owns the jail until it ends, by order or by itself.
 async fn keep(
     jailed: Jailed,
-    mut usage_asked: mpsc::Receiver<oneshot::Sender<Usage>>,
+    mut orders: mpsc::Receiver<Order>,
+    life: Life,
     ending: CancellationToken,
     ended: CancellationToken,
     on_death: impl FnOnce() + Send + 'static,
 ) {
-    let cause = loop {
+    let by_itself = loop {
         tokio::select! {
-            cause = jailed.ended() => break Some(cause),
+            cause = jailed.ended_as() => break Some(cause),
             () = ending.cancelled() => break None,
-            Some(reply) = usage_asked.recv() => {
-                // Whoever asked may have left.
-                let _ = reply.send(jailed.usage());
+            // Whoever asked may have left.
+            Some(order) = orders.recv() => match order {
+                Order::Usage(reply) => drop(reply.send(jailed.usage())),
+                Order::Freeze(yes, reply) => drop(reply.send(jailed.freeze(yes))),
             }
         }
     };
-    jailed.kill().await;
+    let (cause, end) = match by_itself {
+        Some(ended) => ended,
+        None => jailed.kill_as().await,
+    };
+    life.end(cause, end);
     ending.cancel();
     ended.cancel();
-    if let Some(cause) = cause {
-        tracing::warn!(?cause, "a sandbox ended by itself");
+    if by_itself.is_some() {
         on_death();
     }
 }

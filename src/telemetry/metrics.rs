@@ -49,6 +49,59 @@ pub static SANDBOX_RECONNECT: Histogram = Histogram::new(
 /// Sandboxes of this process's host that stand ready.
 pub static POOL_SIZE: Gauge =
     Gauge::new("sandbox.pool_size", "Sandboxes of this process's own host that stand ready.");
+/// Sandboxes of this process's host that live.
+pub static HOST_LIVE: Gauge = Gauge::new(
+    "host.sandboxes.live",
+    "Sandboxes of this process's own host that live, paused ones included.",
+);
+/// Those that are paused.
+pub static HOST_PAUSED: Gauge =
+    Gauge::new("host.sandboxes.paused", "Sandboxes of this process's own host that are paused.");
+/// How long the host took to make a sandbox.
+pub static HOST_BIRTHS: Histogram = Histogram::new(
+    "host.sandbox.birth.duration_ms",
+    "Milliseconds in which this process's own host made a sandbox, those for the pool included.",
+    &["outcome"],
+);
+/// Sandboxes of this process's host that ended, by why.
+pub static HOST_ENDS: Counter = Counter::new(
+    "host.sandbox.ends",
+    "Sandboxes of this process's own host that ended: killed (somebody asked), expired, oom, died (by itself), spawner \
+     (what makes sandboxes ended).",
+    &["cause"],
+);
+/// Limits that were met.
+pub static HOST_LIMITS: Counter = Counter::new(
+    "host.sandbox.limits_met",
+    "Limits of this process's own host that were met: sandboxes (a create was refused), ports (a request to a sandbox's \
+     port), connections (an idle one was closed for a new one).",
+    &["limit"],
+);
+/// Bytes that sandboxes exchanged with the network.
+pub static HOST_EGRESS: Counter = Counter::new(
+    "host.network.bytes",
+    "Bytes between this process's own sandboxes and the network, both directions together.",
+    &[],
+);
+/// Whether the process that makes sandboxes runs.
+pub static HOST_SPAWNER_UP: Gauge = Gauge::new(
+    "host.spawner.up",
+    "1 while the process that makes sandboxes runs, 0 while it is started again.",
+);
+/// How often it was started again.
+pub static HOST_SPAWNER_RESTARTS: Counter = Counter::new(
+    "host.spawner.restarts",
+    "How often the process that makes sandboxes ended and was started again; all sandboxes end with it.",
+    &[],
+);
+/// Which control groups hold the limits.
+pub static HOST_CGROUPS: Gauge = Gauge::new(
+    "host.control_groups",
+    "The version of control groups that holds the limits of sandboxes: 1, 2, or 0 for none.",
+);
+/// Open descriptors of the machine.
+pub static HOST_FILES: Gauge =
+    Gauge::new("host.machine.open_files", "Open files of the whole machine, as the kernel counts them.");
 /// Sandboxes that no context owned, found and killed.
 pub static SANDBOXES_LEAKED: Counter =
     Counter::new("sandbox.leaked", "Sandboxes without an owner that were found and killed.", &[]);
@@ -140,11 +193,32 @@ static COUNTERS: &[&Counter] = &[
     &RUNS_OFFLINE,
     &HTTP_CONNECTIONS_CLOSED,
     &HTTP_REFUSED,
+    &HOST_ENDS,
+    &HOST_LIMITS,
+    &HOST_EGRESS,
+    &HOST_SPAWNER_RESTARTS,
 ];
-static GAUGES: [&Gauge; 5] =
-    [&CONTEXTS_ACTIVE, &POOL_SIZE, &DATABASE_UP, &HTTP_CONNECTIONS, &HTTP_CONNECTION_LIMIT];
-static HISTOGRAMS: [&Histogram; 6] =
-    [&CODE_DURATION, &QUEUE_WAIT, &SANDBOX_CREATE, &SANDBOX_RECONNECT, &DB_CLIENT, &E2B_CLIENT];
+static GAUGES: &[&Gauge] = &[
+    &CONTEXTS_ACTIVE,
+    &POOL_SIZE,
+    &DATABASE_UP,
+    &HTTP_CONNECTIONS,
+    &HTTP_CONNECTION_LIMIT,
+    &HOST_LIVE,
+    &HOST_PAUSED,
+    &HOST_SPAWNER_UP,
+    &HOST_CGROUPS,
+    &HOST_FILES,
+];
+static HISTOGRAMS: &[&Histogram] = &[
+    &CODE_DURATION,
+    &QUEUE_WAIT,
+    &SANDBOX_CREATE,
+    &SANDBOX_RECONNECT,
+    &HOST_BIRTHS,
+    &DB_CLIENT,
+    &E2B_CLIENT,
+];
 
 /// Upper bounds of the buckets, in milliseconds: from a warm call to the longest run.
 pub(super) const BOUNDS: [u32; 14] =

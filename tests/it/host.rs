@@ -11,6 +11,7 @@ mod processes;
 pub(crate) mod recordings;
 mod sdk;
 mod settings;
+mod templates;
 
 use std::sync::Once;
 use std::time::Duration;

@@ -6,6 +6,7 @@ mod escape;
 mod groups;
 mod life;
 mod limits;
+mod neighbours;
 pub(crate) mod support;
 mod user;
 mod weaker;

@@ -30,7 +30,12 @@ pub(crate) fn answer(place: &Place, watches: &mut Watches, id: u32, call: Call) 
         Call::Remove { path } => finish(remove(&place.path(&path)).map(|()| vec![]), "removing", &path),
         Call::Read { path, offset, len } => finish(read(&place.path(&path), offset, len), "reading", &path),
         Call::Watch { path, recursive } => {
-            finish(watches.add(id, &place.path(&path), recursive).map(|()| vec![]), "watching", &path)
+            let at = place.path(&path);
+            let watched = match at.exists() && !place.may_watch(&at) {
+                true => Err(Error::from_raw_os_error(libc::EACCES)),
+                false => watches.add(id, &at, recursive),
+            };
+            finish(watched.map(|()| vec![]), "watching", &path)
         }
         Call::Unwatch => {
             watches.remove(id);
@@ -121,6 +126,9 @@ fn list(path: &Path, depth: u32) -> Result<Vec<FromAgent>> {
     let mut level = vec![path.to_owned()];
     let mut first = true;
     for _ in 0..depth {
+        if level.is_empty() || found.len() >= LIST_MAX || room == 0 {
+            break;
+        }
         let mut next = Vec::new();
         for dir in level {
             let entries = match fs::read_dir(&dir) {
@@ -131,7 +139,10 @@ fn list(path: &Path, depth: u32) -> Result<Vec<FromAgent>> {
             first = false;
             for entry in entries.flatten().take(LIST_MAX - found.len()) {
                 let Ok(info) = info(&entry.path()) else { continue };
-                let Some(left) = room.checked_sub(info.text_bytes()) else { break };
+                let Some(left) = room.checked_sub(info.text_bytes()) else {
+                    room = 0;
+                    break;
+                };
                 room = left;
                 if info.kind == FileKind::Dir {
                     next.push(entry.path());

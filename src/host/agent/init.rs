@@ -23,7 +23,7 @@ use super::protocol::{
 };
 use super::watch::Watches;
 use crate::host::agent::Stdin;
-use crate::host::jail::limits::Scan;
+use crate::host::jail::limits::{Scan, Seen};
 use crate::host::jail::{Usage, policy, sys};
 use crate::host::kernel;
 
@@ -47,17 +47,42 @@ pub(crate) struct Place {
     pub(crate) tmp: PathBuf,
     /// Whether it is the first process of its own namespace.
     own_namespace: bool,
+    /// Whether nothing of what is shared can be watched by looking at this file system.
+    own_files: bool,
+}
+
+/// What the first process has opened before it locked itself in.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    pub(crate) place: Place,
+    /// What looks at the other processes.
+    pub(crate) scan: Option<Scan>,
+    /// How soon this process is ended when memory runs out.
+    pub(crate) oom_score: File,
+    /// An inotify, where there is one to have.
+    pub(crate) watcher: Option<OwnedFd>,
+    /// What keeps the signals of programs from this process, where no namespace does.
+    pub(crate) scope: Option<OwnedFd>,
 }
 
 impl Place {
-    /// In a root of one's own.
-    pub(crate) fn inside() -> Self {
-        Self { home: policy::HOME.into(), tmp: "/tmp".into(), own_namespace: true }
+    /// In a root of one's own; `own_files` when even shared trees are shown through file systems of its own.
+    pub(crate) fn inside(own_files: bool) -> Self {
+        Self { home: policy::HOME.into(), tmp: "/tmp".into(), own_namespace: true, own_files }
     }
 
     /// In a directory of the machine.
     pub(crate) fn at(scratch: &Path) -> Self {
-        Self { home: scratch.join("home"), tmp: scratch.join("tmp"), own_namespace: false }
+        Self { home: scratch.join("home"), tmp: scratch.join("tmp"), own_namespace: false, own_files: false }
+    }
+
+    /// Whether a directory may be watched: one that is the sandbox's own.
+    pub(crate) fn may_watch(&self, path: &Path) -> bool {
+        self.own_files
+            || path.canonicalize().is_ok_and(|path| {
+                let own = [&self.home, &self.tmp].into_iter().any(|own| path.starts_with(own));
+                own || self.own_namespace && policy::WORK_DIRS.iter().any(|dir| path.starts_with(dir))
+            })
     }
 
     /// A path of the host's, on this file system: relative ones start at the home directory, and where there is no
@@ -75,7 +100,8 @@ impl Place {
 }
 
 /// Serves until the host goes away.
-pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>, oom_score: File) {
+pub(crate) fn run(socket: OwnedFd, nice: i32, tools: Tools) {
+    let Tools { place, scan, oom_score, watcher, scope } = tools;
     let Ok(children) = sys::child_events() else { return };
     if sys::set_nonblocking(&socket, true).is_err() {
         return;
@@ -94,7 +120,9 @@ pub(crate) fn run(socket: OwnedFd, place: Place, nice: i32, scan: Option<Scan>, 
         reported: Usage::default(),
         memory_kills: 0,
         programs: BTreeMap::new(),
-        watches: Watches::default(),
+        watches: Watches::on(watcher),
+        scope,
+        paused: false,
         listener: None,
         accepting: VecDeque::new(),
         outbox: VecDeque::new(),
@@ -128,6 +156,10 @@ struct Agent {
     memory_kills: u32,
     programs: BTreeMap<u32, Program>,
     watches: Watches,
+    /// What programs enter before they are executed.
+    scope: Option<OwnedFd>,
+    /// Programs are stopped, and stopped again should one of them go on.
+    paused: bool,
     /// The proxy port.
     listener: Option<TcpListener>,
     /// Ids that wait for a connection to it.
@@ -190,7 +222,7 @@ enum Ready {
     Socket,
     Children,
     Listener,
-    Watch(u32),
+    Watches,
     Output(u32, Stream),
     Input(u32, usize),
 }
@@ -213,8 +245,8 @@ impl Agent {
                 }
                 Ready::Children => self.reap(),
                 Ready::Listener => self.accept(),
-                Ready::Watch(id) => {
-                    for event in self.watches.read(id) {
+                Ready::Watches => {
+                    for (id, event) in self.watches.read() {
                         self.say(id, FromAgent::Changed(event));
                     }
                 }
@@ -238,9 +270,9 @@ impl Agent {
             fds.push(sys::poll_fd(listener, true, false));
             ready.push(Ready::Listener);
         }
-        for (id, inotify) in self.watches.descriptors().filter(|_| calm) {
+        if let Some(inotify) = self.watches.descriptor().filter(|_| calm) {
             fds.push(sys::poll_fd(inotify, true, false));
-            ready.push(Ready::Watch(id));
+            ready.push(Ready::Watches);
         }
         for (id, program) in &self.programs {
             for (stream, file) in program.outputs.iter().filter(|_| calm && program.credit >= LEAST) {
@@ -307,15 +339,11 @@ impl Agent {
                     let _ = sys::kill(if group { -program.pid } else { program.pid }, signal);
                 }
             }
-            ToAgent::SignalAll(signal) if self.place.own_namespace => {
-                // Everything but this process, in one step: nobody can start something in between.
-                let _ = sys::kill(-1, signal);
-            }
             ToAgent::SignalAll(signal) => {
-                let lives = |program: &&Program| program.status.is_none() && program.socket.is_none();
-                for program in self.programs.values().filter(lives) {
-                    let _ = sys::kill(-program.pid, signal);
+                if [libc::SIGSTOP, libc::SIGCONT].contains(&signal) {
+                    self.paused = signal == libc::SIGSTOP;
                 }
+                self.signal_all(signal);
             }
             ToAgent::Heir(pid) => {
                 if let Some(program) = self.programs.get_mut(&id) {
@@ -365,6 +393,18 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    fn signal_all(&self, signal: i32) {
+        if self.place.own_namespace {
+            // Everything but this process, in one step: nobody can start something in between.
+            let _ = sys::kill(-1, signal);
+            return;
+        }
+        let lives = |program: &&Program| program.status.is_none() && program.socket.is_none();
+        for program in self.programs.values().filter(lives) {
+            let _ = sys::kill(-program.pid, signal);
+        }
     }
 
     // ------------------------------------------------------------ connections
@@ -467,6 +507,7 @@ impl Agent {
             control: theirs.as_ref().map(AsRawFd::as_raw_fd),
             terminal: start.pty.is_some(),
             nice: self.nice,
+            scope: self.scope.as_ref().map(AsRawFd::as_raw_fd),
         };
         sys::before_exec(&mut command, plan);
         if let Some(builtin) = kernel::program(&start.argv) {
@@ -691,23 +732,41 @@ impl Agent {
     // ------------------------------------------------------------ memory
 
     fn until_scan(&self) -> i32 {
-        if self.scan.is_none() {
+        if self.scan.is_none() && !self.paused {
             return -1;
         }
         self.next_scan.saturating_duration_since(Instant::now()).as_millis() as i32 + 1
     }
 
+    /// How long until the next look: often where it holds memory or a pause.
+    fn scan_every(&self) -> Duration {
+        let often = self.paused || self.scan.as_ref().is_some_and(Scan::holds_memory);
+        if often { SCAN_EVERY } else { SCAN_EVERY * SCANS_PER_REPORT }
+    }
+
     fn scan_when_due(&mut self) {
-        let Some(scan) = self.scan.as_ref().filter(|_| Instant::now() >= self.next_scan) else { return };
-        let seen = scan.look();
+        if Instant::now() < self.next_scan {
+            return;
+        }
+        self.scans += 1;
+        self.next_scan = Instant::now() + self.scan_every();
+        if self.paused {
+            // A timer of a program's own may have let it go on. Stopping throws away what else would.
+            self.signal_all(libc::SIGSTOP);
+        }
+        let Some(scan) = self.scan.as_mut() else { return };
+        let each_second = !scan.holds_memory() || self.scans.is_multiple_of(SCANS_PER_REPORT);
+        let mut seen = if scan.holds_memory() { scan.look() } else { Seen::default() };
+        if each_second {
+            seen.excess.extend(scan.look_at_locks());
+        }
         for pid in seen.excess {
             self.memory_kills += 1;
             self.say(0, FromAgent::MemoryKill);
             let _ = sys::kill(pid, libc::SIGKILL);
         }
-        self.scans += 1;
-        self.next_scan = Instant::now() + SCAN_EVERY;
-        if self.scans.is_multiple_of(SCANS_PER_REPORT)
+        if each_second
+            && seen.usage != Usage::default()
             && seen.usage != self.reported
             && self.outbox.is_empty()
         {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Error, Read, Result};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -21,81 +22,57 @@ const EVENTS: u32 = libc::IN_CREATE
     | libc::IN_MOVED_TO
     | libc::IN_ATTRIB
     | libc::IN_ONLYDIR
-    | libc::IN_DONT_FOLLOW
-    | libc::IN_MASK_CREATE;
+    | libc::IN_DONT_FOLLOW;
 
-/// Every watch of a sandbox. Each request has an inotify of its own, so that two can watch one directory.
+/// Every watch of a sandbox, on one inotify: instances are few, and programs want some as well.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
+    inotify: Option<File>,
     requests: HashMap<u32, Request>,
+    /// By the kernel's number, who watches it and what it is called there. Two may watch one directory.
+    directories: HashMap<i32, Vec<(u32, PathBuf)>>,
 }
 
 #[derive(Debug)]
 struct Request {
-    inotify: File,
     top: PathBuf,
     recursive: bool,
-    directories: HashMap<i32, PathBuf>,
 }
 
 impl Watches {
+    /// Watches through this descriptor; without one nothing can be watched.
+    pub(crate) fn on(inotify: Option<OwnedFd>) -> Self {
+        Self { inotify: inotify.map(File::from), ..Self::default() }
+    }
+
     pub(crate) fn add(&mut self, id: u32, path: &Path, recursive: bool) -> Result<()> {
-        let mut request = Request {
-            inotify: sys::inotify()?.into(),
-            top: path.to_owned(),
-            recursive,
-            directories: HashMap::new(),
-        };
-        let free = self.free();
-        request.follow(Path::new(""), free)?;
-        self.requests.insert(id, request);
-        Ok(())
+        self.requests.insert(id, Request { top: path.to_owned(), recursive });
+        self.follow(id, Path::new("")).inspect_err(|_| self.remove(id))
     }
 
     pub(crate) fn remove(&mut self, id: u32) {
         self.requests.remove(&id);
-    }
-
-    /// What to wait on, one per request.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = (u32, &File)> {
-        self.requests.iter().map(|(id, request)| (*id, &request.inotify))
-    }
-
-    /// What happened in one request's directories.
-    pub(crate) fn read(&mut self, id: u32) -> Vec<WatchEvent> {
-        let free = self.free();
-        self.requests.get_mut(&id).map(|request| request.read(free)).unwrap_or_default()
-    }
-
-    fn free(&self) -> usize {
-        DIRECTORIES.saturating_sub(self.requests.values().map(|request| request.directories.len()).sum())
-    }
-}
-
-impl Request {
-    /// Watches a directory and, when asked for, those below it.
-    fn follow(&mut self, relative: &Path, mut free: usize) -> Result<()> {
-        let mut todo = vec![relative.to_owned()];
-        while let Some(dir) = todo.pop() {
-            if free == 0 {
-                return Err(Error::from_raw_os_error(libc::ENOSPC));
+        let inotify = self.inotify.as_ref();
+        self.directories.retain(|number, watchers| {
+            watchers.retain(|(watcher, _)| *watcher != id);
+            if watchers.is_empty()
+                && let Some(inotify) = inotify
+            {
+                let _ = sys::inotify_remove(inotify, *number); // gone already when its directory is
             }
-            free -= 1;
-            let path = self.top.join(&dir);
-            let number = sys::inotify_add(&self.inotify, &path, EVENTS)?;
-            if self.recursive {
-                let below = fs::read_dir(&path).into_iter().flatten().flatten();
-                let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-                todo.extend(below.map(|entry| dir.join(entry.file_name())));
-            }
-            self.directories.insert(number, dir);
-        }
-        Ok(())
+            !watchers.is_empty()
+        });
     }
 
-    fn read(&mut self, free: usize) -> Vec<WatchEvent> {
+    /// What to wait on, while something is watched.
+    pub(crate) fn descriptor(&self) -> Option<&File> {
+        self.inotify.as_ref().filter(|_| !self.requests.is_empty())
+    }
+
+    /// What happened, and whom it concerns.
+    pub(crate) fn read(&mut self) -> Vec<(u32, WatchEvent)> {
         let mut buffer = [0; 8192];
-        let length = self.inotify.read(&mut buffer).unwrap_or(0);
+        let length = self.inotify.as_mut().and_then(|inotify| inotify.read(&mut buffer).ok()).unwrap_or(0);
         let mut rest = &buffer[..length];
         let mut events = Vec::new();
         while let Some(record) = Record::take(&mut rest) {
@@ -103,16 +80,43 @@ impl Request {
                 self.directories.remove(&record.number);
                 continue;
             }
-            let Some(dir) = self.directories.get(&record.number) else { continue };
             let Some(kind) = record.kind() else { continue };
-            let relative = dir.join(record.name);
+            let watchers = self.directories.get(&record.number).cloned().unwrap_or_default();
             let appeared = record.mask & (libc::IN_CREATE | libc::IN_MOVED_TO) != 0;
-            if self.recursive && appeared && record.mask & libc::IN_ISDIR != 0 {
-                let _ = self.follow(&relative, free); // gone again, or as many as can be
+            for (id, dir) in watchers {
+                let relative = dir.join(record.name);
+                let recursive = self.requests.get(&id).is_some_and(|request| request.recursive);
+                if recursive && appeared && record.mask & libc::IN_ISDIR != 0 {
+                    let _ = self.follow(id, &relative); // gone again, or as many as can be
+                }
+                events.push((id, WatchEvent { name: relative.to_string_lossy().into_owned(), kind }));
             }
-            events.push(WatchEvent { name: relative.to_string_lossy().into_owned(), kind });
         }
         events
+    }
+
+    /// Watches a directory and, when asked for, those below it.
+    fn follow(&mut self, id: u32, relative: &Path) -> Result<()> {
+        let Some(request) = self.requests.get(&id) else { return Ok(()) };
+        let inotify = self.inotify.as_ref().ok_or(Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        let mut todo = vec![relative.to_owned()];
+        while let Some(dir) = todo.pop() {
+            if self.directories.len() >= DIRECTORIES {
+                return Err(Error::from_raw_os_error(libc::ENOSPC));
+            }
+            let path = request.top.join(&dir);
+            let number = sys::inotify_add(inotify, &path, EVENTS)?;
+            if request.recursive {
+                let below = fs::read_dir(&path).into_iter().flatten().flatten();
+                let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+                todo.extend(below.map(|entry| dir.join(entry.file_name())).take(DIRECTORIES));
+            }
+            let watchers = self.directories.entry(number).or_default();
+            if !watchers.iter().any(|(watcher, _)| *watcher == id) {
+                watchers.push((id, dir));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The control plane: create, connect, list, extend, pause and kill sandboxes.
 //!
-//! The two generations of routes differ in defaults only. What this host cannot do (snapshots, templates, volumes) is
+//! The two generations of routes differ in defaults only. What this host cannot do (snapshots, building templates, volumes) is
 //! refused in words rather than ignored, unless ignoring it is the safer reading: asking for the internet is common in
 //! older clients' defaults and opens it only where the host's owner has said so.
 
@@ -22,10 +22,13 @@ use sha2::{Digest, Sha256};
 
 use super::{BodyError, api_error, read_body};
 use crate::host::auth;
+use crate::host::jail::JailError;
 use crate::host::network::{Asked, Policy};
 use crate::host::registry::{
     CreateError, Cursor, Entry, Full, Key, Label, Move, New, Paused, Query, Registry,
 };
+use crate::host::sandbox::MachineError;
+use crate::host::templates::{OWN_NAMES, Template, TemplateError};
 use crate::wire::control::{
     ConnectSandbox, CreateSandbox, DEFAULT_TIMEOUT_V1_S, DEFAULT_TIMEOUT_V2_S, Lifecycle, ListedSandbox,
     Metric, Network, Pause, Refresh, Sandbox, SandboxDetail, SetTimeout, State as Life, UpdateNetwork,
@@ -39,9 +42,6 @@ use crate::wire::{ENVD_VERSION, Secret};
 const BODY_LIMIT: usize = 1024 * 1024;
 /// Deprecated by E2B and still required by its clients.
 const CLIENT_ID: &str = "pathbox";
-/// Templates that this host's one kind of sandbox stands in for.
-const TEMPLATES: [&str; 3] = ["code-interpreter-v1", "code-interpreter", "base"];
-
 const TOTAL_RUNNING: &str = "x-total-running";
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
@@ -52,22 +52,36 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
         .route("/v2/sandboxes/{id}/connect", post(connect_v2))
         .route("/sandboxes/{id}/connect", post(connect_v1))
         .route("/sandboxes/{id}/resume", post(resume))
+        .route("/sandboxes/metrics", get(metrics_of_many))
+        .route("/metrics", get(async || crate::telemetry::metrics::render()))
         .route("/sandboxes/{id}", get(detail))
         .route("/sandboxes/{id}", delete(kill))
         .route("/sandboxes/{id}/timeout", post(set_timeout))
         .route("/sandboxes/{id}/refreshes", post(refresh))
         .route("/sandboxes/{id}/pause", post(pause))
         .route("/sandboxes/{id}/metrics", get(metrics))
-        .route("/sandboxes/{id}/snapshots", any(not_here))
-        .route("/sandboxes/{id}/fork", any(not_here))
+        .route("/sandboxes/{id}/snapshots", any(no_snapshots))
+        .route("/sandboxes/{id}/fork", any(no_snapshots))
+        .route("/snapshots", any(no_snapshots))
+        .route("/sandboxes/{id}/logs", get(no_logs))
+        .route("/v2/sandboxes/{id}/logs", get(no_logs))
+        .route("/templates", get(templates).post(no_builds))
+        .route("/v2/templates", get(templates).post(no_builds))
+        .route("/v3/templates", any(no_builds))
+        .route("/templates/{*rest}", any(no_builds))
         .route("/sandboxes/{id}/network", put(set_network))
         .fallback(async || api_error(StatusCode::NOT_FOUND, "there is no such route"))
         .method_not_allowed_fallback(async || {
             api_error(StatusCode::METHOD_NOT_ALLOWED, "this route does not take this method")
         })
         .layer(middleware::from_fn_with_state(api_key, check_key))
-        .with_state(registry);
-    Router::new().route("/health", get(async || StatusCode::OK)).merge(guarded)
+        .with_state(registry.clone());
+    Router::new().route("/health", get(health).with_state(registry)).merge(guarded)
+}
+
+/// Ready when sandboxes can be made.
+async fn health(State(registry): State<Registry>) -> StatusCode {
+    if registry.is_up() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
 async fn check_key(State(api_key): State<Secret>, request: Request, next: Next) -> Response {
@@ -89,14 +103,16 @@ enum Refusal {
     Invalid(String),
     #[error("Sandbox \"{0}\" doesn't exist or you don't have access to it")]
     NoSandbox(String),
-    #[error("template '{0}' not found; this host has {known}", known = TEMPLATES.join(", "))]
-    NoTemplate(String),
+    #[error("template '{0}' not found; this host has {1}")]
+    NoTemplate(String, String),
     #[error("{0}")]
     Conflict(String, Option<&'static str>),
     #[error("you have reached the maximum number of concurrent E2B sandboxes ({}); the next ends in {} s", .0.limit, .0.next_end_secs)]
     Full(Full),
     #[error("the sandbox could not be started; the host's log says why")]
     NotStarted,
+    #[error("this host cannot make sandboxes at the moment; try again")]
+    Down,
 }
 
 impl IntoResponse for Refusal {
@@ -104,10 +120,11 @@ impl IntoResponse for Refusal {
         let (status, error_code) = match &self {
             Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, None),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, None),
-            Self::NoSandbox(_) | Self::NoTemplate(_) => (StatusCode::NOT_FOUND, None),
+            Self::NoSandbox(_) | Self::NoTemplate(..) => (StatusCode::NOT_FOUND, None),
             Self::Conflict(_, code) => (StatusCode::CONFLICT, *code),
             Self::Full(_) => (StatusCode::TOO_MANY_REQUESTS, Some(error_code::CAPACITY_UNAVAILABLE)),
             Self::NotStarted => (StatusCode::INTERNAL_SERVER_ERROR, Some("sandbox_create_failed")),
+            Self::Down => (StatusCode::SERVICE_UNAVAILABLE, Some(error_code::CAPACITY_UNAVAILABLE)),
         };
         let body = ApiError {
             code: status.as_u16(),
@@ -187,6 +204,15 @@ async fn create(
     };
     match made {
         Ok(entry) => Ok((StatusCode::CREATED, Json(sandbox(&entry))).into_response()),
+        Err(CreateError::Template(TemplateError::NotFound(name))) => {
+            let made = registry.templates().into_iter().map(|template| template.name);
+            let all: Vec<String> = OWN_NAMES.iter().map(|name| (*name).to_owned()).chain(made).collect();
+            Err(Refusal::NoTemplate(name, all.join(", ")))
+        }
+        Err(CreateError::Template(error)) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "a template cannot be used");
+            Err(Refusal::NotStarted)
+        }
         Err(CreateError::Env(error)) => Err(Refusal::Invalid(format!("envVars: {error}"))),
         Err(CreateError::Full(full)) => Err(Refusal::Full(full)),
         Err(error @ CreateError::UnderWay) => {
@@ -200,7 +226,10 @@ async fn create(
         }
         Err(CreateError::Machine(error)) => {
             tracing::error!(error = &error as &dyn std::error::Error, "a sandbox could not be started");
-            Err(Refusal::NotStarted)
+            Err(match error {
+                MachineError::Jail(JailError::SpawnerGone) => Refusal::Down,
+                _ => Refusal::NotStarted,
+            })
         }
     }
 }
@@ -213,9 +242,6 @@ fn new_sandbox(
     secure: bool,
 ) -> Result<New, Refusal> {
     let template = asked.template_id.split(':').next().unwrap_or("").to_owned();
-    if !TEMPLATES.contains(&template.as_str()) {
-        return Err(Refusal::NoTemplate(template));
-    }
     let network = asked.network.unwrap_or_default();
     let unsupported = [
         (is_something(&asked.mcp), "mcp: there is no MCP gateway in its sandboxes"),
@@ -296,6 +322,9 @@ async fn set_network(
     let asked: UpdateNetwork = read(body).await?;
     check_egress(&asked.rules, &asked.egress_proxy)?;
     let entry = registry.get(known(&id)).ok_or(Refusal::NoSandbox(id))?;
+    if entry.state == Life::Paused {
+        return Err(Refusal::Conflict("the sandbox is paused; connect to it first".into(), None));
+    }
     let policy = policy(
         &registry,
         Asked {
@@ -543,15 +572,67 @@ async fn pause(
     }
 }
 
-/// One point, measured now: the history that E2B keeps is not kept here.
+/// One point, measured now: the history that E2B keeps is not kept here. Nothing for a time that is over.
 async fn metrics(
     State(registry): State<Registry>,
     Path(id): Path<String>,
-) -> Result<Json<[Metric; 1]>, Refusal> {
+    RawQuery(query): RawQuery,
+) -> Result<Json<Vec<Metric>>, Refusal> {
     let entry = registry.get(known(&id)).ok_or(Refusal::NoSandbox(id))?;
-    let point = entry.sandbox.metrics().await;
+    let (mut start, mut end) = (None, None);
+    for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or("").as_bytes()) {
+        let slot = match name.as_ref() {
+            "start" => &mut start,
+            "end" => &mut end,
+            _ => continue,
+        };
+        let second = value.parse::<i64>().ok().filter(|second| *second >= 0);
+        *slot =
+            Some(second.ok_or_else(|| {
+                Refusal::Invalid(format!("{name} {value:?} is not a Unix time in seconds"))
+            })?);
+    }
+    if let (Some(start), Some(end)) = (start, end)
+        && start > end
+    {
+        return Err(Refusal::Invalid("start is after end".into()));
+    }
     let now = registry.now();
-    Ok(Json([Metric {
+    let second = now.timestamp();
+    if start.is_some_and(|start| start > second) || end.is_some_and(|end| end < second) {
+        return Ok(Json(Vec::new()));
+    }
+    Ok(Json(vec![point(&entry, now).await]))
+}
+
+/// The latest point of each of several sandboxes; those that do not live are left out.
+async fn metrics_of_many(
+    State(registry): State<Registry>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Refusal> {
+    const MOST: usize = 100;
+    let pairs = form_urlencoded::parse(query.as_deref().unwrap_or("").as_bytes());
+    let ids: Vec<String> = pairs
+        .filter(|(name, _)| name == "sandbox_ids")
+        .flat_map(|(_, value)| value.split(',').map(str::to_owned).collect::<Vec<_>>())
+        .filter(|id| !id.is_empty())
+        .collect();
+    if ids.is_empty() || ids.len() > MOST {
+        return Err(Refusal::Invalid(format!(
+            "sandbox_ids names 1 to {MOST} sandboxes, with commas between"
+        )));
+    }
+    let now = registry.now();
+    let found = ids.into_iter().filter_map(|id| Some((registry.get(known(&id))?, id)));
+    let measured = found.map(|(entry, id)| async move { (id, json!(point(&entry, now).await)) });
+    let points: serde_json::Map<String, Value> =
+        futures::future::join_all(measured).await.into_iter().collect();
+    Ok(Json(json!({ "sandboxes": points })))
+}
+
+async fn point(entry: &Entry, now: DateTime<chrono::Utc>) -> Metric {
+    let point = entry.sandbox.metrics().await;
+    Metric {
         timestamp: now,
         timestamp_unix: now.timestamp(),
         cpu_count: point.cpu_count,
@@ -561,11 +642,55 @@ async fn metrics(
         mem_cache: 0,
         disk_used: point.disk_used_bytes,
         disk_total: point.disk_total_bytes,
-    }]))
+    }
 }
 
-async fn not_here() -> Response {
-    api_error(StatusCode::NOT_IMPLEMENTED, "this host has no snapshots, forks or network rules")
+async fn no_snapshots() -> Response {
+    api_error(
+        StatusCode::NOT_IMPLEMENTED,
+        "this host has no snapshots or forks: a pause keeps a sandbox as it is, and files can be read out and written into \
+         another sandbox",
+    )
+}
+
+async fn no_logs() -> Response {
+    api_error(
+        StatusCode::NOT_IMPLEMENTED,
+        "this host keeps no logs of sandboxes: output goes to whoever started the command, the end of a sandbox to the \
+         host's own log",
+    )
+}
+
+async fn no_builds() -> Response {
+    api_error(
+        StatusCode::NOT_IMPLEMENTED,
+        "this host builds no templates over its API: its owner makes them with `pathbox templates add`",
+    )
+}
+
+/// What the host's owner has made, in the form of E2B's list.
+async fn templates(State(registry): State<Registry>) -> Json<Value> {
+    let listed = |template: &Template| {
+        json!({
+            "templateID": template.name,
+            "aliases": [template.name],
+            "names": [template.name],
+            "buildID": template.name,
+            "buildStatus": "ready",
+            "buildCount": 1,
+            "spawnCount": 0,
+            "lastSpawnedAt": null,
+            "createdBy": null,
+            "public": false,
+            "createdAt": template.created,
+            "updatedAt": template.created,
+            "envdVersion": ENVD_VERSION,
+            "cpuCount": 1,
+            "memoryMB": 0,
+            "diskSizeMB": 0,
+        })
+    };
+    Json(registry.templates().iter().map(listed).collect())
 }
 
 /// Ids of older clients have a client id behind a dash.

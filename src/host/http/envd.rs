@@ -52,7 +52,12 @@ pub(crate) fn router() -> Router {
 /// The sandbox whose token signed a `/files` address that names none.
 pub(crate) fn sandbox_of_signature(registry: &Registry, request: &Request<Body>) -> Option<String> {
     let address = files::Address::of(request)?;
-    registry.find(|sandbox| address.is_signed_by(sandbox, registry.now()))
+    registry.find(|sandbox| address.is_signed_by(sandbox))
+}
+
+/// Whether a request is for `/files` and carries a signature.
+pub(crate) fn is_signed(request: &Request<Body>) -> bool {
+    files::Address::of(request).is_some_and(|address| address.is_signed())
 }
 
 async fn check_token(request: Request, next: Next) -> Response {
@@ -62,9 +67,13 @@ async fn check_token(request: Request, next: Next) -> Response {
     let opened = match (&sandbox.access_token, request.headers().get(ACCESS_TOKEN)) {
         (None, _) => true,
         (Some(token), Some(sent)) => auth::opens(token, sent),
-        (Some(_), None) => {
-            files::Address::of(&request).is_some_and(|address| address.is_signed_by(sandbox, sandbox.now()))
-        }
+        (Some(_), None) => match files::Address::of(&request) {
+            Some(address) if address.has_expired(sandbox.now()) => {
+                return api_error(StatusCode::UNAUTHORIZED, "signature is already expired; make a new URL");
+            }
+            Some(address) => address.is_signed_by(sandbox),
+            None => false,
+        },
     };
     if opened {
         return next.run(request).await;

@@ -10,8 +10,10 @@ use hyper_util::rt::TokioIo;
 use super::proxy_error;
 use crate::host::agent::AgentError;
 use crate::host::sandbox::Sandbox;
+use crate::telemetry::metrics::HOST_LIMITS;
+use crate::wire::Secret;
 use crate::wire::error::ProxyError;
-use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
+use crate::wire::header::{ACCESS_TOKEN, API_KEY, SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
 
 /// Longest head of an answer. The server is as hostile as everything else in there.
 const HEAD_MAX: usize = 64 * 1024;
@@ -19,13 +21,19 @@ const HEAD_MAX: usize = 64 * 1024;
 pub(crate) const AT_ONCE: usize = 128;
 
 /// Passes a request on to a port of a sandbox, and the answer back. Switched protocols (WebSocket) are carried too.
-pub(crate) async fn forward(sandbox: &Arc<Sandbox>, port: u16, mut request: Request<Body>) -> Response {
+pub(crate) async fn forward(
+    sandbox: &Arc<Sandbox>,
+    port: u16,
+    mut request: Request<Body>,
+    api_key: &Secret,
+) -> Response {
     let closed = || proxy_error(ProxyError::port_not_open(sandbox.id.clone(), port));
     // The way out is for what is inside.
     if sandbox.egress_port() == Some(port) {
         return closed();
     }
     let Ok(place) = Arc::clone(&sandbox.port_places).try_acquire_owned() else {
+        HOST_LIMITS.add(&["ports"], 1);
         let message = format!(
             "The sandbox's ports carry {AT_ONCE} requests already, the most at a time; close some or try again"
         );
@@ -46,7 +54,7 @@ pub(crate) async fn forward(sandbox: &Arc<Sandbox>, port: u16, mut request: Requ
             .await?;
         // Ends with the answer's body; the sandbox's end takes it along.
         tokio::spawn(connection.with_upgrades());
-        sender.send_request(onward(sandbox, port, request)).await
+        sender.send_request(onward(sandbox, port, request, api_key)).await
     };
     let mut answer = tokio::select! {
         answer = connected => match answer {
@@ -85,12 +93,10 @@ pub(crate) async fn forward(sandbox: &Arc<Sandbox>, port: u16, mut request: Requ
 }
 
 /// The request as the server sees it: by its path, without what was meant for this host.
-fn onward(sandbox: &Sandbox, port: u16, request: Request<Body>) -> Request<Body> {
+fn onward(sandbox: &Sandbox, port: u16, request: Request<Body>, api_key: &Secret) -> Request<Body> {
     let (mut head, body) = request.into_parts();
     keep_upgrade(&mut head.headers);
-    for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN] {
-        head.headers.remove(name);
-    }
+    drop_credentials(sandbox, api_key, &mut head.headers);
     if let Some(mask) = &sandbox.mask_host
         && let Ok(host) = HeaderValue::from_str(&mask.replace("${PORT}", &port.to_string()))
     {
@@ -98,6 +104,27 @@ fn onward(sandbox: &Sandbox, port: u16, request: Request<Body>) -> Request<Body>
     }
     from_here(&mut head);
     Request::from_parts(head, body)
+}
+
+/// Removes what opens this host's doors: whoever serves in a sandbox is hostile. An `Authorization` is the server's own unless it
+/// holds one of our secrets, or is how clients name envd's user.
+fn drop_credentials(sandbox: &Sandbox, api_key: &Secret, headers: &mut HeaderMap) {
+    for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN, API_KEY, ACCESS_TOKEN] {
+        headers.remove(name);
+    }
+    let is_ours = |value: &HeaderValue| {
+        let text = String::from_utf8_lossy(value.as_bytes());
+        let secret = text.split_once(' ').map_or(&*text, |(_, secret)| secret.trim());
+        let holds = |own: &Option<Secret>| own.as_ref().is_some_and(|own| own.matches(secret));
+        api_key.matches(secret)
+            || secret.starts_with("e2b_")
+            || secret.starts_with("sk_e2b_")
+            || holds(&sandbox.access_token)
+            || holds(&sandbox.traffic_token)
+    };
+    if headers.get_all(header::AUTHORIZATION).iter().any(is_ours) {
+        headers.remove(header::AUTHORIZATION);
+    }
 }
 
 /// Makes a request one of this host's own: by its path, framed by its body alone, since two framings that disagree are how

@@ -28,11 +28,34 @@ pub(crate) enum Cgroups {
         cpu: PathBuf,
         /// CPU time: its account; often the same tree.
         cpuacct: PathBuf,
+        /// Standing still; a machine may lack it.
+        freezer: Option<PathBuf>,
     },
     /// Version 2: one tree.
     V2(PathBuf),
     /// Nowhere.
     None,
+}
+
+/// Which control groups hold the limits of sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// Version 1.
+    V1,
+    /// Version 2.
+    V2,
+    /// None.
+    None,
+}
+
+impl std::fmt::Display for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::V1 => "version 1",
+            Self::V2 => "version 2",
+            Self::None => "none",
+        })
+    }
 }
 
 /// The group of one sandbox.
@@ -41,6 +64,8 @@ pub(crate) struct Group {
     v2: bool,
     /// In version 1 those for memory, processes, the CPU's limit and, if it is another, the CPU's account.
     dirs: Vec<PathBuf>,
+    /// In version 1 the one for standing still.
+    freezer: Option<PathBuf>,
 }
 
 impl Cgroups {
@@ -73,7 +98,17 @@ impl Cgroups {
             pids: tree("pids")?,
             cpu: tree("cpu")?,
             cpuacct: tree("cpuacct")?,
+            freezer: tree("freezer"),
         })
+    }
+
+    /// Its version.
+    pub(crate) fn control(&self) -> Control {
+        match self {
+            Self::V1 { .. } => Control::V1,
+            Self::V2(_) => Control::V2,
+            Self::None => Control::None,
+        }
     }
 
     fn v2(own: &str) -> Option<Self> {
@@ -107,7 +142,8 @@ impl Cgroups {
         let quota = u64::from(limits.cpu_percent) * PERIOD_MICROS / 100;
         let (group, settings) = match self {
             Self::None => return Err(ErrorKind::Unsupported.into()),
-            Self::V1 { memory, pids, cpu, cpuacct } => {
+            Self::V1 { memory, pids, cpu, cpuacct, freezer } => {
+                let freezer = freezer.as_ref().map(|tree| tree.join(name));
                 let mut dirs: Vec<PathBuf> =
                     [memory, pids, cpu, cpuacct].iter().map(|tree| tree.join(name)).collect();
                 dirs.dedup();
@@ -117,7 +153,7 @@ impl Cgroups {
                     (dirs[2].join("cpu.cfs_period_us"), PERIOD_MICROS.to_string()),
                     (dirs[2].join("cpu.cfs_quota_us"), quota.to_string()),
                 ];
-                (Group { v2: false, dirs }, settings)
+                (Group { v2: false, dirs, freezer }, settings)
             }
             Self::V2(parent) => {
                 let dir = parent.join(name);
@@ -126,10 +162,10 @@ impl Cgroups {
                     (dir.join("pids.max"), limits.processes.to_string()),
                     (dir.join("cpu.max"), format!("{quota} {PERIOD_MICROS}")),
                 ];
-                (Group { v2: true, dirs: vec![dir] }, settings)
+                (Group { v2: true, dirs: vec![dir], freezer: None }, settings)
             }
         };
-        let made = group.dirs.iter().try_for_each(fs::create_dir);
+        let made = group.all_dirs().try_for_each(fs::create_dir);
         let set = made.and_then(|()| settings.iter().try_for_each(|(path, value)| fs::write(path, value)));
         if let Err(error) = set {
             let _ = group.remove();
@@ -142,14 +178,21 @@ impl Cgroups {
             ("memory.memsw.limit_in_bytes", limits.memory_bytes.to_string())
         };
         let _ = fs::write(group.dirs[0].join(swap.0), swap.1);
+        if !group.v2 {
+            // Version 1 counts what waits in TCP connections apart, and without a limit nowhere.
+            let tcp = (limits.memory_bytes / 8).clamp(4 << 20, 64 << 20);
+            let _ = fs::write(group.dirs[0].join("memory.kmem.tcp.limit_in_bytes"), tcp.to_string());
+        }
         Ok(group)
     }
 
-    /// Removes empty groups of spawners that no longer run.
+    /// Removes groups of spawners that no longer run. What stands still in one cannot be ended before it goes on.
     fn sweep(&self) {
-        let parents = match self {
+        let parents: Vec<&PathBuf> = match self {
             Self::None => vec![],
-            Self::V1 { memory, pids, cpu, cpuacct } => vec![memory, pids, cpu, cpuacct],
+            Self::V1 { memory, pids, cpu, cpuacct, freezer } => {
+                freezer.iter().chain([memory, pids, cpu, cpuacct]).collect()
+            }
             Self::V2(parent) => vec![parent],
         };
         for entry in parents.into_iter().flat_map(fs::read_dir).flatten().flatten() {
@@ -157,10 +200,29 @@ impl Cgroups {
             let spawner = name.to_str().and_then(|name| name.strip_prefix("pathbox-")?.split('-').next());
             if spawner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
             {
-                let _ = fs::remove_dir(entry.path());
+                let dir = entry.path();
+                for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
+                    let _ = pid.parse().map(|pid| sys::kill(pid, libc::SIGKILL));
+                }
+                let _ = fs::write(dir.join("freezer.state"), "THAWED");
+                let _ = remove_dir(&dir);
             }
         }
     }
+}
+
+/// Removes a group. Its last process is counted for an instant after it was reaped.
+fn remove_dir(dir: &Path) -> Result<()> {
+    for attempt in 0.. {
+        match fs::remove_dir(dir) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < 100 => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => break,
+        }
+    }
+    Ok(())
 }
 
 impl Group {
@@ -169,12 +231,31 @@ impl Group {
         if self.v2 { fs::File::open(&self.dirs[0]).ok().map(OwnedFd::from) } else { None }
     }
 
-    /// Moves a process in, in version 1.
+    /// Moves a process in.
     pub(crate) fn enter(&self, pid: i32) -> Result<()> {
-        if self.v2 {
-            return Ok(());
-        }
-        self.dirs.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
+        self.all_dirs().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
+    }
+
+    fn all_dirs(&self) -> impl Iterator<Item = &PathBuf> {
+        self.dirs.iter().chain(&self.freezer)
+    }
+
+    /// Has every process stand still, or go on. `false` when this machine's groups cannot.
+    ///
+    /// In version 1 nothing that stands still can be ended; it has to go on first.
+    pub(crate) fn freeze(&self, yes: bool) -> Result<bool> {
+        let (file, value) = match (self.v2, &self.freezer) {
+            (true, _) => (self.dirs[0].join("cgroup.freeze"), if yes { "1" } else { "0" }),
+            (false, Some(dir)) => (dir.join("freezer.state"), if yes { "FROZEN" } else { "THAWED" }),
+            (false, None) => return Ok(false),
+        };
+        fs::write(file, value)?;
+        Ok(true)
+    }
+
+    /// The most memory that was in use at once, in bytes; 0 when the kernel does not say.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.number(0, if self.v2 { "memory.peak" } else { "memory.max_usage_in_bytes" }, "")
     }
 
     /// How many processes the kernel has ended because the memory limit was met.
@@ -199,23 +280,8 @@ impl Group {
 
     /// Removes the group, whose processes must be gone.
     pub(crate) fn remove(&self) -> Result<()> {
-        let mut outcome = Ok(());
-        for dir in &self.dirs {
-            for attempt in 0.. {
-                match fs::remove_dir(dir) {
-                    // The last process is counted for an instant after it was reaped.
-                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < 100 => {
-                        std::thread::sleep(std::time::Duration::from_millis(1));
-                    }
-                    Err(error) if error.kind() != ErrorKind::NotFound => {
-                        outcome = Err(error);
-                        break;
-                    }
-                    _ => break,
-                }
-            }
-        }
-        outcome
+        let outcomes: Vec<Result<()>> = self.all_dirs().map(|dir| remove_dir(dir)).collect();
+        outcomes.into_iter().collect()
     }
 
     fn number(&self, dir: usize, file: &str, before: &str) -> u64 {
@@ -231,6 +297,7 @@ impl Group {
 /// What `doctor` says about control groups.
 pub(crate) fn describe(cgroups: &Cgroups) -> std::result::Result<String, Error> {
     match cgroups {
+        Cgroups::V1 { freezer: None, .. } => Ok("version 1, without a freezer".to_owned()),
         Cgroups::V1 { .. } => Ok("version 1".to_owned()),
         Cgroups::V2(parent) => Ok(format!("version 2 at {}", parent.display())),
         Cgroups::None => Err(ErrorKind::PermissionDenied.into()),

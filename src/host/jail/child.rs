@@ -5,13 +5,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::limits::Scan;
 use super::seccomp::Filters;
 use super::{Isolation, Limits, landlock, limits, mounts, namespaces, policy, sys};
-use crate::host::agent::init::{self, Place};
+use crate::host::agent::init::{self, Place, Tools};
 use crate::host::agent::protocol::{Failure, FromAgent};
 
 /// The agent's end of its socket: descriptor 3, so that a program's own descriptor 3 can only replace it.
@@ -36,8 +36,17 @@ pub(crate) struct Plan<'a> {
     pub(crate) scratch: Option<&'a Path>,
     /// The user it becomes, in tiers without a user namespace.
     pub(crate) user: (u32, u32),
-    /// Whether memory must be watched by scanning.
-    pub(crate) scan: bool,
+    /// Whether control groups hold its limits; if not, a scan does.
+    pub(crate) has_group: bool,
+    /// Whether shared trees are shown through overlays.
+    pub(crate) overlay: bool,
+    /// Inotify instances that it may have.
+    pub(crate) watches: u32,
+    /// The processors that it may run on, where no control group bounds their time.
+    pub(crate) processors: Option<Vec<usize>>,
+    /// The most descriptors that one of its processes may have, so that what they have in flight never keeps the spawner
+    /// from sending.
+    pub(crate) most_files: u32,
 }
 
 /// A step that failed.
@@ -59,7 +68,7 @@ pub(crate) fn run(plan: Plan<'_>, socket: OwnedFd) -> ! {
         let Ok(socket) = sys::move_to(socket, SOCKET) else { return };
         let nice = plan.limits.nice;
         match lock_in(plan, &socket) {
-            Ok((place, scan, oom_score)) => init::run(socket, place, nice, scan, oom_score),
+            Ok(tools) => init::run(socket, nice, tools),
             Err(Failed(step, error)) => {
                 let message = FromAgent::SetupFailed(Failure::new(step, &error)).encode(0);
                 let _ = sys::send(socket.as_fd(), &message, &[]);
@@ -69,30 +78,36 @@ pub(crate) fn run(plan: Plan<'_>, socket: OwnedFd) -> ! {
     sys::exit_now(if guarded.is_ok() { 0 } else { 101 })
 }
 
-fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>, File), Failed> {
+fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<Tools, Failed> {
     wait_for_go(plan.go).at("waiting for the spawner")?;
     sys::new_session();
-    let (place, scan, oom_score) = match plan.isolation {
+    if let Some(processors) = &plan.processors {
+        sys::pin_to(processors).at("choosing processors")?;
+    }
+    let (place, scan, oom_score, watcher) = match plan.isolation {
         Isolation::Namespaces => {
-            let sources = mounts::locate(plan.read_only).at("finding the interpreters")?;
+            let sources = mounts::locate(plan.read_only, plan.overlay).at("finding the interpreters")?;
+            namespaces::limit_queues();
             sys::become_user(policy::USER, policy::USER).at("becoming the sandbox's user")?;
             stay_with(plan.spawner)?;
             namespaces::furnish().at("furnishing the namespaces")?;
+            // Where this cannot be set, the filter refuses watches: the spawner has tried.
+            let _ = namespaces::limit_watches(plan.watches);
+            let namespace_limits = namespaces::open_namespace_limits();
             let proc = mounts::enter(&sources, plan.limits).at("building the root file system")?;
             drop(sources);
-            let proc = plan.scan.then_some(proc);
-            leave_the_outside(socket, proc.as_ref())?;
-            let oom_score = own_oom_score().at("opening its memory score")?;
-            limits::apply(plan.limits, 0).at("setting limits")?;
+            namespaces::forbid_namespaces(namespace_limits).at("forbidding namespaces")?;
+            let watcher = sys::inotify().ok();
+            leave_the_outside(socket, &[Some(&proc), watcher.as_ref()])?;
+            let oom_score = own_oom_score(Some(&proc)).at("opening its memory score")?;
+            limits::apply(plan.limits, 0, plan.most_files).at("setting limits")?;
             sys::no_new_privileges().at("giving up new privileges")?;
             landlock::second_lock()
                 .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
             // Stays open, and with it the mount, as long as this process lives.
-            let scan = proc.map(|proc| {
-                let proc = format!("/proc/self/fd/{}", proc.into_raw_fd());
-                Scan::new(proc.into(), plan.limits.memory_bytes)
-            });
-            (Place::inside(), scan, oom_score)
+            let proc = format!("/proc/self/fd/{}", proc.into_raw_fd());
+            let memory = (!plan.has_group).then_some(plan.limits.memory_bytes);
+            (Place::inside(plan.overlay), Some(Scan::new(proc.into(), memory)), oom_score, watcher)
         }
         Isolation::Landlock | Isolation::None => {
             let scratch =
@@ -103,40 +118,46 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<(Place, Option<Scan>, Fil
             stay_with(plan.spawner)?;
             sys::adopt_orphans().at("adopting orphans")?;
             std::env::set_current_dir(&place.home).at("entering the home directory")?;
-            leave_the_outside(socket, None)?;
-            let oom_score = own_oom_score().at("opening its memory score")?;
-            limits::apply(plan.limits, others).at("setting limits")?;
+            let watcher = sys::inotify().ok();
+            leave_the_outside(socket, &[watcher.as_ref()])?;
+            let oom_score = own_oom_score(None).at("opening its memory score")?;
+            limits::apply(plan.limits, others, plan.most_files).at("setting limits")?;
             sys::no_new_privileges().at("giving up new privileges")?;
             if plan.isolation == Isolation::Landlock {
                 landlock::restrict(plan.read_only, &[&place.home, &place.tmp])
                     .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
             }
-            (place, None, oom_score)
+            (place, None, oom_score, watcher)
         }
     };
+    let scope = (plan.isolation == Isolation::Landlock).then(sys::signal_scope).and_then(Result::ok);
     sys::drop_capabilities().at("dropping capabilities")?;
     sys::no_new_privileges().at("giving up new privileges")?;
     sys::set_dumpable(false).at("hiding from other processes")?;
     if let Some(filters) = plan.filters {
         filters.load().map_err(io::Error::other).at("loading the system call filter")?;
     }
-    Ok((place, scan, oom_score))
+    Ok(Tools { place, scan, oom_score, watcher, scope })
 }
 
 /// Replaces the standard streams and closes everything else but the agent's own.
-fn leave_the_outside(socket: &OwnedFd, proc: Option<&OwnedFd>) -> Result<(), Failed> {
+fn leave_the_outside(socket: &OwnedFd, others: &[Option<&OwnedFd>]) -> Result<(), Failed> {
     let null = File::options().read(true).write(true).open("/dev/null").at("opening /dev/null")?;
     sys::replace_stdio(null.as_fd()).at("replacing the standard streams")?;
     drop(null);
-    let keep: Vec<BorrowedFd<'_>> = [Some(socket), proc].into_iter().flatten().map(AsFd::as_fd).collect();
+    let others = others.iter().copied().flatten();
+    let keep: Vec<BorrowedFd<'_>> = [socket].into_iter().chain(others).map(AsFd::as_fd).collect();
     sys::close_all_but(&keep).at("closing descriptors")
 }
 
 /// The file that says how soon this process is ended when memory runs out. It cannot be opened any more when this
 /// process hides, and a process that has changed its user hides by itself.
-fn own_oom_score() -> io::Result<File> {
+///
+/// In the full tier the `/proc` that programs see is read-only; `proc` is another.
+fn own_oom_score(proc: Option<&OwnedFd>) -> io::Result<File> {
+    let proc = proc.map_or_else(|| "/proc".to_owned(), |proc| format!("/proc/self/fd/{}", proc.as_raw_fd()));
     sys::set_dumpable(true)?;
-    let score = File::options().write(true).open("/proc/self/oom_score_adj")?;
+    let score = File::options().write(true).open(format!("{proc}/self/oom_score_adj"))?;
     sys::set_dumpable(false)?;
     Ok(score)
 }

@@ -1,6 +1,6 @@
-//! Landlock: a second lock in the full tier, and the only one in the tier for machines without namespaces. Which files can be opened, no TCP, no signals or abstract
-//! sockets to the outside. It does not hide that files exist, and path-name Unix sockets are closed only because
-//! the system call filter allows no socket at all.
+//! Landlock: a second lock in the full tier, and the only one in the tier for machines without namespaces. Which files
+//! can be opened, and no signals to the outside. It does not hide that files exist, and sockets are closed only because
+//! the system call filter allows none at all. What an older kernel's version lacks is said in [`missing`].
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,34 @@ use landlock::{
 
 use super::policy;
 
-/// The first version that keeps signals and abstract sockets in (Linux 6.12).
+/// The first version that keeps signals in (Linux 6.12); all before it is used as far as it goes.
 const REQUIRED: ABI = ABI::V6;
+
+/// The version whose domains keep signals in.
+pub(crate) const SCOPES: u32 = 6;
+
+/// What this kernel's version of Landlock does not stop in the tier of that name. `own_user`: sandboxes run as the host's
+/// user, to whom other processes belong.
+pub(crate) fn missing(version: u32, own_user: bool) -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    if version < SCOPES && own_user {
+        missing.push("signals reach this user's other processes (Linux 6.12 keeps them in)");
+    }
+    if version < 5 {
+        missing.push("devices that can be opened can be controlled (Linux 6.10)");
+    }
+    missing
+}
 
 /// Binds this process and its descendants for good: `writable` directories and the public parts of the system.
 ///
 /// # Errors
-/// When the kernel offers less than what is needed; nothing weaker is put in place.
+/// When the kernel has no Landlock.
 pub(crate) fn restrict(read_only: &[PathBuf], writable: &[&Path]) -> Result<(), RulesetError> {
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))?
+        .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(REQUIRED))?
         .handle_access(AccessNet::from_all(REQUIRED))?
         .scope(Scope::from_all(REQUIRED))?
@@ -31,7 +49,7 @@ pub(crate) fn restrict(read_only: &[PathBuf], writable: &[&Path]) -> Result<(), 
     for path in public.chain(read_only.iter().map(PathBuf::as_path)) {
         rules = allow(rules, path, AccessFs::from_read(REQUIRED))?;
     }
-    for path in policy::DEVICES {
+    for (path, _) in policy::DEVICES {
         rules = allow(rules, Path::new(path), AccessFs::ReadFile | AccessFs::WriteFile)?;
     }
     for path in writable {
@@ -58,7 +76,7 @@ pub(crate) fn second_lock() -> Result<(), RulesetError> {
     for path in ["/dev", "/proc"] {
         rules = allow(rules, Path::new(path), open)?;
     }
-    for path in [policy::HOME, "/tmp", "/dev/shm"] {
+    for path in [policy::HOME, "/tmp", "/dev/shm"].iter().chain(policy::WORK_DIRS) {
         rules = allow(rules, Path::new(path), all)?;
     }
     rules.restrict_self().map(drop)

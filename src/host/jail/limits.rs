@@ -4,7 +4,7 @@
 //! cannot see memory that belongs to no process; the system call filter refuses that kind where the scan is all there is.
 
 use std::fs;
-use std::io::Result;
+use std::io::{BufRead, BufReader, Result};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,16 @@ use super::sys::{self, Resource};
 use super::{Limits, Usage, policy};
 
 /// Sockets of a sandbox; each can hold some hundred kilobytes of kernel memory that only a control group counts.
-const SOCKETS: u64 = 2000;
+const SOCKETS: u64 = 512;
+
+/// Open descriptors of a sandbox, which bounds what pipes, socket pairs and timers hold where no control group counts it.
+const OPEN_FILES: u64 = 4096;
+
+/// Locks of a sandbox. No control group counts them.
+const LOCKS: usize = 20_000;
+
+/// Growth of the kernel's own memory, of the whole machine, after which locks are counted.
+const LOCKS_ALARM: u64 = 64 << 20;
 
 /// How long one look may spend on what is shared. Programs decide how many maps there are to walk, and nothing else is
 /// watched or carried meanwhile.
@@ -20,12 +29,13 @@ const SHARES_BUDGET: Duration = Duration::from_millis(20);
 
 /// Lowers the kernel's per-process limits of this process and its descendants.
 /// `others` is how many processes count against the same number without being in the sandbox.
-pub(crate) fn apply(limits: &Limits, others: u32) -> Result<()> {
+pub(crate) fn apply(limits: &Limits, others: u32, most_files: u32) -> Result<()> {
     for (resource, value) in [
         (Resource::Processes, u64::from(limits.processes) + u64::from(others)),
         (Resource::FileBytes, limits.file_bytes),
-        (Resource::CoreBytes, 0),
-        (Resource::OpenFiles, limits.open_files.into()),
+        // With 0 a machine that pipes memory images to a program starts that program, outside and as root, for each crash.
+        (Resource::CoreBytes, 1),
+        (Resource::OpenFiles, limits.open_files.min(most_files).into()),
         (Resource::LockedBytes, 64 << 10),
         (Resource::QueueBytes, 0),
         (Resource::PendingSignals, 256),
@@ -51,10 +61,13 @@ pub(crate) fn tasks_of(uid: u32) -> u32 {
 pub(crate) struct Scan {
     /// A `/proc` that hides no process of the sandbox.
     proc: PathBuf,
-    limit: u64,
+    /// Memory, where no control group holds it.
+    limit: Option<u64>,
     /// File systems in memory.
     disks: &'static [&'static str],
     shares_budget: Duration,
+    /// The kernel's own memory at the last count of locks, or since if it was less.
+    slab: Option<u64>,
 }
 
 /// What a [`Scan`] saw.
@@ -67,63 +80,111 @@ pub(crate) struct Seen {
 }
 
 impl Scan {
-    /// Looks at the processes in `proc`, the first of which is the agent.
-    pub(crate) fn new(proc: PathBuf, limit: u64) -> Self {
+    /// Looks at the processes in `proc`, the first of which is the agent. Without a `limit` a control group holds memory.
+    pub(crate) fn new(proc: PathBuf, limit: Option<u64>) -> Self {
         let disks = &[policy::HOME, "/tmp", "/dev/shm"];
-        Self { proc, limit, disks, shares_budget: SHARES_BUDGET }
+        Self { proc, limit, disks, shares_budget: SHARES_BUDGET, slab: None }
+    }
+
+    /// Whether it holds memory, and so must look often.
+    pub(crate) fn holds_memory(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// The process to end because the sandbox has more locks than it may. They are counted only when the kernel's own
+    /// memory has grown: a count costs some microseconds for each.
+    pub(crate) fn look_at_locks(&mut self) -> Option<i32> {
+        let info = fs::read_to_string(self.proc.join("meminfo")).ok()?;
+        let slab = 1024 * field(&info, "SUnreclaim:")?;
+        let before = self.slab.unwrap_or(slab).min(slab);
+        self.slab = Some(before);
+        if slab - before < LOCKS_ALARM {
+            return None;
+        }
+        self.slab = Some(slab);
+        let mut counts: Vec<(usize, i32)> =
+            self.processes().filter(|pid| *pid != 1).map(|pid| (self.locks_of(pid), pid)).collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let all: usize = counts.iter().map(|(count, _)| count).sum();
+        // Should ending this one not suffice, the next look comes before the memory has grown again.
+        let largest = counts.first().filter(|_| all > LOCKS).map(|(_, pid)| *pid);
+        if largest.is_some() {
+            self.slab = Some(before);
+        }
+        largest
+    }
+
+    fn locks_of(&self, pid: i32) -> usize {
+        let mut count = 0;
+        for entry in fs::read_dir(self.proc.join(format!("{pid}/fdinfo"))).into_iter().flatten().flatten() {
+            let Ok(file) = fs::File::open(entry.path()) else { continue };
+            let lines = BufReader::new(file).lines().map_while(Result::ok);
+            count += lines.filter(|line| line.starts_with("lock:")).take(LOCKS + 1).count();
+            if count > LOCKS {
+                break;
+            }
+        }
+        count
+    }
+
+    fn processes(&self) -> impl Iterator<Item = i32> {
+        let entries = fs::read_dir(&self.proc).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
     }
 
     /// Looks once; costs some 20 µs a process, and near the limit not much more than [`SHARES_BUDGET`].
     pub(crate) fn look(&self) -> Seen {
         let mut sizes = Vec::new();
+        let mut files = Vec::new();
         let mut seen = Seen::default();
-        for entry in fs::read_dir(&self.proc).into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-                continue;
-            };
-            let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
+        for pid in self.processes() {
+            let dir = self.proc.join(pid.to_string());
+            let Ok(status) = fs::read_to_string(dir.join("status")) else { continue };
             seen.usage.processes += 1;
             let kib = |name| field(&status, name).unwrap_or(0);
             let tables = 1024 * kib("VmPTE:");
             let bytes = 1024 * (kib("RssAnon:") + kib("RssShmem:")) + tables;
             seen.usage.memory_bytes += bytes;
-            seen.usage.cpu_micros +=
-                fs::read_to_string(entry.path().join("stat")).map_or(0, |stat| cpu_micros(&stat));
+            seen.usage.cpu_micros += fs::read_to_string(dir.join("stat")).map_or(0, |stat| cpu_micros(&stat));
             if pid != 1 {
                 sizes.push((bytes, pid, tables));
+                // Its size is how many there are, since Linux 6.2.
+                files.push((fs::metadata(dir.join("fd")).map_or(0, |fds| fds.len()), pid));
             }
         }
         // Files in memory are somebody's too; mapped ones are counted twice, which errs on the safe side.
         let used = |path: &&str| sys::used_bytes(path.as_ref()).ok();
         seen.usage.memory_bytes += self.disks.iter().filter_map(used).sum::<u64>();
 
+        let Some(limit) = self.limit else { return seen };
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         let sockets = fs::read_to_string(self.proc.join("1/net/sockstat")).unwrap_or_default();
         if field(&sockets, "sockets: used").is_some_and(|used| used > SOCKETS) {
             seen.excess = sizes.into_iter().map(|(_, pid, _)| pid).collect();
-        } else {
-            if seen.usage.memory_bytes > self.limit {
-                // Processes that were copied from each other share memory, which the sum counts once for each. Who
-                // comes too late to be looked at is counted in full: that ends too much rather than too little.
-                let until = Instant::now() + self.shares_budget;
-                for (bytes, pid, tables) in &mut sizes {
-                    if seen.usage.memory_bytes <= self.limit || Instant::now() >= until {
-                        break;
-                    }
-                    let share = self.share(*pid).map_or(*bytes, |share| (share + *tables).min(*bytes));
-                    seen.usage.memory_bytes -= *bytes - share;
-                    *bytes = share;
-                }
-                sizes.sort_unstable_by(|a, b| b.cmp(a));
-            }
-            let mut over = seen.usage.memory_bytes.saturating_sub(self.limit);
-            for (bytes, pid, _) in sizes {
-                if over == 0 {
+            return seen;
+        }
+        seen.excess = over(&mut files, OPEN_FILES);
+        if seen.usage.memory_bytes > limit {
+            // Processes that were copied from each other share memory, which the sum counts once for each. Who
+            // comes too late to be looked at is counted in full: that ends too much rather than too little.
+            let until = Instant::now() + self.shares_budget;
+            for (bytes, pid, tables) in &mut sizes {
+                if seen.usage.memory_bytes <= limit || Instant::now() >= until {
                     break;
                 }
-                seen.excess.push(pid);
-                over = over.saturating_sub(bytes);
+                let share = self.share(*pid).map_or(*bytes, |share| (share + *tables).min(*bytes));
+                seen.usage.memory_bytes -= *bytes - share;
+                *bytes = share;
             }
+            sizes.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        let mut excess = seen.usage.memory_bytes.saturating_sub(limit);
+        for (bytes, pid, _) in sizes {
+            if excess == 0 {
+                break;
+            }
+            seen.excess.push(pid);
+            excess = excess.saturating_sub(bytes);
         }
         seen
     }
@@ -133,6 +194,21 @@ impl Scan {
         let rollup = fs::read_to_string(self.proc.join(pid.to_string()).join("smaps_rollup")).ok()?;
         Some(1024 * (field(&rollup, "Pss_Anon:")? + field(&rollup, "Pss_Shmem:")?))
     }
+}
+
+/// Those to end, largest first, so that the rest together has no more than `limit`.
+fn over(counts: &mut [(u64, i32)], limit: u64) -> Vec<i32> {
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let mut excess = counts.iter().map(|(count, _)| count).sum::<u64>().saturating_sub(limit);
+    let mut found = Vec::new();
+    for (count, pid) in counts.iter() {
+        if excess == 0 {
+            break;
+        }
+        found.push(*pid);
+        excess = excess.saturating_sub(*count);
+    }
+    found
 }
 
 /// The number after `name` at the beginning of a line.
@@ -172,7 +248,8 @@ mod tests {
             fs::write(dir.join("smaps_rollup"), "Pss_Anon:\t 34133 kB\nPss_Shmem:\t 0 kB\n").unwrap();
         }
         let scan = |limit_mib: u64, shares_budget| {
-            Scan { proc: proc.path().into(), limit: limit_mib << 20, disks: &[], shares_budget }.look()
+            let limit = Some(limit_mib << 20);
+            Scan { proc: proc.path().into(), limit, disks: &[], shares_budget, slab: None }.look()
         };
         let long = Duration::from_secs(60);
         assert!(scan(400, long).excess.is_empty());
@@ -182,11 +259,36 @@ mod tests {
         assert_eq!(scan(110, Duration::ZERO).excess.len(), 2);
     }
 
+    /// Files as a kernel could have written them.
+    #[test]
+    fn locks_are_counted_when_the_kernel_s_memory_has_grown() {
+        let proc = tempfile::tempdir().unwrap();
+        let slab = |mib: u64| {
+            fs::write(proc.path().join("meminfo"), format!("SUnreclaim: {} kB\n", mib << 10)).unwrap()
+        };
+        for (pid, locks) in [(2, LOCKS / 2), (3, LOCKS)] {
+            let dir = proc.path().join(format!("{pid}/fdinfo"));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("7"), "lock:\t1: POSIX ADVISORY WRITE\n".repeat(locks)).unwrap();
+        }
+        let mut scan = Scan::new(proc.path().into(), None);
+        slab(100);
+        assert_eq!(scan.look_at_locks(), None);
+        slab(150);
+        assert_eq!(scan.look_at_locks(), None);
+        slab(165);
+        assert_eq!(scan.look_at_locks(), Some(3));
+        fs::remove_dir_all(proc.path().join("3")).unwrap();
+        assert_eq!(scan.look_at_locks(), None);
+        slab(200);
+        assert_eq!(scan.look_at_locks(), None);
+    }
+
     #[test]
     fn own_memory_is_seen() {
-        let seen = Scan::new("/proc".into(), u64::MAX).look();
+        let seen = Scan::new("/proc".into(), Some(u64::MAX)).look();
         assert!(seen.usage.memory_bytes > 100_000 && seen.usage.processes > 0 && seen.excess.is_empty());
-        let seen = Scan::new("/proc".into(), 1).look();
+        let seen = Scan::new("/proc".into(), Some(1)).look();
         assert!(!seen.excess.is_empty());
     }
 }

@@ -36,8 +36,40 @@ pub(crate) const MADE_UP: &[(&str, &str)] = &[
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
 ];
 
-/// Device files.
-pub(crate) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+/// Device files: the name inside, and what is bound there. `/dev/full` reads as `/dev/zero` does, but cannot be mapped:
+/// a shared map of `/dev/zero` is memory that belongs to no process.
+pub(crate) const DEVICES: &[(&str, &str)] = &[
+    ("/dev/null", "/dev/null"),
+    ("/dev/zero", "/dev/full"),
+    ("/dev/full", "/dev/full"),
+    ("/dev/random", "/dev/random"),
+    ("/dev/urandom", "/dev/urandom"),
+];
+
+/// Terminals of a sandbox.
+pub(crate) const TERMINALS: &str = "16";
+
+/// Directories that a sandbox may watch, over all its inotify instances.
+pub(crate) const WATCHES: u32 = 8192;
+
+/// Settings of the IPC namespace: semaphore sets, queues and segments, as far as programs use them.
+pub(crate) const QUEUE_LIMITS: &[(&str, &str)] = &[
+    ("kernel/sem", "250 16000 32 64"),
+    ("kernel/msgmni", "16"),
+    ("kernel/msgmnb", "16384"),
+    ("kernel/shmall", "4096"),
+    ("kernel/shmmni", "64"),
+    ("kernel/shm_rmid_forced", "1"),
+    ("fs/mqueue/queues_max", "0"),
+];
+
+/// Settings of the network namespace: what one connection keeps in the kernel.
+pub(crate) const SOCKET_LIMITS: &[(&str, &str)] =
+    &[("net/ipv4/tcp_rmem", "4096 16384 262144"), ("net/ipv4/tcp_wmem", "4096 16384 262144")];
+
+/// Directories that programs expect to be able to write to, besides the home directory and `/tmp`: kept in the home
+/// directory's file system, and so in its quota.
+pub(crate) const WORK_DIRS: &[&str] = &["/app", "/workspace", "/data", "/code", "/mnt/data"];
 
 /// Links in `/dev`: name and target.
 pub(crate) const DEVICE_LINKS: &[(&str, &str)] = &[
@@ -49,7 +81,7 @@ pub(crate) const DEVICE_LINKS: &[(&str, &str)] = &[
 ];
 
 /// Parts of `/proc` that speak of the whole machine and can be written: made read-only.
-pub(crate) const PROC_READ_ONLY: &[&str] = &["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"];
+pub(crate) const PROC_READ_ONLY: &[&str] = &["/proc/sys", "/proc/irq", "/proc/fs"];
 
 /// Files of `/proc` that tell about the whole machine: emptied.
 pub(crate) const PROC_EMPTY: &[&str] = &[
@@ -73,10 +105,14 @@ pub(crate) const PROC_EMPTY: &[&str] = &[
     "/proc/kpageflags",
     "/proc/vmallocinfo",
     "/proc/slabinfo",
+    "/proc/locks",
+    "/proc/interrupts",
+    "/proc/softirqs",
 ];
 
 /// Directories of `/proc` about the machine's hardware: emptied.
-pub(crate) const PROC_EMPTY_DIRS: &[&str] = &["/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/driver"];
+pub(crate) const PROC_EMPTY_DIRS: &[&str] =
+    &["/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/driver", "/proc/bus", "/proc/pressure"];
 
 /// Search path of programs, after the interpreters' own directories.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";

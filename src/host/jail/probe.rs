@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
 use super::cgroup::{self, Cgroups};
+use super::namespaces::Users;
 use super::sys::{self, Forked};
-use super::{JailError, Options, seccomp};
+use super::{JailError, Options, landlock, seccomp};
 
 /// One primitive and whether it works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,34 +43,56 @@ pub async fn probe(options: &Options) -> Result<Vec<Check>, JailError> {
 
 /// The process that tries; its answer goes to standard output.
 pub(crate) fn run() -> io::Result<()> {
+    let users = Users::claim()?;
     let mut checks = vec![
-        try_out("user namespace", true, || in_namespaces(libc::CLONE_NEWUSER as u64, || Ok(()))),
-        try_out("all seven namespaces", true, || in_namespaces(sys::NAMESPACES, sys::new_cgroup_namespace)),
-        try_out("a mapped user with rights in its namespace", true, || {
-            in_namespaces(sys::NAMESPACES, || sys::set_host_name("probe"))
+        try_out("user namespace", true, || in_namespaces(libc::CLONE_NEWUSER as u64, &users, || Ok(()))),
+        try_out("all seven namespaces", true, || {
+            in_namespaces(sys::NAMESPACES, &users, sys::new_cgroup_namespace)
         }),
-        try_out("loopback in a network namespace", true, || in_namespaces(sys::NAMESPACES, sys::loopback_up)),
+        try_out("a mapped user with rights in its namespace", true, || {
+            in_namespaces(sys::NAMESPACES, &users, sys::make_mounts_private)
+        }),
+        try_out("loopback in a network namespace", true, || {
+            in_namespaces(sys::NAMESPACES, &users, sys::loopback_up)
+        }),
         try_out("a temporary file system with a quota", true, || {
-            in_namespaces(sys::NAMESPACES, || sys::new_filesystem(c"tmpfs", &[(c"size", "1m")], 0).map(drop))
+            in_namespaces(sys::NAMESPACES, &users, || {
+                sys::new_filesystem(c"tmpfs", &[(c"size", "1m")], 0).map(drop)
+            })
         }),
         try_out("a new /proc", true, || {
-            in_namespaces(sys::NAMESPACES, || sys::new_filesystem(c"proc", &[(c"hidepid", "2")], 0).map(drop))
+            in_namespaces(sys::NAMESPACES, &users, || {
+                sys::new_filesystem(c"proc", &[(c"hidepid", "2")], 0).map(drop)
+            })
         }),
         try_out("system call filter", true, || {
-            in_namespaces(0, || {
-                let variant = seccomp::Variant { no_namespaces: false, no_ownerless_memory: false };
-                let filters = seccomp::Filters::build(variant).map_err(Error::other)?;
+            in_namespaces(0, &users, || {
+                let filters = seccomp::Filters::build(seccomp::Variant::default()).map_err(Error::other)?;
                 sys::no_new_privileges()?;
                 filters.load().map_err(Error::other)
             })
         }),
+        try_out("an overlay of its own for each shared tree (without: no watching of files)", false, || {
+            in_namespaces(sys::NAMESPACES, &users, super::mounts::try_overlay)
+        }),
+        try_out("limits of a user namespace (without: no watching of files)", false, || {
+            in_namespaces(sys::NAMESPACES, &users, || super::namespaces::limit_watches(1))
+        }),
         try_out("Landlock (only for the tier of that name)", false, || {
-            in_namespaces(0, || {
+            in_namespaces(0, &users, || {
                 sys::no_new_privileges()?;
                 super::landlock::restrict(&[], &[]).map_err(Error::other)
             })
         }),
     ];
+    let version = sys::landlock_version();
+    if let Some(check) = checks.iter_mut().find(|check| check.what.starts_with("Landlock") && check.works) {
+        let missing = landlock::missing(version, users.is_own());
+        check.seen = format!("version {version}");
+        if !missing.is_empty() {
+            check.seen = format!("version {version}: {}", missing.join("; "));
+        }
+    }
     let cgroups = Cgroups::find();
     checks.push(match cgroup::describe(&cgroups) {
         Ok(seen) => check("control groups", false, seen, None),
@@ -97,7 +120,11 @@ fn check(what: &str, needed: bool, seen: String, error: Option<Error>) -> Check 
 }
 
 /// Runs something in a forked child in namespaces of its own, with the user mapped.
-fn in_namespaces(namespaces: u64, attempt: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn in_namespaces(
+    namespaces: u64,
+    users: &Users,
+    attempt: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     let (mut go, set_go) = io::pipe()?;
     match sys::fork(namespaces, None)? {
         Forked::Child => {
@@ -112,10 +139,9 @@ fn in_namespaces(namespaces: u64, attempt: impl FnOnce() -> io::Result<()>) -> i
             // The exit status has eight bits; the numbers that matter here are small.
             sys::exit_now(outcome.err().map_or(0, |error| error.raw_os_error().unwrap_or(255)))
         }
-        Forked::Parent(pid, _) => {
+        Forked::Parent { pid, .. } => {
             if namespaces != 0 {
-                let ids = super::namespaces::outer_ids(std::process::id(), 0);
-                super::namespaces::map_ids(pid, ids).inspect_err(|_| {
+                super::namespaces::map_ids(pid, users.of(0)).inspect_err(|_| {
                     let _ = sys::kill(pid, libc::SIGKILL);
                     let _ = sys::reap(pid, true);
                 })?;
@@ -146,7 +172,9 @@ fn remedy(what: &str, errno: i32) -> String {
     let in_container = Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists();
     let weaker = "or choose the weaker `--isolation=landlock`, which hides no files' names and stops no covert look around";
     if what.contains("Landlock") {
-        return "Landlock version 6 (Linux 6.12, `lsm=landlock` at boot) is needed for this tier".into();
+        return "Linux 5.13 with Landlock is needed for this tier (`lsm=landlock` at boot); a container's filter must let its \
+                three calls through, as Docker's does since version 23"
+            .into();
     }
     if what.contains("control group") {
         return "not needed: without them memory is watched by scanning and CPU time is only a priority. \
@@ -157,6 +185,17 @@ fn remedy(what: &str, errno: i32) -> String {
         return format!(
             "a container hides parts of its /proc, which forbids a new one: run it with \
              `--security-opt systempaths=unconfined` (Docker) or `--security-opt unmask=ALL` (podman), {weaker}"
+        );
+    }
+    if what.contains("watching of files") {
+        return "not needed: programs cannot watch files then. It needs Linux 5.11 with overlayfs (`modprobe overlay`), and \
+                in a container a /proc/sys that can be written"
+            .into();
+    }
+    if what.contains("user ids") || what.contains("mapping users") {
+        return format!(
+            "user 0 of this container has no other user ids to give to sandboxes: run it as an ordinary user, or map a \
+             range of ids (`podman run --userns=auto:size=65536`), {weaker}"
         );
     }
     if what.contains("interpreter") {

@@ -1,9 +1,10 @@
 //! The system calls that a sandbox may use: an allow list, each entry with its reason.
 //!
-//! Two filters are loaded. The first answers `ENOSYS` to everything that is not on the list, so that a C
+//! Several filters are loaded. The first answers `ENOSYS` to everything that is not on the list, so that a C
 //! library takes its fall-back path (`clone3`, `io_uring`, whatever comes next year). The second answers
-//! `EPERM` to calls that are known to be dangerous or that are dangerous with certain arguments; where
-//! both have an answer the kernel takes the one that was loaded last. Calls of another architecture
+//! `EINVAL`, as kernels do that do not know an argument, the third success to what programs may ask for and nobody
+//! needs, the last `EPERM` to calls that are known to be dangerous or that are dangerous with certain arguments; where
+//! several have an answer the kernel takes the one that was loaded last. Calls of another architecture
 //! (32-bit ones) kill the process, x32 ones are unknown numbers.
 
 use std::collections::BTreeMap;
@@ -13,20 +14,29 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// What varies between sandboxes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What varies between hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Variant {
     /// For tiers without namespaces, where the machine's network, queues and processes are in reach: no socket of any
     /// family (socket pairs stay), no System V or POSIX queues, no limits or priorities of other processes.
     pub(crate) no_namespaces: bool,
-    /// No memory that belongs to no process (`memfd`, shared anonymous maps, System V segments): where no
-    /// control group counts it, nobody else can.
-    pub(crate) no_ownerless_memory: bool,
+    /// Nothing that belongs to no process (`memfd`, shared anonymous maps, what System V has): where no
+    /// control group counts it, nobody else can. Processors are what they were given, since nothing else bounds their time.
+    pub(crate) no_groups: bool,
+    /// No watching of files: where the files are those of others, or nothing bounds how many watches there are.
+    pub(crate) no_watches: bool,
+    /// Where other files of the machine belong to the sandbox's user: times, owners and permissions stay as they are
+    /// (Landlock does not know them), and so does what older kernels let be changed around it.
+    pub(crate) own_files: bool,
+    /// Where Landlock keeps no signals in: none to everybody.
+    pub(crate) no_broadcast: bool,
 }
 
-/// Both filters, in the order in which they are loaded.
+/// The filters, in the order in which they are loaded.
 #[derive(Debug, Clone)]
-pub(crate) struct Filters([BpfProgram; 2]);
+pub(crate) struct Filters(Vec<BpfProgram>);
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 impl Filters {
     /// Builds the programs. Done once; loading them costs about half a millisecond.
@@ -35,13 +45,23 @@ impl Filters {
     /// On an architecture without a table.
     pub(crate) fn build(variant: Variant) -> Result<Self, seccompiler::BackendError> {
         let arch = std::env::consts::ARCH.try_into()?;
-        let allowed =
+        let mut allowed: Rules =
             ALLOWED.iter().flat_map(|(_, calls)| calls.iter()).map(|call| (*call, vec![])).collect();
+        if variant.no_namespaces {
+            // Programs enter a domain of their own before they are executed; it can only take away.
+            allowed.insert(libc::SYS_landlock_restrict_self, vec![]);
+        }
         let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
-        let first = SeccompFilter::new(allowed, unknown, SeccompAction::Allow, arch)?;
-        let refused = SeccompAction::Errno(libc::EPERM as u32);
-        let second = SeccompFilter::new(refused_calls(variant)?, SeccompAction::Allow, refused, arch)?;
-        Ok(Self([first.try_into()?, second.try_into()?]))
+        let mut filters = vec![SeccompFilter::new(allowed, unknown, SeccompAction::Allow, arch)?.try_into()?];
+        for (calls, errno) in [
+            (unknown_arguments()?, libc::EINVAL),
+            (ignored_calls(variant)?, 0),
+            (refused_calls(variant)?, libc::EPERM),
+        ] {
+            let answer = SeccompAction::Errno(errno as u32);
+            filters.push(SeccompFilter::new(calls, SeccompAction::Allow, answer, arch)?.try_into()?);
+        }
+        Ok(Self(filters))
     }
 
     /// Binds this process and all its descendants for good. Needs `no_new_privileges`.
@@ -50,9 +70,59 @@ impl Filters {
     }
 }
 
+/// Arguments that are answered as if they did not exist.
+fn unknown_arguments() -> Result<Rules, seccompiler::BackendError> {
+    const F_OFD: [i32; 3] = [36, 37, 38];
+    const F_SETLEASE: i32 = 1024;
+    const F_NOTIFY: i32 = 1026;
+    const RWF_NOWAIT: u64 = 8;
+    // Locks of open files are counted nowhere and listed for the whole machine; a lease holds up whoever else opens the
+    // file; a notification is a watch.
+    let fcntl = F_OFD
+        .iter()
+        .chain(&[F_SETLEASE, F_NOTIFY])
+        .map(|command| rule(vec![when(1, Op::Eq, *command as u64)?]))
+        .collect::<Result<_, _>>()?;
+    // Tells whether somebody else has read a file a moment ago.
+    let preadv2 = vec![rule(vec![when(5, Op::MaskedEq(RWF_NOWAIT), RWF_NOWAIT)?])?];
+    // A table of descriptors that no look at the process shows.
+    let close_range = vec![rule(vec![when(2, Op::MaskedEq(2), 2)?])?];
+    Ok(BTreeMap::from([
+        (libc::SYS_fcntl, fcntl),
+        (libc::SYS_preadv2, preadv2),
+        (libc::SYS_close_range, close_range),
+    ]))
+}
+
+/// Calls that succeed and do nothing.
+fn ignored_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
+    // A socket's buffer is counted by no limit but a control group's; its default serves everybody.
+    let buffers = [libc::SO_SNDBUF, libc::SO_RCVBUF]
+        .iter()
+        .map(|option| rule(vec![when(1, Op::Eq, libc::SOL_SOCKET as u64)?, when(2, Op::Eq, *option as u64)?]))
+        .collect::<Result<_, _>>()?;
+    // Both throw out of memory what others have just read.
+    let drop_cache = vec![rule(vec![when(3, Op::Eq, libc::POSIX_FADV_DONTNEED as u64)?])?];
+    let page_out = vec![rule(vec![when(2, Op::Eq, libc::MADV_PAGEOUT as u64)?])?];
+    let mut calls = BTreeMap::from([
+        (libc::SYS_setsockopt, buffers),
+        (libc::SYS_fadvise64, drop_cache),
+        (libc::SYS_madvise, page_out),
+    ]);
+    if variant.no_groups {
+        // The processors of a sandbox are what bounds its time.
+        calls.insert(libc::SYS_sched_setaffinity, vec![]);
+    }
+    if variant.own_files {
+        // Refusing them ends `shutil.copy`, `tar` and package installers half way.
+        calls.extend(METADATA.iter().map(|call| (*call, vec![])));
+    }
+    Ok(calls)
+}
+
 /// Calls that are refused with `EPERM`, with the arguments that make them so (none: always).
-fn refused_calls(variant: Variant) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
-    let mut calls: BTreeMap<i64, Vec<SeccompRule>> =
+fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
+    let mut calls: Rules =
         REFUSED.iter().flat_map(|(_, calls)| calls.iter()).map(|call| (*call, vec![])).collect();
 
     // A namespace of one's own gives capabilities and with them most of the kernel's attack surface.
@@ -68,6 +138,9 @@ fn refused_calls(variant: Variant) -> Result<BTreeMap<i64, Vec<SeccompRule>>, se
     ] {
         clone.push(rule(vec![when(0, Op::MaskedEq(flag as u64), flag as u64)?])?);
     }
+    // A thread with a table of descriptors of its own: they would be counted nowhere. No C library makes one.
+    let (thread, files) = (libc::CLONE_THREAD as u64, libc::CLONE_FILES as u64);
+    clone.push(rule(vec![when(0, Op::MaskedEq(thread | files), thread)?])?);
     calls.insert(libc::SYS_clone, clone);
 
     // AF_VSOCK reaches the hypervisor, AF_ALG and netfilter netlink large parsers, AF_PACKET raw frames. Only
@@ -91,6 +164,31 @@ fn refused_calls(variant: Variant) -> Result<BTreeMap<i64, Vec<SeccompRule>>, se
         .collect::<Result<_, _>>()?;
     calls.insert(libc::SYS_ioctl, ioctl);
 
+    // Programs of the kernel's packet filter, whose memory the whole machine shares, and pages that a socket holds.
+    let options =
+        [SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF, SO_ZEROCOPY]
+            .iter()
+            .map(|option| rule(vec![when(1, Op::Eq, libc::SOL_SOCKET as u64)?, when(2, Op::Eq, *option)?]))
+            .collect::<Result<_, _>>()?;
+    calls.insert(libc::SYS_setsockopt, options);
+    // Further filters of its own are such programs as well.
+    calls.insert(libc::SYS_seccomp, vec![]);
+    calls.insert(libc::SYS_prctl, vec![rule(vec![when(0, Op::Eq, libc::PR_SET_SECCOMP as u64)?])?]);
+    // Huge pages come out of a pool of the machine's.
+    calls.insert(libc::SYS_mmap, vec![masked(3, libc::MAP_HUGETLB as u64)?]);
+    calls.insert(libc::SYS_shmget, vec![masked(2, SHM_HUGETLB)?]);
+    calls.insert(libc::SYS_memfd_create, vec![masked(1, MFD_HUGETLB)?]);
+
+    if variant.no_watches {
+        calls.extend(WATCHES.iter().map(|call| (*call, vec![])));
+    }
+    if variant.own_files {
+        // What is left of metadata, and of what Landlock learned only with its third version.
+        calls.extend(OWN_FILES.iter().map(|call| (*call, vec![])));
+    }
+    if variant.no_broadcast {
+        calls.insert(libc::SYS_kill, vec![rule(vec![when(0, Op::Eq, u64::from(u32::MAX))?])?]);
+    }
     if variant.no_namespaces {
         for call in IPC {
             calls.insert(*call, vec![]);
@@ -112,17 +210,66 @@ fn refused_calls(variant: Variant) -> Result<BTreeMap<i64, Vec<SeccompRule>>, se
             calls.insert(call, other.into());
         }
     }
-    if variant.no_ownerless_memory {
-        calls.insert(libc::SYS_memfd_create, vec![]);
-        calls.insert(libc::SYS_shmget, vec![]);
+    if variant.no_groups {
+        for call in [libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget] {
+            calls.insert(call, vec![]);
+        }
         let shared_anonymous = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
-        calls.insert(
-            libc::SYS_mmap,
-            vec![rule(vec![when(3, Op::MaskedEq(shared_anonymous), shared_anonymous)?])?],
-        );
+        calls.entry(libc::SYS_mmap).or_default().push(masked(3, shared_anonymous)?);
     }
     Ok(calls)
 }
+
+fn masked(argument: u8, bits: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    rule(vec![when(argument, Op::MaskedEq(bits), bits)?])
+}
+
+const SO_ATTACH_FILTER: u64 = 26;
+const SO_ATTACH_BPF: u64 = 50;
+const SO_ATTACH_REUSEPORT_CBPF: u64 = 51;
+const SO_ATTACH_REUSEPORT_EBPF: u64 = 52;
+const SO_ZEROCOPY: u64 = 60;
+const SHM_HUGETLB: u64 = 0o4000;
+const MFD_HUGETLB: u64 = 4;
+
+/// Making a watch; adding to one that is there stays, for the agent has one.
+#[cfg(target_arch = "x86_64")]
+const WATCHES: &[i64] = &[libc::SYS_inotify_init, libc::SYS_inotify_init1];
+#[cfg(not(target_arch = "x86_64"))]
+const WATCHES: &[i64] = &[libc::SYS_inotify_init1];
+
+/// Permissions, times and owners.
+const METADATA: &[i64] = &[
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+];
+
+/// What else changes a file that was not opened for writing, or tells about one.
+const OWN_FILES: &[i64] = &[
+    libc::SYS_truncate,
+    libc::SYS_mincore,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+];
 
 fn when(argument: u8, op: Op, value: u64) -> Result<SeccompCondition, seccompiler::BackendError> {
     // The kernel reads these arguments as 32-bit numbers, so the filter must not look at the upper half.
@@ -171,7 +318,6 @@ const ALLOWED: &[Group] = &[
             libc::SYS_sendfile,
             libc::SYS_splice,
             libc::SYS_tee,
-            libc::SYS_vmsplice,
             libc::SYS_copy_file_range,
             libc::SYS_readahead,
             libc::SYS_fadvise64,
@@ -295,7 +441,7 @@ const ALLOWED: &[Group] = &[
             libc::SYS_pidfd_open,
             libc::SYS_pidfd_send_signal,
             libc::SYS_prctl,
-            libc::SYS_seccomp, // may only tighten
+            libc::SYS_seccomp, // until the last filter is loaded, which refuses it
             libc::SYS_restart_syscall,
         ],
     ),
@@ -397,11 +543,6 @@ const ALLOWED: &[Group] = &[
             libc::SYS_epoll_pwait,
             libc::SYS_epoll_pwait2,
             libc::SYS_eventfd2,
-            libc::SYS_io_setup, // libaio; refused by nothing that matters
-            libc::SYS_io_destroy,
-            libc::SYS_io_submit,
-            libc::SYS_io_cancel,
-            libc::SYS_io_getevents,
         ],
     ),
     (
@@ -595,10 +736,16 @@ mod tests {
 
     #[test]
     fn every_variant_builds() {
-        for (no_namespaces, no_ownerless_memory) in
-            [(false, false), (true, false), (false, true), (true, true)]
-        {
-            Filters::build(Variant { no_namespaces, no_ownerless_memory }).expect("builds");
+        for bits in 0..32 {
+            let bit = |n| bits & (1 << n) != 0;
+            let variant = Variant {
+                no_namespaces: bit(0),
+                no_groups: bit(1),
+                no_watches: bit(2),
+                own_files: bit(3),
+                no_broadcast: bit(4),
+            };
+            Filters::build(variant).expect("builds");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The spawner process: one thread, no environment, a loop that clones sandboxes and buries them.
+//! The spawner process: one thread, no environment, a loop that clones sandboxes and reaps them.
 //!
 //! It is its own program in memory, so nothing that leads to `/proc/<pid>/exe` leads to a file on disk. It never
 //! waits for a sandbox: a new one speaks for itself over its own socket. When the host is gone, however it went,
 //! every sandbox is killed and cleaned up before this process ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroup::{Cgroups, Group};
 use super::child::{self, Plan};
+use super::namespaces::Users;
 use super::seccomp::{Filters, Variant};
 use super::sys::{self, Forked};
-use super::{Isolation, Limits, namespaces};
+use super::{Control, Isolation, Limits, landlock, mounts, namespaces, passes, probe};
 
 /// Longest message either way.
 pub(crate) const MAX_MESSAGE: usize = 64 * 1024;
@@ -34,6 +35,8 @@ pub(crate) enum Request {
         read_only: Vec<PathBuf>,
         /// Whether to look for control groups.
         cgroups: bool,
+        /// How many sandboxes may live at a time: what only all together may have is shared out.
+        sandboxes: u32,
     },
     /// Make a sandbox.
     Spawn {
@@ -41,6 +44,8 @@ pub(crate) enum Request {
         id: u32,
         /// What it may use.
         limits: Limits,
+        /// Directories that it sees besides those of all.
+        read_only: Vec<PathBuf>,
     },
 }
 
@@ -49,8 +54,10 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     /// Ready to spawn.
     Up {
-        /// Whether sandboxes get control groups.
-        cgroups: bool,
+        /// The control groups that sandboxes get.
+        cgroups: Control,
+        /// What is not in place here, though the tier would have it.
+        gaps: Vec<String>,
     },
     /// Not ready, for ever.
     CannotStart {
@@ -79,9 +86,20 @@ pub(crate) enum Reply {
     Ended {
         /// The host's number for it.
         id: u32,
-        /// Whether the kernel ended processes because of the memory limit.
-        oom: bool,
+        /// How it was.
+        end: End,
     },
+}
+
+/// What is known of a sandbox that has ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct End {
+    /// Whether the kernel ended processes because of the memory limit.
+    pub(crate) oom: bool,
+    /// The most memory that it used at once, in bytes; 0 when nothing says.
+    pub(crate) peak_bytes: u64,
+    /// CPU time in all, in microseconds; 0 when nothing says.
+    pub(crate) cpu_micros: u64,
 }
 
 struct Spawner {
@@ -91,8 +109,21 @@ struct Spawner {
     read_only: Vec<PathBuf>,
     cgroups: Cgroups,
     filters: Option<Filters>,
+    users: Users,
+    /// What is not in place here; told once.
+    gaps: Vec<String>,
+    /// Whether shared trees are shown through overlays.
+    overlay: bool,
+    /// Inotify instances of a sandbox.
+    watches: u32,
+    /// Processors that sandboxes may run on, where no control group bounds their time.
+    processors: Vec<usize>,
+    /// The most descriptors that a process of a sandbox may have.
+    most_files: u32,
     sandboxes: BTreeMap<u32, Sandbox>,
     made: u32,
+    /// What could not be told yet for want of memory.
+    outbox: VecDeque<Reply>,
 }
 
 struct Sandbox {
@@ -103,16 +134,20 @@ struct Sandbox {
     scratch: Option<PathBuf>,
 }
 
+/// A step that failed.
+type Failed = (&'static str, io::Error);
+
 /// Runs until the host, to which descriptor 0 is the socket, goes away.
 pub(crate) fn run() -> io::Result<()> {
     sys::new_session();
     sys::close_all_but(&[])?;
+    let open_files = sys::raise_open_files()?;
     // Descriptor 3 is where a sandbox's socket goes; nothing else may be there.
     let _reserved = sys::move_to(std::fs::File::open("/dev/null")?.into(), child::SOCKET)?;
     let host = sys::copy_of_stdin()?;
     let mut buffer = vec![0; MAX_MESSAGE];
     let (length, _) = sys::receive(host.as_fd(), &mut buffer)?;
-    let Ok(Request::SetUp { host: host_pid, isolation, read_only, cgroups }) =
+    let Ok(Request::SetUp { host: host_pid, isolation, read_only, cgroups, sandboxes }) =
         serde_json::from_slice(&buffer[..length])
     else {
         return Err(io::ErrorKind::InvalidData.into());
@@ -121,17 +156,33 @@ pub(crate) fn run() -> io::Result<()> {
     if sys::parent_pid() != host_pid {
         return Ok(()); // it died while we were being born
     }
-    let mut spawner = match Spawner::new(host, isolation, read_only, cgroups) {
+    let set_up = SetUp { isolation, read_only, cgroups, sandboxes, open_files };
+    let again = host.try_clone()?;
+    let mut spawner = match Spawner::new(host, set_up) {
         Ok(spawner) => spawner,
-        Err((host, step, error)) => {
+        Err((step, error)) => {
             let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-            return reply(&host, &Reply::CannotStart { step: step.to_owned(), errno }, &[]);
+            return reply(&again, &Reply::CannotStart { step: step.to_owned(), errno }, &[]);
         }
     };
-    let up = reply(&spawner.host, &Reply::Up { cgroups: spawner.cgroups != Cgroups::None }, &[]);
+    drop(again);
+    let up = reply(
+        &spawner.host,
+        &Reply::Up { cgroups: spawner.cgroups.control(), gaps: std::mem::take(&mut spawner.gaps) },
+        &[],
+    );
     let outcome = up.and_then(|()| spawner.serve(&parent, &mut buffer));
-    spawner.bury_all();
+    spawner.end_all();
     outcome
+}
+
+/// What a spawner is told and finds at its start.
+struct SetUp {
+    isolation: Isolation,
+    read_only: Vec<PathBuf>,
+    cgroups: bool,
+    sandboxes: u32,
+    open_files: u64,
 }
 
 fn reply(host: &OwnedFd, reply: &Reply, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
@@ -139,86 +190,159 @@ fn reply(host: &OwnedFd, reply: &Reply, fds: &[std::os::fd::BorrowedFd<'_>]) -> 
 }
 
 impl Spawner {
-    fn new(
-        host: OwnedFd,
-        isolation: Isolation,
-        read_only: Vec<PathBuf>,
-        cgroups: bool,
-    ) -> Result<Self, (OwnedFd, &'static str, io::Error)> {
-        if sys::ids().0 == 0
-            && let Err(error) = sys::drop_groups()
-        {
-            return Err((host, "dropping supplementary groups", error));
+    fn new(host: OwnedFd, set_up: SetUp) -> Result<Self, Failed> {
+        let SetUp { isolation, read_only, cgroups, sandboxes, open_files } = set_up;
+        if sys::ids().0 == 0 {
+            sys::drop_groups().map_err(|error| ("dropping supplementary groups", error))?;
         }
-        if isolation != Isolation::Namespaces
-            && let Err(error) = sys::adopt_orphans()
-        {
-            return Err((host, "adopting orphans", error));
+        let namespaces = isolation == Isolation::Namespaces;
+        if !namespaces {
+            sys::adopt_orphans().map_err(|error| ("adopting orphans", error))?;
         }
-        let this = match sys::pidfd_open(std::process::id() as i32) {
-            Ok(this) => this,
-            Err(error) => return Err((host, "opening a process descriptor", error)),
-        };
+        sweep_scratch();
+        let this = sys::pidfd_open(std::process::id() as i32)
+            .map_err(|error| ("opening a process descriptor", error))?;
+        let users = Users::claim().map_err(|error| ("choosing user ids", namespaces::no_users(error)))?;
         let cgroups = if cgroups { Cgroups::find() } else { Cgroups::None };
+        // Both fail in containers that hide parts of `/proc`; then there is no watching.
+        let can = |attempt: fn() -> io::Result<()>| {
+            namespaces && probe::in_namespaces(sys::NAMESPACES, &users, attempt).is_ok()
+        };
+        let overlay = can(mounts::try_overlay);
+        let bounded = can(|| namespaces::limit_watches(1));
+        let landlock = isolation == Isolation::Landlock;
+        let own_files = landlock && users.is_own();
+        let mut gaps = Vec::new();
+        if namespaces && !overlay {
+            gaps.push(
+                "overlays cannot be mounted here (`modprobe overlay`): programs cannot watch files"
+                    .to_owned(),
+            );
+        } else if namespaces && !bounded {
+            gaps.push(
+                "limits of a user namespace cannot be set here: programs cannot watch files".to_owned(),
+            );
+        }
+        if landlock {
+            gaps.extend(landlock::missing(sys::landlock_version(), own_files).into_iter().map(str::to_owned));
+        }
         let variant = Variant {
-            no_namespaces: isolation == Isolation::Landlock,
-            no_ownerless_memory: cgroups == Cgroups::None,
+            no_namespaces: landlock,
+            no_groups: cgroups == Cgroups::None,
+            no_watches: !(overlay && bounded),
+            own_files,
+            no_broadcast: own_files && sys::landlock_version() < landlock::SCOPES,
         };
-        let filters = match (isolation, Filters::build(variant)) {
-            (Isolation::None, _) => None,
-            (_, Ok(filters)) => Some(filters),
-            (_, Err(error)) => {
-                return Err((host, "building the system call filter", io::Error::other(error)));
-            }
+        let filters = match isolation {
+            Isolation::None => None,
+            _ => Some(
+                Filters::build(variant)
+                    .map_err(|error| ("building the system call filter", io::Error::other(error)))?,
+            ),
         };
-        Ok(Self { host, this, isolation, read_only, cgroups, filters, sandboxes: BTreeMap::new(), made: 0 })
+        let mut processors = sys::processors().unwrap_or_default();
+        if processors.len() > 1 {
+            processors.remove(0); // for everybody else
+        }
+        Ok(Self {
+            host,
+            this,
+            isolation,
+            read_only,
+            cgroups,
+            filters,
+            users,
+            gaps,
+            overlay,
+            watches: namespaces::watch_share(sandboxes),
+            processors,
+            // Processes of one user may have as many in flight as one of them may have open, and one message more.
+            most_files: u32::try_from(open_files / 2).unwrap_or(u32::MAX).saturating_sub(300).max(64),
+            sandboxes: BTreeMap::new(),
+            made: 0,
+            outbox: VecDeque::new(),
+        })
     }
 
     fn serve(&mut self, parent: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
+        const A_MOMENT_MS: i32 = 20;
         loop {
             let mut fds = vec![sys::poll_fd(&self.host, true, false), sys::poll_fd(parent, true, false)];
             fds.extend(self.sandboxes.values().map(|sandbox| sys::poll_fd(&sandbox.pidfd, true, false)));
-            sys::poll(&mut fds, -1)?;
+            let patience = if self.outbox.is_empty() { -1 } else { A_MOMENT_MS };
+            if sys::poll(&mut fds, patience).is_err() {
+                // For want of memory. What is ready shows the next time.
+                std::thread::sleep(std::time::Duration::from_millis(A_MOMENT_MS.unsigned_abs().into()));
+                continue;
+            }
             if fds[1].revents != 0 {
                 return Ok(());
             }
             let ids: Vec<u32> = self.sandboxes.keys().copied().collect();
             for (id, _) in ids.iter().zip(&fds[2..]).filter(|(_, fd)| fd.revents != 0) {
-                self.bury(*id)?;
+                self.finish(*id);
             }
             if fds[0].revents != 0 {
-                let (length, _) = sys::receive(self.host.as_fd(), buffer)?;
-                if length == 0 {
-                    return Ok(());
+                match sys::receive(self.host.as_fd(), buffer) {
+                    Ok((0, _)) => return Ok(()),
+                    // Anything else is not for this process; whoever sent it waits in vain, and nobody else.
+                    Ok((length, _)) => {
+                        if let Ok(Request::Spawn { id, limits, read_only }) =
+                            serde_json::from_slice(&buffer[..length])
+                        {
+                            self.spawn(id, &limits, read_only);
+                        }
+                    }
+                    Err(error) if passes(&error) => {}
+                    Err(error) => return Err(error),
                 }
-                let Ok(Request::Spawn { id, limits }) = serde_json::from_slice(&buffer[..length]) else {
-                    return Err(io::ErrorKind::InvalidData.into());
-                };
-                self.spawn(id, &limits)?;
             }
+            self.send_queued()?;
         }
     }
 
-    fn spawn(&mut self, id: u32, limits: &Limits) -> io::Result<()> {
-        match self.make(limits) {
+    fn spawn(&mut self, id: u32, limits: &Limits, read_only: Vec<PathBuf>) {
+        let mut all = self.read_only.clone();
+        all.extend(read_only);
+        let failed = match self.make(limits, &all) {
             Ok((sandbox, socket)) => {
                 let spawned = Reply::Spawned { id, group: sandbox.group.clone() };
                 let sent = reply(&self.host, &spawned, &[socket.as_fd(), sandbox.pidfd.as_fd()]);
-                self.sandboxes.insert(id, sandbox);
-                sent
+                match sent {
+                    Ok(()) => {
+                        self.sandboxes.insert(id, sandbox);
+                        return;
+                    }
+                    Err(error) => {
+                        self.destroy(sandbox);
+                        ("handing the sandbox over", error)
+                    }
+                }
             }
-            Err((step, error)) => {
-                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-                reply(&self.host, &Reply::NotSpawned { id, step: step.to_owned(), errno }, &[])
-            }
-        }
+            Err(failed) => failed,
+        };
+        let (step, error) = failed;
+        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+        self.outbox.push_back(Reply::NotSpawned { id, step: step.to_owned(), errno });
     }
 
-    fn make(&mut self, limits: &Limits) -> Result<(Sandbox, OwnedFd), (&'static str, io::Error)> {
+    /// Tells the host what it can be told now. An error is the end of the conversation.
+    fn send_queued(&mut self) -> io::Result<()> {
+        while let Some(next) = self.outbox.front() {
+            match reply(&self.host, next, &[]) {
+                Ok(()) => drop(self.outbox.pop_front()),
+                Err(error) if passes(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, limits: &Limits, read_only: &[PathBuf]) -> Result<(Sandbox, OwnedFd), Failed> {
         let at = |step| move |error| (step, error);
         let index = self.free_index();
         let name = format!("pathbox-{}-{}", std::process::id(), self.made);
-        let user = namespaces::outer_ids(std::process::id(), index);
+        let user = self.users.of(index);
         let (ours, theirs) = sys::packet_pair().map_err(at("making a socket"))?;
         let (go, set_go) = io::pipe().map_err(at("making a pipe"))?;
         let scratch = if self.isolation == Isolation::Namespaces {
@@ -232,20 +356,24 @@ impl Spawner {
         };
         let fork_into = group.as_ref().and_then(Group::to_fork_into);
         let namespaces = if self.isolation == Isolation::Namespaces { sys::NAMESPACES } else { 0 };
-        let (pid, pidfd) = match sys::fork(namespaces, fork_into.as_ref().map(AsFd::as_fd)) {
-            Ok(Forked::Parent(pid, pidfd)) => (pid, pidfd),
+        let (pid, pidfd, in_group) = match sys::fork(namespaces, fork_into.as_ref().map(AsFd::as_fd)) {
+            Ok(Forked::Parent { pid, pidfd, in_group }) => (pid, pidfd, in_group),
             Ok(Forked::Child) => {
                 drop(set_go);
                 let plan = Plan {
                     isolation: self.isolation,
                     limits,
-                    read_only: &self.read_only,
+                    read_only,
                     filters: self.filters.as_ref(),
                     go,
                     spawner: &self.this,
                     scratch: scratch.as_deref(),
                     user,
-                    scan: group.is_none(),
+                    has_group: group.is_some(),
+                    overlay: self.overlay,
+                    watches: self.watches,
+                    processors: group.is_none().then(|| self.processors_of(index, limits)),
+                    most_files: self.most_files,
                 };
                 child::run(plan, theirs)
             }
@@ -259,7 +387,7 @@ impl Spawner {
         };
         let sandbox = Sandbox { pid, pidfd, index, group, scratch };
         let prepared = || {
-            if let Some(group) = &sandbox.group {
+            if let Some(group) = sandbox.group.as_ref().filter(|_| !in_group) {
                 group.enter(pid).map_err(at("entering the control group"))?;
             }
             if self.isolation == Isolation::Namespaces {
@@ -277,40 +405,55 @@ impl Spawner {
 
     /// A number that no live sandbox has.
     fn free_index(&self) -> u32 {
-        let taken = |index| self.sandboxes.values().any(|sandbox| sandbox.index == index % 1000);
-        (self.made..).find(|index| !taken(*index)).unwrap_or(self.made) % 1000
+        let count = self.users.count();
+        let taken = |index| self.sandboxes.values().any(|sandbox| sandbox.index == index % count);
+        let last = self.made + count;
+        (self.made..last).find(|index| !taken(*index)).unwrap_or(self.made) % count
+    }
+
+    /// As many processors as its share of time fills, by turns.
+    fn processors_of(&self, index: u32, limits: &Limits) -> Vec<usize> {
+        let count = limits.cpu_percent.div_ceil(100).max(1) as usize;
+        let all = self.processors.iter().copied().cycle();
+        all.skip(index as usize % self.processors.len().max(1))
+            .take(count.min(self.processors.len()))
+            .collect()
     }
 
     /// Reaps a sandbox's first process, which has ended and with it the whole sandbox, and tells the host.
-    fn bury(&mut self, id: u32) -> io::Result<()> {
-        let Some(sandbox) = self.sandboxes.remove(&id) else { return Ok(()) };
-        let oom = self.destroy(sandbox);
-        reply(&self.host, &Reply::Ended { id, oom }, &[])
+    fn finish(&mut self, id: u32) {
+        let Some(sandbox) = self.sandboxes.remove(&id) else { return };
+        let end = self.destroy(sandbox);
+        self.outbox.push_back(Reply::Ended { id, end });
     }
 
-    fn bury_all(&mut self) {
+    fn end_all(&mut self) {
         for sandbox in self.sandboxes.values() {
-            let _ = sys::pidfd_kill(sandbox.pidfd.as_fd(), libc::SIGKILL);
+            sandbox.strike();
         }
         for (_, sandbox) in std::mem::take(&mut self.sandboxes) {
             self.destroy(sandbox);
         }
     }
 
-    /// Leaves nothing of a sandbox; says whether memory was its end.
-    fn destroy(&self, sandbox: Sandbox) -> bool {
-        let _ = sys::pidfd_kill(sandbox.pidfd.as_fd(), libc::SIGKILL);
+    /// Leaves nothing of a sandbox; says how it was.
+    fn destroy(&self, sandbox: Sandbox) -> End {
+        sandbox.strike();
         let _ = sys::reap(sandbox.pid, true);
         if self.isolation != Isolation::Namespaces {
             self.kill_orphans();
         }
-        let oom = sandbox.group.as_ref().is_some_and(|group| group.oom_kills() > 0);
+        let mut end = End::default();
         if let Some(group) = &sandbox.group {
+            end = End {
+                oom: group.oom_kills() > 0,
+                peak_bytes: group.peak_bytes(),
+                cpu_micros: group.usage().cpu_micros,
+            };
             let _ = group.remove();
         }
-        let user = namespaces::outer_ids(std::process::id(), sandbox.index);
-        remove_scratch(sandbox.scratch.as_deref(), user);
-        oom
+        remove_scratch(sandbox.scratch.as_deref(), self.users.of(sandbox.index));
+        end
     }
 
     /// Without a process namespace, a dead sandbox's processes become our children: kill all that are not agents,
@@ -335,6 +478,16 @@ impl Spawner {
     }
 }
 
+impl Sandbox {
+    /// Kills it. What stands still in a control group has to go on to be killed.
+    fn strike(&self) {
+        let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
+        if let Some(group) = &self.group {
+            let _ = group.freeze(false);
+        }
+    }
+}
+
 /// A directory on disk for a sandbox without mounts of its own.
 fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, chown};
@@ -349,15 +502,33 @@ fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<PathBuf> {
     Ok(scratch)
 }
 
-/// Removes it as its owner, by another process: a hostile tree can exhaust whoever walks it.
+/// Removes it as its owner, by another process: a hostile tree can exhaust whoever walks it. Directories that were closed to
+/// their owner are opened first.
 fn remove_scratch(scratch: Option<&Path>, (uid, gid): (u32, u32)) {
     use std::os::unix::process::CommandExt;
+    const SCRIPT: &str = "find \"$@\" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- \"$@\"";
     let Some(scratch) = scratch else { return };
-    let mut command = Command::new("/bin/rm");
-    command.stdin(Stdio::null()).arg("-rf").arg("--").args([scratch.join("home"), scratch.join("tmp")]);
+    let mut command = Command::new("/bin/sh");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(["-c", SCRIPT, "sh"]).args([scratch.join("home"), scratch.join("tmp")]);
     if sys::ids().0 == 0 {
         command.uid(uid).gid(gid);
     }
     let _ = command.status();
     let _ = std::fs::remove_dir(scratch);
+}
+
+/// Removes what a host left behind that was killed.
+fn sweep_scratch() {
+    use std::os::unix::fs::MetadataExt;
+    for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let spawner = name.to_str().and_then(|name| name.strip_prefix("pathbox-")?.split('-').next());
+        let is_left =
+            spawner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists());
+        let Ok(metadata) = entry.path().symlink_metadata() else { continue };
+        if is_left && metadata.is_dir() && entry.path().join("home").is_dir() {
+            remove_scratch(Some(&entry.path()), (metadata.uid(), metadata.gid()));
+        }
+    }
 }

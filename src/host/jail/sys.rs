@@ -45,8 +45,15 @@ pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
 pub(crate) enum Forked {
     /// The new process.
     Child,
-    /// The old one: the new one's number and a descriptor for it.
-    Parent(i32, OwnedFd),
+    /// The old one.
+    Parent {
+        /// The new process's number.
+        pid: i32,
+        /// A descriptor for it.
+        pidfd: OwnedFd,
+        /// Whether it was born in the control group.
+        in_group: bool,
+    },
 }
 
 /// Forks into new namespaces and, with version 2 control groups, straight into one.
@@ -69,9 +76,75 @@ pub(crate) fn fork(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Fo
     }
     // SAFETY: without a stack it is a fork: the child goes on with a copy of this stack. One thread only,
     // checked above, so no lock can be held by a thread that the child does not have.
-    let pid =
-        check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) })?;
-    Ok(if pid == 0 { Forked::Child } else { Forked::Parent(pid as i32, own(pidfd.into())) })
+    let cloned =
+        check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) });
+    let (pid, in_group) = match cloned {
+        // What Docker's own filter answers: the older call, whose flags it can read, may be allowed.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            let flags = namespaces | libc::CLONE_PIDFD as u64 | libc::SIGCHLD as u64;
+            // SAFETY: as above; the third argument is where the descriptor goes, on every architecture that we know.
+            let pid = check(unsafe {
+                libc::syscall(
+                    libc::SYS_clone,
+                    flags as c_ulong,
+                    0 as c_ulong,
+                    &raw mut pidfd,
+                    0 as c_ulong,
+                    0 as c_ulong,
+                )
+            })?;
+            (pid, false)
+        }
+        cloned => (cloned?, cgroup.is_some()),
+    };
+    if pid == 0 {
+        return Ok(Forked::Child);
+    }
+    Ok(Forked::Parent { pid: pid as i32, pidfd: own(pidfd.into()), in_group })
+}
+
+/// Has this process and its descendants run on these processors only.
+pub(crate) fn pin_to(processors: &[usize]) -> Result<()> {
+    // SAFETY: an all-zero set is an empty one; `CPU_SET` stays within it; the set outlives the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = zeroed();
+        for processor in processors.iter().filter(|number| **number < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(*processor, &mut set);
+        }
+        check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)).map(drop)
+    }
+}
+
+/// The processors that this process may run on.
+pub(crate) fn processors() -> Result<Vec<usize>> {
+    // SAFETY: an all-zero set is an empty one that outlives the call; `CPU_ISSET` stays within it.
+    unsafe {
+        let mut set: libc::cpu_set_t = zeroed();
+        check(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set))?;
+        Ok((0..libc::CPU_SETSIZE as usize).filter(|number| libc::CPU_ISSET(*number, &set)).collect())
+    }
+}
+
+// ---------------------------------------------------------------- Landlock, where the crate of that name does not reach
+
+/// The version of Landlock's interface; 0 when the kernel has none.
+pub(crate) fn landlock_version() -> u32 {
+    const VERSION: c_uint = 1;
+    // SAFETY: with this flag nothing is read.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<()>(), 0_usize, VERSION) };
+    u32::try_from(version).unwrap_or(0)
+}
+
+/// A rule set that does nothing but keep signals within what is bound by it.
+pub(crate) fn signal_scope() -> Result<OwnedFd> {
+    const SCOPE_SIGNAL: u64 = 2;
+    let attributes: [u64; 3] = [0, 0, SCOPE_SIGNAL];
+    // SAFETY: the size of what is read goes with it.
+    check(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, attributes.as_ptr(), size_of_val(&attributes), 0)
+    })
+    .map(own)
 }
 
 /// Makes the group that this process is in the root of what it sees.
@@ -222,6 +295,19 @@ pub(crate) fn limit(resource: Resource, value: u64) -> Result<()> {
     }
 }
 
+/// Raises this process's limit of open descriptors as far as it may, and tells it. The kernel also compares it with what all
+/// processes of this user have in flight over sockets before it lets one more message with descriptors go.
+pub(crate) fn raise_open_files() -> Result<u64> {
+    // SAFETY: `limit` outlives both calls.
+    unsafe {
+        let mut limit: libc::rlimit = zeroed();
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit))?;
+        limit.rlim_cur = limit.rlim_max;
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit))?;
+        Ok(limit.rlim_max)
+    }
+}
+
 /// What [`limit`] limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Resource {
@@ -252,6 +338,8 @@ pub(crate) struct BeforeExec {
     pub(crate) terminal: bool,
     /// Added to the priority value.
     pub(crate) nice: i32,
+    /// A [`signal_scope`] to enter.
+    pub(crate) scope: Option<RawFd>,
 }
 
 /// A function of this program that runs instead of a file.
@@ -285,6 +373,9 @@ pub(crate) fn before_exec(command: &mut Command, plan: BeforeExec) {
             }
             if plan.nice > 0 {
                 libc::setpriority(libc::PRIO_PROCESS, 0, plan.nice);
+            }
+            if let Some(scope) = plan.scope {
+                check(libc::syscall(libc::SYS_landlock_restrict_self, scope, 0))?;
             }
             if let Some(control) = plan.control {
                 check(libc::dup2(control, 3))?;
@@ -415,8 +506,19 @@ pub(crate) fn sealed_copy(program: &Path) -> Result<OwnedFd> {
     let mut file = std::fs::File::from(copy);
     std::io::copy(&mut std::fs::File::open(program)?, &mut file)?;
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: plain numbers.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    for attempt in 0.. {
+        // SAFETY: plain numbers.
+        match check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }) {
+            // A busy machine still holds pages that it has just copied.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && attempt < 100 => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            sealed => {
+                sealed?;
+                break;
+            }
+        }
+    }
     Ok(file.into())
 }
 
@@ -469,6 +571,26 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
 ///
 /// A message that does not fit is an error (`EMSGSIZE`), not a cut one.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    let received = receive_in_part(socket, buffer)?;
+    match received.is_cut {
+        true => Err(Error::from_raw_os_error(libc::EMSGSIZE)),
+        false => Ok((received.length, received.fds)),
+    }
+}
+
+/// One message, or as much of it as fits.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// Bytes; 0 when the other side is gone.
+    pub(crate) length: usize,
+    /// Those that this process had room for.
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Descriptors are missing: this process has as many as it may.
+    pub(crate) is_cut: bool,
+}
+
+/// Receives one message into `buffer`. Bytes that do not fit are an error (`EMSGSIZE`), descriptors are not.
+pub(crate) fn receive_in_part(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received> {
     let mut control = ControlBuffer([0; 64]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut fds = Vec::new();
@@ -495,10 +617,10 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usiz
         }
         (length as usize, header.msg_flags)
     };
-    if flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+    if flags & libc::MSG_TRUNC != 0 {
         return Err(Error::from_raw_os_error(libc::EMSGSIZE));
     }
-    Ok((length, fds))
+    Ok(Received { length, fds, is_cut: flags & libc::MSG_CTRUNC != 0 })
 }
 
 /// A descriptor that the runtime waits on. Call it inside a runtime.
@@ -711,4 +833,10 @@ pub(crate) fn inotify_add(inotify: &impl AsRawFd, path: &Path, events: u32) -> R
     let path = c_path(path)?;
     // SAFETY: a terminated path that outlives the call.
     check(unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), events) }).map(|wd| wd as i32)
+}
+
+/// Ends a watch by its number.
+pub(crate) fn inotify_remove(inotify: &impl AsRawFd, number: i32) -> Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::inotify_rm_watch(inotify.as_raw_fd(), number) }).map(drop)
 }

@@ -153,6 +153,19 @@ impl Interpreters {
         dirs
     }
 
+    /// Directories of the interpreters' own programs, in which other programs are looked for first: `python3` of a shell is
+    /// then the one that runs cells.
+    pub fn bins(&self) -> Vec<PathBuf> {
+        let programs = [&self.python, &self.node].into_iter().flatten().map(|found| &found.program);
+        let mut bins: Vec<PathBuf> =
+            programs.filter_map(|program| program.parent()).map(PathBuf::from).collect();
+        bins.dedup();
+        bins.retain(|bin| {
+            !["/usr/local/bin", "/usr/bin", "/bin"].iter().any(|system| bin == Path::new(system))
+        });
+        bins
+    }
+
     /// Those that cannot be used, and why.
     pub fn problems(&self) -> &[Problem] {
         &self.problems

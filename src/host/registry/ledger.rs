@@ -251,6 +251,12 @@ impl<S: Clone> Ledger<S> {
         self.entries.values().filter(|entry| entry.state == State::Running && !entry.is_over(now)).count()
     }
 
+    /// How many live, and how many of them are paused.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let paused = self.entries.values().filter(|entry| entry.state == State::Paused).count();
+        (self.entries.len(), paused)
+    }
+
     /// Takes everything out.
     pub(crate) fn drain(&mut self) -> Vec<Entry<S>> {
         std::mem::take(&mut self.entries).into_values().collect()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{TestHost, answer};
+use super::{TestHost, answer, exit_code, written};
 
 #[tokio::test]
 async fn envd_asks_for_the_sandboxs_own_token_and_health_does_not() {
@@ -223,17 +223,33 @@ async fn a_slow_or_silent_client_is_let_go() {
 }
 
 #[tokio::test]
-async fn more_connections_than_are_served_wait_and_are_served_then() {
-    let host = TestHost::with(|options| options.max_connections = 2).await;
-    let first = TcpStream::connect(host.host.addr()).await.unwrap();
-    let second = TcpStream::connect(host.host.addr()).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let mut third = TcpStream::connect(host.host.addr()).await.unwrap();
-    third.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = Vec::new();
-    let early = tokio::time::timeout(Duration::from_millis(300), third.read_to_end(&mut answer)).await;
-    assert!(early.is_err() && answer.is_empty(), "a third one was served");
-    drop((first, second));
-    third.read_to_end(&mut answer).await.unwrap();
-    assert!(answer.starts_with(b"HTTP/1.1 200"));
+async fn connections_that_say_nothing_make_room_and_those_that_wait_for_an_answer_stay() {
+    let host = TestHost::with(|options| options.max_connections = 8).await;
+    let sandbox = host.create().await;
+    host.run(&sandbox, "mkfifo gate").await;
+    let (answer, silent) = tokio::join!(host.run(&sandbox, "echo begun > begun; cat gate"), async {
+        while exit_code(&host.run(&sandbox, "test -e begun").await) != 0 {}
+        let mut silent = Vec::new();
+        for _ in 0..300 {
+            silent.push(TcpStream::connect(host.host.addr()).await.unwrap());
+        }
+        // Half a head is no more than none.
+        for connection in &mut silent[280..] {
+            connection.write_all(b"GET /health HTTP/1.1\r\nhost").await.unwrap();
+        }
+        // A client that comes now is served, and its command lets the first one end.
+        let late = super::client();
+        let health = late.get(format!("{}/health", host.host.url())).send().await.unwrap();
+        assert_eq!(health.status(), 200);
+        assert_eq!(exit_code(&host.run(&sandbox, "echo on > gate").await), 0);
+        silent
+    });
+    assert_eq!(written(&answer, "stdout"), "on\n");
+    let mut closed = 0;
+    for mut connection in silent {
+        let mut byte = [0];
+        let read = tokio::time::timeout(Duration::from_millis(1), connection.read(&mut byte)).await;
+        closed += usize::from(read.is_ok());
+    }
+    assert!(closed >= 280, "only {closed} of 300 were closed");
 }

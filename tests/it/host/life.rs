@@ -160,6 +160,190 @@ async fn a_host_that_is_killed_takes_every_sandbox_along() {
     eventually("nothing is left", async || processes_with(&mark).is_empty()).await;
 }
 
+/// A host in a process of its own.
+struct HostProcess {
+    process: std::process::Child,
+    url: String,
+    client: reqwest::Client,
+}
+
+impl HostProcess {
+    const KEY: &str = "e2b_0123456789012345678901234567890123456789";
+
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_pathbox"))
+            .args(["host", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .env("E2B_API_KEY", Self::KEY)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url =
+            line.split("E2B_API_URL=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().to_owned();
+        Self { process, url, client: client() }
+    }
+
+    async fn create(&self) -> super::Answer {
+        let create = self.client.post(format!("{}/v2/sandboxes", self.url)).header("x-api-key", Self::KEY);
+        answer(create.json(&json!({"templateID": "base", "metadata": {"tenant": "acme"}}))).await
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        let get = self.client.get(format!("{}{path}", self.url)).header("x-api-key", Self::KEY);
+        let response = get.send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    fn limit_open_files(&self, limit: &str) {
+        let pid = self.process.id().to_string();
+        let limited = std::process::Command::new("prlimit")
+            .args(["--pid", &pid, &format!("--nofile={limit}:")])
+            .status()
+            .unwrap();
+        assert!(limited.success());
+    }
+
+    /// Ends it with SIGTERM: what it wrote to standard error.
+    fn end(mut self) -> String {
+        let pid = self.process.id().to_string();
+        assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut self.process.stderr.take().unwrap(), &mut said).unwrap();
+        self.process.wait().unwrap();
+        said
+    }
+}
+
+impl Drop for HostProcess {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_spawner_that_ends_is_started_again_and_its_sandboxes_are_known_to_be_gone() {
+    let host = HostProcess::start(&["--set", "host.pool=1"]);
+    let (status, sandbox) = host.create().await;
+    assert_eq!(status, 201, "{sandbox}");
+    let id = sandbox["sandboxID"].as_str().unwrap();
+    let spawner = children_of(host.process.id())[0];
+    assert!(
+        std::process::Command::new("kill").args(["-9", &spawner.to_string()]).status().unwrap().success()
+    );
+    eventually("the sandbox is gone", async || host.get(&format!("/sandboxes/{id}")).await.0 == 404).await;
+    let (status, next) = host.create().await;
+    assert_eq!(status, 201, "{next}");
+    let envd = host.client.get(format!("{}/health", host.url));
+    let envd = envd.header("e2b-sandbox-id", id).header("e2b-sandbox-port", "49983");
+    let (status, gone) = answer(envd).await;
+    assert_eq!(status, 502);
+    assert_eq!(gone["message"], "The sandbox was not found: its first process ended");
+    assert_eq!(host.get("/health").await.0, 200);
+    let metrics = host.get("/metrics").await.1;
+    for line in [
+        "host_spawner_up 1",
+        "host_spawner_restarts_total 1",
+        "host_sandbox_ends_total{cause=\"spawner\"} 1",
+        "host_sandboxes_live 1",
+    ] {
+        assert!(metrics.lines().any(|other| other == line), "{line}: {metrics}");
+    }
+    let path = format!("{}/sandboxes/{}", host.url, next["sandboxID"].as_str().unwrap());
+    let kill = host.client.delete(path).header("x-api-key", HostProcess::KEY);
+    assert_eq!(answer(kill).await.0, 204);
+    let said = host.end();
+    for words in [
+        "sandbox host listens on 127.0.0.1:",
+        "isolation namespaces, control groups",
+        "the sandbox spawner ended, and every sandbox of this host with it; it is started again",
+        "a sandbox ended: spawner",
+        "a sandbox ended: killed",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let life = said.lines().find(|line| line.contains("a sandbox ended: killed")).unwrap();
+    for field in ["tenant=", "acme", "template=", "base", "peak_memory_mb=", "cpu_ms=", "network_bytes=0"] {
+        assert!(life.contains(field), "{field}: {life}");
+    }
+}
+
+/// The message that brings a sandbox's descriptors is then cut by the kernel.
+#[tokio::test]
+async fn a_host_without_free_descriptors_fails_one_create_and_goes_on() {
+    let host = HostProcess::start(&["--set", "host.pool=0"]);
+    let (status, first) = host.create().await;
+    assert_eq!(status, 201, "{first}");
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", host.process.id())).unwrap().count();
+    let mut failed = 0;
+    for free in 0..4 {
+        host.limit_open_files(&(open() + free).to_string());
+        let (status, _) = host.create().await;
+        failed += u32::from(status == 500);
+        assert!(status == 500 || status == 201, "{status}");
+        host.limit_open_files("4096");
+    }
+    assert!(failed > 0, "no create met the limit");
+    assert_eq!(host.create().await.0, 201);
+    let id = first["sandboxID"].as_str().unwrap();
+    assert_eq!(host.get(&format!("/sandboxes/{id}")).await.0, 200, "the first one lives");
+    assert!(host.get("/metrics").await.1.contains("host_spawner_restarts_total 0"));
+}
+
+#[tokio::test]
+async fn a_paused_program_does_not_run_whatever_timers_it_has_set() {
+    for cgroups in [true, false] {
+        let host = TestHost::with(|options| options.jail.cgroups = cgroups).await;
+        let sandbox = host.create().await;
+        // Its timer sends it SIGCONT a hundred times a second.
+        let script = "cat > p.py <<'END'\n\
+            import signal, time\n\
+            signal.signal(signal.SIGCONT, lambda *_: None)\n\
+            import ctypes\n\
+            libc = ctypes.CDLL(None)\n\
+            class Event(ctypes.Structure): _fields_ = [('value', ctypes.c_void_p), ('signo', ctypes.c_int), ('notify', ctypes.c_int), ('pad', ctypes.c_char * 48)]\n\
+            t = ctypes.c_void_p()\n\
+            assert libc.timer_create(1, ctypes.byref(Event(None, signal.SIGCONT, 0)), ctypes.byref(t)) == 0\n\
+            every = (ctypes.c_long * 4)(0, 10_000_000, 0, 10_000_000)\n\
+            assert libc.timer_settime(t, 0, every, None) == 0\n\
+            n = 0\n\
+            while True:\n\
+            \x20   n += 1\n\
+            \x20   open('ticks', 'w').write(str(n))\n\
+            END\n\
+            setsid python3 p.py > log 2>&1 & while ! test -s ticks; do sleep .05; done";
+        assert_eq!(exit_code(&host.run(&sandbox, script).await), 0);
+        let path = format!("/sandboxes/{}", sandbox.id);
+        assert_eq!(host.api(Method::POST, &format!("{path}/pause"), json!({})).await.0, 204);
+        let cpu = async || {
+            let pids = processes_with("p.py");
+            let stat = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let ticks = |stat: String| -> Option<u64> {
+                let fields: Vec<String> = stat.rsplit_once(')')?.1.split(' ').map(str::to_owned).collect();
+                Some(fields.get(12)?.parse::<u64>().ok()? + fields.get(13)?.parse::<u64>().ok()?)
+            };
+            pids.iter().filter_map(|pid| ticks(stat(pid))).sum::<u64>()
+        };
+        let before = cpu().await;
+        assert!(before > 0, "it ran before the pause");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let ran = cpu().await - before;
+        // Exactly none where the machine has a freezer; else what it gets between two looks.
+        let frozen = cgroups && Path::new("/sys/fs/cgroup").join("freezer").exists();
+        assert!(ran <= if frozen { 0 } else { 40 }, "{ran} ticks, control groups {cgroups}");
+        let metrics = host.api(Method::GET, &format!("{path}/metrics"), Value::Null).await;
+        assert_eq!(metrics.0, 200, "one that stands still is measured from outside: {metrics:?}");
+        assert_eq!(host.api(Method::POST, &format!("/v2{path}/connect"), json!({})).await.0, 201);
+        assert_eq!(exit_code(&host.run(&sandbox, "true").await), 0);
+        assert_eq!(host.api(Method::POST, &format!("{path}/pause"), json!({})).await.0, 204);
+        assert_eq!(host.api(Method::DELETE, &path, Value::Null).await.0, 204, "a paused one can be ended");
+        assert!(processes_with("p.py").is_empty());
+    }
+}
+
 /// What this process holds, and the control groups of its spawner.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {

@@ -30,6 +30,8 @@ const TABLE: &[(&str, &str, &str, &str)] = &[
     ("host.network_connections", "1", "one more is carried", "one more waits"),
     ("host.network_idle_seconds", "1", "quiet is kept", "quiet is closed"),
     ("host.network_mb", "1", "two MiB pass", "two MiB break off"),
+    ("host.timezone", "Asia/Tokyo", "", "Asia/Tokyo JST"),
+    ("host.locale", "C", "C.UTF-8", "C"),
     ("host.internet", "true", "no way out", "a way out"),
     ("host.cgroups", "false", "", "no shared memory that nobody counts"),
 ];
@@ -47,7 +49,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 const PROGRAM: &str = r"
-import json, mmap, os, resource
+import json, mmap, os, resource, time
 limit = lambda name: resource.getrlimit(getattr(resource, 'RLIMIT_' + name))[0]
 disk = lambda path: os.statvfs(path).f_blocks * os.statvfs(path).f_frsize >> 20
 def shared():
@@ -63,6 +65,8 @@ print(json.dumps({
     'shm_mb': disk('/dev/shm'),
     'files': os.statvfs('/tmp').f_files,
     'open_files': limit('NOFILE'),
+    'timezone': os.environ['TZ'] + ' ' + time.tzname[0] if 'TZ' in os.environ else '',
+    'locale': os.environ['LANG'],
     'internet': 'a way out' if 'HTTP_PROXY' in os.environ else 'no way out',
     'cgroups': shared() or '',
 }))

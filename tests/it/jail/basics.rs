@@ -226,7 +226,7 @@ async fn a_killed_sandbox_says_so_and_so_does_one_that_died() {
     let jailed = spawner.spawn(&SandboxSpec::default()).await.expect("spawns");
     spawner.shutdown().await;
     let cause = tokio::time::timeout(Duration::from_secs(30), jailed.ended()).await.expect("ends");
-    assert_eq!(cause, EndCause::Died);
+    assert_eq!(cause, EndCause::Spawner);
     assert!(jailed.agent.stat("/").await.is_err());
 }
 
@@ -254,7 +254,7 @@ async fn output_that_nobody_reads_stops_the_program_and_nobody_else() {
 #[tokio::test]
 async fn each_sandbox_has_its_own_environment_and_files() {
     let spawner = spawner().await;
-    let spec = SandboxSpec { env: vec![("COLOUR".into(), "blue".into())], limits: None };
+    let spec = SandboxSpec { env: vec![("COLOUR".into(), "blue".into())], ..SandboxSpec::default() };
     let first = spawner.spawn(&spec).await.expect("spawns");
     let second = spawner.spawn(&SandboxSpec::default()).await.expect("spawns");
     let ran = run(&first.agent, &["sh", "-c", "echo $COLOUR > /tmp/x; cat /tmp/x"]).await;

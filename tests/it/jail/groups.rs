@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use super::neighbours::ABUSES;
+
 const GROUPS: usize = 25;
 
 /// Names in backquotes that look like tests.
@@ -10,13 +12,58 @@ fn named(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect()
 }
 
-#[test]
-fn every_group_of_attacks_has_a_test_that_exists() {
+/// Every test of this suite.
+fn all_tests() -> BTreeSet<String> {
     let suite = std::env::current_exe().expect("this program");
     let listed = Command::new(suite).arg("--list").output().expect("lists its tests").stdout;
     let listed = String::from_utf8(listed).expect("text");
-    let tests: BTreeSet<&str> = listed.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+    let tests: BTreeSet<String> =
+        listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
     assert!(tests.len() > 300, "{} tests", tests.len());
+    tests
+}
+
+#[test]
+fn every_resource_is_shown_to_be_bounded() {
+    let tests = all_tests();
+    let page = include_str!("../../../docs/threat-model.md");
+    let section = page.split("### Resources, one by one").nth(1).expect("the section");
+    let section = section.split("\n### ").next().expect("its end");
+    let mut unnamed: BTreeSet<&str> = ABUSES.iter().map(|abuse| abuse.name).collect();
+    let mut rows = 0;
+    for line in section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---")).skip(1) {
+        rows += 1;
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, _, what, bound, shown, _] = cells[..] else { panic!("not four cells: {line}") };
+        assert!(["refused", "counted", "accepted"].contains(&what), "{line}");
+        assert!(what == "refused" || bound != "-", "without a bound: {line}");
+        let mut ways = 0;
+        for (before, name) in shown.split('`').collect::<Vec<_>>().chunks(2).filter_map(|pair| match pair {
+            [before, name] => Some((before.trim_start_matches(", "), *name)),
+            _ => None,
+        }) {
+            ways += 1;
+            if before.trim() == "abuse" {
+                assert!(ABUSES.iter().any(|abuse| abuse.name == name), "no abuse is called {name}: {line}");
+                unnamed.remove(name);
+            } else {
+                let is_it = |test: &String| {
+                    *test == format!("jail::{name}")
+                        || *test == name
+                        || test.starts_with(&format!("{name}::"))
+                };
+                assert!(tests.iter().any(is_it), "there is no test {name}: {line}");
+            }
+        }
+        assert!(ways > 0, "nothing shows it: {line}");
+    }
+    assert!(rows > 30, "{rows} rows");
+    assert!(unnamed.is_empty(), "abuses without a row: {unnamed:?}");
+}
+
+#[test]
+fn every_group_of_attacks_has_a_test_that_exists() {
+    let tests = all_tests();
     let exists = |name: &str| {
         // Those beside the code are in another binary.
         let beside = name.strip_prefix("host::agent::tests::").is_some_and(|name| {

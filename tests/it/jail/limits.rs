@@ -314,6 +314,6 @@ async fn usage_is_told() {
         );
         let ended = jailed.ended();
         drop(spawner);
-        assert_eq!(ended.await, EndCause::Died);
+        assert_eq!(ended.await, EndCause::Spawner);
     }
 }

@@ -242,3 +242,43 @@ async fn event_loops_work_in_the_landlock_tier() {
     let ran = python(&jailed, code).await;
     assert_eq!(ran.stdout, "woken\n1\n", "{}", ran.stderr);
 }
+
+/// What Landlock itself does not know: signals to everybody below its sixth version, and metadata in every one.
+#[tokio::test]
+async fn landlocked_programs_reach_neither_their_agent_nor_what_else_belongs_to_their_user() {
+    let dir = tempfile::Builder::new().prefix("pathbox-own-").tempdir_in("/var/tmp").expect("directory");
+    let own = dir.path().join("key");
+    std::fs::write(&own, "of the user").expect("writes");
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o600)).expect("closed");
+    let before = std::fs::metadata(&own).expect("is there");
+    let (_spawner, jailed) = landlocked().await;
+    let code = format!(
+        "import os, signal\npath = {:?}\n\
+         def tried(what):\n try: what()\n except OSError: pass\n\
+         tried(lambda: os.chmod(path, 0o666)); tried(lambda: os.utime(path, (1, 1))); tried(lambda: os.chown(path, 1, 1))\n\
+         tried(lambda: os.setxattr(path, 'user.x', b'x')); tried(lambda: os.truncate(path, 0))\n\
+         open('mine', 'w').write('x'); os.chmod('mine', 0o755)\n\
+         signal.signal(signal.SIGTERM, signal.SIG_IGN); tried(lambda: os.kill(-1, signal.SIGKILL)); print('after')",
+        own.display()
+    );
+    let ran = python(&jailed, &code).await;
+    assert!(ran.signal == Some(9) || ran.stdout == "after\n", "{ran:?}");
+    assert_eq!(run(&jailed.agent, &["echo", "on"]).await.stdout, "on\n", "the agent lives");
+    let after = std::fs::metadata(&own).expect("is there");
+    assert_eq!(after.permissions(), before.permissions());
+    assert_eq!(
+        (after.modified().expect("time"), after.len()),
+        (before.modified().expect("time"), before.len())
+    );
+    assert_eq!(std::fs::read_to_string(&own).expect("readable"), "of the user");
+}
+
+/// A directory that a program has closed to everybody, itself included.
+#[tokio::test]
+async fn a_closed_directory_does_not_outlive_its_landlocked_sandbox() {
+    let (_spawner, jailed) = landlocked().await;
+    let home = jailed.agent.home().to_owned();
+    run(&jailed.agent, &["sh", "-c", "mkdir -p a/b/c; echo x > a/b/c/f; chmod 000 a/b/c a/b a"]).await;
+    jailed.kill().await;
+    assert!(!std::path::Path::new(&home).exists(), "{home}");
+}

@@ -81,13 +81,24 @@ impl Address {
         address
     }
 
-    /// Whether the holder of the sandbox's token signed this address, and it still holds.
-    pub(crate) fn is_signed_by(&self, sandbox: &Sandbox, now: DateTime<Utc>) -> bool {
+    /// Whether it carries a signature at all.
+    pub(crate) fn is_signed(&self) -> bool {
+        self.signature.is_some()
+    }
+
+    /// Whether it says itself that its time is over.
+    pub(crate) fn has_expired(&self, now: DateTime<Utc>) -> bool {
+        let expires = self.expires_unix.as_deref().map(str::parse::<i64>);
+        self.is_signed() && expires.is_some_and(|expires| expires.is_ok_and(|at| at < now.timestamp()))
+    }
+
+    /// Whether the holder of the sandbox's token signed this address. Whether it still holds is another question.
+    pub(crate) fn is_signed_by(&self, sandbox: &Sandbox) -> bool {
         let (Some(signature), Some(token)) = (&self.signature, &sandbox.access_token) else { return false };
         let expires = match self.expires_unix.as_deref().map(str::parse) {
             None => None,
-            Some(Ok(seconds)) if seconds >= now.timestamp() => Some(seconds),
-            Some(_) => return false,
+            Some(Ok(seconds)) => Some(seconds),
+            Some(Err(_)) => return false,
         };
         let path = self.path.as_deref().unwrap_or("");
         let expected = file_signature(path, self.operation, &self.user, token.expose(), expires);

@@ -1,0 +1,226 @@
+//! Templates: made by the real command line, from a package that lies on this machine, used through the host's one door.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{TestHost, TestSandbox, answer, exit_code, written};
+
+/// A wheel with one module, as small as one can be.
+fn wheel(dir: &Path, version: &str) -> String {
+    let path = dir.join(format!("pathbox_probe-{version}-py3-none-any.whl"));
+    let script = "import sys, zipfile\n\
+        path, version = sys.argv[1:]\n\
+        info = f'pathbox_probe-{version}.dist-info'\n\
+        with zipfile.ZipFile(path, 'w') as z:\n\
+        \x20z.writestr('pathbox_probe.py', f'VERSION = {version!r}\\n')\n\
+        \x20z.writestr(info + '/METADATA', f'Metadata-Version: 2.1\\nName: pathbox-probe\\nVersion: {version}\\n')\n\
+        \x20z.writestr(info + '/WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n\
+        \x20z.writestr(info + '/RECORD', '')\n";
+    let made = Command::new("python3").args(["-c", script]).arg(&path).arg(version).status().unwrap();
+    assert!(made.success());
+    path.display().to_string()
+}
+
+fn pathbox(data: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pathbox"))
+        .arg("--data-dir")
+        .arg(data)
+        .arg("templates")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+async fn create(host: &TestHost, template: &str) -> (u16, Value) {
+    host.api(Method::POST, "/v2/sandboxes", json!({"templateID": template})).await
+}
+
+async fn cell(host: &TestHost, sandbox: &TestSandbox, code: &str) -> String {
+    let request = host.to(sandbox, 49999, Method::POST, "/execute").json(&json!({"code": code}));
+    request.send().await.unwrap().text().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_template_s_packages_are_there_for_cells_shells_and_child_processes_and_nowhere_else() {
+    let data = tempfile::tempdir_in("/var/tmp").unwrap();
+    let made = pathbox(
+        data.path(),
+        &["add", "probe", "--pip", &wheel(data.path(), "1.5"), "--preload", "pathbox_probe"],
+    );
+    assert!(made.status.success(), "{}", text(&made));
+    let again = pathbox(data.path(), &["add", "probe", "--pip", "x"]);
+    assert!(text(&again).contains("pathbox templates rm probe"), "{}", text(&again));
+    let listed = text(&pathbox(data.path(), &["ls"]));
+    for word in ["probe", "MB", "0 min", "pathbox_probe-1.5"] {
+        assert!(listed.contains(word), "{listed}");
+    }
+    let shown: Value = {
+        let shown = text(&pathbox(data.path(), &["show", "probe"]));
+        serde_json::from_str(shown.split("disk:").next().unwrap()).unwrap()
+    };
+    assert_eq!(shown["name"], "probe");
+
+    let host = TestHost::with(|options| {
+        options.templates = Some(data.path().join("templates"));
+        options.ready = 1;
+    })
+    .await;
+    let (status, told) = create(&host, "probe:latest").await;
+    assert_eq!(status, 201, "{told}");
+    assert_eq!(told["templateID"], "probe");
+    let sandbox = TestSandbox {
+        id: told["sandboxID"].as_str().unwrap().to_owned(),
+        token: told["envdAccessToken"].as_str().map(str::to_owned),
+        told,
+    };
+    let ask = "import sys, pathbox_probe; print(pathbox_probe.VERSION, sys.prefix)";
+    let in_cell = cell(&host, &sandbox, ask).await;
+    let shell = host.run(&sandbox, &format!("python3 -c '{ask}'; python -c '{ask}'; pip --version")).await;
+    let shell = written(&shell, "stdout");
+    let lines: Vec<&str> = shell.lines().collect();
+    assert_eq!(lines[0], lines[1], "{shell}");
+    assert!(lines[0].starts_with("1.5 ") && lines[0].ends_with("/templates/probe/python"), "{shell}");
+    assert!(lines[2].contains("/templates/probe/"), "{shell}");
+    assert!(in_cell.contains(lines[0]), "the same interpreter: {in_cell}");
+    let child = cell(&host, &sandbox, &format!("!python3 -c '{ask}'")).await;
+    assert!(child.contains(lines[0]), "{child}");
+    let write = host.run(&sandbox, "touch \"$(dirname \"$(command -v python3)\")/x\"").await;
+    assert_ne!(exit_code(&write), 0, "a template is read-only");
+
+    let base = host.create().await;
+    assert!(cell(&host, &base, "import pathbox_probe").await.contains("ModuleNotFoundError"));
+    let (status, unknown) = create(&host, "nothing").await;
+    assert_eq!(status, 404);
+    assert_eq!(
+        unknown["message"],
+        "template 'nothing' not found; this host has code-interpreter-v1, code-interpreter, base, probe"
+    );
+    let (_, all) = host.api(Method::GET, "/templates", Value::Null).await;
+    assert_eq!((&all[0]["templateID"], all.as_array().unwrap().len()), (&json!("probe"), 1));
+    let (status, refused) = host.api(Method::POST, "/v3/templates", json!({"name": "x"})).await;
+    assert_eq!(status, 501);
+    assert!(refused["message"].as_str().unwrap().contains("pathbox templates add"));
+
+    // Made anew, it is another one for whoever asks from now on.
+    assert!(pathbox(data.path(), &["rm", "probe"]).status.success());
+    assert_eq!(create(&host, "probe").await.0, 404);
+    let made = pathbox(data.path(), &["add", "probe", "--pip", &wheel(data.path(), "2.0")]);
+    assert!(made.status.success(), "{}", text(&made));
+    let (status, told) = create(&host, "probe").await;
+    assert_eq!(status, 201);
+    let sandbox = TestSandbox {
+        id: told["sandboxID"].as_str().unwrap().to_owned(),
+        token: told["envdAccessToken"].as_str().map(str::to_owned),
+        told,
+    };
+    assert!(cell(&host, &sandbox, ask).await.contains("2.0 "));
+}
+
+#[test]
+fn what_cannot_be_installed_leaves_nothing() {
+    let data = tempfile::tempdir_in("/var/tmp").unwrap();
+    let failed = pathbox(data.path(), &["add", "broken", "--pip", "/nowhere/at-all.whl"]);
+    assert!(
+        !failed.status.success() && text(&failed).contains("what it wrote says why"),
+        "{}",
+        text(&failed)
+    );
+    assert!(!data.path().join("templates/broken").exists());
+    for name in ["../x", "base", "A"] {
+        let refused = pathbox(data.path(), &["add", name, "--python", "/usr/bin/python3"]);
+        assert!(text(&refused).contains("is not 1 to 64 of"), "{name}: {}", text(&refused));
+    }
+    let missing = pathbox(data.path(), &["show", "nothing"]);
+    assert!(text(&missing).contains("pathbox templates ls"), "{}", text(&missing));
+}
+
+/// What E2B's clients and a browser ask that has no place in the tests of one door.
+#[tokio::test]
+async fn browsers_may_call_and_servers_in_a_sandbox_see_no_key_of_ours() {
+    let host = TestHost::start().await;
+    let sandbox = host.create().await;
+    let preflight = host
+        .client
+        .request(Method::OPTIONS, format!("{}/v2/sandboxes", host.host.url()))
+        .header("origin", "https://app.example")
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "x-api-key, authorization")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(preflight.status(), 204);
+    assert_eq!(preflight.headers()["access-control-allow-origin"], "*");
+    assert_eq!(preflight.headers()["access-control-allow-headers"], "x-api-key, authorization");
+    let listed =
+        host.client.get(format!("{}/v2/sandboxes", host.host.url())).header("origin", "https://app.example");
+    let refused = listed.send().await.unwrap();
+    assert_eq!(
+        (refused.status().as_u16(), &refused.headers()["access-control-allow-origin"]),
+        (401, &http::HeaderValue::from_static("*"))
+    );
+
+    let serve = "cat > s.py <<'END'\n\
+        import http.server\n\
+        class H(http.server.BaseHTTPRequestHandler):\n\
+        \x20   def do_GET(self):\n\
+        \x20       self.send_response(200); self.end_headers(); self.wfile.write(str(self.headers).lower().encode())\n\
+        server = http.server.HTTPServer(('127.0.0.1', 8080), H); open('up', 'w').close(); server.serve_forever()\n\
+        END\n\
+        setsid python3 s.py > /dev/null 2>&1 & while ! test -e up; do sleep .05; done";
+    assert_eq!(exit_code(&host.run(&sandbox, serve).await), 0);
+    let token = sandbox.token.clone().unwrap();
+    let seen = async |authorization: &str| {
+        let get = host.to(&sandbox, 8080, Method::GET, "/").header("authorization", authorization);
+        let get = get.header("x-api-key", host.host.api_key().expose()).header("cookie", "own=1");
+        get.send().await.unwrap().text().await.unwrap()
+    };
+    for ours in [format!("Bearer {}", host.host.api_key().expose()), format!("Bearer {token}"), token.clone()]
+    {
+        let seen = seen(&ours).await;
+        assert!(
+            !seen.contains("authorization") && !seen.contains("api-key") && !seen.contains("access-token"),
+            "{seen}"
+        );
+        assert!(seen.contains("cookie: own=1"), "{seen}");
+    }
+    assert!(seen("Bearer of-the-server-itself").await.contains("authorization: bearer of-the-server-itself"));
+
+    // What the official clients ask that this host cannot do is refused in words.
+    for path in ["/snapshots", "/v2/sandboxes/x/logs", "/sandboxes/x/fork"] {
+        let (status, refused) = host.api(Method::GET, path, Value::Null).await;
+        assert!(
+            status == 501 && refused["message"].as_str().unwrap().starts_with("this host "),
+            "{path}: {refused}"
+        );
+    }
+    let path = format!("/sandboxes/metrics?sandbox_ids={}%2Cinothing", sandbox.id);
+    let (status, points) = host.api(Method::GET, &path, Value::Null).await;
+    assert_eq!((status, points["sandboxes"].as_object().unwrap().len()), (200, 1), "{points}");
+    assert!(points["sandboxes"][&sandbox.id]["memTotal"].as_u64().unwrap() > 0);
+    let range = |query: &str| format!("/sandboxes/{}/metrics?{query}", sandbox.id);
+    assert_eq!(host.api(Method::GET, &range("start=1&end=2"), Value::Null).await, (200, json!([])));
+    assert_eq!(host.api(Method::GET, &range("start=1"), Value::Null).await.1.as_array().unwrap().len(), 1);
+    assert_eq!(host.api(Method::GET, &range("start=x"), Value::Null).await.0, 400);
+    assert_eq!(host.api(Method::GET, &range("start=2&end=1"), Value::Null).await.0, 400);
+
+    // Whoever asks for more levels than there are gets what is there, at once.
+    let (status, list) = host
+        .rpc(&sandbox, "/filesystem.Filesystem/ListDir", json!({"path": "/home/user", "depth": u32::MAX}))
+        .await;
+    assert_eq!((status, list["entries"].as_array().map(Vec::is_empty)), (200, Some(false)), "{list}");
+
+    let path = format!("/sandboxes/{}", sandbox.id);
+    assert_eq!(host.api(Method::DELETE, &path, Value::Null).await.0, 204);
+    let (status, gone) = answer(host.to(&sandbox, 49983, Method::GET, "/files?path=x")).await;
+    assert_eq!(
+        (status, &gone["message"]),
+        (502, &json!("The sandbox was not found: it was killed by a request"))
+    );
+}
