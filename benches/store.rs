@@ -19,6 +19,7 @@ mod database;
 mod runs;
 
 use std::future::Future;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -296,7 +297,27 @@ async fn sqlite() {
             .await
         };
         print("SELECT 1", base, base);
-        calls(&store, callers, count, base).await;
+        let sync = bare_sync(dir.path());
+        print("fdatasync of 8 KiB, alone", sync, base);
+        let (warm, record) = calls(&store, callers, count, base).await;
+        let per_second = callers as f64 / (warm + record).as_secs_f64();
+        let ratio = (warm + record).as_secs_f64() / sync.as_secs_f64();
+        println!("  acquire and record cost {ratio:.1} fdatasyncs; {per_second:.0} calls/s");
         println!();
     }
+}
+
+/// What the disk asks for one durable write.
+fn bare_sync(dir: &std::path::Path) -> Duration {
+    let mut file = std::fs::File::create(dir.join("bare")).unwrap();
+    let mut times: Vec<Duration> = (0..200)
+        .map(|_| {
+            let started = Instant::now();
+            file.write_all(&[7; 8192]).unwrap();
+            file.sync_data().unwrap();
+            started.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[times.len() / 2]
 }

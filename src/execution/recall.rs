@@ -1,6 +1,7 @@
 //! Runs after they were begun: where one is and what it came to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -23,10 +24,16 @@ pub struct Begun {
     pub handle: String,
     /// The language.
     pub language: Language,
+    pub(super) sent: Arc<AtomicBool>,
     pub(super) task: JoinHandle<Result<Finished, ExecutionError>>,
 }
 
 impl Begun {
+    /// Whether the code runs. Until then it waits for its context.
+    pub fn is_running(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
+    }
+
     /// Waits for its end. Dropping the future does not stop the run; its cancellation token does.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //! record. Straight from top to bottom.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -77,9 +78,11 @@ impl Runs {
         span.record("execution.id", tracing::field::display(execution));
         let handle = self.0.mint_handle(&call.key, call.principal.as_deref());
         let known = self.0.stoppable.know(execution, &call, cancel.clone());
+        let sent = Arc::new(AtomicBool::new(false));
+        let was_sent = Arc::clone(&sent);
         let run = async move {
             let _known = known;
-            let work = service.run(call, request, ask, progress, cancel);
+            let work = service.run(call, request, ask, progress, cancel, &sent);
             let result = trace::within(trace, work).await;
             count(language, &result);
             close_call(&result);
@@ -89,6 +92,7 @@ impl Runs {
             execution,
             handle,
             language,
+            sent: was_sent,
             task: self.0.runs.spawn(run.instrument(span).instrument(around)),
         }
     }
@@ -100,6 +104,7 @@ impl Runs {
         ask: Acquire,
         progress: ProgressSender,
         cancel: CancellationToken,
+        sent: &AtomicBool,
     ) -> Result<Finished, ExecutionError> {
         let guard = self.0.guard_for(&call);
         let sandboxes = Sandboxes(Arc::clone(&self.0));
@@ -111,6 +116,7 @@ impl Runs {
             guard: &guard,
             progress: &progress,
             cancel: &cancel,
+            sent,
         };
         match sandboxes.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
             Attempted::Done(held, ran) => self.0.finish(&call, request.language, &ask, &held, ran).await,
@@ -255,6 +261,8 @@ struct CodeRun<'a> {
     guard: &'a Guard,
     progress: &'a ProgressSender,
     cancel: &'a CancellationToken,
+    /// Whether the code has been sent.
+    sent: &'a AtomicBool,
 }
 
 impl Work for CodeRun<'_> {
@@ -265,12 +273,13 @@ impl Work for CodeRun<'_> {
         app.path.id = %held.row.key.path, code.language = %self.request.language,
         context.id = %held.row.id, execution.id = %self.ask.execution.id))]
     async fn on(&self, held: &Held) -> Result<Ran, Fault> {
-        let Self { core, sandboxes, ask, request, guard, progress, cancel } = *self;
+        let Self { core, sandboxes, ask, request, guard, progress, cancel, sent } = *self;
         crash_point!(core, "run.held");
         let moved_end = sandboxes.extend_life(held, request.timeout.get()).await?;
         sandboxes.keep_lease(held, ask).await?;
         let id = ask.execution.id;
         let _ = progress.try_send(Progress::Running);
+        sent.store(true, Ordering::Relaxed);
         let began = Instant::now();
         let deadline = began + request.timeout.get();
         let deadlines =

@@ -153,7 +153,8 @@ pub(super) fn handed_over(
 ) -> CallToolResponse {
     let mut meta = Map::new();
     meta.insert("dev.pathbox/context".into(), json!(begun.handle));
-    meta.insert("dev.pathbox/status".into(), json!("running"));
+    let status = if begun.is_running() { "running" } else { "queued" };
+    meta.insert("dev.pathbox/status".into(), json!(status));
     let meta = Some(MetaObject(meta));
     if knows_tasks(context) {
         let mut created = CreateTaskResult::new(begun_now(&begun.execution.to_string()));
@@ -169,8 +170,13 @@ pub(super) fn handed_over(
 
 /// How to follow a run by its id.
 pub(super) fn how_to_follow(begun: &Begun, what: &str) -> String {
+    let how = if begun.is_running() {
+        "is still running and goes on"
+    } else {
+        "has not begun: it waits for its context (other runs hold it, or its sandbox is being made) and runs when its turn comes"
+    };
     format!(
-        "{what} is still running and goes on. Call get_execution with execution_id {} (wait_ms to wait for the end, \
+        "{what} {how}. Call get_execution with execution_id {} (wait_ms to wait for the end, \
          cancel to stop it).",
         begun.execution
     )

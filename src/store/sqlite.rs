@@ -224,8 +224,14 @@ struct Write {
 impl Write {
     /// Commits for good: neither the end of the process nor a loss of power takes it back.
     async fn commit(self) -> Result<(), StoreError> {
-        self.transaction.commit().await.map_err(failure)?;
-        self.wal.sync().await
+        let wal = self.wal.clone();
+        self.commit_lightly().await?;
+        wal.sync().await
+    }
+
+    /// Commits so that the end of the process takes nothing back, though a loss of power may.
+    async fn commit_lightly(self) -> Result<(), StoreError> {
+        self.transaction.commit().await.map_err(failure)
     }
 }
 

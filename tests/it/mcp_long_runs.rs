@@ -254,3 +254,18 @@ fn what_one_caller_was_handed_does_not_exist_for_another_of_its_tenant() {
     let end = server.stateless(&one, "get_execution", wait, json!({})).answer();
     assert_eq!(end["result"]["structuredContent"]["output"], "undisturbed", "{end}");
 }
+
+/// A call that only waits is not said to run.
+#[test]
+fn a_call_that_waits_for_its_context_is_handed_over_as_queued() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let endless = json!({"code": "while True: pass", "language": "python", "timeout_ms": 600_000});
+    let impatient = json!({"dev.pathbox/patienceMs": 2_000});
+    let first = server.call(endless, impatient.clone());
+    assert_eq!(first["_meta"]["dev.pathbox/status"], "running", "{first}");
+    let second = server.call(json!({"code": "1", "language": "python"}), impatient);
+    assert_eq!(second["_meta"]["dev.pathbox/status"], "queued", "{second}");
+    let text = second["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("has not begun: it waits for its context"), "{text}");
+}

@@ -23,7 +23,18 @@ impl Leases for SqliteStore {
         let mut asking =
             Asking { store: self, connection: &mut transaction, now: self.now_ms(), ask, limits };
         let acquired = asking.decide().await?;
-        transaction.commit().await?;
+        // What a loss of power may take back: a place in the queue, and a run in a sandbox that ends with this machine.
+        let must_last = ask.execution.idempotency.is_some()
+            || match &acquired {
+                Acquired::Create(_) => true,
+                Acquired::Ready(row, _) => row.sandbox.as_ref().is_none_or(|it| it.host_url.is_none()),
+                _ => false,
+            };
+        if must_last {
+            transaction.commit().await?
+        } else {
+            transaction.commit_lightly().await?
+        }
         Ok(acquired)
     }
 
