@@ -287,6 +287,9 @@ fn held(config: &Config) -> Vec<Secret> {
     if let objects::Options::Bucket(Bucket { credentials: Some((_, secret)), .. }) = &config.objects {
         held.push(secret.clone());
     }
+    // A header is often `Bearer` and the key: each also alone.
+    let given = config.bridge.secrets().flat_map(|text| std::iter::once(text).chain(text.split_whitespace()));
+    held.extend(given.filter(|part| Known::takes(part) && !is_word(part)).map(Secret::new));
     if let Provider::E2b { api_key, .. } = &config.provider {
         held.push(api_key.clone());
     }

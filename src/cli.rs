@@ -32,6 +32,7 @@ mod run;
 mod serve;
 #[cfg(target_os = "linux")]
 mod templates;
+mod tools;
 
 /// Pathbox: runs a language model's code in sandboxes that follow the conversation's path.
 #[derive(Debug, Parser)]
@@ -88,6 +89,9 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(subcommand)]
     Templates(templates::TemplatesCommand),
+    /// Tool servers: what programs in the sandbox may call.
+    #[command(subcommand)]
+    Tools(tools::ToolsCommand),
     /// Apply missing migrations.
     Migrate,
     /// Check this deployment and say what to do.
@@ -182,6 +186,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Guard(command) => guard::guard(command, sources).await,
         #[cfg(target_os = "linux")]
         Command::Templates(command) => templates::templates(command, sources).await,
+        Command::Tools(command) => tools::tools(command, sources).await,
         Command::Migrate => {
             sources.flags.insert("auto_migrate".into(), "true".into());
             let (config, _) = load(&sources)?;

@@ -7,6 +7,7 @@ mod objects;
 mod otel;
 pub mod reference;
 mod tenants;
+mod tools;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub struct Config {
     pub template: String,
     /// What sandboxes are made with, for each tenant.
     pub recipes: crate::execution::Recipes,
+    /// Other MCP servers, whose tools programs may call.
+    pub bridge: crate::bridge::Options,
     /// The provider's own life time for a new sandbox.
     pub sandbox_timeout: Duration,
     /// Limits and life of contexts.

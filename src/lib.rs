@@ -13,6 +13,7 @@ pub mod analysis;
 pub mod guard;
 
 // floor 2: reach to the outside
+pub mod bridge;
 pub mod e2b;
 pub mod objects;
 pub mod store;

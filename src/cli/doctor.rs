@@ -84,6 +84,25 @@ async fn examine(config: Config) -> Vec<Check> {
                 }),
         ));
     }
+    let bridge =
+        crate::bridge::Bridge::new(config.bridge.clone(), tokio_util::sync::CancellationToken::new());
+    if !bridge.is_empty() {
+        let catalog = bridge.catalog(&config.tenant).await;
+        for name in bridge.names() {
+            let tools = catalog.tools.iter().filter(|tool| tool.server == name).count();
+            let problem = catalog.problems.iter().find(|problem| problem.fatal && problem.server == name);
+            let result = match problem {
+                None if bridge.server(&config.tenant, name).is_none() => continue,
+                None => Ok(format!("answers, {tools} tools")),
+                Some(problem) => Err((
+                    problem.problem.clone(),
+                    format!("correct `[[tools.server]]` {name:?}; programs cannot call its tools meanwhile"),
+                )),
+            };
+            checks.push(Check::new(&format!("tool server {name}"), result));
+        }
+        bridge.close().await;
+    }
     let app = match App::start(config) {
         Ok(app) => app,
         Err(error) => {

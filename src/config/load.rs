@@ -800,6 +800,8 @@ pub struct Values {
     settings: BTreeMap<&'static str, (String, Source)>,
     /// `[tenants]` of the settings file.
     pub(super) tenants: Option<(PathBuf, toml::Table)>,
+    /// `[[tools.server]]` of the settings file.
+    pub(super) tool_servers: Option<(PathBuf, Vec<toml::Value>)>,
 }
 
 impl Values {
@@ -810,10 +812,11 @@ impl Values {
     pub fn read(sources: &Sources) -> Result<Self, ConfigError> {
         let mut values: BTreeMap<_, _> =
             SETTINGS.iter().map(|s| (s.key, (s.default.to_owned(), Source::Default))).collect();
-        let mut tenants = None;
+        let (mut tenants, mut tool_servers) = (None, None);
         if let Some(path) = &sources.file {
-            let (flat, table) = flatten(path)?;
+            let (flat, table, servers) = flatten(path)?;
             tenants = table.map(|table| (path.clone(), table));
+            tool_servers = Some((path.clone(), servers));
             for (key, value) in flat {
                 let setting = find(&key, &format!("in {}", path.display()))?;
                 values.insert(setting.key, (value, Source::File(path.clone())));
@@ -840,7 +843,7 @@ impl Values {
             let setting = find(key, "on the command line")?;
             values.insert(setting.key, (value.clone(), Source::Flag));
         }
-        Ok(Self { settings: values, tenants })
+        Ok(Self { settings: values, tenants, tool_servers })
     }
 
     /// A setting's text; empty when not set.
@@ -980,6 +983,7 @@ impl Values {
             provider,
             template: self.get("e2b.template").to_owned(),
             recipes: self.recipes(environment)?,
+            bridge: self.bridge(environment, &self.data_dir(environment)?)?,
             sandbox_timeout: Duration::from_millis(self.number(
                 "e2b.sandbox_timeout_ms",
                 60_000,
@@ -1163,10 +1167,10 @@ fn from_environment(
     Ok(None)
 }
 
-/// The settings of a file: texts by `section.key`, and the table of tenants.
-type FileSettings = (Vec<(String, String)>, Option<toml::Table>);
+/// The settings of a file: texts by `section.key`, the table of tenants, and the tool servers.
+type FileSettings = (Vec<(String, String)>, Option<toml::Table>, Vec<toml::Value>);
 
-/// `[section] key = value` of a TOML file as `section.key` texts, and `[tenants]` as it is.
+/// `[section] key = value` of a TOML file as `section.key` texts, and `[tenants]` and `[[tools.server]]` as they are.
 fn flatten(path: &Path) -> Result<FileSettings, ConfigError> {
     let file_error = |problem: String| ConfigError::File { path: path.to_owned(), problem };
     let text = std::fs::read_to_string(path).map_err(|error| file_error(error.to_string()))?;
@@ -1180,6 +1184,19 @@ fn flatten(path: &Path) -> Result<FileSettings, ConfigError> {
         Some(toml::Value::Table(tenants)) => Some(tenants),
         Some(other) => {
             return Err(file_error(format!("`tenants` is a {}, not a table", other.type_str())));
+        }
+    };
+    let servers = match table
+        .get_mut("tools")
+        .and_then(toml::Value::as_table_mut)
+        .and_then(|tools| tools.remove("server"))
+    {
+        None => Vec::new(),
+        Some(toml::Value::Array(servers)) if servers.iter().all(toml::Value::is_table) => servers,
+        Some(_) => {
+            return Err(file_error(
+                "`tools.server` is written as `[[tools.server]]`, once for each server".to_owned(),
+            ));
         }
     };
     let mut out = Vec::new();
@@ -1198,7 +1215,7 @@ fn flatten(path: &Path) -> Result<FileSettings, ConfigError> {
             }
         }
     }
-    Ok((out, tenants))
+    Ok((out, tenants, servers))
 }
 
 pub(super) fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> String {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::load::{SETTINGS, Values};
 use super::tenants::TENANT_SETTINGS;
+use super::tools::SERVER_SETTINGS;
 
 /// `docs/configuration.md`; a test fails when the file differs.
 pub fn page() -> String {
@@ -27,6 +28,13 @@ pub fn page() -> String {
     for s in TENANT_SETTINGS {
         let _ = writeln!(out, "| `{}` | {} | {} |", s.key, s.allowed, s.doc);
     }
+    out.push_str(
+        "\n## Tool servers\n\nIn the file only, `[[tools.server]]` once for each: other MCP servers whose tools programs may call. \
+         `docs/code-mode.md` says how.\n\n| key | allowed | what it does |\n| --- | --- | --- |\n",
+    );
+    for [key, allowed, doc] in SERVER_SETTINGS {
+        let _ = writeln!(out, "| `{key}` | {allowed} | {doc} |");
+    }
     out
 }
 
@@ -43,5 +51,6 @@ pub fn rows(values: &Values) -> Vec<[String; 3]> {
             [s.key.to_owned(), value, values.source(s.key).to_string()]
         })
         .chain(values.tenant_rows())
+        .chain(values.tool_rows())
         .collect()
 }

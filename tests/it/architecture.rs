@@ -13,8 +13,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["domain", "telemetry"]),
     ("e2b", &["domain", "telemetry", "wire"]),
     ("objects", &["domain", "telemetry"]),
-    ("execution", &["domain", "telemetry", "guard", "analysis", "store", "objects", "e2b", "wire"]),
-    ("mcp", &["domain", "telemetry", "guard", "analysis", "execution"]),
+    ("bridge", &["domain", "telemetry", "wire"]),
+    ("execution", &["domain", "telemetry", "guard", "analysis", "store", "objects", "e2b", "bridge", "wire"]),
+    ("mcp", &["domain", "telemetry", "guard", "analysis", "execution", "bridge"]),
     ("http", &["domain", "telemetry", "guard", "execution", "mcp"]),
     ("host", &["domain", "telemetry", "wire"]),
 ];

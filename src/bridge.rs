@@ -1,0 +1,214 @@
+//! Connections to other MCP servers, whose tools programs in a sandbox may call.
+//!
+//! A server is named in the settings and nowhere else. It is started when its tools are first asked for, its credentials stay
+//! in this process, and whatever it does (hang, flood, die, lie about its tools) ends at a limit here. What a tool is called in
+//! a program, what it takes and how it is found is the [`catalog`](Catalog)'s matter.
+//!
+//! What surprises: rmcp waits for ever where a server says nothing, so each start, list and call has a deadline of ours; and
+//! its own listing gives up a whole server for one tool without a schema, so lists are read here, tool by tool.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::TenantId;
+
+mod catalog;
+mod child;
+mod names;
+mod pattern;
+mod pins;
+pub mod search;
+mod server;
+pub mod types;
+mod upstream;
+
+pub use catalog::{Catalog, Problem, Tool};
+pub use pattern::Pattern;
+pub use pins::Change;
+pub use server::{Era, Server, Transport};
+pub use upstream::{Answer, Content};
+
+/// What the bridge works with.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The servers. One name may stand several times, for different tenants.
+    pub servers: Vec<Server>,
+    /// The environment that child processes get: `PATH`, `HOME` and the like, and nothing that is secret.
+    pub environment: BTreeMap<String, String>,
+    /// Where hashes of tool descriptions are kept; nowhere when left out.
+    pub pins: Option<PathBuf>,
+}
+
+impl Options {
+    /// The values of headers and environments that the servers are given.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().flat_map(|server| server.secrets()).map(|secret| secret.expose())
+    }
+}
+
+/// Why a tool was not called, or has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeError {
+    /// The tenant has no server of that name.
+    #[error("there is no tool server {0:?}")]
+    NoServer(String),
+    /// The server could not be started, or is not tried again yet.
+    #[error("the tool server {server} could not be started: {why}")]
+    Start {
+        /// Which.
+        server: String,
+        /// In its words, without secrets.
+        why: String,
+        /// When it is tried again.
+        retry_in: Duration,
+    },
+    /// It did not answer in time. The call was cancelled there.
+    #[error("{server} did not answer within {} ms; the call was cancelled and may have had effects", after.as_millis())]
+    TimedOut {
+        /// Which.
+        server: String,
+        /// The time that it had.
+        after: Duration,
+    },
+    /// It ended, or its connection broke, while the call was under way.
+    #[error("{server} ended while the call was under way ({why}); the call may have had effects")]
+    Broken {
+        /// Which.
+        server: String,
+        /// What is known of it.
+        why: String,
+    },
+    /// It refused the call.
+    #[error("{message}")]
+    Refused {
+        /// Its own words.
+        message: String,
+    },
+    /// It asks for something that a program cannot give.
+    #[error("{server} asks for {what}, which a call from a program cannot give")]
+    Asks {
+        /// Which.
+        server: String,
+        /// What.
+        what: &'static str,
+    },
+}
+
+/// The other MCP servers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Bridge(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    upstreams: Vec<Arc<upstream::Upstream>>,
+    pins: pins::Pins,
+    catalogs: Mutex<BTreeMap<Vec<usize>, Arc<Catalog>>>,
+    shutdown: CancellationToken,
+}
+
+impl Bridge {
+    /// A bridge to these servers. Starts none. They end when `shutdown` is cancelled, and at the latest with the process.
+    pub fn new(options: Options, shutdown: CancellationToken) -> Self {
+        let environment = Arc::new(options.environment);
+        let start = |server| Arc::new(upstream::Upstream::new(server, Arc::clone(&environment)));
+        let upstreams: Vec<_> = options.servers.into_iter().map(start).collect();
+        Self(Arc::new(Inner {
+            upstreams,
+            pins: pins::Pins::at(options.pins),
+            catalogs: Mutex::default(),
+            shutdown,
+        }))
+    }
+
+    /// Whether any server is configured.
+    pub fn is_empty(&self) -> bool {
+        self.0.upstreams.is_empty()
+    }
+
+    /// Whether a tenant has any server.
+    pub fn serves(&self, tenant: &TenantId) -> bool {
+        self.0.upstreams.iter().any(|upstream| upstream.server.serves(tenant))
+    }
+
+    /// Names of all servers, in the order of the settings, each once.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for upstream in &self.0.upstreams {
+            if !names.contains(&upstream.server.name.as_str()) {
+                names.push(&upstream.server.name);
+            }
+        }
+        names
+    }
+
+    /// The settings of a tenant's server.
+    pub fn server(&self, tenant: &TenantId, name: &str) -> Option<&Server> {
+        self.upstream(tenant, name).ok().map(|upstream| &upstream.server)
+    }
+
+    /// The tools of a tenant. Servers that are not running are started, side by side; one that cannot be is named in
+    /// [`Catalog::problems`], and the tools of the others are there.
+    pub async fn catalog(&self, tenant: &TenantId) -> Arc<Catalog> {
+        let mine = || self.0.upstreams.iter().enumerate().filter(|(_, up)| up.server.serves(tenant));
+        let listings = join_all(mine().map(|(_, upstream)| upstream.listing(&self.0.shutdown))).await;
+        let key: Vec<usize> = mine().map(|(at, _)| at).collect();
+        let listed: Vec<_> = mine().map(|(_, upstream)| &upstream.server).zip(listings).collect();
+        let mut catalogs = self.0.catalogs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = catalogs.get(&key).filter(|known| known.is_of(&listed)) {
+            return Arc::clone(known);
+        }
+        let catalog = Arc::new(Catalog::of(listed, &self.0.pins));
+        catalogs.insert(key, Arc::clone(&catalog));
+        catalog
+    }
+
+    /// Calls a tool. Whoever calls has authorised it.
+    ///
+    /// # Errors
+    /// [`BridgeError`]. A tool that says `isError` is an [`Answer`] that says so.
+    pub async fn call(
+        &self,
+        tenant: &TenantId,
+        tool: &Tool,
+        arguments: Map<String, Value>,
+        meta: Map<String, Value>,
+        deadline: Instant,
+    ) -> Result<Answer, BridgeError> {
+        let upstream = self.upstream(tenant, &tool.server)?;
+        upstream.call(&tool.name, arguments, meta, deadline, &self.0.shutdown).await
+    }
+
+    /// What of a tenant's tools is not as it was accepted.
+    pub async fn changes(&self, tenant: &TenantId) -> Vec<Change> {
+        self.catalog(tenant).await.changes().to_vec()
+    }
+
+    /// Accepts the tools of a server as they are now.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub async fn accept(&self, tenant: &TenantId, server: &str) -> std::io::Result<usize> {
+        let catalog = self.catalog(tenant).await;
+        let accepted = self.0.pins.accept(server, catalog.hashes(server))?;
+        self.0.catalogs.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(accepted)
+    }
+
+    /// Ends all servers and waits until their processes are gone.
+    pub async fn close(&self) {
+        join_all(self.0.upstreams.iter().map(|upstream| upstream.close())).await;
+    }
+
+    fn upstream(&self, tenant: &TenantId, name: &str) -> Result<&Arc<upstream::Upstream>, BridgeError> {
+        let mut mine = self.0.upstreams.iter().filter(|upstream| upstream.server.serves(tenant));
+        mine.find(|upstream| upstream.server.name == name)
+            .ok_or_else(|| BridgeError::NoServer(name.to_owned()))
+    }
+}

@@ -1,0 +1,397 @@
+//! Types and signatures for people and models, from JSON schemas of any shape.
+//!
+//! A type here is for reading: whatever a schema holds that has no counterpart becomes `Any` or `unknown`, and nothing that a
+//! schema holds makes this fail.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::Tool;
+use super::catalog::clean;
+use super::names::is_reserved;
+
+/// How deep a type is written out.
+const MAX_DEPTH: usize = 5;
+/// The longest type.
+const MAX_TYPE_CHARS: usize = 400;
+/// The longest description of one parameter.
+const MAX_PARAMETER_CHARS: usize = 300;
+
+/// A language to write types in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// Python's.
+    Python,
+    /// TypeScript's.
+    TypeScript,
+}
+
+/// A parameter of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// Its name.
+    pub name: String,
+    /// What is said about it.
+    pub description: String,
+    /// Whether it has to be given.
+    pub required: bool,
+    /// What the server takes when it is not given.
+    pub default: Option<Value>,
+    /// Its type in Python.
+    pub python: String,
+    /// Its type in TypeScript.
+    pub typescript: String,
+}
+
+/// The parameters of a schema, required ones first.
+pub fn parameters(schema: &Value) -> Vec<Parameter> {
+    let mut out = Vec::new();
+    collect(schema, schema, &mut out, 8);
+    out.sort_by_key(|parameter| !parameter.required);
+    out
+}
+
+fn collect(schema: &Value, root: &Value, out: &mut Vec<Parameter>, depth: usize) {
+    if depth == 0 {
+        return;
+    }
+    let schema = resolve(schema, root);
+    for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+        collect(part, root, out, depth - 1);
+    }
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    for parameter in out.iter_mut().filter(|parameter| required.contains(&parameter.name.as_str())) {
+        parameter.required = true;
+    }
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        out.retain(|parameter| parameter.name != *name);
+        let text = |value: &Value| value.get("description").and_then(Value::as_str).map(str::to_owned);
+        out.push(Parameter {
+            name: name.clone(),
+            description: clean(
+                &text(property).or_else(|| text(resolve(property, root))).unwrap_or_default(),
+                MAX_PARAMETER_CHARS,
+            ),
+            required: required.contains(&name.as_str()),
+            default: property.get("default").cloned(),
+            python: type_of(property, root, Style::Python),
+            typescript: type_of(property, root, Style::TypeScript),
+        });
+    }
+}
+
+/// The type that a schema describes.
+pub fn type_of(schema: &Value, root: &Value, style: Style) -> String {
+    let text = write(schema, root, style, MAX_DEPTH);
+    if text.chars().count() > MAX_TYPE_CHARS { any(style).to_owned() } else { text }
+}
+
+fn any(style: Style) -> &'static str {
+    match style {
+        Style::Python => "Any",
+        Style::TypeScript => "unknown",
+    }
+}
+
+/// Follows `$ref` within the schema.
+fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+    let mut at = schema;
+    for _ in 0..8 {
+        let Some(target) = at.get("$ref").and_then(Value::as_str) else { return at };
+        match target.strip_prefix('#').and_then(|pointer| root.pointer(pointer)) {
+            Some(next) => at = next,
+            None => return at,
+        }
+    }
+    at
+}
+
+fn write(schema: &Value, root: &Value, style: Style, depth: usize) -> String {
+    let python = style == Style::Python;
+    if depth == 0 {
+        return any(style).to_owned();
+    }
+    let schema = resolve(schema, root);
+    let inner = |schema: &Value| write(schema, root, style, depth - 1);
+    let literal = |value: &Value| match (value, python) {
+        (Value::Null, true) => "None".to_owned(),
+        (Value::Bool(true), true) => "True".to_owned(),
+        (Value::Bool(false), true) => "False".to_owned(),
+        (value, _) => clean(&value.to_string(), 80),
+    };
+    if let Some(value) = schema.get("const") {
+        return if python { format!("Literal[{}]", literal(value)) } else { literal(value) };
+    }
+    if let Some(values) = schema.get("enum").and_then(Value::as_array) {
+        let values: Vec<String> = values.iter().take(24).map(literal).collect();
+        return if python { format!("Literal[{}]", values.join(", ")) } else { values.join(" | ") };
+    }
+    for key in ["anyOf", "oneOf"] {
+        if let Some(options) = schema.get(key).and_then(Value::as_array) {
+            return union(options.iter().take(8).map(inner).collect(), style);
+        }
+    }
+    let kinds: Vec<&str> = match schema.get("type") {
+        Some(Value::String(kind)) => vec![kind],
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ if schema.get("properties").is_some() || schema.get("allOf").is_some() => vec!["object"],
+        _ if schema.get("items").is_some() => vec!["array"],
+        _ => return any(style).to_owned(),
+    };
+    let one = |kind: &str| match kind {
+        "string" if python => "str".to_owned(),
+        "string" => "string".to_owned(),
+        "integer" if python => "int".to_owned(),
+        "number" if python => "float".to_owned(),
+        "integer" | "number" => "number".to_owned(),
+        "boolean" if python => "bool".to_owned(),
+        "boolean" => "boolean".to_owned(),
+        "null" if python => "None".to_owned(),
+        "null" => "null".to_owned(),
+        "array" => array(schema, style, &inner),
+        "object" => object(schema, root, style, depth),
+        _ => any(style).to_owned(),
+    };
+    union(kinds.into_iter().map(one).collect(), style)
+}
+
+fn union(mut options: Vec<String>, style: Style) -> String {
+    let mut seen = Vec::new();
+    options.retain(|option| {
+        let is_new = !seen.contains(option);
+        seen.push(option.clone());
+        is_new
+    });
+    if options.is_empty() || options.iter().any(|option| option == any(style)) {
+        return any(style).to_owned();
+    }
+    options.join(" | ")
+}
+
+fn array(schema: &Value, style: Style, inner: &dyn Fn(&Value) -> String) -> String {
+    let item = match (schema.get("prefixItems").and_then(Value::as_array), schema.get("items")) {
+        (Some(items), _) => {
+            let items: Vec<String> = items.iter().take(8).map(inner).collect();
+            return match style {
+                Style::Python => format!("tuple[{}]", items.join(", ")),
+                Style::TypeScript => format!("[{}]", items.join(", ")),
+            };
+        }
+        (None, Some(item)) => inner(item),
+        (None, None) => any(style).to_owned(),
+    };
+    match style {
+        Style::Python => format!("list[{item}]"),
+        Style::TypeScript => format!("Array<{item}>"),
+    }
+}
+
+fn object(schema: &Value, root: &Value, style: Style, depth: usize) -> String {
+    if style == Style::Python {
+        return match schema.get("additionalProperties") {
+            Some(values @ Value::Object(_)) if schema.get("properties").is_none() => {
+                format!("dict[str, {}]", write(values, root, style, depth - 1))
+            }
+            _ => "dict".to_owned(),
+        };
+    }
+    let mut members = Vec::new();
+    let required = schema.get("required").and_then(Value::as_array);
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten().take(24)
+    {
+        let is_required =
+            required.is_some_and(|names| names.iter().any(|required| required == name.as_str()));
+        let mark = if is_required { "" } else { "?" };
+        members.push(format!("{}{mark}: {}", key(name), write(property, root, style, depth - 1)));
+    }
+    match schema.get("additionalProperties") {
+        Some(values @ Value::Object(_)) => {
+            members.push(format!("[name: string]: {}", write(values, root, style, depth - 1)));
+        }
+        _ if members.is_empty() => return "Record<string, unknown>".to_owned(),
+        _ => {}
+    }
+    format!("{{ {} }}", members.join("; "))
+}
+
+/// Whether a word is an identifier in every language.
+fn is_identifier(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && !is_reserved(name)
+}
+
+fn key(name: &str) -> String {
+    if is_identifier(name) { name.to_owned() } else { Value::from(clean(name, 80)).to_string() }
+}
+
+/// What it takes and gives, on one line, as a program in this language would write it.
+pub fn signature(tool: &Tool, style: Style) -> String {
+    let result = match (&tool.output, style) {
+        (Some(schema), _) => type_of(schema, schema, style),
+        (None, _) => any(style).to_owned(),
+    };
+    match style {
+        Style::Python => {
+            let (named, others): (Vec<_>, Vec<_>) =
+                tool.parameters.iter().partition(|parameter| is_identifier(&parameter.name));
+            let mut parts: Vec<String> = named
+                .iter()
+                .map(|p| match (p.required, &p.default) {
+                    (true, _) => format!("{}: {}", p.name, p.python),
+                    (false, Some(default)) => {
+                        format!("{}: {} = {}", p.name, p.python, python_literal(default))
+                    }
+                    (false, None) => format!("{}: {} = ...", p.name, p.python),
+                })
+                .collect();
+            if !others.is_empty() {
+                let names: Vec<String> = others
+                    .iter()
+                    .map(|p| format!("{}: {}", Value::from(clean(&p.name, 80)), p.python))
+                    .collect();
+                parts.push(format!("**{{{}}}", names.join(", ")));
+            }
+            let star = if parts.is_empty() { "" } else { "*, " };
+            format!("{}({star}{}) -> {result}", tool.callable(), parts.join(", "))
+        }
+        Style::TypeScript => {
+            let parts: Vec<String> = tool
+                .parameters
+                .iter()
+                .map(|p| format!("{}{}: {}", key(&p.name), if p.required { "" } else { "?" }, p.typescript))
+                .collect();
+            let arguments =
+                if parts.is_empty() { String::new() } else { format!("{{ {} }}", parts.join("; ")) };
+            format!("{}({arguments}): Promise<{result}>", tool.callable())
+        }
+    }
+}
+
+fn python_literal(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        other => clean(&other.to_string(), 60),
+    }
+}
+
+/// Type declarations of one server's tools, for reading: `tools/<module>.pyi` or `tools/<module>.d.ts`.
+pub fn declarations<'a>(tools: impl Iterator<Item = &'a Tool>, style: Style) -> String {
+    let mut out = match style {
+        Style::Python => "from typing import Any, Literal\n\n".to_owned(),
+        Style::TypeScript => String::new(),
+    };
+    for tool in tools {
+        let signature = signature(tool, style);
+        let signature = signature.strip_prefix(&format!("{}.", tool.module)).unwrap_or(&signature);
+        let doc = documentation(tool);
+        match style {
+            Style::Python => {
+                let doc = doc.replace('\\', "\\\\").replace("\"\"\"", "\\\"\\\"\\\"").replace('\n', "\n    ");
+                let signature = match signature.split_once("**{") {
+                    // What has no identifier is given as a dictionary; a stub says so in words.
+                    Some((head, _)) => {
+                        let result = signature.rsplit_once(") -> ").map_or("Any", |(_, result)| result);
+                        format!("{head}**others: Any) -> {result}")
+                    }
+                    None => signature.to_owned(),
+                };
+                let _ = writeln!(out, "def {signature}:\n    \"\"\"{doc}\"\"\"\n");
+            }
+            Style::TypeScript => {
+                let doc = doc.replace("*/", "*\\/").replace('\n', "\n * ");
+                let _ = writeln!(
+                    out,
+                    "/** {doc} */\nexport function {};\n",
+                    signature.replacen("({ ", "(args: { ", 1)
+                );
+            }
+        }
+    }
+    out
+}
+
+/// What a tool says of itself and of its parameters.
+pub fn documentation(tool: &Tool) -> String {
+    let mut out = tool.description.clone();
+    if tool.name != tool.identifier {
+        let _ = write!(out, "\n\nThe tool's own name is {:?}.", clean(&tool.name, 80));
+    }
+    let said: Vec<&Parameter> =
+        tool.parameters.iter().filter(|parameter| !parameter.description.is_empty()).collect();
+    if !said.is_empty() {
+        out.push_str("\n\nParameters:");
+        for parameter in said {
+            let _ = write!(
+                out,
+                "\n  {}: {}",
+                clean(&parameter.name, 80),
+                parameter.description.replace('\n', " ")
+            );
+        }
+    }
+    out.trim_start().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_schema_of_any_shape_has_a_type() {
+        let root = json!({"$defs": {"Who": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}}});
+        for (schema, python, typescript) in [
+            (json!({"type": "string"}), "str", "string"),
+            (json!({"type": ["integer", "null"]}), "int | None", "number | null"),
+            (
+                json!({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
+                "list[str] | None",
+                "Array<string> | null",
+            ),
+            (json!({"enum": ["a", null, true]}), "Literal[\"a\", None, True]", "\"a\" | null | true"),
+            (json!({"$ref": "#/$defs/Who"}), "dict", "{ id: number }"),
+            (json!({"$ref": "#/nowhere"}), "Any", "unknown"),
+            (json!({"$ref": "https://x.example/"}), "Any", "unknown"),
+            (json!(true), "Any", "unknown"),
+            (json!({}), "Any", "unknown"),
+            (
+                json!({"type": "object", "additionalProperties": {"type": "number"}}),
+                "dict[str, float]",
+                "{ [name: string]: number }",
+            ),
+            (
+                json!({"prefixItems": [{"type": "number"}, {"type": "string"}], "type": "array"}),
+                "tuple[float, str]",
+                "[number, string]",
+            ),
+            (json!({"type": "quark"}), "Any", "unknown"),
+        ] {
+            assert_eq!(type_of(&schema, &root, Style::Python), python, "{schema}");
+            assert_eq!(type_of(&schema, &root, Style::TypeScript), typescript, "{schema}");
+        }
+        let circle = json!({"type": "array", "items": {"$ref": "#"}});
+        assert_eq!(type_of(&circle, &circle, Style::Python), "list[list[list[list[list[Any]]]]]");
+    }
+
+    #[test]
+    fn parameters_come_required_ones_first_and_through_all_of() {
+        let schema = json!({"allOf": [{"$ref": "#/$defs/Page"}], "required": ["repo"],
+            "properties": {"repo": {"type": "string", "description": "owner/name"}, "from": {"type": "string"}},
+            "$defs": {"Page": {"properties": {"page": {"type": "integer", "default": 1}}}}});
+        let found = parameters(&schema);
+        let names: Vec<&str> = found.iter().map(|parameter| parameter.name.as_str()).collect();
+        assert_eq!(names[0], "repo");
+        assert!(found[0].required && names.contains(&"page") && names.contains(&"from"));
+    }
+}
