@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::bridge::Bridge;
 use crate::config::{Config, Database, Provider};
 use crate::domain::{Clock, ConversationId, Entropy};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
@@ -90,6 +91,7 @@ impl App {
             }
             let ending = async {
                 service.ended().await;
+                service.close_tools().await;
                 service.cleanup.release_own_host().await;
             };
             drop(tokio::time::timeout(LAST_WORDS, ending).await);
@@ -118,6 +120,7 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
     McpOptions {
         code_execution: config.code_execution,
         network: config.recipes.reach_a_network(),
+        tool_servers: config.bridge.public_names(),
         patience: config.patience,
         inline_images: config.inline_images,
         door,
@@ -192,6 +195,8 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
         handles,
         tokens,
         outputs: Outputs::new(objects, config.data_dir.clone(), MAX_OUTPUT_BYTES),
+        bridge: Some(Bridge::new(config.bridge.clone(), ends.shutdown.clone()))
+            .filter(|bridge| !bridge.is_empty()),
         crash: CrashAt::named(config.crash_at.as_deref()),
         clock: Clock::system(),
         owner: format!("{}-{}", std::process::id(), entropy.hex::<4>()),

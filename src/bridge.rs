@@ -28,12 +28,14 @@ pub mod search;
 mod server;
 pub mod types;
 mod upstream;
+mod vectors;
 
 pub use catalog::{Catalog, Problem, Tool};
 pub use pattern::Pattern;
 pub use pins::Change;
 pub use server::{Era, Server, Transport};
 pub use upstream::{Answer, Content};
+pub use vectors::Embeddings;
 
 /// What the bridge works with.
 #[derive(Debug, Clone, Default)]
@@ -44,12 +46,28 @@ pub struct Options {
     pub environment: BTreeMap<String, String>,
     /// Where hashes of tool descriptions are kept; nowhere when left out.
     pub pins: Option<PathBuf>,
+    /// Where the search gets vectors; it goes by words alone when left out.
+    pub embeddings: Option<Embeddings>,
 }
 
 impl Options {
+    /// Names of the servers that every tenant has, each once; `None` when there is no server at all. The names of the others
+    /// are their tenants' matter.
+    pub fn public_names(&self) -> Option<Vec<String>> {
+        let mut names: Vec<String> = self
+            .servers
+            .iter()
+            .filter(|server| server.tenants.is_empty())
+            .map(|server| server.name.clone())
+            .collect();
+        names.dedup();
+        (!self.servers.is_empty()).then_some(names)
+    }
+
     /// The values of headers and environments that the servers are given.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
-        self.servers.iter().flat_map(|server| server.secrets()).map(|secret| secret.expose())
+        let key = self.embeddings.iter().filter_map(|from| from.key.as_ref());
+        self.servers.iter().flat_map(|server| server.secrets()).chain(key).map(|secret| secret.expose())
     }
 }
 
@@ -101,6 +119,9 @@ pub enum BridgeError {
     },
 }
 
+/// How many of each ranking are fused.
+const FUSED: usize = 50;
+
 /// The other MCP servers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Bridge(Arc<Inner>);
@@ -109,6 +130,7 @@ pub struct Bridge(Arc<Inner>);
 struct Inner {
     upstreams: Vec<Arc<upstream::Upstream>>,
     pins: pins::Pins,
+    vectors: Option<vectors::Vectors>,
     catalogs: Mutex<BTreeMap<Vec<usize>, Arc<Catalog>>>,
     shutdown: CancellationToken,
 }
@@ -122,6 +144,7 @@ impl Bridge {
         Self(Arc::new(Inner {
             upstreams,
             pins: pins::Pins::at(options.pins),
+            vectors: options.embeddings.and_then(vectors::Vectors::new),
             catalogs: Mutex::default(),
             shutdown,
         }))
@@ -167,6 +190,32 @@ impl Bridge {
         let catalog = Arc::new(Catalog::of(listed, &self.0.pins));
         catalogs.insert(key, Arc::clone(&catalog));
         catalog
+    }
+
+    /// The tools of a catalog that fit a sentence best: by words, and by vectors where there is an endpoint for them. The
+    /// vectors of new tools are asked for in the background; until they are there, words decide.
+    pub async fn search<'a>(&self, catalog: &'a Arc<Catalog>, query: &str, limit: usize) -> Vec<&'a Tool> {
+        if self.0.vectors.is_none() {
+            return catalog.search(query, limit);
+        }
+        let (inner, filled) = (Arc::clone(&self.0), Arc::clone(catalog));
+        tokio::spawn(async move {
+            if let Some(vectors) = &inner.vectors {
+                vectors.fill(&filled).await;
+            }
+        });
+        let depth = limit.max(FUSED);
+        let near = match &self.0.vectors {
+            Some(vectors) => vectors.rank(catalog, query, depth).await,
+            None => None,
+        };
+        match near {
+            Some(near) => {
+                let fused = search::fuse(&[catalog.ranking(query, depth), near], limit);
+                fused.iter().map(|hit| &catalog.tools[hit.at]).collect()
+            }
+            None => catalog.search(query, limit),
+        }
     }
 
     /// Calls a tool. Whoever calls has authorised it.

@@ -321,6 +321,7 @@ pub fn offline_server() -> McpServer {
     let options = crate::mcp::Options {
         code_execution: true,
         network: false,
+        tool_servers: None,
         patience: Duration::from_secs(60),
         inline_images: crate::mcp::InlineImages::Auto,
         door,

@@ -16,7 +16,8 @@ pub use context::{ContextEvent, ContextKey, ContextStatus, EndReason, IllegalTra
 pub use entropy::{Entropy, hex};
 pub use error_code::ErrorCode;
 pub use execution::{
-    Capture, CodeError, CodeRequest, Ended, Language, Outcome, OutputChunk, RichResult, StopReason,
+    Capture, CodeError, CodeRequest, Ended, Inputs, Language, Outcome, OutputChunk, RichResult, StopReason,
+    ToolsWanted,
 };
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
 pub use limits::{Code, OutOfRange, Timeout, Ttl};

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::bridge::Bridge;
 use crate::domain::{Clock, ContextKey, Entropy, ExecutionId, Language, Outcome, OutputChunk, SandboxState};
 use crate::e2b::E2bClient;
 use crate::guard::{Overlay, Report, Sanitized};
@@ -34,11 +35,13 @@ mod interpret;
 pub mod outputs;
 pub mod paths;
 pub mod policies;
+mod prelude;
 mod provider;
 pub mod reaper;
 pub mod recall;
 pub mod recipe;
 mod record;
+mod relay;
 mod remembered;
 pub mod reveal;
 mod revive;
@@ -47,6 +50,7 @@ pub mod run_code;
 pub mod sessions;
 pub mod startup;
 mod stop;
+pub mod tools;
 mod unclaimed;
 mod write_behind;
 
@@ -68,6 +72,7 @@ pub use reveal::{Credentials, Revealed, TokenKey};
 pub use run_analysis::{Analysed, AnalysisRequest};
 pub use sessions::SessionFacts;
 pub use startup::{Starting, Startup};
+pub use tools::{Decision, Person, Question, ToolCall};
 
 /// Numbers of this component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,6 +138,8 @@ pub struct Parts {
     pub tokens: Option<TokenKey>,
     /// Keeps whole outputs.
     pub outputs: Outputs,
+    /// Other servers, whose tools programs may call.
+    pub bridge: Option<Bridge>,
     /// What time it is.
     pub clock: Clock,
     /// Randomness.
@@ -166,6 +173,8 @@ pub struct Execution {
     pub health: Health,
     /// The guards, for texts that do not come from a run.
     pub policies: Policies,
+    /// Other servers, whose tools programs may call.
+    pub bridge: Option<Bridge>,
     core: Arc<Core>,
 }
 
@@ -188,6 +197,8 @@ struct Core {
     write_behind: WriteBehind,
     /// Runs of this replica that can be stopped.
     stoppable: stop::Stoppable,
+    /// Ways of tool calls out of sandboxes.
+    tools: tools::ToolRooms,
 }
 
 /// Who calls and for what.
@@ -203,6 +214,8 @@ pub struct Call {
     pub idempotency_key: Option<String>,
     /// What the call wishes of the guard; it may tighten, and loosen as far as the levels above allow.
     pub guard: Option<Overlay>,
+    /// Where a person can be asked whether a program may call a tool.
+    pub person: Option<Person>,
 }
 
 /// What happens while a call is served. All text has been guarded.
@@ -258,12 +271,18 @@ pub struct Record {
     pub artifacts: Vec<Artifact>,
     /// Milliseconds in the queue.
     pub queued_ms: u64,
+    /// The tools of other servers that the program called.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// Signatures of tools that the caller asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signatures: Vec<String>,
 }
 
 impl Execution {
     /// Puts the service together. Its tasks end when `shutdown` is cancelled.
     pub fn new(parts: Parts, shutdown: CancellationToken) -> Self {
-        let policies = parts.policies.clone();
+        let (policies, bridge) = (parts.policies.clone(), parts.bridge.clone());
         let core = Arc::new(Core {
             parts,
             runs: TaskTracker::new(),
@@ -273,6 +292,7 @@ impl Execution {
             remembered: Remembered::default(),
             write_behind: WriteBehind::default(),
             stoppable: stop::Stoppable::default(),
+            tools: tools::ToolRooms::default(),
         });
         Self {
             runs: Runs(Arc::clone(&core)),
@@ -285,6 +305,7 @@ impl Execution {
             sessions: SessionFacts(Arc::clone(&core)),
             health: Health(Arc::clone(&core)),
             policies,
+            bridge,
             core,
         }
     }
@@ -299,6 +320,13 @@ impl Execution {
     pub async fn drain(&self) {
         self.core.runs.close();
         self.core.runs.wait().await;
+    }
+
+    /// Ends the tool servers.
+    pub async fn close_tools(&self) {
+        if let Some(bridge) = &self.core.parts.bridge {
+            bridge.close().await;
+        }
     }
 
     /// Waits until the background tasks have ended; they do once shutdown is asked for.

@@ -21,12 +21,14 @@ use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use serde_json::Value;
 
+use crate::bridge::Bridge;
 use crate::domain::ContextKey;
 use crate::execution::{Contexts, Execution, Files, Policies, Reads, Runs, SessionFacts, Starting, Startup};
 use crate::guard::Guard;
 use crate::telemetry::trace::Trace;
 
 pub mod caller;
+mod confirm;
 #[cfg(feature = "conformance")]
 mod conformance;
 pub mod error;
@@ -56,6 +58,7 @@ pub struct Service {
     contexts: Contexts,
     sessions: SessionFacts,
     policies: Policies,
+    bridge: Option<Bridge>,
 }
 
 impl Service {
@@ -68,6 +71,7 @@ impl Service {
             contexts: execution.contexts.clone(),
             sessions: execution.sessions.clone(),
             policies: execution.policies.clone(),
+            bridge: execution.bridge.clone(),
         }
     }
 }
@@ -79,6 +83,8 @@ pub struct Options {
     pub code_execution: bool,
     /// Whether some sandboxes reach hosts outside: then code has an open world.
     pub network: bool,
+    /// Names of the servers whose tools programs may call; `None` where there are none.
+    pub tool_servers: Option<Vec<String>>,
     /// When pictures are sent as image blocks.
     pub inline_images: InlineImages,
     /// How long a client waits for a result when it does not say; shortly before, a run is handed over.
@@ -107,6 +113,7 @@ struct Inner {
     options: Options,
     execution: Starting<Service>,
     tools: Vec<Tool>,
+    waiting: confirm::Waiting,
     #[cfg(feature = "conformance")]
     fixtures: conformance::Fixtures,
 }
@@ -152,13 +159,18 @@ impl McpServer {
     /// A handler over a service that may still be starting.
     pub fn new(options: Options, execution: Starting<Service>) -> Self {
         #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
-        let mut tools = if options.code_execution { tools::list(options.network) } else { Vec::new() };
+        let mut tools = if options.code_execution {
+            tools::list(options.network, options.tool_servers.as_deref())
+        } else {
+            Vec::new()
+        };
         #[cfg(feature = "conformance")]
         tools.extend(conformance::tools());
         Self(Arc::new(Inner {
             options,
             execution,
             tools,
+            waiting: confirm::Waiting::default(),
             #[cfg(feature = "conformance")]
             fixtures: conformance::Fixtures::default(),
         }))
@@ -186,11 +198,17 @@ impl McpServer {
         }
         let arguments = request.arguments.unwrap_or_default();
         let called = match &*request.name {
-            tools::run_code::NAME => self.run_code(arguments, context).await,
+            tools::run_code::NAME => match request.request_state {
+                None => self.run_code(arguments, context).await,
+                Some(state) => {
+                    self.go_on(&state, request.input_responses.unwrap_or_default(), &arguments, context).await
+                }
+            },
             tools::run_analysis::NAME => self.run_analysis(arguments, context).await,
             tools::manage_context::NAME => self.manage_context(arguments, context).await.map(Into::into),
             tools::get_execution::NAME => self.get_execution(arguments, context).await.map(Into::into),
             tools::files::NAME => self.files(arguments, context).await.map(Into::into),
+            tools::search_tools::NAME => self.search_tools(arguments, context).await.map(Into::into),
             tools::get_artifact::NAME => self.get_artifact(arguments, context).await.map(Into::into),
             name => Err(ToolError::internal(format!("no handler for {name}"))),
         };
@@ -226,7 +244,8 @@ impl McpServer {
     fn prompts(&self) -> Result<ListPromptsResult, ErrorData> {
         let mut listed = prompts::list();
         // A prompt asks for the tool of its name.
-        listed.prompts.retain(|prompt| self.0.tools.iter().any(|tool| tool.name == prompt.name));
+        let tool_of = |prompt: &str| if prompt == "use_tools" { "search_tools" } else { prompt }.to_owned();
+        listed.prompts.retain(|prompt| self.0.tools.iter().any(|tool| tool.name == tool_of(&prompt.name)));
         #[cfg(feature = "conformance")]
         listed.prompts.extend(conformance::prompts()?);
         Ok(listed)
@@ -275,7 +294,18 @@ impl ServerHandler for McpServer {
         let mut info = ServerConfig::new(capabilities);
         info.server_info = Implementation::new("pathbox", env!("CARGO_PKG_VERSION"));
         info.server_info.title = Some("Pathbox".into());
-        info.instructions = Some(format!("{INSTRUCTIONS} {}", self.0.options.door.of_conversations()));
+        let mut instructions = format!("{INSTRUCTIONS} {}", self.0.options.door.of_conversations());
+        if let Some(servers) = self.0.options.tool_servers.as_ref().filter(|_| self.0.options.code_execution)
+        {
+            instructions.push_str(&format!(
+                " Programs can call the tools of these servers: {}. When a task needs several calls or large results, write one \
+                 program: find the tools with `search_tools` (once a step), then in run_code `from tools import <server>`, call \
+                 them, filter there, and print only what matters. `help(<server>.<tool>)` says what one takes; a failed call \
+                 raises ToolError with the server's message.",
+                servers.join(", ")
+            ));
+        }
+        info.instructions = Some(instructions);
         info
     }
 

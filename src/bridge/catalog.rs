@@ -80,7 +80,8 @@ type Listed<'a> = (&'a Server, Result<Arc<Listing>, BridgeError>);
 impl Catalog {
     pub(super) fn of(listed: Vec<Listed<'_>>, pins: &Pins) -> Self {
         let key = key(&listed);
-        let modules = names::identifiers(listed.iter().map(|(server, _)| server.name.as_str()));
+        let modules =
+            names::identifiers(listed.iter().map(|(server, _)| server.name.as_str()), names::LIBRARY);
         let mut catalog = Self {
             tools: Vec::new(),
             problems: Vec::new(),
@@ -161,7 +162,7 @@ impl Catalog {
             server.allows(&tool.name)
                 && !changes.iter().any(|change| change.blocked && change.tool == tool.name)
         });
-        let identifiers = names::identifiers(tools.iter().map(|(tool, _)| tool.name.as_str()));
+        let identifiers = names::identifiers(tools.iter().map(|(tool, _)| tool.name.as_str()), &[]);
         for ((mut tool, _), identifier) in tools.into_iter().zip(identifiers) {
             tool.identifier = identifier;
             self.tools.push(tool);
@@ -245,7 +246,9 @@ impl Tool {
         let name = match raw.get("name").and_then(Value::as_str) {
             Some(name) if !name.is_empty() && name.chars().count() <= 256 => name.to_owned(),
             Some(_) => {
-                return Err("a tool whose name is empty or longer than 256 characters was left out".to_owned());
+                return Err(
+                    "a tool whose name is empty or longer than 256 characters was left out".to_owned()
+                );
             }
             None => return Err("a tool without a name was left out".to_owned()),
         };

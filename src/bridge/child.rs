@@ -73,6 +73,12 @@ impl ServerProcess {
         Ok((Self { child, group, complaints, overlong }, pipes))
     }
 
+    /// Whether more is not to be learned of its end.
+    pub(super) fn is_over(&mut self) -> bool {
+        *self.overlong.lock().unwrap_or_else(PoisonError::into_inner)
+            || matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     /// Why it ended, as far as that is known: a line that was too long, its status, its last words on standard error.
     pub(super) fn complaint(&mut self) -> String {
         if *self.overlong.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -9,18 +9,25 @@ use sha2::{Digest, Sha256};
 
 use crate::domain::hex;
 
-/// What is a word of the languages, of their objects, or of our own wrappers.
-const RESERVED: &str = "abstract and arguments as assert async await boolean break byte call case catch char class const \
-constructor continue debugger def default del delete dir do double elif else enum eval except export extends false False final \
-finally float for from function global goto hasOwnProperty if implements import in instanceof int interface is isPrototypeOf \
-lambda let long match name native new None nonlocal not null or package pass print private propertyIsEnumerable protected \
-prototype public raise return self short static super switch synchronized this then throw throws toJSON toLocaleString toString \
-transient true True try type typeof undefined valueOf var void volatile while with yield length caller apply bind search";
+/// Reserved words of Python and JavaScript.
+const KEYWORDS: &str = "and arguments as assert async await break case catch class const continue debugger def default del delete do \
+elif else enum eval except export extends False false finally for from function global if implements import in instanceof \
+interface is lambda let new None nonlocal not null or package pass private protected public raise return static super switch this \
+throw True true try typeof undefined var void while with yield";
+
+/// What objects have in one of the languages whatever they hold.
+const OBJECTS: &str = "constructor hasOwnProperty isPrototypeOf propertyIsEnumerable then toJSON toLocaleString toString valueOf";
+
+/// What the library `tools` has beside its servers.
+pub(super) const LIBRARY: &[&str] = &["ToolError", "begin", "call", "search", "servers"];
 
 /// An identifier for each name, in the names' order.
-pub(super) fn identifiers<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+pub(super) fn identifiers<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    taken_before: &[&str],
+) -> Vec<String> {
     let names: Vec<&str> = names.into_iter().collect();
-    let plain: Vec<String> = names.iter().map(|name| plain(name)).collect();
+    let plain: Vec<String> = names.iter().map(|name| plain(name, taken_before)).collect();
     let mut claims: HashMap<String, usize> = HashMap::new();
     for identifier in &plain {
         *claims.entry(identifier.to_lowercase()).or_default() += 1;
@@ -43,12 +50,16 @@ pub(super) fn identifiers<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<S
     out
 }
 
-/// Whether a word may not be an identifier.
-pub(super) fn is_reserved(word: &str) -> bool {
-    RESERVED.split_whitespace().any(|reserved| reserved == word) || word.starts_with("__")
+/// Whether a word is one of a language's own.
+pub(super) fn is_keyword(word: &str) -> bool {
+    is_one_of(KEYWORDS, word)
 }
 
-fn plain(name: &str) -> String {
+fn is_one_of(list: &str, word: &str) -> bool {
+    list.split_whitespace().any(|one| one == word)
+}
+
+fn plain(name: &str, taken_before: &[&str]) -> String {
     let mut out: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).take(64).collect();
     if out.starts_with(|c: char| c.is_ascii_digit()) {
@@ -57,7 +68,8 @@ fn plain(name: &str) -> String {
     if out.starts_with("__") {
         out.insert(0, 'x');
     }
-    if out.is_empty() || is_reserved(&out) {
+    if out.is_empty() || is_keyword(&out) || is_one_of(OBJECTS, &out) || taken_before.contains(&out.as_str())
+    {
         out.push('_');
     }
     out
@@ -92,7 +104,7 @@ mod tests {
             "List_Commits",
             "__init__",
         ];
-        let made = identifiers(names);
+        let made = identifiers(names, &[]);
         assert_eq!(made[1], "list_commits", "the one that is an identifier keeps its name");
         assert_eq!((made[3].as_str(), made[7].as_str(), made[12].as_str()), ("class_", "_7zip", "a_b"));
         for (name, identifier) in names.iter().zip(&made) {
@@ -101,7 +113,7 @@ mod tests {
                 "{name} -> {identifier}"
             );
             assert!(
-                !identifier.starts_with(|c: char| c.is_ascii_digit()) && !is_reserved(identifier),
+                !identifier.starts_with(|c: char| c.is_ascii_digit()) && !is_keyword(identifier),
                 "{identifier}"
             );
         }
@@ -110,7 +122,8 @@ mod tests {
         sorted.dedup();
         assert!(sorted.len() >= made.len() - 1, "{made:?}");
         assert_eq!(made.iter().collect::<std::collections::BTreeSet<_>>().len(), made.len());
-        let fewer = identifiers(["list-commits", "list_commits"]);
+        assert_eq!(identifiers(["search"], LIBRARY), ["search_"]);
+        let fewer = identifiers(["list-commits", "list_commits"], &[]);
         assert_eq!(fewer[0], made[0], "whatever else there is");
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Tool;
 use super::catalog::clean;
-use super::names::is_reserved;
+use super::names::is_keyword;
 
 /// How deep a type is written out.
 const MAX_DEPTH: usize = 5;
@@ -226,7 +226,7 @@ fn is_identifier(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && !name.starts_with(|c: char| c.is_ascii_digit())
-        && !is_reserved(name)
+        && !is_keyword(name)
 }
 
 fn key(name: &str) -> String {

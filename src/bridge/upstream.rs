@@ -133,7 +133,7 @@ impl Upstream {
         let list = tokio::time::timeout(self.server.start_timeout, list(&connection.peer));
         let listed = match list.await {
             Ok(Ok(listed)) => Ok(listed),
-            Ok(Err(error)) => Err(self.hide(&connection.describe(&error))),
+            Ok(Err(error)) => Err(self.hide(&connection.describe(&error).await)),
             Err(_) => {
                 Err(format!("it did not list its tools within {} s", self.server.start_timeout.as_secs()))
             }
@@ -192,7 +192,7 @@ impl Upstream {
                 Err(ServiceError::McpError(error)) => {
                     Err(BridgeError::Refused { message: self.hide(&error.message) })
                 }
-                Err(error) => Err(self.broken(&connection.describe(&error))),
+                Err(error) => Err(self.broken(&connection.describe(&error).await)),
             }
         };
         tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| Err(timed_out()))
@@ -349,14 +349,26 @@ impl Upstream {
 }
 
 impl Connection {
-    /// What an error of rmcp's means, with what the process said.
-    fn describe(&self, error: &ServiceError) -> String {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        match (error, process.as_mut()) {
-            (ServiceError::TransportClosed | ServiceError::Cancelled { .. }, Some(process)) => {
-                process.complaint()
+    /// What an error of rmcp's means, with what the process said. Its end is known, and its last words are read, a moment after
+    /// its pipe broke.
+    async fn describe(&self, error: &ServiceError) -> String {
+        if !matches!(error, ServiceError::TransportClosed | ServiceError::Cancelled { .. }) {
+            return error.to_string();
+        }
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_millis(25)).await;
+            match self.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+                Some(process) => {
+                    if process.is_over() {
+                        break;
+                    }
+                }
+                None => break,
             }
-            (error, _) => error.to_string(),
+        }
+        match self.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            Some(process) => process.complaint(),
+            None => error.to_string(),
         }
     }
 

@@ -23,11 +23,16 @@ use crate::domain::Entropy;
 use crate::mcp::McpServer;
 use crate::mcp::transport::stdio::Lines;
 
+mod repository;
+
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
     /// Where the plot is written.
     #[arg(long, default_value = "pathbox-demo.png", value_name = "FILE")]
     out: PathBuf,
+    /// Be the tool server of step 7.
+    #[arg(long, hide = true)]
+    repository: bool,
 }
 
 /// A line chart without any package: what a sandbox can draw when its Python has no matplotlib.
@@ -68,12 +73,24 @@ print("42,000+     40%    7,200.00")
 print("S.I. No. 123/2024, Directive 2006/112/EC, version 1.2.3.4")
 "#;
 
+const COMMIT_CALLS: &str = r#"from collections import Counter
+from tools import repository
+commits = repository.list_commits(limit=1000)
+fixes = [commit for commit in commits if commit["message"].startswith("Fix")]
+print(len(commits), "commits,", len(fixes), "fixes, most by", Counter(commit["author"] for commit in fixes).most_common(1)[0])
+"#;
+
 pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
+    if args.repository {
+        repository::serve()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let scratch = std::env::temp_dir().join(format!("pathbox-demo-{}", Entropy::system().hex::<6>()));
     if !sources.flags.contains_key("data_dir") {
         sources.flags.insert("data_dir".into(), scratch.display().to_string());
     }
-    let (config, _) = load(&sources)?;
+    let (mut config, _) = load(&sources)?;
+    config.bridge.servers.push(repository::server()?);
     let app = App::start(config)?;
     let story = tell(app.mcp(), &args.out).await;
     app.stop(Duration::from_secs(3)).await;
@@ -137,6 +154,19 @@ async fn tell(server: McpServer, out: &std::path::Path) -> anyhow::Result<()> {
         }
     }
     say!();
+
+    say!(
+        "7. A program calls a tool of another server: a thousand commits go into the sandbox, one line comes out."
+    );
+    let (calls, result) = (COMMIT_CALLS, client.run_code(COMMIT_CALLS, "main").await?);
+    show(&result);
+    let into = result["toolCalls"][0]["bytes"].as_u64().unwrap_or_default();
+    let out_of = result["stdout"].as_str().unwrap_or_default().len();
+    ensure!(result["success"] == true && into > 1_000_000 && out_of < 500, "code mode went wrong: {result}");
+    say!(
+        "   {} lines of code; {into} bytes into the sandbox, {out_of} bytes to the model\n",
+        calls.lines().count()
+    );
 
     say!(
         "Done in {:.1} s. Put `pathbox serve` into your client's configuration; see README.md.",

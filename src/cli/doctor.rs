@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{load, table};
 use crate::app::App;
 use crate::config::{Config, Provider, Sources};
-use crate::domain::{Code, CodeRequest, ContextKey, ConversationId, Entropy, Language, Timeout};
+use crate::domain::{Code, CodeRequest, ContextKey, ConversationId, Entropy, Inputs, Language, Timeout};
 use crate::execution::Call;
 
 #[derive(Debug, Args)]
@@ -226,6 +226,7 @@ async fn first_run(service: &crate::execution::Execution) -> Check {
             code: Code::parse("1+1").map_err(|_| "bad code")?,
             purpose: Some("doctor".into()),
             timeout: Timeout::default(),
+            inputs: Inputs::default(),
         };
         let call = Call {
             key: key.clone(),
@@ -233,6 +234,7 @@ async fn first_run(service: &crate::execution::Execution) -> Check {
             trace: None,
             idempotency_key: None,
             guard: None,
+            person: None,
         };
         let (news, _) = tokio::sync::mpsc::channel(1);
         let finished = service

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Identity, load_worker, write_out};
 use crate::app::{App, new_conversation, shutdown};
 use crate::config::Sources;
-use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Language, Timeout};
+use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Inputs, Language, Timeout};
 use crate::execution::{Call, Finished, Progress};
 
 #[derive(Debug, Args)]
@@ -55,6 +55,7 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
         code: Code::parse(source)?,
         purpose: None,
         timeout: Timeout::from_millis(args.timeout_ms)?,
+        inputs: Inputs::default(),
     };
     args.identity.into_flags(&mut sources.flags);
     let (config, _) = load_worker(&sources)?;
@@ -87,7 +88,8 @@ async fn call(
         .map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
     let cancel = CancellationToken::new();
     let (news, mut output) = mpsc::channel::<Progress>(1024);
-    let call = Call { key, principal: Some("cli".into()), trace: None, idempotency_key, guard: None };
+    let call =
+        Call { key, principal: Some("cli".into()), trace: None, idempotency_key, guard: None, person: None };
     let run = service.runs.run_code(call, request, news, cancel.clone());
     tokio::pin!(run);
     let finished = loop {

@@ -98,7 +98,9 @@ async fn run(command: ToolsCommand, config: &Config, bridge: &Bridge) -> anyhow:
             .iter()
             .filter(|tool| server.as_ref().is_none_or(|name| *name == tool.server))
             .collect(),
-        ToolsCommand::Search { query, limit, .. } => catalog.search(query, usize::from(*limit)),
+        ToolsCommand::Search { query, limit, .. } => {
+            bridge.search(&catalog, query, usize::from(*limit)).await
+        }
         ToolsCommand::Call { tool, arguments, yes, .. } => {
             return call(config, bridge, &catalog, &tenant, (tool, arguments, *yes)).await;
         }

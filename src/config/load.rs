@@ -280,6 +280,21 @@ pub const SETTINGS: &[Setting] = &[
         "How long ended contexts and their runs are kept for audit.",
     ),
     plain(
+        "tools.embeddings_url",
+        &["PATHBOX_TOOLS_EMBEDDINGS_URL"],
+        "",
+        "the base URL of an OpenAI-compatible endpoint, as https://api.example.com/v1",
+        "Where the tool search gets vectors, beside words; names and descriptions of tools, and queries, are sent there. Words alone when not set.",
+    ),
+    plain(
+        "tools.embeddings_model",
+        &["PATHBOX_TOOLS_EMBEDDINGS_MODEL"],
+        "text-embedding-3-small",
+        "a model's name",
+        "The model of that endpoint.",
+    ),
+    secret("tools.embeddings_key", &["PATHBOX_TOOLS_EMBEDDINGS_KEY"], "a key", "The key of that endpoint."),
+    plain(
         "code_execution",
         &["PATHBOX_CODE_EXECUTION", "FEATURE_CODE_EXECUTION"],
         "true",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::load::{ConfigError, Source, Values};
-use crate::bridge::{Era, Options, Pattern, Server, Transport};
+use crate::bridge::{Embeddings, Era, Options, Pattern, Server, Transport};
 use crate::domain::TenantId;
 use crate::wire::Secret;
 
@@ -169,7 +169,17 @@ impl Values {
         }
         let kept =
             ENVIRONMENT.iter().filter_map(|name| Some(((*name).to_owned(), environment.get(*name)?.clone())));
-        Ok(Options { servers, environment: kept.collect(), pins: Some(data_dir.join("tool-pins.json")) })
+        let embeddings = self.url("tools.embeddings_url")?.map(|url| Embeddings {
+            url,
+            model: self.get("tools.embeddings_model").to_owned(),
+            key: self.text("tools.embeddings_key").map(Secret::new),
+        });
+        Ok(Options {
+            servers,
+            environment: kept.collect(),
+            pins: Some(data_dir.join("tool-pins.json")),
+            embeddings,
+        })
     }
 
     /// Key, value and source of each tool server's settings, without what may be secret.

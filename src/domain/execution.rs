@@ -3,6 +3,7 @@
 //! An [`Outcome`] here is raw: it is what a sandbox said. Only `guard` turns one into something that may leave.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,26 @@ pub struct CodeRequest {
     pub purpose: Option<String>,
     /// How long the run may take.
     pub timeout: Timeout,
+    /// What the code finds beside its own text.
+    pub inputs: Inputs,
+}
+
+/// What code finds beside its own text.
+#[derive(Debug, Clone, Default)]
+pub struct Inputs {
+    /// JSON that is bound as `data`.
+    pub data: Option<Arc<str>>,
+    /// Tools of other servers whose signatures are wanted.
+    pub tools: Option<ToolsWanted>,
+}
+
+/// Which tools a caller wants to know the signatures of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolsWanted {
+    /// By name: `server.tool`, or a whole server.
+    pub names: Vec<String>,
+    /// By what they are for, and how many at most.
+    pub intent: Option<(String, usize)>,
 }
 
 /// A piece of what a run gives out, in order of arrival.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::domain::{
-    Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, Language, OutputChunk, Timeout, hex,
+    Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, Inputs, Language, OutputChunk, Timeout, hex,
 };
 use crate::e2b::{E2bError, Files as SandboxFiles, Subject};
 use crate::guard::{FileKind, Guard, OutcomeGuard, Sanitized};
@@ -280,6 +280,7 @@ impl Files {
             code: Code::of_program(action.describe()),
             purpose: Some(action.describe()),
             timeout: Timeout::default(),
+            inputs: Inputs::default(),
         };
         let ask = self.0.ask(TOOL, &call, &request);
         let (progress, _) = mpsc::channel(1);
@@ -360,7 +361,20 @@ impl Files {
         let (outcome, report) = (guarded.outcome, guarded.report);
         let (state, state_reason) = (held.state, held.reason.map(reason_text));
         let cut_off = false;
-        Ok((Ran { outcome, report, artifacts, state, state_reason, moved_end, cut_off }, answer))
+        Ok((
+            Ran {
+                outcome,
+                report,
+                artifacts,
+                state,
+                state_reason,
+                moved_end,
+                cut_off,
+                tool_calls: Vec::new(),
+                signatures: Vec::new(),
+            },
+            answer,
+        ))
     }
 
     /// The record of an operation that could not be done.
@@ -380,6 +394,8 @@ impl Files {
             state_reason: held.reason.map(reason_text),
             moved_end: None,
             cut_off: false,
+            tool_calls: Vec::new(),
+            signatures: Vec::new(),
         }
     }
 

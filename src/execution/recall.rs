@@ -221,7 +221,7 @@ enum Guarded {
 /// The call that asks for what a run left.
 fn asking(asker: &Asker, row: &ExecutionRow) -> Call {
     let principal = asker.principal.clone().or_else(|| row.principal.clone());
-    Call { key: row.key.clone(), principal, trace: None, idempotency_key: None, guard: None }
+    Call { key: row.key.clone(), principal, trace: None, idempotency_key: None, guard: None, person: None }
 }
 
 fn artifacts(row: &ExecutionRow) -> Vec<Artifact> {

@@ -21,7 +21,7 @@ use super::acquire::Held;
 use super::crash::crash_point;
 use super::outputs::Artifact;
 use super::write_behind::Deferred;
-use super::{Call, Core, ExecutionError, Finished, Record};
+use super::{Call, Core, ExecutionError, Finished, Record, ToolCall};
 
 /// What is kept of a run so that the same idempotency key gives the same result.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +41,8 @@ pub(super) struct Ran {
     pub(super) moved_end: Option<DateTime<Utc>>,
     /// The end of this server cut it off: nobody asked for that, and the same key must not replay it.
     pub(super) cut_off: bool,
+    pub(super) tool_calls: Vec<ToolCall>,
+    pub(super) signatures: Vec<String>,
 }
 
 impl Core {
@@ -65,6 +67,8 @@ impl Core {
             call.key.conversation.as_str(),
             call.key.path.as_str(),
         ];
+        // A call without `data` has the hash that it always had.
+        let arguments: Vec<&str> = arguments.into_iter().chain(request.inputs.data.as_deref()).collect();
         Acquire {
             key: call.key.clone(),
             new_context: ContextId::mint(&parts.clock, &parts.entropy),
@@ -100,6 +104,8 @@ impl Core {
             guard: ran.report,
             artifacts: ran.artifacts,
             queued_ms: u64::try_from(held.queued.as_millis()).unwrap_or(u64::MAX),
+            tool_calls: ran.tool_calls,
+            signatures: ran.signatures,
         };
         metrics::QUEUE_WAIT.record(&[], held.queued);
         metrics::CODE_DURATION.record(&[language.as_str()], ran.outcome.duration);

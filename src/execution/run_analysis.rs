@@ -4,7 +4,7 @@
 use tokio_util::sync::CancellationToken;
 
 use crate::analysis::{AnalysisError, Checked, OutputFormat, Program, Report};
-use crate::domain::{Code, CodeRequest, ExecutionId, Language, Outcome, Timeout};
+use crate::domain::{Code, CodeRequest, ExecutionId, Inputs, Language, Outcome, Timeout};
 use crate::telemetry::chain;
 
 use super::{Artifact, Begun, Call, ExecutionError, Finished, Outputs, ProgressSender, Runs};
@@ -69,7 +69,8 @@ impl Runs {
     ) -> Begun {
         let AnalysisRequest { checked, format, purpose, timeout } = request;
         let code = Code::of_program(Program::new(&checked, format).code);
-        let request = CodeRequest { language: Language::Python, code, purpose, timeout };
+        let request =
+            CodeRequest { language: Language::Python, code, purpose, timeout, inputs: Inputs::default() };
         self.begin(TOOL, call, request, progress, cancel)
     }
 

@@ -23,8 +23,10 @@ use super::attempts::{Attempted, Fault, Work};
 use super::crash::crash_point;
 use super::interpret::{Aftermath, Cut, News, Run};
 use super::outputs::{Artifact, Outputs, Spool};
+use super::prelude;
 use super::recall::Begun;
 use super::record::{Ran, Stored, close_call, count};
+use super::tools::Prepared;
 use super::{Call, Core, ExecutionError, Finished, Progress, ProgressSender, Runs};
 use crate::telemetry::chain;
 
@@ -111,6 +113,7 @@ impl Runs {
         let work = CodeRun {
             core: &self.0,
             sandboxes: &sandboxes,
+            call: &call,
             ask: &ask,
             request: &request,
             guard: &guard,
@@ -256,6 +259,7 @@ async fn keep_pictures(outputs: &Outputs, id: ExecutionId, outcome: &Sanitized<O
 struct CodeRun<'a> {
     core: &'a Arc<Core>,
     sandboxes: &'a Sandboxes,
+    call: &'a Call,
     ask: &'a Acquire,
     request: &'a CodeRequest,
     guard: &'a Guard,
@@ -273,17 +277,20 @@ impl Work for CodeRun<'_> {
         app.path.id = %held.row.key.path, code.language = %self.request.language,
         context.id = %held.row.id, execution.id = %self.ask.execution.id))]
     async fn on(&self, held: &Held) -> Result<Ran, Fault> {
-        let Self { core, sandboxes, ask, request, guard, progress, cancel, sent } = *self;
+        let Self { core, sandboxes, call, ask, request, guard, progress, cancel, sent } = *self;
         crash_point!(core, "run.held");
         let moved_end = sandboxes.extend_life(held, request.timeout.get()).await?;
         sandboxes.keep_lease(held, ask).await?;
         let id = ask.execution.id;
         let _ = progress.try_send(Progress::Running);
+        let deadlines =
+            Deadlines { start: request.timeout.get(), ..Deadlines::overall(request.timeout.get() + CLOSING) };
+        let Prepared { run: tools, signatures } =
+            core.prepare_tools(held, call, request, id, guard, cancel).await?;
+        prelude::bind(held, request, id, tools.as_ref(), deadlines).await?;
         sent.store(true, Ordering::Relaxed);
         let began = Instant::now();
         let deadline = began + request.timeout.get();
-        let deadlines =
-            Deadlines { start: request.timeout.get(), ..Deadlines::overall(request.timeout.get() + CLOSING) };
         let running = tracing::debug_span!("sandbox.run");
         let mut run =
             Run::start(&held.client, &held.access, request.language, request.code.as_str(), deadlines)
@@ -303,6 +310,10 @@ impl Work for CodeRun<'_> {
         let pumping = stream.pump(held, &mut run, deadline, cancel, &core.shutdown);
         let (ended, platform) = pumping.instrument(running).await?;
         crash_point!(core, "run.ended");
+        let tool_calls = match tools {
+            Some(tools) => tools.finish().await,
+            None => Vec::new(),
+        };
         let stops = run.stops().to_vec();
         let mut state = (held.state, held.reason.map(reason_text));
         match run.news() {
@@ -366,7 +377,17 @@ impl Work for CodeRun<'_> {
         artifacts.extend(keep_pictures(&core.parts.outputs, id, &outcome).await);
         crash_point!(core, "run.artifacts_kept");
         let cut_off = matches!(platform, Some(Platform::ShutDown));
-        Ok(Ran { outcome, report, artifacts, state: state.0, state_reason: state.1, moved_end, cut_off })
+        Ok(Ran {
+            outcome,
+            report,
+            artifacts,
+            state: state.0,
+            state_reason: state.1,
+            moved_end,
+            cut_off,
+            tool_calls,
+            signatures,
+        })
     }
 }
 

@@ -49,7 +49,13 @@ pub(super) fn list() -> ListPromptsResult {
         ]),
     );
     analyse.title = Some("Run an analysis".into());
-    ListPromptsResult::with_all_items(vec![run, analyse])
+    let mut tools = Prompt::new(
+        "use_tools",
+        Some("Do a task with the tools of the connected servers, in one program"),
+        Some(vec![argument("task", "What is to be done", true)]),
+    );
+    tools.title = Some("Use tools in a program".into());
+    ListPromptsResult::with_all_items(vec![run, analyse, tools])
 }
 
 /// A prompt, filled in. What it goes out with to a model passes the caller's guard.
@@ -65,6 +71,11 @@ pub(super) fn get(request: &GetPromptRequestParams, guard: &Guard) -> Result<Get
         "run_code" => format!(
             "Use the tool `run_code` (language: {}) to do this, and tell the result:\n\n{}",
             given("language").unwrap_or("python"),
+            needed("task")?
+        ),
+        "use_tools" => format!(
+            "Find what you need with `search_tools` (one search for each step), then write one program for `run_code` that calls the \
+             tools (`from tools import <server>`), works on the results in the sandbox and prints only what answers this:\n\n{}",
             needed("task")?
         ),
         "run_analysis" => {

@@ -10,18 +10,21 @@ pub mod get_execution;
 pub mod manage_context;
 pub mod run_analysis;
 pub mod run_code;
+pub mod search_tools;
 
 /// Every tool, in the order in which clients see them. The order is part of the contract: it keeps prompts stable.
-/// `network`: whether some sandboxes reach hosts outside.
-pub fn list(network: bool) -> Vec<Tool> {
-    vec![
-        run_code::tool(network),
+/// `network`: whether some sandboxes reach hosts outside. `tool_servers`: names of other servers, where there are any.
+pub fn list(network: bool, tool_servers: Option<&[String]>) -> Vec<Tool> {
+    let mut all = vec![
+        run_code::tool(network, tool_servers.is_some()),
         run_analysis::tool(),
         manage_context::tool(),
         get_execution::tool(),
         get_artifact::tool(),
         files::tool(),
-    ]
+    ];
+    all.extend(tool_servers.map(search_tools::tool));
+    all
 }
 
 /// The scope that a call needs. Each handler checks it as well.

@@ -174,6 +174,12 @@ pub static HTTP_REFUSED: Counter = Counter::new(
     "Requests refused by a limit: connections (all in use), principal (too many open requests), rate (too many a minute).",
     &["limit"],
 );
+/// Calls from programs to tools of other servers.
+pub static TOOL_CALLS: Counter = Counter::new(
+    "tool_calls.total",
+    "Calls from programs to tools of other servers, by how they ended.",
+    &["outcome"],
+);
 
 /// All of them, in the order in which they are written.
 static COUNTERS: &[&Counter] = &[
@@ -193,6 +199,7 @@ static COUNTERS: &[&Counter] = &[
     &RUNS_OFFLINE,
     &HTTP_CONNECTIONS_CLOSED,
     &HTTP_REFUSED,
+    &TOOL_CALLS,
     &HOST_ENDS,
     &HOST_LIMITS,
     &HOST_EGRESS,

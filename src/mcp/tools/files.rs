@@ -106,7 +106,8 @@ impl McpServer {
         let key = self.key(&caller, input.context.as_deref()).await?;
         let principal = Some(caller.principal.name);
         let guard = caller::overlay(&context.meta.0, service.policies.call_may_loosen(&key))?;
-        let call = Call { key, principal, trace: trace(&context), idempotency_key: None, guard };
+        let call =
+            Call { key, principal, trace: trace(&context), idempotency_key: None, guard, person: None };
         let filed = service.files.run(call, action, context.ct.clone()).await?;
         result(&service.reads, &asker, &filed).await
     }

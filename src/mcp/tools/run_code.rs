@@ -1,18 +1,23 @@
 //! `run_code`: runs code in the conversation path's sandbox.
 
+use std::sync::Arc;
+
 use rmcp::RoleServer;
 use rmcp::model::{
-    CallToolResponse, CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations,
+    CallToolResponse, CallToolResult, ContentBlock, InputResponses, JsonObject, MetaObject, Tool,
+    ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Capture, Code, CodeRequest, Language, Outcome, Scope, Timeout};
-use crate::execution::{Begun, Call, Finished};
+use crate::domain::{Capture, Code, CodeRequest, Inputs, Language, Outcome, Scope, Timeout, ToolsWanted};
+use crate::execution::{Begun, Call, Finished, Question, ToolCall};
 use crate::guard::{Report, Sanitized};
+use crate::mcp::confirm::{self, Asked};
 use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
 use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema, trace};
@@ -51,6 +56,12 @@ pub struct Input {
     /// Runs at most once under this key: a repeated call returns the recorded result. 1 to 255 characters.
     #[serde(default)]
     idempotency_key: Option<String>,
+    /// JSON that the code finds as the variable `data` (in Bash as text), up to 5 MB.
+    #[serde(default)]
+    data: Option<Value>,
+    /// Tools of other servers whose signatures the result should tell: names, or `{"intent": "what for", "limit": 5}`.
+    #[serde(default)]
+    tools: Option<Value>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
@@ -116,6 +127,28 @@ pub struct Output {
     pub replayed: bool,
     /// What the egress guard did.
     pub guard: OutputGuard,
+    /// The tools of other servers that the program called.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<OutputToolCall>,
+    /// Signatures of the tools that were asked for with `tools`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+}
+
+/// One call of a tool of another server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputToolCall {
+    /// `server.tool`.
+    pub name: String,
+    /// Milliseconds.
+    pub ms: u64,
+    /// Bytes of arguments and result.
+    pub bytes: u64,
+    /// `ok`, `error`, or why it was not made.
+    pub outcome: String,
+    /// How many calls this sums up, in a run with many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<u64>,
 }
 
 /// Why a program failed.
@@ -127,6 +160,33 @@ pub struct OutputError {
     pub message: String,
     /// The traceback with the program's own lines.
     pub traceback: String,
+}
+
+/// Calls that are told one by one; of more, those of one tool with one outcome are told as one.
+const MOST_CALLS: usize = 20;
+
+impl OutputToolCall {
+    fn all(calls: &[ToolCall]) -> Vec<Self> {
+        let mut out: Vec<Self> = Vec::new();
+        for call in calls {
+            let alike = |told: &&mut Self| told.name == call.tool && told.outcome == call.outcome;
+            match out.iter_mut().find(alike).filter(|_| calls.len() > MOST_CALLS) {
+                Some(told) => {
+                    told.ms += call.ms;
+                    told.bytes += call.bytes;
+                    told.calls = Some(told.calls.unwrap_or(1) + 1);
+                }
+                None => out.push(Self {
+                    name: call.tool.clone(),
+                    ms: call.ms,
+                    bytes: call.bytes,
+                    outcome: call.outcome.clone(),
+                    calls: None,
+                }),
+            }
+        }
+        out
+    }
 }
 
 /// Something that can be read as a resource.
@@ -172,14 +232,21 @@ impl OutputGuard {
 }
 
 /// The tool as it is listed; code that reaches a network has an open world.
-pub fn tool(network: bool) -> Tool {
+pub fn tool(network: bool, tools: bool) -> Tool {
     let description = "Run code in an isolated sandbox that belongs to this conversation path. Variables, imports and \
         files are kept between calls. Returns stdout, stderr, the value of the last expression, pictures of open \
         plots, and a traceback when the code fails. The network is closed but for hosts that the operator allows. Personal \
         data and secrets in the output are replaced by placeholders like [EMAIL_1].";
     let mut meta = Map::new();
     meta.insert("anthropic/maxResultSizeChars".into(), json!(200_000));
-    Tool::new(NAME, description, schema::of::<Input>())
+    let mut input = schema::of::<Input>();
+    let mut description = description.to_owned();
+    if tools {
+        description.push_str(" Programs can call tools of other servers: `from tools import <server>` (`search_tools` finds them).");
+    } else if let Some(Value::Object(properties)) = Arc::make_mut(&mut input).get_mut("properties") {
+        properties.remove("tools");
+    }
+    Tool::new(NAME, description, input)
         .with_title("Run code")
         .with_raw_output_schema(schema::of::<Output>())
         .with_annotations(
@@ -204,6 +271,51 @@ pub fn parse<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, T
     })
 }
 
+/// The largest `data`, as JSON.
+const MAX_DATA_BYTES: usize = 5 << 20;
+
+fn data(given: Option<Value>) -> Result<Option<Arc<str>>, ToolError> {
+    let Some(text) = given.map(|value| value.to_string()) else { return Ok(None) };
+    if text.len() > MAX_DATA_BYTES {
+        let size = text.len();
+        return Err(ToolError::argument(format!(
+            "argument `data`: it has {size} bytes as JSON, allowed are {MAX_DATA_BYTES}; put it into a file with the `files` tool"
+        )));
+    }
+    Ok(Some(text.into()))
+}
+
+/// Which tools a caller wants to know: a name, names, or what for. Also as JSON text, as some clients send it.
+fn wanted(given: Value) -> Result<ToolsWanted, ToolError> {
+    let wrong = || {
+        ToolError::argument(
+            "argument `tools`: allowed is a list of names like \"github.list_commits\", or {\"intent\": \"what for\", \"limit\": 5}",
+        )
+    };
+    match given {
+        Value::String(text) if text.trim_start().starts_with(['[', '{']) => {
+            wanted(serde_json::from_str(&text).map_err(|_| wrong())?)
+        }
+        Value::String(name) => Ok(ToolsWanted { names: vec![name], intent: None }),
+        Value::Array(names) => {
+            let names = names.into_iter().map(|name| name.as_str().map(str::to_owned).ok_or_else(wrong));
+            Ok(ToolsWanted { names: names.collect::<Result<_, _>>()?, intent: None })
+        }
+        Value::Object(members) => {
+            if members.keys().any(|name| name != "intent" && name != "limit") {
+                return Err(wrong());
+            }
+            let intent = members.get("intent").and_then(Value::as_str).ok_or_else(wrong)?.to_owned();
+            let limit = match members.get("limit") {
+                None | Some(Value::Null) => 5,
+                Some(limit) => limit.as_u64().filter(|n| (1..=20).contains(n)).ok_or_else(wrong)? as usize,
+            };
+            Ok(ToolsWanted { names: Vec::new(), intent: Some((intent, limit)) })
+        }
+        _ => Err(wrong()),
+    }
+}
+
 /// The arguments that every tool takes that runs something.
 pub(in crate::mcp) struct Common {
     pub(in crate::mcp) purpose: Option<String>,
@@ -219,17 +331,62 @@ impl McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
         let news = progress::reporter(&context);
+        let given = arguments.clone();
         let input: Input = parse(arguments)?;
-        let (call, request) = self.call(input, &context).await?;
-        let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
-        let mut begun = self.service().await?.runs.begin_code(call, request, news, cancel.clone());
-        let finished = self.follow(&mut begun, wait, &cancel, &context).await;
-        Ok(match finished? {
-            Some(finished) => self.result(&finished, &context).into(),
+        let (mut call, request) = self.call(input, &context).await?;
+        let (person, questions) = confirm::person(&context);
+        call.person = person;
+        let cancel = CancellationToken::new();
+        let begun = self.service().await?.runs.begin_code(call, request, news, cancel.clone());
+        self.until_it_ends((begun, cancel, questions), given, &context).await
+    }
+
+    /// The second half of a call that was sent away with a question.
+    pub(in crate::mcp) async fn go_on(
+        &self,
+        state: &str,
+        responses: InputResponses,
+        arguments: &JsonObject,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ToolError> {
+        let asked = self.take_input(state, &responses, &context)?;
+        if asked.arguments != *arguments {
+            asked.cancel.cancel();
+            return Err(ToolError::argument(
+                "the arguments are not those of the call that asked; its run was cancelled",
+            ));
+        }
+        let Asked { begun, cancel, questions, arguments, .. } = asked;
+        self.until_it_ends((begun, cancel, Some(questions)), arguments, &context).await
+    }
+
+    /// Waits for the run's end, for the end of the caller's patience, or for a question that this request has to carry.
+    async fn until_it_ends(
+        &self,
+        (mut begun, cancel, mut questions): (Begun, CancellationToken, Option<mpsc::Receiver<Question>>),
+        arguments: JsonObject,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ToolError> {
+        let wait = self.wait(context)?;
+        let asked = async {
+            match &mut questions {
+                Some(questions) => questions.recv().await,
+                None => None,
+            }
+        };
+        let finished = tokio::select! {
+            finished = self.follow(&mut begun, wait, &cancel, context) => finished?,
+            Some(question) = asked => {
+                let Some(questions) = questions else { return Err(ToolError::internal("a question without a way")) };
+                return self.ask_for_input(question, (begun, cancel, questions), arguments, context);
+            }
+        };
+        Ok(match finished {
+            Some(finished) => self.result(&finished, context).into(),
             None => {
                 let text = how_to_follow(&begun, begun.language.as_str());
                 let output = serde_json::to_value(running(&begun, &text)).ok();
-                handed_over(&begun, text, output, &context)
+                handed_over(&begun, text, output, context)
             }
         })
     }
@@ -247,7 +404,8 @@ impl McpServer {
         };
         let code = Code::parse(input.code)?;
         let (call, purpose, timeout) = self.common(common, context).await?;
-        Ok((call, CodeRequest { language: input.language.into(), code, purpose, timeout }))
+        let inputs = Inputs { data: data(input.data)?, tools: input.tools.map(wanted).transpose()? };
+        Ok((call, CodeRequest { language: input.language.into(), code, purpose, timeout, inputs }))
     }
 
     /// Who calls, for what, and how long it may take: the same in every tool that runs something.
@@ -277,6 +435,7 @@ impl McpServer {
             trace: trace(context),
             idempotency_key,
             guard: caller::overlay(&context.meta.0, may_loosen)?,
+            person: None,
         };
         Ok((call, purpose, timeout))
     }
@@ -384,6 +543,8 @@ pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
         stopped_by: outcome.stops.iter().map(ToString::to_string).collect(),
         replayed: finished.replayed,
         guard: OutputGuard::of(&finished.record.guard),
+        tool_calls: OutputToolCall::all(&finished.record.tool_calls),
+        tools: finished.record.signatures.clone(),
     }
 }
 
@@ -412,6 +573,8 @@ pub(in crate::mcp) fn running(begun: &Begun, text: &str) -> Output {
             policy: None,
             findings: std::collections::BTreeMap::new(),
         },
+        tool_calls: Vec::new(),
+        tools: Vec::new(),
     }
 }
 
@@ -465,8 +628,27 @@ fn summary(finished: &Finished, output: &Output) -> String {
     if output.replayed {
         line.push_str("; recorded result of an earlier call with this idempotency key");
     }
+    line.push_str(&tools_note(&output.tool_calls));
     line.push_str(&output.guard.note());
+    for signature in &output.tools {
+        line.push('\n');
+        line.push_str(signature);
+    }
     line
+}
+
+/// What a program called, in short; a failure among it is named.
+fn tools_note(calls: &[OutputToolCall]) -> String {
+    if calls.is_empty() {
+        return String::new();
+    }
+    let bytes: u64 = calls.iter().map(|call| call.bytes).sum();
+    let count: u64 = calls.iter().map(|call| call.calls.unwrap_or(1)).sum();
+    let mut note = format!("; {count} tool calls, {bytes} bytes");
+    for call in calls.iter().filter(|call| call.outcome != "ok").take(5) {
+        note.push_str(&format!("; {} {}", call.name, call.outcome));
+    }
+    note
 }
 
 fn count(capture: &Capture) -> u64 {

@@ -1,0 +1,188 @@
+//! Asking a person whether a program may call a tool: by elicitation where the protocol has requests of servers, and by a
+//! result that asks for input where it has not (2026-07-28). In the second case the run goes on while nobody is connected: the
+//! program waits in its sandbox until the client calls again with the answer, or until its patience is over.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rmcp::RoleServer;
+use rmcp::model::{
+    CallToolResponse, ElicitRequestParams, ElicitResult, ElicitationAction, InputRequests,
+    InputRequiredResult, InputResponses, JsonObject, ProtocolVersion,
+};
+use rmcp::service::RequestContext;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::Entropy;
+use crate::execution::{Begun, Decision, Person, Question};
+
+use super::{McpServer, ToolError};
+
+type Context = RequestContext<RoleServer>;
+
+/// How long a run waits for its client to come back.
+const KEPT: Duration = Duration::from_secs(900);
+/// Runs that wait for their clients, at most.
+const MOST: usize = 256;
+/// The one input that is asked for.
+const KEY: &str = "confirm";
+
+/// Runs whose client was sent away with a question.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Mutex<HashMap<String, Asked>>);
+
+/// A run that goes on, and what its program waits for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) begun: Begun,
+    pub(super) cancel: CancellationToken,
+    pub(super) questions: mpsc::Receiver<Question>,
+    pub(super) arguments: JsonObject,
+    answer: Option<oneshot::Sender<Decision>>,
+    /// Tenant and principal: nobody else answers.
+    whose: String,
+    since: Instant,
+}
+
+/// Who can be asked in this request, and the questions if this side has to put them.
+pub(super) fn person(context: &Context) -> (Option<Person>, Option<mpsc::Receiver<Question>>) {
+    let can = context.client_capabilities().is_some_and(|capabilities| capabilities.elicitation.is_some());
+    if !can {
+        return (None, None);
+    }
+    let (sender, mut questions) = mpsc::channel::<Question>(1);
+    let is_stateless =
+        context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+    if is_stateless {
+        return (Some(Person(sender)), Some(questions));
+    }
+    let peer = context.peer.clone();
+    tokio::spawn(async move {
+        while let Some(question) = questions.recv().await {
+            let decision = match serde_json::from_value::<ElicitRequestParams>(form(&question.text)) {
+                Ok(ask) => match peer.create_elicitation(ask).await {
+                    Ok(said) => decision(&said),
+                    Err(error) => {
+                        tracing::warn!(error = %error, "a person could not be asked");
+                        Decision::CannotAsk
+                    }
+                },
+                Err(_) => Decision::CannotAsk,
+            };
+            let _ = question.answer.send(decision);
+        }
+    });
+    (Some(Person(sender)), None)
+}
+
+fn form(message: &str) -> Value {
+    json!({"mode": "form", "message": message, "requestedSchema": {"type": "object", "required": ["allow"], "properties": {
+        "allow": {"type": "boolean", "title": "Allow this call?"},
+        "remember": {"type": "string", "title": "For how long?", "enum": ["this call", "this run", "this conversation"]}
+    }}})
+}
+
+/// Only an explicit yes is one.
+fn decision(said: &ElicitResult) -> Decision {
+    let content = said.content.as_ref();
+    let field = |name: &str| content.and_then(|content| content.get(name));
+    if said.action != ElicitationAction::Accept || field("allow") != Some(&Value::Bool(true)) {
+        return Decision::No;
+    }
+    match field("remember").and_then(Value::as_str) {
+        Some("this run") => Decision::Run,
+        Some("this conversation") => Decision::Conversation,
+        _ => Decision::Once,
+    }
+}
+
+impl McpServer {
+    /// Sends the client away with a question. The run goes on.
+    pub(super) fn ask_for_input(
+        &self,
+        question: Question,
+        (begun, cancel, questions): (Begun, CancellationToken, mpsc::Receiver<Question>),
+        arguments: JsonObject,
+        context: &Context,
+    ) -> Result<CallToolResponse, ToolError> {
+        let ask = json!({KEY: {"method": "elicitation/create", "params": form(&question.text)}});
+        let ask: InputRequests =
+            serde_json::from_value(ask).map_err(|error| ToolError::internal(error.to_string()))?;
+        let state = Entropy::system().hex::<16>();
+        let whose = self.whose(context)?;
+        let asked = Asked {
+            begun,
+            cancel,
+            questions,
+            arguments,
+            answer: Some(question.answer),
+            whose,
+            since: Instant::now(),
+        };
+        let mut waiting = self.0.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|_, asked| asked.since.elapsed() < KEPT);
+        if waiting.len() < MOST {
+            waiting.insert(state.clone(), asked);
+        }
+        Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(ask), Some(state))))
+    }
+
+    /// Takes a client's answer, and its run back.
+    pub(super) fn take_input(
+        &self,
+        state: &str,
+        responses: &InputResponses,
+        context: &Context,
+    ) -> Result<Asked, ToolError> {
+        let whose = self.whose(context)?;
+        let mut waiting = self.0.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_mine = waiting.get(state).is_some_and(|asked| asked.whose == whose);
+        let Some(mut asked) = waiting.remove(state).filter(|_| is_mine) else {
+            return Err(ToolError::not_found(
+                "This requestState belongs to no call that waits here",
+                "It was answered before, is too old, or was begun at another replica. Call run_code again without it.",
+            ));
+        };
+        let said =
+            responses.get(KEY).and_then(|said| serde_json::from_value::<ElicitResult>(said.clone()).ok());
+        if let Some(answer) = asked.answer.take() {
+            let _ = answer.send(said.as_ref().map_or(Decision::No, decision));
+        }
+        Ok(asked)
+    }
+
+    fn whose(&self, context: &Context) -> Result<String, ToolError> {
+        let caller = self.caller(context)?;
+        Ok(format!("{}\0{}", caller.tenant, caller.principal.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_explicit_yes_is_a_yes() {
+        let said = |value: Value| decision(&serde_json::from_value(value).unwrap());
+        let yes =
+            |remember: &str| json!({"action": "accept", "content": {"allow": true, "remember": remember}});
+        assert_eq!(said(json!({"action": "accept", "content": {"allow": true}})), Decision::Once);
+        assert_eq!(said(yes("this run")), Decision::Run);
+        assert_eq!(said(yes("this conversation")), Decision::Conversation);
+        assert_eq!(said(yes("for ever")), Decision::Once);
+        for no in [
+            json!({"action": "accept"}),
+            json!({"action": "accept", "content": {}}),
+            json!({"action": "accept", "content": {"allow": "true"}}),
+            json!({"action": "accept", "content": {"allow": false}}),
+            json!({"action": "decline", "content": {"allow": true}}),
+            json!({"action": "cancel"}),
+        ] {
+            assert_eq!(said(no.clone()), Decision::No, "{no}");
+        }
+    }
+}
