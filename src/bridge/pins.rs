@@ -88,6 +88,9 @@ impl Pins {
 
     fn write(&self, known: &Known) -> std::io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
+        if let Some(dir) = file.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
         let part = file.with_extension(format!("part-{}", std::process::id()));
         std::fs::write(&part, serde_json::to_vec_pretty(known)?)?;
         std::fs::rename(&part, file)

@@ -18,6 +18,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::bridge::types::{Style, documentation, signature, type_of};
 use crate::bridge::{Bridge, BridgeError, Catalog, Content, Tool};
@@ -188,6 +190,7 @@ impl Core {
             bytes: AtomicU64::new(0),
             places: Semaphore::new(MAX_PARALLEL),
             allowed: Mutex::default(),
+            span: tracing::Span::current(),
             asking: tokio::sync::Mutex::new(()),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(serve(Arc::new(desk), frames, stop.clone())));
@@ -409,6 +412,8 @@ struct Desk {
     places: Semaphore,
     /// Tools that a person allowed for this run.
     allowed: Mutex<HashSet<String>>,
+    /// The run's span, whose children the calls are.
+    span: tracing::Span,
     /// One question at a time.
     asking: tokio::sync::Mutex<()>,
 }
@@ -493,8 +498,10 @@ async fn answer(desk: Arc<Desk>, (program, call): (String, u64), message: String
     let began = Instant::now();
     let mut tool = String::new();
     let mut bytes = message.len() as u64;
+    let span = tracing::debug_span!(
+        parent: &desk.span, "tools.call", otel.kind = "client", tool.name = Empty, tool.outcome = Empty, tool.bytes = Empty);
     let outcome = tokio::select! {
-        outcome = desk.decide(&message, &mut tool) => outcome,
+        outcome = desk.decide(&message, &mut tool).instrument(span.clone()) => outcome,
         () = cancel.cancelled() => Err(No::new("cancelled", "the call was cancelled")),
         () = desk.relay.closed() => Err(No::new("unavailable", "the way to the sandbox broke")),
     };
@@ -508,6 +515,7 @@ async fn answer(desk: Arc<Desk>, (program, call): (String, u64), message: String
     if !tool.is_empty() {
         let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let outcome = if said == "tool" { "error" } else { said };
+        span.record("tool.name", &tool).record("tool.outcome", outcome).record("tool.bytes", bytes);
         metrics::TOOL_CALLS.add(&[outcome], 1);
         tracing::debug!(tool.name = %tool, outcome, ms, bytes, execution.id = %desk.execution, "a program called a tool");
         lock(&desk.calls).push(ToolCall { tool, ms, bytes, outcome: outcome.to_owned() });

@@ -576,6 +576,30 @@ fn the_same_in_the_tier_without_namespaces() {
     }
 }
 
+/// A sandbox host in another process, reached as E2B is.
+#[test]
+fn the_same_through_a_provider_of_e2bs_protocol() {
+    use std::io::BufRead;
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = command(dir.path())
+        .args(["host", "--listen", "127.0.0.1:0", "--api-key", "e2b_0123456789"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(host.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let url = line.trim().rsplit_once("E2B_SANDBOX_URL=").unwrap().1.to_owned();
+    let more = format!("[e2b]\napi_key = \"e2b_0123456789\"\napi_url = {url:?}\nsandbox_url = {url:?}\n");
+    let place = Place::new("", "", &more);
+    let mut server = place.serve();
+    let code = "from tools import kit\nprint(kit.add(a=2, b=data['b'])['sum'])";
+    let result = server.call(json!({"code": code, "language": "python", "data": {"b": 3}}), json!({}));
+    assert_eq!(stdout(&result), "5\n");
+    drop(server);
+    host.kill().unwrap();
+    host.wait().unwrap();
+}
+
 /// An OpenAI-compatible endpoint for which a text about history is near to one about commits. Gives its base URL.
 fn embeddings() -> String {
     use std::io::{Read, Write};

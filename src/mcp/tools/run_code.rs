@@ -644,7 +644,8 @@ fn tools_note(calls: &[OutputToolCall]) -> String {
     }
     let bytes: u64 = calls.iter().map(|call| call.bytes).sum();
     let count: u64 = calls.iter().map(|call| call.calls.unwrap_or(1)).sum();
-    let mut note = format!("; {count} tool calls, {bytes} bytes");
+    let what = if count == 1 { "tool call" } else { "tool calls" };
+    let mut note = format!("; {count} {what}, {bytes} bytes");
     for call in calls.iter().filter(|call| call.outcome != "ok").take(5) {
         note.push_str(&format!("; {} {}", call.name, call.outcome));
     }
