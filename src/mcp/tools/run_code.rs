@@ -687,7 +687,7 @@ mod tests {
 
     #[test]
     fn published_schemas_hold_nothing_that_strict_hosts_refuse() {
-        let tool = serde_json::to_value(tool(false)).unwrap();
+        let tool = serde_json::to_value(tool(false, false)).unwrap();
         for which in ["inputSchema", "outputSchema"] {
             assert_eq!(schema::refused(&tool[which]), Vec::<String>::new(), "{which}: {}", tool[which]);
             assert_eq!(tool[which]["type"], "object");
