@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bridge::Bridge;
 use crate::config::{Config, Database, Provider};
-use crate::domain::{Clock, ConversationId, Entropy};
+use crate::domain::{Clock, ConversationId, Entropy, hex};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
 use crate::execution::{
-    CrashAt, Execution, HandleKey, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
+    CrashAt, Execution, HandleKey, Hosts, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
     Starting, Startup, TokenKey,
 };
 use crate::guard::{Kind, Known, PolicyFile, never_say};
@@ -176,7 +177,12 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
     let handles = HandleKey::derive(&keyring.derive("handles"));
     let tokens = token_key(config, &keyring);
     let objects = Objects::open(&config.objects)?;
-    let (store, (provider, local)) = tokio::join!(open_store(config, keyring), open_provider(config, ends));
+    if let (Database::Postgres(_), objects::Options::Directory(_)) = (&config.database, &config.objects) {
+        tracing::info!("whole outputs lie on this machine alone; with several replicas, set `objects.url`");
+    }
+    let hosts = Hosts::new(&config.data_dir, place());
+    let (store, (provider, local)) =
+        tokio::join!(open_store(config, keyring), open_provider(config, &hosts, ends));
     let parts = Parts {
         options: ExecutionOptions {
             limits: config.limits.clone(),
@@ -191,6 +197,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
         store: store?,
         provider,
         local,
+        hosts,
         policies,
         handles,
         tokens,
@@ -203,6 +210,13 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
         entropy,
     };
     Ok(Execution::new(parts, ends.shutdown.clone()))
+}
+
+/// Where a loopback address means something: this boot of this machine, in this network namespace.
+fn place() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    hex(&Sha256::digest(format!("{} {}", boot.trim(), net.display()).as_bytes())[..8])
 }
 
 /// Makes the data directory, for its owner only.
@@ -366,7 +380,11 @@ pub fn named(file: &PolicyFile, variable: impl Fn(&str) -> Option<Secret>) -> an
 }
 
 /// The sandbox provider that the settings name. Not there is an answer too: why, in words for a caller.
-async fn open_provider(config: &Config, ends: &Ends) -> (Result<E2bClient, String>, Option<LocalHost>) {
+async fn open_provider(
+    config: &Config,
+    hosts: &Hosts,
+    ends: &Ends,
+) -> (Result<E2bClient, String>, Option<LocalHost>) {
     let (endpoint, local) = match &config.provider {
         Provider::E2b { api_key, domain, api_url, sandbox_url } => {
             let endpoint = Endpoint {
@@ -377,7 +395,7 @@ async fn open_provider(config: &Config, ends: &Ends) -> (Result<E2bClient, Strin
             };
             (endpoint, None)
         }
-        Provider::Local => match local_host(config, ends).await {
+        Provider::Local => match local_host(config, hosts, ends).await {
             Ok(host) => (Endpoint::local(host.url.as_str(), host.key.clone()), Some(host)),
             Err(why) => return (Err(why), None),
         },
@@ -387,16 +405,22 @@ async fn open_provider(config: &Config, ends: &Ends) -> (Result<E2bClient, Strin
 }
 
 #[cfg(target_os = "linux")]
-async fn local_host(config: &Config, ends: &Ends) -> Result<LocalHost, String> {
-    let options = host_options(config).map_err(|error| format!("{error:#}"))?;
+async fn local_host(config: &Config, hosts: &Hosts, ends: &Ends) -> Result<LocalHost, String> {
+    let mut options = config.host.options(templates_dir(config));
+    let key = hosts.key(&Entropy::system());
+    let claim = hosts.claim(&key).map_err(|error| chain(&error))?;
+    options.api_key = Some(key);
     let host = crate::host::serve(options, ends.host.clone()).await.map_err(|error| chain(&error))?;
     let local = LocalHost { url: host.url(), key: Secret::new(host.api_key().expose()) };
-    ends.tasks.spawn(async move { host.ended().await });
+    ends.tasks.spawn(async move {
+        host.ended().await;
+        drop(claim);
+    });
     Ok(local)
 }
 
 #[cfg(not(target_os = "linux"))]
-async fn local_host(_: &Config, _: &Ends) -> Result<LocalHost, String> {
+async fn local_host(_: &Config, _: &Hosts, _: &Ends) -> Result<LocalHost, String> {
     Err("the local sandbox host needs Linux; set E2B_API_KEY to use E2B, or run Pathbox in a Linux container"
         .into())
 }
@@ -404,49 +428,6 @@ async fn local_host(_: &Config, _: &Ends) -> Result<LocalHost, String> {
 /// Where the local host's templates are.
 pub fn templates_dir(config: &Config) -> std::path::PathBuf {
     config.data_dir.join("templates")
-}
-
-/// Settings of the local host.
-///
-/// # Errors
-/// When a setting does not fit.
-#[cfg(target_os = "linux")]
-pub fn host_options(config: &Config) -> anyhow::Result<crate::host::Options> {
-    use crate::host::jail::Isolation;
-    let mut options = crate::host::Options {
-        ready: config.host.pool,
-        max_sandboxes: config.host.max_sandboxes,
-        ..crate::host::Options::default()
-    };
-    options.jail.isolation = match config.host.isolation.as_str() {
-        "landlock" => Isolation::Landlock,
-        "unsafe-none" => Isolation::None,
-        _ => Isolation::Namespaces,
-    };
-    let host = &config.host;
-    options.jail.limits.memory_bytes = host.memory_mb << 20;
-    options.jail.limits.processes = host.processes;
-    options.jail.limits.cpu_percent = host.cpu_percent;
-    options.jail.limits.file_bytes = host.file_mb << 20;
-    options.jail.limits.home_bytes = host.home_mb << 20;
-    options.jail.limits.tmp_bytes = host.tmp_mb << 20;
-    options.jail.limits.shm_bytes = host.shm_mb << 20;
-    options.jail.limits.files = host.files;
-    options.jail.limits.open_files = host.open_files;
-    options.kernel.max_output_bytes = host.output_mb << 20;
-    options.max_life = Duration::from_secs(host.max_life_hours * 3600);
-    options.network.connections = host.network_connections;
-    options.network.max_bytes = host.network_mb << 20;
-    options.network.idle = Duration::from_secs(host.network_idle_seconds);
-    options.network.open = host.internet;
-    options.jail.cgroups = host.cgroups;
-    options.kernel.checkpoint_bytes = host.checkpoint_mb << 20;
-    options.kernel.preload = host.preload.clone();
-    options.search.python = host.python.clone();
-    options.templates = Some(templates_dir(config));
-    options.env.extend(host.timezone.clone().map(|zone| ("TZ".to_owned(), zone)));
-    options.env.extend(host.locale.clone().map(|locale| ("LANG".to_owned(), locale)));
-    Ok(options)
 }
 
 #[cfg(test)]

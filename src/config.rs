@@ -1,11 +1,13 @@
 //! Every setting, gathered: one field for each component's own `Options`. Only [`load`] reads the environment;
 //! components never do.
 
+pub mod host;
 pub mod http;
 pub mod load;
 mod objects;
 mod otel;
 pub mod reference;
+pub mod settings;
 mod tenants;
 mod tools;
 
@@ -100,7 +102,7 @@ pub struct Config {
     /// Path of callers that name none.
     pub path: crate::domain::PathId,
     /// The local sandbox host.
-    pub host: HostSettings,
+    pub host: host::HostSettings,
     /// The HTTP doors.
     pub http: http::HttpSettings,
     /// Logs, and where spans and metrics go.
@@ -109,57 +111,4 @@ pub struct Config {
     pub crash_at: Option<String>,
     /// How long running calls may finish at shutdown.
     pub shutdown_grace: Duration,
-}
-
-/// Settings of the local sandbox host.
-#[derive(Debug, Clone)]
-pub struct HostSettings {
-    /// `auto`, `landlock` or `unsafe-none`.
-    pub isolation: String,
-    /// Sandboxes kept ready.
-    pub pool: usize,
-    /// The Python to use, e.g. a virtual environment's; `None` finds `python3`.
-    pub python: Option<PathBuf>,
-    /// Modules that Python imports in a sandbox that stands ready.
-    pub preload: Vec<String>,
-    /// Memory of a Python interpreter in MiB up to which its state outlives its death.
-    pub checkpoint_mb: u64,
-    /// Memory of one sandbox in MiB.
-    pub memory_mb: u64,
-    /// Sandboxes at most.
-    pub max_sandboxes: usize,
-    /// Processes and threads of one local sandbox.
-    pub processes: u32,
-    /// CPU time of one local sandbox; needs control groups.
-    pub cpu_percent: u32,
-    /// The time zone of local sandboxes.
-    pub timezone: Option<String>,
-    /// Their locale.
-    pub locale: Option<String>,
-    /// One file in a local sandbox.
-    pub file_mb: u64,
-    /// The home directory of a local sandbox; it counts as memory.
-    pub home_mb: u64,
-    /// /tmp of a local sandbox; it counts as memory.
-    pub tmp_mb: u64,
-    /// /dev/shm of a local sandbox; it counts as memory.
-    pub shm_mb: u64,
-    /// Files in the home directory of a local sandbox, and as many again in /tmp.
-    pub files: u32,
-    /// Open descriptors of one process in a local sandbox.
-    pub open_files: u32,
-    /// Output of one execution in a local sandbox; the rest is dropped and counted.
-    pub output_mb: u64,
-    /// The longest life of a local sandbox.
-    pub max_life_hours: u64,
-    /// Connections of one local sandbox to what its allow list names, at a time.
-    pub network_connections: usize,
-    /// Traffic of one local sandbox, both directions together; then its connections break off.
-    pub network_mb: u64,
-    /// A connection of a local sandbox over which nothing goes for so long is closed.
-    pub network_idle_seconds: u64,
-    /// Whether sandboxes reach every public address unless they ask for less.
-    pub internet: bool,
-    /// Whether control groups are used.
-    pub cgroups: bool,
 }

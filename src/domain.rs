@@ -24,3 +24,8 @@ pub use limits::{Code, OutOfRange, Timeout, Ttl};
 pub use principal::{ApiKey, KeyText, Principal, PrincipalKind, Scope, TenantRefused, Tenants};
 pub use secret::{Secret, derive_key, same_bytes};
 pub use session::SessionFact;
+
+/// Locks a mutex for a few lines. What a panic left behind is whole: each of these regions changes one thing.
+pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -155,7 +155,7 @@ mod shell;
 mod traceback;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -175,7 +175,7 @@ pub use traceback::rebuild as rebuild_traceback;
 
 pub use crate::wire::control::MCP_TEMPLATE;
 
-use crate::domain::{Clock, Entropy};
+use crate::domain::{Clock, Entropy, lock};
 use crate::wire;
 use circuit::EndpointState;
 
@@ -318,7 +318,7 @@ impl E2bClient {
     fn with(shared: Arc<Shared>, endpoint: &Endpoint) -> Result<Self, E2bError> {
         endpoint.check()?;
         let state = {
-            let mut endpoints = shared.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut endpoints = lock(&shared.endpoints);
             // States of endpoints that no client uses any more are forgotten.
             endpoints.retain(|_, state| Arc::strong_count(state) > 1);
             let options = &shared.options;

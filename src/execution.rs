@@ -31,6 +31,7 @@ pub mod files;
 mod guarding;
 pub mod handle;
 pub mod health;
+pub mod hosts;
 mod interpret;
 pub mod outputs;
 pub mod paths;
@@ -60,6 +61,7 @@ pub use error::ExecutionError;
 pub use files::Files;
 pub use handle::HandleKey;
 pub use health::Health;
+pub use hosts::Hosts;
 pub use outputs::{Artifact, Outputs};
 pub use paths::Paths;
 pub use reaper::Cleanup;
@@ -130,6 +132,8 @@ pub struct Parts {
     pub provider: Result<E2bClient, String>,
     /// Set when the provider is the host inside this process.
     pub local: Option<LocalHost>,
+    /// Tells which local hosts live.
+    pub hosts: Hosts,
     /// The egress guards.
     pub policies: Policies,
     /// Signs and opens handles.

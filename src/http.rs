@@ -31,15 +31,12 @@ mod connections;
 pub mod health;
 pub mod layers;
 pub mod metrics;
-pub mod oauth;
-pub mod rate;
 pub mod shares;
 pub mod v1;
 
 pub use auth::{Authenticator, Unauthenticated};
 use connections::{Connections, Holding, Seat};
-pub use layers::{LocalAddress, Places};
-pub use rate::Rates;
+pub use layers::{LocalAddress, PeerAddress, Places};
 pub use shares::Shares;
 
 /// How long a connection may have no request under way: for the head of one to arrive, and between two.
@@ -198,11 +195,15 @@ async fn connection(
     send_at_once(&stream);
     let local = stream.local_addr().ok().map(LocalAddress);
     let requests = seat.requests();
+    let peer = stream.peer_addr().ok().map(PeerAddress);
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
         let (routes, running) = (routes.clone(), requests.begin());
         let mut request = request.map(Body::new);
         if let Some(local) = local {
             request.extensions_mut().insert(local);
+        }
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
         }
         async move {
             match routes.oneshot(request).await {

@@ -22,6 +22,7 @@ pub mod store;
 pub mod execution;
 
 // floor 5: doors
+pub mod auth;
 #[cfg(target_os = "linux")]
 pub mod host;
 pub mod http;

@@ -30,6 +30,7 @@ use crate::telemetry::trace::Trace;
 pub mod caller;
 mod confirm;
 #[cfg(feature = "conformance")]
+#[path = "../tests/conformance/fixtures.rs"]
 mod conformance;
 pub mod error;
 pub mod images;

@@ -9,11 +9,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{App, keyring, mcp_options};
+use crate::auth::{Failures, Keys, Rates, Tokens};
 use crate::domain::{Clock, Entropy, Principal};
-use crate::http::oauth::Tokens;
 use crate::http::v1::{self, V1};
 use crate::http::{
-    Authenticator, Options, Places, Rates, Serving, Shares, Unauthenticated, health, metrics, router, serve,
+    Authenticator, Options, Places, Serving, Shares, Unauthenticated, health, metrics, router, serve,
 };
 use crate::mcp::caller::Door;
 use crate::mcp::transport::{legacy_sse, streamable_http};
@@ -52,12 +52,19 @@ impl App {
             true => Unauthenticated::Refused,
             false => Unauthenticated::Local(Principal::local(self.config.tenant.clone())),
         };
-        let rates = Rates::new(settings.requests_per_minute, clock.clone());
+        let rates = Rates::new(settings.requests_per_minute);
         let tokens = settings.oauth.clone().map(Tokens::new).transpose().context("OAuth cannot be used")?;
+        if let Some(tokens) = tokens.clone() {
+            let shutdown = self.shutdown.clone();
+            self.tasks.spawn(async move { tokens.keep_fresh(&shutdown).await });
+        }
         let metadata = tokens.as_ref().map(Tokens::metadata).unwrap_or_default();
         let credentials = self.execution.part(|execution| execution.credentials.clone());
         let shares = Shares::new(settings.max_requests_per_principal);
-        let auth = Authenticator::new(unauthenticated, tokens, credentials, clock.clone(), rates, shares);
+        let failures = Failures::new(settings.failed_credentials_per_minute);
+        let keys = Keys::new(credentials, clock.clone(), failures.clone());
+        let proxies = settings.trusted_proxies.clone();
+        let auth = Authenticator::new(unauthenticated, tokens, keys, failures, proxies, rates, shares);
 
         let server = McpServer::new(
             mcp_options(&self.config, Door::Http(entropy.clone())),

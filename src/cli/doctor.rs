@@ -141,12 +141,9 @@ async fn examine(config: Config) -> Vec<Check> {
 /// The primitives of isolation, each tried in a process of its own.
 #[cfg(target_os = "linux")]
 async fn machine(config: &Config) -> Vec<Check> {
-    let found = match crate::app::host_options(config) {
-        Ok(options) => {
-            crate::host::jail::probe(&options.jail).await.map_err(|error| crate::telemetry::chain(&error))
-        }
-        Err(error) => Err(format!("{error:#}")),
-    };
+    let found = crate::host::jail::probe(&config.host.options(crate::app::templates_dir(config)).jail)
+        .await
+        .map_err(|error| crate::telemetry::chain(&error));
     match found {
         Ok(found) => found
             .into_iter()

@@ -108,7 +108,7 @@ pub(super) async fn host(args: HostArgs, mut sources: Sources) -> anyhow::Result
     // Here the key is what callers must send, not whom to call.
     let key = args.api_key.or_else(|| sources.environment.remove("E2B_API_KEY"));
     let (config, _) = load_server(&sources)?;
-    let mut options = crate::app::host_options(&config)?;
+    let mut options = config.host.options(crate::app::templates_dir(&config));
     options.listen = args.listen;
     options.allow_remote = args.allow_remote;
     options.api_key = key.map(crate::wire::Secret::new);

@@ -1,7 +1,9 @@
 //! Settings of the HTTP doors.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 use super::load::{ConfigError, Values};
 
@@ -47,8 +49,12 @@ pub struct HttpSettings {
     pub session_idle: Duration,
     /// Requests a minute and caller; 0 is no limit.
     pub requests_per_minute: u32,
+    /// Credentials that are not good, a minute and address; 0 is no limit.
+    pub failed_credentials_per_minute: u32,
+    /// Proxies that say in `X-Forwarded-For` whom they speak for.
+    pub trusted_proxies: Vec<IpNet>,
     /// Whose access tokens are trusted.
-    pub oauth: Option<crate::http::oauth::Options>,
+    pub oauth: Option<crate::auth::tokens::Options>,
 }
 
 impl Values {
@@ -87,7 +93,7 @@ impl Values {
                 })?;
                 let (jwks_url, tenant_claim) =
                     (self.url("oauth.jwks_url")?, self.get("oauth.tenant_claim").to_owned());
-                Some(crate::http::oauth::Options { issuer, resource, jwks_url, tenant_claim })
+                Some(crate::auth::tokens::Options { issuer, resource, jwks_url, tenant_claim })
             }
         };
         Ok(HttpSettings {
@@ -108,8 +114,21 @@ impl Values {
             health_listen: address("http.health_listen")?,
             max_sessions: self.number("http.max_sessions", 1, 1_000_000)?,
             session_idle: Duration::from_secs(self.number("http.session_idle_seconds", 1, 86_400)?),
+            failed_credentials_per_minute: self.number("http.failed_credentials_per_minute", 0, 1_000_000)?,
+            trusted_proxies: self.networks("http.trusted_proxies")?,
             requests_per_minute: self.number("http.requests_per_minute", 0, 1_000_000)?,
         })
+    }
+
+    /// Addresses and networks.
+    fn networks(&self, key: &'static str) -> Result<Vec<IpNet>, ConfigError> {
+        let parse = |text: String| {
+            let address = text.parse::<IpAddr>().map(IpNet::from);
+            address
+                .or_else(|_| text.parse())
+                .map_err(|_| self.invalid(key, format!("{text:?} is no network")))
+        };
+        self.list(key).into_iter().map(parse).collect()
     }
 
     pub(super) fn list(&self, key: &'static str) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Reads settings: defaults < file < environment < flags. Each setting is one row of [`SETTINGS`], so its name,
+//! Reads settings: defaults < file < environment < flags. Each setting is one row of [`settings`], so its name,
 //! its range and where its value came from are known for errors, for `pathbox config` and for the reference page.
 
 use std::collections::BTreeMap;
@@ -11,47 +11,17 @@ use crate::mcp::InlineImages;
 use crate::store::{Limits, PgOptions, Secret, SqliteOptions};
 use crate::telemetry::{LogFormat, Options as TelemetryOptions};
 
-use super::{Config, Database, HostSettings, Provider};
-
-/// One setting.
-#[derive(Debug)]
-pub struct Setting {
-    /// Its name in the file and for `--set`.
-    pub key: &'static str,
-    /// Environment names, the first one is preferred. `PATHBOX_` names are ours; others are honoured because
-    /// deployments have them already.
-    pub env: &'static [&'static str],
-    /// The value when nobody says anything; empty for "not set".
-    pub default: &'static str,
-    /// What is allowed, for people.
-    pub allowed: &'static str,
-    /// What it does, one sentence.
-    pub doc: &'static str,
-    /// Never printed; may come from a file named by `<env>_FILE`.
-    pub secret: bool,
-}
-
-const fn plain(
-    key: &'static str,
-    env: &'static [&'static str],
-    default: &'static str,
-    allowed: &'static str,
-    doc: &'static str,
-) -> Setting {
-    Setting { key, env, default, allowed, doc, secret: false }
-}
-
-const fn secret(
-    key: &'static str,
-    env: &'static [&'static str],
-    allowed: &'static str,
-    doc: &'static str,
-) -> Setting {
-    Setting { key, env, default: "", allowed, doc, secret: true }
-}
+use super::host::HostSettings;
+use super::settings::{Allowed, Setting, plain, secret};
+use super::{Config, Database, Provider, objects, otel};
 
 /// Every setting there is, in the order of the reference page.
-pub const SETTINGS: &[Setting] = &[
+pub fn settings() -> impl Iterator<Item = &'static Setting> + Clone {
+    SETTINGS.iter().chain(objects::SETTINGS).chain(HostSettings::SETTINGS).chain(otel::SETTINGS)
+}
+
+/// Those that have no component's own table yet.
+const SETTINGS: &[Setting] = &[
     plain(
         "data_dir",
         &["PATHBOX_DATA_DIR"],
@@ -132,34 +102,6 @@ pub const SETTINGS: &[Setting] = &[
         &["PATHBOX_SECRET_KEYS", "APP_SECRET_KEYS"],
         "id:base64 of 32 bytes, comma-separated, first is current",
         "Master keys for provider tokens at rest and for handles; needed to be equal on all replicas. A key file is made in the data directory when not set.",
-    ),
-    plain(
-        "objects.url",
-        &["PATHBOX_OBJECTS_URL"],
-        "",
-        "s3://bucket or s3://bucket/prefix",
-        "Where whole outputs, pictures and files are kept; the data directory when not set. Several replicas need a bucket.",
-    ),
-    plain(
-        "objects.endpoint",
-        &["PATHBOX_OBJECTS_ENDPOINT"],
-        "",
-        "an http or https URL",
-        "Where the bucket is served when that is not Amazon; the bucket's name follows as a path.",
-    ),
-    plain("objects.region", &["PATHBOX_OBJECTS_REGION"], "us-east-1", "a region", "The bucket's region."),
-    plain(
-        "objects.access_key_id",
-        &["PATHBOX_OBJECTS_ACCESS_KEY_ID"],
-        "",
-        "an access key id",
-        "The access key for the bucket; the machine's own role when not set.",
-    ),
-    secret(
-        "objects.secret_access_key",
-        &["PATHBOX_OBJECTS_SECRET_ACCESS_KEY"],
-        "the access key's secret",
-        "The secret of the access key.",
     ),
     secret(
         "e2b.api_key",
@@ -357,168 +299,6 @@ pub const SETTINGS: &[Setting] = &[
         "1 to 128 characters of A-Z a-z 0-9 - _ . : @",
         "Path of callers that name none.",
     ),
-    plain(
-        "host.isolation",
-        &["PATHBOX_HOST_ISOLATION"],
-        "auto",
-        "auto, landlock or unsafe-none",
-        "How the local host isolates: auto is namespaces or a refusal, landlock is a weaker tier, unsafe-none is no wall at all.",
-    ),
-    plain("host.pool", &["PATHBOX_HOST_POOL"], "2", "0 to 64", "Sandboxes that the local host keeps ready."),
-    plain(
-        "host.python",
-        &["PATHBOX_HOST_PYTHON"],
-        "",
-        "a Python executable",
-        "The Python of the local host, for example a virtual environment's with pandas and matplotlib.",
-    ),
-    plain(
-        "host.preload",
-        &["PATHBOX_HOST_PRELOAD"],
-        "",
-        "modules, separated by commas",
-        "What Python imports in a local sandbox that stands ready, for example numpy,pandas,matplotlib.pyplot: the first run that uses them does not wait.",
-    ),
-    plain(
-        "host.checkpoint_mb",
-        &["PATHBOX_HOST_CHECKPOINT_MB"],
-        "300",
-        "0 to 65536 (MiB)",
-        "Memory of a local Python interpreter up to which its variables outlive a run that kills it; never more than a quarter of the sandbox's. 0 keeps none.",
-    ),
-    plain(
-        "host.memory_mb",
-        &["PATHBOX_HOST_MEMORY_MB"],
-        "1024",
-        "64 to 65536 (MiB)",
-        "Memory of one local sandbox.",
-    ),
-    plain(
-        "host.max_sandboxes",
-        &["PATHBOX_HOST_MAX_SANDBOXES"],
-        "20",
-        "1 to 1000",
-        "Local sandboxes at most.",
-    ),
-    plain(
-        "host.processes",
-        &["PATHBOX_HOST_PROCESSES"],
-        "128",
-        "8 to 32768",
-        "Processes and threads of one local sandbox.",
-    ),
-    plain(
-        "host.cpu_percent",
-        &["PATHBOX_HOST_CPU_PERCENT"],
-        "100",
-        "5 to 6400 (100 is one core)",
-        "CPU time of one local sandbox; without control groups, rounded up, on how many processors it runs.",
-    ),
-    plain(
-        "host.timezone",
-        &["PATHBOX_HOST_TIMEZONE"],
-        "",
-        "a name of /usr/share/zoneinfo, such as Europe/Dublin",
-        "The time zone of local sandboxes; the machine's own when empty.",
-    ),
-    plain(
-        "host.locale",
-        &["PATHBOX_HOST_LOCALE"],
-        "C.UTF-8",
-        "a locale that this machine has (`locale -a`)",
-        "The locale of local sandboxes.",
-    ),
-    plain(
-        "host.file_mb",
-        &["PATHBOX_HOST_FILE_MB"],
-        "256",
-        "1 to 65536 (MiB)",
-        "One file in a local sandbox.",
-    ),
-    plain(
-        "host.home_mb",
-        &["PATHBOX_HOST_HOME_MB"],
-        "512",
-        "1 to 65536 (MiB)",
-        "The home directory of a local sandbox; it counts as memory.",
-    ),
-    plain(
-        "host.tmp_mb",
-        &["PATHBOX_HOST_TMP_MB"],
-        "256",
-        "1 to 65536 (MiB)",
-        "/tmp of a local sandbox; it counts as memory.",
-    ),
-    plain(
-        "host.shm_mb",
-        &["PATHBOX_HOST_SHM_MB"],
-        "64",
-        "1 to 65536 (MiB)",
-        "/dev/shm of a local sandbox; it counts as memory.",
-    ),
-    plain(
-        "host.files",
-        &["PATHBOX_HOST_FILES"],
-        "20000",
-        "100 to 10000000",
-        "Files in the home directory of a local sandbox, and as many again in /tmp.",
-    ),
-    plain(
-        "host.open_files",
-        &["PATHBOX_HOST_OPEN_FILES"],
-        "1024",
-        "64 to 65536",
-        "Open descriptors of one process in a local sandbox.",
-    ),
-    plain(
-        "host.output_mb",
-        &["PATHBOX_HOST_OUTPUT_MB"],
-        "64",
-        "1 to 4096 (MiB)",
-        "Output of one execution in a local sandbox; the rest is dropped and counted.",
-    ),
-    plain(
-        "host.max_life_hours",
-        &["PATHBOX_HOST_MAX_LIFE_HOURS"],
-        "24",
-        "1 to 8760",
-        "The longest life of a local sandbox.",
-    ),
-    plain(
-        "host.network_connections",
-        &["PATHBOX_HOST_NETWORK_CONNECTIONS"],
-        "64",
-        "1 to 512",
-        "Connections of one local sandbox to what its allow list names, at a time.",
-    ),
-    plain(
-        "host.network_mb",
-        &["PATHBOX_HOST_NETWORK_MB"],
-        "4096",
-        "1 to 1048576 (MiB)",
-        "Traffic of one local sandbox, both directions together; then its connections break off.",
-    ),
-    plain(
-        "host.network_idle_seconds",
-        &["PATHBOX_HOST_NETWORK_IDLE_SECONDS"],
-        "120",
-        "1 to 86400",
-        "A connection of a local sandbox over which nothing goes for so long is closed.",
-    ),
-    plain(
-        "host.internet",
-        &["PATHBOX_HOST_INTERNET"],
-        "false",
-        "true or false",
-        "Whether a local sandbox reaches every public address unless its creator asks for less, as at E2B. If not, it reaches what its allow list names.",
-    ),
-    plain(
-        "host.cgroups",
-        &["PATHBOX_HOST_CGROUPS"],
-        "true",
-        "true or false",
-        "Whether control groups are used when the machine gives some. Without, memory is watched by a scan and CPU time is only a priority.",
-    ),
     secret(
         "cron_secret",
         &["CRON_SECRET", "PATHBOX_CRON_SECRET"],
@@ -538,54 +318,6 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "a tracing filter, e.g. info,pathbox=debug",
         "What is logged: warnings and what the server does when not set.",
-    ),
-    plain(
-        "otel.endpoint",
-        &["OTEL_EXPORTER_OTLP_ENDPOINT", "PATHBOX_OTEL_ENDPOINT"],
-        "",
-        "an http or https URL without user, query and fragment",
-        "The OpenTelemetry collector that spans and metrics go to, as OTLP over HTTP with protobuf at <endpoint>/v1/traces and /v1/metrics; nothing is exported when not set.",
-    ),
-    plain(
-        "otel.protocol",
-        &["OTEL_EXPORTER_OTLP_PROTOCOL", "PATHBOX_OTEL_PROTOCOL"],
-        "http/protobuf",
-        "http/protobuf",
-        "How the collector is spoken to; its port for this is usually 4318.",
-    ),
-    secret(
-        "otel.headers",
-        &["OTEL_EXPORTER_OTLP_HEADERS", "PATHBOX_OTEL_HEADERS"],
-        "name=value pairs, comma-separated, values percent-encoded",
-        "Headers of each request to the collector, such as its key.",
-    ),
-    plain(
-        "otel.service_name",
-        &["OTEL_SERVICE_NAME", "PATHBOX_OTEL_SERVICE_NAME"],
-        "pathbox",
-        "1 to 255 characters",
-        "The name under which this service reports.",
-    ),
-    plain(
-        "otel.timeout_ms",
-        &["OTEL_EXPORTER_OTLP_TIMEOUT", "PATHBOX_OTEL_TIMEOUT_MS"],
-        "10000",
-        "1 to 600000 (milliseconds)",
-        "How long a request to the collector may take. No call waits for it.",
-    ),
-    plain(
-        "otel.metric_interval_ms",
-        &["OTEL_METRIC_EXPORT_INTERVAL", "PATHBOX_OTEL_METRIC_INTERVAL_MS"],
-        "60000",
-        "100 to 86400000 (milliseconds)",
-        "Between two reports of the metrics.",
-    ),
-    plain(
-        "otel.disabled",
-        &["OTEL_SDK_DISABLED", "PATHBOX_OTEL_DISABLED"],
-        "false",
-        "true or false",
-        "Exports nothing although there is a collector.",
     ),
     plain(
         "http.listen",
@@ -687,6 +419,20 @@ pub const SETTINGS: &[Setting] = &[
         "Requests that one caller may send to this replica.",
     ),
     plain(
+        "http.failed_credentials_per_minute",
+        &["PATHBOX_HTTP_FAILED_CREDENTIALS_PER_MINUTE"],
+        "120",
+        "0 to 1000000; 0 is no limit",
+        "Credentials that are not valid that one address (of IPv6, one /64 network) may send to this replica. Beyond it, keys that are not known to be good are not looked up.",
+    ),
+    plain(
+        "http.trusted_proxies",
+        &["PATHBOX_HTTP_TRUSTED_PROXIES"],
+        "",
+        "IP addresses and networks, comma-separated",
+        "Proxies in front of this server whose X-Forwarded-For says which address a request comes from.",
+    ),
+    plain(
         "oauth.issuer",
         &["PATHBOX_OAUTH_ISSUER"],
         "",
@@ -779,7 +525,7 @@ pub enum ConfigError {
         /// What is wrong with it.
         problem: String,
         /// What would be right.
-        allowed: &'static str,
+        allowed: String,
     },
     /// The settings file cannot be read.
     #[error("settings file {path}: {problem}")]
@@ -817,6 +563,8 @@ pub struct Values {
     pub(super) tenants: Option<(PathBuf, toml::Table)>,
     /// `[[tools.server]]` of the settings file.
     pub(super) tool_servers: Option<(PathBuf, Vec<toml::Value>)>,
+    /// The home directory.
+    home: Option<String>,
 }
 
 impl Values {
@@ -826,7 +574,7 @@ impl Values {
     /// [`ConfigError`] for a name that no setting has, or a file that cannot be read.
     pub fn read(sources: &Sources) -> Result<Self, ConfigError> {
         let mut values: BTreeMap<_, _> =
-            SETTINGS.iter().map(|s| (s.key, (s.default.to_owned(), Source::Default))).collect();
+            settings().map(|s| (s.key, (s.default.to_owned(), Source::Default))).collect();
         let (mut tenants, mut tool_servers) = (None, None);
         if let Some(path) = &sources.file {
             let (flat, table, servers) = flatten(path)?;
@@ -839,9 +587,9 @@ impl Values {
         }
         for name in sources.environment.keys().filter(|name| name.starts_with("PATHBOX_")) {
             let base = name.strip_suffix("_FILE").unwrap_or(name);
-            let known = |n: &str| ALSO_OURS.contains(&n) || SETTINGS.iter().any(|s| s.env.contains(&n));
+            let known = |n: &str| ALSO_OURS.contains(&n) || settings().any(|s| s.env.contains(&n));
             if !known(name) && !known(base) {
-                let near = nearest(name, SETTINGS.iter().flat_map(|s| s.env.iter().copied()));
+                let near = nearest(name, settings().flat_map(|s| s.env.iter().copied()));
                 return Err(ConfigError::Unknown {
                     key: name.clone(),
                     source_name: "environment".into(),
@@ -849,7 +597,7 @@ impl Values {
                 });
             }
         }
-        for setting in SETTINGS {
+        for setting in settings() {
             if let Some((name, value)) = from_environment(setting, &sources.environment)? {
                 values.insert(setting.key, (value, Source::Environment(name)));
             }
@@ -858,7 +606,8 @@ impl Values {
             let setting = find(key, "on the command line")?;
             values.insert(setting.key, (value.clone(), Source::Flag));
         }
-        Ok(Self { settings: values, tenants, tool_servers })
+        let home = sources.environment.get("HOME").filter(|home| !home.is_empty()).cloned();
+        Ok(Self { settings: values, tenants, tool_servers, home })
     }
 
     /// A setting's text; empty when not set.
@@ -872,7 +621,7 @@ impl Values {
     }
 
     pub(super) fn invalid(&self, key: &'static str, problem: impl Into<String>) -> ConfigError {
-        let allowed = SETTINGS.iter().find(|s| s.key == key).map_or("", |s| s.allowed);
+        let allowed = settings().find(|s| s.key == key).map(|s| s.allowed.to_string()).unwrap_or_default();
         ConfigError::Invalid {
             key: key.to_owned(),
             origin: self.source(key),
@@ -896,7 +645,7 @@ impl Values {
     }
 
     /// A text without anything that an environment or a path could take for more than a name.
-    fn word(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+    pub(super) fn word(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
         let text = self.text(key);
         let fits = |text: &String| {
             !text.starts_with('/')
@@ -909,19 +658,13 @@ impl Values {
         }
     }
 
-    fn modules(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
-        let names = self.list(key);
-        let is_name = |name: &str| {
-            name.split('.').all(|part| {
-                !part.is_empty()
-                    && !part.starts_with(|c: char| c.is_ascii_digit())
-                    && part.chars().all(|c| c == '_' || c.is_alphanumeric())
-            })
+    /// A number in the range that its setting allows.
+    pub(super) fn ranged<T: TryFrom<u64>>(&self, key: &'static str) -> Result<T, ConfigError> {
+        let Some(Allowed::Range(low, high, _)) = settings().find(|s| s.key == key).map(|s| s.allowed) else {
+            return Err(self.invalid(key, "it has no range"));
         };
-        match names.iter().find(|name| !is_name(name)) {
-            Some(name) => Err(self.invalid(key, format!("{name:?} is no name of a module"))),
-            None => Ok(names),
-        }
+        let number = self.number(key, low, high)?;
+        T::try_from(number).map_err(|_| self.invalid(key, format!("{number} is too large")))
     }
 
     pub(super) fn boolean(&self, key: &'static str) -> Result<bool, ConfigError> {
@@ -1031,7 +774,7 @@ impl Values {
                 Source::Default => None,
                 _ => Some(self.one_of("guard.mode", &GUARD_MODES)?),
             },
-            guard_policy: self.path("guard.policy", environment)?,
+            guard_policy: self.path("guard.policy")?,
             variables: environment.iter().map(|(name, value)| (name.clone(), Secret::new(value))).collect(),
             secret_keys: self.text("secret_keys").map(Secret::new),
             cron_secret,
@@ -1041,37 +784,7 @@ impl Values {
                 None => None,
             },
             path: self.parsed::<PathId>("identity.path")?,
-            host: HostSettings {
-                isolation: self
-                    .one_of(
-                        "host.isolation",
-                        &[("auto", "auto"), ("landlock", "landlock"), ("unsafe-none", "unsafe-none")],
-                    )?
-                    .to_owned(),
-                pool: self.number("host.pool", 0, 64)?,
-                python: self.path("host.python", environment)?,
-                preload: self.modules("host.preload")?,
-                checkpoint_mb: self.number("host.checkpoint_mb", 0, 65_536)?,
-                memory_mb: self.number("host.memory_mb", 64, 65_536)?,
-                max_sandboxes: self.number("host.max_sandboxes", 1, 1000)?,
-                processes: self.number("host.processes", 8, 32_768)?,
-                cpu_percent: self.number("host.cpu_percent", 5, 6400)?,
-                timezone: self.word("host.timezone")?,
-                locale: self.word("host.locale")?,
-                file_mb: self.number("host.file_mb", 1, 65_536)?,
-                home_mb: self.number("host.home_mb", 1, 65_536)?,
-                tmp_mb: self.number("host.tmp_mb", 1, 65_536)?,
-                shm_mb: self.number("host.shm_mb", 1, 65_536)?,
-                files: self.number("host.files", 100, 10_000_000)?,
-                open_files: self.number("host.open_files", 64, 65_536)?,
-                output_mb: self.number("host.output_mb", 1, 4096)?,
-                max_life_hours: self.number("host.max_life_hours", 1, 8760)?,
-                network_connections: self.number("host.network_connections", 1, 512)?,
-                network_mb: self.number("host.network_mb", 1, 1_048_576)?,
-                network_idle_seconds: self.number("host.network_idle_seconds", 1, 86_400)?,
-                internet: self.boolean("host.internet")?,
-                cgroups: self.boolean("host.cgroups")?,
-            },
+            host: HostSettings::read(self)?,
             http: self.http()?,
             telemetry: TelemetryOptions {
                 format: self.one_of("log.format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])?,
@@ -1109,18 +822,14 @@ impl Values {
     }
 
     /// A path. `~` and `$HOME` at its beginning are the home directory: hosts and settings files pass them on as they are.
-    fn path(
-        &self,
-        key: &'static str,
-        environment: &BTreeMap<String, String>,
-    ) -> Result<Option<PathBuf>, ConfigError> {
+    pub(super) fn path(&self, key: &'static str) -> Result<Option<PathBuf>, ConfigError> {
         let Some(text) = self.text(key) else { return Ok(None) };
         let below_home = ["~", "$HOME", "${HOME}"]
             .iter()
             .find_map(|home| text.strip_prefix(home).filter(|rest| rest.is_empty() || rest.starts_with('/')));
         let path = match below_home {
             None => PathBuf::from(&text),
-            Some(rest) => match environment.get("HOME").filter(|home| !home.is_empty()) {
+            Some(rest) => match &self.home {
                 Some(home) => PathBuf::from(home).join(rest.trim_start_matches('/')),
                 None => return Err(self.invalid(key, format!("{text:?} needs HOME, which is not set"))),
             },
@@ -1135,7 +844,7 @@ impl Values {
     }
 
     fn data_dir(&self, environment: &BTreeMap<String, String>) -> Result<PathBuf, ConfigError> {
-        if let Some(dir) = self.path("data_dir", environment)? {
+        if let Some(dir) = self.path("data_dir")? {
             return Ok(dir);
         }
         let var = |name: &str| environment.get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
@@ -1152,10 +861,10 @@ impl Values {
 }
 
 fn find(key: &str, place: &str) -> Result<&'static Setting, ConfigError> {
-    SETTINGS.iter().find(|setting| setting.key == key).ok_or_else(|| ConfigError::Unknown {
+    settings().find(|setting| setting.key == key).ok_or_else(|| ConfigError::Unknown {
         key: key.to_owned(),
         source_name: place.to_owned(),
-        hint: nearest(key, SETTINGS.iter().map(|s| s.key)),
+        hint: nearest(key, settings().map(|s| s.key)),
     })
 }
 

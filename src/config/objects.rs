@@ -3,8 +3,41 @@
 use std::path::Path;
 
 use super::load::{ConfigError, Values};
+use super::settings::{Setting, plain, secret};
 use crate::domain::Secret;
 use crate::objects::{Bucket, Options};
+
+/// Their rows, in the order of the reference page.
+pub(super) const SETTINGS: &[Setting] = &[
+    plain(
+        "objects.url",
+        &["PATHBOX_OBJECTS_URL"],
+        "",
+        "s3://bucket or s3://bucket/prefix",
+        "Where whole outputs, pictures and files are kept; the data directory when not set. Several replicas need a bucket.",
+    ),
+    plain(
+        "objects.endpoint",
+        &["PATHBOX_OBJECTS_ENDPOINT"],
+        "",
+        "an http or https URL",
+        "Where the bucket is served when that is not Amazon; the bucket's name follows as a path.",
+    ),
+    plain("objects.region", &["PATHBOX_OBJECTS_REGION"], "us-east-1", "a region", "The bucket's region."),
+    plain(
+        "objects.access_key_id",
+        &["PATHBOX_OBJECTS_ACCESS_KEY_ID"],
+        "",
+        "an access key id",
+        "The access key for the bucket; the machine's own role when not set.",
+    ),
+    secret(
+        "objects.secret_access_key",
+        &["PATHBOX_OBJECTS_SECRET_ACCESS_KEY"],
+        "the access key's secret",
+        "The secret of the access key.",
+    ),
+];
 
 impl Values {
     /// Where whole outputs, pictures and files are kept.

@@ -5,8 +5,61 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::load::{ConfigError, Values};
+use super::settings::{Setting, plain, secret};
 use crate::telemetry::export::Options;
 use crate::wire::control::percent_decode;
+
+/// Their rows, in the order of the reference page.
+pub(super) const SETTINGS: &[Setting] = &[
+    plain(
+        "otel.endpoint",
+        &["OTEL_EXPORTER_OTLP_ENDPOINT", "PATHBOX_OTEL_ENDPOINT"],
+        "",
+        "an http or https URL without user, query and fragment",
+        "The OpenTelemetry collector that spans and metrics go to, as OTLP over HTTP with protobuf at <endpoint>/v1/traces and /v1/metrics; nothing is exported when not set.",
+    ),
+    plain(
+        "otel.protocol",
+        &["OTEL_EXPORTER_OTLP_PROTOCOL", "PATHBOX_OTEL_PROTOCOL"],
+        "http/protobuf",
+        "http/protobuf",
+        "How the collector is spoken to; its port for this is usually 4318.",
+    ),
+    secret(
+        "otel.headers",
+        &["OTEL_EXPORTER_OTLP_HEADERS", "PATHBOX_OTEL_HEADERS"],
+        "name=value pairs, comma-separated, values percent-encoded",
+        "Headers of each request to the collector, such as its key.",
+    ),
+    plain(
+        "otel.service_name",
+        &["OTEL_SERVICE_NAME", "PATHBOX_OTEL_SERVICE_NAME"],
+        "pathbox",
+        "1 to 255 characters",
+        "The name under which this service reports.",
+    ),
+    plain(
+        "otel.timeout_ms",
+        &["OTEL_EXPORTER_OTLP_TIMEOUT", "PATHBOX_OTEL_TIMEOUT_MS"],
+        "10000",
+        "1 to 600000 (milliseconds)",
+        "How long a request to the collector may take. No call waits for it.",
+    ),
+    plain(
+        "otel.metric_interval_ms",
+        &["OTEL_METRIC_EXPORT_INTERVAL", "PATHBOX_OTEL_METRIC_INTERVAL_MS"],
+        "60000",
+        "100 to 86400000 (milliseconds)",
+        "Between two reports of the metrics.",
+    ),
+    plain(
+        "otel.disabled",
+        &["OTEL_SDK_DISABLED", "PATHBOX_OTEL_DISABLED"],
+        "false",
+        "true or false",
+        "Exports nothing although there is a collector.",
+    ),
+];
 
 impl Values {
     /// Where spans and metrics go. Values are looked at also when nothing is exported.

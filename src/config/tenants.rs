@@ -63,7 +63,7 @@ impl Place<'_> {
             key: self.key(setting.key),
             origin: Source::File(self.file.to_owned()),
             problem: problem.into(),
-            allowed: setting.allowed,
+            allowed: setting.allowed.to_owned(),
         }
     }
 }

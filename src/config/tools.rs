@@ -162,7 +162,8 @@ impl Values {
                     allowed: SERVER_SETTINGS
                         .iter()
                         .find(|row| row[0] == key)
-                        .map_or("see docs/configuration.md", |row| row[1]),
+                        .map_or("see docs/configuration.md", |row| row[1])
+                        .to_owned(),
                 })?;
                 servers.push(server);
             }

@@ -1,6 +1,6 @@
 //! What time it is, as an argument: the system's clock, or one that a test moves by hand.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -31,14 +31,14 @@ impl Clock {
         match &self.0 {
             #[expect(clippy::disallowed_methods, reason = "the one place that asks the system")]
             Source::System => Utc::now(),
-            Source::Manual(at) => *at.lock().unwrap_or_else(PoisonError::into_inner),
+            Source::Manual(at) => *super::lock(at),
         }
     }
 
     /// Moves a manual clock forward. Does nothing to the system's.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(at) = &self.0 {
-            *at.lock().unwrap_or_else(PoisonError::into_inner) += by;
+            *super::lock(at) += by;
         }
     }
 }

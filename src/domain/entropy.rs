@@ -1,6 +1,6 @@
 //! Randomness, as an argument: the operating system's, or a seeded one that a test can repeat.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -38,7 +38,7 @@ impl Entropy {
             #[expect(clippy::expect_used, reason = "documented; there is no safe way on")]
             Source::System => getrandom::fill(&mut out).expect("the operating system gives random bytes"),
             Source::Seeded(state) => {
-                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = super::lock(state);
                 for chunk in out.chunks_mut(32) {
                     let digest =
                         Sha256::new().chain_update(state.0.to_le_bytes()).chain_update(state.1.to_le_bytes());

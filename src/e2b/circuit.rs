@@ -2,14 +2,15 @@
 //!
 //! All clients of one endpoint share it, so that a dead provider is asked once and not once a caller.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::{CircuitOptions, CreateLimits, E2bError};
+use crate::domain::lock;
 
 /// Whether requests go to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Circuit {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn state(&self, now: Instant) -> CircuitState {
@@ -139,7 +140,7 @@ impl CreateQueue {
 
     /// When one that came at `begun` may go, seen from `now`.
     fn reserve(&self, begun: Instant, now: Instant) -> Result<Instant, E2bError> {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.next);
         let at = next.unwrap_or(now).max(now);
         if at - begun > self.limits.max_wait {
             return Err(E2bError::CreateQueueFull { wait: at - begun });
@@ -156,7 +157,7 @@ impl CreateQueue {
     /// The provider asked for a pause: nobody's turn comes before it ends.
     pub(super) fn pause(&self, pause: Duration, now: Instant) {
         let until = now + pause.min(Duration::from_secs(60));
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.next);
         *next = Some(next.map_or(until, |next| next.max(until)));
     }
 }

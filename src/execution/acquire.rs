@@ -26,7 +26,7 @@ use super::attempts::Fault;
 use super::crash::crash_point;
 use super::provider::access_of;
 use super::write_behind::Deferred;
-use super::{Core, ExecutionError, Progress, ProgressSender};
+use super::{Core, ExecutionError, Hosts, Progress, ProgressSender};
 use crate::telemetry::chain;
 
 /// Between tries while the database is busy.
@@ -47,6 +47,7 @@ pub(super) struct Held {
     pub queued: Duration,
     pub client: E2bClient,
     pub access: SandboxAccess,
+    pub hosts: Hosts,
     /// The database was away: the run is not recorded yet.
     pub is_unasked: bool,
     /// Keeps other runs of this replica off the context.
@@ -275,6 +276,7 @@ impl Sandboxes {
             queued,
             client,
             access,
+            hosts: self.0.parts.hosts.clone(),
             is_unasked,
             _turn: turn,
         })))

@@ -29,8 +29,9 @@ impl Fault {
     /// What an error before the work was done means. A local host that does not answer, or no longer knows its own key,
     /// died with its process: the sandbox is lost with it.
     pub(super) fn of(held: &Held, error: E2bError) -> Self {
-        let local = held.row.sandbox.as_ref().is_some_and(|sandbox| sandbox.host_url.is_some());
-        let host_gone = local && (error.is_unreachable() || matches!(error, E2bError::Unauthenticated(_)));
+        let is_silent = error.is_unreachable() || matches!(error, E2bError::Unauthenticated(_));
+        let key = held.row.sandbox.as_ref().and_then(|sandbox| sandbox.host_key.as_ref());
+        let host_gone = is_silent && key.is_some_and(|key| held.hosts.is_dead_when_silent(key));
         if error.is_lost() || host_gone { Self::Lost } else { Self::Sandbox(error) }
     }
 }

@@ -10,6 +10,7 @@ use crate::store::{ContextRow, End, SandboxRef, Secret, StoreError};
 use crate::telemetry::metrics;
 
 use super::crash::crash_point;
+use super::hosts::HostState;
 use super::{Core, ExecutionError};
 
 /// Rows that are read at a time.
@@ -78,6 +79,11 @@ impl Core {
         ended.map(drop)
     }
 
+    /// Whether a sandbox is one of a local host that is dead when it does not answer.
+    pub(super) fn host_is_dead_when_silent(&self, sandbox: &SandboxRef) -> bool {
+        sandbox.host_key.as_ref().is_some_and(|key| self.parts.hosts.is_dead_when_silent(key))
+    }
+
     /// Ends contexts whose local host no longer answers: their process has died and the sandboxes with it. Returns
     /// how many. Other processes' hosts that answer are left alone.
     pub(super) async fn release_dead_hosts(&self) -> u32 {
@@ -99,9 +105,10 @@ impl Core {
                 let dead = match known.get(url) {
                     Some(dead) => *dead,
                     None => {
-                        let dead = match self.provider() {
-                            Ok(client) => host_is_dead(client, url, key).await,
-                            Err(_) => false,
+                        let dead = match (self.parts.hosts.state(key), self.provider()) {
+                            (HostState::Dead, _) => true,
+                            (HostState::Ask, Ok(client)) => host_is_dead(client, url, key).await,
+                            (HostState::Alive | HostState::Elsewhere | HostState::Ask, _) => false,
                         };
                         known.insert(url.clone(), dead);
                         dead

@@ -148,7 +148,9 @@ impl Cleanup {
                 match client.kill(&access_of(sandbox).id).await {
                     Ok(_) => Ok(()),
                     // A local host that does not answer died with its process, and its sandboxes with it.
-                    Err(error) if sandbox.host_url.is_some() && error.is_unreachable() => Ok(()),
+                    Err(error) if error.is_unreachable() && self.0.host_is_dead_when_silent(sandbox) => {
+                        Ok(())
+                    }
                     Err(error) => Err(chain(&error)),
                 }
             }
@@ -238,7 +240,7 @@ impl Cleanup {
                 let gone = match client.get(&sandbox.sandbox_id).await {
                     Ok(_) => false,
                     Err(error) if error.is_lost() => true,
-                    Err(error) => sandbox.host_url.is_some() && error.is_unreachable(),
+                    Err(error) => error.is_unreachable() && self.0.host_is_dead_when_silent(sandbox),
                 };
                 if gone && self.0.mark_lost(&row).await.is_err() {
                     errors += 1;

@@ -6,13 +6,13 @@
 //! go one at a time too.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use tokio::time::Instant;
 
-use crate::domain::{ContextId, ContextKey};
+use crate::domain::{ContextId, ContextKey, lock};
 use crate::store::{ContextRow, Placeholders};
 
 /// Contexts that are remembered at most; the one longest unused goes first.
@@ -41,7 +41,7 @@ struct Entry {
 
 impl Remembered {
     fn lock(&self) -> MutexGuard<'_, HashMap<ContextKey, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// A run is served on this context, or has just been; `is_unasked`: without the database's leave. Gives the turn of

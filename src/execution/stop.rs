@@ -3,7 +3,7 @@
 //! as long, so that a short run costs the database nothing.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::recall::Asker;
 use super::{Call, ExecutionError, Runs};
-use crate::domain::{ExecutionId, TenantId};
+use crate::domain::{ExecutionId, TenantId, lock};
 use crate::telemetry::chain;
 
 /// How often a replica looks for wishes.
@@ -31,7 +31,7 @@ struct Stop {
 
 impl Stoppable {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, Stop>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Knows a run until the guard is dropped.

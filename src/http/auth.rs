@@ -1,46 +1,32 @@
-//! Who is calling: an API key, an OAuth access token, or nobody where that is allowed.
-//!
-//! A key that was found good is believed for some seconds without asking the database again; revoking one takes as
-//! long to be felt on every replica. While the database is away it is believed longer: nobody can look it up, and the
-//! contexts that this replica holds go on. An expired one is believed no longer in any case.
+//! Lets requests in: who is calling is found out by `auth`; here are the headers, the refusals and their challenges, and
+//! which address a request comes from.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use sha2::{Digest, Sha256};
-use tokio::time::Instant;
+use ipnet::IpNet;
 
+use crate::auth::{Failures, KeyError, Keys, Rates, Reason, TokenError, Tokens};
 use crate::domain::principal::MissingScope;
-use crate::domain::{ApiKey, Clock, ErrorCode, Principal, Scope};
-use crate::execution::{Credentials, Starting};
+use crate::domain::{ApiKey, ErrorCode, Principal, Scope};
 use crate::telemetry::metrics;
 
 use super::connections::Holding;
-use super::oauth::{TokenError, Tokens};
-use super::{Rates, Shares, problem};
+use super::{PeerAddress, Shares, problem};
 
-/// How long a good key is believed.
-const BELIEVED: Duration = Duration::from_secs(15);
-/// How long it is believed while the database is away.
-const BELIEVED_WHILE_AWAY: Duration = Duration::from_secs(10 * 60);
-/// Keys that are believed at a time.
-const MAX_BELIEVED: usize = 10_000;
 /// How often the credential of an open stream is checked.
 const RECHECK: Duration = Duration::from_secs(5);
 /// Bytes of a refused request's body that are read, and for how long.
 const MAX_UNREAD: usize = 256 * 1024;
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a request waits for a server that is still starting.
-const START_PATIENCE: Duration = Duration::from_secs(10);
-
 /// What happens to a request without a credential.
 #[derive(Debug, Clone)]
 pub enum Unauthenticated {
@@ -58,19 +44,11 @@ pub struct Authenticator(Arc<Inner>);
 struct Inner {
     unauthenticated: Unauthenticated,
     tokens: Option<Tokens>,
-    credentials: Starting<Credentials>,
-    clock: Clock,
-    rates: Rates,
+    keys: Keys,
+    failures: Failures,
+    trusted_proxies: Vec<IpNet>,
+    rates: Rates<String>,
     shares: Shares,
-    believed: Mutex<HashMap<[u8; 32], Believed>>,
-}
-
-/// A key that was found good.
-#[derive(Debug, Clone)]
-struct Believed {
-    principal: Principal,
-    found: Instant,
-    expires_at: Option<DateTime<Utc>>,
 }
 
 /// Why a caller is not let in.
@@ -79,21 +57,61 @@ enum Refused {
     #[error("a credential is needed: send `Authorization: Bearer <API key or access token>`")]
     Missing,
     #[error("the credential is not valid: unknown, expired, revoked or for another server")]
-    Invalid,
+    Invalid(&'static str),
     #[error("the credential has none of the scopes that this server knows: run, read, paths, admin")]
     Scope,
     #[error("the credential cannot be checked now; try again in a moment")]
     Unavailable,
+    #[error("too many credentials that were not valid came from this address; see Retry-After")]
+    TooMany(Duration),
 }
 
 impl From<TokenError> for Refused {
     fn from(error: TokenError) -> Self {
         match error {
-            TokenError::Invalid => Self::Invalid,
+            TokenError::Invalid(reason) => Self::Invalid(reason.as_str()),
             TokenError::Scope => Self::Scope,
             TokenError::Unavailable => Self::Unavailable,
         }
     }
+}
+
+impl From<KeyError> for Refused {
+    fn from(error: KeyError) -> Self {
+        match error {
+            KeyError::Invalid => Self::Invalid("api_key"),
+            KeyError::Unavailable => Self::Unavailable,
+            KeyError::TooMany { after } => Self::TooMany(after),
+        }
+    }
+}
+
+impl Refused {
+    /// Its name in counters.
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Invalid(reason) => reason,
+            Self::Scope => "scope",
+            Self::Unavailable => "unavailable",
+            Self::TooMany(_) => "too_many",
+        }
+    }
+}
+
+/// Which address a request comes from: the connection's, or what trusted proxies in front of this server say. A proxy adds
+/// the address that it sees at the end, so whatever a client wrote there stands further left.
+fn address(request: &Request, trusted: &[IpNet]) -> IpAddr {
+    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0.ip().to_canonical());
+    let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
+    if !is_trusted(&peer) {
+        return peer;
+    }
+    let named = request.headers().get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<IpAddr> =
+        named.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+    named.into_iter().rev().find(|address| !is_trusted(address)).unwrap_or(peer)
 }
 
 impl Authenticator {
@@ -101,16 +119,16 @@ impl Authenticator {
     pub fn new(
         unauthenticated: Unauthenticated,
         tokens: Option<Tokens>,
-        credentials: Starting<Credentials>,
-        clock: Clock,
-        rates: Rates,
+        keys: Keys,
+        failures: Failures,
+        trusted_proxies: Vec<IpNet>,
+        rates: Rates<String>,
         shares: Shares,
     ) -> Self {
-        let believed = Mutex::default();
-        Self(Arc::new(Inner { unauthenticated, tokens, credentials, clock, rates, shares, believed }))
+        Self(Arc::new(Inner { unauthenticated, tokens, keys, failures, trusted_proxies, rates, shares }))
     }
 
-    async fn principal(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
+    async fn principal(&self, headers: &HeaderMap, from: IpAddr) -> Result<Principal, Refused> {
         let Some(presented) = credential(headers)? else {
             return match &self.0.unauthenticated {
                 Unauthenticated::Refused => Err(Refused::Missing),
@@ -118,49 +136,18 @@ impl Authenticator {
             };
         };
         match (ApiKey::id_of(presented), &self.0.tokens) {
-            (Some(id), _) => self.key(id, presented).await,
-            (None, Some(tokens)) => Ok(tokens.principal(presented).await?),
-            (None, None) => Err(Refused::Invalid),
+            (Some(id), _) => Ok(self.0.keys.principal(id, presented, from).await?),
+            (None, Some(tokens)) => match tokens.principal(presented).await {
+                Ok(principal) => Ok(principal),
+                // A good token passes whatever else comes from its address; bad ones are counted there.
+                Err(TokenError::Invalid(reason)) => {
+                    self.0.failures.begin(from)?;
+                    Err(Refused::Invalid(reason.as_str()))
+                }
+                Err(error) => Err(error.into()),
+            },
+            (None, None) => Err(Refused::Invalid("no_issuer")),
         }
-    }
-
-    async fn key(&self, id: &str, presented: &str) -> Result<Principal, Refused> {
-        let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
-        let lock = || self.0.believed.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |within: Duration| {
-            let now = self.0.clock.now();
-            lock()
-                .get(&digest)
-                .filter(|key| key.found.elapsed() < within && key.expires_at.is_none_or(|at| now < at))
-                .map(|key| key.principal.clone())
-        };
-        if let Some(principal) = known(BELIEVED) {
-            return Ok(principal);
-        }
-        let known_keys =
-            self.0.credentials.service(START_PATIENCE).await.map_err(|_| Refused::Unavailable)?;
-        let key = match known_keys.api_key(id).await {
-            Ok(key) => key,
-            Err(error) => {
-                tracing::warn!(error = %error, "an API key could not be looked up");
-                let known = known(BELIEVED_WHILE_AWAY).filter(|_| error.is_retryable());
-                return known.ok_or(Refused::Unavailable);
-            }
-        };
-        let expires_at = key.as_ref().and_then(|key| key.expires_at);
-        let opened = key.and_then(|key| key.opens(presented, self.0.clock.now()));
-        let mut believed = lock();
-        let Some(principal) = opened else {
-            // What is known to be revoked or expired is not believed either when the database goes away.
-            believed.remove(&digest);
-            return Err(Refused::Invalid);
-        };
-        if believed.len() >= MAX_BELIEVED {
-            believed.retain(|_, key| key.found.elapsed() < BELIEVED);
-        }
-        let found = Instant::now();
-        believed.insert(digest, Believed { principal: principal.clone(), found, expires_at });
-        Ok(principal)
     }
 }
 
@@ -168,12 +155,16 @@ impl Authenticator {
 fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     let mut sent = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (sent.next(), sent.next()) else {
-        return if headers.contains_key(header::AUTHORIZATION) { Err(Refused::Invalid) } else { Ok(None) };
+        return if headers.contains_key(header::AUTHORIZATION) {
+            Err(Refused::Invalid("header"))
+        } else {
+            Ok(None)
+        };
     };
     let (scheme, token) =
-        value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Refused::Invalid)?;
+        value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Refused::Invalid("header"))?;
     if !scheme.eq_ignore_ascii_case("bearer") || token.trim().is_empty() {
-        return Err(Refused::Invalid);
+        return Err(Refused::Invalid("header"));
     }
     Ok(Some(token.trim()))
 }
@@ -181,7 +172,8 @@ fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
 /// Lets known callers through, with their [`Principal`] in the request, and not too often. A stream that they opened ends
 /// soon after their credential does.
 pub async fn check_caller(State(auth): State<Authenticator>, mut request: Request, next: Next) -> Response {
-    let principal = match auth.principal(request.headers()).await {
+    let from = address(&request, &auth.0.trusted_proxies);
+    let principal = match auth.principal(request.headers(), from).await {
         Ok(principal) => principal,
         Err(refused) => return after_body(request, auth.refuse(refused)).await,
     };
@@ -209,7 +201,7 @@ pub async fn check_caller(State(auth): State<Authenticator>, mut request: Reques
         auth.challenge_for(&mut response, &scopes, scope);
     }
     match credential {
-        Some(credential) if is_event_stream(&response) => auth.watch(credential, response),
+        Some(credential) if is_event_stream(&response) => auth.watch(credential, from, response),
         _ => response,
     }
 }
@@ -238,13 +230,13 @@ async fn after_body(request: Request, refusal: Response) -> Response {
 
 impl Authenticator {
     /// Ends a stream when its credential does.
-    fn watch(&self, credential: HeaderValue, stream: Response) -> Response {
+    fn watch(&self, credential: HeaderValue, from: IpAddr, stream: Response) -> Response {
         let auth = self.clone();
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, credential)]);
         let ended = async move {
             loop {
                 tokio::time::sleep(RECHECK).await;
-                if matches!(auth.principal(&headers).await, Err(Refused::Invalid | Refused::Scope)) {
+                if matches!(auth.principal(&headers, from).await, Err(Refused::Invalid(_) | Refused::Scope)) {
                     tracing::info!("a stream ends with the credential that it was opened with");
                     return;
                 }
@@ -271,13 +263,18 @@ impl Authenticator {
     }
 
     fn refuse(&self, refused: Refused) -> Response {
+        metrics::AUTH_REFUSED.add(&[refused.reason()], 1);
         let (status, code) = match refused {
-            Refused::Missing | Refused::Invalid => (StatusCode::UNAUTHORIZED, ErrorCode::Forbidden),
+            Refused::Missing | Refused::Invalid(_) => (StatusCode::UNAUTHORIZED, ErrorCode::Forbidden),
             Refused::Scope => (StatusCode::FORBIDDEN, ErrorCode::Forbidden),
             Refused::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::StoreUnavailable),
+            Refused::TooMany(_) => (StatusCode::TOO_MANY_REQUESTS, ErrorCode::LimitReached),
         };
         let mut response = problem(status, code, refused.to_string());
-        if refused != Refused::Unavailable
+        if let Refused::TooMany(wait) = refused {
+            let seconds = wait.as_secs().max(1);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        } else if refused != Refused::Unavailable
             && let Ok(challenge) = HeaderValue::from_str(&self.challenge(refused))
         {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
@@ -287,9 +284,9 @@ impl Authenticator {
 
     fn challenge(&self, refused: Refused) -> String {
         let error = match refused {
-            Refused::Invalid => Some(TokenError::Invalid),
+            Refused::Invalid(_) => Some(TokenError::Invalid(Reason::Malformed)),
             Refused::Scope => Some(TokenError::Scope),
-            Refused::Missing | Refused::Unavailable => None,
+            Refused::Missing | Refused::Unavailable | Refused::TooMany(_) => None,
         };
         match (&self.0.tokens, error) {
             (Some(tokens), error) => tokens.challenge(error),

@@ -21,6 +21,10 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 #[derive(Debug, Clone, Copy)]
 pub struct LocalAddress(pub SocketAddr);
 
+/// The address that a connection came from.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerAddress(pub SocketAddr);
+
 /// Which names this server goes by, and which pages may talk to it.
 #[derive(Debug, Clone, Default)]
 pub struct Places {

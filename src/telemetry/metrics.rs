@@ -120,6 +120,15 @@ pub static RESULTS_DROPPED: Counter = Counter::new(
 /// Requests to the object store that failed after all tries.
 pub static OBJECTS_FAILED: Counter =
     Counter::new("objects.failures", "Requests to the object store that failed after all tries.", &[]);
+/// Requests whose caller was not let in, by why.
+pub static AUTH_REFUSED: Counter = Counter::new(
+    "auth.refused",
+    "Requests whose caller was not let in, by what was wrong with the credential.",
+    &["reason"],
+);
+/// Fetches of the OAuth issuer's keys, by outcome.
+pub static AUTH_KEY_FETCHES: Counter =
+    Counter::new("auth.key_fetches", "Fetches of the OAuth issuer's keys.", &["outcome"]);
 /// What the guard found in results, by kind.
 pub static GUARD_FINDINGS: Counter =
     Counter::new("guard.findings", "Findings of the egress guard, by kind.", &["kind"]);
@@ -192,6 +201,8 @@ static COUNTERS: &[&Counter] = &[
     &BURIALS_FAILED,
     &RESULTS_DROPPED,
     &OBJECTS_FAILED,
+    &AUTH_REFUSED,
+    &AUTH_KEY_FETCHES,
     &GUARD_FINDINGS,
     &GUARD_BYTES,
     &SPANS_DROPPED,

@@ -32,9 +32,22 @@ const KEYS: [(&str, &str, &str); 2] = [
 ];
 const RESOURCE: &str = "https://mcp.example.com/mcp";
 
+/// How an authorization server answers.
+#[derive(Clone, Copy, PartialEq)]
+enum Mood {
+    Well,
+    /// It closes each connection without a word.
+    Closes,
+    /// It takes requests and never answers.
+    Hangs,
+    /// Its documents never end.
+    Floods,
+}
+
 /// An authorization server: its metadata, its keys, and how often it was asked for them.
 struct Issuer {
     url: String,
+    mood: Arc<Mutex<Mood>>,
     keys: Arc<Mutex<Value>>,
     asked: Arc<AtomicUsize>,
 }
@@ -50,6 +63,9 @@ impl Issuer {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let keys = Arc::new(Mutex::new(json!({"keys": [jwk(0)]})));
         let asked = Arc::new(AtomicUsize::new(0));
+        let mood = Arc::new(Mutex::new(Mood::Well));
+        let moods = Arc::clone(&mood);
+        let mut held = Vec::new();
         let (served, counted, issuer) = (Arc::clone(&keys), Arc::clone(&asked), url.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -57,6 +73,23 @@ impl Issuer {
                 let mut head = vec![0; 4096];
                 let n = stream.read(&mut head).unwrap_or(0);
                 let head = String::from_utf8_lossy(&head[..n]).into_owned();
+                let mood = *moods.lock().unwrap();
+                if mood != Mood::Well && head.starts_with("GET /keys ") {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                }
+                match mood {
+                    Mood::Well => {}
+                    Mood::Closes => continue,
+                    Mood::Hangs => {
+                        held.push(stream);
+                        continue;
+                    }
+                    Mood::Floods => {
+                        let _ = write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[");
+                        while stream.write_all(&[b' '; 4096]).is_ok() {}
+                        continue;
+                    }
+                }
                 let body = if head.starts_with("GET /.well-known/oauth-authorization-server ") {
                     json!({"issuer": issuer, "jwks_uri": format!("{issuer}/keys")}).to_string()
                 } else if head.starts_with("GET /keys ") {
@@ -73,7 +106,7 @@ impl Issuer {
                 );
             }
         });
-        Self { url, keys, asked }
+        Self { url, mood, keys, asked }
     }
 
     fn claims(&self) -> Value {
@@ -218,4 +251,88 @@ fn keys_are_found_by_name_among_several_and_rotation_is_noticed() {
     assert_eq!(status(&server, &sign(1, "k1", &issuer.claims())), 200);
     assert_eq!(status(&server, &sign(0, "k0", &issuer.claims())), 200);
     assert_eq!(issuer.asked.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_stranger_keeps_nobody_out_while_the_issuer_closes_hangs_or_floods() {
+    let data = tempfile::tempdir().unwrap();
+    let issuer = Issuer::start();
+    let server = issuer.server(data.path());
+    let good = issuer.token(|_| {});
+    assert_eq!(status(&server, &good), 200);
+    let mut recovered = 0;
+    for (mood, cause) in [
+        (Mood::Closes, "does not answer"),
+        (Mood::Floods, "more than 262144 bytes"),
+        (Mood::Hangs, "timed out"),
+    ] {
+        *issuer.mood.lock().unwrap() = mood;
+        let server = &server;
+        std::thread::scope(|scope| {
+            let name = format!("unknown while {cause}");
+            let stranger = sign(1, &name, &issuer.claims());
+            let refused = scope.spawn(move || status(server, &stranger));
+            // Nobody waits for what the stranger started.
+            for _ in 0..5 {
+                assert_eq!(status(server, &good), 200, "{cause}");
+            }
+            if mood == Mood::Hangs {
+                assert!(!refused.is_finished(), "good tokens are answered while the stranger waits");
+            }
+            assert!([401, 503].contains(&refused.join().unwrap()), "{cause}");
+        });
+        assert_eq!(status(server, &good), 200, "{cause}: also after the fetch has failed");
+        // The fetch that failed is repeated by itself, so the next one is well before the next mood.
+        *issuer.mood.lock().unwrap() = Mood::Well;
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        recovered += 1;
+        while server.log().matches("can be had again").count() < recovered {
+            assert!(std::time::Instant::now() < until, "{}", server.log());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        assert!(server.log().contains(cause), "the cause is logged: {}", server.log());
+    }
+    // A key that is published later is found, without a restart.
+    *issuer.keys.lock().unwrap() = json!({"keys": [jwk(1), jwk(0)]});
+    assert_eq!(status(&server, &sign(1, "k1", &issuer.claims())), 200);
+    let asked = issuer.asked.load(Ordering::SeqCst);
+    for n in 0..40 {
+        assert_eq!(status(&server, &sign(1, &format!("k{n}-unknown"), &issuer.claims())), 401);
+    }
+    let more = issuer.asked.load(Ordering::SeqCst) - asked;
+    assert!(more <= 8, "forty unknown names make few fetches: {more}");
+}
+
+#[test]
+fn a_slash_too_many_in_the_issuers_name_is_explained() {
+    let data = tempfile::tempdir().unwrap();
+    let issuer = Issuer::start();
+    let server = HttpServer::start_with(
+        command(data.path())
+            .env("PATHBOX_HTTP_PUBLIC_URL", "https://mcp.example.com")
+            .env("PATHBOX_OAUTH_ISSUER", format!("{}/", issuer.url)),
+    );
+    assert_eq!(status(&server, &issuer.token(|_| {})), 503);
+    let log = server.log();
+    assert!(log.contains("differ in the slash at the end") && log.contains(&issuer.url), "{log}");
+}
+
+#[test]
+fn a_token_that_marks_an_extension_as_critical_is_refused() {
+    let data = tempfile::tempdir().unwrap();
+    let issuer = Issuer::start();
+    let server = issuer.server(data.path());
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let der = STANDARD.decode(KEYS[0].0.replace(char::is_whitespace, "")).unwrap();
+    let signed = |header: Value| {
+        let message = format!("{}.{}", part(&header), part(&issuer.claims()));
+        let key = EncodingKey::from_ec_der(&der);
+        let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &key, Algorithm::ES256).unwrap();
+        format!("{message}.{signature}")
+    };
+    assert_eq!(status(&server, &signed(json!({"alg": "ES256", "kid": "k0", "typ": "at+jwt"}))), 200);
+    for crit in [json!(["exp"]), json!(["b64"]), json!([])] {
+        let header = json!({"alg": "ES256", "kid": "k0", "crit": crit, "b64": true});
+        assert_eq!(status(&server, &signed(header)), 401, "{crit}");
+    }
 }

@@ -465,3 +465,39 @@ fn heads_that_crawl_or_grow_do_not_keep_others_out() {
     assert!(sent < 10_000_000, "a head of any size would be taken");
     assert_eq!(server.send("GET", "/healthz", &[], b"").status, 200);
 }
+
+#[test]
+fn keys_that_do_not_exist_cost_a_bounded_number_of_queries_and_lock_nobody_out() {
+    let data = tempfile::tempdir().unwrap();
+    let made =
+        |name: &str| key(data.path(), &["--name", name, "--tenant", "acme", "--scopes", "run,admin"]).1;
+    let (known, late) = (made("known"), made("late"));
+    let server = HttpServer::start_with(
+        command(data.path())
+            .env("PATHBOX_HTTP_FAILED_CREDENTIALS_PER_MINUTE", "5")
+            .env("PATHBOX_HTTP_TRUSTED_PROXIES", "127.0.0.0/8"),
+    );
+    let status = |credential: &str, from: &str| {
+        let header = format!("Bearer {credential}");
+        server.post(&[("Authorization", &header), ("X-Forwarded-For", from)], &initialize("2025-11-25"))
+    };
+    assert_eq!(status(&known, "192.0.2.7").status, 200);
+    let unknown = |n: usize| format!("{}{n:04}", &known[..known.len() - 4]);
+    let answers: Vec<u16> = (0..30).map(|n| status(&unknown(n), "198.51.100.1, 192.0.2.7").status).collect();
+    assert_eq!(answers[..5], [401; 5], "{answers:?}");
+    assert!(answers.iter().filter(|answer| **answer == 429).count() >= 20, "{answers:?}");
+    let refused = status(&unknown(99), "192.0.2.7");
+    assert!(refused.status == 401 || refused.header("retry-after").is_some());
+
+    // A key that was good before passes from there, any other from another address.
+    assert_eq!(status(&known, "192.0.2.7").status, 200);
+    assert_eq!(status(&late, "192.0.2.8").status, 200);
+    let mut metrics = server.send("GET", "/metrics", &[("Authorization", &format!("Bearer {known}"))], b"");
+    let metrics = metrics.text();
+    let queries = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("db_client_duration_ms_count{operation=\"api_keys\"} "));
+    let queries: usize = queries.unwrap_or_else(|| panic!("{metrics}")).parse().unwrap();
+    assert!(queries <= 12, "thirty unknown keys, one budget of five: {queries}");
+    assert!(metrics.contains("auth_refused_total{reason=\"too_many\"}"), "{metrics}");
+}

@@ -1,36 +1,28 @@
 //! OAuth 2.1 access tokens, as an MCP resource server checks them: a signed JWT (RFC 9068) of the one issuer that is
 //! trusted, made for this server and no other (RFC 8707), by a key of the issuer's published set.
 //!
-//! The key set is kept and asked for again when it is old or a token names a key that is not in it, but never more often
-//! than twice a minute: a stranger can name keys all day. Which algorithm a key is for is said by the key, not by the
-//! token.
+//! Which algorithm a key is for is said by the key, not by the token. A token whose header marks an extension as
+//! critical is refused: none is understood here (RFC 7515 section 4.1.11).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::routing::get;
 use axum::{Json, Router};
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header, get_current_timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use super::issuer::{Issuer, NoKey, slash};
 use crate::domain::{Principal, PrincipalKind, Scope, TenantId, Tenants, hex};
 
-/// How long a key set is good.
-const FRESH: Duration = Duration::from_secs(600);
-/// How long an old one serves while the issuer does not answer.
-const STALE: Duration = Duration::from_secs(24 * 3600);
-/// The least time between two requests for it.
-const PAUSE: Duration = Duration::from_secs(30);
-/// For one request to the issuer.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest key set or metadata document, in bytes.
-const MAX_DOCUMENT: usize = 256 * 1024;
 /// The longest token that is looked at.
 const MAX_TOKEN: usize = 16 * 1024;
 /// How far clocks may differ, in seconds.
@@ -54,13 +46,74 @@ pub struct Options {
 pub enum TokenError {
     /// It is malformed, not signed by the issuer, too old, or for another server.
     #[error("the access token is not valid here")]
-    Invalid,
+    Invalid(Reason),
     /// It is good and carries none of this server's scopes.
     #[error("the access token has none of the scopes run, read, paths, admin, reveal")]
     Scope,
     /// The issuer's keys cannot be had.
     #[error("the authorization server does not answer")]
     Unavailable,
+}
+
+/// What is wrong with a token, for logs and counters. A caller is told only that it is not valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It is no signed JWT, or longer than any that is looked at.
+    Malformed,
+    /// It is meant for something else than access (`typ`).
+    Type,
+    /// Its header marks an extension as critical.
+    Critical,
+    /// No key of the issuer has its name.
+    UnknownKey,
+    /// Its algorithm does not fit its key.
+    Algorithm,
+    /// Its signature does not fit.
+    Signature,
+    /// It is too old.
+    Expired,
+    /// It is not yet good.
+    Early,
+    /// Another issuer made it.
+    Issuer,
+    /// It is for another server.
+    Audience,
+    /// A claim is missing or has another form.
+    Claims,
+}
+
+impl Reason {
+    /// Its name in counters.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Type => "type",
+            Self::Critical => "critical",
+            Self::UnknownKey => "unknown_key",
+            Self::Algorithm => "algorithm",
+            Self::Signature => "signature",
+            Self::Expired => "expired",
+            Self::Early => "early",
+            Self::Issuer => "issuer",
+            Self::Audience => "audience",
+            Self::Claims => "claims",
+        }
+    }
+
+    fn of(kind: &ErrorKind) -> Self {
+        match kind {
+            ErrorKind::InvalidSignature => Self::Signature,
+            ErrorKind::ExpiredSignature => Self::Expired,
+            ErrorKind::ImmatureSignature => Self::Early,
+            ErrorKind::InvalidIssuer => Self::Issuer,
+            ErrorKind::InvalidAudience => Self::Audience,
+            ErrorKind::InvalidAlgorithm | ErrorKind::InvalidAlgorithmName => Self::Algorithm,
+            ErrorKind::MissingRequiredClaim(_) | ErrorKind::InvalidSubject | ErrorKind::Json(_) => {
+                Self::Claims
+            }
+            _ => Self::Malformed,
+        }
+    }
 }
 
 /// Checks access tokens. Cheap to clone.
@@ -70,14 +123,9 @@ pub struct Tokens(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     options: Options,
-    client: reqwest::Client,
-    keys: Mutex<Keys>,
-}
-
-#[derive(Debug, Default)]
-struct Keys {
-    set: Option<(JwkSet, Instant)>,
-    asked: Option<Instant>,
+    keys: Issuer,
+    /// That tokens and settings spell the issuer differently was said.
+    has_explained: AtomicBool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -94,13 +142,13 @@ impl Tokens {
     /// # Errors
     /// When the machine's certificates cannot be loaded.
     pub fn new(options: Options) -> Result<Self, reqwest::Error> {
-        // Fails when one is installed already, which serves as well.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder()
-            .timeout(TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .build()?;
-        Ok(Self(Arc::new(Inner { options, client, keys: Mutex::default() })))
+        let keys = Issuer::new(&options)?;
+        Ok(Self(Arc::new(Inner { options, keys, has_explained: AtomicBool::new(false) })))
+    }
+
+    /// Keeps the issuer's keys fresh until the end; tokens are good only while this runs.
+    pub async fn keep_fresh(&self, shutdown: &CancellationToken) {
+        self.0.keys.keep_fresh(shutdown).await;
     }
 
     /// Whose token it is.
@@ -108,19 +156,27 @@ impl Tokens {
     /// # Errors
     /// [`TokenError`]; the caller gets a challenge that says which.
     pub async fn principal(&self, token: &str) -> Result<Principal, TokenError> {
+        let invalid = |reason| Err(TokenError::Invalid(reason));
         if token.len() > MAX_TOKEN {
-            return Err(TokenError::Invalid);
+            return invalid(Reason::Malformed);
         }
-        let header = decode_header(token).map_err(|_| TokenError::Invalid)?;
+        let Ok(header) = decode_header(token) else { return invalid(Reason::Malformed) };
+        if has_critical(token) {
+            return invalid(Reason::Critical);
+        }
         // RFC 9068 section 4; some issuers say plain JWT. Anything else is not meant as an access token.
         let typed = header.typ.as_deref().map(str::to_ascii_lowercase);
         if !matches!(typed.as_deref(), None | Some("jwt" | "at+jwt" | "application/at+jwt")) {
-            return Err(TokenError::Invalid);
+            return invalid(Reason::Type);
         }
-        let key = self.key(header.kid.as_deref()).await?;
+        let key = match self.0.keys.key(header.kid.as_deref()).await {
+            Ok(key) => key,
+            Err(NoKey::Unknown) => return invalid(Reason::UnknownKey),
+            Err(NoKey::Unavailable) => return Err(TokenError::Unavailable),
+        };
         let allowed = algorithms(&key);
         if !allowed.contains(&header.alg) {
-            return Err(TokenError::Invalid);
+            return invalid(Reason::Algorithm);
         }
         let mut validation = Validation::new(header.alg);
         validation.algorithms = allowed;
@@ -129,84 +185,33 @@ impl Tokens {
         validation.set_required_spec_claims(&["iss", "aud", "sub"]);
         // Times may have a fraction (RFC 7519 section 2), which the crate does not read; so they are looked at here.
         validation.validate_exp = false;
-        let key = DecodingKey::from_jwk(&key).map_err(|_| TokenError::Invalid)?;
-        let claims = decode::<Claims>(token, &key, &validation).map_err(|_| TokenError::Invalid)?.claims;
-        if !is_in_time(&claims.more, get_current_timestamp()) {
-            return Err(TokenError::Invalid);
-        }
+        let Ok(key) = DecodingKey::from_jwk(&key) else { return invalid(Reason::Algorithm) };
+        let claims = match decode::<Claims>(token, &key, &validation) {
+            Ok(decoded) => decoded.claims,
+            Err(error) => {
+                let reason = Reason::of(error.kind());
+                if reason == Reason::Issuer {
+                    self.explain_issuer(token);
+                }
+                return invalid(reason);
+            }
+        };
+        in_time(&claims.more, get_current_timestamp()).map_err(TokenError::Invalid)?;
         principal(&claims, &self.0.options.tenant_claim)
     }
 
-    /// The issuer's key of this name; the only key when the token names none.
-    async fn key(&self, kid: Option<&str>) -> Result<Jwk, TokenError> {
-        let find = |set: &JwkSet| match kid {
-            Some(kid) => set.find(kid).cloned(),
-            None if set.keys.len() == 1 => set.keys.first().cloned(),
-            None => None,
+    /// A token that the issuer signed names another issuer: once, a word about a slash too many. The issuer's own
+    /// tokens are all refused then, and their callers cannot find out why.
+    fn explain_issuer(&self, token: &str) {
+        let expected = &self.0.options.issuer;
+        let claims = segment(token, 1);
+        let Some(found) = claims.as_ref().and_then(|claims| claims.get("iss")).and_then(Value::as_str) else {
+            return;
         };
-        // Held while asking, so that a thousand callers ask once.
-        let mut keys = self.0.keys.lock().await;
-        if let Some((set, at)) = &keys.set
-            && at.elapsed() < FRESH
-            && let Some(key) = find(set)
-        {
-            return Ok(key);
+        let why = slash(found, expected);
+        if !why.is_empty() && !self.0.has_explained.swap(true, Ordering::Relaxed) {
+            tracing::warn!("tokens name the issuer {found:?} and `oauth.issuer` is {expected:?}{why}");
         }
-        if keys.asked.is_none_or(|asked| asked.elapsed() >= PAUSE) {
-            keys.asked = Some(Instant::now());
-            match self.ask().await {
-                Some(set) => keys.set = Some((set, Instant::now())),
-                None => tracing::warn!("the authorization server's keys could not be had"),
-            }
-        }
-        match &keys.set {
-            Some((set, at)) if at.elapsed() < STALE => find(set).ok_or(TokenError::Invalid),
-            _ => Err(TokenError::Unavailable),
-        }
-    }
-
-    async fn ask(&self) -> Option<JwkSet> {
-        let options = &self.0.options;
-        if let Some(url) = &options.jwks_url {
-            return serde_json::from_value(self.document(url).await?).ok();
-        }
-        // RFC 8414 puts the well-known part before the issuer's own path; OpenID Connect after it.
-        let issuer = options.issuer.trim_end_matches('/');
-        let (origin, path) = match issuer.match_indices('/').nth(2) {
-            Some((at, _)) => issuer.split_at(at),
-            None => (issuer, ""),
-        };
-        for url in [
-            format!("{origin}/.well-known/oauth-authorization-server{path}"),
-            format!("{issuer}/.well-known/openid-configuration"),
-        ] {
-            let Some(metadata) = self.document(&url).await else { continue };
-            // A document of another issuer must not lend us its keys (RFC 8414 section 3.3).
-            if metadata["issuer"].as_str() != Some(&options.issuer) {
-                continue;
-            }
-            if let Some(url) = metadata["jwks_uri"].as_str() {
-                return serde_json::from_value(self.document(url).await?).ok();
-            }
-        }
-        None
-    }
-
-    async fn document(&self, url: &str) -> Option<Value> {
-        let parsed = reqwest::Url::parse(url).ok()?;
-        let here = matches!(parsed.host_str(), Some("127.0.0.1" | "localhost" | "[::1]"));
-        if parsed.scheme() != "https" && !here {
-            return None;
-        }
-        let mut response = self.0.client.get(parsed).send().await.ok()?.error_for_status().ok()?;
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.ok()? {
-            body.extend_from_slice(&chunk);
-            if body.len() > MAX_DOCUMENT {
-                return None;
-            }
-        }
-        serde_json::from_slice(&body).ok()
     }
 
     /// What a client is told when it has no token or a bad one: where to read who gives tokens.
@@ -254,6 +259,17 @@ fn path(url: &str) -> &str {
     &url[origin(url).len()..]
 }
 
+/// A part of a token as JSON, unverified.
+fn segment(token: &str, which: usize) -> Option<Map<String, Value>> {
+    let part = URL_SAFE_NO_PAD.decode(token.split('.').nth(which)?).ok()?;
+    serde_json::from_slice(&part).ok()
+}
+
+/// Whether a token's header marks an extension as critical. Also an empty list is refused (RFC 7515 section 4.1.11).
+fn has_critical(token: &str) -> bool {
+    segment(token, 0).is_none_or(|header| header.contains_key("crit"))
+}
+
 /// What a key may be used for. Never a shared secret: a public key taken for one would let anybody sign.
 fn algorithms(key: &Jwk) -> Vec<Algorithm> {
     use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
@@ -276,20 +292,29 @@ fn algorithms(key: &Jwk) -> Vec<Algorithm> {
 }
 
 /// Whether a token has begun and not ended, at `now` in seconds since 1970 (RFC 7519 sections 4.1.4 and 4.1.5).
-fn is_in_time(claims: &Map<String, Value>, now: u64) -> bool {
+fn in_time(claims: &Map<String, Value>, now: u64) -> Result<(), Reason> {
     let at = |name: &str| claims.get(name).map(|at| at.as_f64().unwrap_or(f64::NAN));
     let (now, leeway) = (now as f64, LEEWAY as f64);
-    at("exp").is_some_and(|end| now - leeway < end) && at("nbf").is_none_or(|begin| begin <= now + leeway)
+    match (at("exp"), at("nbf")) {
+        (None, _) => Err(Reason::Claims),
+        (Some(end), _) if end.is_nan() => Err(Reason::Claims),
+        (_, Some(begin)) if begin.is_nan() => Err(Reason::Claims),
+        (Some(end), _) if now - leeway >= end => Err(Reason::Expired),
+        (_, Some(begin)) if begin > now + leeway => Err(Reason::Early),
+        _ => Ok(()),
+    }
 }
 
 fn principal(claims: &Claims, tenant_claim: &str) -> Result<Principal, TokenError> {
     let tenant = match claims.more.get(tenant_claim) {
-        Some(Value::String(name)) => TenantId::parse(name.as_str()).map_err(|_| TokenError::Invalid)?,
-        Some(_) => return Err(TokenError::Invalid),
+        Some(Value::String(name)) => {
+            TenantId::parse(name.as_str()).map_err(|_| TokenError::Invalid(Reason::Claims))?
+        }
+        Some(_) => return Err(TokenError::Invalid(Reason::Claims)),
         None => {
             let digest = Sha256::digest(format!("{}|{}", claims.iss, claims.sub).as_bytes());
             let hex = hex(&digest[..16]);
-            TenantId::parse(format!("oauth-{hex}")).map_err(|_| TokenError::Invalid)?
+            TenantId::parse(format!("oauth-{hex}")).map_err(|_| TokenError::Invalid(Reason::Claims))?
         }
     };
     let scopes = scopes(&claims.more);
@@ -342,7 +367,7 @@ mod tests {
             (r#"{"exp": 2000, "nbf": null}"#, false),
             ("{}", false),
         ] {
-            assert_eq!(is_in_time(&serde_json::from_str(claims).unwrap(), 1000), fits, "{claims}");
+            assert_eq!(in_time(&serde_json::from_str(claims).unwrap(), 1000).is_ok(), fits, "{claims}");
         }
     }
 
@@ -361,6 +386,6 @@ mod tests {
         let none = principal(&claims(json!({"scope": "openid"})), "tenant");
         assert_eq!(none.unwrap_err(), TokenError::Scope);
         let bad = principal(&claims(json!({"scope": "run", "tenant": ["a"]})), "tenant");
-        assert_eq!(bad.unwrap_err(), TokenError::Invalid);
+        assert_eq!(bad.unwrap_err(), TokenError::Invalid(Reason::Claims));
     }
 }
