@@ -160,7 +160,7 @@ fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
     // Both push characters into a terminal as if somebody had typed them.
     let ioctl = [libc::TIOCSTI, libc::TIOCLINUX]
         .iter()
-        .map(|command| rule(vec![when(1, Op::Eq, *command)?]))
+        .map(|command| rule(vec![when(1, Op::Eq, *command as u32 as u64)?]))
         .collect::<Result<_, _>>()?;
     calls.insert(libc::SYS_ioctl, ioctl);
 
@@ -626,6 +626,9 @@ const OLDER_NAMES: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_NAMES: &[i64] = &[];
 
+/// `libc` has it for some C libraries only.
+const KEXEC_FILE_LOAD: i64 = if cfg!(target_arch = "aarch64") { 294 } else { 320 };
+
 /// Reason and calls.
 const REFUSED: &[Group] = &[
     (
@@ -685,7 +688,7 @@ const REFUSED: &[Group] = &[
         "administer the machine",
         &[
             libc::SYS_kexec_load,
-            libc::SYS_kexec_file_load,
+            KEXEC_FILE_LOAD,
             libc::SYS_init_module,
             libc::SYS_finit_module,
             libc::SYS_delete_module,

@@ -795,7 +795,7 @@ pub(crate) fn loopback_up() -> Result<()> {
         request.ifr_name[0] = b'l' as _;
         request.ifr_name[1] = b'o' as _;
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as _;
-        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)).map(drop)
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request)).map(drop)
     }
 }
 
@@ -816,7 +816,8 @@ pub(crate) fn is_on_proc(fd: &impl AsRawFd) -> Result<bool> {
     unsafe {
         let mut stat: libc::statfs = zeroed();
         check(libc::fstatfs(fd.as_raw_fd(), &raw mut stat))?;
-        Ok(stat.f_type == libc::PROC_SUPER_MAGIC)
+        // Another C library has other types.
+        Ok(u64::try_from(stat.f_type).ok() == u64::try_from(libc::PROC_SUPER_MAGIC).ok())
     }
 }
 

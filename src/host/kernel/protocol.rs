@@ -125,6 +125,37 @@ pub(super) fn framed(payload: &[u8]) -> Bytes {
     [&len.to_le_bytes(), payload].concat().into()
 }
 
+/// The limits of a sandbox that a frame can name.
+const LIMITS: [&str; 4] = ["oom", "too_many_processes", "disk_full", "output_truncated"];
+
+/// Members of a frame and of the objects in it, one level down. What is deeper is kept as the text that it is.
+const MEMBERS_MAX: usize = 256;
+
+/// How many of those there are, counted before a frame is built from them: each costs many times its bytes.
+fn members(json: &[u8]) -> usize {
+    let (mut depth, mut count, mut at) = (0_usize, 0, 0);
+    while let Some(byte) = json.get(at) {
+        match byte {
+            b'"' => {
+                at += 1;
+                while let Some(found) = memchr::memchr2(b'"', b'\\', &json[at.min(json.len())..]) {
+                    at += found;
+                    if json[at] == b'"' {
+                        break;
+                    }
+                    at += 2;
+                }
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b':' if depth <= 2 => count += 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    count
+}
+
 /// Takes frames out of bytes that come cut anywhere.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
@@ -158,7 +189,15 @@ impl Frames {
         }
         self.buffer.advance(4);
         let payload = self.buffer.split_to(len);
-        serde_json::from_slice(&payload).map(Some).map_err(FrameError::Malformed)
+        if members(&payload) > MEMBERS_MAX {
+            return Err(FrameError::Malformed(serde::de::Error::custom("too many members")));
+        }
+        let mut frame: Frame = serde_json::from_slice(&payload).map_err(FrameError::Malformed)?;
+        // It may hold anything; what is kept for the answer is one of a few words.
+        if frame.stop.as_ref().is_some_and(|stop| !LIMITS.contains(&stop.as_str())) {
+            frame.stop = Some("other".to_owned());
+        }
+        Ok(Some(frame))
     }
 }
 
@@ -204,7 +243,11 @@ impl Marks {
                     if at > 0 {
                         pieces.push(Piece::Text(rest.slice(..at)));
                     }
-                    pieces.push(Piece::Mark(number));
+                    // Marks with nothing between them say no more than the highest of them.
+                    match pieces.last_mut() {
+                        Some(Piece::Mark(last)) => *last = number.max(*last),
+                        _ => pieces.push(Piece::Mark(number)),
+                    }
                     rest.advance(at + len);
                     text_len = 0;
                 }
@@ -281,6 +324,30 @@ mod tests {
 
     fn text(text: &'static str) -> Piece {
         Piece::Text(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn a_frame_of_a_million_members_is_not_built_and_marks_without_text_are_one() {
+        let many: Vec<String> = (0..100_000).map(|n| format!("\"{n}\":1")).collect();
+        for text in [
+            format!("{{\"t\":\"ready\",\"failed\":{{{}}}}}", many.join(",")),
+            format!("{{\"t\":\"ready\",{}}}", many.join(",")),
+        ] {
+            let mut frames = Frames::default();
+            frames.push(&framed(text.as_bytes()));
+            assert!(matches!(frames.next(), Err(FrameError::Malformed(_))));
+        }
+        // What is deeper, or in a text, is a value.
+        assert_eq!(members(br#"{"a":"b:\\\":c:","d":{"e":{"f":1,"g":2}}}"#), 3);
+        let mut frames = Frames::default();
+        frames.push(&framed(br#"{"t":"error","stop":"anything"}"#));
+        assert_eq!(frames.next().unwrap().unwrap().stop.as_deref(), Some("other"));
+
+        let mark = |number: u32| format!("\x1eid:{number:08x}\x1e");
+        let mut marks = Marks::new("id");
+        let pieces = marks.push(format!("a{}{}b{}", mark(7), mark(3).repeat(2000), mark(9)).into());
+        let text = |text: &'static str| Piece::Text(text.into());
+        assert_eq!(pieces, [text("a"), Piece::Mark(7), text("b"), Piece::Mark(9)]);
     }
 
     #[test]
