@@ -164,6 +164,10 @@ const JAVASCRIPT_SET_UP: &str = r#"void ((names, cwd) => {
   process.chdir(cwd);
 })(JSON.parse(Buffer.from("DATA", "base64").toString()), Buffer.from("CWD", "base64").toString())"#;
 
+/// What is said in their place: they come when text could not be encoded, which is then lost.
+pub(super) const OUTPUT_LOST: &str = "note: the provider could not send a part of the output, and lost it. It cannot send \
+    half of a surrogate pair, such as '\\ud800'; print(ascii(text)) shows one\n";
+
 /// Tracebacks of the hosted server's own libraries, which it sends as the program's standard error.
 pub(super) fn is_noise(stderr: &str) -> bool {
     stderr.contains("zmqstream.py") && stderr.contains("Traceback (most recent call last)")

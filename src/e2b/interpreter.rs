@@ -21,7 +21,7 @@ use super::endpoint::check_id;
 use super::{Deadlines, E2bClient, E2bError, Execution, ProviderText, SandboxAccess, Subject, traceback};
 use crate::domain::SandboxId;
 use crate::wire::interpreter::{
-    CodeContext, CreateContext, Event, ExecuteRequest, kernel_state, platform_error,
+    CodeContext, CreateContext, Event, ExecuteRequest, Output, kernel_state, platform_error,
 };
 use crate::wire::{INTERPRETER_PORT, JUPYTER_PORT, Secret};
 
@@ -29,6 +29,8 @@ use crate::wire::{INTERPRETER_PORT, JUPYTER_PORT, Secret};
 const LEAVE_ALONE: Duration = Duration::from_millis(600);
 /// How long a probe may take to be taken by the kernel.
 const PROBE_START: Duration = Duration::from_secs(3);
+/// The same for a host of our kind.
+const HOST_PROBE_START: Duration = Duration::from_secs(40);
 /// How long the first cell after a restart may take.
 const RESTART_START: Duration = Duration::from_secs(15);
 
@@ -244,6 +246,7 @@ impl Interpreter {
             state,
             state_lost,
             rolled_back: false,
+            loss_told: false,
         })
     }
 
@@ -344,7 +347,10 @@ impl Interpreter {
             if let Some(at) = state.aborted_at {
                 tokio::time::sleep_until(at + LEAVE_ALONE).await;
             }
-            match self.probe(state, PROBE_START).await {
+            // A host of our kind itself ends an interpreter that does not listen, later on a busy machine.
+            let start =
+                if self.inner.client.endpoint.is_one_address() { HOST_PROBE_START } else { PROBE_START };
+            match self.probe(state, start).await {
                 Ok(probe) => {
                     let settled = if probe.restarted || probe.is_first || self.loses_state_on_interrupt() {
                         Settled::StateLost
@@ -471,6 +477,8 @@ pub struct Run {
     state_lost: bool,
     /// What the host said last of the variables.
     rolled_back: bool,
+    /// Whether it was told that output was lost.
+    loss_told: bool,
 }
 
 impl Run {
@@ -503,7 +511,12 @@ impl Run {
                     error.traceback = traceback::rebuild(&error.traceback, &error.name, &error.value);
                     return Ok(Some(Event::Error(error)));
                 }
-                Ok(Some(Event::Stderr(output))) if cells::is_noise(&output.text) => continue,
+                Ok(Some(Event::Stderr(output))) if cells::is_noise(&output.text) => {
+                    if !std::mem::replace(&mut self.loss_told, true) {
+                        let text = cells::OUTPUT_LOST.to_owned();
+                        return Ok(Some(Event::Stderr(Output { text, ..output })));
+                    }
+                }
                 Ok(Some(Event::PathboxState { state })) => {
                     self.rolled_back = state == kernel_state::ROLLED_BACK;
                     if state == kernel_state::LOST {

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::{json, output};
 
@@ -194,7 +195,8 @@ pub struct ExecutionResult {
     /// LaTeX.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latex: Option<String>,
-    /// Any JSON value.
+    /// The value itself, where JSON holds it exactly: members in order, numbers as they were written. Of a text it is
+    /// there where [`text`](Self::text), which is a repr, differs from the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json: Option<Value>,
     /// JavaScript source.
@@ -207,7 +209,7 @@ pub struct ExecutionResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chart: Option<Value>,
     /// Other MIME types.
-    pub extra: BTreeMap<String, Value>,
+    pub extra: Map<String, Value>,
     /// Whether it is the value of the last expression.
     pub is_main_result: bool,
 }
@@ -238,7 +240,8 @@ impl ExecutionResult {
 }
 
 impl Event {
-    /// Reads one line, without its line feed. What Python writes beyond JSON (`NaN`, half surrogate pairs) is mended.
+    /// Reads one line, without its line feed. What Python writes beyond JSON (half surrogate pairs, bare `NaN`) is mended. A
+    /// value with infinities, and one but a data frame or chart with `NaN`, is left out: its text says what it is.
     ///
     /// ```
     /// use pathbox::wire::interpreter::Event;
@@ -253,7 +256,7 @@ impl Event {
         if let Some(event) = output::read(line) {
             return Ok(event);
         }
-        serde_json::from_slice(line).or_else(|error| match json::mend(line) {
+        serde_json::from_slice(line).or_else(|error| match json::mend_marked(line) {
             Some(mended) => serde_json::from_str(&mended),
             None => Err(error),
         })
@@ -352,14 +355,15 @@ impl AnyEvent {
                 jpeg: self.jpeg,
                 pdf: self.pdf,
                 latex: self.latex,
-                json: self.json.as_deref().map(any_depth),
+                json: self.json.as_deref().and_then(exact),
                 javascript: self.javascript,
-                data: self.data.as_deref().map(any_depth),
-                chart: self.chart.as_deref().map(any_depth),
+                data: self.data.as_deref().and_then(with_gaps),
+                chart: self.chart.as_deref().and_then(with_gaps),
                 extra: self
                     .extra
-                    .and_then(|extra| {
-                        serde_json::from_str::<Option<BTreeMap<_, _>>>(extra.get()).ok().flatten()
+                    .and_then(|extra| serde_json::from_str::<Option<Members>>(extra.get()).ok().flatten())
+                    .map(|Members(members)| {
+                        members.into_iter().filter_map(|(mime, raw)| Some((mime, exact(&raw)?))).collect()
                     })
                     .unwrap_or_default(),
                 is_main_result: self.is_main_result.unwrap_or(false),
@@ -384,6 +388,52 @@ impl AnyEvent {
 /// A value as it is; one that is nested too deep to be walked (128 levels) as its text.
 fn any_depth(raw: &RawValue) -> Value {
     serde_json::from_str(raw.get()).unwrap_or_else(|_| Value::String(raw.get().to_owned()))
+}
+
+/// The value, unless it had a number that JSON does not have.
+fn exact(raw: &RawValue) -> Option<Value> {
+    let is_marked = raw.get().contains("\\u0000not a number") || raw.get().contains("\\u0000infinite");
+    (!is_marked).then(|| any_depth(raw))
+}
+
+/// The same for data in which what is missing is not-a-number: null, as JSON has it.
+fn with_gaps(raw: &RawValue) -> Option<Value> {
+    fn fill(value: &mut Value) -> bool {
+        match value {
+            Value::String(text) if text == json::NOT_A_NUMBER => *value = Value::Null,
+            Value::String(text) => return text != json::INFINITE,
+            Value::Array(items) => return items.iter_mut().all(fill),
+            Value::Object(members) => return members.values_mut().all(fill),
+            _ => {}
+        }
+        true
+    }
+    let mut value = any_depth(raw);
+    fill(&mut value).then_some(value)
+}
+
+/// An object's members in order, each as it was written.
+#[derive(Debug, Default)]
+pub struct Members(pub Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Members;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        from.deserialize_map(Read)
+    }
 }
 
 /// A text; any other value as its JSON, so that an odd display does not end the execution.
@@ -422,7 +472,22 @@ mod tests {
         let line = br#"{"type": "result", "text": "{'a': nan} \ud83d", "json": {"a": NaN}, "extra": {}, "is_main_result": true}"#;
         let Event::Result(result) = Event::read(line).unwrap() else { panic!() };
         assert_eq!(result.text.unwrap(), "{'a': nan} \u{fffd}");
-        assert_eq!(result.json.unwrap(), serde_json::json!({"a": null}));
+        assert_eq!(result.json, None, "null would say something else");
+        let line = br#"{"type": "result", "text": "", "data": {"a": [NaN, 1]}, "extra": {"x/b": 2, "x/a": -Infinity}}"#;
+        let Event::Result(result) = Event::read(line).unwrap() else { panic!() };
+        assert_eq!(result.data.unwrap(), serde_json::json!({"a": [null, 1]}));
+        assert_eq!(result.extra.keys().collect::<Vec<_>>(), ["x/b"]);
+    }
+
+    #[test]
+    fn a_value_keeps_its_order_and_its_digits() {
+        let value =
+            r#"{"z": 1, "a": [100000000000000000000000000001, 1.10, 1e400, -0.0], "m": {"2": 1, "1": 2}}"#;
+        let line = format!(
+            r#"{{"type": "result", "json": {value}, "extra": {{"z": {value}, "a": 1}}, "is_main_result": true}}"#
+        );
+        let event = Event::read(line.as_bytes()).unwrap();
+        assert_eq!(event.write(), format!("{line}\n"));
     }
 
     #[test]

@@ -57,6 +57,11 @@ impl Formatter for Ascii {
     }
 }
 
+/// What [`mend`] puts in the place of a number that JSON does not have, in the values of a display.
+pub(super) const NOT_A_NUMBER: &str = "\0not a number";
+/// The same for infinities.
+pub(super) const INFINITE: &str = "\0infinite";
+
 /// Repairs what Python writes and JSON does not have: bare `NaN`, `Infinity` and `-Infinity` become `null`, half a
 /// surrogate pair becomes U+FFFD, and bytes that are not UTF-8 likewise.
 ///
@@ -68,6 +73,15 @@ impl Formatter for Ascii {
 /// assert_eq!(mended, r#"{"text": "NaN \ufffd!", "json": [null, null]}"#);
 /// ```
 pub fn mend(line: &[u8]) -> Option<String> {
+    mend_with(line, ["null", "null"])
+}
+
+/// [`mend`], with [`NOT_A_NUMBER`] and [`INFINITE`] instead of `null`.
+pub(super) fn mend_marked(line: &[u8]) -> Option<String> {
+    mend_with(line, [r#""\u0000not a number""#, r#""\u0000infinite""#])
+}
+
+fn mend_with(line: &[u8], [nan, infinity]: [&'static str; 2]) -> Option<String> {
     let text = String::from_utf8_lossy(line);
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
@@ -85,7 +99,8 @@ pub fn mend(line: &[u8]) -> Option<String> {
             },
             b'N' | b'I' | b'-' if !in_string => {
                 match ["NaN", "-Infinity", "Infinity"].iter().find(|word| text[at..].starts_with(**word)) {
-                    Some(word) => (word.len(), Some("null")),
+                    Some(&"NaN") => ("NaN".len(), Some(nan)),
+                    Some(word) => (word.len(), Some(infinity)),
                     None => (1, None),
                 }
             }

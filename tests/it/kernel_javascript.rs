@@ -131,8 +131,19 @@ async fn an_interrupt_keeps_the_variables() {
 async fn leaving_and_dying_are_told_apart() {
     let bench = Bench::new().await;
     bench.js("let kept = 1").await;
-    assert_eq!(bench.js("console.log('a'); process.exit(3)").await.error().name, "ExitError");
-    assert_eq!(bench.js("kept").await.value(), "1");
+    for (code, status) in [
+        ("console.log('on'); process.exit(0); console.log('no')", 0),
+        ("console.log('on'); process.exit(3)", 3),
+        ("console.log('on'); setTimeout(() => process.exit(4), 10); await new Promise(() => {})", 4),
+        ("console.log('on'); process.exitCode = 5; null", 5),
+        ("console.log('on'); try { process.exit(6) } catch {}", 6),
+        ("(async () => { console.log('on'); process.exit(7) })().catch(console.log)", 7),
+    ] {
+        let told = bench.js(code).await;
+        let ended = told.errors.first().map_or("0", |error| &*error.value);
+        assert_eq!((&*told.stdout, ended), ("on\n", &*status.to_string()), "{code}: {told:?}");
+        assert_eq!(bench.js("kept").await.value(), "1");
+    }
     for (kill, why) in [("process.abort()", "SIGABRT"), ("process.kill(process.pid, 'SIGKILL')", "SIGKILL")] {
         let told = bench.js(&format!("console.log('bye'); {kill}; await new Promise(() => {{}})")).await;
         assert_eq!(told.stdout, "bye\n");
@@ -140,11 +151,6 @@ async fn leaving_and_dying_are_told_apart() {
         let told = bench.js("typeof kept").await;
         assert_eq!((told.value(), told.count), ("undefined", 1));
     }
-    let told = bench.js("setTimeout(() => console.log('later'), 100); setTimeout(() => { throw 1 }, 100); console.log('now')").await;
-    assert_eq!(told.output(), "now\n");
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    let told = bench.js("console.log('next')").await;
-    assert_eq!((told.output(), &*told.stderr), ("next\n", ""));
     let told = bench.js("process.stdout.write('x'.repeat(3_000_000)); 1").await;
     assert_eq!((told.stdout.len(), told.value()), (3_000_000, "1"));
 }
@@ -210,4 +216,112 @@ async fn code_that_overflows_a_parser_hurts_nobody_else() {
     }
     assert_eq!(bench.ts("1 as number").await.value(), "1");
     assert_eq!(bench.python("1").await.value(), "1");
+}
+
+#[tokio::test]
+#[ignore = "needs node: scripts/test installs it"]
+async fn work_that_was_begun_is_awaited_and_what_lasts_is_named() {
+    let bench = Bench::new().await;
+    for (code, stdout) in [
+        (
+            "async function main() { await new Promise((r) => setTimeout(r, 20)); console.log('done') }\nmain()",
+            "done\n",
+        ),
+        ("setTimeout(() => console.log('later'), 50); console.log('now')", "now\nlater\n"),
+        (
+            "let n = 0; const t = setInterval(() => { console.log(++n); if (n == 2) clearInterval(t) }, 5)",
+            "1\n2\n",
+        ),
+        ("require('fs').readdir('/', (e, list) => console.log(list.length > 3))", "true\n"),
+        ("Promise.resolve(1).then(console.log)", "1\n"),
+        ("queueMicrotask(() => console.log('micro'))", "micro\n"),
+    ] {
+        let told = bench.js(code).await;
+        assert_eq!((&*told.stdout, &*told.stderr, told.errors.len()), (stdout, "", 0), "{code}: {told:?}");
+    }
+    assert_eq!(bench.js("(async () => 42)()").await.value(), "42");
+    assert_eq!(bench.js("new Promise(() => {})").await.value(), "Promise { <pending> }");
+    for (code, name, value) in [
+        ("Promise.reject(new TypeError('nobody awaits')); 1", "TypeError", "nobody awaits"),
+        ("(async () => { throw new RangeError('late') })()", "RangeError", "late"),
+        ("setTimeout(() => { throw new Error('in a timer') }, 5)", "Error", "in a timer"),
+        ("await new Promise(() => {})", "Error", "the cell awaits a promise that nothing is left to settle"),
+    ] {
+        let told = bench.js(code).await;
+        assert_eq!((&*told.error().name, &*told.error().value), (name, value), "{code}");
+        assert!(!told.error().traceback.contains("node:internal"), "{told:?}");
+    }
+    let told = bench
+        .js("const s = require('http').createServer((q, r) => r.end('served')).listen(8099); null")
+        .await;
+    assert_eq!(told.stderr, "note: still running after this cell: 1 server\n");
+    assert_eq!(bench.js("await (await fetch('http://127.0.0.1:8099')).text()").await.value(), "served");
+    bench.js("s.close(); s.closeAllConnections()").await;
+}
+
+#[tokio::test]
+#[ignore = "needs node: scripts/test installs it"]
+async fn values_are_shown_by_their_size_and_as_json_where_that_is_exact() {
+    let bench = Bench::new().await;
+    let told = bench.js("({ z: { b: { c: { d: { e: [1, 'x', null] } } } }, a: 0.1 })").await;
+    assert!(told.value().contains("e: [ 1, 'x', null ]"), "{told:?}");
+    let json = r#"{"z":{"b":{"c":{"d":{"e":[1,"x",null]}}}},"a":0.1}"#;
+    assert_eq!(told.results[0].json.as_ref().unwrap().to_string(), json);
+    let told = bench.js("Array.from({ length: 500 }, (_, i) => i)").await;
+    assert!(told.value().contains("499") && !told.value().contains("more items"));
+    for code in [
+        "[NaN]",
+        "[-0]",
+        "[1,,2]",
+        "({ a: undefined })",
+        "[10n]",
+        "[new Date(0)]",
+        "new Map([[1, 2]])",
+        "({ get a() { return 1 } })",
+        "['\\ud800']",
+        "({ toJSON() { return 1 } })",
+        "[() => 1]",
+        "({ [Symbol('s')]: 1 })",
+        "new (class A { x = 1 })()",
+    ] {
+        let told = bench.js(code).await;
+        assert_eq!(told.results[0].json, None, "{code}: {told:?}");
+    }
+    let told = bench.js("'a\\nb'").await;
+    assert_eq!((told.value(), told.results[0].json.clone()), ("a\\nb", Some("a\nb".into())));
+    let told = bench.js("const big = { rows: Array.from({ length: 100000 }, (_, i) => ({ i })) }; big").await;
+    assert!(told.value().contains("more items") && told.value().len() < 100_000, "{}", told.value().len());
+}
+
+#[tokio::test]
+#[ignore = "needs node: scripts/test installs it"]
+async fn typescript_as_projects_have_it() {
+    let bench = Bench::new().await;
+    assert_eq!(
+        bench.ts("[import.meta.dirname, import.meta.url.startsWith('file:///home/user/')]").await.value(),
+        "[ '/home/user', true ]"
+    );
+    let told = bench.ts("function log(target: any, key: string, d: PropertyDescriptor) { const f = d.value; d.value = function (...a: any[]) { console.log('call', key); return f.apply(this, a) } }\nfunction sealed(c: Function) { console.log('class', c.name) }\n@sealed class A { @log add(a: number, b: number) { return a + b } }\nnew A().add(1, 2)").await;
+    assert_eq!((&*told.stdout, told.value()), ("class A\ncall add\n", "3"));
+    let told = bench.ts("function twice(value: any, context: ClassMethodDecoratorContext) { return function (this: any, ...a: any[]) { return [context.name, 2 * value.apply(this, a)] } }\nclass B { @twice two() { return 2 } }\nnew B().two()").await;
+    assert_eq!(told.value(), "[ 'two', 4 ]");
+    let told = bench
+        .ts("const Item = (p: { n: number }) => <li>{p.n}</li>;\n(<ul a='b'><Item n={1} /></ul> as any).type")
+        .await;
+    assert_eq!(told.value(), "ul");
+    assert_eq!(bench.js("(<a href='/x'>y</a>).props.href").await.value(), "/x");
+    bench.ts("require('fs').mkdirSync('lib'); require('fs').writeFileSync('lib/util.ts', 'export enum E { A = 1, B }\\nexport type T = number; export const two: T = E.B'); require('fs').writeFileSync('lib.ts', \"import { two } from './lib/util'\\nexport function three(): number { return two + 1 }\"); null").await;
+    assert_eq!(bench.ts("const lib = await import('./lib.ts'); lib.three()").await.value(), "3");
+    assert_eq!(bench.ts("import { three } from './lib'; three()").await.value(), "3");
+    assert_eq!(bench.js("(await import('./lib.ts')).three()").await.value(), "3");
+    bench.ts("require('fs').writeFileSync('lib/util.ts', 'export const two = 20'); null").await;
+    assert_eq!(
+        bench.ts("(await import('./lib.ts')).three()").await.value(),
+        "21",
+        "what is written anew is read anew"
+    );
+    bench.ts("require('fs').writeFileSync('bad.ts', 'export const a: = 1'); null").await;
+    let told = bench.ts("await import('./bad.ts')").await;
+    assert_eq!(told.error().name, "SyntaxError");
+    assert!(told.error().value.ends_with("(/home/user/bad.ts:1)"), "{told:?}");
 }

@@ -60,8 +60,24 @@ async fn values_look_as_in_ipython() {
 #[tokio::test]
 async fn dictionaries_and_lists_come_as_json_too() {
     let bench = Bench::new().await;
-    let told = bench.python("{'a': 1, 'b': [1, None, True], 'é': float('nan')}").await;
-    assert_eq!(told.results[0].json, Some(json!({"a": 1, "b": [1, null, true], "é": null})));
+    let told = bench.python("{'z': 1, 'a': [1, None, True, 10**30, 0.1], 'é': (), 2: 3}").await;
+    let json = r#"{"z":1,"a":[1,null,true,1000000000000000000000000000000,0.1],"é":[],"2":3}"#;
+    assert_eq!(told.results[0].json.as_ref().unwrap().to_string(), json);
+    // What JSON cannot hold exactly is text only.
+    for (code, text) in [
+        ("{'a': float('nan')}", "{'a': nan}"),
+        ("[1.0, float('-inf'), None]", "[1.0, -inf, None]"),
+        ("{1: 'a', '1': 'b', None: 'c'}", "{1: 'a', '1': 'b', None: 'c'}"),
+        ("['\\ud800']", "['\\ud800']"),
+        ("{'a': {1, 2}}", "{'a': {1, 2}}"),
+        ("[__import__('decimal').Decimal('1.10')]", "[Decimal('1.10')]"),
+    ] {
+        let told = bench.python(code).await;
+        assert_eq!((told.value(), &told.results[0].json), (text, &None), "{code}");
+    }
+    let told = bench.python("'a\\nb \\'q\\''").await;
+    assert_eq!(told.results[0].json, Some(json!("a\nb 'q'")), "a repr is not the text");
+    assert_eq!(bench.python("'plain'").await.results[0].json, None);
     let told = bench.python("{1: object()}").await;
     assert_eq!(told.results[0].json, None);
     let told = bench.python("d = []\nfor _ in range(5000): d = [d]\nd").await;
@@ -148,8 +164,19 @@ async fn leaving_asking_and_interrupting_oneself_end_the_cell_only() {
 #[tokio::test]
 async fn top_level_await_shares_one_loop() {
     let bench = Bench::new().await;
-    let code = "import asyncio\nq = asyncio.Queue()\nt = asyncio.create_task(q.put(5)) if 0 else None\nawait q.put(7)\nawait asyncio.sleep(0.01)\n'ok'";
+    let code = "import asyncio\nq = asyncio.Queue()\nawait q.put(7)\nawait asyncio.sleep(0.01)\n'ok'";
     assert_eq!(bench.python(code).await.value(), "ok");
+    // A cell that awaits nothing can make tasks; they go on while nothing else runs.
+    let told = bench.python("t = asyncio.create_task(asyncio.sleep(0.01, 'done'))\nboth = asyncio.gather(t, asyncio.sleep(0, 2))").await;
+    assert_eq!(
+        told.stderr,
+        "note: asyncio tasks of this cell that are still running: 1. A later cell can `await` them\n"
+    );
+    assert_eq!(bench.python("await both").await.value(), "['done', 2]");
+    let told = bench.python("async def main(): return 1\nmain()").await;
+    assert!(told.stderr.contains("did you mean `await main(..)`?"), "{told:?}");
+    let told = bench.python("async def fails(): 1/0\nawait fails()").await;
+    assert!(!told.error().traceback.contains("asyncio"), "only the user's lines: {told:?}");
     assert_eq!(bench.python("await q.get()").await.value(), "7");
     assert_eq!(bench.python("async def f(): return 3\nasyncio.run(f())").await.value(), "3");
     assert_eq!(
@@ -186,8 +213,17 @@ async fn what_prints_between_cells_belongs_to_none() {
     let bench = Bench::new().await;
     let code = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()\nprint('now')";
     assert_eq!(bench.python(code).await.output(), "now\n");
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    assert_eq!(bench.python("print('next')").await.output(), "next\n");
+    let told = bench.python("time.sleep(0.5); print('next')").await;
+    assert_eq!(told.output(), "next\n");
+    assert_eq!(told.stderr, "note: printed late, by what cell 1 left running:\nlate\n");
+    // What is no thread of the interpreter's has no name.
+    let code = "import subprocess\np = subprocess.Popen('while [ ! -e go ]; do :; done; echo late; touch gone', shell=True)";
+    assert_eq!(bench.python(code).await.output(), "");
+    let told = bench.run("touch go; while [ ! -e gone ]; do :; done", "bash").await;
+    assert_eq!(told.output(), "");
+    let told = bench.python("p.wait(); print('third')").await;
+    assert_eq!(told.output(), "third\n");
+    assert_eq!(told.stderr, "note: printed since the last run, by what it left running:\nlate\n");
 }
 
 #[tokio::test]
@@ -242,7 +278,16 @@ async fn magics_and_shell_lines_work() {
     assert_eq!(bench.python("    y = 1\n    y + 1").await.value(), "2");
     assert_eq!(bench.python("%%writefile a.txt\none\n").await.output(), "Writing a.txt\n");
     assert_eq!(bench.python("open('a.txt').read()").await.value(), "one\\n");
-    assert!(bench.python("%nonsense").await.stderr.contains("`%nonsense` not found"));
+    assert!(bench.python("%nonsense").await.error().value.contains("`%nonsense` not found"));
+    assert!(bench.python("%%nonsense\nx").await.error().value.contains("`%%nonsense` not found"));
+    let told = bench.python("%%capture c\nprint('hidden'); display([1]); 5").await;
+    assert_eq!(told.output(), "");
+    assert_eq!(bench.python("c.stdout, len(c.outputs)").await.value(), "('hidden\\n', 2)");
+    assert!(bench.python("%timeit -n 1 -r 1 1").await.stdout.contains("1 run, 1 loop each"));
+    bench.python("%%writefile -a a.txt\ntwo").await;
+    assert_eq!(bench.python("open('/home/user/a.txt').read()").await.value(), "one\\ntwo\\n");
+    let told = bench.python("%%time\nx = 1\n1/0").await;
+    assert!(told.error().traceback.contains("Cell In[13], line 3\n"), "{told:?}");
     assert!(bench.python("len?").await.stdout.contains("Return the number of items in a container."));
     assert_eq!(bench.python("if True:\n    %cd /tmp").await.output(), "/tmp\n");
     assert_eq!(bench.python("'''\n%pwd\n!ls\n'''").await.value(), "\\n%pwd\\n!ls\\n");
@@ -300,6 +345,10 @@ async fn a_fork_that_comes_back_says_nothing() {
     let code =
         "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p: r = p.map(abs, [-1, -2])\nr";
     assert_eq!(bench.python(code).await.value(), "[1, 2]");
+    // A fresh interpreter would not find what a cell defines.
+    let code =
+        "def double(x): return 2 * x\nwith m.get_context('spawn').Pool(2) as p: r = p.map(double, [1, 2])\nr";
+    assert_eq!(bench.python(code).await.value(), "[2, 4]");
     let code =
         "pid = os.fork()\nif not pid: raise SystemExit(5)\nos.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])";
     assert_eq!(bench.python(code).await.value(), "5");
@@ -339,6 +388,19 @@ async fn a_million_results_and_a_flood_are_bounded_and_counted() {
     let told = bench.python("class R:\n    def __repr__(self): return 'r' * 30_000_000\nR()").await;
     assert!(told.complete, "{:?}", told.stops);
     assert_eq!(bench.python("1 + 1").await.value(), "2");
+}
+
+#[tokio::test]
+async fn a_closed_stream_is_open_again_for_the_next_cell() {
+    let bench = Bench::new().await;
+    for close in ["import os; os.close(1)", "import sys; sys.stdout.close()"] {
+        let told = bench.python(close).await;
+        assert!(told.stderr.starts_with("note: this cell closed stdout"), "{told:?}");
+        assert_eq!(bench.python("print('on')").await.output(), "on\n");
+    }
+    let told = bench.python("import io, sys; sys.stdout = io.StringIO()").await;
+    assert!(told.stderr.contains("sys.stdout replaced by StringIO"), "{told:?}");
+    assert_eq!(bench.python("sys.stdout = sys.__stdout__; print('on')").await.output(), "on\n");
 }
 
 #[tokio::test]
@@ -414,4 +476,78 @@ async fn an_empty_cell_has_no_number_of_its_own() {
         counts.push(count);
     }
     assert_eq!(counts, [1, 2, 2, 3]);
+}
+
+#[tokio::test]
+#[ignore = "needs plotly, altair and bokeh: scripts/test installs them"]
+async fn charts_of_every_library_are_shown() {
+    let charts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/test-env/charts/bin/python");
+    let bench = Bench::with_python(charts).await;
+    bench.python("import plotly.express as px, altair as alt, pandas as pd\nfrom bokeh.plotting import figure, show\ndf = pd.DataFrame({'a': [1], 'b': [2]})").await;
+    let page = ". Interactive page, no picture: the package";
+    for (code, text, is_main) in [
+        (
+            "px.bar(df, x='a', y='b', title='T')",
+            format!("plotly chart (bar): T{page} kaleido is not installed"),
+            true,
+        ),
+        ("_.show()", format!("plotly chart (bar): T{page} kaleido is not installed"), false),
+        (
+            "p = figure(title='B'); p.line([1], [2]); show(p)",
+            format!("bokeh chart (Line): B{page} selenium is not installed"),
+            false,
+        ),
+        ("p", format!("bokeh chart (Line): B{page} selenium is not installed"), true),
+    ] {
+        let told = bench.python(code).await;
+        let [shown] = &told.results[..] else { panic!("{code}: {told:?}") };
+        assert_eq!((shown.text.as_deref(), shown.is_main_result), (Some(&*text), is_main), "{code}");
+        let html = shown.html.as_deref().unwrap();
+        assert!(html.len() > 500_000 && html.contains("</html>"), "a page that needs no network");
+    }
+    let told = bench.python("px.bar(df, x='a', y='b')").await;
+    assert_eq!(told.results[0].extra["application/vnd.plotly.v1+json"]["data"][0]["type"], json!("bar"));
+    for code in ["chart = alt.Chart(df).mark_bar().encode(x='a', y='b'); chart", "chart.show()"] {
+        let told = bench.python(code).await;
+        let [shown] = &told.results[..] else { panic!("{code}: {told:?}") };
+        assert_eq!((shown.text.as_deref(), &shown.html), (Some("altair chart (bar)"), &None));
+        assert!(shown.png.as_deref().is_some_and(|png| png.starts_with("iVBORw0KGgo")));
+        assert!(shown.extra.keys().any(|mime| mime.starts_with("application/vnd.vegalite.v")));
+    }
+    let told = bench.python("df.style").await;
+    assert!(told.value().contains("1 2"), "{told:?}");
+    assert!(told.results[0].html.as_deref().is_some_and(|html| html.contains("<table")));
+}
+
+#[tokio::test]
+#[ignore = "needs pandas and matplotlib: scripts/test installs them"]
+async fn each_picture_is_shown_once_and_bars_have_the_names_of_their_ticks() {
+    let bench = Bench::with_python(science()).await;
+    bench.python("import matplotlib.pyplot as plt, numpy as np\nfrom PIL import Image").await;
+    for (code, pictures) in [
+        ("fig, ax = plt.subplots(); ax.plot([1, 2]); fig", 1),
+        ("fig, ax = plt.subplots(); ax.plot([1, 2]); display(fig); ax.set_title('new');", 2),
+        ("plt.plot([1]); plt.show(); plt.savefig('empty.png')", 1),
+        ("plt.plot([1]); plt.savefig('a.png')", 1),
+        ("Image.new('RGB', (4, 4)).save('b.png')", 1),
+        ("for i in range(30): Image.new('RGB', (4, 4)).save('c.png')", 10),
+    ] {
+        let told = bench.python(code).await;
+        let shown = told.results.iter().filter(|result| result.png.is_some()).count();
+        assert_eq!(shown, pictures, "{code}: {told:?}");
+        assert!(told.results.iter().all(|result| result.jpeg.is_none()), "{code}");
+    }
+    let told = bench.python("plt.plot([1]); plt.title('报告 報'); plt.show()").await;
+    assert!(told.stderr.lines().count() <= 1 && !told.stderr.contains("Glyph"), "{told:?}");
+    let told = bench.python("fig, ax = plt.subplots(); x = np.arange(2)\nax.bar(x - .2, [1, 2], .4, label='A'); ax.bar(x + .2, [3, 4], .4, label='B'); ax.set_xticks(x, ['Q1', 'Q2']); plt.show()").await;
+    let chart = told.results[0].chart.as_ref().unwrap();
+    let names: Vec<_> =
+        chart["elements"].as_array().unwrap().iter().map(|bar| (&bar["label"], &bar["group"])).collect();
+    let expected = [("Q1", "A"), ("Q2", "A"), ("Q1", "B"), ("Q2", "B")].map(|(l, g)| (json!(l), json!(g)));
+    assert_eq!(names, expected.iter().map(|(l, g)| (l, g)).collect::<Vec<_>>());
+    let told = bench
+        .python("plt.barh(['a', 'b'], [1, 3]); plt.xlabel('value'); plt.ylabel('name'); plt.show()")
+        .await;
+    let chart = told.results[0].chart.as_ref().unwrap();
+    assert_eq!((&chart["x_label"], &chart["y_label"]), (&json!("name"), &json!("value")), "as at E2B");
 }

@@ -16,11 +16,28 @@ pub(super) fn change_dir(cwd: &str) -> String {
     format!("builtin cd -- {} 2>/dev/null\n", quoted(cwd))
 }
 
-/// The two lines that run the cell whose code is next on descriptor 3. The second is read only after the first has
-/// ended in whatever way, an interrupt included, and tells its exit status.
-pub(super) fn run(id: &str, env: &BTreeMap<String, String>, base_env: &BTreeMap<String, String>) -> String {
+/// What runs one cell.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// Runs the cell whose code is next on descriptor 3.
+    pub(super) run: String,
+    /// Reports its exit status. The shell reads it only after the first has ended in whatever way. An interrupt that
+    /// comes too late drops this line instead of the cell's code; so it may be written again, and then counts once.
+    pub(super) end: String,
+}
+
+/// The lines that run the cell with this id and code.
+pub(super) fn run(
+    id: &str,
+    code: &str,
+    env: &BTreeMap<String, String>,
+    base_env: &BTreeMap<String, String>,
+) -> Lines {
     let mut first = format!("IFS= builtin read -r -d '' __pathbox_code <&3; __pathbox_begin {id}; ");
-    let mut second = String::from("__pathbox_status=$?; ");
+    let mut second = format!(
+        "{{ __pathbox_status=$?; builtin set +xv; }} 2>/dev/null; if [[ $__pathbox_id == {id} ]]; then \
+         __pathbox_settle; "
+    );
     // Writing to a text cannot fail.
     for (name, value) in base_env.iter().filter(|(name, _)| is_name(name)) {
         let _ = write!(first, "builtin export {name}={}; ", quoted(value));
@@ -37,9 +54,13 @@ pub(super) fn run(id: &str, env: &BTreeMap<String, String>, base_env: &BTreeMap<
              builtin unset __pathbox_old_{name} __pathbox_had_{name}; "
         );
     }
-    let _ = write!(first, "builtin eval \"$__pathbox_code\" </dev/null 3>&- 8>&-");
-    let _ = write!(second, "__pathbox_done {id} \"$__pathbox_status\"");
-    format!("{first}\n{second}\n")
+    first.push_str("builtin . /dev/fd/7 7<<<\"$__pathbox_script\"\n");
+    if code.contains("trap") {
+        second
+            .push_str("__pathbox_trapped; builtin eval \"${__pathbox_trap[2]}\" </dev/null 3>&- 8>&- 9>&-; ");
+    }
+    let _ = writeln!(second, "__pathbox_done {id} \"$__pathbox_status\"; fi");
+    Lines { run: first, end: second }
 }
 
 /// The code as it is written to descriptor 3: ended by a NUL, so it cannot hold one.
@@ -76,7 +97,9 @@ mod tests {
     #[test]
     fn a_name_that_is_no_shell_variable_is_left_out() {
         let env = BTreeMap::from([("A-B".to_owned(), "1".to_owned()), ("$(x)".to_owned(), "2".to_owned())]);
-        let lines = run("0", &env, &env);
-        assert!(!lines.contains("A-B") && !lines.contains("$(x)"), "{lines}");
+        let lines = run("0", "", &env, &env);
+        for line in [lines.run, lines.end] {
+            assert!(!line.contains("A-B") && !line.contains("$(x)"), "{line}");
+        }
     }
 }

@@ -18,6 +18,17 @@ const ANSWER_MAX: usize = 64 << 20;
 /// How long it may take.
 const WAIT: Duration = Duration::from_secs(10);
 
+/// What is made ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A cell in JavaScript.
+    JavaScript,
+    /// A cell in TypeScript.
+    TypeScript,
+    /// A file that a cell imports, by its name: it stays a module, and what it imports is listed.
+    Module(String),
+}
+
 /// A cell that is ready to run.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Prepared {
@@ -26,6 +37,15 @@ pub(super) struct Prepared {
     /// For each of its lines, from 0, the line of the source that it comes from, from 1. Empty when they are the same.
     #[serde(default)]
     pub(super) lines: Vec<u32>,
+    /// What a module imports, as it is written there.
+    #[serde(default)]
+    pub(super) imports: Vec<String>,
+}
+
+impl Prepared {
+    fn as_it_is(code: &str) -> Self {
+        Self { code: code.to_owned(), ..Self::default() }
+    }
 }
 
 /// Source that cannot be made ready.
@@ -49,12 +69,18 @@ impl Refused {
 
 /// Makes a cell ready, inside the sandbox. JavaScript without modules, and JavaScript that does not parse, is ready as it
 /// is: V8 says best what is wrong with it.
-pub(super) async fn prepare(agent: &AgentHandle, code: &str, typescript: bool) -> Result<Prepared, Refused> {
-    if !typescript && !code.contains("import") && !code.contains("export") {
-        return Ok(Prepared { code: code.to_owned(), lines: Vec::new() });
+pub(super) async fn prepare(agent: &AgentHandle, code: &str, source: &Source) -> Result<Prepared, Refused> {
+    let is_javascript = *source == Source::JavaScript;
+    if is_javascript && !["import", "export", "</", "/>"].iter().any(|word| code.contains(word)) {
+        return Ok(Prepared::as_it_is(code));
     }
+    let kind = match source {
+        Source::JavaScript => "javascript",
+        Source::TypeScript => "typescript",
+        Source::Module(name) => name,
+    };
     let spec = ProcessSpec {
-        argv: vec![PROGRAM.to_owned(), if typescript { "typescript" } else { "javascript" }.to_owned()],
+        argv: vec![PROGRAM.to_owned(), kind.to_owned()],
         stdin: Stdin::Pipe,
         ..ProcessSpec::default()
     };
@@ -71,7 +97,7 @@ pub(super) async fn prepare(agent: &AgentHandle, code: &str, typescript: bool) -
     let answer: Result<Prepared, Refused> =
         serde_json::from_slice(&answer).map_err(|_| Refused::because("the code could not be read"))?;
     match answer {
-        Err(_) if !typescript => Ok(Prepared { code: code.to_owned(), lines: Vec::new() }),
+        Err(_) if is_javascript => Ok(Prepared::as_it_is(code)),
         answer => answer,
     }
 }
@@ -113,14 +139,18 @@ fn run(argv: &[String]) -> i32 {
     if std::io::stdin().read_to_string(&mut source).is_err() {
         return 1;
     }
-    let typescript = argv.get(1).is_some_and(|language| language == "typescript");
-    let answer = serde_json::to_vec(&convert(&source, typescript)).unwrap_or_default();
+    let kind = match argv.get(1).map(String::as_str) {
+        Some("javascript") | None => Source::JavaScript,
+        Some("typescript") => Source::TypeScript,
+        Some(name) => Source::Module(name.to_owned()),
+    };
+    let answer = serde_json::to_vec(&convert(&source, &kind)).unwrap_or_default();
     let mut out = std::io::stdout();
     i32::from(out.write_all(&answer).and_then(|()| out.flush()).is_err())
 }
 
 #[cfg(not(feature = "typescript"))]
-fn convert(_source: &str, _typescript: bool) -> Result<Prepared, Refused> {
+fn convert(_source: &str, _kind: &Source) -> Result<Prepared, Refused> {
     Err(Refused::because("this program was built without its feature `typescript`"))
 }
 
@@ -133,8 +163,8 @@ mod with_oxc {
 
     use oxc::allocator::Allocator;
     use oxc::ast::ast::{
-        ExportDefaultDeclarationKind, ImportAttributeKey, ImportDeclaration, ImportDeclarationSpecifier,
-        ImportExpression, Program, Statement,
+        ExportDefaultDeclarationKind, Expression, ImportAttributeKey, ImportDeclaration,
+        ImportDeclarationSpecifier, ImportExpression, ImportMeta, Program, Statement,
     };
     use oxc::ast_visit::{Visit, walk};
     use oxc::codegen::{Codegen, CodegenOptions};
@@ -142,30 +172,66 @@ mod with_oxc {
     use oxc::parser::Parser;
     use oxc::semantic::SemanticBuilder;
     use oxc::span::{GetSpan, SourceType, Span};
-    use oxc::transformer::{TransformOptions, Transformer, TypeScriptOptions};
+    use oxc::transformer::{
+        DecoratorOptions, HelperLoaderMode, HelperLoaderOptions, JsxOptions, JsxRuntime, TransformOptions,
+        Transformer, TypeScriptOptions,
+    };
 
-    use super::{Prepared, Refused};
+    use super::{Prepared, Refused, Source};
 
-    /// JavaScript that V8's REPL mode runs, for JavaScript or TypeScript.
-    pub(super) fn convert(source: &str, typescript: bool) -> Result<Prepared, Refused> {
-        if typescript {
-            let mut prepared = without_types(source)?;
-            // What came out of the code generator parses.
-            prepared.code = without_modules(&prepared.code).unwrap_or(prepared.code);
-            return Ok(prepared);
-        }
-        Ok(Prepared { code: without_modules(source)?, lines: Vec::new() })
+    /// JavaScript that V8's REPL mode runs, for a cell; a module of JavaScript, for a file.
+    pub(super) fn convert(source: &str, kind: &Source) -> Result<Prepared, Refused> {
+        let mut prepared = match kind {
+            Source::JavaScript => match without_modules(source) {
+                Ok(code) => return Ok(Prepared { code, ..Prepared::default() }),
+                Err(refused) if !has_elements(source) => return Err(refused),
+                Err(refused) => without_types(source, SourceType::jsx()).map_err(|_| refused)?,
+            },
+            Source::TypeScript => match without_types(source, SourceType::ts()) {
+                Err(refused) if has_elements(source) => {
+                    without_types(source, SourceType::tsx()).map_err(|_| refused)?
+                }
+                made => made?,
+            },
+            Source::Module(name) => {
+                let source_type = SourceType::from_path(name).unwrap_or(SourceType::ts());
+                let mut prepared = without_types(source, source_type)?;
+                prepared.imports = imports(&prepared.code);
+                return Ok(prepared);
+            }
+        };
+        // What came out of the code generator parses.
+        prepared.code = without_modules(&prepared.code).unwrap_or(prepared.code);
+        Ok(prepared)
     }
 
-    fn without_types(source: &str) -> Result<Prepared, Refused> {
+    /// Whether there may be elements of JSX.
+    fn has_elements(source: &str) -> bool {
+        source.contains("</") || source.contains("/>")
+    }
+
+    fn without_types(source: &str, source_type: SourceType) -> Result<Prepared, Refused> {
         let allocator = Allocator::default();
-        let parsed = Parser::new(&allocator, source, SourceType::ts().with_module(true)).parse();
+        let parsed = Parser::new(&allocator, source, source_type.with_module(true)).parse();
         refuse_if(&parsed.diagnostics, source)?;
         let mut program = parsed.program;
         let scoping = SemanticBuilder::new().with_enum_eval(true).build(&program).semantic.into_scoping();
         let options = TransformOptions {
             // The cell that uses an import may be a later one.
             typescript: TypeScriptOptions { only_remove_type_imports: true, ..TypeScriptOptions::default() },
+            decorator: DecoratorOptions { legacy: true, ..DecoratorOptions::default() },
+            // The driver has these names.
+            jsx: JsxOptions {
+                runtime: JsxRuntime::Classic,
+                pragma: Some("__pathbox_jsx".to_owned()),
+                pragma_frag: Some("__pathbox_fragment".to_owned()),
+                display_name_plugin: false,
+                ..JsxOptions::enable()
+            },
+            helper_loader: HelperLoaderOptions {
+                mode: HelperLoaderMode::External,
+                ..HelperLoaderOptions::default()
+            },
             ..TransformOptions::default()
         };
         let path = Path::new("cell.ts");
@@ -197,7 +263,31 @@ mod with_oxc {
             }
             last = *line;
         }
-        Ok(Prepared { code, lines })
+        Ok(Prepared { code, lines, imports: Vec::new() })
+    }
+
+    /// What a module imports.
+    fn imports(code: &str) -> Vec<String> {
+        struct Imports(Vec<String>);
+        impl<'a> Visit<'a> for Imports {
+            fn visit_import_expression(&mut self, import: &ImportExpression<'a>) {
+                if let Expression::StringLiteral(text) = &import.source {
+                    self.0.push(text.value.to_string());
+                }
+                walk::walk_import_expression(self, import);
+            }
+        }
+        let allocator = Allocator::default();
+        let parsed = Parser::new(&allocator, code, SourceType::mjs()).parse();
+        let mut found = Imports(Vec::new());
+        found.visit_program(&parsed.program);
+        found.0.extend(parsed.program.body.iter().filter_map(|statement| match statement {
+            Statement::ImportDeclaration(import) => Some(import.source.value.to_string()),
+            Statement::ExportFromDeclaration(export) => Some(export.source.value.to_string()),
+            Statement::ExportAllDeclaration(export) => Some(export.source.value.to_string()),
+            _ => None,
+        }));
+        found.0
     }
 
     fn refuse_if<'a>(
@@ -243,6 +333,10 @@ mod with_oxc {
             let keyword = Span::new(import.span.start, import.span.start + "import".len() as u32);
             self.edits.push((keyword, "__pathbox_import".to_owned()));
             walk::walk_import_expression(self, import);
+        }
+
+        fn visit_import_meta(&mut self, meta: &ImportMeta) {
+            self.edits.push((meta.span, "__pathbox_meta".to_owned()));
         }
     }
 
@@ -357,11 +451,11 @@ mod tests {
     use super::*;
 
     fn js(source: &str) -> String {
-        convert(source, false).unwrap().code
+        convert(source, &Source::JavaScript).unwrap().code
     }
 
     fn ts(source: &str) -> String {
-        convert(source, true).unwrap().code.split_whitespace().collect::<Vec<_>>().join(" ")
+        convert(source, &Source::TypeScript).unwrap().code.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -417,17 +511,36 @@ mod tests {
     }
 
     #[test]
+    fn elements_decorators_and_the_modules_own_data_have_a_form() {
+        assert_eq!(ts("import.meta.url as string"), "__pathbox_meta.url;");
+        assert_eq!(
+            js("const a = <b c={1}>d</b>").trim(),
+            "const a = /* @__PURE__ */ __pathbox_jsx(\"b\", { c: 1 }, \"d\");"
+        );
+        assert_eq!(js("1 </x/.lastIndex"), "1 </x/.lastIndex");
+        assert!(ts("const a: any = <></>").contains("__pathbox_jsx(__pathbox_fragment"));
+        assert!(ts("class A { @log f() {} }").contains("babelHelpers.decorate([log], A.prototype, \"f\""));
+        let module =
+            "import { a, type B } from './b'; export * from './c'; import('./d'); export const x: B = a";
+        let made = convert(module, &Source::Module("a.ts".to_owned())).unwrap();
+        assert_eq!(made.imports, ["./d", "./b", "./c"]);
+        assert!(made.code.contains("export const x = a"), "{}", made.code);
+    }
+
+    #[test]
     fn lines_lead_back_to_the_source() {
-        let prepared = convert("interface A {\n  a: 1\n}\n\nconst x: number = 1\n\n\nthrow x", true).unwrap();
+        let prepared =
+            convert("interface A {\n  a: 1\n}\n\nconst x: number = 1\n\n\nthrow x", &Source::TypeScript)
+                .unwrap();
         assert_eq!(prepared.code, "const x = 1;\nthrow x;\n");
         assert_eq!(prepared.lines, [5, 8]);
     }
 
     #[test]
     fn what_does_not_parse_is_refused_with_its_place() {
-        let refused = convert("let ok = 1\nlet é: = 2", true).unwrap_err();
+        let refused = convert("let ok = 1\nlet é: = 2", &Source::TypeScript).unwrap_err();
         assert_eq!((refused.line, refused.column > 1), (2, true), "{refused:?}");
-        assert!(convert("import {", false).is_err());
+        assert!(convert("import {", &Source::JavaScript).is_err());
         assert_eq!(js("with (Math) { x = import('y') }"), "with (Math) { x = __pathbox_import('y') }");
     }
 }

@@ -6,22 +6,28 @@
 //! where the driver could make a checkpoint, and gone otherwise.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Options;
-use super::driver::{Aftermath, Driver, Exit, Interpreter, StartError};
+use super::cells::{self, Source};
+use super::driver::{Aftermath, Driver, Exit, Interpreter, StartError, Writes};
 use super::output::{Answer, Lane};
-use super::protocol::{FrameKind, Frames};
-use crate::host::agent::{AgentError, AgentHandle, ProcessEvent};
+use super::protocol::{FrameKind, Frames, Made, frame};
+use crate::host::agent::{AgentError, AgentHandle, ProcessEvent, ProcessHandle};
 use crate::wire::interpreter::{Event, platform_error};
 
 /// Events of one execution that wait for a slow reader; the program waits then, too.
 const READY_MAX: usize = 16;
+/// Files that are made ready at a time for one execution.
+const SOURCES_MAX: usize = 64;
 /// How long a killed interpreter may take to be gone.
 const KILL_WAIT: Duration = Duration::from_secs(10);
 /// How long an interpreter may take after one cell until it waits for the next.
@@ -77,10 +83,96 @@ enum Turn {
     Gone,
 }
 
+/// An execution that has its turn.
+struct Running {
+    id: String,
+    answer: Answer,
+    /// What is to be said of the variables first.
+    news: Option<Aftermath>,
+    /// Processes that were killed for memory before it.
+    memory_kills: u64,
+    /// Whether the interpreter is free for it.
+    may_send: bool,
+    /// What is written again after each interrupt.
+    again: Bytes,
+    /// Files that are made ready for it.
+    sources: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    interrupt: Option<Interrupt>,
+    /// Whether the interpreter has said that it is over.
+    done: bool,
+    /// When its reader last heard of it.
+    last_sign: Instant,
+}
+
+/// What happens next in a turn.
+enum Step<'a> {
+    Order(Order),
+    /// Nobody reads the answer any more.
+    Left,
+    /// There is room for an event.
+    Room(mpsc::Permit<'a, Event>),
+    /// Something was written to the interpreter.
+    Sent(Result<(), AgentError>),
+    Interpreter(Option<ProcessEvent>),
+    /// The interpreter does not become free.
+    Restless,
+    Tick,
+}
+
+impl Running {
+    /// Whether more of the interpreter's words can be taken.
+    fn listens(&self) -> bool {
+        !self.done && (self.interrupt.is_some() || self.answer.ready_len() < READY_MAX)
+    }
+
+    fn deadline(&self, keepalive: Duration) -> Instant {
+        let step = match &self.interrupt {
+            Some(interrupt) if interrupt.killed => interrupt.kill_at,
+            Some(interrupt) => interrupt.kill_at.min(interrupt.next_signal),
+            None => self.last_sign + keepalive,
+        };
+        self.answer.due().map_or(step, |due| due.min(step))
+    }
+
+    /// Gives the reader the next event; that may have been the last.
+    fn give(&mut self, permit: mpsc::Permit<'_, Event>) -> Option<Turn> {
+        if let Some(event) = self.answer.take() {
+            if matches!(event, Event::PathboxState { .. }) {
+                self.news = None;
+            }
+            permit.send(event);
+        }
+        self.last_sign = Instant::now();
+        (self.done && !self.answer.is_ready()).then_some(Turn::Done)
+    }
+
+    /// Somebody wants another interpreter; in E2B's words.
+    fn break_off(&mut self) {
+        for (name, value) in [
+            (platform_error::WEB_SOCKET, "The connections was lost, rerun the code to get the results"),
+            (
+                platform_error::UNEXPECTED_END,
+                "Connection to the execution was closed before the execution was finished",
+            ),
+        ] {
+            self.answer.error(name, value, "");
+        }
+        self.answer.end();
+    }
+}
+
+/// Makes a file ready that a cell imports, and gives it to the interpreter.
+async fn make_source(agent: AgentHandle, handle: ProcessHandle, n: u64, name: String, source: String) {
+    let made = cells::prepare(&agent, &source, &Source::Module(name)).await;
+    // An interpreter that is gone needs none.
+    let _ = handle.control(frame(&Made { re: n, made })).await;
+}
+
 /// The steps against an execution that nobody waits for any more.
 struct Interrupt {
     next_signal: Instant,
     kill_at: Instant,
+    signals: u32,
     killed: bool,
 }
 
@@ -172,9 +264,11 @@ impl Worker {
     async fn execute(&mut self, interpreter: &mut Interpreter, job: Job, count: &mut u64) -> Turn {
         let id = self.options.entropy.hex::<16>();
         let (max, clock) = (self.options.max_output_bytes, self.options.clock.clone());
-        let mut answer = Answer::new(&id, max, self.driver.complaints_lane(), clock);
-        let memory_kills = self.agent.memory_kills();
-        let mut news = self.news.take();
+        let mut answer = Answer::new(&id, max, self.driver.is_shell(), clock);
+        if *count > 0 {
+            answer.since_last(std::mem::take(&mut interpreter.late));
+        }
+        let news = self.news.take();
         // As IPython counts: an empty cell has the number of the next one.
         let blank = self.driver.skips_blank() && job.code.trim().is_empty();
         answer.say(Event::NumberOfExecutions { execution_count: *count + 1 });
@@ -198,147 +292,21 @@ impl Worker {
                 return Turn::Done;
             }
         };
-        let mut sending = pin!(request.write(interpreter.handle.clone()));
-        let mut sent = false;
-        let mut may_send = std::mem::replace(&mut interpreter.at_rest, !self.driver.tells_rest());
-        let rest_by = Instant::now() + REST_WAIT;
-        let mut interrupt: Option<Interrupt> = None;
-        let mut done = false;
-        let mut last_sign = Instant::now();
-        let turn = loop {
-            let deadline = next_deadline(&answer, interrupt.as_ref(), last_sign + self.options.keepalive);
-            tokio::select! {
-                biased;
-                Some(order) = self.orders.recv() => {
-                    if let Order::Start(reply) = order {
-                        let _ = reply.send(Ok(()));
-                        continue;
-                    }
-                    answer.error(
-                        platform_error::WEB_SOCKET,
-                        "The connections was lost, rerun the code to get the results",
-                        "",
-                    );
-                    answer.error(
-                        platform_error::UNEXPECTED_END,
-                        "Connection to the execution was closed before the execution was finished",
-                        "",
-                    );
-                    answer.end();
-                    break Turn::Ordered(order);
-                }
-                () = job.events.closed(), if interrupt.is_none() => {
-                    if done || !may_send {
-                        break Turn::Done;
-                    }
-                    interrupt = Some(Interrupt {
-                        next_signal: Instant::now(),
-                        kill_at: Instant::now() + self.options.grace,
-                        killed: false,
-                    });
-                }
-                Ok(permit) = job.events.reserve(), if answer.is_ready() && interrupt.is_none() => {
-                    if let Some(event) = answer.take() {
-                        if matches!(event, Event::PathboxState { .. }) {
-                            news = None;
-                        }
-                        permit.send(event);
-                    }
-                    last_sign = Instant::now();
-                    if done && !answer.is_ready() {
-                        break Turn::Done;
-                    }
-                }
-                result = &mut sending, if may_send && !sent => {
-                    sent = true;
-                    if let Err(AgentError::Gone) = result {
-                        break Turn::Gone;
-                    }
-                }
-                event = interpreter.events.recv(), if !done && (interrupt.is_some() || answer.ready_len() < READY_MAX) => {
-                    match event {
-                        Some(ProcessEvent::Stdout(bytes) | ProcessEvent::Pty(bytes)) => answer.output(Lane::Stdout, bytes),
-                        Some(ProcessEvent::Stderr(bytes)) => answer.output(Lane::Stderr, bytes),
-                        Some(ProcessEvent::Control(bytes)) => {
-                            interpreter.frames.push(&bytes);
-                            loop {
-                                match interpreter.frames.next() {
-                                    Ok(Some(frame)) if frame.id.as_deref() == Some(&id) => {
-                                        done |= answer.frame(frame);
-                                    }
-                                    Ok(Some(frame)) if frame.t == FrameKind::Rest => {
-                                        // The sandbox's end shows in the events.
-                                        let _ = interpreter.rests(frame.heir).await;
-                                        if !may_send {
-                                            may_send = std::mem::take(&mut interpreter.at_rest);
-                                        }
-                                    }
-                                    Ok(Some(_)) => {}
-                                    Ok(None) => break,
-                                    Err(error) => {
-                                        tracing::debug!(%error, "an interpreter broke the protocol");
-                                        // Nothing that it says counts from here on; its end is waited for.
-                                        interpreter.frames = Frames::default();
-                                        let _ = interpreter.handle.signal(libc::SIGKILL, true).await;
-                                        break;
-                                    }
-                                }
-                            }
-                            if done {
-                                if answer.has_failed() && self.agent.memory_kills() > memory_kills {
-                                    answer.stop("oom");
-                                }
-                                answer.end();
-                                if interrupt.is_some() {
-                                    break Turn::Done;
-                                }
-                            }
-                        }
-                        Some(ProcessEvent::Exited { code, signal, oom }) => {
-                            let exit = Exit { code, signal, oom };
-                            self.driver.tell_death(&mut answer, &exit, Aftermath::Lost);
-                            answer.end();
-                            tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
-                            break Turn::Died;
-                        }
-                        Some(ProcessEvent::Replaced { code, signal, oom }) => {
-                            let exit = Exit { code, signal, oom };
-                            tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
-                            let resumed = interpreter.resume().await;
-                            let aftermath = if resumed.is_ok() { Aftermath::RolledBack } else { Aftermath::Lost };
-                            self.driver.tell_death(&mut answer, &exit, aftermath);
-                            answer.end();
-                            if let Err(error) = resumed {
-                                // Quoted: an interpreter's last words can be anything.
-                                tracing::warn!(error = ?error.to_string(), "a checkpoint did not go on");
-                                break Turn::Died;
-                            }
-                            break Turn::RolledBack;
-                        }
-                        None => break Turn::Gone,
-                    }
-                }
-                () = tokio::time::sleep_until(rest_by), if !may_send => {
-                    // The cell before left something that keeps it busy.
-                    interpreter.end().await;
-                    may_send = true;
-                    sent = true;
-                }
-                () = tokio::time::sleep_until(deadline) => {
-                    let now = Instant::now();
-                    if answer.due().is_some_and(|due| due <= now) {
-                        answer.flush();
-                    }
-                    if let Some(interrupt) = interrupt.as_mut() {
-                        if !interrupt.step(interpreter, self.driver, now, &self.options).await {
-                            break Turn::Died;
-                        }
-                    } else if !answer.is_ready() && now >= last_sign + self.options.keepalive {
-                        answer.say(Event::Keepalive);
-                    }
-                }
-            }
+        let mut running = Running {
+            id,
+            answer,
+            news,
+            memory_kills: self.agent.memory_kills(),
+            may_send: std::mem::replace(&mut interpreter.at_rest, !self.driver.tells_rest()),
+            again: request.again.clone(),
+            sources: FuturesUnordered::new(),
+            interrupt: None,
+            done: false,
+            last_sign: Instant::now(),
         };
+        let turn = self.follow(&mut running, interpreter, &job, request).await;
+        let Running { mut answer, news, interrupt, .. } = running;
+        interpreter.late = answer.take_late();
         let told = interrupt.is_none() && !matches!(turn, Turn::Gone) && deliver(&job.events, answer).await;
         if !told {
             self.news = match turn {
@@ -349,6 +317,168 @@ impl Worker {
             };
         }
         turn
+    }
+
+    /// Does one after the other what happens until the turn is over.
+    async fn follow(
+        &mut self,
+        running: &mut Running,
+        interpreter: &mut Interpreter,
+        job: &Job,
+        request: Writes,
+    ) -> Turn {
+        let mut sending = pin!(request.write(interpreter.handle.clone()));
+        let mut sent = false;
+        let rest_by = Instant::now() + REST_WAIT;
+        loop {
+            let deadline = running.deadline(self.options.keepalive);
+            let is_read = running.interrupt.is_none();
+            let step = tokio::select! {
+                biased;
+                Some(order) = self.orders.recv() => Step::Order(order),
+                () = job.events.closed(), if is_read => Step::Left,
+                Ok(permit) = job.events.reserve(), if is_read && running.answer.is_ready() => Step::Room(permit),
+                result = &mut sending, if running.may_send && !sent => {
+                    sent = true;
+                    Step::Sent(result)
+                }
+                Some(()) = running.sources.next(), if !running.sources.is_empty() => Step::Sent(Ok(())),
+                event = interpreter.events.recv(), if running.listens() => Step::Interpreter(event),
+                () = tokio::time::sleep_until(rest_by), if !running.may_send => Step::Restless,
+                () = tokio::time::sleep_until(deadline) => Step::Tick,
+            };
+            let ended = match step {
+                Step::Order(Order::Start(reply)) => {
+                    let _ = reply.send(Ok(()));
+                    None
+                }
+                Step::Order(order) => {
+                    running.break_off();
+                    Some(Turn::Ordered(order))
+                }
+                Step::Left if running.done || !running.may_send => Some(Turn::Done),
+                Step::Left => {
+                    running.interrupt = Some(Interrupt::new(&self.options));
+                    None
+                }
+                Step::Room(permit) => running.give(permit),
+                Step::Sent(Err(AgentError::Gone)) => Some(Turn::Gone),
+                Step::Sent(_) => None,
+                Step::Interpreter(event) => self.hear(running, interpreter, event).await,
+                Step::Restless => {
+                    // The cell before left something that keeps it busy.
+                    interpreter.end().await;
+                    (running.may_send, sent) = (true, true);
+                    None
+                }
+                Step::Tick => self.tick(running, interpreter).await,
+            };
+            if let Some(turn) = ended {
+                return turn;
+            }
+        }
+    }
+
+    /// Takes what the interpreter says; says how the turn ended, if it did.
+    async fn hear(
+        &self,
+        running: &mut Running,
+        interpreter: &mut Interpreter,
+        event: Option<ProcessEvent>,
+    ) -> Option<Turn> {
+        match event {
+            Some(ProcessEvent::Stdout(bytes) | ProcessEvent::Pty(bytes)) => {
+                running.answer.output(Lane::Stdout, bytes);
+            }
+            Some(ProcessEvent::Stderr(bytes)) => running.answer.output(Lane::Stderr, bytes),
+            Some(ProcessEvent::Control(bytes)) => {
+                self.hear_frames(running, interpreter, &bytes).await;
+                if running.done {
+                    if running.answer.has_failed() && self.agent.memory_kills() > running.memory_kills {
+                        running.answer.stop("oom");
+                    }
+                    running.answer.end();
+                    return running.interrupt.is_some().then_some(Turn::Done);
+                }
+            }
+            Some(ProcessEvent::Exited { code, signal, oom }) => {
+                let exit = Exit { code, signal, oom };
+                self.driver.tell_death(&mut running.answer, &exit, Aftermath::Lost);
+                running.answer.end();
+                tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
+                return Some(Turn::Died);
+            }
+            Some(ProcessEvent::Replaced { code, signal, oom }) => {
+                let exit = Exit { code, signal, oom };
+                tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
+                let resumed = interpreter.resume().await;
+                let aftermath = if resumed.is_ok() { Aftermath::RolledBack } else { Aftermath::Lost };
+                self.driver.tell_death(&mut running.answer, &exit, aftermath);
+                running.answer.end();
+                if let Err(error) = resumed {
+                    // Quoted: an interpreter's last words can be anything.
+                    tracing::warn!(error = ?error.to_string(), "a checkpoint did not go on");
+                    return Some(Turn::Died);
+                }
+                return Some(Turn::RolledBack);
+            }
+            None => return Some(Turn::Gone),
+        }
+        None
+    }
+
+    /// Takes frames out of what came over the control socket.
+    async fn hear_frames(&self, running: &mut Running, interpreter: &mut Interpreter, bytes: &[u8]) {
+        interpreter.frames.push(bytes);
+        loop {
+            match interpreter.frames.next() {
+                Ok(Some(frame)) if frame.id.as_deref() == Some(&running.id) => {
+                    if frame.t == FrameKind::Source && running.sources.len() < SOURCES_MAX {
+                        let (agent, handle) = (self.agent.clone(), interpreter.handle.clone());
+                        running.sources.push(Box::pin(make_source(
+                            agent,
+                            handle,
+                            frame.n,
+                            frame.name.clone(),
+                            frame.value.clone(),
+                        )));
+                    }
+                    running.done |= running.answer.frame(frame);
+                }
+                Ok(Some(frame)) if frame.t == FrameKind::Rest => {
+                    // The sandbox's end shows in the events.
+                    let _ = interpreter.rests(frame.heir).await;
+                    if !running.may_send {
+                        running.may_send = std::mem::take(&mut interpreter.at_rest);
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "an interpreter broke the protocol");
+                    // Nothing that it says counts from here on; its end is waited for.
+                    interpreter.frames = Frames::default();
+                    let _ = interpreter.handle.signal(libc::SIGKILL, true).await;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Does what is due by now.
+    async fn tick(&self, running: &mut Running, interpreter: &Interpreter) -> Option<Turn> {
+        let now = Instant::now();
+        if running.answer.due().is_some_and(|due| due <= now) {
+            running.answer.flush();
+        }
+        if let Some(interrupt) = running.interrupt.as_mut() {
+            let goes_on = interrupt.step(interpreter, self.driver, now, &self.options, &running.again).await;
+            return (!goes_on).then_some(Turn::Died);
+        }
+        if !running.answer.is_ready() && now >= running.last_sign + self.options.keepalive {
+            running.answer.say(Event::Keepalive);
+        }
+        None
     }
 
     /// Follows what an interpreter did that has nothing to do; says whether there still is one.
@@ -389,6 +519,13 @@ enum Idle {
 }
 
 impl Interrupt {
+    /// Starts now. A busy machine needs longer to hear it, and a kill loses variables.
+    fn new(options: &Options) -> Self {
+        let now = Instant::now();
+        let kill_at = now + options.grace.mul_f64(crowding());
+        Self { next_signal: now, kill_at, signals: 0, killed: false }
+    }
+
     /// What is due now; says whether there is still something to wait for.
     async fn step(
         &mut self,
@@ -396,6 +533,7 @@ impl Interrupt {
         driver: Driver,
         now: Instant,
         options: &Options,
+        again: &Bytes,
     ) -> bool {
         if now >= self.kill_at {
             if self.killed {
@@ -407,18 +545,21 @@ impl Interrupt {
         } else if !self.killed && now >= self.next_signal {
             self.next_signal = now + options.interrupt_again;
             driver.interrupt(interpreter).await;
+            self.signals += 1;
+            if self.signals > 1 && !again.is_empty() {
+                let _ = interpreter.handle.stdin(again.clone()).await;
+            }
         }
         true
     }
 }
 
-fn next_deadline(answer: &Answer, interrupt: Option<&Interrupt>, keepalive: Instant) -> Instant {
-    let step = match interrupt {
-        Some(interrupt) if interrupt.killed => interrupt.kill_at,
-        Some(interrupt) => interrupt.kill_at.min(interrupt.next_signal),
-        None => keepalive,
-    };
-    answer.due().map_or(step, |due| due.min(step))
+/// How many programs want each processor of this machine, at least one and at most ten.
+fn crowding() -> f64 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().and_then(|first| first.parse::<f64>().ok()).unwrap_or(1.0);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (load / processors as f64).clamp(1.0, 10.0)
 }
 
 /// The rest of an answer, to somebody who may have left; says whether all of it was taken.
@@ -440,7 +581,8 @@ async fn refuse(events: &mpsc::Sender<Event>, error: &StartError) {
     }
 }
 
-/// Waits until an interpreter that has nothing to do does something. What it says meanwhile belongs to no execution.
+/// Waits until an interpreter that has nothing to do does something. What it says meanwhile is told with the next
+/// execution.
 /// May be dropped at any time.
 async fn idle(interpreter: &mut Option<Interpreter>) -> Idle {
     let Some(interpreter) = interpreter else { return std::future::pending().await };
@@ -464,7 +606,9 @@ async fn idle(interpreter: &mut Option<Interpreter>) -> Idle {
                 return Idle::Replaced(Exit { code, signal, oom });
             }
             Some(ProcessEvent::Control(bytes)) => interpreter.frames.push(&bytes),
-            Some(_) => {}
+            Some(ProcessEvent::Stdout(bytes) | ProcessEvent::Stderr(bytes) | ProcessEvent::Pty(bytes)) => {
+                interpreter.late.add(&bytes);
+            }
             None => return Idle::Ended(Exit { code: None, signal: None, oom: false }),
         }
     }

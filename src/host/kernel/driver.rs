@@ -10,11 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use super::cells::{self, Source};
 use super::context::Job;
 use super::interpreters::{Language, Problem};
-use super::output::{Answer, Lane};
+use super::output::{Answer, Late};
 use super::protocol::{FRAME_MAX, FrameKind, Frames, Hello, Request, frame, framed};
-use super::{Options, bash, cells, node, python};
+use super::{Options, bash, node, python};
 use crate::host::agent::{AgentError, AgentHandle, Process, ProcessEvent, ProcessHandle, ProcessSpec, Stdin};
 use crate::wire::interpreter::{Event, ExecutionError, kernel_state, platform_error};
 
@@ -50,6 +51,8 @@ pub(super) struct Interpreter {
     resume: String,
     /// Which state of the sandbox's environment it has.
     pub(super) env_version: u64,
+    /// What was printed since the last cell.
+    pub(super) late: Late,
 }
 
 /// The interpreter died; what became of its variables.
@@ -138,6 +141,8 @@ impl std::fmt::Display for Exit {
 pub(super) struct Writes {
     control: Bytes,
     stdin: Bytes,
+    /// What is written again after each interrupt.
+    pub(super) again: Bytes,
 }
 
 impl Writes {
@@ -209,8 +214,16 @@ impl Driver {
         // Numeric libraries make a thread for each processor of the machine, whatever the sandbox may use of them.
         let threads = ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
         let number = options.numeric_threads.to_string();
-        let env = threads.into_iter().map(|name| (name.to_owned(), number.clone()));
-        if self == Self::Python { env.collect() } else { Vec::new() }
+        let threads = threads.into_iter().map(|name| (name, &*number)).filter(|_| self == Self::Python);
+        // Without a network a package cannot be fetched, however often that is tried.
+        let installers = [
+            ("PIP_RETRIES", "1"),
+            ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+            ("npm_config_fetch_retries", "1"),
+            ("npm_config_fetch_retry_mintimeout", "100"),
+            ("npm_config_update_notifier", "false"),
+        ];
+        threads.chain(installers).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
     /// What runs one cell; an error is what the cell is told instead.
@@ -227,7 +240,8 @@ impl Driver {
         Ok(match self {
             Self::Python => Writes { control: frame(&request), ..Writes::default() },
             Self::JavaScript | Self::TypeScript => {
-                let prepared = cells::prepare(agent, code, self == Self::TypeScript)
+                let source = if self == Self::TypeScript { Source::TypeScript } else { Source::JavaScript };
+                let prepared = cells::prepare(agent, code, &source)
                     .await
                     .map_err(|refused| node::syntax_error(&refused, code, number))?;
                 let request =
@@ -235,7 +249,12 @@ impl Driver {
                 Writes { control: frame(&request), ..Writes::default() }
             }
             Self::Bash => {
-                Writes { control: bash::code(code).into(), stdin: bash::run(id, env, base_env).into() }
+                let lines = bash::run(id, code, env, base_env);
+                Writes {
+                    control: bash::code(code).into(),
+                    stdin: format!("{}{}", lines.run, lines.end).into(),
+                    again: lines.end.into(),
+                }
             }
         })
     }
@@ -251,10 +270,9 @@ impl Driver {
         self == Self::Python
     }
 
-    /// Where programs complain.
-    pub(super) fn complaints_lane(self) -> Lane {
-        // The shell's two outputs are one.
-        if self == Self::Bash { Lane::Stdout } else { Lane::Stderr }
+    /// Whether it is a shell, which speaks of itself where programs complain.
+    pub(super) fn is_shell(self) -> bool {
+        self == Self::Bash
     }
 
     /// Whether an empty cell is no cell and has no number.
@@ -277,7 +295,8 @@ impl Driver {
             if status != 0 {
                 let said =
                     "The shell ended. The next execution has a new one: variables are gone; files stay.";
-                answer.error("", &status.to_string(), said);
+                let words = answer.words(&status.to_string());
+                answer.error("", &status.to_string(), format!("{words}\n{said}").trim_start());
             }
             return;
         }
@@ -320,8 +339,9 @@ impl Interpreter {
         let Process { handle, events } = agent.start(spec).await?;
         let resume = options.entropy.hex::<16>();
         let hello = driver.hello(options, cwd, &resume);
+        let late = Late::default();
         let mut interpreter =
-            Self { handle, events, frames: Frames::default(), at_rest: true, resume, env_version };
+            Self { handle, events, frames: Frames::default(), at_rest: true, resume, env_version, late };
         let ready = async {
             hello.write(interpreter.handle.clone()).await?;
             interpreter.ready().await.map(drop)

@@ -25,6 +25,10 @@ const PACE: Duration = Duration::from_millis(20);
 const BLOCKED_MAX: usize = 1 << 20;
 /// What an event costs besides its text, so that a million empty ones are bounded too.
 const EVENT_COST: u64 = 64;
+/// What is kept of output between executions, in bytes.
+const LATE_MAX: usize = 2000;
+/// The longest line that is looked at, in characters.
+const LINE_MAX: usize = 500;
 /// What a shell says of a program that SIGXFSZ has ended.
 const FILE_TOO_LARGE: &str = "153";
 
@@ -51,9 +55,13 @@ pub(super) struct Answer {
     left_bytes: u64,
     dropped_bytes: u64,
     stops: Vec<String>,
-    /// Read on the lane that programs complain on.
+    /// Read in standard error, where programs complain.
     complaints: Complaints,
-    complaints_lane: Lane,
+    last_line: LastLine,
+    /// Takes out what an interactive shell says of its terminal.
+    sieve: Option<Sieve>,
+    /// What was printed between executions: since the last, until this one begins; then, since this one ended.
+    late: Late,
     /// Whether an error was told.
     failed: bool,
     clock: Clock,
@@ -92,15 +100,17 @@ impl Incoming {
     }
 
     /// What was written after frame `number` is not the cell's.
-    fn close_at(&mut self, number: u32) {
-        if let Some(at) = self.waiting.iter().position(|piece| *piece == Piece::Mark(number)) {
-            self.waiting.truncate(at);
-            self.marks.finish();
-        }
+    fn close_at(&mut self, number: u32) -> VecDeque<Piece> {
+        let Some(at) = self.waiting.iter().position(|piece| *piece == Piece::Mark(number)) else {
+            return VecDeque::new();
+        };
+        let mut after = self.waiting.split_off(at);
+        after.push_back(Piece::Text(self.marks.finish()));
+        after
     }
 
-    /// The next text that was written before frame `next_frame`.
-    fn take(&mut self, next_frame: u32) -> Option<Bytes> {
+    /// The next text that was written before frame `next_frame`, and whether it is the cell's.
+    fn take(&mut self, next_frame: u32) -> Option<(Bytes, bool)> {
         let give_up = self.waiting_bytes > BLOCKED_MAX;
         loop {
             match self.waiting.front()? {
@@ -109,17 +119,15 @@ impl Incoming {
             }
             if let Some(Piece::Text(text)) = self.waiting.pop_front() {
                 self.waiting_bytes -= text.len();
-                if self.open {
-                    return Some(text);
-                }
+                return Some((text, self.open));
             }
         }
     }
 }
 
 impl Answer {
-    /// For the cell with this id. It may say `max_bytes` in all; its programs complain on `complaints_lane`.
-    pub(super) fn new(id: &str, max_bytes: u64, complaints_lane: Lane, clock: Clock) -> Self {
+    /// For the cell with this id. It may say `max_bytes` in all.
+    pub(super) fn new(id: &str, max_bytes: u64, is_shell: bool, clock: Clock) -> Self {
         Self {
             stdout: Incoming::new(id),
             stderr: Incoming::new(id),
@@ -133,10 +141,22 @@ impl Answer {
             dropped_bytes: 0,
             stops: Vec::new(),
             complaints: Complaints::default(),
-            complaints_lane,
+            last_line: LastLine::default(),
+            sieve: is_shell.then(Sieve::default),
+            late: Late::default(),
             failed: false,
             clock,
         }
+    }
+
+    /// What was printed since the last execution. It is told when this one begins.
+    pub(super) fn since_last(&mut self, late: Late) {
+        self.late = late;
+    }
+
+    /// What was printed since this execution ended.
+    pub(super) fn take_late(&mut self) -> Late {
+        std::mem::take(&mut self.late)
     }
 
     /// Adds output.
@@ -157,8 +177,14 @@ impl Answer {
         }
         self.next_frame = frame.k + 1;
         match frame.t {
-            FrameKind::Ready | FrameKind::Rest => {}
-            FrameKind::Begin => (self.stdout.open, self.stderr.open) = (true, true),
+            FrameKind::Ready | FrameKind::Rest | FrameKind::Source => {}
+            FrameKind::Begin => {
+                (self.stdout.open, self.stderr.open) = (true, true);
+                if let Some(note) = std::mem::take(&mut self.late).note() {
+                    self.add_text(Lane::Stderr, &note);
+                    self.last_line = LastLine::default();
+                }
+            }
             FrameKind::Result => self.event(Event::Result(Box::new(result(frame)))),
             FrameKind::Error => {
                 if let Some(reason) = frame.stop {
@@ -167,16 +193,23 @@ impl Answer {
                 self.error(&frame.name, &frame.value, &frame.traceback);
             }
             FrameKind::Done => {
-                self.stdout.close_at(frame.k);
-                self.stderr.close_at(frame.k);
+                for lane in [Lane::Stdout, Lane::Stderr] {
+                    for piece in self.incoming(lane).close_at(frame.k) {
+                        if let Piece::Text(text) = piece {
+                            self.late.add(&text);
+                        }
+                    }
+                }
                 self.dropped_bytes += frame.dropped.saturating_mul(EVENT_COST);
-                // A shell's exit status; an exception has had its own frame.
+                // The program's exit status; an exception has had its own frame.
                 let status = frame.value.trim();
                 if !status.is_empty() && status != "0" {
                     if status == FILE_TOO_LARGE {
                         self.stop("disk_full");
                     }
-                    self.error("", status, "");
+                    self.finish_text();
+                    let words = self.words(status);
+                    self.error("", status, &words);
                 }
                 return true;
             }
@@ -184,6 +217,16 @@ impl Answer {
         self.release(Lane::Stdout);
         self.release(Lane::Stderr);
         false
+    }
+
+    /// Why a program ended with this status, as far as it has said.
+    pub(super) fn words(&self, status: &str) -> String {
+        let signal = status.parse().ok().and_then(|status: i32| status.checked_sub(128)).filter(|n| *n > 0);
+        match signal {
+            _ if !self.last_line.get().is_empty() => self.last_line.get().to_owned(),
+            Some(number) => signal_name(number).map_or(String::new(), |name| format!("ended by {name}")),
+            None => String::new(),
+        }
     }
 
     /// Adds an error.
@@ -285,7 +328,11 @@ impl Answer {
     /// Text of a lane that no frame holds back goes on.
     fn release(&mut self, lane: Lane) {
         let next_frame = self.next_frame;
-        while let Some(bytes) = self.incoming(lane).take(next_frame) {
+        while let Some((bytes, is_cells)) = self.incoming(lane).take(next_frame) {
+            if !is_cells {
+                self.late.add(&bytes);
+                continue;
+            }
             let partial = std::mem::take(&mut self.incoming(lane).partial);
             let (text, partial) = decode(partial, &bytes);
             self.incoming(lane).partial = partial;
@@ -307,16 +354,31 @@ impl Answer {
                 self.add_text(lane, "\u{fffd}");
             }
         }
+        if let Some(sieve) = &mut self.sieve {
+            let held = sieve.finish();
+            self.add_sieved(Lane::Stderr, &held);
+        }
         self.flush();
     }
 
     fn add_text(&mut self, lane: Lane, text: &str) {
+        match &mut self.sieve {
+            Some(sieve) if lane == Lane::Stderr => {
+                let text = sieve.pass(text);
+                self.add_sieved(lane, &text);
+            }
+            _ => self.add_sieved(lane, text),
+        }
+    }
+
+    fn add_sieved(&mut self, lane: Lane, text: &str) {
         let text = self.within_budget(text);
         if text.is_empty() {
             return;
         }
-        if lane == self.complaints_lane {
+        if lane == Lane::Stderr {
             self.complaints.read(text);
+            self.last_line.read(text);
         }
         if self.text_lane != lane {
             self.flush();
@@ -365,6 +427,121 @@ impl Answer {
     }
 }
 
+/// The last line of standard error that is not empty, or its beginning.
+#[derive(Debug, Default)]
+struct LastLine {
+    line: String,
+    ended: bool,
+}
+
+impl LastLine {
+    fn read(&mut self, text: &str) {
+        for piece in text.split_inclusive('\n') {
+            if piece.trim().is_empty() {
+                self.ended |= piece.ends_with('\n');
+                continue;
+            }
+            if std::mem::replace(&mut self.ended, piece.ends_with('\n')) {
+                self.line.clear();
+            }
+            let room = LINE_MAX.saturating_sub(self.line.len());
+            self.line.push_str(&piece[..piece.floor_char_boundary(room)]);
+        }
+    }
+
+    fn get(&self) -> &str {
+        self.line.trim()
+    }
+}
+
+/// What was printed while no execution was under way: its beginning, and how much it was.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    text: Vec<u8>,
+    bytes: u64,
+}
+
+impl Late {
+    /// Adds output.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        let room = LATE_MAX.saturating_sub(self.text.len());
+        self.text.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// A note for the next execution, if there is something to tell.
+    fn note(self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.text);
+        // The marks of the execution before are no output.
+        let is_mark = |piece: &str| piece.len() == 41 && piece.as_bytes()[32] == b':';
+        let said: String = text.split('\u{1e}').filter(|piece| !is_mark(piece)).collect();
+        let said = said.trim();
+        let cut = if self.bytes > LATE_MAX as u64 {
+            format!("\n[{} bytes in all]", self.bytes)
+        } else {
+            String::new()
+        };
+        (!said.is_empty())
+            .then(|| format!("note: printed since the last run, by what it left running:\n{said}{cut}\n"))
+    }
+}
+
+/// Takes the lines out in which a shell without a terminal complains that it has none.
+#[derive(Debug, Default)]
+struct Sieve {
+    /// The beginning of a line that may be one.
+    held: String,
+    /// Whether the last line has not ended.
+    inside: bool,
+}
+
+impl Sieve {
+    const HEAD: &str = "bash: [";
+    const TAIL: &str = "] tcsetattr: ";
+
+    /// What of `text` is not the shell's.
+    fn pass(&mut self, text: &str) -> String {
+        let all = std::mem::take(&mut self.held) + text;
+        let mut out = String::with_capacity(all.len());
+        for line in all.split_inclusive('\n') {
+            let ends = line.ends_with('\n');
+            let may_be = line.starts_with(Self::HEAD) || !ends && Self::HEAD.starts_with(line);
+            if self.inside || !may_be {
+                out.push_str(line);
+                self.inside = !ends;
+            } else if !ends && line.len() <= LINE_MAX {
+                self.held = line.to_owned();
+            } else if !line.contains(Self::TAIL) {
+                out.push_str(line);
+                self.inside = !ends;
+            }
+        }
+        out
+    }
+
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// A signal's name.
+fn signal_name(number: i32) -> Option<&'static str> {
+    Some(match number {
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGSEGV => "SIGSEGV, a crash in native code",
+        libc::SIGPIPE => "SIGPIPE: the program it wrote to had ended",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXFSZ => "SIGXFSZ: a file became too large",
+        _ => return None,
+    })
+}
+
 /// `bytes` after `partial` as text, and the beginning of a character at the end. What is no UTF-8 becomes U+FFFD.
 fn decode(mut partial: Vec<u8>, bytes: &[u8]) -> (String, Vec<u8>) {
     let all = if partial.is_empty() {
@@ -393,7 +570,7 @@ fn decode(mut partial: Vec<u8>, bytes: &[u8]) -> (String, Vec<u8>) {
 /// A result frame in E2B's words.
 fn result(frame: Frame) -> ExecutionResult {
     let mut result = ExecutionResult { is_main_result: frame.main, ..ExecutionResult::default() };
-    for (mime, raw) in frame.data {
+    for (mime, raw) in frame.data.0 {
         match mime.as_str() {
             "text/plain" => result.text = Some(without_quotes(text(&raw))),
             "text/html" => result.html = Some(text(&raw)),
@@ -461,7 +638,7 @@ mod tests {
     use crate::host::kernel::protocol::{Frames, framed};
 
     fn answer(max: u64) -> Answer {
-        let mut answer = Answer::new("id", max, Lane::Stderr, Clock::system());
+        let mut answer = Answer::new("id", max, false, Clock::system());
         answer.output(Lane::Stdout, mark(0));
         answer.output(Lane::Stderr, mark(0));
         answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));
@@ -514,7 +691,7 @@ mod tests {
 
     #[tokio::test]
     async fn output_from_before_the_cell_is_not_its() {
-        let mut answer = Answer::new("id", 1000, Lane::Stderr, Clock::system());
+        let mut answer = Answer::new("id", 1000, false, Clock::system());
         answer.output(Lane::Stdout, [&b"late"[..], &mark(0), b"mine"].concat().into());
         answer.output(Lane::Stderr, Bytes::from_static(b"late too"));
         answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));

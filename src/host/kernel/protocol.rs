@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+
+use crate::wire::interpreter::Members;
 
 /// The longest frame a driver may send. One that announces more is not talking our protocol.
 pub(super) const FRAME_MAX: usize = 16 << 20;
@@ -70,7 +71,7 @@ pub(super) struct Frame {
     pub(super) main: bool,
     /// Of a result: its forms by MIME type.
     #[serde(default)]
-    pub(super) data: BTreeMap<String, Box<RawValue>>,
+    pub(super) data: Members,
     /// Of an error: its class.
     #[serde(default)]
     pub(super) name: String,
@@ -80,6 +81,9 @@ pub(super) struct Frame {
     /// Of an error.
     #[serde(default)]
     pub(super) traceback: String,
+    /// Of a source: what the answer is sent with.
+    #[serde(default)]
+    pub(super) n: u64,
     /// Of an error: which limit of the sandbox it speaks of.
     #[serde(default)]
     pub(super) stop: Option<String>,
@@ -95,6 +99,15 @@ pub(super) struct Frame {
     pub(super) failed: BTreeMap<String, String>,
 }
 
+/// A file that was made ready, or why it cannot be.
+#[derive(Debug, Serialize)]
+pub(super) struct Made {
+    /// The number of the frame that asked.
+    pub(super) re: u64,
+    /// The answer.
+    pub(super) made: Result<super::cells::Prepared, super::cells::Refused>,
+}
+
 /// Kinds of [`Frame`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -107,6 +120,8 @@ pub(super) enum FrameKind {
     Result,
     /// The cell failed.
     Error,
+    /// A file that the cell imports must be made ready. The answer is a [`Made`].
+    Source,
     /// The cell is over.
     Done,
     /// The driver waits for the next cell. Only Python's says so: it does more after [`FrameKind::Done`].

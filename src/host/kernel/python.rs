@@ -15,6 +15,8 @@ pub(super) fn parts() -> BTreeMap<&'static str, &'static str> {
         ("magic", include_str!("drivers/python_magic.py")),
         ("figures", include_str!("drivers/python_figures.py")),
         ("checkpoint", include_str!("drivers/python_checkpoint.py")),
+        ("hooks", include_str!("drivers/python_hooks.py")),
+        ("charts", include_str!("drivers/python_charts.py")),
     ])
 }
 

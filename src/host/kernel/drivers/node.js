@@ -5,10 +5,14 @@
 // browser's console, with the source as the user wrote it. Nothing here protects anybody; the jail does.
 //
 // Two surprises. Output is written with blocking calls: Node's own streams would keep megabytes in memory when
-// the reader is slow, and print them cells later. And what a cell leaves running (timers, servers) goes on between cells.
+// the reader is slow, and print them cells later. And a cell is over when its work is: as at the end of a script, what it
+// has begun (timers, requests, promises that wait for them) is awaited; only what lasts by its nature goes on between cells.
 'use strict';
 const fs = require('fs'), inspector = require('inspector'), Module = require('module'), net = require('net');
 const path = require('path'), url = require('url'), util = require('util'), vm = require('vm');
+
+const Events = require('events'), Immediate = setImmediate(() => {}).constructor;
+const Timer = (() => { const timer = setTimeout(() => {}); clearTimeout(timer); return timer.constructor; })();
 
 const CONTROL = 3, TEXT_MAX = 8 << 20;
 const reallyExit = process.reallyExit.bind(process), stringify = JSON.stringify, inspect = util.inspect;
@@ -29,6 +33,7 @@ function writeAll(fd, bytes) {
 
 for (const [stream, fd] of [[process.stdout, 1], [process.stderr, 2]]) {
   const write = (chunk, encoding, callback) => {
+    if (cell?.exit !== undefined) return true; // the program has ended
     const bytes = typeof chunk === 'string'
       ? Buffer.from(chunk, typeof encoding === 'string' ? encoding : 'utf8')
       : Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength);
@@ -75,13 +80,76 @@ const clip = (text) => {
 const METHODS = [['toHTML', 'text/html'], ['_toHtml', 'text/html'], ['_toMime', null], ['toSVG', 'image/svg+xml'],
   ['_toSvg', 'image/svg+xml'], ['toPNG', 'image/png'], ['_toPng', 'image/png'], ['toMarkdown', 'text/markdown']];
 
+// How much of a value is shown: all of it while that is not too much, else as many levels as fit.
+const NODES_MAX = 20000, LIST_MAX = 1000;
+
+function extent(value) {
+  if (value instanceof Events) return {}; // what it holds is Node.js's business
+  if (value instanceof Timer || value instanceof Immediate) return { depth: 0 };
+  const seen = new Set();
+  let level = [value], depth = 0, nodes = 0;
+  for (; level.length; depth += 1) {
+    const below = [];
+    for (const one of level) {
+      if (one === null || typeof one !== 'object' || seen.has(one) || util.types.isProxy(one)) continue;
+      seen.add(one);
+      const add = (child) => { nodes += typeof child === 'string' ? 1 + (child.length >> 5) : 1; below.push(child); };
+      if (ArrayBuffer.isView(one)) nodes += one.length ?? one.byteLength;
+      else if (one instanceof Map) for (const [key, held] of one) { add(key); add(held); if (nodes > NODES_MAX) break; }
+      else if (one instanceof Set) for (const held of one) { add(held); if (nodes > NODES_MAX) break; }
+      else {
+        if (Array.isArray(one) && one.length > NODES_MAX) nodes += one.length;
+        else for (const key of Object.keys(one)) { add(Object.getOwnPropertyDescriptor(one, key)?.value); if (nodes > NODES_MAX) break; }
+      }
+      if (nodes > NODES_MAX) return { depth: Math.max(2, depth - 1), maxArrayLength: LIST_MAX, maxStringLength: 100000 };
+    }
+    level = below;
+  }
+  return { depth: Infinity, maxArrayLength: Infinity, maxStringLength: Infinity };
+}
+
+function textOf(value) {
+  if (typeof value === 'string') return inspect(value, { breakLength: Infinity, maxStringLength: Infinity });
+  const text = inspect(value, extent(value));
+  return text.length <= 1 << 20 ? text : inspect(value);
+}
+
+// Whether JSON holds exactly this: nothing that it would drop, round or turn into something else.
+function isExact(value, depth = 0) {
+  switch (typeof value) {
+    case 'boolean': return true;
+    case 'number': return Number.isFinite(value) && !Object.is(value, -0);
+    case 'string': return value.isWellFormed ? value.isWellFormed() : wellFormed(value) === value;
+    case 'object': break;
+    default: return false;
+  }
+  if (value === null) return true;
+  if (depth > 100 || util.types.isProxy(value) || value.toJSON !== undefined) return false;
+  const keys = Reflect.ownKeys(value), proto = Object.getPrototypeOf(value);
+  if (Array.isArray(value)) {
+    if (proto !== Array.prototype || keys.length !== value.length + 1) return false;
+    for (const item of value) if (!isExact(item, depth + 1)) return false;
+    return true;
+  }
+  if (proto !== Object.prototype && proto !== null) return false;
+  return keys.every((key) => {
+    const held = Object.getOwnPropertyDescriptor(value, key);
+    return typeof key === 'string' && held.enumerable && 'value' in held && isExact(key) && isExact(held.value, depth + 1);
+  });
+}
+
 function forms(value) {
   const data = {};
   try {
-    data['text/plain'] = clip(inspect(value));
+    data['text/plain'] = clip(textOf(value));
   } catch (error) {
     data['text/plain'] = `<inspect failed: ${error?.message}>`;
   }
+  try {
+    const shown = /^(['"]).*\1$/s.test(data['text/plain']) && data['text/plain'].slice(1, -1) === value;
+    if ((typeof value === 'string' || (typeof value === 'object' && value !== null)) && !shown && isExact(value)
+      && (typeof value !== 'string' || value.length < TEXT_MAX / 6)) data['application/json'] = value;
+  } catch {} // a form less
   if (value === null || typeof value !== 'object') return data;
   const add = (mime, made) => {
     if (made instanceof Uint8Array) made = Buffer.from(made).toString('base64');
@@ -111,7 +179,7 @@ const display = Object.assign((value) => { if (cell) result(forms(value), false)
   html: (text) => { if (cell) result({ 'text/html': clip(String(text)) }, false); },
   markdown: (text) => { if (cell) result({ 'text/markdown': clip(String(text)) }, false); },
   svg: (text) => { if (cell) result({ 'image/svg+xml': clip(String(text)) }, false); },
-  json: (value) => { if (cell) result({ 'application/json': value }, false); },
+  json: (value) => { if (cell) result({ 'text/plain': clip(textOf(value)), ...(isExact(value) && { 'application/json': value }) }, false); },
   png: (data) => { if (cell) result({ 'image/png': typeof data === 'string' ? data : Buffer.from(data).toString('base64') }, false); },
 });
 
@@ -123,17 +191,171 @@ globalThis.exports = globalThis.module.exports;
 const hidden = (name, value) => Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
 hidden('display', display);
 
+const home = () => path.join(process.cwd(), 'cell.js');
+hidden('__pathbox_meta', undefined);
+Object.defineProperty(globalThis, '__pathbox_meta', {
+  configurable: true,
+  get: () => ({
+    url: url.pathToFileURL(path.resolve(cellName(count))).href, filename: path.resolve(cellName(count)), dirname: process.cwd(),
+    main: true, resolve: (name) => locate(String(name)),
+  }),
+});
+
 // `import()` has no referrer in code that came through the inspector, so cells call this instead. Relative paths start
 // at the working directory, packages are those that `require` finds.
 hidden('__pathbox_import', async (name, options) => {
-  name = String(name);
-  let target = name;
-  if (/^\.{0,2}\//.test(name)) target = url.pathToFileURL(path.resolve(name)).href;
-  else if (!/^[a-z]+:/.test(name) && !Module.builtinModules.includes(name)) {
-    target = url.pathToFileURL(Module.createRequire(path.join(process.cwd(), 'cell.js')).resolve(name)).href;
+  let target = locate(String(name));
+  if (target.startsWith('file:')) {
+    const file = url.fileURLToPath(target);
+    if (TYPED.test(file)) target = await typed(file);
+    else target += changed(file);
   }
   return options === undefined ? import(target) : import(target, options);
 });
+
+function locate(name) {
+  if (/^\.{0,2}\//.test(name)) return url.pathToFileURL(withEnding(path.resolve(name))).href;
+  if (/^[a-z]+:/.test(name) || Module.builtinModules.includes(name)) return name;
+  return url.pathToFileURL(Module.createRequire(home()).resolve(name)).href;
+}
+
+// A module that was written anew since it was imported is another one; Node.js would give the old one.
+const imported = new Map();
+function changed(file) {
+  let time = 0;
+  try { time = fs.statSync(file).mtimeMs; } catch {}
+  if (!imported.has(file) || file.includes('/node_modules/')) imported.set(file, time);
+  return imported.get(file) === time ? '' : `?changed=${time}`;
+}
+
+// ---------------------------------------------------------------- modules with types, and what JSX and decorators become
+
+const TYPED = /\.(?:[mc]?ts|[tj]sx)$/;
+
+// The file that an import without the right ending means, as TypeScript resolves it.
+function withEnding(file) {
+  const isFile = (name) => { try { return fs.statSync(name).isFile(); } catch { return false; } };
+  const names = [file, ...['.ts', '.tsx', '.mts', '.js', '.mjs', '.jsx', '/index.ts', '/index.js'].map((end) => file + end)];
+  if (/\.[mc]?jsx?$/.test(file)) names.push(file.replace(/\.([mc]?)js(x?)$/, '.$1ts$2'));
+  return names.find(isFile) ?? file;
+}
+
+let asked = 0, answers = new Map(), loader = null;
+
+// The host takes types away: the file and all that it imports, before Node.js reads the first of them.
+async function typed(file, seen = new Map()) {
+  if (seen.has(file)) return seen.get(file);
+  seen.set(file, '');
+  const source = fs.readFileSync(file, 'utf8');
+  const answer = await new Promise((done) => {
+    asked += 1;
+    answers.set(asked, done);
+    socket.ref();
+    send('source', { value: source, name: path.basename(file), n: asked });
+  });
+  if (answer.Err) {
+    const { message, line } = answer.Err;
+    throw new SyntaxError(`${message} (${file}:${line})`);
+  }
+  // A file is another one when it or what it imports has changed.
+  const version = require('crypto').createHash('sha1').update(source);
+  for (const name of answer.Ok.imports ?? []) {
+    if (!/^\.{1,2}\//.test(name)) continue;
+    const next = withEnding(path.resolve(path.dirname(file), name));
+    if (TYPED.test(next)) version.update(await typed(next, seen));
+  }
+  const made = { url: `${url.pathToFileURL(file).href}?v=${version.digest('hex').slice(0, 12)}`, code: answer.Ok.code };
+  seen.set(file, made.url);
+  if (!loader) {
+    if (!Module.register) throw new Error('importing TypeScript files needs Node.js 20.6 or later');
+    const { port1, port2 } = new MessageChannel();
+    loader = port1;
+    loader.unref();
+    Module.register(`data:text/javascript,${encodeURIComponent(LOADER)}`, { data: { port: port2 }, transferList: [port2] });
+  }
+  loader.postMessage([file, made]);
+  return made.url;
+}
+
+const LOADER = `import { receiveMessageOnPort } from 'node:worker_threads';
+import { fileURLToPath } from 'node:url';
+import fs from 'node:fs';
+let port;
+const known = new Map();
+const read = () => { for (let m; (m = receiveMessageOnPort(port)); ) known.set(m.message[0], m.message[1]); };
+const withEnding = ${withEnding};
+export function initialize(data) { port = data.port; }
+export async function resolve(name, context, next) {
+  read();
+  if (/^\\.{1,2}\\//.test(name) && context.parentURL?.startsWith('file:')) {
+    const file = withEnding(fileURLToPath(new URL(name, context.parentURL)));
+    if (known.has(file)) return { url: known.get(file).url, format: 'module', shortCircuit: true };
+  }
+  return next(name, context);
+}
+export async function load(url, context, next) {
+  read();
+  if (url.startsWith('file:')) {
+    const made = known.get(fileURLToPath(url.split('?')[0]));
+    if (made && url.includes('?v=')) return { format: 'module', source: made.code, shortCircuit: true };
+  }
+  return next(url, context);
+}
+`;
+
+// What `<a b={1}>c</a>` becomes: React's elements where it is installed, else plain objects that say the same.
+let react;
+const jsxOf = () => {
+  if (react === undefined) {
+    try { react = Module.createRequire(home())('react'); } catch { react = null; }
+  }
+  return react;
+};
+hidden('__pathbox_jsx', (type, props, ...children) => {
+  const made = jsxOf();
+  if (made) return made.createElement(type === fragment ? made.Fragment : type, props, ...children);
+  return { type: type === fragment ? '' : type, props: { ...props, ...(children.length && { children: children.length === 1 ? children[0] : children }) } };
+});
+const fragment = Symbol.for('pathbox.fragment');
+hidden('__pathbox_fragment', fragment);
+
+// Decorators are compiled in TypeScript's older form. One that is written for the standard form, with a context as its
+// second parameter, is called in that.
+const isStandard = (decorator) => {
+  const head = /^(?:async\s+)?(?:function\b)?[^(]*\(([^)]*)\)|^\(?([^)=]*)\)?\s*=>/.exec(Function.prototype.toString.call(decorator));
+  const second = (head?.[1] ?? head?.[2] ?? '').split(',')[1]?.trim() ?? '';
+  return /^_?(?:context|ctx)\b|^\{.*\b(?:name|kind|addInitializer)\b/.test(second);
+};
+function decorate(decorators, target, key, description) {
+  const isClass = key === undefined;
+  const own = isClass ? target : description === null ? Object.getOwnPropertyDescriptor(target, key) : description;
+  let made = own;
+  for (const decorator of [...decorators].reverse()) {
+    if (isStandard(decorator)) {
+      const kind = isClass ? 'class' : !own ? 'field' : own.get ? 'getter' : own.set ? 'setter' : 'method';
+      const later = [];
+      const context = { kind, name: isClass ? target.name : key, static: typeof target === 'function' && !isClass, private: false,
+        access: { get: (of) => of[key], has: (of) => key in of }, addInitializer: (run) => later.push(run), metadata: {} };
+      const part = { getter: 'get', setter: 'set', method: 'value' }[kind];
+      const given = isClass ? made : part && made[part];
+      const changed = decorator(given, context);
+      if (changed !== undefined) made = isClass ? changed : part ? { ...made, [part]: changed } : made;
+      for (const run of later) run.call(isClass ? made : target);
+    } else {
+      const changed = isClass ? decorator(made) : decorator(target, key, made);
+      if (changed !== undefined && (isClass || made !== undefined)) made = changed;
+    }
+  }
+  if (!isClass && made) Object.defineProperty(target, key, made);
+  return made;
+}
+hidden('babelHelpers', {
+  decorate, decorateParam: (index, decorator) => (target, key) => decorator(target, key, index),
+  decorateMetadata: (key, value) => Reflect.metadata ? Reflect.metadata(key, value) : () => {},
+  defineProperty: (target, key, value) => Object.defineProperty(target, key, { value, enumerable: true, configurable: true, writable: true }) && target,
+});
+
+// ---------------------------------------------------------------- how a program ends
 
 class ExitError extends Error {
   constructor(code) {
@@ -141,16 +363,91 @@ class ExitError extends Error {
     this.name = 'ExitError';
   }
 }
-process.exit = (code) => { throw new ExitError(code); };
+process.exit = (code) => {
+  const mine = cell;
+  if (mine) {
+    mine.exit ??= code ?? process.exitCode ?? 0;
+    setImmediate(() => mine.finish());
+  }
+  throw new ExitError(code);
+};
 process.reallyExit = process.exit;
 process.abort = () => process.kill(process.pid, 'SIGABRT');
 
+// An error that nothing catches ends a program; here it ends the cell, once its own code has come to its end.
 const late = (what, error) => {
+  if (cell && cell.exit !== undefined) return cell.finish();
   if (error instanceof ExitError) return;
-  process.stderr.write(`${what} ${inspect(error)}\n`);
+  if (!cell) return void process.stderr.write(`${what} ${inspect(error)}\n`);
+  cell.failure ??= describe(error, null, cell.source);
+  if (cell.settled) cell.finish();
 };
 process.on('uncaughtException', (error) => late('Uncaught', error));
 process.on('unhandledRejection', (error) => late('Unhandled rejection', error));
+
+// ---------------------------------------------------------------- work that goes on
+
+const note = (text) => writeAll(2, Buffer.from(`note: ${text}\n`));
+
+const intervals = new Set();
+for (const holder of [globalThis, require('timers')]) {
+  const make = holder.setInterval;
+  holder.setInterval = Object.assign(function setInterval(...given) {
+    const timer = make.apply(this, given);
+    intervals.add(timer);
+    return timer;
+  }, make);
+}
+
+// Ways to wait for something that has no end of its own, in words.
+const LASTING = { TCPServerWrap: 'server', PipeServerWrap: 'server', UDPWrap: 'socket', FSEventWrap: 'watcher',
+  StatWatcher: 'watcher', MessagePort: 'worker', SignalWrap: 'signal handler' };
+const INTERVAL_WAIT = 5000, CONNECTION_WAIT = 1000;
+let spokenOf = {}, own = null; // resources that are the driver's: the two outputs
+
+// What keeps Node.js from ending: how much of it is work that will be done, and what only lasts.
+function pending(since) {
+  for (const timer of intervals) if (timer._destroyed) intervals.delete(timer);
+  const names = process.getActiveResourcesInfo(), ours = [...own], age = Date.now() - since, lasting = {};
+  const hasServer = names.includes('TCPServerWrap') || names.includes('PipeServerWrap');
+  let ticking = age > INTERVAL_WAIT ? [...intervals].filter((timer) => timer.hasRef()).length : 0, work = 0;
+  const last = (what) => { lasting[what] = (lasting[what] ?? 0) + 1; };
+  for (const name of names) {
+    if (ours.includes(name)) ours.splice(ours.indexOf(name), 1);
+    else if (LASTING[name]) last(LASTING[name]);
+    else if (name === 'Timeout' && ticking > 0) { ticking -= 1; last('interval'); }
+    else if (name === 'TCPSocketWrap' && hasServer && age > CONNECTION_WAIT) last('connection');
+    else work += 1;
+  }
+  return { work, lasting };
+}
+
+// Waits for the end of a cell's work.
+function drain(mine) {
+  const since = Date.now();
+  const check = () => {
+    if (cell !== mine) return;
+    const { work, lasting } = pending(since);
+    if (work > 0) return void setTimeout(check, 10).unref();
+    const left = Object.entries(lasting).filter(([what, many]) => what !== 'connection' && many > (spokenOf[what] ?? 0));
+    spokenOf = lasting;
+    if (left.length) {
+      note(`still running after this cell: ${left.map(([what, many]) => (many === 1 ? `1 ${what}` : `${many} ${what}s`)).join(', ')}`);
+    }
+    mine.finish();
+  };
+  setImmediate(check);
+}
+
+// Node.js would end now: nothing that was begun is left.
+process.on('beforeExit', () => {
+  const mine = cell;
+  if (!mine) return void socket.ref();
+  if (mine.value) mine.value();
+  else if (!mine.settled) {
+    mine.finish(mine.failure ?? { name: 'Error', value: 'the cell awaits a promise that nothing is left to settle', traceback: '' });
+  } else mine.finish();
+});
 
 // ---------------------------------------------------------------- running a cell
 
@@ -198,7 +495,7 @@ function describe(value, details, source) {
   // What is below the cell is ours.
   const lines = stack.split('\n');
   const ours = lines.findIndex((line) => /\((?:pathbox\.js|node:inspector|evalmachine)|at (?:pathbox\.js|evalmachine)/.test(line));
-  stack = (ours > 0 ? lines.slice(0, ours) : lines).join('\n');
+  stack = (ours > 0 ? lines.slice(0, ours) : lines).filter((line) => !/^    at .*\(?node:internal\//.test(line)).join('\n');
   const file = cellName(count);
   const mapped = cell?.lines?.length > 0;
   const found = new RegExp(`${file}:(\\d+):(\\d+)`).exec(stack);
@@ -224,7 +521,10 @@ const INTERRUPTED = { name: 'KeyboardInterrupt', value: 'the execution was inter
 
 function run(request) {
   count = request.n;
-  const mine = cell = { id: request.id, frame: 0, results: 0, dropped: 0, finish: null, lines: request.lines };
+  const mine = cell = {
+    id: request.id, frame: 0, results: 0, dropped: 0, finish: null, lines: request.lines, source: request.source ?? request.code,
+    settled: false, failure: null, exit: undefined, value: null,
+  };
   const saved = {};
   send('begin', {});
   Object.assign(process.env, request.base_env);
@@ -232,32 +532,49 @@ function run(request) {
     saved[key] = process.env[key];
     process.env[key] = request.env[key];
   }
+  socket.unref(); // so that Node.js tells when nothing but it is left
+  own ??= process.getActiveResourcesInfo();
   mine.finish = (error) => {
     if (cell !== mine) return;
     for (const key of Object.keys(saved)) {
       if (saved[key] === undefined) delete process.env[key];
       else process.env[key] = saved[key];
     }
-    if (error) send('error', error);
-    send('done', { dropped: mine.dropped });
+    const failure = error ?? (mine.exit === undefined ? mine.failure : null);
+    if (failure) send('error', failure);
+    const status = failure ? 0 : mine.exit ?? process.exitCode ?? 0;
+    process.exitCode = undefined;
+    send('done', { dropped: mine.dropped, ...(Number(status) !== 0 && { value: String(status) }) });
     cell = null;
+    socket.ref();
     setImmediate(next);
   };
-  const settled = (failed, answer) => {
+  const shown = (value) => {
     if (cell !== mine) return;
-    if (failed) return mine.finish({ name: 'DriverError', value: String(failed.message), traceback: '' });
-    const details = answer.exceptionDetails;
-    if (details) {
-      return unwrap(details.exception ?? { value: details.text }, (value) => {
-        if (mine === cell) mine.finish(describe(value, details, request.source ?? request.code));
-      });
-    }
-    if (answer.result.type === 'undefined') return mine.finish();
-    unwrap(answer.result, (value) => {
-      if (mine !== cell) return;
+    mine.value = null;
+    mine.settled = true;
+    if (value !== undefined) {
       hidden('_', value);
       result(forms(value), true);
-      mine.finish();
+    }
+    if (mine.failure || mine.exit !== undefined) mine.finish();
+    else drain(mine);
+  };
+  const failed = (value, details) => {
+    if (cell !== mine) return;
+    if (mine.exit !== undefined) mine.finish();
+    else mine.finish(describe(value, details, mine.source));
+  };
+  const settled = (broken, answer) => {
+    if (cell !== mine) return;
+    if (broken) return mine.finish({ name: 'DriverError', value: String(broken.message), traceback: '' });
+    const details = answer.exceptionDetails;
+    if (details) return unwrap(details.exception ?? { value: details.text }, (value) => failed(value, details));
+    if (answer.result.type === 'undefined') return shown(undefined);
+    unwrap(answer.result, (value) => {
+      if (!util.types.isPromise(value)) return shown(value);
+      mine.value = () => shown(value); // a promise that nothing is left to settle is shown as it is
+      Promise.prototype.then.call(value, shown, (error) => failed(error, null));
     });
   };
   go = () => session.post('Runtime.evaluate', {
@@ -296,9 +613,17 @@ socket.on('data', (data) => {
     }
     const length = buffered[0].readUInt32LE(0);
     if (bufferedLength < 4 + length) return;
-    waiting.push(buffered[0].subarray(4, 4 + length).toString());
+    const message = buffered[0].subarray(4, 4 + length).toString();
     buffered = [buffered[0].subarray(4 + length)];
     bufferedLength -= 4 + length;
+    if (message.startsWith('{"re":')) { // an answer to `typed`
+      const { re, made } = JSON.parse(message), done = answers.get(re);
+      answers.delete(re);
+      if (cell && answers.size === 0) socket.unref();
+      done?.(made);
+      continue;
+    }
+    waiting.push(message);
     setImmediate(next);
   }
 });

@@ -14,14 +14,17 @@ Standard library only, Python 3.8 and later.
 import _ast
 import _signal
 import builtins
+import io
 import os
 import sys
 import types
+import _thread
 
 CONTROL = 3
 TEXT_MAX = 8 << 20  # characters of one representation; more is cut (text) or left out (all else)
 FILE = "<pathbox>"
 PID = os.getpid()
+MAIN = _thread.get_ident()
 
 # What the cell may replace under us.
 _write, _read, _getpid, _exit = os.write, os.read, os.getpid, os._exit
@@ -35,6 +38,9 @@ class State:
     count = 0  # the cell's number, as in `In [3]`
     results = 0
     dropped = 0
+    saved = 0  # pictures that the cell has saved
+    updates = {}  # what displays were updated to, by their ids
+    capture = None  # where `%%capture` wants displays
     result_max = frame_max = None  # the host says
     checkpoint_max = 0  # bytes of memory up to which checkpoints are made; the host says
     resume = b""  # what the host says to a copy that takes over
@@ -45,10 +51,16 @@ class State:
     loop = None  # asyncio's, once a cell has awaited something
     flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     parts = {}
+    reload = False  # `%autoreload` is on
+    redirected = {}  # streams that a cell has put in the place of ours
 
 
 class Quit(BaseException):
     """`exit()` and `quit()`: the cell ends, the interpreter does not."""
+
+
+class Stream(io.TextIOWrapper):
+    """Standard output and error. Where threads or tasks go on after their cell, `hooks` gives it another `write`."""
 
 
 # ---------------------------------------------------------------- frames
@@ -138,6 +150,22 @@ def send(kind, **members):
         raise KeyboardInterrupt
 
 
+def note(text):
+    """Says something about the run, in its standard error, whatever the cell has made of that."""
+    if not is_own_process():
+        return
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    write_all(OUTPUTS[1], ("note: %s\n" % text).encode("utf-8", "backslashreplace"))
+
+
+def is_own_process():
+    return _getpid() == PID
+
+
 def receive():
     return decode(str(read_exactly(int.from_bytes(read_exactly(4), "little")), "utf-8"))
 
@@ -172,7 +200,7 @@ class Part:
 
 
 show, trace, magic, figures = Part("show"), Part("trace"), Part("magic"), Part("figures")
-checkpoint = Part("checkpoint")
+checkpoint, hooks, charts = Part("checkpoint"), Part("hooks"), Part("charts")
 
 
 # ---------------------------------------------------------------- what a cell finds
@@ -186,13 +214,29 @@ def emit(value, is_main=False):
     """Sends what `value` looks like."""
     if type(value) in (int, float, bool, str, bytes) and is_main:  # the common ones, without `show`
         data = {"text/plain": clip(repr(value))}
+        if type(value) is str:
+            data.update(exact_text(value, data["text/plain"]))
     else:
         data = show.bundle(value)
     if data:
         emit_raw(data, is_main)
 
 
+def exact_text(value, shown):
+    """The text itself as JSON, where what is shown of it is not the text between quotes."""
+    if shown[1:-1] == value or len(value) > TEXT_MAX // 6:
+        return {}
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return {}  # half of a surrogate pair: no JSON can hold it
+    return {"application/json": Json(_quote(value))}
+
+
 def emit_raw(data, is_main=False):
+    if State.capture is not None:
+        State.capture.append(data)
+        return
     State.results += 1
     if State.results > State.result_max and not is_main:
         State.dropped += 1
@@ -215,9 +259,11 @@ class StdinNotImplementedError(NotImplementedError):
 
 
 def no_input(prompt=""):
-    raise StdinNotImplementedError(
+    error = StdinNotImplementedError(
         "raw_input was called, but this frontend does not support input requests."
     )
+    error.__notes__ = ["Nobody can type an answer here: put the value into the code."]
+    raise error
 
 
 def leave(code=None):
@@ -273,6 +319,14 @@ class Watcher:
     HOOKS = {
         "linecache": lambda module: hand_over_sources(module),
         "matplotlib": lambda module: figures.prepare(module),
+        "matplotlib.font_manager": lambda module: figures.prepare_fonts(module),
+        "asyncio": lambda module: hooks.adopt_asyncio(module),
+        "threading": lambda module: hooks.adopt_threading(module),
+        "traceback": lambda module: hooks.adopt_traceback(module),
+        "multiprocessing.context": lambda module: hooks.adopt_processes(module),
+        "PIL.Image": lambda module: hooks.adopt_pillow(module),
+        "plotly.io._renderers": lambda module: charts.adopt_plotly(module),
+        "bokeh.io.showing": lambda module: charts.adopt_bokeh(module),
         "IPython.core.display_functions": lambda module: show.adopt(module),
         "IPython.core.display": lambda module: show.adopt(module),
     }
@@ -352,10 +406,7 @@ def evaluate(code):
         return eval(code, G)
     import asyncio
 
-    if State.loop is None or State.loop.is_closed():
-        State.loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(State.loop)
-    task = State.loop.create_task(eval(code, G))
+    task = hooks.cell_loop().create_task(eval(code, G))
     try:
         return State.loop.run_until_complete(task)
     except KeyboardInterrupt:
@@ -374,7 +425,8 @@ def evaluate(code):
 
 def run_cell(request):
     State.id, State.count = request["id"], request["n"]
-    State.frame = State.results = State.dropped = 0
+    State.frame = State.results = State.dropped = State.saved = 0
+    State.capture, State.updates = None, {}
     State.interrupted = False
     _signal.signal(_signal.SIGINT, on_interrupt)  # the last cell may have taken it
     send("begin")
@@ -383,7 +435,14 @@ def run_cell(request):
     saved = {key: os.environ.get(key) for key in env}
     guarded(lambda: run_source(request["code"], env))
     if "matplotlib.pyplot" in sys.modules:
-        guarded(figures.show_all)
+        guarded(figures.finish)
+    if "asyncio" in sys.modules and State.loop is not None:
+        guarded(hooks.advance)
+    for data in State.updates.values():
+        emit_raw(data)
+    restore_outputs()
+    if "write" in Stream.__dict__:
+        hooks.tell_late()
     for key, value in saved.items():
         if value is None:
             os.environ.pop(key, None)
@@ -391,6 +450,38 @@ def run_cell(request):
             os.environ[key] = value
     send("done", dropped=State.dropped)
     State.id = None
+
+
+def restore_outputs():
+    """Opens standard output and error again where the cell has closed them, and says so."""
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(fd)
+            closed = False
+        except OSError:
+            os.dup2(OUTPUTS[fd - 1], fd)
+            closed = True
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False):
+            setattr(sys, name, open_stream(fd))
+            setattr(sys, "__%s__" % name, getattr(sys, name))
+            closed = True
+        if closed:
+            note("this cell closed %s: what it printed after that is lost. It is open again for the next cell" % name)
+        elif stream is not ORIGINALS[name] and State.redirected.get(name) is not stream:
+            note("this cell left sys.%s replaced by %s: what is printed goes there" % (name, type(stream).__name__))
+        State.redirected[name] = getattr(sys, name)
+
+
+def open_stream(fd):
+    """A stream like those that the interpreter starts with."""
+    ORIGINALS["stdout" if fd == 1 else "stderr"] = stream = Stream(
+        io.BufferedWriter(io.FileIO(fd, "w", closefd=False)), "utf-8", "backslashreplace", line_buffering=True)
+    return stream
+
+
+def is_cells(frame):
+    return frame.f_code.co_filename.startswith("<cell ")
 
 
 def guarded(step):
@@ -423,6 +514,8 @@ def run_source(source, env):
     source = source.replace("\r\n", "\n")
     remember_source(name, source.splitlines(True))
     G["In"].append(source)
+    if State.reload:
+        magic.reload_changed()
     if source.lstrip().startswith("%%"):
         source = magic.translate_cell(source)
     try:
@@ -437,6 +530,9 @@ def run_source(source, env):
             remember(value)
             if not silent:
                 emit(value, True)
+                if type(value) is types.CoroutineType:
+                    note("nothing has awaited this coroutine, so its code has not run; did you mean `await %s(..)`?"
+                         % value.__name__)
 
 
 SOURCES = {}  # lines of the cells, until `linecache` is there to hold them
@@ -515,8 +611,10 @@ def start():
     sys.modules["__main__"] = main
     sys.meta_path.append(Finder)
     sys.meta_path.insert(0, Watcher)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        ORIGINALS[name] = Stream(getattr(sys, name).detach(), "utf-8", "backslashreplace", line_buffering=True)
+        setattr(sys, name, ORIGINALS[name])
+        setattr(sys, "__%s__" % name, ORIGINALS[name])
     builtins.input = no_input
     builtins.display = display
     builtins.exit = builtins.quit = leave
@@ -590,6 +688,7 @@ def rehearse():
         pass  # a cell has broken what it needs; the next one will be told
 
 
+ORIGINALS = {}
 os.set_inheritable(CONTROL, False)
 OUTPUTS = (os.dup(1), os.dup(2))  # marks still find their way when a cell redirects 1 or 2
 CHANNELS = {(status.st_dev, status.st_ino) for status in map(os.fstat, (CONTROL,) + OUTPUTS)}
@@ -597,6 +696,8 @@ start()
 warm_up()
 while True:
     try:
+        if State.loop is not None:
+            hooks.run_between_cells()
         run_cell(receive())
         rest()
     except KeyboardInterrupt:

@@ -59,30 +59,76 @@ def show_all():
         return
     try:
         for manager in helpers.Gcf.get_all_fig_managers():
-            core.emit(manager.canvas.figure)
+            figure = manager.canvas.figure
+            if figure not in sent or picture(figure) != sent[figure]:
+                core.emit(figure)
     finally:
         sys.modules["matplotlib.pyplot"].close("all")
+
+
+sent = {}  # figures of this cell that were shown, and what they looked like
+
+
+def finish():
+    """A cell is over: what it has drawn and not shown is shown now, each picture once."""
+    try:
+        show_all()
+    finally:
+        sent.clear()
+        if missing:
+            core.note("no font here has %s: boxes stand for them in the pictures" % ", ".join(sorted(missing)))
+            missing.clear()
 
 
 def forms(figure):
     """PNG and chart data of a figure that has something drawn on it."""
     if not (figure.axes or figure.lines or figure.texts or figure.images or figure.patches):
         return {}
-    out = {}
-    canvas = figure.canvas
-    data = io.BytesIO()
-    try:
-        figure.savefig(data, format="png", dpi=figure.dpi, bbox_inches="tight",
-                       facecolor=figure.get_facecolor(), edgecolor=figure.get_edgecolor())
-        out["image/png"] = data.getvalue()
-    finally:
-        if figure.canvas is not canvas:
-            figure.set_canvas(canvas)
+    out = {"image/png": picture(figure)}
+    sent[figure] = out["image/png"]
     try:
         out["e2b/chart"] = chart_of_figure(figure)
     except Exception:
         pass  # an extra that not every figure has
     return out
+
+
+def picture(figure):
+    canvas, data = figure.canvas, io.BytesIO()
+    try:
+        figure.savefig(data, format="png", dpi=figure.dpi, bbox_inches="tight",
+                       facecolor=figure.get_facecolor(), edgecolor=figure.get_edgecolor())
+        return data.getvalue()
+    finally:
+        if figure.canvas is not canvas:
+            figure.set_canvas(canvas)
+
+
+# ---------------------------------------------------------------- fonts
+
+missing = set()  # characters of this cell that no font has
+FAMILIES = ("Noto Sans CJK", "Noto Serif CJK", "Source Han", "WenQuanYi", "Droid Sans Fallback", "IPAGothic", "IPAexGothic",
+            "Nanum", "AR PL", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Arabic", "Noto Sans Hebrew", "Unifont")
+
+
+def prepare_fonts(module):
+    """Lets text fall back on the fonts of other scripts that this machine has, and tells of a missing character once."""
+    import matplotlib
+    import warnings
+
+    here = {font.name for font in module.fontManager.ttflist}
+    found = [name for family in FAMILIES for name in sorted(here) if name.startswith(family)]
+    matplotlib.rcParams["font.family"] = list(matplotlib.rcParams["font.family"]) + found[:8]
+    warn = warnings.showwarning
+
+    def showwarning(message, *others, **named):
+        glyph = re.match(r"Glyph (\d+) .*missing from", str(message))
+        if glyph and core.State.id:
+            missing.add(chr(int(glyph.group(1))))
+        else:
+            warn(message, *others, **named)
+
+    warnings.showwarning = showwarning
 
 
 # ---------------------------------------------------------------- chart data
@@ -108,6 +154,8 @@ def chart_of_axes(axes):
     else:
         chart["elements"] = {"line": lines, "scatter": scatter, "bar": bars, "box_and_whisker": boxes}[kind](axes)
         x_label, y_label = axes.get_xlabel(), axes.get_ylabel()
+        if kind == "bar" and not all(upright(group) for group in bar_groups(axes)):
+            x_label, y_label = y_label, x_label  # as at E2B, where x is what the bars are named by
         chart.update(x_label=x_label or None, y_label=y_label or None, x_unit=unit(x_label), y_unit=unit(y_label))
         if kind in ("line", "scatter"):
             for name, axis, scale in (("x", axes.xaxis, axes.get_xscale()), ("y", axes.yaxis, axes.get_yscale())):
@@ -215,22 +263,33 @@ def scatter(axes):
     ]
 
 
-def bars(axes):
+def bar_groups(axes):
     from matplotlib.container import BarContainer
 
+    return [group for group in axes.containers if isinstance(group, BarContainer)]
+
+
+def upright(group):
+    return getattr(group, "orientation", "vertical") != "horizontal"
+
+
+def bars(axes):
+    """Each bar is named by the tick that it belongs to: the nearest, up to half of the way to the next."""
     out = []
-    for at, group in enumerate(c for c in axes.containers if isinstance(c, BarContainer)):
-        upright = getattr(group, "orientation", "vertical") != "horizontal"
-        axis = axes.xaxis if upright else axes.yaxis
-        labels = [label.get_text() for label in axis.get_ticklabels()]
-        ticks = [float(t) for t in axis.get_ticklocs()]
+    for at, group in enumerate(bar_groups(axes)):
+        axis = axes.xaxis if upright(group) else axes.yaxis
+        ticks = [(float(tick), label.get_text()) for tick, label in zip(axis.get_ticklocs(), axis.get_ticklabels())]
+        gaps = [b - a for (a, _), (b, _) in zip(ticks, ticks[1:]) if b > a]
+        reach = min(gaps) / 2 if gaps else float("inf")
+        named_by_user = axis_converter(axis) is not None or type(axis.get_major_locator()).__name__ == "FixedLocator"
         for bar in group:
-            middle = bar.get_x() + bar.get_width() / 2 if upright else bar.get_y() + bar.get_height() / 2
-            near = [label for tick, label in zip(ticks, labels) if abs(tick - middle) < 1e-9]
+            middle = bar.get_x() + bar.get_width() / 2 if upright(group) else bar.get_y() + bar.get_height() / 2
+            tick, label = min(ticks, key=lambda tick: abs(tick[0] - middle), default=(middle, ""))
+            near = abs(tick - middle) <= (reach if named_by_user else 1e-9)
             out.append({
-                "label": near[0] if near and near[0] else str(number(middle)),
+                "label": label if near and label else str(number(middle)),
                 "group": named(group.get_label(), "_container", "Group", at),
-                "value": float(bar.get_height() if upright else bar.get_width()),
+                "value": float(bar.get_height() if upright(group) else bar.get_width()),
             })
     return out
 

@@ -25,10 +25,12 @@ METHODS = (
 
 def bundle(value):
     """Every form of `value` by MIME type, ready for a frame; empty when it displayed itself."""
+    data = core.charts.forms(value)  # of a chart that is not matplotlib's
+    if data:
+        return transportable(data)
     if method(value, "_ipython_display_"):
         call(value, "_ipython_display_")
         return {}
-    data = {}
     if method(value, "_repr_mimebundle_"):
         made = call(value, "_repr_mimebundle_", include=None, exclude=None)
         data.update((made[0] if isinstance(made, tuple) else made) or {})
@@ -41,13 +43,24 @@ def bundle(value):
                 data[mime] = made
     if "text/plain" not in data:
         data["text/plain"] = text_of(value)
+    if type(value) is str:
+        data.update(core.exact_text(value, data["text/plain"]))
     if isinstance(value, (dict, list)) and "application/json" not in data:
         data["application/json"] = value
-    if isinstance(value, getattr(sys.modules.get("pandas"), "DataFrame", ())):
+    if is_a(value, "pandas", "DataFrame"):
         data["e2b/data"] = table(value)
-    if "matplotlib.figure" in sys.modules and isinstance(value, sys.modules["matplotlib.figure"].Figure):
+    elif is_a(value, "pandas.io.formats.style", "Styler") and hasattr(value, "to_string"):
+        data["text/plain"] = value.to_string()  # its repr is an address
+    elif is_a(value, "matplotlib.figure", "Figure"):
         data.update(core.figures.forms(value))
+    elif is_a(value, "PIL.Image", "Image") and "image/png" in data:
+        data.pop("image/jpeg", None)  # the same picture, less exactly
     return transportable(data)
+
+
+def is_a(value, module, name):
+    """Whether it is an instance of a class whose module somebody has imported."""
+    return isinstance(value, getattr(sys.modules.get(module), name, ()))
 
 
 def method(value, name):
@@ -79,9 +92,10 @@ def call(value, name, **options):
 
 
 def transportable(data):
-    """Text as it is, bytes as base64, JSON as JSON; what is too long is left out and said."""
+    """Text as it is, bytes as base64, JSON as JSON; what is too long, or what JSON cannot say, is left out and said."""
     out, left_out = {}, []
-    for mime, value in data.items():
+    for mime in sorted(data, key="text/plain".__eq__):  # the text last, for what is said of the others
+        value = data[mime]
         if value is None:
             continue
         if isinstance(value, (bytes, bytearray)):
@@ -91,9 +105,13 @@ def transportable(data):
         if mime == "text/plain":
             out[mime] = core.clip(str(value))
             continue
-        if not isinstance(value, str) or mime in ("application/json", "e2b/data", "e2b/chart"):
-            value = json_of(value)
+        if mime in ("application/json", "e2b/data", "e2b/chart") or not isinstance(value, str):
+            value = value if isinstance(value, core.Json) else json_of(value)
             if value is None:
+                if mime == "application/json" and str(data.get("text/plain", " object>")).endswith(" object>"):
+                    data = {**data, "text/plain": text_of(data[mime])}  # an object that only has this form
+                elif not mime.startswith(("e2b/", "application/json")):
+                    left_out.append("%s left out, because JSON cannot hold it" % mime)
                 continue
         size = len(value.text if isinstance(value, core.Json) else value)
         if size > core.TEXT_MAX:
@@ -106,64 +124,96 @@ def transportable(data):
 
 
 def json_of(value):
+    """JSON that holds exactly `value`; `None` where there is none."""
     import json
 
-    for attempt in (lambda: value, lambda: plain(value)):
-        try:
-            text = json.dumps(attempt(), ensure_ascii=False, allow_nan=False)
-            return core.Json(json_ascii(text))
-        except (TypeError, ValueError, RecursionError):
-            pass
-    return None
+    try:
+        return core.Json(json.dumps(exact(value), allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
-def json_ascii(text):
-    if text.isascii():
-        return text
-    text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no character
-    if text.isascii():
-        return text
-    return "".join(c if c < "\x80" else core.quote(c)[1:-1] for c in text)
+SIMPLE = {int, bool, type(None)}
 
 
-def plain(value, depth=0):
-    """`value` without what JSON cannot say: not-a-number and infinities are null, times are ISO text."""
+def exact(value, depth=0):
+    """`value` made of what JSON has, if nothing is lost by that: no not-a-number, no infinities, no two keys that would
+    be one, no half of a surrogate pair. Times are ISO text, tuples are lists, whole numbers as keys are text."""
+    kind = type(value)
+    if kind in SIMPLE:
+        return value
+    if kind is str:
+        if not value.isascii():
+            value.encode()
+        return value
+    if kind is float:
+        if value - value != 0:
+            raise ValueError("not a number, or infinite")
+        return value
     if depth > 100:
         raise ValueError("nested too deeply")
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if value is None or isinstance(value, (str, int, bool)):
-        return value
-    if isinstance(value, dict):
-        return {str(k): plain(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v, depth + 1) for v in value]
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar
-        return plain(value.item(), depth + 1)
-    if hasattr(value, "isoformat"):
-        return value.isoformat() if value == value else None
-    raise TypeError(type(value).__name__)
+        if set(map(type, value)) <= SIMPLE:
+            return value
+        return [exact(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        keys = [key if type(key) is str else str(key) if type(key) is int else exact_key(key) for key in value]
+        if len(set(keys)) < len(keys):
+            raise ValueError("two keys would be one")
+        return dict(zip(map(exact, keys), [exact(item, depth + 1) for item in value.values()]))
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item") and type(value.item()) is not kind:  # numpy's scalars
+        return exact(value.item(), depth + 1)
+    if hasattr(value, "isoformat") and value == value:
+        return value.isoformat()
+    raise TypeError(kind.__name__)
+
+
+def exact_key(key):
+    """A key that is neither text nor a whole number of Python's."""
+    if getattr(key, "ndim", None) == 0 and type(key.item()) in (int, str):
+        return str(key.item())
+    if hasattr(key, "isoformat") and key == key:
+        return key.isoformat()
+    raise TypeError("a key that is no text")
 
 
 def table(frame):
-    """A DataFrame by columns, as E2B sends it."""
-    if frame.size > 1_000_000:
+    """A DataFrame by columns, as E2B sends it; `None` where JSON would say something else. What is missing is null."""
+    names = [str(name) for name in frame.columns]
+    if frame.size > 1_000_000 or len(set(names)) < len(names):
+        return None
+    pandas = sys.modules["pandas"]
+    try:
+        return {name: column(frame.iloc[:, at], pandas) for at, name in enumerate(names)}
+    except (TypeError, ValueError):
         return None
 
-    def cell(value):
-        try:
-            return plain(value)
-        except (TypeError, ValueError):
-            return None if value is None or value is getattr(sys.modules["pandas"], "NA", None) else str(value)
 
-    return {str(name): [cell(v) for v in frame.iloc[:, at].tolist()] for at, name in enumerate(frame.columns)}
+def column(values, pandas):
+    kind, cells = values.dtype.kind, values.tolist()
+    if kind in "biu":
+        return cells
+    out = []
+    for cell in cells:
+        if cell is pandas.NaT or cell is getattr(pandas, "NA", None) or cell is None:
+            out.append(None)
+        elif isinstance(cell, float) and cell != cell:
+            if kind == "O" and any(other is None for other in cells):
+                raise ValueError("None and not-a-number would be the same")
+            out.append(None)
+        else:
+            try:
+                out.append(exact(cell))
+            except TypeError:
+                out.append(str(cell))
+    return out
 
 
 # ---------------------------------------------------------------- display()
 
 
 class DisplayHandle:
-    """Updates are accepted and not shown: E2B drops them too."""
+    """What `display(.., display_id=..)` gives. E2B drops updates; here the last of a cell is shown at its end."""
 
     def __init__(self, display_id=None):
         self.display_id = display_id or "%032x" % id(self)
@@ -172,7 +222,7 @@ class DisplayHandle:
         display(value, display_id=self.display_id, **options)
 
     def update(self, value, **options):
-        pass
+        update_display(value, display_id=self.display_id, **options)
 
 
 def display(*values, include=None, exclude=None, metadata=None, transient=None, display_id=None, raw=False,
@@ -182,22 +232,26 @@ def display(*values, include=None, exclude=None, metadata=None, transient=None, 
         handle = DisplayHandle()
     else:
         handle = DisplayHandle(display_id) if display_id is not None else None
-    if not update:
-        for value in values:
-            if raw and isinstance(value, dict):
-                core.emit_raw(transportable(value))
-            else:
-                core.emit(value)
+    for value in values:
+        data = transportable(value) if raw and isinstance(value, dict) else None
+        if update:
+            core.State.updates[display_id] = bundle(value) if data is None else data
+        elif data is not None:
+            core.emit_raw(data)
+        else:
+            core.emit(value)
     return handle
 
 
 def publish_display_data(data, metadata=None, *, transient=None, update=False, **others):
-    if not update:
+    if update:
+        core.State.updates[(transient or {}).get("display_id")] = transportable(data)
+    else:
         core.emit_raw(transportable(data))
 
 
 def update_display(value, *, display_id=None, **options):
-    pass
+    display(value, display_id=display_id, update=True, **options)
 
 
 def clear_output(wait=False):
@@ -234,20 +288,40 @@ def define_ipython(module):
 
 
 class DisplayObject:
-    """Data with a MIME type of its own."""
+    """Data with a MIME type of its own: given as such, as the name of a file that exists, or as an address."""
 
-    form = None
+    form, binary = None, False
 
     def __init__(self, data=None, url=None, filename=None, metadata=None, **options):
-        if isinstance(data, str) and filename is None and self.binary and data and "\n" not in data:
-            url, filename, data = (data, None, None) if "://" in data else (None, data, None)
-        if filename is not None:
-            with open(filename, "rb" if self.binary else "r") as file:
-                data = file.read()
+        import os
+
+        if isinstance(data, os.PathLike):
+            data = os.fspath(data)
+        if isinstance(data, str) and url is None and filename is None:
+            if data.startswith(("http://", "https://")):
+                data, url = None, data
+            elif len(data) < 4096 and "\0" not in data and "\n" not in data and os.path.isfile(data):
+                data, filename = None, data
+            elif self.binary:
+                raise FileNotFoundError("no such file: %r" % data[:200])
         self.data, self.url, self.filename, self.metadata = data, url, filename, metadata or {}
         self.options = options
+        self.reload()
 
-    binary = False
+    def reload(self):
+        if self.filename is not None:
+            with open(self.filename, "rb") as file:
+                self.data = file.read()
+        elif self.url is not None and self.fetched():
+            from urllib.request import urlopen
+
+            with urlopen(self.url) as answer:
+                self.data = answer.read()
+        if isinstance(self.data, bytes) and not self.binary:
+            self.data = self.data.decode("utf-8", "replace")
+
+    def fetched(self):
+        return True
 
     def __repr__(self):
         return "<IPython.core.display.%s object>" % type(self).__name__
@@ -277,8 +351,7 @@ def define_display(module):
         form = "image/svg+xml"
 
         def _repr_mimebundle_(self, include=None, exclude=None):
-            text = self.data.decode("utf-8") if isinstance(self.data, bytes) else self.data
-            return {self.form: text[max(text.find("<svg"), 0) :]}
+            return {self.form: self.data[max(self.data.find("<svg"), 0) :]}
 
     class JSON(DisplayObject):
         form = "application/json"
@@ -300,12 +373,66 @@ def define_display(module):
     class Image(DisplayObject):
         binary = True
 
+        def fetched(self):
+            return bool(self.options.get("embed"))
+
         def _repr_mimebundle_(self, include=None, exclude=None):
             if self.data is None:
                 return {"text/html": '<img src="%s"/>' % self.url}
-            return {"image/jpeg" if bytes(self.data[:2]) == b"\xff\xd8" else "image/png": self.data}
+            head = bytes(self.data[:12])
+            for start, mime in ((b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"), (b"RIFF", "image/webp"), (b"%PDF", "application/pdf")):
+                if head.startswith(start):
+                    return {mime: self.data}
+            if head.lstrip().startswith((b"<svg", b"<?xml")):
+                return {"image/svg+xml": bytes(self.data).decode("utf-8", "replace")}
+            return {"image/png": self.data}
 
-    for made in (HTML, Markdown, Latex, Math, SVG, JSON, Javascript, Pretty, Image):
+    class Video(DisplayObject):
+        binary = True
+
+        def fetched(self):
+            return False
+
+        def _repr_mimebundle_(self, include=None, exclude=None):
+            if self.data is None:
+                return {"text/html": '<video src="%s" controls></video>' % self.url}
+            return {"video/mp4": self.data}
+
+    class Audio(Video):
+        def __init__(self, data=None, rate=None, **options):
+            if rate is not None:
+                import io, wave, array
+
+                peak = max((abs(float(v)) for v in data), default=0) or 1
+                samples = array.array("h", (int(float(v) / peak * 32767) for v in data))
+                buffer = io.BytesIO()
+                with wave.open(buffer, "wb") as file:
+                    file.setnchannels(1)
+                    file.setsampwidth(2)
+                    file.setframerate(rate)
+                    file.writeframes(samples.tobytes())
+                data = buffer.getvalue()
+            super().__init__(data, **options)
+
+        def _repr_mimebundle_(self, include=None, exclude=None):
+            if self.data is None:
+                return {"text/html": '<audio src="%s" controls></audio>' % self.url}
+            return {"audio/wav" if bytes(self.data[:4]) == b"RIFF" else "audio/mpeg": self.data}
+
+    class IFrame(DisplayObject):
+        form = "text/html"
+
+        def __init__(self, src, width="100%", height=300, **options):
+            self.src = src
+            super().__init__('<iframe src="%s" width="%s" height="%s"></iframe>' % (src, width, height))
+
+    class FileLink(DisplayObject):
+        form = "text/plain"
+
+        def __init__(self, path, **options):
+            super().__init__("file: %s" % path)
+
+    for made in (HTML, Markdown, Latex, Math, SVG, JSON, Javascript, Pretty, Image, Video, Audio, IFrame, FileLink):
         made.__module__ = "IPython.core.display"
         setattr(module, made.__name__, made)
     for made in (DisplayObject, DisplayHandle, display, publish_display_data, update_display, clear_output):

@@ -34,13 +34,15 @@ def describe(error):
 
 
 def visible(traceback):
-    """The traceback's entries without the driver's own."""
-    out = []
+    """The traceback's entries without the driver's own, from the first that is a cell's, if one is."""
+    out, first = [], None
     while traceback is not None:
         if not traceback.tb_frame.f_code.co_filename.startswith(core.FILE[:-1]):
+            if first is None and core.is_cells(traceback.tb_frame):
+                first = len(out)
             out.append(traceback)
         traceback = traceback.tb_next
-    return out
+    return out[first or 0 :]
 
 
 def whole(error):
