@@ -59,6 +59,7 @@ mod kernel_javascript;
 mod kernel_python;
 #[cfg(target_os = "linux")]
 mod kernel_recordings;
+mod kernel_roundtrip;
 #[cfg(target_os = "linux")]
 mod kernel_support;
 mod languages;
@@ -72,6 +73,7 @@ mod mcp_stdio;
 mod mcp_streamable_http;
 mod mcp_tools;
 mod replicas;
+mod results_table;
 mod run_cli;
 mod store_contract;
 mod store_postgres;
