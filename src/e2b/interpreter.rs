@@ -117,7 +117,7 @@ struct Inner {
 /// What the next run has to know. Owned by whoever holds the turn.
 #[derive(Debug, Default)]
 struct State {
-    /// A run was cut off and nobody has looked since.
+    /// A run was cut off, and the context has not been probed since.
     aborted_at: Option<Instant>,
     /// Variables of a run are still set in the kernel.
     envs_set: bool,
@@ -125,7 +125,7 @@ struct State {
     setup: Setup,
     /// The kernel is new and has not been set up.
     needs_setup: bool,
-    /// Told to the next run.
+    /// Reported to the next run.
     state_lost: bool,
 }
 
@@ -246,7 +246,7 @@ impl Interpreter {
             state,
             state_lost,
             rolled_back: false,
-            loss_told: false,
+            loss_reported: false,
         })
     }
 
@@ -284,7 +284,7 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Runs a cell of ours that must succeed. Its output is nobody's business.
+    /// Runs a cell of ours that must succeed. Its output is dropped.
     async fn cell(
         &self,
         state: &mut State,
@@ -305,7 +305,7 @@ impl Interpreter {
                 Event::PathboxState { state } => probe.rolled_back = state == kernel_state::ROLLED_BACK,
                 Event::Error(error) => {
                     probe.restarted |= error.name == platform_error::CONTEXT_RESTARTING;
-                    // The message may repeat what was set, so only the kind of failure is told.
+                    // The message may repeat what was set, so only the kind of failure is reported.
                     failure = Some(
                         error.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect::<String>(),
                     );
@@ -477,8 +477,8 @@ pub struct Run {
     state_lost: bool,
     /// What the host said last of the variables.
     rolled_back: bool,
-    /// Whether it was told that output was lost.
-    loss_told: bool,
+    /// Whether lost output was reported.
+    loss_reported: bool,
 }
 
 impl Run {
@@ -512,7 +512,7 @@ impl Run {
                     return Ok(Some(Event::Error(error)));
                 }
                 Ok(Some(Event::Stderr(output))) if cells::is_noise(&output.text) => {
-                    if !std::mem::replace(&mut self.loss_told, true) {
+                    if !std::mem::replace(&mut self.loss_reported, true) {
                         let text = cells::OUTPUT_LOST.to_owned();
                         return Ok(Some(Event::Stderr(Output { text, ..output })));
                     }
@@ -578,7 +578,7 @@ impl Run {
         if settled == Settled::Kept && self.rolled_back {
             settled = Settled::RolledBack;
         }
-        // The caller knows it now; the next run need not be told again.
+        // The caller knows it now; the next run need not report it again.
         self.state.state_lost = false;
         Ok(settled)
     }

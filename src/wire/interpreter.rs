@@ -1,6 +1,6 @@
 //! The code interpreter on port 49999: one request, and a line of JSON for each thing that happens.
 //!
-//! A line is one [`Event`]; `end_of_execution` is always the last. Types that nobody here knows are kept as
+//! A line is one [`Event`]; `end_of_execution` is always the last. Types that this version does not know are kept as
 //! [`Event::Unknown`], so that a newer server does not break an older client.
 
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ pub enum Event {
         dropped_bytes: u64,
     },
     /// Ours, ignored by the official SDKs: the interpreter ended, in this execution (just before the [`Event::Error`]
-    /// that says so) or, told first, since the one before.
+    /// that says so) or, reported first, since the one before.
     PathboxState {
         /// What became of the variables: `rolled_back` to what they were before the execution that ended it, or `lost`.
         state: String,

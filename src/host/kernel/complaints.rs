@@ -2,7 +2,7 @@
 //!
 //! A shell, and whatever program another has started, tells of a full disk or a fork that failed only in a sentence of the
 //! C library's. So what a failed execution wrote is read for those, line by line. Who prints such a line without having met
-//! the limit deceives nobody but whoever reads the answer of their own execution.
+//! the limit only misleads the reader of its own execution's answer.
 
 /// The end of a line that is looked at, in bytes.
 const TAIL_MAX: usize = 512;

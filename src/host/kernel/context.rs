@@ -65,7 +65,7 @@ pub(super) struct Worker {
     pub(super) env: SharedEnv,
     pub(super) jobs: mpsc::Receiver<Job>,
     pub(super) orders: mpsc::Receiver<Order>,
-    /// What became of variables when nobody was there to be told.
+    /// What became of variables, when no client was there to receive it.
     pub(super) news: Option<Aftermath>,
 }
 
@@ -107,7 +107,7 @@ struct Running {
 /// What happens next in a turn.
 enum Step<'a> {
     Order(Order),
-    /// Nobody reads the answer any more.
+    /// The client has gone.
     Left,
     /// There is room for an event.
     Room(mpsc::Permit<'a, Event>),
@@ -168,7 +168,7 @@ async fn make_source(agent: AgentHandle, handle: ProcessHandle, n: u64, name: St
     let _ = handle.control(frame(&Made { re: n, made })).await;
 }
 
-/// The steps against an execution that nobody waits for any more.
+/// The steps against an execution whose client has gone.
 struct Interrupt {
     next_signal: Instant,
     kill_at: Instant,
@@ -177,7 +177,7 @@ struct Interrupt {
 }
 
 impl Worker {
-    /// Serves until the context is removed or nobody can reach it any more.
+    /// Serves until the context is removed or its last handle is dropped.
     pub(super) async fn run(mut self) {
         let mut interpreter: Option<Interpreter> = None;
         let mut count = 0;
@@ -307,12 +307,13 @@ impl Worker {
         let turn = self.follow(&mut running, interpreter, &job, request).await;
         let Running { mut answer, news, interrupt, .. } = running;
         interpreter.late = answer.take_late();
-        let told = interrupt.is_none() && !matches!(turn, Turn::Gone) && deliver(&job.events, answer).await;
-        if !told {
+        let was_delivered =
+            interrupt.is_none() && !matches!(turn, Turn::Gone) && deliver(&job.events, answer).await;
+        if !was_delivered {
             self.news = match turn {
                 Turn::Died => Some(Aftermath::Lost),
                 Turn::RolledBack => Some(Aftermath::RolledBack),
-                // What was to be told at the beginning of this execution, unless it was.
+                // What the beginning of this execution would have reported, unless it did.
                 _ => news,
             };
         }
@@ -403,7 +404,7 @@ impl Worker {
             }
             Some(ProcessEvent::Exited { code, signal, oom }) => {
                 let exit = Exit { code, signal, oom };
-                self.driver.tell_death(&mut running.answer, &exit, Aftermath::Lost);
+                self.driver.report_death(&mut running.answer, &exit, Aftermath::Lost);
                 running.answer.end();
                 tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
                 return Some(Turn::Died);
@@ -413,7 +414,7 @@ impl Worker {
                 tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
                 let resumed = interpreter.resume().await;
                 let aftermath = if resumed.is_ok() { Aftermath::RolledBack } else { Aftermath::Lost };
-                self.driver.tell_death(&mut running.answer, &exit, aftermath);
+                self.driver.report_death(&mut running.answer, &exit, aftermath);
                 running.answer.end();
                 if let Err(error) = resumed {
                     // Quoted: an interpreter's last words can be anything.
@@ -484,8 +485,8 @@ impl Worker {
     /// Follows what an interpreter did that has nothing to do; says whether there still is one.
     async fn after_idle(&self, idle: Idle, interpreter: Option<&mut Interpreter>) -> bool {
         match (idle, interpreter) {
-            (Idle::Rests(heir), Some(interpreter)) => {
-                let _ = interpreter.rests(heir).await; // the sandbox's end shows in the events
+            (Idle::Rests(successor), Some(interpreter)) => {
+                let _ = interpreter.rests(successor).await; // the sandbox's end shows in the events
                 true
             }
             // Nothing is lost: the copy is as old as the last cell.
@@ -581,7 +582,7 @@ async fn refuse(events: &mpsc::Sender<Event>, error: &StartError) {
     }
 }
 
-/// Waits until an interpreter that has nothing to do does something. What it says meanwhile is told with the next
+/// Waits until an interpreter that has nothing to do does something. What it says meanwhile is reported with the next
 /// execution.
 /// May be dropped at any time.
 async fn idle(interpreter: &mut Option<Interpreter>) -> Idle {

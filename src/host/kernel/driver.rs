@@ -1,4 +1,4 @@
-//! The programs that keep an interpreter's state: how each is started, asked, interrupted and mourned.
+//! The programs that keep an interpreter's state: how each is started, given cells, interrupted and replaced.
 //!
 //! A driver's source is part of this binary and reaches the interpreter over the control socket, so that nothing
 //! has to be installed in a sandbox.
@@ -65,7 +65,7 @@ pub(super) enum Aftermath {
 }
 
 impl Aftermath {
-    /// What a client is told.
+    /// The event that reports it.
     pub(super) fn to_event(self) -> Event {
         let state = match self {
             Self::RolledBack => kernel_state::ROLLED_BACK,
@@ -89,7 +89,7 @@ pub(super) enum StartError {
 }
 
 impl StartError {
-    /// What an execution that needed it is told.
+    /// The error of an execution that needed it.
     pub(super) fn to_event(&self) -> ExecutionError {
         use std::error::Error;
         let cause = self.source().map(|source| format!(": {source}")).unwrap_or_default();
@@ -226,7 +226,7 @@ impl Driver {
         threads.chain(installers).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// What runs one cell; an error is what the cell is told instead.
+    /// What runs one cell; an error is the cell's result instead.
     pub(super) async fn request(
         self,
         agent: &AgentHandle,
@@ -281,7 +281,7 @@ impl Driver {
     }
 
     /// Says that the interpreter ended while it ran a cell.
-    pub(super) fn tell_death(self, answer: &mut Answer, exit: &Exit, aftermath: Aftermath) {
+    pub(super) fn report_death(self, answer: &mut Answer, exit: &Exit, aftermath: Aftermath) {
         let exit = Exit { oom: answer.died_of_memory() || exit.oom, ..*exit };
         if exit.oom {
             answer.stop("oom");
@@ -353,22 +353,22 @@ impl Interpreter {
         outcome.map(|()| interpreter)
     }
 
-    /// It waits for the next cell; `heir` goes on if it dies there.
-    pub(super) async fn rests(&mut self, heir: i32) -> Result<(), AgentError> {
-        self.handle.heir(heir).await?;
+    /// It waits for the next cell; `successor` goes on if it dies there.
+    pub(super) async fn rests(&mut self, successor: i32) -> Result<(), AgentError> {
+        self.handle.heir(successor).await?;
         self.at_rest = true;
         Ok(())
     }
 
     /// Wakes the copy that has taken over and waits until it is ready. It knows nothing of what its original was
-    /// told since the last cell, the environment included.
+    /// given since the last cell, the environment included.
     pub(super) async fn resume(&mut self) -> Result<(), StartError> {
         self.frames = Frames::default();
         self.env_version = u64::MAX;
         let resumed = async {
             self.handle.control(Bytes::from(self.resume.clone())).await?;
-            let heir = self.ready().await?;
-            Ok(self.rests(heir).await?)
+            let successor = self.ready().await?;
+            Ok(self.rests(successor).await?)
         };
         let outcome = tokio::time::timeout(RESUME_WAIT, resumed).await.unwrap_or(Err(StartError::Late));
         if outcome.is_err() {

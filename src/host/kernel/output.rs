@@ -62,7 +62,7 @@ pub(super) struct Answer {
     sieve: Option<Sieve>,
     /// What was printed between executions: since the last, until this one begins; then, since this one ended.
     late: Late,
-    /// Whether an error was told.
+    /// Whether an error was reported.
     failed: bool,
     clock: Clock,
 }
@@ -149,7 +149,7 @@ impl Answer {
         }
     }
 
-    /// What was printed since the last execution. It is told when this one begins.
+    /// What was printed since the last execution. It is reported when this one begins.
     pub(super) fn since_last(&mut self, late: Late) {
         self.late = late;
     }
@@ -246,7 +246,7 @@ impl Answer {
         }
     }
 
-    /// Whether an error was told.
+    /// Whether an error was reported.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
@@ -655,9 +655,9 @@ mod tests {
         frames.next().unwrap().unwrap()
     }
 
-    fn told(mut answer: Answer) -> Vec<String> {
+    fn events_of(mut answer: Answer) -> Vec<String> {
         answer.end();
-        let mut told: Vec<(String, String)> = Vec::new();
+        let mut events: Vec<(String, String)> = Vec::new();
         while let Some(event) = answer.take() {
             let (kind, text) = match event {
                 Event::Stdout(output) => ("out", output.text),
@@ -667,14 +667,14 @@ mod tests {
                 Event::EndOfExecution => ("end", String::new()),
                 other => panic!("{other:?}"),
             };
-            match told.last_mut() {
+            match events.last_mut() {
                 Some((last, before)) if last == kind && kind.len() == 3 && kind != "end" => {
                     before.push_str(&text)
                 }
-                _ => told.push((kind.to_owned(), text)),
+                _ => events.push((kind.to_owned(), text)),
             }
         }
-        told.into_iter().map(|(kind, text)| format!("{kind} {text}")).collect()
+        events.into_iter().map(|(kind, text)| format!("{kind} {text}")).collect()
     }
 
     #[tokio::test]
@@ -686,7 +686,7 @@ mod tests {
         answer.output(Lane::Stderr, [mark(1), mark(2)].concat().into());
         answer.frame(frame(r#"{"t":"result","id":"id","k":1,"data":{"text/plain":"'one'"}}"#));
         answer.frame(frame(r#"{"t":"result","id":"id","k":2,"data":{"text/plain":"two"}}"#));
-        assert_eq!(told(answer), ["out a", "result one", "out b", "result two", "out c", "end "]);
+        assert_eq!(events_of(answer), ["out a", "result one", "out b", "result two", "out c", "end "]);
     }
 
     #[tokio::test]
@@ -695,7 +695,7 @@ mod tests {
         answer.output(Lane::Stdout, [&b"late"[..], &mark(0), b"mine"].concat().into());
         answer.output(Lane::Stderr, Bytes::from_static(b"late too"));
         answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));
-        assert_eq!(told(answer), ["out mine", "end "]);
+        assert_eq!(events_of(answer), ["out mine", "end "]);
     }
 
     #[tokio::test]
@@ -704,7 +704,7 @@ mod tests {
         answer.output(Lane::Stdout, Bytes::from_static(b"x"));
         answer.frame(frame(r#"{"t":"result","id":"id","k":1,"data":{"text/plain":"r"}}"#));
         answer.output(Lane::Stdout, Bytes::from_static(b"y"));
-        assert_eq!(told(answer), ["out x", "result r", "out y", "end "]);
+        assert_eq!(events_of(answer), ["out x", "result r", "out y", "end "]);
     }
 
     #[tokio::test]
@@ -716,8 +716,8 @@ mod tests {
         assert!(answer.is_ready());
         answer.output(Lane::Stdout, [&mark(901)[..], b"more", &mark(5), b"late"].concat().into());
         assert!(answer.frame(frame(r#"{"t":"done","id":"id","k":5}"#)));
-        let told = told(answer);
-        assert!(told[0].starts_with("out heldxxx") && told[0].ends_with("xmore"), "{:.40}", told[0]);
+        let events = events_of(answer);
+        assert!(events[0].starts_with("out heldxxx") && events[0].ends_with("xmore"), "{:.40}", events[0]);
     }
 
     #[tokio::test]
@@ -728,7 +728,7 @@ mod tests {
                 answer.output(Lane::Stdout, Bytes::copy_from_slice(part));
             }
             answer.output(Lane::Stdout, Bytes::from_static(b"\xff\xf0\x9f"));
-            assert_eq!(told(answer), ["out é🎉\u{fffd}\u{fffd}", "end "]);
+            assert_eq!(events_of(answer), ["out é🎉\u{fffd}\u{fffd}", "end "]);
         }
     }
 
@@ -738,7 +738,7 @@ mod tests {
         answer.output(Lane::Stdout, Bytes::from_static("12345678é".as_bytes()));
         answer.output(Lane::Stdout, Bytes::from_static(b"more"));
         answer.frame(frame(r#"{"t":"result","id":"id","k":1,"data":{"text/plain":"r"}}"#));
-        assert_eq!(told(answer), ["out 12345678é", "stop output_truncated 69", "end "]);
+        assert_eq!(events_of(answer), ["out 12345678é", "stop output_truncated 69", "end "]);
     }
 
     #[tokio::test]
@@ -749,11 +749,11 @@ mod tests {
             answer.output(Lane::Stderr, Bytes::from_static(b"x: No space left on device\n"));
             answer.frame(frame(&format!(r#"{{"t":"{kind}","id":"id","k":1,"name":"E"}}"#)));
             answer.end();
-            let told = std::iter::from_fn(|| answer.take());
-            let told: Vec<_> = told
+            let events = std::iter::from_fn(|| answer.take());
+            let events: Vec<_> = events
                 .filter(|event| matches!(event, Event::PathboxStop { reason, .. } if reason == "disk_full"))
                 .collect();
-            assert_eq!(told.len(), stops, "{kind}");
+            assert_eq!(events.len(), stops, "{kind}");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::wire::interpreter::Members;
 /// The longest frame a driver may send. One that announces more is not talking our protocol.
 pub(super) const FRAME_MAX: usize = 16 << 20;
 
-/// The first thing a driver is told.
+/// The first message to a driver.
 #[derive(Debug, Serialize)]
 pub(super) struct Hello<'a> {
     /// Sources of driver parts that are compiled when they are first needed, by name.

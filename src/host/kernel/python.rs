@@ -20,7 +20,7 @@ pub(super) fn parts() -> BTreeMap<&'static str, &'static str> {
     ])
 }
 
-/// Isolated (no `PYTHON*` variables, no user's site), without `site` (the driver runs it later, when nobody waits),
+/// Isolated (no `PYTHON*` variables, no user's site), without `site` (the driver runs it later, when no cell waits),
 /// UTF-8 whatever the locale.
 pub(super) fn argv(program: String) -> Vec<String> {
     [&program, "-I", "-S", "-X", "utf8", "-c", BOOT].map(str::to_owned).to_vec()

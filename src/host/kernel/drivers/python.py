@@ -255,7 +255,7 @@ def display(*values, **options):
 
 
 class StdinNotImplementedError(NotImplementedError):
-    """Nobody is there to answer."""
+    """No user is there to answer."""
 
 
 def no_input(prompt=""):
@@ -296,7 +296,7 @@ SHELL = Shell()
 
 
 class Finder:
-    """Last in line: called only for modules that nobody else finds."""
+    """Last in line: called only for modules that no other finder finds."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -363,7 +363,7 @@ def module_spec(name, define, is_package=False):
 
 
 def late_site():
-    """Runs `site`, which the interpreter was told to skip; says whether it had not run before."""
+    """Runs `site`, which the interpreter was started without; says whether it had not run before."""
     if "site" in sys.modules:
         return False
     import site
@@ -639,7 +639,7 @@ def preload(names):
 
 
 def warm_up():
-    """Does early, while nobody waits, what the first cells would have to wait for."""
+    """Does early, while no cell waits, what the first cells would have to wait for."""
     def load(part):
         return lambda: part.core
 
@@ -649,7 +649,7 @@ def warm_up():
         try:
             step()
         except Exception:
-            pass  # whoever needs it will be told
+            pass  # the first cell that needs it reports it
 
 
 def freeze():
@@ -678,14 +678,14 @@ def is_asked():
 
 def rehearse():
     """Does what every cell does and changes nothing: memory is shared with the copy until somebody writes to it, and now
-    nobody waits for the pages that are then made."""
+    no cell waits for the pages that are then made."""
     try:
         request = decode(encode({"id": "0" * 32, "code": "1 + 1", "n": 1, "env": {}, "base_env": {}}))
         _, last, _ = compile_cell(request["code"], "<rehearsal>")
         encode({"t": "result", "data": {"text/plain": clip(repr(evaluate(last)))}}).encode("ascii", "replace")
         os.environ.update({})
     except Exception:
-        pass  # a cell has broken what it needs; the next one will be told
+        pass  # a cell has broken what it needs; the next one reports it
 
 
 ORIGINALS = {}

@@ -37,7 +37,7 @@ def bundle(value):
     for name, mime in METHODS:
         if mime not in data and method(value, name):
             made = call(value, name)
-            if isinstance(made, tuple):  # with metadata, which nobody shows
+            if isinstance(made, tuple):  # with metadata, which is not shown
                 made = made[0]
             if made is not None:
                 data[mime] = made

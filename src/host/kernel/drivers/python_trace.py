@@ -285,7 +285,7 @@ def limit_met(error, value):
 
 
 def fork_failed(error):
-    """Whether no process could be made, told from other reasons for "try again" by the guilty line."""
+    """Whether no process could be made, as against other reasons for "try again" by the guilty line."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
