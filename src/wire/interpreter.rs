@@ -482,7 +482,7 @@ mod tests {
     #[test]
     fn a_value_keeps_its_order_and_its_digits() {
         let value =
-            r#"{"z": 1, "a": [100000000000000000000000000001, 1.10, 1e400, -0.0], "m": {"2": 1, "1": 2}}"#;
+            r#"{"z": 1, "a": [100000000000000000000000000001, 1.10, 1e+400, -0.0], "m": {"2": 1, "1": 2}}"#;
         let line = format!(
             r#"{{"type": "result", "json": {value}, "extra": {{"z": {value}, "a": 1}}, "is_main_result": true}}"#
         );

@@ -62,6 +62,8 @@ pub(super) struct Answer {
     sieve: Option<Sieve>,
     /// What was printed between executions: since the last, until this one begins; then, since this one ended.
     late: Late,
+    /// Whether there was an execution before.
+    reports_late: bool,
     /// Whether an error was reported.
     failed: bool,
     clock: Clock,
@@ -144,6 +146,7 @@ impl Answer {
             last_line: LastLine::default(),
             sieve: is_shell.then(Sieve::default),
             late: Late::default(),
+            reports_late: false,
             failed: false,
             clock,
         }
@@ -151,7 +154,7 @@ impl Answer {
 
     /// What was printed since the last execution. It is reported when this one begins.
     pub(super) fn since_last(&mut self, late: Late) {
-        self.late = late;
+        (self.late, self.reports_late) = (late, true);
     }
 
     /// What was printed since this execution ended.
@@ -180,7 +183,8 @@ impl Answer {
             FrameKind::Ready | FrameKind::Rest | FrameKind::Source => {}
             FrameKind::Begin => {
                 (self.stdout.open, self.stderr.open) = (true, true);
-                if let Some(note) = std::mem::take(&mut self.late).note() {
+                let late = std::mem::take(&mut self.late);
+                if let Some(note) = late.note().filter(|_| self.reports_late) {
                     self.add_text(Lane::Stderr, &note);
                     self.last_line = LastLine::default();
                 }
@@ -473,7 +477,11 @@ impl Late {
     fn note(self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.text);
         // The marks of the execution before are no output.
-        let is_mark = |piece: &str| piece.len() == 41 && piece.as_bytes()[32] == b':';
+        let is_mark = |piece: &str| {
+            piece.rsplit_once(':').is_some_and(|(id, number)| {
+                number.len() == 8 && [id, number].concat().bytes().all(|byte| byte.is_ascii_alphanumeric())
+            })
+        };
         let said: String = text.split('\u{1e}').filter(|piece| !is_mark(piece)).collect();
         let said = said.trim();
         let cut = if self.bytes > LATE_MAX as u64 {
@@ -695,7 +703,21 @@ mod tests {
         answer.output(Lane::Stdout, [&b"late"[..], &mark(0), b"mine"].concat().into());
         answer.output(Lane::Stderr, Bytes::from_static(b"late too"));
         answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));
-        assert_eq!(events_of(answer), ["out mine", "end "]);
+        assert_eq!(
+            events_of(answer),
+            ["out mine", "end "],
+            "before the first cell the driver itself may print"
+        );
+        let mut answer = Answer::new("id", 1000, false, Clock::system());
+        let mut late = Late::default();
+        late.add(&mark(7));
+        late.add(b"earlier\n");
+        answer.since_last(late);
+        answer.output(Lane::Stdout, [&b"late"[..], &mark(0), b"mine"].concat().into());
+        answer.output(Lane::Stderr, mark(0));
+        answer.frame(frame(r#"{"t":"begin","id":"id","k":0}"#));
+        let note = "err note: printed since the last run, by what it left running:\nearlier\nlate\n";
+        assert_eq!(events_of(answer), [note, "out mine", "end "]);
     }
 
     #[tokio::test]
