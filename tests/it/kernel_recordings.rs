@@ -207,7 +207,7 @@ fn apply(
         "exact-json" => ours_if("result", &|theirs, mine| {
             let mut mine: Value = serde_json::from_str(mine).unwrap();
             mine.as_object_mut().is_some_and(|mine| mine.shift_remove("json").is_some())
-                && mine.to_string() == theirs
+                && serde_json::from_str::<Value>(theirs).is_ok_and(|theirs| theirs == mine)
         }),
         "pending-work" => edit("stdout", &|text| format!("{text}later\n")),
         "bash-streams" => {
