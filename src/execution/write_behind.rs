@@ -79,33 +79,43 @@ struct Queues {
 
 #[derive(Debug, Default)]
 struct Queue {
-    entries: VecDeque<(u64, Deferred)>,
+    entries: VecDeque<Entry>,
     /// Why the last try failed; sent with each.
     failed: watch::Sender<Option<DatabaseState>>,
     /// Somebody waits for the queue: it is tried now.
     wake: Arc<Notify>,
 }
 
+/// One thing to write, in the order of all.
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    /// Of its result.
+    bytes: usize,
+    deferred: Deferred,
+}
+
 impl Queues {
     /// Puts one more at the end of its queue. Gives whether the queue is new, and how many results had to go.
-    fn push(&mut self, key: &ContextKey, mut entry: Deferred) -> (bool, usize) {
-        let mut dropped = 0;
-        if let Deferred::Record { finished, has_key, .. } = &mut entry {
+    fn push(&mut self, key: &ContextKey, mut deferred: Deferred) -> (bool, usize) {
+        let (mut dropped, mut bytes) = (0, 0);
+        if let Deferred::Record { finished, has_key, .. } = &mut deferred {
+            bytes = finished.result.as_ref().map_or(0, |result| result.to_string().len());
             let limit = if *has_key { MAX_REPLAY_BYTES } else { MAX_RESULT_BYTES };
-            if result_bytes(finished) > limit {
-                finished.result = None; // nor would the database keep it
+            if bytes > limit {
+                (finished.result, bytes) = (None, 0); // nor would the database keep it
             }
-            dropped += self.make_room(result_bytes(finished));
-            if self.result_bytes + result_bytes(finished) > MAX_WAITING_BYTES {
-                finished.result = None;
+            dropped += self.make_room(bytes);
+            if self.result_bytes + bytes > MAX_WAITING_BYTES {
+                (finished.result, bytes) = (None, 0);
                 dropped += 1;
             }
         }
-        self.result_bytes += entry.result_bytes();
-        let number = self.next;
+        self.result_bytes += bytes;
+        let entry = Entry { number: self.next, bytes, deferred };
         self.next += 1;
         let is_new = !self.by_key.contains_key(key);
-        self.by_key.entry(key.clone()).or_default().entries.push_back((number, entry));
+        self.by_key.entry(key.clone()).or_default().entries.push_back(entry);
         (is_new, dropped)
     }
 
@@ -116,54 +126,43 @@ impl Queues {
             return dropped;
         }
         let entries = self.by_key.values_mut().flat_map(|queue| &mut queue.entries);
-        let mut candidates: Vec<(u64, &mut Box<FinishedExecution>)> = entries
-            .filter_map(|(number, entry)| match entry {
-                Deferred::Record { finished, has_key: false, .. } if finished.result.is_some() => {
-                    Some((*number, finished))
-                }
-                _ => None,
-            })
-            .collect();
-        candidates.sort_by_key(|(number, _)| *number);
-        for (_, finished) in candidates {
+        let may_go = |entry: &&mut Entry| {
+            entry.bytes > 0 && matches!(entry.deferred, Deferred::Record { has_key: false, .. })
+        };
+        let mut candidates: Vec<&mut Entry> = entries.filter(may_go).collect();
+        candidates.sort_by_key(|entry| entry.number);
+        for entry in candidates {
             if self.result_bytes + more <= MAX_WAITING_BYTES {
                 break;
             }
-            self.result_bytes -= result_bytes(finished);
-            finished.result = None;
+            if let Deferred::Record { finished, .. } = &mut entry.deferred {
+                finished.result = None;
+            }
+            self.result_bytes -= std::mem::take(&mut entry.bytes);
             dropped += 1;
         }
         dropped
     }
 
     /// The next one of a queue, which stays until it is written. `None` ends the queue.
-    fn first(&mut self, key: &ContextKey) -> Option<(u64, Deferred)> {
+    fn first(&mut self, key: &ContextKey) -> Option<Entry> {
         let first = self.by_key.get_mut(key).and_then(|queue| queue.entries.pop_front());
         match &first {
-            Some((_, entry)) => self.result_bytes -= entry.result_bytes(),
+            Some(entry) => self.result_bytes -= entry.bytes,
             None => drop(self.by_key.remove(key)),
         }
         first
     }
 
     /// Puts back what could not be written. Gives what wakes the queue's task.
-    fn put_back(
-        &mut self,
-        key: &ContextKey,
-        first: (u64, Deferred),
-        why: Option<DatabaseState>,
-    ) -> OwnedNotified {
-        self.result_bytes += first.1.result_bytes();
+    fn put_back(&mut self, key: &ContextKey, first: Entry, why: Option<DatabaseState>) -> OwnedNotified {
+        self.result_bytes += first.bytes;
         let queue = self.by_key.entry(key.clone()).or_default();
         queue.entries.push_front(first);
         let wake = Arc::clone(&queue.wake).notified_owned();
         queue.failed.send_replace(why);
         wake
     }
-}
-
-fn result_bytes(finished: &FinishedExecution) -> usize {
-    finished.result.as_ref().map_or(0, |result| result.to_string().len())
 }
 
 impl WriteBehind {
@@ -230,14 +229,14 @@ impl Core {
             let written = {
                 // It is never closed.
                 let _permit = self.write_behind.writers.acquire().await;
-                self.write(key, &mut first.1, &mut reading).await
+                self.write(key, &mut first.deferred, &mut reading).await
             };
             let Err(error) = written else { continue };
             if self.shutdown.is_cancelled() {
                 last_try.get_or_insert_with(|| Instant::now() + LAST_TRIES);
             }
             if !error.is_retryable() || last_try.is_some_and(|last| Instant::now() >= last) {
-                tracing::error!(error = %chain(&error), lost = ?first.1.id(), "a record is lost");
+                tracing::error!(error = %chain(&error), lost = ?first.deferred.id(), "a record is lost");
                 continue;
             }
             reading = None;
@@ -311,13 +310,6 @@ impl Core {
 }
 
 impl Deferred {
-    fn result_bytes(&self) -> usize {
-        match self {
-            Self::Record { finished, .. } => result_bytes(finished),
-            Self::Abandon { .. } | Self::Numbers(_) => 0,
-        }
-    }
-
     fn id(&self) -> Option<ExecutionId> {
         match self {
             Self::Record { finished, .. } => Some(finished.id),
@@ -367,7 +359,7 @@ mod tests {
     /// Bytes of results, oldest first.
     fn sizes(queues: &Queues) -> Vec<usize> {
         let entries = queues.by_key.values().flat_map(|queue| &queue.entries);
-        let mut sizes: Vec<_> = entries.map(|(number, entry)| (*number, entry.result_bytes())).collect();
+        let mut sizes: Vec<_> = entries.map(|entry| (entry.number, entry.bytes)).collect();
         sizes.sort_unstable();
         sizes.into_iter().map(|(_, bytes)| bytes).collect()
     }

@@ -11,7 +11,7 @@ pub enum StoreError {
     State(DatabaseState, #[source] Cause),
     /// A prepared statement is unknown to the database, or another caller's: a pooler in transaction mode is on the way.
     #[error(
-        "the database lost a prepared statement: behind a pooler in transaction mode set database.pooler = \"transaction\""
+        "the database lost a prepared statement or refused a session's parameter: behind a pooler in transaction mode set database.pooler = \"transaction\""
     )]
     Pooler(#[source] sqlx::Error),
     /// The URL is understood, but asks for what cannot be done.

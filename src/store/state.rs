@@ -88,7 +88,7 @@ pub(super) enum Class {
     BrokenConnection,
     /// Two transactions collided. The call goes again at once.
     Conflicting,
-    /// A prepared statement is unknown, or another caller's.
+    /// A prepared statement is unknown, or another caller's; or a session's parameter is refused.
     Pooler,
     /// User, password or database are wrong.
     Login,
@@ -106,6 +106,10 @@ impl Class {
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Self::NoConnection,
             sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => Self::BrokenConnection,
             sqlx::Error::Configuration(_) => Self::Address,
+            // PgBouncer says so before it says anything else.
+            sqlx::Error::Database(said) if said.message().contains("unsupported startup parameter") => {
+                Self::Pooler
+            }
             sqlx::Error::Database(said) => match said.code().as_deref().unwrap_or_default() {
                 "25006" => Self::State(State::ReadOnly),
                 "53100" => Self::State(State::Full),

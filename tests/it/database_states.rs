@@ -306,7 +306,7 @@ impl Pooler {
             "[databases]\n{name} = host={there} dbname={name} user=postgres\n\
              [pgbouncer]\nlisten_port = 5432\nlisten_addr =\nunix_socket_dir = {here}\nauth_type = any\n\
              pool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 100\nlogfile = {here}/log\n\
-             pidfile = {here}/pid\n"
+             pidfile = {here}/pid\nignore_startup_parameters = extra_float_digits,options\n"
         );
         std::fs::File::create(dir.path().join("ini")).unwrap().write_all(settings.as_bytes()).unwrap();
         if let Some((uid, gid)) = account {
