@@ -175,7 +175,7 @@ fn replicas_share_a_database_a_sandbox_host_and_a_bucket() {
     assert_eq!(python(&second, "x")["structuredContent"]["output"], "42");
 
     // What is not kept any more is not shown as if the cut text were all of it.
-    shared.bucket.request("DELETE", &format!("/box/{key}"));
+    shared.bucket.request("POST", "/moto-api/reset");
     let ask = json!({"execution_id": id, "stream": "stdout"});
     let page = call(&second, "get_execution", ask);
     assert_eq!(page["isError"], true, "{page}");
