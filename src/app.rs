@@ -125,6 +125,7 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
         patience: config.patience,
         inline_images: config.inline_images,
         door,
+        sharing: config.sharing.clone(),
     }
 }
 

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::app::App;
 use crate::config::{Config, Source, Sources, Values, reference};
-use crate::domain::{ConversationId, Entropy};
+use crate::domain::{ConversationId, Entropy, SharingRules};
 use crate::execution::Starting;
 use crate::guard::own_words;
 use crate::mcp::caller::{Defaults, Door};
@@ -325,6 +325,7 @@ pub fn offline_server() -> McpServer {
         patience: Duration::from_secs(60),
         inline_images: crate::mcp::InlineImages::Auto,
         door,
+        sharing: SharingRules::default(),
     };
     McpServer::new(options, execution.part(crate::mcp::Service::of))
 }

@@ -63,6 +63,8 @@ pub struct Config {
     pub provider: Provider,
     /// The provider's template.
     pub template: String,
+    /// Who may enter contexts, for each tenant.
+    pub sharing: crate::domain::SharingRules,
     /// What sandboxes are made with, for each tenant.
     pub recipes: crate::execution::Recipes,
     /// Other MCP servers, whose tools programs may call.

@@ -12,7 +12,9 @@ pub mod secret;
 mod session;
 
 pub use clock::Clock;
-pub use context::{ContextEvent, ContextKey, ContextStatus, EndReason, IllegalTransition, SandboxState};
+pub use context::{
+    ContextEvent, ContextKey, ContextStatus, ConversationKey, EndReason, IllegalTransition, SandboxState,
+};
 pub use entropy::{Entropy, hex};
 pub use error_code::ErrorCode;
 pub use execution::{
@@ -21,7 +23,9 @@ pub use execution::{
 };
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
 pub use limits::{Code, OutOfRange, Timeout, Ttl};
-pub use principal::{ApiKey, KeyText, Principal, PrincipalKind, Scope, TenantRefused, Tenants};
+pub use principal::{
+    ApiKey, KeyText, Owner, Principal, PrincipalKind, Scope, Sharing, SharingRules, TenantRefused, Tenants,
+};
 pub use secret::{Secret, derive_key, same_bytes};
 pub use session::SessionFact;
 

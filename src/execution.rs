@@ -44,6 +44,7 @@ pub mod recipe;
 mod record;
 mod relay;
 mod remembered;
+mod replica;
 pub mod reveal;
 mod revive;
 pub mod run_analysis;
@@ -203,6 +204,8 @@ struct Core {
     stoppable: stop::Stoppable,
     /// Ways of tool calls out of sandboxes.
     tools: tools::ToolRooms,
+    /// Until when no other replica takes what this one holds.
+    lease: replica::Lease,
 }
 
 /// Who calls and for what.
@@ -210,8 +213,8 @@ struct Core {
 pub struct Call {
     /// The context's key.
     pub key: ContextKey,
-    /// The caller as the door knows it, for the audit.
-    pub principal: Option<String>,
+    /// Who calls.
+    pub asker: Asker,
     /// The caller's trace.
     pub trace: Option<Trace>,
     /// Run at most once under this key.
@@ -297,6 +300,7 @@ impl Execution {
             write_behind: WriteBehind::default(),
             stoppable: stop::Stoppable::default(),
             tools: tools::ToolRooms::default(),
+            lease: replica::Lease::default(),
         });
         Self {
             runs: Runs(Arc::clone(&core)),
@@ -316,6 +320,7 @@ impl Execution {
 
     /// Starts the background tasks; they end at shutdown.
     pub fn start(&self) {
+        self.core.start_heartbeat();
         self.runs.start_stopping();
         self.cleanup.start();
     }
@@ -335,6 +340,7 @@ impl Execution {
 
     /// Waits until the background tasks have ended; they do once shutdown is asked for.
     pub async fn ended(&self) {
+        self.core.runs.close();
         self.core.background.close();
         self.core.background.wait().await;
     }
@@ -358,7 +364,7 @@ impl Core {
     }
 
     /// A handle to a context, for a result to this caller; nobody else can use it.
-    fn mint_handle(&self, key: &ContextKey, principal: Option<&str>) -> String {
-        self.parts.handles.mint(key, principal.unwrap_or_default())
+    fn mint_handle(&self, key: &ContextKey, principal: &str) -> String {
+        self.parts.handles.mint(key, principal)
     }
 }

@@ -92,6 +92,8 @@ pub struct Options {
     pub patience: Duration,
     /// Which door the handler stands behind.
     pub door: caller::Door,
+    /// Who may enter contexts.
+    pub sharing: crate::domain::SharingRules,
 }
 
 /// When pictures are sent as image blocks.
@@ -219,15 +221,15 @@ impl McpServer {
     /// Who sends this request.
     fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ToolError> {
         let parts = context.extensions.get::<http::request::Parts>();
-        Ok(Caller::of(&self.0.options.door, &context.meta.0, parts)?)
+        Ok(Caller::of(&self.0.options.door, &self.0.options.sharing, &context.meta.0, parts)?)
     }
 
     /// The context that a call is for: what the caller names, and the handle in its arguments.
     async fn key(&self, caller: &Caller, handle: Option<&str>) -> Result<ContextKey, ToolError> {
         let handle = match handle {
             Some(handle) => {
-                let service = self.service().await?;
-                Some(service.contexts.open_handle(handle, &caller.tenant, &caller.principal.name)?)
+                let contexts = self.service().await?.contexts;
+                Some(contexts.open_handle(handle, &caller.tenant, &caller.asker()).await?)
             }
             None => None,
         };

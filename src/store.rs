@@ -34,6 +34,7 @@ mod paths;
 pub mod postgres;
 pub mod secrets;
 mod sessions;
+mod signals;
 pub mod sqlite;
 mod state;
 
@@ -52,6 +53,7 @@ pub use paths::{PathChange, PathError, PathRow, PathStatus, Paths};
 pub use postgres::{PgOptions, PgStore};
 pub use secrets::Keyring;
 pub use sessions::Sessions;
+pub use signals::{Signals, Waiting};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use state::{Cause, DatabaseState};
 

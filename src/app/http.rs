@@ -73,6 +73,7 @@ impl App {
         let paths = V1::new(
             self.execution.part(v1::Service::of),
             self.config.cron_secret.as_ref().map(Secret::expose),
+            self.config.sharing.clone(),
         );
         let health = self.execution.part(|execution| execution.health.clone());
         let known = self

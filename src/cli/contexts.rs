@@ -109,6 +109,7 @@ pub(super) async fn contexts(command: ContextsCommand, sources: Sources) -> anyh
         ContextsCommand::Ls { filter, all } => {
             let wanted = ContextFilter {
                 tenant: filter.tenant,
+                owner: None,
                 conversation: filter.conversation,
                 ended: all,
                 limit: Some(filter.limit),
@@ -165,6 +166,8 @@ pub(super) async fn executions(command: ExecutionsCommand, sources: Sources) -> 
         ExecutionsCommand::Ls { filter, context } => {
             let wanted = ExecutionFilter {
                 tenant: filter.tenant,
+                owner: None,
+                principal: None,
                 conversation: filter.conversation,
                 context,
                 limit: Some(filter.limit),

@@ -9,8 +9,10 @@ use serde::Serialize;
 use super::{load, table};
 use crate::app::App;
 use crate::config::{Config, Provider, Sources};
-use crate::domain::{Code, CodeRequest, ContextKey, ConversationId, Entropy, Inputs, Language, Timeout};
-use crate::execution::Call;
+use crate::domain::{
+    Code, CodeRequest, ContextKey, ConversationId, Entropy, Inputs, Language, Owner, Timeout,
+};
+use crate::execution::{Asker, Call};
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -214,6 +216,7 @@ async fn first_run(service: &crate::execution::Execution) -> Check {
     let run = async {
         let key = ContextKey {
             tenant: "doctor".parse().map_err(|_| "bad tenant")?,
+            owner: Owner::principal("doctor"),
             conversation: ConversationId::parse(format!("doctor-{}", Entropy::system().hex::<6>()))
                 .map_err(|_| "bad conversation")?,
             path: crate::domain::PathId::main(),
@@ -227,7 +230,12 @@ async fn first_run(service: &crate::execution::Execution) -> Check {
         };
         let call = Call {
             key: key.clone(),
-            principal: Some("doctor".into()),
+            asker: Asker {
+                tenant: key.tenant.clone(),
+                owner: key.owner.clone(),
+                principal: "doctor".into(),
+                sees_tenant: false,
+            },
             trace: None,
             idempotency_key: None,
             guard: None,

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{Identity, load};
 use crate::config::Sources;
-use crate::domain::{ContextKey, Entropy, TenantId};
+use crate::domain::{ContextKey, Entropy, Owner, TenantId};
 use crate::guard::{Action, Checker, FileKind, Guard, Kind, Known, PolicyFile, rules, rules_table};
 use crate::store::{NewReveal, RevealRow, Secret};
 
@@ -203,7 +203,12 @@ async fn reveal(token: String, identity: Identity, mut sources: Sources) -> anyh
     let Some(conversation) = config.conversation.clone() else {
         bail!("--conversation is missing: a token opens only in the context that it came from");
     };
-    let key = ContextKey { tenant: config.tenant.clone(), conversation, path: config.path.clone() };
+    let key = ContextKey {
+        tenant: config.tenant.clone(),
+        owner: Owner::tenant(),
+        conversation,
+        path: config.path.clone(),
+    };
     let store = crate::app::open_store(&config, keyring).await?;
     let token = match token.as_str() {
         "-" => std::io::read_to_string(std::io::stdin()).context("reading standard input")?,

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Identity, load_worker, write_out};
 use crate::app::{App, new_conversation, shutdown};
-use crate::config::Sources;
-use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Inputs, Language, Timeout};
-use crate::execution::{Call, Finished, Progress};
+use crate::config::{Config, Sources};
+use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Inputs, Language, Principal, Timeout};
+use crate::execution::{Asker, Call, Finished, Progress};
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -59,13 +59,15 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     };
     args.identity.into_flags(&mut sources.flags);
     let (config, _) = load_worker(&sources)?;
+    let asker = local_asker(&config, "cli");
     let key = ContextKey {
         tenant: config.tenant.clone(),
+        owner: asker.owner.clone(),
         conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),
         path: config.path.clone(),
     };
     let app = App::start(config)?;
-    let result = call(&app, key, request, args.idempotency_key, args.json).await;
+    let result = call(&app, (key, asker), request, args.idempotency_key, args.json).await;
     app.stop(Duration::from_secs(2)).await;
     let finished = result?;
     if args.json {
@@ -74,9 +76,20 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     Ok(ExitCode::from(u8::try_from(finished.outcome.exit_code()).unwrap_or(1)))
 }
 
+/// This machine's user, under the name that the audit knows this command by.
+fn local_asker(config: &Config, name: &str) -> Asker {
+    let principal = Principal::local(config.tenant.clone());
+    Asker {
+        tenant: config.tenant.clone(),
+        owner: principal.owner(config.sharing.of(&config.tenant)),
+        principal: name.to_owned(),
+        sees_tenant: false,
+    }
+}
+
 async fn call(
     app: &App,
-    key: ContextKey,
+    (key, asker): (ContextKey, Asker),
     request: CodeRequest,
     idempotency_key: Option<String>,
     quiet: bool,
@@ -88,8 +101,7 @@ async fn call(
         .map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
     let cancel = CancellationToken::new();
     let (news, mut output) = mpsc::channel::<Progress>(1024);
-    let call =
-        Call { key, principal: Some("cli".into()), trace: None, idempotency_key, guard: None, person: None };
+    let call = Call { key, asker, trace: None, idempotency_key, guard: None, person: None };
     let run = service.runs.run_code(call, request, news, cancel.clone());
     tokio::pin!(run);
     let finished = loop {

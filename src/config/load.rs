@@ -166,6 +166,20 @@ const SETTINGS: &[Setting] = &[
         "How long a context lives after its last use.",
     ),
     plain(
+        "contexts.replica_lease_seconds",
+        &["PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS"],
+        "15",
+        "2 to 600 (seconds)",
+        "How long a replica that cannot reach the database keeps its contexts and goes on with them; one that died is noticed a third later.",
+    ),
+    plain(
+        "contexts.sharing",
+        &["PATHBOX_CONTEXTS_SHARING"],
+        "principal",
+        "principal or tenant",
+        "Whether a context belongs to the principal whose call made it, or to its whole tenant.",
+    ),
+    plain(
         "contexts.cleanup_interval_minutes",
         &["E2B_CLEANUP_INTERVAL_MINUTES", "PATHBOX_CONTEXTS_CLEANUP_INTERVAL_MINUTES"],
         "60",
@@ -742,6 +756,7 @@ impl Values {
             template: self.get("e2b.template").to_owned(),
             recipes: self.recipes(environment)?,
             bridge: self.bridge(environment, &self.data_dir(environment)?)?,
+            sharing: self.sharing()?,
             sandbox_timeout: Duration::from_millis(self.number(
                 "e2b.sandbox_timeout_ms",
                 60_000,
@@ -754,6 +769,7 @@ impl Values {
                 ttl: minutes(self.number("contexts.ttl_minutes", 1, 1440)?),
                 create_lease: Duration::from_secs(self.number("contexts.create_lease_seconds", 2, 600)?),
                 create_timeout: self.create_timeout()?,
+                replica_lease: Duration::from_secs(self.number("contexts.replica_lease_seconds", 2, 600)?),
                 ..Limits::default()
             },
             run_margin: Duration::from_secs(self.number("contexts.run_margin_seconds", 1, 300)?),

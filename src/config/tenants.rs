@@ -11,7 +11,7 @@ use toml::{Table, Value};
 
 use super::http::items;
 use super::load::{ConfigError, Source, Values, nearest};
-use crate::domain::TenantId;
+use crate::domain::{Sharing, SharingRules, TenantId};
 use crate::e2b::{McpServers, NetworkPolicy};
 use crate::execution::{Recipe, Recipes};
 
@@ -44,8 +44,11 @@ const MCP: TenantSetting = TenantSetting {
     doc: "MCP servers whose gateway is started in the tenant's sandboxes; what they talk to must be in `allow_out`.",
 };
 
+const SHARING: TenantSetting =
+    TenantSetting { key: "sharing", allowed: "principal or tenant", doc: "Instead of `contexts.sharing`." };
+
 /// Every setting that a tenant may have, in the order of the reference page.
-pub(super) const TENANT_SETTINGS: &[TenantSetting] = &[ALLOW_OUT, ON_TIMEOUT, TEMPLATE, MCP];
+pub(super) const TENANT_SETTINGS: &[TenantSetting] = &[ALLOW_OUT, ON_TIMEOUT, TEMPLATE, MCP, SHARING];
 
 /// Where a setting stands, for errors.
 struct Place<'a> {
@@ -87,6 +90,22 @@ impl Values {
             }
         }
         Ok(Recipes { base, tenants })
+    }
+
+    /// Who may enter contexts.
+    pub(super) fn sharing(&self) -> Result<SharingRules, ConfigError> {
+        let base = self
+            .one_of("contexts.sharing", &[("principal", Sharing::Principal), ("tenant", Sharing::Tenant)])?;
+        let mut tenants = BTreeMap::new();
+        if let Some((file, table)) = &self.tenants {
+            for (name, settings) in table {
+                // What does not fit otherwise has been refused with the recipes.
+                if let (Ok(tenant), Some(value)) = (TenantId::parse(name), settings.get(SHARING.key)) {
+                    tenants.insert(tenant, sharing(&Place { tenant: name, file }, value)?);
+                }
+            }
+        }
+        Ok(SharingRules { base, tenants })
     }
 
     /// Key, value and source of each tenant's settings, without what may be secret.
@@ -138,6 +157,7 @@ fn tenant(
                 Some(name) if !name.is_empty() => recipe.template = Some(name.to_owned()),
                 _ => return Err(place.invalid(&TEMPLATE, "it is no name")),
             },
+            "sharing" => drop(sharing(place, value)?),
             "mcp" => recipe.mcp = servers(place, value, environment)?,
             other => {
                 return Err(ConfigError::Unknown {
@@ -149,6 +169,11 @@ fn tenant(
         }
     }
     Ok((tenant, recipe))
+}
+
+fn sharing(place: &Place<'_>, value: &Value) -> Result<Sharing, ConfigError> {
+    let known = value.as_str().and_then(|text| text.parse().ok());
+    known.ok_or_else(|| place.invalid(&SHARING, format!("{value} is not known")))
 }
 
 /// A list of texts, or one text with commas as the environment has it.

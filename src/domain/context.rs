@@ -2,17 +2,54 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConversationId, PathId, TenantId};
+use super::{ConversationId, Owner, PathId, TenantId};
 
 /// What a context belongs to. At most one live context a key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContextKey {
     /// Whose data it is.
     pub tenant: TenantId,
-    /// Which of the tenant's conversations.
+    /// Whom of the tenant it belongs to.
+    #[serde(default)]
+    pub owner: Owner,
+    /// Which of the owner's conversations.
     pub conversation: ConversationId,
     /// Which path of the conversation.
     pub path: PathId,
+}
+
+impl ContextKey {
+    /// The conversation that the path is of.
+    pub fn of_conversation(&self) -> ConversationKey {
+        ConversationKey {
+            tenant: self.tenant.clone(),
+            owner: self.owner.clone(),
+            conversation: self.conversation.clone(),
+        }
+    }
+}
+
+/// A conversation: what its owner may share.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConversationKey {
+    /// Whose data it is.
+    pub tenant: TenantId,
+    /// Whom of the tenant it belongs to.
+    pub owner: Owner,
+    /// Which of the owner's conversations.
+    pub conversation: ConversationId,
+}
+
+impl ConversationKey {
+    /// One of its paths.
+    pub fn path(&self, path: PathId) -> ContextKey {
+        ContextKey {
+            tenant: self.tenant.clone(),
+            owner: self.owner.clone(),
+            conversation: self.conversation.clone(),
+            path,
+        }
+    }
 }
 
 macro_rules! text_enum {

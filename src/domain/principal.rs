@@ -3,7 +3,7 @@
 //! A principal is made by whoever checked a credential. What it may name is decided here, so that no door can
 //! forget it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use chrono::{DateTime, Utc};
@@ -49,6 +49,74 @@ pub enum Tenants {
     Only(BTreeSet<TenantId>),
     /// Every one. Only an operator can make such a credential.
     Any,
+}
+
+text_enum! {
+    /// Who may enter the contexts of a tenant.
+    Sharing {
+        /// The principal whose call made them, and whom it shares them with.
+        Principal = "principal",
+        /// Every principal of the tenant: contexts belong to the tenant.
+        Tenant = "tenant",
+    }
+}
+
+/// Who may enter contexts, for each tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharingRules {
+    /// What holds for a tenant that has no rule of its own.
+    pub base: Sharing,
+    /// Tenants' own rules.
+    pub tenants: BTreeMap<TenantId, Sharing>,
+}
+
+impl Default for SharingRules {
+    fn default() -> Self {
+        Self { base: Sharing::Principal, tenants: BTreeMap::new() }
+    }
+}
+
+impl SharingRules {
+    /// A tenant's rule.
+    pub fn of(&self, tenant: &TenantId) -> Sharing {
+        self.tenants.get(tenant).copied().unwrap_or(self.base)
+    }
+}
+
+/// Whom a context belongs to: the principal whose call made it, or the tenant as a whole. A part of a context's key: an
+/// equal conversation id of two owners names two conversations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Owner(String);
+
+impl Owner {
+    /// The tenant itself: what service credentials make.
+    pub fn tenant() -> Self {
+        Self::default()
+    }
+
+    /// One principal, by its name.
+    pub fn principal(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    /// As it stands in the database: the principal's name, or nothing for the tenant.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is the tenant as a whole.
+    pub fn is_tenant(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl std::str::FromStr for Owner {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
 }
 
 /// A caller whose credential has been checked.
@@ -109,6 +177,21 @@ impl Principal {
             return Ok(named.clone());
         }
         Err(TenantRefused::Foreign)
+    }
+
+    /// Whom the contexts that its calls make belong to. A service speaks for its tenant.
+    pub fn owner(&self, sharing: Sharing) -> Owner {
+        match (self.kind, sharing) {
+            (PrincipalKind::Service, _) | (_, Sharing::Tenant) => Owner::tenant(),
+            (PrincipalKind::Local | PrincipalKind::User, Sharing::Principal) => {
+                Owner::principal(self.name.clone())
+            }
+        }
+    }
+
+    /// Whether it sees whatever its tenant has, and not only what is its own.
+    pub fn sees_tenant(&self) -> bool {
+        self.kind == PrincipalKind::Service
     }
 
     /// Whether it may do this.

@@ -29,6 +29,8 @@ use super::write_behind::Deferred;
 use super::{Core, ExecutionError, Hosts, Progress, ProgressSender};
 use crate::telemetry::chain;
 
+/// Between looks at a run elsewhere under the same idempotency key.
+const IN_FLIGHT_PAUSE: Duration = Duration::from_millis(100);
 /// Between tries while the database is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Between tries to tell a database that was away of a run that goes on.
@@ -166,8 +168,10 @@ impl Sandboxes {
                     return self.without_store(ask, error, wait).await;
                 }
             }
+            let waiting = self.0.store().signals().watch(&ask.key);
             let asked = Instant::now();
             let mut position = 0;
+            let mut pause = wait.patience;
             crash_point!(self.0, "acquire.before");
             let answer = match self.0.store().acquire(ask, limits).await {
                 Ok(answer) => answer,
@@ -209,10 +213,11 @@ impl Sandboxes {
                     position = at;
                     let _ = progress.try_send(Progress::Queued { position });
                 }
-                Acquired::InFlight(_) => position = 1,
+                // A run elsewhere under the same idempotency key, whose end wakes nobody here.
+                Acquired::InFlight(_) => (position, pause) = (1, IN_FLIGHT_PAUSE),
                 Acquired::Limit(limit) => {
                     // Contexts of a local host that died with its process hold places until somebody looks.
-                    if !tried_again_at_limit && self.0.release_dead_hosts().await > 0 {
+                    if !tried_again_at_limit && self.0.release_dead_hosts(Some(&ask.key.tenant)).await > 0 {
                         tried_again_at_limit = true;
                         continue;
                     }
@@ -229,8 +234,12 @@ impl Sandboxes {
             if began.elapsed() >= patience {
                 return Err(wait.timed_out(position));
             }
-            let base = if began.elapsed() < Duration::from_millis(500) { 10 } else { 60 };
-            self.pause_or_cancel(cancel, Duration::from_millis(base)).await;
+            let pause = pause.min(patience.saturating_sub(began.elapsed()));
+            tokio::select! {
+                () = waiting.wait(position) => {}
+                () = tokio::time::sleep(pause) => {}
+                () = cancel.cancelled() => {}
+            }
         }
     }
 
@@ -294,12 +303,13 @@ impl Sandboxes {
             return Err(error.into());
         }
         match self.0.remembered.recall(&ask.key, self.0.options().limits.ttl) {
-            Some(row) => {
+            // Past its lease another replica may have it.
+            Some(row) if !self.0.lease_left().is_zero() => {
                 let found = (SandboxState::Kept, None);
                 let hold = Hold { row, since: Instant::now(), found, numbers: None, is_unasked: true };
                 self.hold(hold, wait).await
             }
-            None => Err(error.into()),
+            _ => Err(error.into()),
         }
     }
 
@@ -465,7 +475,7 @@ impl Sandboxes {
             traffic_token: sandbox.traffic_token.clone(),
             mcp_url: gateway.as_ref().map(|gateway| gateway.url.expose().to_owned()),
             mcp_token: gateway.as_ref().map(|gateway| gateway.token.clone()),
-            provider_ends_at: Some(self.0.parts.clock.now() + sandbox.timeout),
+            provider_ends_at: Some(claim.read_at + asked.elapsed() + sandbox.timeout),
         };
         crash_point!(self.0, "create.before_ready");
         let since = Instant::now();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::domain::{ContextKey, ConversationId, EndReason, TenantId};
+use crate::domain::{ContextKey, EndReason, TenantId};
 use crate::store::{ContextFilter, ContextRow, End};
 
 use super::crash::crash_point;
-use super::{Core, ExecutionError};
+use super::{Asker, Core, ExecutionError};
 
 /// Lists and ends contexts, makes and opens their handles. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,39 +21,50 @@ impl Contexts {
         Ok(self.0.store().live(key).await?)
     }
 
-    /// The live contexts of a conversation, newest first.
+    /// The live contexts of a conversation that the asker may enter, newest first.
     ///
     /// # Errors
     /// The store's.
     pub async fn of_conversation(
         &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
+        asker: &Asker,
+        key: &ContextKey,
     ) -> Result<Vec<ContextRow>, ExecutionError> {
+        // A shared conversation is its owner's; without a named one whoever speaks for the tenant sees every owner's.
+        let owner = if key.owner == asker.owner { asker.lists() } else { Some(key.owner.clone()) };
         let filter = ContextFilter {
-            tenant: Some(tenant.clone()),
-            conversation: Some(conversation.clone()),
+            tenant: Some(key.tenant.clone()),
+            owner,
+            conversation: Some(key.conversation.clone()),
             ..ContextFilter::default()
         };
         Ok(self.0.store().contexts(&filter).await?)
     }
 
     /// A handle to a context, for a result to this caller; nobody else can use it.
-    pub fn mint_handle(&self, key: &ContextKey, principal: Option<&str>) -> String {
+    pub fn mint_handle(&self, key: &ContextKey, principal: &str) -> String {
         self.0.mint_handle(key, principal)
     }
 
-    /// Opens a handle that came with a call.
+    /// Opens a handle that came with a call. One to a conversation of another principal opens for as long as that one
+    /// shares it.
     ///
     /// # Errors
-    /// [`ExecutionError::UnknownHandle`] for anything that this installation did not mint for this caller.
-    pub fn open_handle(
+    /// [`ExecutionError::UnknownHandle`] for anything that this installation did not mint for this caller, or the
+    /// store's.
+    pub async fn open_handle(
         &self,
         handle: &str,
         tenant: &TenantId,
-        principal: &str,
+        asker: &Asker,
     ) -> Result<ContextKey, ExecutionError> {
-        self.0.parts.handles.open(handle, tenant, principal).ok_or(ExecutionError::UnknownHandle)
+        let key = self.0.parts.handles.open(handle, tenant, &asker.principal, &asker.owner);
+        let key = key.ok_or(ExecutionError::UnknownHandle)?;
+        if asker.sees_tenant || key.owner == asker.owner {
+            return Ok(key);
+        }
+        let shared = self.0.store().shared_with(&key.of_conversation()).await?;
+        if shared.contains(&asker.principal) { Ok(key) } else { Err(ExecutionError::UnknownHandle) }
     }
 
     /// Ends the live context of a key, if there is one. Its sandbox dies in the background.

@@ -121,7 +121,16 @@ impl ExecutionError {
                     Some(left) => format!(" The first of them frees in {} s unless it is used.", left.as_secs()),
                     None => String::new(),
                 };
-                format!("Held by: {holders}.{frees} End one that is no longer needed, or use one of them.")
+                let others = match (limit.holders.is_empty(), limit.others) {
+                    (_, 0) => String::new(),
+                    (true, others) => format!("{others} of other callers"),
+                    (false, others) => format!(" and {others} of other callers"),
+                };
+                let end = match limit.holders.is_empty() {
+                    true => " Try again then.",
+                    false => " End one that is no longer needed, or use one of them.",
+                };
+                format!("Held by: {holders}{others}.{frees}{end}")
             }
             Self::PathClosed(_) => "Run on another path of the conversation.".into(),
             Self::KeyConflict(_) => "Use a new idempotency key for other arguments.".into(),

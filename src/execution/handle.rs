@@ -14,7 +14,7 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::domain::{ContextKey, ConversationId, PathId, TenantId, derive_key, hex};
+use crate::domain::{ContextKey, ConversationId, Owner, PathId, TenantId, derive_key, hex};
 
 const PREFIX: &str = "ctx_";
 /// Bytes of the keyed hash: 96 bits cannot be guessed over a network.
@@ -66,26 +66,41 @@ impl HandleKey {
             plain.push(b'/');
             pack(key.path.as_str(), &mut plain);
         }
-        let seal = self.seal(&plain, &owner(&key.tenant, principal));
+        // The usual owner goes without saying.
+        if key.owner.as_str() != principal {
+            plain.push(b'@');
+            plain.extend(key.owner.as_str().as_bytes());
+        }
+        let seal = self.seal(&plain, &bound(&key.tenant, principal));
         let mut bytes = seal.to_vec();
         bytes.extend(self.masked(&plain, &seal));
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// What a handle names, if it was minted here for this caller of this tenant.
-    pub fn open(&self, handle: &str, tenant: &TenantId, principal: &str) -> Option<ContextKey> {
+    /// What a handle names, if it was minted here for this caller of this tenant. `own`: whom the caller's contexts
+    /// belong to, for handles from before contexts had owners.
+    pub fn open(&self, handle: &str, tenant: &TenantId, principal: &str, own: &Owner) -> Option<ContextKey> {
         let bytes = URL_SAFE_NO_PAD.decode(handle.trim().strip_prefix(PREFIX)?).ok()?;
-        let owner = owner(tenant, principal);
-        let (conversation, path) =
-            self.names(&bytes, &owner).or_else(|| self.names_of_0_1(&bytes, &owner))?;
+        let bound = bound(tenant, principal);
+        let (conversation, path, owner) = match self.names(&bytes, &bound) {
+            Some((conversation, path, owner)) => {
+                (conversation, path, Owner::principal(owner.unwrap_or_else(|| principal.to_owned())))
+            }
+            None => {
+                let (conversation, path) = self.names_of_0_1(&bytes, &bound)?;
+                (conversation, path, own.clone())
+            }
+        };
         Some(ContextKey {
             tenant: tenant.clone(),
+            owner,
             conversation: ConversationId::parse(conversation).ok()?,
             path: PathId::parse(path).ok()?,
         })
     }
 
-    fn names(&self, bytes: &[u8], owner: &str) -> Option<(String, String)> {
+    /// Conversation, path and, unless it is the caller, the owner.
+    fn names(&self, bytes: &[u8], owner: &str) -> Option<(String, String, Option<String>)> {
         let (seal, masked) = bytes.split_at_checked(SEAL)?;
         let plain = self.masked(masked, seal);
         let differs =
@@ -93,11 +108,13 @@ impl HandleKey {
         if differs != 0 {
             return None;
         }
-        let (conversation, rest) = unpack(&plain)?;
-        match rest.split_first() {
-            None => Some((conversation, PathId::main().to_string())),
-            Some((_, path)) => Some((conversation, unpack(path)?.0)),
+        let (conversation, mut rest) = unpack(&plain)?;
+        let mut path = PathId::main().to_string();
+        if let Some(named) = rest.strip_prefix(b"/") {
+            (path, rest) = unpack(named)?;
         }
+        let owner = rest.strip_prefix(b"@").map(|name| String::from_utf8(name.to_vec()));
+        Some((conversation, path, owner.transpose().ok()?))
     }
 
     /// Handles of version 0.1.0 live on while replicas are replaced.
@@ -173,8 +190,8 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     if is_ours { pairs().collect() } else { None }
 }
 
-/// Whose handle it is. A tenant id holds no line break, so no two pairs give one text.
-fn owner(tenant: &TenantId, principal: &str) -> String {
+/// What a handle is bound to. A tenant id holds no line break, so no two pairs give one text.
+fn bound(tenant: &TenantId, principal: &str) -> String {
     format!("{tenant}\n{principal}")
 }
 
@@ -185,6 +202,7 @@ mod tests {
     fn key(tenant: &str) -> ContextKey {
         ContextKey {
             tenant: TenantId::parse(tenant).unwrap(),
+            owner: Owner::principal("oauth:https://issuer/a|b"),
             conversation: ConversationId::parse("c").unwrap(),
             path: PathId::parse("p").unwrap(),
         }
@@ -194,17 +212,20 @@ mod tests {
     fn a_handle_opens_for_its_owner_only_and_not_when_a_bit_is_flipped() {
         let handles = HandleKey::derive(&[7; 32]);
         let handle = handles.mint(&key("a"), "key:1");
-        assert_eq!(handles.open(&handle, &key("a").tenant, "key:1"), Some(key("a")));
-        assert_eq!(handles.open(&handle, &key("b").tenant, "key:1"), None);
+        assert_eq!(handles.open(&handle, &key("a").tenant, "key:1", &Owner::tenant()), Some(key("a")));
+        assert_eq!(handles.open(&handle, &key("b").tenant, "key:1", &Owner::tenant()), None);
         for other in ["key:2", "", "key:1\n", "local"] {
-            assert_eq!(handles.open(&handle, &key("a").tenant, other), None, "{other:?}");
+            assert_eq!(handles.open(&handle, &key("a").tenant, other, &Owner::tenant()), None, "{other:?}");
         }
-        assert_eq!(HandleKey::derive(&[8; 32]).open(&handle, &key("a").tenant, "key:1"), None);
+        assert_eq!(
+            HandleKey::derive(&[8; 32]).open(&handle, &key("a").tenant, "key:1", &Owner::tenant()),
+            None
+        );
         for at in 0..handle.len() {
             let mut bytes = handle.clone().into_bytes();
             bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
             let forged = String::from_utf8(bytes).unwrap();
-            assert_eq!(handles.open(&forged, &key("a").tenant, "key:1"), None, "byte {at}");
+            assert_eq!(handles.open(&forged, &key("a").tenant, "key:1", &Owner::tenant()), None, "byte {at}");
         }
     }
 
@@ -225,13 +246,18 @@ mod tests {
         ] {
             let key = ContextKey {
                 tenant: TenantId::parse("a").unwrap(),
+                owner: Owner::principal("local"),
                 conversation: ConversationId::parse(conversation).unwrap(),
                 path: PathId::parse(path).unwrap(),
             };
             let handle = handles.mint(&key, "local");
             assert_eq!(handle, handles.mint(&key, "local"));
             assert!(handle.len() <= longest, "{conversation}/{path}: {} characters", handle.len());
-            assert_eq!(handles.open(&format!(" {handle}\n"), &key.tenant, "local"), Some(key), "{handle}");
+            assert_eq!(
+                handles.open(&format!(" {handle}\n"), &key.tenant, "local", &Owner::tenant()),
+                Some(key),
+                "{handle}"
+            );
             assert!(seen.insert(handle));
         }
     }
@@ -243,15 +269,16 @@ mod tests {
         let mut bytes = vec![9; NONCE];
         bytes.extend(handles.cipher().encrypt(&XNonce::from([9; NONCE]), payload).unwrap());
         let old = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
-        assert_eq!(handles.open(&old, &key("a").tenant, "key:1"), Some(key("a")));
-        assert_eq!(handles.open(&old, &key("a").tenant, "key:2"), None);
+        let own = key("a").owner;
+        assert_eq!(handles.open(&old, &key("a").tenant, "key:1", &own), Some(key("a")));
+        assert_eq!(handles.open(&old, &key("a").tenant, "key:2", &own), None);
     }
 
     #[test]
     fn nonsense_is_not_a_handle() {
         let handles = HandleKey::derive(&[7; 32]);
         for text in ["", "ctx_", "ctx_AAAA", "ctx_%%%", "main", &"ctx_".repeat(1000)] {
-            assert_eq!(handles.open(text, &key("a").tenant, "key:1"), None);
+            assert_eq!(handles.open(text, &key("a").tenant, "key:1", &Owner::tenant()), None);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Core;
-use crate::domain::{ConversationId, PathId, TenantId};
+use crate::domain::{ContextKey, ConversationKey, PathId, TenantId};
 pub use crate::store::{PathChange, PathError, PathRow, PathStatus, StoreError};
 
 /// A path and the paths that branched from it.
@@ -30,14 +30,12 @@ impl Paths {
     /// [`PathError`] for what the caller can do something about.
     pub async fn change(
         &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        path: &PathId,
+        key: &ContextKey,
         change: &PathChange,
         expected: Option<i64>,
     ) -> Result<PathRow, PathError> {
         let limits = &self.0.options().limits;
-        let row = self.0.store().change_path(tenant, conversation, path, change, expected, limits).await?;
+        let row = self.0.store().change_path(key, change, expected, limits).await?;
         if row.status != PathStatus::Active {
             self.0.doomed.notify_one();
         }
@@ -50,23 +48,56 @@ impl Paths {
     /// The store's.
     pub async fn list(
         &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
+        conversation: &ConversationKey,
         deleted: bool,
     ) -> Result<Vec<PathRow>, StoreError> {
-        self.0.store().paths(tenant, conversation, deleted).await
+        self.0.store().paths(conversation, deleted).await
     }
 
     /// The same as a tree. A path whose parent is not in the list stands at the top.
     ///
     /// # Errors
     /// The store's.
-    pub async fn tree(
+    pub async fn tree(&self, conversation: &ConversationKey) -> Result<Vec<PathNode>, StoreError> {
+        Ok(tree(self.list(conversation, false).await?))
+    }
+
+    /// Shares a conversation with a principal of the tenant, or takes that back. `false`: it was so before.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn share(
+        &self,
+        conversation: &ConversationKey,
+        principal: &str,
+        given: bool,
+    ) -> Result<bool, StoreError> {
+        self.0.store().share(conversation, principal, given).await
+    }
+
+    /// Whom a conversation is shared with.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn shared_with(&self, conversation: &ConversationKey) -> Result<Vec<String>, StoreError> {
+        self.0.store().shared_with(conversation).await
+    }
+
+    /// The conversations that others share with a principal, each with a handle to its main path for that principal.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn shared_to(
         &self,
         tenant: &TenantId,
-        conversation: &ConversationId,
-    ) -> Result<Vec<PathNode>, StoreError> {
-        Ok(tree(self.list(tenant, conversation, false).await?))
+        principal: &str,
+    ) -> Result<Vec<(ConversationKey, String)>, StoreError> {
+        let found = self.0.store().shared_to(tenant, principal).await?;
+        let handle = |key: ConversationKey| {
+            let handle = self.0.mint_handle(&key.path(PathId::main()), principal);
+            (key, handle)
+        };
+        Ok(found.into_iter().map(handle).collect())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::{ContextId, EndReason};
+use crate::domain::{ContextId, EndReason, TenantId};
 use crate::e2b::{E2bClient, Endpoint, ListFilter, SandboxAccess};
 use crate::store::{ContextRow, End, SandboxRef, Secret, StoreError};
 use crate::telemetry::metrics;
@@ -85,13 +85,15 @@ impl Core {
     }
 
     /// Ends contexts whose local host no longer answers: their process has died and the sandboxes with it. Returns
-    /// how many. Other processes' hosts that answer are left alone.
-    pub(super) async fn release_dead_hosts(&self) -> u32 {
+    /// how many; of one tenant or of all. Other processes' hosts that answer are left alone.
+    pub(super) async fn release_dead_hosts(&self, tenant: Option<&TenantId>) -> u32 {
         let mut released = 0;
         let mut after = None;
         let mut known: BTreeMap<String, bool> = BTreeMap::new();
         loop {
-            let Ok(rows) = self.store().owned(Duration::ZERO, after, BATCH).await else { return released };
+            let Ok(rows) = self.store().owned(tenant, Duration::ZERO, after, BATCH).await else {
+                return released;
+            };
             if rows.is_empty() {
                 return released;
             }

@@ -3,6 +3,7 @@
 //! Three jobs, each safe to run on every replica at once: `reap` ends expired contexts and frees what dead replicas
 //! held; `bury` kills the sandboxes in the outbox; `reconcile` compares the provider's list with the rows both ways.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ impl Cleanup {
     pub(super) fn start(&self) {
         let service = self.clone();
         self.0.background.spawn(async move {
-            service.0.release_dead_hosts().await;
+            service.0.release_dead_hosts(None).await;
             let mut due = tokio::time::Instant::now();
             let mut begin = due;
             loop {
@@ -94,7 +95,7 @@ impl Cleanup {
                 }
             }
         }
-        done.cleaned += self.0.release_dead_hosts().await;
+        done.cleaned += self.0.release_dead_hosts(None).await;
         done.errors += self.bury().await;
         done.errors += self.reconcile().await;
         let kept = TimeDelta::from_std(self.0.options().retention).unwrap_or(TimeDelta::MAX);
@@ -189,6 +190,8 @@ impl Cleanup {
             }
         };
         crash_point!(self.0, "reconcile.listed");
+        let there: BTreeSet<SandboxId> =
+            listed.iter().filter_map(|sandbox| sandbox.sandbox_id.parse().ok()).collect();
         let young = self.0.options().limits.create_timeout * 2;
         let now = self.0.parts.clock.now();
         let tagged: Vec<((ContextId, i64), SandboxId)> = listed
@@ -219,16 +222,18 @@ impl Cleanup {
             }
             crash_point!(self.0, "reconcile.killed");
         }
-        errors + self.mark_vanished().await
+        errors + self.mark_vanished(there).await
     }
 
-    /// Rows against the provider: a ready context whose sandbox is gone is ended as lost.
-    async fn mark_vanished(&self) -> u32 {
+    /// Rows against the provider: a ready context whose sandbox is gone is ended as lost. `there`: what the configured
+    /// provider has listed. A local host is asked for its list once; only what no list has is asked for by itself.
+    async fn mark_vanished(&self, there: BTreeSet<SandboxId>) -> u32 {
         let mut errors = 0;
         let mut after = None;
+        let mut lists = BTreeMap::from([(None, there)]);
         loop {
             let min_age = self.0.options().limits.create_timeout;
-            let rows = match self.0.store().owned(min_age, after, BATCH).await {
+            let rows = match self.0.store().owned(None, min_age, after, BATCH).await {
                 Ok(rows) if rows.is_empty() => return errors,
                 Ok(rows) => rows,
                 Err(_) => return errors + 1,
@@ -237,6 +242,12 @@ impl Cleanup {
                 after = Some(row.id);
                 let Some(sandbox) = &row.sandbox else { continue };
                 let Ok(client) = self.0.client_of(sandbox) else { continue };
+                if !lists.contains_key(&sandbox.host_url) {
+                    lists.insert(sandbox.host_url.clone(), self.listed_at(&client).await);
+                }
+                if lists.get(&sandbox.host_url).is_some_and(|list| list.contains(&sandbox.sandbox_id)) {
+                    continue;
+                }
                 let gone = match client.get(&sandbox.sandbox_id).await {
                     Ok(_) => false,
                     Err(error) if error.is_lost() => true,
@@ -249,12 +260,19 @@ impl Cleanup {
         }
     }
 
+    /// What one provider lists; nothing when it does not answer.
+    async fn listed_at(&self, client: &E2bClient) -> BTreeSet<SandboxId> {
+        let filter = ListFilter { metadata: self.0.own_tag(), ..ListFilter::default() };
+        let listed = client.list(&filter).await.unwrap_or_default();
+        listed.iter().filter_map(|sandbox| sandbox.sandbox_id.parse().ok()).collect()
+    }
+
     /// Ends the contexts whose sandboxes live in this process, before it goes: nothing is left that another process
     /// would have to find out about.
     pub async fn release_own_host(&self) {
         let Some(local) = self.0.parts.local.as_ref() else { return };
         let mut after = None;
-        while let Ok(rows) = self.0.store().owned(Duration::ZERO, after, BATCH).await {
+        while let Ok(rows) = self.0.store().owned(None, Duration::ZERO, after, BATCH).await {
             if rows.is_empty() {
                 return;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::domain::{ConversationId, ExecutionId, Language, TenantId};
+use crate::domain::{ConversationId, ExecutionId, Language, Owner, TenantId};
 use crate::guard::Sanitized;
 use crate::objects::ObjectError;
 use crate::store::{ExecutionFilter, ExecutionRow, ExecutionStatus};
@@ -55,18 +55,28 @@ pub enum Recalled {
     Over(ExecutionRow),
 }
 
-/// Who asks about runs. A run that one caller began does not exist for another.
+/// Who asks about contexts and runs. What is neither its own nor shared with it does not exist for it.
 #[derive(Debug, Clone)]
 pub struct Asker {
-    /// The tenant whose runs they are.
+    /// The tenant whose they are.
     pub tenant: TenantId,
-    /// The caller that began them; `None` for whoever speaks for the whole tenant.
-    pub principal: Option<String>,
+    /// Whom the contexts of its own calls belong to.
+    pub owner: Owner,
+    /// Its name.
+    pub principal: String,
+    /// Whether it speaks for the whole tenant.
+    pub sees_tenant: bool,
 }
 
 impl Asker {
-    pub(super) fn may_see(&self, principal: Option<&str>) -> bool {
-        self.principal.is_none() || self.principal.as_deref() == principal
+    /// Whether it may see a run on a context of `owner` that `principal` asked for.
+    pub(super) fn may_see(&self, owner: &Owner, principal: Option<&str>) -> bool {
+        self.sees_tenant || self.owner == *owner || principal == Some(self.principal.as_str())
+    }
+
+    /// The owner whose things it lists; `None` is every owner's.
+    pub(super) fn lists(&self) -> Option<Owner> {
+        (!self.sees_tenant).then(|| self.owner.clone())
     }
 }
 
@@ -78,7 +88,7 @@ impl Core {
         id: ExecutionId,
     ) -> Result<Option<ExecutionRow>, ExecutionError> {
         let row = self.store().execution(&asker.tenant, id).await?;
-        Ok(row.filter(|row| asker.may_see(row.principal.as_deref())))
+        Ok(row.filter(|row| asker.may_see(&row.key.owner, row.principal.as_deref())))
     }
 }
 
@@ -109,7 +119,7 @@ impl Reads {
         let finished = Box::new(Finished {
             execution: row.id,
             tool: row.tool,
-            handle: self.0.mint_handle(&row.key, call.principal.as_deref()),
+            handle: self.0.mint_handle(&row.key, &call.asker.principal),
             language: row.language,
             record,
             outcome,
@@ -191,17 +201,15 @@ impl Reads {
     ) -> Result<Vec<Artifact>, ExecutionError> {
         let filter = ExecutionFilter {
             tenant: Some(asker.tenant.clone()),
+            owner: asker.lists(),
+            principal: Some(asker.principal.clone()),
             conversation: Some(conversation.clone()),
             limit: Some(runs),
             ..ExecutionFilter::default()
         };
         let mut found = Vec::new();
         for row in self.0.store().executions(&filter).await? {
-            if !asker.may_see(row.principal.as_deref()) {
-                continue;
-            }
-            // Listings may come without results.
-            let row = if row.result.is_some() { Some(row) } else { self.0.row_for(asker, row.id).await? };
+            let row = self.0.row_for(asker, row.id).await?;
             found.extend(row.iter().flat_map(artifacts));
         }
         Ok(found)
@@ -220,8 +228,14 @@ enum Guarded {
 
 /// The call that asks for what a run left.
 fn asking(asker: &Asker, row: &ExecutionRow) -> Call {
-    let principal = asker.principal.clone().or_else(|| row.principal.clone());
-    Call { key: row.key.clone(), principal, trace: None, idempotency_key: None, guard: None, person: None }
+    Call {
+        key: row.key.clone(),
+        asker: asker.clone(),
+        trace: None,
+        idempotency_key: None,
+        guard: None,
+        person: None,
+    }
 }
 
 fn artifacts(row: &ExecutionRow) -> Vec<Artifact> {

@@ -73,18 +73,19 @@ impl Core {
             key: call.key.clone(),
             new_context: ContextId::mint(&parts.clock, &parts.entropy),
             owner: parts.owner.clone(),
+            sees_tenant: call.asker.sees_tenant,
             execution: NewExecution {
                 id: ExecutionId::mint(&parts.clock, &parts.entropy),
                 tool: tool.into(),
                 language: request.language,
                 purpose: request.purpose.as_deref().map(|text| self.guard_for(call).line(text).into_inner()),
                 code_sha256: hash(&[request.code.as_str()]),
-                principal: call.principal.clone(),
+                principal: Some(call.asker.principal.clone()),
                 trace_id: call.trace.map(|trace| trace.to_string()),
                 idempotency: call
                     .idempotency_key
                     .clone()
-                    .map(|key| Idempotency { key, args_sha256: hash(&arguments) }),
+                    .map(|key| Idempotency { key: own_key(call, key), args_sha256: hash(&arguments) }),
                 lease: request.timeout.get() + self.options().margin,
             },
         }
@@ -147,7 +148,7 @@ impl Core {
             execution: ask.execution.id,
             tool: ask.execution.tool.clone(),
             key: call.key.clone(),
-            handle: self.mint_handle(&call.key, call.principal.as_deref()),
+            handle: self.mint_handle(&call.key, &call.asker.principal),
             language,
             record,
             outcome: ran.outcome,
@@ -219,4 +220,13 @@ fn hash(parts: &[&str]) -> String {
         digest.update(part.as_bytes());
     }
     hex(&digest.finalize())
+}
+
+/// The idempotency key of a call, where those of the context's owner are kept. On a context that another shares it is
+/// the caller's own still.
+fn own_key(call: &Call, key: String) -> String {
+    match call.asker.sees_tenant || call.asker.owner == call.key.owner {
+        true => key,
+        false => format!("by {}", hash(&[call.asker.owner.as_str(), &key])),
+    }
 }

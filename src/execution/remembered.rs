@@ -104,6 +104,19 @@ impl Remembered {
         }
     }
 
+    /// Forgets a context, unless a run of this replica is on it. `false`: one is.
+    pub(super) fn let_go(&self, key: &ContextKey, context: ContextId) -> bool {
+        let mut entries = self.lock();
+        match entries.get_mut(key) {
+            Some(entry) if Arc::strong_count(&entry.turn) > 1 => false,
+            Some(entry) if entry.row.id == context => {
+                entry.is_gone = true;
+                true
+            }
+            _ => true,
+        }
+    }
+
     /// The context of a key that was used within `ttl`, as if it had been read now.
     pub(super) fn recall(&self, key: &ContextKey, ttl: Duration) -> Option<ContextRow> {
         let entries = self.lock();

@@ -78,7 +78,7 @@ impl Runs {
         let ask = self.0.ask(tool, &call, &request);
         let (execution, language) = (ask.execution.id, request.language);
         span.record("execution.id", tracing::field::display(execution));
-        let handle = self.0.mint_handle(&call.key, call.principal.as_deref());
+        let handle = self.0.mint_handle(&call.key, &call.asker.principal);
         let known = self.0.stoppable.know(execution, &call, cancel.clone());
         let sent = Arc::new(AtomicBool::new(false));
         let was_sent = Arc::clone(&sent);
@@ -122,7 +122,10 @@ impl Runs {
             sent,
         };
         match sandboxes.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
-            Attempted::Done(held, ran) => self.0.finish(&call, request.language, &ask, &held, ran).await,
+            Attempted::Done(held, ran) => {
+                let finish = self.0.finish(&call, request.language, &ask, &held, ran);
+                self.0.settling(&ask, finish).await
+            }
             Attempted::Before(row) => self.replay(&call, &request, *row).await,
         }
     }
@@ -142,7 +145,7 @@ impl Runs {
             execution: row.id,
             tool: row.tool,
             key: call.key.clone(),
-            handle: self.0.mint_handle(&call.key, call.principal.as_deref()),
+            handle: self.0.mint_handle(&call.key, &call.asker.principal),
             language: request.language,
             record,
             outcome,

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::recall::Asker;
 use super::{Call, ExecutionError, Runs};
-use crate::domain::{ExecutionId, TenantId, lock};
+use crate::domain::{ContextKey, ExecutionId, lock};
 use crate::telemetry::chain;
 
 /// How often a replica looks for wishes.
@@ -23,8 +23,8 @@ pub(super) struct Stoppable(Arc<Mutex<HashMap<ExecutionId, Stop>>>);
 
 #[derive(Debug)]
 struct Stop {
-    tenant: TenantId,
-    principal: Option<String>,
+    key: ContextKey,
+    principal: String,
     cancel: CancellationToken,
     since: Instant,
 }
@@ -36,8 +36,8 @@ impl Stoppable {
 
     /// Knows a run until the guard is dropped.
     pub(super) fn know(&self, id: ExecutionId, call: &Call, cancel: CancellationToken) -> Known {
-        let (tenant, principal) = (call.key.tenant.clone(), call.principal.clone());
-        self.lock().insert(id, Stop { tenant, principal, cancel, since: Instant::now() });
+        let (key, principal) = (call.key.clone(), call.asker.principal.clone());
+        self.lock().insert(id, Stop { key, principal, cancel, since: Instant::now() });
         Known(self.clone(), id)
     }
 
@@ -67,7 +67,9 @@ impl Runs {
     /// Whether a run of the asker's is in the hands of this replica, also when it is not written down yet.
     pub fn runs_here(&self, asker: &Asker, id: ExecutionId) -> bool {
         let runs = self.0.stoppable.lock();
-        runs.get(&id).is_some_and(|run| run.tenant == asker.tenant && asker.may_see(run.principal.as_deref()))
+        runs.get(&id).is_some_and(|run| {
+            run.key.tenant == asker.tenant && asker.may_see(&run.key.owner, Some(&run.principal))
+        })
     }
 
     /// Asks a run to stop, on whichever replica it is; it does so within about two seconds. Nothing happens to a run

@@ -660,12 +660,7 @@ impl Desk {
         let name = tool.full_name();
         let _turn = self.asking.lock().await;
         let key = &self.call.key;
-        let whole = format!(
-            "{}\0{}\0{}\0{name}",
-            key.tenant,
-            key.conversation,
-            self.call.principal.as_deref().unwrap_or_default()
-        );
+        let whole = format!("{}\0{}\0{}\0{name}", key.tenant, key.conversation, self.call.asker.principal);
         if lock(&self.allowed).contains(&name) || lock(&self.core.tools.allowed).contains(&whole) {
             return Ok(());
         }

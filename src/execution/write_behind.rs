@@ -351,6 +351,7 @@ mod tests {
     fn key(path: &str) -> ContextKey {
         ContextKey {
             tenant: TenantId::parse("acme").unwrap(),
+            owner: crate::domain::Owner::tenant(),
             conversation: ConversationId::parse("c").unwrap(),
             path: PathId::parse(path).unwrap(),
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use http::header::{AUTHORIZATION, CACHE_CONTROL, ETAG, IF_MATCH, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::request::Parts;
@@ -19,9 +19,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::domain::principal::{MissingScope, Principal, Scope};
-use crate::domain::{ContextKey, ConversationId, ErrorCode, InvalidId, PathId, TenantId, same_bytes};
-use crate::execution::paths::{PathChange, PathError, PathNode, PathRow};
+use crate::domain::principal::{MissingScope, Owner, Principal, Scope, SharingRules};
+use crate::domain::{
+    ContextKey, ConversationId, ConversationKey, ErrorCode, InvalidId, PathId, TenantId, same_bytes,
+};
+use crate::execution::paths::{PathChange, PathError, PathNode, PathRow, StoreError};
 use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting};
 use crate::guard::{Sanitized, own_words};
 
@@ -50,6 +52,8 @@ struct Inner {
     execution: Starting<Service>,
     /// SHA-256 of the clean-up secret, so that comparing takes the same time for every wrong one.
     cron: Option<[u8; 32]>,
+    /// Who may enter contexts.
+    sharing: SharingRules,
 }
 
 /// How long a request waits for a server that is still starting.
@@ -57,9 +61,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl V1 {
     /// Routes over a service that may still be starting.
-    pub fn new(execution: Starting<Service>, cron_secret: Option<&str>) -> Self {
+    pub fn new(execution: Starting<Service>, cron_secret: Option<&str>, sharing: SharingRules) -> Self {
         let cron = cron_secret.map(|secret| Sha256::digest(secret.as_bytes()).into());
-        Self(Arc::new(Inner { execution, cron }))
+        Self(Arc::new(Inner { execution, cron, sharing }))
     }
 
     /// Routes that need a caller.
@@ -73,6 +77,9 @@ impl V1 {
             .route(&format!("{at}/paths/{{path}}/edit"), post(edit))
             .route(&format!("{at}/paths/{{path}}/merge"), post(merge))
             .route(&format!("{at}/paths/{{path}}/archive"), post(archive))
+            .route(&format!("{at}/shares"), get(shares))
+            .route(&format!("{at}/shares/{{principal}}"), put(share).delete(unshare))
+            .route("/v1/shared", get(shared))
             .route("/v1/reveal", post(reveal))
             .with_state(self.clone())
     }
@@ -162,9 +169,10 @@ impl From<InvalidId> for Problem {
 /// What every request about paths says: whose conversation, which path if one, and what it expects to find there.
 struct Ask {
     paths: Paths,
-    tenant: TenantId,
-    conversation: ConversationId,
+    conversation: ConversationKey,
     path: Option<PathId>,
+    /// Another principal, in a route about shares.
+    principal: Option<String>,
     expected: Option<i64>,
 }
 
@@ -173,6 +181,7 @@ struct Ask {
 struct Place {
     conversation: String,
     path: Option<String>,
+    principal: Option<String>,
 }
 
 /// Who asks, and for which tenant; who lacks the scope is refused.
@@ -199,14 +208,16 @@ impl FromRequestParts<V1> for Ask {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
-        let (_, tenant) = caller(parts, Scope::Paths)?;
+        let (principal, tenant) = caller(parts, Scope::Paths)?;
+        let owner = principal.owner(v1.0.sharing.of(&tenant));
         let expected = expected_version(&parts.headers)?;
         let Path(place) = Path::<Place>::from_request_parts(parts, v1)
             .await
             .map_err(|error| Problem::argument(error.body_text()))?;
         let paths = v1.service().await?.paths;
         let path = place.path.map(|path| path.parse()).transpose()?;
-        Ok(Self { paths, tenant, conversation: place.conversation.parse()?, path, expected })
+        let conversation = ConversationKey { tenant, owner, conversation: place.conversation.parse()? };
+        Ok(Self { paths, conversation, path, principal: place.principal, expected })
     }
 }
 
@@ -345,15 +356,12 @@ async fn change_path(
     change: &PathChange,
     status: StatusCode,
 ) -> Result<Response, Problem> {
-    let row = ask.paths.change(&ask.tenant, &ask.conversation, path, change, ask.expected).await?;
+    let row = ask.paths.change(&ask.conversation.path(path.clone()), change, ask.expected).await?;
     Ok(answer(status, &row))
 }
 
 async fn rows(ask: &Ask, deleted: bool) -> Result<Vec<PathRow>, Problem> {
-    ask.paths
-        .list(&ask.tenant, &ask.conversation, deleted)
-        .await
-        .map_err(|error| ExecutionError::Store(error).into())
+    ask.paths.list(&ask.conversation, deleted).await.map_err(|error| ExecutionError::Store(error).into())
 }
 
 async fn list(ask: Ask, uri: Uri) -> Result<Response, Problem> {
@@ -374,7 +382,7 @@ async fn show(ask: Ask) -> Result<Response, Problem> {
 async fn tree(ask: Ask) -> Result<Response, Problem> {
     let tree = ask
         .paths
-        .tree(&ask.tenant, &ask.conversation)
+        .tree(&ask.conversation)
         .await
         .map_err(|error| Problem::from(ExecutionError::Store(error)))?;
     Ok(Json(json!({ "tree": tree.iter().map(branches).collect::<Vec<_>>() })).into_response())
@@ -385,6 +393,63 @@ fn branches(node: &PathNode) -> Value {
     let mut shown = view(&node.row);
     shown["children"] = node.children.iter().map(branches).collect();
     shown
+}
+
+/// Longest name of a principal that a conversation is shared with.
+const MAX_PRINCIPAL: usize = 1024;
+
+impl Ask {
+    /// The principal of a route that names one.
+    fn principal(&self) -> Result<&str, Problem> {
+        match self.principal.as_deref() {
+            Some(name) if (1..=MAX_PRINCIPAL).contains(&name.chars().count()) => Ok(name),
+            _ => Err(Problem::argument(format!("the principal has 1 to {MAX_PRINCIPAL} characters"))),
+        }
+    }
+}
+
+fn store_problem(error: StoreError) -> Problem {
+    ExecutionError::Store(error).into()
+}
+
+/// Whom the caller shares a conversation of its own with.
+async fn shares(ask: Ask) -> Result<Response, Problem> {
+    let principals = ask.paths.shared_with(&ask.conversation).await.map_err(store_problem)?;
+    Ok(Json(json!({ "principals": principals })).into_response())
+}
+
+async fn share(ask: Ask) -> Result<Response, Problem> {
+    ask.paths.share(&ask.conversation, ask.principal()?, true).await.map_err(store_problem)?;
+    shares(ask).await
+}
+
+async fn unshare(ask: Ask) -> Result<Response, Problem> {
+    ask.paths.share(&ask.conversation, ask.principal()?, false).await.map_err(store_problem)?;
+    shares(ask).await
+}
+
+/// Who asks for what others share with it.
+struct Guest {
+    paths: Paths,
+    tenant: TenantId,
+    principal: String,
+}
+
+impl FromRequestParts<V1> for Guest {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
+        let (principal, tenant) = caller(parts, Scope::Run)?;
+        let principal = principal.name.clone();
+        Ok(Self { paths: v1.service().await?.paths, tenant, principal })
+    }
+}
+
+/// The conversations that others share with the caller. A handle is the way in: a name alone is the caller's own.
+async fn shared(by: Guest) -> Result<Response, Problem> {
+    let found = by.paths.shared_to(&by.tenant, &by.principal).await.map_err(store_problem)?;
+    let view = |(key, handle): &(ConversationKey, String)| json!({ "owner": key.owner.as_str(), "conversation": key.conversation, "context": handle });
+    Ok(Json(json!({ "conversations": found.iter().map(view).collect::<Vec<_>>() })).into_response())
 }
 
 #[derive(Debug, Deserialize)]
@@ -417,7 +482,8 @@ impl FromRequestParts<V1> for Revealer {
 /// What a sealed token of the guard stands for. Each asking is written down before it is answered.
 async fn reveal(by: Revealer, bytes: Bytes) -> Result<Response, Problem> {
     let Sealed { token, conversation, path } = body(&bytes)?;
-    let key = ContextKey { tenant: by.tenant, conversation, path };
+    // The scope is the tenant's: whoever has it opens tokens of any of its principals.
+    let key = ContextKey { tenant: by.tenant, owner: Owner::tenant(), conversation, path };
     let revealed = by.credentials.reveal(&key, &by.principal, &token).await?;
     let answer = Json(json!({ "kind": revealed.kind, "value": revealed.value.as_str() }));
     Ok(([(CACHE_CONTROL, "no-store")], answer).into_response())
@@ -453,6 +519,12 @@ pub fn openapi() -> Value {
     let if_match = parameter("If-Match", "header", false, tag);
     let deleted = parameter("deleted", "query", false, json!({ "type": "boolean", "default": false }));
     let maybe_id = json!({ "type": ["string", "null"], "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:@-]+$" });
+    let shared_with = parameter(
+        "principal",
+        "path",
+        true,
+        json!({ "type": "string", "minLength": 1, "maxLength": MAX_PRINCIPAL }),
+    );
     let error = |what: &str| json!({ "description": what, "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Problem" } } } });
     let path_answer = |what: &str| {
         json!({ "description": what,
@@ -539,6 +611,24 @@ pub fn openapi() -> Value {
             },
             "/v1/conversations/{conversation}/paths/{path}/archive": {
                 "post": operation("archivePath", "Puts a path away; its sandbox ends", true, true, None, changed()),
+            },
+            "/v1/conversations/{conversation}/shares": {
+                "get": operation("listShares", "The principals that the caller shares a conversation of its own with", false, false, None,
+                    refusals(list_answer("principals", json!({ "type": "string" })), &[])),
+            },
+            "/v1/conversations/{conversation}/shares/{principal}": {
+                "parameters": [shared_with],
+                "put": operation("share", "Shares a conversation with a principal of the tenant: it may run in it, read it and end it",
+                    false, false, None, refusals(list_answer("principals", json!({ "type": "string" })), &[])),
+                "delete": operation("unshare", "Takes a share back", false, false, None,
+                    refusals(list_answer("principals", json!({ "type": "string" })), &[])),
+            },
+            "/v1/shared": {
+                "get": { "operationId": "listShared", "parameters": [tenant], "security": [{ "bearer": [] }],
+                    "summary": "The conversations that others share with the caller, each with a handle that leads into it",
+                    "responses": refusals(list_answer("conversations", json!({ "type": "object",
+                        "required": ["owner", "conversation", "context"], "properties": {
+                            "owner": { "type": "string" }, "conversation": id, "context": { "type": "string" } } })), &[]) },
             },
             "/v1/reveal": {
                 "post": { "operationId": "reveal", "summary": "What a sealed token of the egress guard stands for; each asking is recorded",

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::domain::{
-    ContextKey, ConversationId, Entropy, ErrorCode, InvalidId, PathId, Principal, PrincipalKind, Scope,
-    TenantId, TenantRefused, hex,
+    ContextKey, ConversationId, Entropy, ErrorCode, InvalidId, Owner, PathId, Principal, PrincipalKind,
+    Scope, SharingRules, TenantId, TenantRefused, hex,
 };
 use crate::execution::Asker;
 use crate::guard::{AllowList, Overlay};
@@ -118,6 +118,8 @@ pub struct Caller {
     pub principal: Principal,
     /// The tenant that the call is for.
     pub tenant: TenantId,
+    /// Whom the contexts that it makes belong to.
+    pub owner: Owner,
     named: Named,
     last: (ConversationId, PathId),
 }
@@ -134,15 +136,22 @@ impl Caller {
     ///
     /// # Errors
     /// [`CallerError`] when a value does not parse or the tenant is not the caller's.
-    pub fn of(door: &Door, meta: &Map<String, Value>, parts: Option<&Parts>) -> Result<Self, CallerError> {
+    pub fn of(
+        door: &Door,
+        sharing: &SharingRules,
+        meta: &Map<String, Value>,
+        parts: Option<&Parts>,
+    ) -> Result<Self, CallerError> {
         let tenant: Option<TenantId> = meta_id(meta, "dev.pathbox/tenantId", "tenantId")?;
         let conversation = meta_id(meta, "dev.pathbox/conversationId", "conversationId")?;
         let path = meta_id(meta, "dev.pathbox/pathId", "pathId")?;
         match door {
             Door::Process(defaults) => {
                 let principal = Principal::local(defaults.tenant.clone());
+                let tenant = principal.tenant_for(tenant.as_ref())?;
                 Ok(Self {
-                    tenant: principal.tenant_for(tenant.as_ref())?,
+                    owner: principal.owner(sharing.of(&tenant)),
+                    tenant,
                     principal,
                     named: Named { conversation, path },
                     last: (defaults.conversation.clone(), defaults.path.clone()),
@@ -161,8 +170,10 @@ impl Caller {
                     _ if is_service => ConversationId::of_one_call(entropy),
                     _ => default_of(&principal),
                 };
+                let tenant = principal.tenant_for(tenant.as_ref())?;
                 Ok(Self {
-                    tenant: principal.tenant_for(tenant.as_ref())?,
+                    owner: principal.owner(sharing.of(&tenant)),
+                    tenant,
                     principal,
                     named: Named { conversation, path },
                     last: (last, PathId::main()),
@@ -171,28 +182,31 @@ impl Caller {
         }
     }
 
-    /// The key of a call. `handle` is one that was opened already, under this caller's tenant.
+    /// The key of a call. `handle` is one that was opened already, under this caller's tenant. Its path and its owner are
+    /// those of its conversation: they count only where the call names no other.
     pub fn key(&self, handle: Option<ContextKey>) -> ContextKey {
-        let (handle_conversation, handle_path) = match handle {
-            Some(key) => (Some(key.conversation), Some(key.path)),
-            None => (None, None),
-        };
-        let conversation = self.named.conversation.clone().or(handle_conversation);
-        let path = self.named.path.clone().or(handle_path);
-        ContextKey {
-            tenant: self.tenant.clone(),
-            conversation: conversation.unwrap_or_else(|| self.last.0.clone()),
-            path: path.unwrap_or_else(|| self.last.1.clone()),
+        let named = self.named.conversation.as_ref();
+        let handle = handle.filter(|key| named.is_none_or(|named| *named == key.conversation));
+        let path = self.named.path.clone();
+        match handle {
+            Some(key) => ContextKey { path: path.unwrap_or(key.path), ..key },
+            None => ContextKey {
+                tenant: self.tenant.clone(),
+                owner: self.owner.clone(),
+                conversation: named.unwrap_or(&self.last.0).clone(),
+                path: path.unwrap_or_else(|| self.last.1.clone()),
+            },
         }
     }
 
-    /// Whose runs it may look at: its own, and a service everything of the tenant that it speaks for.
+    /// Who asks about contexts and runs; a service speaks for its whole tenant.
     pub fn asker(&self) -> Asker {
-        let principal = match self.principal.kind {
-            PrincipalKind::Service => None,
-            PrincipalKind::Local | PrincipalKind::User => Some(self.principal.name.clone()),
-        };
-        Asker { tenant: self.tenant.clone(), principal }
+        Asker {
+            tenant: self.tenant.clone(),
+            owner: self.owner.clone(),
+            principal: self.principal.name.clone(),
+            sees_tenant: self.principal.sees_tenant(),
+        }
     }
 
     /// Says whether the caller may do this. Over HTTP the door has said so already, with a challenge (`scopes`).
@@ -351,7 +365,7 @@ mod tests {
     }
 
     fn resolve(json: Value, handle: Option<ContextKey>) -> Result<ContextKey, CallerError> {
-        Ok(Caller::of(&Door::Process(defaults()), &meta(json), None)?.key(handle))
+        Ok(Caller::of(&Door::Process(defaults()), &SharingRules::default(), &meta(json), None)?.key(handle))
     }
 
     #[test]
@@ -390,6 +404,7 @@ mod tests {
     fn from_handle() -> ContextKey {
         ContextKey {
             tenant: defaults().tenant,
+            owner: Owner::principal("other"),
             conversation: ConversationId::parse("from-handle").unwrap(),
             path: PathId::parse("branch").unwrap(),
         }
@@ -401,9 +416,15 @@ mod tests {
         assert_eq!((key.conversation.as_str(), key.path.as_str()), ("process", "main"));
         let key = resolve(json!({}), Some(from_handle())).unwrap();
         assert_eq!((key.conversation.as_str(), key.path.as_str()), ("from-handle", "branch"));
+        assert_eq!(key.owner.as_str(), "other");
         let both = json!({"conversationId": "plain", "dev.pathbox/conversationId": "full"});
         let key = resolve(both, Some(from_handle())).unwrap();
-        assert_eq!((key.conversation.as_str(), key.path.as_str()), ("full", "branch"));
+        // The handle's path is a path of its own conversation, and so is its owner.
+        assert_eq!((key.conversation.as_str(), key.path.as_str()), ("full", "main"));
+        assert_eq!(key.owner.as_str(), "local");
+        let same = json!({"conversationId": "from-handle"});
+        let key = resolve(same, Some(from_handle())).unwrap();
+        assert_eq!((key.path.as_str(), key.owner.as_str()), ("branch", "other"));
     }
 
     #[test]
@@ -448,7 +469,8 @@ mod tests {
         session: Option<&str>,
     ) -> Result<ContextKey, CallerError> {
         let door = Door::Http(Entropy::seeded(7));
-        Ok(Caller::of(&door, &meta(json), Some(&request(headers, session)))?.key(Some(from_handle())))
+        Ok(Caller::of(&door, &SharingRules::default(), &meta(json), Some(&request(headers, session)))?
+            .key(Some(from_handle())))
     }
 
     #[test]
@@ -463,7 +485,9 @@ mod tests {
     #[test]
     fn a_kept_session_is_one_conversation_and_all_else_of_a_person_another() {
         let door = Door::Http(Entropy::seeded(7));
-        let silent = |parts: &Parts| Caller::of(&door, &Map::new(), Some(parts)).unwrap().key(None);
+        let silent = |parts: &Parts| {
+            Caller::of(&door, &SharingRules::default(), &Map::new(), Some(parts)).unwrap().key(None)
+        };
         let of = |session| silent(&request(&[], session));
         assert_eq!(of(Some("s")), of(Some("s")));
         assert_ne!(of(Some("s")), of(Some("t")));
@@ -487,7 +511,13 @@ mod tests {
     fn a_request_that_nobody_checked_is_nobodys() {
         let (parts, ()) = http::Request::new(()).into_parts();
         let door = Door::Http(Entropy::seeded(7));
-        assert_eq!(Caller::of(&door, &Map::new(), Some(&parts)).unwrap_err(), CallerError::Unchecked);
-        assert_eq!(Caller::of(&door, &Map::new(), None).unwrap_err(), CallerError::Unchecked);
+        assert_eq!(
+            Caller::of(&door, &SharingRules::default(), &Map::new(), Some(&parts)).unwrap_err(),
+            CallerError::Unchecked
+        );
+        assert_eq!(
+            Caller::of(&door, &SharingRules::default(), &Map::new(), None).unwrap_err(),
+            CallerError::Unchecked
+        );
     }
 }

@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::StoreError;
-use crate::domain::{ContextId, ContextKey, ConversationId, ExecutionId, Language, TenantId};
+use crate::domain::{ContextId, ContextKey, ConversationId, ExecutionId, Language, Owner, TenantId};
 
 crate::domain::context::text_enum! {
     /// Where a run is.
@@ -77,6 +77,10 @@ pub struct ExecutionRow {
 pub struct ExecutionFilter {
     /// Only this tenant's.
     pub tenant: Option<TenantId>,
+    /// With a tenant: only runs on this owner's contexts; `None` is every owner's.
+    pub owner: Option<Owner>,
+    /// With an owner: and runs that this principal asked for.
+    pub principal: Option<String>,
     /// Only this conversation's.
     pub conversation: Option<ConversationId>,
     /// Only this context's.
@@ -119,7 +123,7 @@ pub trait Audit: Send + Sync {
     async fn execution(&self, tenant: &TenantId, id: ExecutionId)
     -> Result<Option<ExecutionRow>, StoreError>;
 
-    /// Runs, newest first.
+    /// Runs, newest first, without their results.
     async fn executions(&self, filter: &ExecutionFilter) -> Result<Vec<ExecutionRow>, StoreError>;
 
     /// Placeholder numbers of the guard that a context key has handed out.

@@ -3,7 +3,7 @@
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::StoreError;
-use crate::domain::ContextKey;
+use crate::domain::{ContextKey, ConversationKey, Owner};
 
 /// A row, for reading it column by column.
 pub(super) struct Cells<'r, R> {
@@ -61,12 +61,32 @@ where
         text.map(|text| serde_json::from_str(text).map_err(|error| self.corrupt(error))).transpose()
     }
 
-    /// Tenant, conversation and path.
+    /// Tenant, owner, conversation and path.
     pub(super) fn key(&self) -> Result<ContextKey, StoreError> {
         Ok(ContextKey {
             tenant: self.parse("tenant_id")?,
+            owner: self.parse("owner_principal")?,
             conversation: self.parse("conversation_id")?,
             path: self.parse("path_id")?,
+        })
+    }
+
+    /// The same of a table that names no owner.
+    pub(super) fn key_of_tenant(&self) -> Result<ContextKey, StoreError> {
+        Ok(ContextKey {
+            tenant: self.parse("tenant_id")?,
+            owner: Owner::tenant(),
+            conversation: self.parse("conversation_id")?,
+            path: self.parse("path_id")?,
+        })
+    }
+
+    /// Tenant, owner and conversation.
+    pub(super) fn conversation(&self) -> Result<ConversationKey, StoreError> {
+        Ok(ConversationKey {
+            tenant: self.parse("tenant_id")?,
+            owner: self.parse("owner_principal")?,
+            conversation: self.parse("conversation_id")?,
         })
     }
 }

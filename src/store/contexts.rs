@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 
 use super::{Limits, StoreError};
 use crate::domain::{
-    ContextId, ContextKey, ContextStatus, ConversationId, EndReason, SandboxId, Secret, TenantId,
+    ContextId, ContextKey, ContextStatus, ConversationId, EndReason, Owner, SandboxId, Secret, TenantId,
 };
 
 /// Where a sandbox is and what opens it. Tokens are encrypted at rest, bound to the row.
@@ -45,7 +45,7 @@ pub struct ContextRow {
     pub end_reason: Option<EndReason>,
     /// The fencing token: rises with each creator.
     pub epoch: i64,
-    /// Which replica made its sandbox, or is making it.
+    /// Which replica is making its sandbox, or holds it; empty when none does.
     pub owner: String,
     /// The sandbox, once there is one. `None` in listings, which never carry credentials.
     pub sandbox: Option<SandboxRef>,
@@ -89,6 +89,8 @@ pub struct End {
 pub struct ContextFilter {
     /// Only this tenant's; `None` is every tenant's, for operators.
     pub tenant: Option<TenantId>,
+    /// With a tenant: only this owner's; `None` is every owner's.
+    pub owner: Option<Owner>,
     /// Only this conversation's.
     pub conversation: Option<ConversationId>,
     /// Ended ones too.

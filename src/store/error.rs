@@ -26,13 +26,19 @@ pub enum StoreError {
     /// The database refused a statement: a bug here, or a schema that somebody changed.
     #[error("the database refused a statement")]
     Refused(#[source] sqlx::Error),
-    /// The database was migrated by a newer Pathbox. Use that version, or restore an older database.
-    #[error("the database has migration {found}, newer than this program's {known}")]
+    /// The database was migrated by a newer Pathbox, on whose schema this one does not serve. Use a newer version, or
+    /// restore an older database.
+    #[error(
+        "the database has migration {found} (this program knows {known}); it serves programs from version {needs} on, \
+         and this is {}", env!("CARGO_PKG_VERSION")
+    )]
     TooNew {
         /// The newest migration in the database.
         found: i64,
         /// The newest one that this program has.
         known: i64,
+        /// The first version of the program that serves on it.
+        needs: String,
     },
     /// Migrations are missing and may not be applied by themselves. Run `pathbox migrate`.
     #[error("the database lacks {0} migration(s); run `pathbox migrate`")]

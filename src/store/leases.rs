@@ -7,7 +7,9 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ContextRow, ExecutionRow, ExecutionStatus, PathStatus, Placeholders, SandboxRef, StoreError};
+use super::{
+    ContextRow, ExecutionRow, ExecutionStatus, PathStatus, Placeholders, SandboxRef, Signals, StoreError,
+};
 use crate::domain::{ContextId, ContextKey, EndReason, ExecutionId, Language, TenantId};
 
 /// A run that is about to start.
@@ -61,6 +63,9 @@ pub struct Limits {
     pub create_timeout: Duration,
     /// How long idempotency keys are kept (24 h).
     pub idempotency_ttl: Duration,
+    /// How long a replica that says nothing keeps what it holds, and may use it without the database (15 s). A replica
+    /// that died is noticed a third later.
+    pub replica_lease: Duration,
 }
 
 impl Default for Limits {
@@ -73,6 +78,7 @@ impl Default for Limits {
             create_lease: Duration::from_secs(90),
             create_timeout: Duration::from_secs(60),
             idempotency_ttl: Duration::from_secs(24 * 3600),
+            replica_lease: Duration::from_secs(15),
         }
     }
 }
@@ -86,8 +92,10 @@ pub struct Acquire {
     pub key: ContextKey,
     /// The id that a new context will have.
     pub new_context: ContextId,
-    /// Which replica asks; shown to operators.
+    /// Which replica asks.
     pub owner: String,
+    /// Whether the caller may enter whatever its tenant has, so that a refusal names every holder of a limit.
+    pub sees_tenant: bool,
     /// The run.
     pub execution: NewExecution,
 }
@@ -136,6 +144,8 @@ pub struct Claim {
     /// How the key's previous context that had a sandbox ended, if there was one: the caller's state is `reset`,
     /// not `fresh`.
     pub previous: Option<EndReason>,
+    /// The database's time when it was given.
+    pub read_at: DateTime<Utc>,
 }
 
 /// Which limit, who holds it, and when one frees.
@@ -145,8 +155,10 @@ pub struct LimitReached {
     pub scope: &'static str,
     /// How many are allowed.
     pub limit: u32,
-    /// The contexts that hold it.
+    /// The contexts that hold it, as far as the caller may enter them.
     pub holders: Vec<ContextKey>,
+    /// How many others hold it.
+    pub others: u32,
     /// When the first of them expires if nobody uses it.
     pub frees_in: Option<Duration>,
 }
@@ -239,6 +251,27 @@ pub trait Leases: Send + Sync {
     /// Writes down that a run shall stop; the replica that has it finds it by [`stops`](Self::stops). `false`: it had
     /// ended, or there is no such run.
     async fn ask_to_stop(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError>;
+
+    /// A run goes on, or its result is being put away: its lease is renewed. `false`: the run has ended.
+    async fn renew_run(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError>;
+
+    /// This replica lives for `lease` more from when the database reads this, and the contexts that it holds are its
+    /// own for as long. Gives those that others wait for; [`release`](Self::release) lets go of one. A replica that was
+    /// alive before and still is also clears up after those whose time has run out: their runs are `interrupted`.
+    /// A `lease` of zero says goodbye.
+    async fn heartbeat(
+        &self,
+        replica: &str,
+        lease: Duration,
+    ) -> Result<Vec<(ContextId, ContextKey)>, StoreError>;
+
+    /// Lets go of a context, which the replica must have forgotten before: from now on others run on it. `false`: it
+    /// was not this replica's.
+    async fn release(&self, tenant: &TenantId, context: ContextId, replica: &str)
+    -> Result<bool, StoreError>;
+
+    /// What wakes those who wait for a context, or a replica that others wait for.
+    fn signals(&self) -> &Signals;
 
     /// Of these runs, which the caller has in hand, those that shall stop.
     async fn stops(&self, executions: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError>;

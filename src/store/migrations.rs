@@ -13,6 +13,17 @@ pub(super) struct Migration {
     pub(super) version: i64,
     pub(super) name: &'static str,
     pub(super) sql: &'static str,
+    /// The first version of the program that serves on a database that has it.
+    pub(super) serves_from: &'static str,
+}
+
+/// A migration that a database has.
+#[derive(Debug, Clone)]
+pub(super) struct Applied {
+    pub(super) version: i64,
+    pub(super) checksum: Vec<u8>,
+    /// What the program that applied it wrote down; programs before 0.1.1 wrote nothing.
+    pub(super) serves_from: Option<String>,
 }
 
 impl Migration {
@@ -34,27 +45,49 @@ pub struct MigrationStatus {
 
 /// The migrations that are missing, oldest first.
 ///
+/// A migration of a newer program is no hindrance when this one still serves on it: so a rolling deployment goes on, and
+/// so does the way back.
+///
 /// # Errors
-/// [`StoreError::TooNew`] when the database has one that this program does not know, [`StoreError::Edited`] when
-/// one of them differs.
+/// [`StoreError::TooNew`] when the database has one that this program neither knows nor serves on,
+/// [`StoreError::Edited`] when one of them differs.
 pub(super) fn pending(
     known: &'static [Migration],
-    applied: &[(i64, Vec<u8>)],
+    applied: &[Applied],
 ) -> Result<Vec<&'static Migration>, StoreError> {
-    for (version, checksum) in applied {
-        match known.iter().find(|migration| migration.version == *version) {
-            None => {
-                let newest = known.iter().map(|migration| migration.version).max().unwrap_or(0);
-                return Err(StoreError::TooNew { found: *version, known: newest });
+    for row in applied {
+        match known.iter().find(|migration| migration.version == row.version) {
+            None if serves(row, PROGRAM) => {
+                tracing::debug!(version = row.version, "the database has a migration of a newer program");
             }
-            Some(migration) if migration.checksum() != *checksum => {
-                return Err(StoreError::Edited(*version));
+            None => {
+                return Err(StoreError::TooNew {
+                    found: row.version,
+                    known: known.iter().map(|migration| migration.version).max().unwrap_or(0),
+                    needs: row.serves_from.clone().unwrap_or_else(|| "a newer one".to_owned()),
+                });
+            }
+            Some(migration) if migration.checksum() != row.checksum => {
+                return Err(StoreError::Edited(row.version));
             }
             Some(_) => {}
         }
     }
-    let has = |migration: &&Migration| applied.iter().any(|(version, _)| *version == migration.version);
+    let has = |migration: &&Migration| applied.iter().any(|row| row.version == migration.version);
     Ok(known.iter().filter(|migration| !has(migration)).collect())
+}
+
+/// This program's version.
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+
+/// Whether a version of the program serves on a database that has this migration.
+fn serves(row: &Applied, program: &str) -> bool {
+    let numbers = |text: &str| -> Option<Vec<u64>> {
+        let release = text.split(['-', '+']).next()?;
+        release.split('.').map(|part| part.parse().ok()).collect()
+    };
+    let from = row.serves_from.as_deref().and_then(numbers);
+    from.is_some_and(|from| numbers(program).is_some_and(|program| program >= from))
 }
 
 /// All that is known, with what is `pending`.
@@ -74,8 +107,13 @@ mod tests {
     use super::*;
     use crate::store::{postgres, sqlite};
 
-    fn applied(known: &[Migration]) -> Vec<(i64, Vec<u8>)> {
-        known.iter().map(|migration| (migration.version, migration.checksum())).collect()
+    fn applied(known: &[Migration]) -> Vec<Applied> {
+        let row = |migration: &Migration| Applied {
+            version: migration.version,
+            checksum: migration.checksum(),
+            serves_from: Some(migration.serves_from.to_owned()),
+        };
+        known.iter().map(row).collect()
     }
 
     #[test]
@@ -99,10 +137,45 @@ mod tests {
         assert_eq!(pending(known, &[]).unwrap().len(), known.len());
         let mut rows = applied(known);
         assert!(pending(known, &rows).unwrap().is_empty());
-        rows.push((99_991_231_000_000, vec![1]));
-        assert!(matches!(pending(known, &rows), Err(StoreError::TooNew { found: 99_991_231_000_000, .. })));
+        let newer = |serves_from: Option<&str>| Applied {
+            version: 99_991_231_000_000,
+            checksum: vec![1],
+            serves_from: serves_from.map(str::to_owned),
+        };
+        for serves_from in [None, Some("99.0.0"), Some("soon")] {
+            rows.push(newer(serves_from));
+            let error = pending(known, &rows).unwrap_err();
+            assert!(matches!(error, StoreError::TooNew { found: 99_991_231_000_000, .. }));
+            assert!(error.to_string().contains(serves_from.unwrap_or("a newer one")), "{error}");
+            assert!(error.to_string().contains(PROGRAM), "{error}");
+            rows.pop();
+        }
+        rows.push(newer(Some(PROGRAM)));
+        assert!(pending(known, &rows).unwrap().is_empty(), "a newer migration on which this program serves");
         rows.pop();
-        rows[0].1[0] ^= 1;
-        assert!(matches!(pending(known, &rows), Err(StoreError::Edited(version)) if version == rows[0].0));
+        rows[0].checksum[0] ^= 1;
+        assert!(
+            matches!(pending(known, &rows), Err(StoreError::Edited(version)) if version == rows[0].version)
+        );
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        let row =
+            |from: &str| Applied { version: 1, checksum: Vec::new(), serves_from: Some(from.to_owned()) };
+        assert!(serves(&row("0.9.0"), "0.10.0") && serves(&row("1.2.3"), "1.2.3-rc.1"));
+        assert!(!serves(&row("0.10.0"), "0.9.9") && !serves(&row(""), "0.1.0"));
+    }
+
+    #[test]
+    fn each_file_says_from_which_program_on_its_schema_serves() {
+        for known in [postgres::MIGRATIONS, sqlite::MIGRATIONS] {
+            // Those from before the rule are known to serve.
+            let ruled = |version: i64| version == 20_261_129_000_100 || version > 20_261_129_000_400;
+            for migration in known.iter().filter(|migration| ruled(migration.version)) {
+                let said = format!("Serves programs from {} on", migration.serves_from);
+                assert!(migration.sql.contains(&said), "{}: {said}", migration.name);
+            }
+        }
     }
 }

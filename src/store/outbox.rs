@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::{ContextRow, Limits, SandboxRef, StoreError};
-use crate::domain::ContextId;
+use crate::domain::{ContextId, TenantId};
 
 /// A sandbox that must die: an entry of the outbox.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,9 +60,10 @@ pub trait Outbox: Send + Sync {
     async fn unowned(&self, tags: &[(ContextId, i64)]) -> Result<Vec<(ContextId, i64)>, StoreError>;
 
     /// Live contexts with their sandboxes, for the other direction of the same comparison: whose sandbox is
-    /// gone. Only rows that have been ready for at least `min_age`, by id; `after` the last one of the page before.
+    /// gone; of one tenant or of all. Only rows that have been ready for at least `min_age`, by id; `after` the last one of the page before.
     async fn owned(
         &self,
+        tenant: Option<&TenantId>,
         min_age: Duration,
         after: Option<ContextId>,
         limit: u32,

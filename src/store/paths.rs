@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::{Limits, StoreError};
-use crate::domain::{ConversationId, PathId, TenantId};
+use crate::domain::{ContextKey, ConversationKey, PathId, TenantId};
 
 crate::domain::context::text_enum! {
     /// Where a registered path is in its life.
@@ -119,19 +119,27 @@ pub trait Paths: Send + Sync {
     /// Registers or changes a path. With `expected`, only if its version is still that one.
     async fn change_path(
         &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        path: &PathId,
+        key: &ContextKey,
         change: &PathChange,
         expected: Option<i64>,
         limits: &Limits,
     ) -> Result<PathRow, PathError>;
 
     /// The registered paths of a conversation, oldest first; deleted ones only when asked for.
-    async fn paths(
+    async fn paths(&self, conversation: &ConversationKey, deleted: bool) -> Result<Vec<PathRow>, StoreError>;
+
+    /// Shares a conversation with a principal, or takes that back. `false`: it was so before.
+    async fn share(
         &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        deleted: bool,
-    ) -> Result<Vec<PathRow>, StoreError>;
+        conversation: &ConversationKey,
+        principal: &str,
+        given: bool,
+    ) -> Result<bool, StoreError>;
+
+    /// Whom a conversation is shared with, oldest first.
+    async fn shared_with(&self, conversation: &ConversationKey) -> Result<Vec<String>, StoreError>;
+
+    /// The conversations of a tenant that others share with a principal.
+    async fn shared_to(&self, tenant: &TenantId, principal: &str)
+    -> Result<Vec<ConversationKey>, StoreError>;
 }

@@ -8,25 +8,27 @@
 //! owner, a role that cannot bypass it.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection, Row};
 
 use super::availability::Availability;
 use super::measure::{Measured, measure};
-use super::migrations::{self, Migration};
+use super::migrations::{self, Applied, Migration};
+use super::signals::Listener;
 use super::state::Class;
-use super::{ContextStore, Keyring, MigrationStatus, Secret, StoreError};
+use super::{ContextStore, Keyring, MigrationStatus, Secret, Signals, StoreError};
 
 mod address;
 mod audit;
 mod contexts;
 mod keys;
 mod leases;
+mod listen;
 mod outbox;
 mod paths;
 mod reach;
@@ -41,26 +43,37 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_128_000_100,
         name: "tables",
         sql: include_str!("../../migrations/postgres/20261128000100_tables.sql"),
+        serves_from: "0.1.0",
     },
     Migration {
         version: 20_261_128_000_200,
         name: "functions",
         sql: include_str!("../../migrations/postgres/20261128000200_functions.sql"),
+        serves_from: "0.1.0",
     },
     Migration {
         version: 20_261_128_000_300,
         name: "api_keys",
         sql: include_str!("../../migrations/postgres/20261128000300_api_keys.sql"),
+        serves_from: "0.1.0",
     },
     Migration {
         version: 20_261_128_000_400,
         name: "reveals",
         sql: include_str!("../../migrations/postgres/20261128000400_reveals.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_129_000_100,
+        name: "principals_and_leases",
+        sql: include_str!("../../migrations/postgres/20261129000100_principals_and_leases.sql"),
+        serves_from: "0.1.0",
     },
     Migration {
         version: 20_261_129_000_400,
         name: "sessions",
         sql: include_str!("../../migrations/postgres/20261129000400_sessions.sql"),
+        serves_from: "0.1.0",
     },
 ];
 
@@ -118,6 +131,8 @@ pub struct PgStore {
     reach: Arc<Reach>,
     keyring: Keyring,
     availability: Availability,
+    signals: Signals,
+    listener: Arc<OnceLock<Listener>>,
 }
 
 impl PgStore {
@@ -144,7 +159,8 @@ impl PgStore {
             let reach = probed.clone();
             async move { reach.probe().await }
         });
-        Ok(Self { reach, keyring, availability })
+        let signals = Signals::new(listen::UNHEARD);
+        Ok(Self { reach, keyring, availability, signals, listener: Arc::default() })
     }
 
     /// Applies the missing migrations, all or none, and says what the database has then.
@@ -179,6 +195,14 @@ impl PgStore {
         self.reach.close().await;
     }
 
+    /// Listens for what concerns this process, from the first time that it says its name on.
+    fn listen_as(&self, replica: &str) {
+        self.listener.get_or_init(|| {
+            let listening = listen::listen(self.reach.clone(), self.signals.clone(), replica.to_owned());
+            Listener(tokio::spawn(listening))
+        });
+    }
+
     fn pool(&self) -> Session {
         self.reach.session()
     }
@@ -202,12 +226,17 @@ async fn missing(connection: &mut PgConnection) -> Result<Vec<&'static Migration
     if !exists {
         return migrations::pending(MIGRATIONS, &[]);
     }
-    let rows = sqlx::raw_sql("select version, checksum from pathbox.migrations order by version")
-        .fetch_all(connection)
-        .await
-        .map_err(failure)?;
-    let applied = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    let applied: Vec<(i64, Vec<u8>)> = applied.collect::<Result<_, _>>().map_err(failure)?;
+    // Before the first migration of 29 November the table had no such column.
+    let rows = sqlx::raw_sql(
+        "select m.version, m.checksum, to_jsonb(m)->>'serves_from' from pathbox.migrations m order by m.version",
+    )
+    .fetch_all(connection)
+    .await
+    .map_err(failure)?;
+    let read = |row: &PgRow| {
+        Ok(Applied { version: row.try_get(0)?, checksum: row.try_get(1)?, serves_from: row.try_get(2)? })
+    };
+    let applied: Vec<Applied> = rows.iter().map(read).collect::<Result<_, _>>().map_err(failure)?;
     migrations::pending(MIGRATIONS, &applied)
 }
 
@@ -227,7 +256,8 @@ async fn apply(connection: &mut PgConnection) -> Result<(), StoreError> {
         "create schema if not exists pathbox;
          create table if not exists pathbox.migrations (
              version bigint primary key, name text not null, checksum bytea not null,
-             applied_at timestamptz not null default clock_timestamp())",
+             applied_at timestamptz not null default clock_timestamp());
+         alter table pathbox.migrations add column if not exists serves_from text",
     )
     .execute(&mut *transaction)
     .await
@@ -235,14 +265,17 @@ async fn apply(connection: &mut PgConnection) -> Result<(), StoreError> {
     for migration in missing {
         let failed = |source| StoreError::Migrate { version: migration.version, source };
         sqlx::raw_sql(migration.sql).execute(&mut *transaction).await.map_err(failed)?;
-        sqlx::query("insert into pathbox.migrations (version, name, checksum) values ($1, $2, $3)")
-            .bind(migration.version)
-            .bind(migration.name)
-            .bind(migration.checksum())
-            .persistent(false)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failed)?;
+        sqlx::query(
+            "insert into pathbox.migrations (version, name, checksum, serves_from) values ($1, $2, $3, $4)",
+        )
+        .bind(migration.version)
+        .bind(migration.name)
+        .bind(migration.checksum())
+        .bind(migration.serves_from)
+        .persistent(false)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failed)?;
         tracing::info!(version = migration.version, "applied migration {}", migration.name);
     }
     transaction.commit().await.map_err(failure)

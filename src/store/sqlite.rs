@@ -9,6 +9,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -22,9 +23,10 @@ use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 
 use super::availability::{Availability, Finding};
 use super::measure::{Measured, measure};
-use super::migrations::{self, Migration};
+use super::migrations::{self, Applied, Migration};
+use super::signals::Listener;
 use super::state::{Class, DatabaseState, sqlite_code};
-use super::{ContextStore, Keyring, MigrationStatus, StoreError};
+use super::{ContextStore, Keyring, MigrationStatus, Signals, StoreError};
 use crate::domain::Clock;
 
 mod acquire;
@@ -35,6 +37,7 @@ mod keys;
 mod leases;
 mod outbox;
 mod paths;
+mod processes;
 mod rows;
 mod sessions;
 mod wal;
@@ -42,29 +45,47 @@ mod wal;
 use file::{OpenFile, check_file_system};
 use wal::Wal;
 
+use processes::Processes;
+
 /// The migrations, oldest first. A new file is added here.
 pub(super) const MIGRATIONS: &[Migration] = &[
     Migration {
         version: 20_261_128_000_100,
         name: "tables",
         sql: include_str!("../../migrations/sqlite/20261128000100_tables.sql"),
+        serves_from: "0.1.0",
     },
     Migration {
         version: 20_261_128_000_300,
         name: "api_keys",
         sql: include_str!("../../migrations/sqlite/20261128000300_api_keys.sql"),
+        serves_from: "0.1.0",
     },
     Migration {
         version: 20_261_128_000_400,
         name: "reveals",
         sql: include_str!("../../migrations/sqlite/20261128000400_reveals.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_129_000_100,
+        name: "principals_and_leases",
+        sql: include_str!("../../migrations/sqlite/20261129000100_principals_and_leases.sql"),
+        serves_from: "0.1.0",
     },
     Migration {
         version: 20_261_129_000_400,
         name: "sessions",
         sql: include_str!("../../migrations/sqlite/20261129000400_sessions.sql"),
+        serves_from: "0.1.0",
     },
 ];
+
+/// How long to wait for a signal: other processes send none.
+const PACE: Duration = Duration::from_millis(50);
+
+/// Between two looks at whether another process wants a context of this one.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The file in the data directory.
 pub const DATABASE_FILE: &str = "pathbox.db";
@@ -103,6 +124,9 @@ pub struct SqliteStore {
     availability: Availability,
     file: OpenFile,
     wal: Wal,
+    signals: Signals,
+    listener: Arc<OnceLock<Listener>>,
+    processes: Processes,
 }
 
 impl SqliteStore {
@@ -132,7 +156,9 @@ impl SqliteStore {
         let (wal, file) = (Wal::of(&path), OpenFile::at(path));
         wal.sync().await?;
         wal.start_checkpoints(readers.clone());
-        Ok(Self { writer, readers, keyring, clock, availability, file, wal })
+        let (signals, listener) = (Signals::new(PACE), Arc::default());
+        let processes = Processes::new(dir);
+        Ok(Self { writer, readers, keyring, clock, availability, file, wal, signals, listener, processes })
     }
 
     /// Applies the missing migrations, all or none, and says what the database has then.
@@ -208,6 +234,14 @@ impl SqliteStore {
         Ok(Read { connection, _measured: measured })
     }
 
+    /// Listens for what concerns this process, from the first time that it says its name on.
+    fn listen_as(&self, process: &str) {
+        self.listener.get_or_init(|| {
+            let looking = look_for_wishes(self.readers.clone(), self.signals.clone(), process.to_owned());
+            Listener(tokio::spawn(looking))
+        });
+    }
+
     /// The machine's time, which is the database's: whole milliseconds.
     fn now_ms(&self) -> i64 {
         self.clock.now().timestamp_millis()
@@ -266,6 +300,22 @@ impl Deref for Read {
 impl DerefMut for Read {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         &mut self.connection
+    }
+}
+
+/// Looks whether another process wants a context of this one, which no notification says here.
+async fn look_for_wishes(readers: SqlitePool, signals: Signals, process: String) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let wanted: Result<i64, sqlx::Error> = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM execution_contexts WHERE lease_owner = ? AND lease_wanted_at IS NOT NULL)",
+        )
+        .bind(&process)
+        .fetch_one(&readers)
+        .await;
+        if wanted.is_ok_and(|wanted| wanted > 0) {
+            signals.want();
+        }
     }
 }
 
@@ -343,15 +393,30 @@ async fn missing(connection: &mut SqliteConnection) -> Result<Vec<&'static Migra
         .fetch_one(&mut *connection)
         .await
         .map_err(failure)?;
-    let applied: Vec<(i64, Vec<u8>)> = if exists > 0 {
-        sqlx::query_as("SELECT version, checksum FROM migrations ORDER BY version")
-            .fetch_all(connection)
-            .await
-            .map_err(failure)?
-    } else {
-        Vec::new()
+    if exists == 0 {
+        return migrations::pending(MIGRATIONS, &[]);
+    }
+    // Before the first migration of 29 November the table had no such column.
+    let sql = match has_serves_from(connection).await? {
+        true => "SELECT version, checksum, serves_from FROM migrations ORDER BY version",
+        false => "SELECT version, checksum, NULL FROM migrations ORDER BY version",
     };
+    let rows: Vec<(i64, Vec<u8>, Option<String>)> =
+        sqlx::query_as(sql).fetch_all(connection).await.map_err(failure)?;
+    let applied: Vec<Applied> = rows
+        .into_iter()
+        .map(|(version, checksum, serves_from)| Applied { version, checksum, serves_from })
+        .collect();
     migrations::pending(MIGRATIONS, &applied)
+}
+
+async fn has_serves_from(connection: &mut SqliteConnection) -> Result<bool, StoreError> {
+    let columns: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM pragma_table_info('migrations') WHERE name = 'serves_from'")
+            .fetch_one(connection)
+            .await
+            .map_err(failure)?;
+    Ok(columns > 0)
 }
 
 async fn apply(pool: &SqlitePool, clock: &Clock) -> Result<(), StoreError> {
@@ -368,14 +433,21 @@ async fn apply(pool: &SqlitePool, clock: &Clock) -> Result<(), StoreError> {
     .execute(&mut *transaction)
     .await
     .map_err(failure)?;
+    if !has_serves_from(&mut transaction).await? {
+        sqlx::raw_sql("ALTER TABLE migrations ADD COLUMN serves_from TEXT")
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+    }
     for migration in missing {
         let failed = |source| StoreError::Migrate { version: migration.version, source };
         sqlx::raw_sql(migration.sql).execute(&mut *transaction).await.map_err(failed)?;
-        sqlx::query("INSERT INTO migrations (version, name, checksum, applied_at) VALUES (?, ?, ?, ?)")
+        sqlx::query("INSERT INTO migrations (version, name, checksum, applied_at, serves_from) VALUES (?, ?, ?, ?, ?)")
             .bind(migration.version)
             .bind(migration.name)
             .bind(migration.checksum())
             .bind(clock.now().timestamp_millis())
+            .bind(migration.serves_from)
             .execute(&mut *transaction)
             .await
             .map_err(failed)?;

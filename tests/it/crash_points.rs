@@ -48,6 +48,7 @@ impl Provider {
             .env("E2B_API_KEY", &self.key)
             .env("PATHBOX_CONTEXTS_CREATE_LEASE_SECONDS", "2")
             .env("PATHBOX_CONTEXTS_CREATE_TIMEOUT_SECONDS", "1")
+            .env("PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS", "2")
             .env("PATHBOX_CONTEXTS_RUN_MARGIN_SECONDS", "1");
         command
     }

@@ -88,7 +88,9 @@ fn goes_away_and_comes_back(leave: impl Fn(&Cluster), come_back: impl Fn(&Cluste
             .env("DATABASE_URL", database.url().expose())
             .env("PATHBOX_SECRET_KEYS", TEST_KEY)
             // A quick machine runs hundreds of times meanwhile; a rotation would be no loss, but looks like one.
-            .env("PATHBOX_CONTEXTS_MAX_EXECUTIONS", "1000000"),
+            .env("PATHBOX_CONTEXTS_MAX_EXECUTIONS", "1000000")
+            // A database that is away for seconds on a busy machine is away for longer than the default.
+            .env("PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS", "120"),
     );
     let callers: Vec<Caller> =
         (0..3).map(|n| Caller { path: format!("p{n}"), calls: AtomicU32::new(0) }).collect();

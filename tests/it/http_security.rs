@@ -216,8 +216,10 @@ fn a_user_stays_in_its_tenant_and_a_service_among_those_it_lists() {
     let umbrella = [service[0], ("X-Tenant-Id", "umbrella")];
     let theirs = run(&server, &umbrella, "x", chat.clone());
     assert_eq!(theirs["structuredContent"]["error"]["name"], "NameError", "{theirs}");
+    // The user's conversation is the user's: a service that names an equal one means the tenant's own.
     let as_acme = [service[0], ("X-Tenant-Id", "acme")];
-    assert_eq!(run(&server, &as_acme, "x", chat)["structuredContent"]["output"], "acme secret");
+    let own = run(&server, &as_acme, "x", chat);
+    assert_eq!(own["structuredContent"]["error"]["name"], "NameError", "{own}");
 
     // A handle of another tenant is no handle.
     let arguments = json!({"code": "x", "language": "python", "context": handle});

@@ -76,3 +76,50 @@ fn processes_on_one_postgres_with_one_key_make_one_sandbox() {
     };
     assert_one_sandbox(&race(2, prepare));
 }
+
+/// The runs that a data directory knows of, by status.
+fn statuses(data: &Path) -> Vec<String> {
+    let output = command(data).args(["executions", "ls", "--json"]).output().unwrap();
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    rows.as_array().unwrap().iter().map(|row| row["status"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Its run would hold the path for its whole time-out of ten minutes otherwise.
+#[test]
+fn a_process_killed_in_mid_run_is_noticed_and_its_path_goes_on() {
+    let data = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut command = command(data.path());
+        command.env("PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS", "6");
+        Server::start_with(command.args(["serve", "--conversation", "shared"]))
+    };
+    let (mut doomed, mut other) = (start(), start());
+    other.call(json!({"code": "1", "language": "python"}), json!({"pathId": "elsewhere"}));
+    let long = json!({"code": "import time\ntime.sleep(600)", "language": "python", "timeout_ms": 600_000});
+    doomed.begin("tools/call", json!({"name": "run_code", "arguments": long}));
+    while !statuses(data.path()).iter().any(|status| status == "running") {
+        std::thread::yield_now();
+    }
+    doomed.child.kill().unwrap();
+    doomed.child.wait().unwrap();
+
+    let result = other.python("40 + 2");
+    assert_eq!(result["structuredContent"]["output"], "42", "{result}");
+    assert_eq!(result["structuredContent"]["state"], "reset", "its sandbox died with it: {result}");
+    assert!(statuses(data.path()).contains(&"interrupted".to_owned()));
+}
+
+/// Idle contexts move from one process to the other and back: the holder lets go of them when it is asked.
+#[test]
+fn an_idle_context_is_handed_over_to_whoever_asks_and_keeps_its_state() {
+    let data = tempfile::tempdir().unwrap();
+    let start = || Server::start_with(command(data.path()).args(["serve", "--conversation", "shared"]));
+    let (mut one, mut two) = (start(), start());
+    assert_eq!(one.python("n = 1\nn")["structuredContent"]["output"], "1");
+    for expected in ["2", "3", "4", "5"] {
+        let server = if expected.parse::<u32>().unwrap().is_multiple_of(2) { &mut two } else { &mut one };
+        let result = server.python("n += 1\nn");
+        assert_eq!(result["structuredContent"]["output"], expected, "{result}");
+        assert_eq!(result["structuredContent"]["state"], "kept", "{result}");
+    }
+}

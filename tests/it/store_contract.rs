@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pathbox::domain::{
-    ApiKey, Clock, ContextStatus, EndReason, Entropy, KeyText, PathId, PrincipalKind, Scope, TenantId,
-    Tenants,
+    ApiKey, Clock, ContextKey, ContextStatus, ConversationKey, EndReason, Entropy, KeyText, Owner, PathId,
+    PrincipalKind, Scope, TenantId, Tenants,
 };
 use pathbox::store::{
     Acquire, Acquired, ContextFilter, DynStore, End, ExecutionFilter, ExecutionStatus, FinishedExecution,
@@ -74,6 +74,11 @@ on_every_store! {
     who_opened_a_token_is_kept_and_each_asking_once,
     an_api_key_is_kept_without_its_text_and_can_be_revoked,
     one_tenant_never_sees_anothers_rows,
+    equal_names_of_two_owners_are_two_things,
+    a_refusal_names_only_what_the_caller_may_enter,
+    a_conversation_is_shared_and_taken_back,
+    a_replica_keeps_its_contexts_until_it_lets_go_or_dies,
+    a_dead_replicas_work_is_interrupted_and_free,
     any_text_and_large_results_are_kept_as_they_were,
     tokens_that_do_not_open_mean_lost,
     the_view_tells_what_is_expired,
@@ -155,10 +160,13 @@ async fn tokens_come_back_to_runs_and_never_to_lists(world: World) {
     let listed = store.contexts(&ContextFilter::default()).await.unwrap();
     assert_eq!(listed.len(), 1);
     assert!(listed[0].sandbox.is_none());
-    let owned = store.owned(Duration::ZERO, None, 10).await.unwrap();
+    let owned = store.owned(None, Duration::ZERO, None, 10).await.unwrap();
     assert_eq!(owned[0].sandbox, context.sandbox);
-    assert!(store.owned(Duration::from_secs(60), None, 10).await.unwrap().is_empty(), "too young");
-    assert!(store.owned(Duration::ZERO, Some(context.id), 10).await.unwrap().is_empty(), "the next page");
+    assert!(store.owned(None, Duration::from_secs(60), None, 10).await.unwrap().is_empty(), "too young");
+    assert!(
+        store.owned(None, Duration::ZERO, Some(context.id), 10).await.unwrap().is_empty(),
+        "the next page"
+    );
 
     assert!(store.end(&end(&key, context.id, None, EndReason::Manual), &limits()).await.unwrap());
     let wiped = world
@@ -273,7 +281,8 @@ async fn asking_again_gives_the_same_answer(world: World) {
     let key = key("acme", "c1", "main");
     let first = ask(&key);
     let claimed = claim(store.acquire(&first, &limits()).await.unwrap());
-    assert_eq!(claim(store.acquire(&first, &limits()).await.unwrap()), claimed, "the claim is still its own");
+    let again = claim(store.acquire(&first, &limits()).await.unwrap());
+    assert_eq!((again.context, again.epoch), (claimed.context, claimed.epoch), "the claim is still its own");
     let sandbox = any_sandbox();
     let once = store.ready(&claimed, first.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
     let twice = store.ready(&claimed, first.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
@@ -765,7 +774,7 @@ async fn change(
     expected: Option<i64>,
 ) -> Result<pathbox::store::PathRow, PathError> {
     let key = key("acme", "c1", path);
-    store.change_path(&key.tenant, &key.conversation, &key.path, change, expected, &limits()).await
+    store.change_path(&key, change, expected, &limits()).await
 }
 
 async fn paths_are_registered_and_changed_by_version(world: World) {
@@ -792,8 +801,8 @@ async fn paths_are_registered_and_changed_by_version(world: World) {
     let seen = |rows: Vec<pathbox::store::PathRow>| -> Vec<String> {
         rows.into_iter().map(|row| row.path.to_string()).collect()
     };
-    assert_eq!(seen(store.paths(&key.tenant, &key.conversation, false).await.unwrap()), ["main"]);
-    assert_eq!(seen(store.paths(&key.tenant, &key.conversation, true).await.unwrap()), ["main", "b"]);
+    assert_eq!(seen(store.paths(&key.of_conversation(), false).await.unwrap()), ["main"]);
+    assert_eq!(seen(store.paths(&key.of_conversation(), true).await.unwrap()), ["main", "b"]);
 }
 
 async fn closing_a_path_ends_its_context_and_no_other(world: World) {
@@ -870,11 +879,7 @@ async fn a_path_change_that_cannot_be_says_why(world: World) {
         PathError::Stale { found: 0, expected: 3, .. }
     ));
     let key = key("acme", "c1", "main");
-    assert_eq!(
-        store.paths(&key.tenant, &key.conversation, true).await.unwrap().len(),
-        2,
-        "nothing was written"
-    );
+    assert_eq!(store.paths(&key.of_conversation(), true).await.unwrap().len(), 2, "nothing was written");
 }
 
 async fn placeholders_keep_their_number(world: World) {
@@ -908,7 +913,13 @@ async fn one_tenant_never_sees_anothers_rows(world: World) {
     assert!(store.contexts(&contexts).await.unwrap().is_empty());
     let runs = ExecutionFilter { tenant: Some(bolt.clone()), ..ExecutionFilter::default() };
     assert!(store.executions(&runs).await.unwrap().is_empty());
-    assert!(store.paths(&bolt, &acme.conversation, true).await.unwrap().is_empty());
+    assert!(
+        store
+            .paths(&ConversationKey { tenant: bolt.clone(), ..acme.of_conversation() }, true)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     assert!(!store.abandon(&bolt, run.id, ExecutionStatus::Failed, None).await.unwrap());
     let theirs = key("bolt", "c1", "main");
     assert!(store.live(&theirs).await.unwrap().is_none());
@@ -922,6 +933,158 @@ async fn one_tenant_never_sees_anothers_rows(world: World) {
     assert_eq!(store.contexts(&ContextFilter::default()).await.unwrap().len(), 2);
     assert_eq!(store.count_live().await.unwrap(), 2);
     assert_eq!(store.executions(&ExecutionFilter::default()).await.unwrap().len(), 2);
+}
+
+/// The same key under another owner.
+fn of(owner: &str, key: &ContextKey) -> ContextKey {
+    ContextKey { owner: Owner::principal(owner), ..key.clone() }
+}
+
+async fn equal_names_of_two_owners_are_two_things(world: World) {
+    let store = world.store().await;
+    let (ann, bob) = (of("key:ann", &key("acme", "c1", "main")), of("key:bob", &key("acme", "c1", "main")));
+    let first = first_run(&store, &ann, &limits()).await;
+    let once = ask_once(&ann, "k", "args");
+    ready(store.acquire(&once, &limits()).await.unwrap());
+    store.record(&finished(&once, first.id), &limits()).await.unwrap();
+    store.save_placeholders(&ann, &[("EMAIL".to_owned(), "h".to_owned(), 1)]).await.unwrap();
+    store.change_path(&ann, &register(None, None), None, &limits()).await.unwrap();
+
+    assert!(store.live(&bob).await.unwrap().is_none());
+    assert!(store.placeholders(&bob).await.unwrap().is_empty());
+    assert!(store.paths(&bob.of_conversation(), true).await.unwrap().is_empty());
+    let his = ContextFilter {
+        tenant: Some(bob.tenant.clone()),
+        owner: Some(bob.owner.clone()),
+        ended: true,
+        ..ContextFilter::default()
+    };
+    assert!(store.contexts(&his).await.unwrap().is_empty());
+    let his = ExecutionFilter {
+        tenant: Some(bob.tenant.clone()),
+        owner: Some(bob.owner.clone()),
+        principal: Some("key:bob".to_owned()),
+        ..ExecutionFilter::default()
+    };
+    assert!(store.executions(&his).await.unwrap().is_empty());
+
+    // His call under the same conversation, path and idempotency key makes a sandbox and runs.
+    let second = ask_once(&bob, "k", "args");
+    let claimed = claim(store.acquire(&second, &limits()).await.unwrap());
+    assert_ne!(claimed.context, first.id);
+    let sandbox = sandbox("sb-bob");
+    let context = store.ready(&claimed, second.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
+    store.record(&finished(&second, context.id), &limits()).await.unwrap();
+    assert_eq!(store.executions(&his).await.unwrap().len(), 1);
+    // Hers is replayed still.
+    assert!(matches!(
+        store.acquire(&ask_once(&ann, "k", "args"), &limits()).await.unwrap(),
+        Acquired::Replay(run) if run.id == once.execution.id
+    ));
+    // An execution id is no way in either.
+    let mut forged = ask(&bob);
+    forged.execution.id = once.execution.id;
+    assert!(matches!(store.acquire(&forged, &limits()).await, Err(StoreError::NotFound)));
+    store.change_path(&ann, &PathChange::Archive, None, &limits()).await.unwrap();
+    assert!(store.live(&ann).await.unwrap().is_none());
+    assert!(store.live(&bob).await.unwrap().is_some());
+}
+
+async fn a_refusal_names_only_what_the_caller_may_enter(world: World) {
+    let store = world.store().await;
+    let limits = Limits { per_tenant: 2, ..limits() };
+    let at = |owner: &str, conversation: &str| of(owner, &key("acme", conversation, "main"));
+    claim(store.acquire(&ask(&at("key:ann", "a")), &limits).await.unwrap());
+    claim(store.acquire(&ask(&at("key:bob", "b")), &limits).await.unwrap());
+    let refused = |ask| {
+        let (store, limits) = (store.clone(), limits.clone());
+        async move {
+            match store.acquire(&ask, &limits).await.unwrap() {
+                Acquired::Limit(reached) => {
+                    let names: Vec<String> =
+                        reached.holders.iter().map(|key| key.conversation.to_string()).collect();
+                    (names, reached.others)
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    assert_eq!(refused(ask(&at("key:ann", "c"))).await, (vec!["a".to_owned()], 1));
+    assert_eq!(refused(ask(&at("key:eve", "c"))).await, (vec![], 2));
+    let service = Acquire { sees_tenant: true, ..ask(&key("acme", "c", "main")) };
+    assert_eq!(refused(service).await, (vec!["a".to_owned(), "b".to_owned()], 0));
+}
+
+async fn a_conversation_is_shared_and_taken_back(world: World) {
+    let store = world.store().await;
+    let shared = of("key:ann", &key("acme", "c1", "main")).of_conversation();
+    assert!(store.share(&shared, "key:bob", true).await.unwrap());
+    assert!(!store.share(&shared, "key:bob", true).await.unwrap(), "said again");
+    assert_eq!(store.shared_with(&shared).await.unwrap(), ["key:bob"]);
+    assert_eq!(store.shared_to(&shared.tenant, "key:bob").await.unwrap(), std::slice::from_ref(&shared));
+    assert!(store.shared_to(&shared.tenant, "key:eve").await.unwrap().is_empty());
+    assert!(store.shared_to(&TenantId::parse("bolt").unwrap(), "key:bob").await.unwrap().is_empty());
+    assert!(store.share(&shared, "key:bob", false).await.unwrap());
+    assert!(store.shared_with(&shared).await.unwrap().is_empty());
+}
+
+/// A run that another replica asks for.
+fn by(replica: &str, key: &ContextKey) -> Acquire {
+    Acquire { owner: replica.to_owned(), ..ask(key) }
+}
+
+async fn a_replica_keeps_its_contexts_until_it_lets_go_or_dies(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let lease = Duration::from_secs(600);
+    for replica in ["replica-1", "replica-2"] {
+        assert!(store.heartbeat(replica, lease).await.unwrap().is_empty());
+    }
+    let context = first_run(&store, &key, &limits()).await;
+
+    // Idle as it is, the other replica waits, and the holder learns of it.
+    let other = by("replica-2", &key);
+    assert!(matches!(store.acquire(&other, &limits()).await.unwrap(), Acquired::Queued { position: 1 }));
+    let wanted = store.heartbeat("replica-1", lease).await.unwrap();
+    assert_eq!(wanted, [(context.id, key.clone())]);
+    assert!(matches!(store.acquire(&other, &limits()).await.unwrap(), Acquired::Queued { position: 1 }));
+    assert!(!store.release(&key.tenant, context.id, "replica-2").await.unwrap(), "it is not its to give");
+    assert!(store.release(&key.tenant, context.id, "replica-1").await.unwrap());
+    let taken = ready(store.acquire(&other, &limits()).await.unwrap());
+    assert_eq!((taken.id, taken.owner.as_str()), (context.id, "replica-2"));
+    store.record(&finished(&other, context.id), &limits()).await.unwrap();
+    assert!(store.heartbeat("replica-1", lease).await.unwrap().is_empty());
+
+    // A replica that went, and one that never had a row, hold nothing.
+    store.heartbeat("replica-2", Duration::ZERO).await.unwrap();
+    let back = by("replica-1", &key);
+    assert_eq!(ready(store.acquire(&back, &limits()).await.unwrap()).owner, "replica-1");
+}
+
+async fn a_dead_replicas_work_is_interrupted_and_free(world: World) {
+    let store = world.store().await;
+    let (busy, making) = (key("acme", "c1", "main"), key("acme", "c2", "main"));
+    let lease = Duration::from_secs(600);
+    store.heartbeat("replica-1", lease).await.unwrap();
+    let context = first_run(&store, &busy, &limits()).await;
+    let running = ask_once(&busy, "k", "args");
+    ready(store.acquire(&running, &limits()).await.unwrap());
+    let claimed = claim(store.acquire(&ask(&making), &limits()).await.unwrap());
+    store.heartbeat("replica-2", lease).await.unwrap();
+
+    store.heartbeat("replica-1", Duration::ZERO).await.unwrap();
+    store.heartbeat("replica-2", lease).await.unwrap();
+    let run = store.execution(&busy.tenant, running.execution.id).await.unwrap().unwrap();
+    assert_eq!(run.status, ExecutionStatus::Interrupted);
+    let next = by("replica-2", &busy);
+    assert_eq!(ready(store.acquire(&next, &limits()).await.unwrap()).id, context.id);
+    let taken = claim(store.acquire(&by("replica-2", &making), &limits()).await.unwrap());
+    assert_eq!((taken.context, taken.epoch), (claimed.context, claimed.epoch + 1));
+    // Its key is not free: the run may have had effects.
+    assert!(matches!(
+        store.acquire(&ask_once(&busy, "k", "args"), &limits()).await.unwrap(),
+        Acquired::Interrupted(_)
+    ));
 }
 
 async fn any_text_and_large_results_are_kept_as_they_were(world: World) {

@@ -178,7 +178,7 @@ async fn works(store: &PgStore) {
     store.record(&finished(&first, context.id), &limits).await.unwrap();
     ready(store.acquire(&ask(&key), &limits).await.unwrap());
     assert_eq!(store.contexts(&ContextFilter::default()).await.unwrap().len(), 1);
-    assert_eq!(store.owned(Duration::ZERO, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.owned(None, Duration::ZERO, None, 10).await.unwrap().len(), 1);
     store.reap(50, Duration::from_secs(3600), &limits).await.unwrap();
     store.doomed(10, Duration::ZERO).await.unwrap();
 }
@@ -359,4 +359,30 @@ fn a_warm_run_makes_two_round_trips() {
     run();
     let least = (0..10).map(|_| run()).min();
     assert_eq!(least, Some(2), "acquire and record");
+}
+
+/// After the machine slept, or the database was away for all, everybody's time has run out: nobody is dead by that.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_replica_whose_own_time_has_run_out_takes_no_other_for_dead() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let (limits, lease, key) = (Limits::default(), Duration::from_secs(60), key("acme", "c1", "main"));
+    for replica in ["replica-1", "replica-2"] {
+        store.heartbeat(replica, lease).await.unwrap();
+    }
+    let context = first_run(&store, &key, &limits).await;
+    let running = ask(&key);
+    ready(store.acquire(&running, &limits).await.unwrap());
+    let status = async || store.execution(&key.tenant, running.execution.id).await.unwrap().unwrap().status;
+
+    world.advance(Duration::from_secs(61)).await;
+    let next = Acquire { owner: "replica-2".to_owned(), ..ask(&key) };
+    assert!(matches!(store.acquire(&next, &limits).await.unwrap(), Acquired::Queued { position: 1 }));
+    store.heartbeat("replica-2", lease).await.unwrap();
+    assert_eq!(status().await, ExecutionStatus::Running, "it was not alive itself a moment ago");
+
+    store.heartbeat("replica-2", lease).await.unwrap();
+    assert_eq!(status().await, ExecutionStatus::Interrupted);
+    assert_eq!(ready(store.acquire(&next, &limits).await.unwrap()).id, context.id);
 }

@@ -252,7 +252,7 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
     let provider = Provider(dir.path().to_owned());
     bury_all(&store, &provider).await;
     let mut owned: Vec<String> = store
-        .owned(Duration::ZERO, None, 1000)
+        .owned(None, Duration::ZERO, None, 1000)
         .await
         .unwrap()
         .into_iter()
@@ -303,7 +303,7 @@ async fn killed_processes_leave_nothing(store: String, rounds: u32) {
         store.reap(1000, Duration::from_secs(1 << 20), &limits).await.unwrap();
         bury_all(&store, &provider).await;
         let owned: Vec<String> = store
-            .owned(Duration::ZERO, None, 1000)
+            .owned(None, Duration::ZERO, None, 1000)
             .await
             .unwrap()
             .into_iter()

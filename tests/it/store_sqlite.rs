@@ -87,7 +87,7 @@ async fn a_database_that_is_not_this_programs_is_refused() {
     SqliteStore::open(dir.path(), &no_auto, keyring(), Clock::system()).await.unwrap();
 
     let mut connection = raw(dir.path()).await;
-    sqlx::raw_sql("INSERT INTO migrations VALUES (99991231000000, 'from the future', x'00', 0)")
+    sqlx::raw_sql("INSERT INTO migrations VALUES (99991231000000, 'from the future', x'00', 0, NULL)")
         .execute(&mut connection)
         .await
         .unwrap();

@@ -171,10 +171,7 @@ async fn no_sequence_of_calls_reaches_a_state_that_must_not_be(world: World) {
         if step == 300 {
             let key = &keys[2];
             for change in [PathChange::Register { parent: None, message: None }, PathChange::Archive] {
-                store
-                    .change_path(&key.tenant, &key.conversation, &key.path, &change, None, &limits)
-                    .await
-                    .unwrap();
+                store.change_path(key, &change, None, &limits).await.unwrap();
             }
         }
         if world.number(&any).await > 0 {
@@ -199,7 +196,7 @@ async fn no_sequence_of_calls_reaches_a_state_that_must_not_be(world: World) {
 
     // Everything that was made is owned or was in the outbox.
     let store = &replicas[0];
-    let owned = store.owned(Duration::ZERO, None, 100).await.unwrap();
+    let owned = store.owned(None, Duration::ZERO, None, 100).await.unwrap();
     let mut known: HashSet<String> =
         owned.into_iter().map(|row| row.sandbox.unwrap().sandbox_id.to_string()).collect();
     let doomed = store.doomed(10_000, Duration::from_secs(60)).await.unwrap();

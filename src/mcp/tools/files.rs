@@ -104,10 +104,15 @@ impl McpServer {
             Action::Get => FileAction::Get { path },
         };
         let key = self.key(&caller, input.context.as_deref()).await?;
-        let principal = Some(caller.principal.name);
         let guard = caller::overlay(&context.meta.0, service.policies.call_may_loosen(&key))?;
-        let call =
-            Call { key, principal, trace: trace(&context), idempotency_key: None, guard, person: None };
+        let call = Call {
+            key,
+            asker: asker.clone(),
+            trace: trace(&context),
+            idempotency_key: None,
+            guard,
+            person: None,
+        };
         let filed = service.files.run(call, action, context.ct.clone()).await?;
         result(&service.reads, &asker, &filed).await
     }

@@ -67,7 +67,7 @@ impl McpServer {
         caller.needs(needed)?;
         let key = self.key(&caller, input.context.as_deref()).await?;
         let service = self.service().await?;
-        let mint = |key: &ContextKey| service.contexts.mint_handle(key, Some(&caller.principal.name));
+        let mint = |key: &ContextKey| service.contexts.mint_handle(key, &caller.principal.name);
         let structured = match input.action {
             Action::Show => {
                 let live = service.contexts.live(&key).await?;
@@ -76,7 +76,7 @@ impl McpServer {
                 shown
             }
             Action::List => {
-                let rows = service.contexts.of_conversation(&key.tenant, &key.conversation).await?;
+                let rows = service.contexts.of_conversation(&caller.asker(), &key).await?;
                 let listed = rows.iter().map(|one| {
                     let mut shown = row(one);
                     shown["context"] = json!(mint(&one.key));

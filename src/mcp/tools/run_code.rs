@@ -431,7 +431,7 @@ impl McpServer {
         let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), &context.meta.0)?;
         let call = Call {
             key,
-            principal: Some(caller.principal.name),
+            asker: caller.asker(),
             trace: trace(context),
             idempotency_key,
             guard: caller::overlay(&context.meta.0, may_loosen)?,

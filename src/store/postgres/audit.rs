@@ -5,7 +5,7 @@ use sqlx::Row;
 
 use super::rows::{self, Cells};
 use super::{PgStore, failure};
-use crate::domain::{ContextKey, ConversationId, ExecutionId, TenantId};
+use crate::domain::{ContextKey, ConversationId, ExecutionId, Owner, TenantId};
 use crate::store::{
     Audit, ExecutionFilter, ExecutionRow, NewReveal, Placeholders, RevealRow, StoreError, measure::measure,
 };
@@ -17,7 +17,7 @@ impl Audit for PgStore {
         tenant: &TenantId,
         id: ExecutionId,
     ) -> Result<Option<ExecutionRow>, StoreError> {
-        let sql = rows::execution_query!("pathbox.execution_v1($1, $2)");
+        let sql = rows::execution_query!("pathbox.execution_v1($1, $2)", "x.result::text");
         let row = self
             .call(measure!("execution", tenant), || async {
                 sqlx::query(sql).bind(tenant.as_str()).bind(id.0).fetch_optional(&self.pool()).await
@@ -30,11 +30,17 @@ impl Audit for PgStore {
         let found = self
             .call(measure!("executions"), || async {
                 match &filter.tenant {
-                    Some(tenant) => {
-                        sqlx::query(rows::execution_query!("pathbox.executions_v1($1, $2, $3, $4)"))
-                            .bind(tenant.as_str())
-                    }
-                    None => sqlx::query(rows::execution_query!("pathbox.all_executions_v1($1, $2, $3)")),
+                    Some(tenant) => sqlx::query(rows::execution_query!(
+                        "pathbox.executions_v2($1, $2, $3, $4, $5, $6)",
+                        "null::text"
+                    ))
+                    .bind(tenant.as_str())
+                    .bind(filter.owner.as_ref().map(Owner::as_str))
+                    .bind(&filter.principal),
+                    None => sqlx::query(rows::execution_query!(
+                        "pathbox.all_executions_v1($1, $2, $3)",
+                        "null::text"
+                    )),
                 }
                 .bind(filter.conversation.as_ref().map(ConversationId::as_str))
                 .bind(filter.context.map(|id| id.0))
@@ -49,8 +55,9 @@ impl Audit for PgStore {
     async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {
         let found = self
             .call(measure!("placeholders", key.tenant), || async {
-                sqlx::query("select kind, value_hash, number from pathbox.placeholders_v1($1, $2, $3)")
+                sqlx::query("select kind, value_hash, number from pathbox.placeholders_v2($1, $2, $3, $4)")
                     .bind(key.tenant.as_str())
+                    .bind(key.owner.as_str())
                     .bind(key.conversation.as_str())
                     .bind(key.path.as_str())
                     .fetch_all(&self.pool())
@@ -80,8 +87,9 @@ impl Audit for PgStore {
         let numbers: Vec<i32> =
             new.iter().map(|(.., number)| i32::try_from(*number).unwrap_or(i32::MAX)).collect();
         self.call(measure!("save_placeholders", key.tenant), || async {
-            sqlx::query("select pathbox.save_placeholders_v1($1, $2, $3, $4, $5, $6)")
+            sqlx::query("select pathbox.save_placeholders_v2($1, $2, $3, $4, $5, $6, $7)")
                 .bind(key.tenant.as_str())
+                .bind(key.owner.as_str())
                 .bind(key.conversation.as_str())
                 .bind(key.path.as_str())
                 .bind(&kinds)
@@ -127,7 +135,7 @@ impl Audit for PgStore {
             Ok(RevealRow {
                 reveal: NewReveal {
                     id: cells.get("id")?,
-                    key: cells.key()?,
+                    key: cells.key_of_tenant()?,
                     kind: cells.get("kind")?,
                     principal: cells.get("principal")?,
                     opened: cells.get("opened")?,

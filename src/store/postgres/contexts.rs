@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::PgStore;
 use super::rows::{self, context_columns};
-use crate::domain::{ContextId, ContextKey, ConversationId, TenantId};
+use crate::domain::{ContextId, ContextKey, ConversationId, Owner, TenantId};
 use crate::store::{
     ContextFilter, ContextRow, Contexts, End, Limits, StoreError, measure::measure, millis, storable,
 };
@@ -18,13 +18,13 @@ const CONTEXT: &str = concat!(
 const LIVE: &str = concat!(
     "select clock_timestamp() as read_at, ",
     context_columns!("c."),
-    " from pathbox.live_v1($1, $2, $3) c"
+    " from pathbox.live_v2($1, $2, $3, $4) c"
 );
 
 const CONTEXTS: &str = concat!(
     "select clock_timestamp() as read_at, ",
     context_columns!("c."),
-    " from pathbox.contexts_v1($1, $2, $3, $4) c"
+    " from pathbox.contexts_v2($1, $2, $3, $4, $5) c"
 );
 
 const ALL_CONTEXTS: &str = concat!(
@@ -49,6 +49,7 @@ impl Contexts for PgStore {
             .call(measure!("live", key.tenant), || async {
                 sqlx::query(LIVE)
                     .bind(key.tenant.as_str())
+                    .bind(key.owner.as_str())
                     .bind(key.conversation.as_str())
                     .bind(key.path.as_str())
                     .fetch_optional(&self.pool())
@@ -60,11 +61,12 @@ impl Contexts for PgStore {
 
     async fn contexts(&self, filter: &ContextFilter) -> Result<Vec<ContextRow>, StoreError> {
         let conversation = filter.conversation.as_ref().map(ConversationId::as_str);
+        let owner = filter.owner.as_ref().map(Owner::as_str);
         let limit = i32::try_from(filter.limit.unwrap_or(100)).unwrap_or(i32::MAX);
         let found = self
             .call(measure!("contexts"), || async {
                 match &filter.tenant {
-                    Some(tenant) => sqlx::query(CONTEXTS).bind(tenant.as_str()),
+                    Some(tenant) => sqlx::query(CONTEXTS).bind(tenant.as_str()).bind(owner),
                     None => sqlx::query(ALL_CONTEXTS),
                 }
                 .bind(conversation)

@@ -9,11 +9,11 @@ use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::rows::{self, Cells, context_columns, sandbox_columns};
-use crate::domain::{ContextKey, ConversationId, EndReason, ExecutionId, PathId, TenantId};
+use crate::domain::{ContextId, ContextKey, ConversationId, EndReason, ExecutionId, Owner, PathId, TenantId};
 use crate::store::{
     Acquire, Acquired, Audit, Cause, Claim, ContextRow, Contexts, DatabaseState, End, ExecutionStatus,
-    FinishedExecution, Leases, LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxRef, StoreError,
-    leases::storable_result, measure::measure, millis, storable,
+    FinishedExecution, Leases, LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxRef, Signals,
+    StoreError, leases::storable_result, measure::measure, millis, storable,
 };
 
 const ACQUIRE: &str = concat!(
@@ -21,7 +21,7 @@ const ACQUIRE: &str = concat!(
     context_columns!("(a.ctx)."),
     ", ",
     sandbox_columns!("(a.ctx)."),
-    " from pathbox.acquire_v1($1,$2,$3,$4,$5, $6,$7,$8,$9,$10,$11,$12, $13,$14,$15, $16,$17,$18, $19,$20,$21,$22) a"
+    " from pathbox.acquire_v2($1,$2,$3,$4,$5,$6,$7, $8,$9,$10,$11,$12,$13,$14, $15,$16,$17, $18,$19,$20, $21,$22,$23,$24) a"
 );
 
 const READY: &str = concat!(
@@ -97,7 +97,7 @@ impl Leases for PgStore {
         let unasked = finished.unasked.as_deref().map(unasked_as_json);
         self.call(measure!("record", finished.tenant), || async {
             sqlx::query_scalar(
-                "select pathbox.record_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,\
+                "select pathbox.record_v2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,\
                  $15,$16::text::jsonb)",
             )
             .bind(finished.tenant.as_str())
@@ -130,7 +130,7 @@ impl Leases for PgStore {
         error: Option<&str>,
     ) -> Result<bool, StoreError> {
         self.call(measure!("abandon", tenant), || async {
-            sqlx::query_scalar("select pathbox.abandon_v1($1, $2, $3, $4)")
+            sqlx::query_scalar("select pathbox.abandon_v2($1, $2, $3, $4)")
                 .bind(tenant.as_str())
                 .bind(execution.0)
                 .bind(status.as_str())
@@ -152,6 +152,61 @@ impl Leases for PgStore {
         .await
     }
 
+    async fn renew_run(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError> {
+        self.call(measure!("renew_run", tenant), || async {
+            sqlx::query_scalar("select pathbox.renew_run_v1($1, $2)")
+                .bind(tenant.as_str())
+                .bind(execution.0)
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    async fn heartbeat(
+        &self,
+        replica: &str,
+        lease: Duration,
+    ) -> Result<Vec<(ContextId, ContextKey)>, StoreError> {
+        self.listen_as(replica);
+        let wanted = self
+            .call(measure!("heartbeat"), || async {
+                sqlx::query("select * from pathbox.heartbeat_v1($1, $2, $3)")
+                    .bind(storable(replica))
+                    .bind(env!("CARGO_PKG_VERSION"))
+                    .bind(millis(lease))
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        let read = |row: &PgRow| {
+            let cells = Cells::new(row, "execution_contexts", "?");
+            Ok((ContextId(cells.get("id")?), cells.key()?))
+        };
+        wanted.iter().map(read).collect()
+    }
+
+    async fn release(
+        &self,
+        tenant: &TenantId,
+        context: ContextId,
+        replica: &str,
+    ) -> Result<bool, StoreError> {
+        self.call(measure!("release", tenant), || async {
+            sqlx::query_scalar("select pathbox.release_v1($1, $2, $3)")
+                .bind(tenant.as_str())
+                .bind(context.0)
+                .bind(storable(replica))
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
     async fn stops(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError> {
         let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
         let found = self
@@ -169,10 +224,12 @@ impl PgStore {
         self.call(measure!("acquire", ask.key.tenant), || async {
             sqlx::query(ACQUIRE)
                 .bind(ask.key.tenant.as_str())
+                .bind(ask.key.owner.as_str())
                 .bind(ask.key.conversation.as_str())
                 .bind(ask.key.path.as_str())
                 .bind(ask.new_context.0)
                 .bind(storable(&ask.owner))
+                .bind(ask.sees_tenant)
                 .bind(run.id.0)
                 .bind(storable(&run.tool))
                 .bind(run.language.as_str())
@@ -216,6 +273,7 @@ impl PgStore {
                 Acquired::Create(Claim {
                     context: context.id,
                     key: context.key,
+                    read_at: context.read_at,
                     epoch: context.epoch,
                     previous: cells.parse_optional::<EndReason>("previous")?,
                 })
@@ -283,7 +341,8 @@ fn limit_reached(cells: &Cells<'_>, tenant: &TenantId) -> Result<LimitReached, S
     struct Detail {
         scope: String,
         limit: u32,
-        holders: Vec<(ConversationId, PathId)>,
+        holders: Vec<(ConversationId, PathId, Owner)>,
+        others: u32,
         frees_in_ms: Option<u64>,
     }
     let detail: Value = cells.get("detail")?;
@@ -294,8 +353,14 @@ fn limit_reached(cells: &Cells<'_>, tenant: &TenantId) -> Result<LimitReached, S
         holders: detail
             .holders
             .into_iter()
-            .map(|(conversation, path)| ContextKey { tenant: tenant.clone(), conversation, path })
+            .map(|(conversation, path, owner)| ContextKey {
+                tenant: tenant.clone(),
+                owner,
+                conversation,
+                path,
+            })
             .collect(),
+        others: detail.others,
         frees_in: detail.frees_in_ms.map(Duration::from_millis),
     })
 }
@@ -304,6 +369,7 @@ fn limit_reached(cells: &Cells<'_>, tenant: &TenantId) -> Result<LimitReached, S
 fn unasked_as_json(ask: &Acquire) -> String {
     let run = &ask.execution;
     json!({
+        "owner_principal": ask.key.owner,
         "conversation": ask.key.conversation,
         "path": ask.key.path,
         "owner": storable(&ask.owner),

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::rows::{self, Cells, context_columns, sandbox_columns};
 use super::{PgStore, failure};
-use crate::domain::ContextId;
+use crate::domain::{ContextId, TenantId};
 use crate::store::{
     ContextRow, Doomed, Keyring, Limits, Outbox, Reaped, SandboxRef, StoreError, measure::measure, millis,
     secrets::SealedTokens, storable,
@@ -20,7 +20,7 @@ const OWNED: &str = concat!(
     context_columns!("c."),
     ", ",
     sandbox_columns!("c."),
-    " from pathbox.owned_v1($1, $2, $3) c"
+    " from pathbox.owned_v2($1, $2, $3, $4) c"
 );
 
 #[async_trait]
@@ -29,7 +29,7 @@ impl Outbox for PgStore {
         let row = self
             .call(measure!("reap"), || async {
                 sqlx::query(
-                    "select expired, abandoned, interrupted, deleted from pathbox.reap_v1($1, $2, $3, $4)",
+                    "select expired, abandoned, interrupted, deleted from pathbox.reap_v2($1, $2, $3, $4)",
                 )
                 .bind(i32::try_from(batch).unwrap_or(i32::MAX))
                 .bind(millis(retention))
@@ -102,6 +102,7 @@ impl Outbox for PgStore {
 
     async fn owned(
         &self,
+        tenant: Option<&TenantId>,
         min_age: Duration,
         after: Option<ContextId>,
         limit: u32,
@@ -109,6 +110,7 @@ impl Outbox for PgStore {
         let found = self
             .call(measure!("owned"), || async {
                 sqlx::query(OWNED)
+                    .bind(tenant.map(TenantId::as_str))
                     .bind(millis(min_age))
                     .bind(after.map(|id| id.0))
                     .bind(i32::try_from(limit).unwrap_or(i32::MAX))

@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::rows::Cells;
-use crate::domain::{ConversationId, PathId, TenantId};
+use crate::domain::{ContextKey, ConversationKey, PathId, TenantId};
 use crate::store::{
     Limits, PathChange, PathError, PathRow, Paths, StoreError, measure::measure, millis, storable,
 };
@@ -16,9 +16,7 @@ use crate::store::{
 impl Paths for PgStore {
     async fn change_path(
         &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        path: &PathId,
+        key: &ContextKey,
         change: &PathChange,
         expected: Option<i64>,
         limits: &Limits,
@@ -26,14 +24,15 @@ impl Paths for PgStore {
         let (name, other, message) = change.parts();
         loop {
             let row = self
-                .call(measure!("change_path", tenant), || async {
+                .call(measure!("change_path", key.tenant), || async {
                     sqlx::query(
                         "select c.outcome, c.problem, c.problem_status, (c.path).* \
-                           from pathbox.change_path_v1($1, $2, $3, $4, $5, $6, $7, $8) c",
+                           from pathbox.change_path_v2($1, $2, $3, $4, $5, $6, $7, $8, $9) c",
                     )
-                    .bind(tenant.as_str())
-                    .bind(conversation.as_str())
-                    .bind(path.as_str())
+                    .bind(key.tenant.as_str())
+                    .bind(key.owner.as_str())
+                    .bind(key.conversation.as_str())
+                    .bind(key.path.as_str())
                     .bind(name)
                     .bind(other.map(PathId::as_str))
                     .bind(message.map(storable))
@@ -43,7 +42,7 @@ impl Paths for PgStore {
                     .await
                 })
                 .await?;
-            let cells = Cells::new(&row, "conversation_paths", path);
+            let cells = Cells::new(&row, "conversation_paths", &key.path);
             return match cells.get::<&str>("outcome")? {
                 "again" => {
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -55,10 +54,10 @@ impl Paths for PgStore {
                     path: cells.parse("problem")?,
                     status: cells.parse("problem_status")?,
                 }),
-                "differs" => Err(PathError::Differs(path.clone())),
-                "cycle" => Err(PathError::Cycle(path.clone())),
+                "differs" => Err(PathError::Differs(key.path.clone())),
+                "cycle" => Err(PathError::Cycle(key.path.clone())),
                 "stale" => Err(PathError::Stale {
-                    path: path.clone(),
+                    path: key.path.clone(),
                     found: cells.get::<Option<i64>>("version")?.unwrap_or(0),
                     expected: expected.unwrap_or(0),
                 }),
@@ -67,23 +66,68 @@ impl Paths for PgStore {
         }
     }
 
-    async fn paths(
-        &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        deleted: bool,
-    ) -> Result<Vec<PathRow>, StoreError> {
+    async fn paths(&self, conversation: &ConversationKey, deleted: bool) -> Result<Vec<PathRow>, StoreError> {
         let found = self
-            .call(measure!("paths", tenant), || async {
-                sqlx::query("select * from pathbox.paths_v1($1, $2, $3)")
-                    .bind(tenant.as_str())
-                    .bind(conversation.as_str())
+            .call(measure!("paths", conversation.tenant), || async {
+                sqlx::query("select * from pathbox.paths_v2($1, $2, $3, $4)")
+                    .bind(conversation.tenant.as_str())
+                    .bind(conversation.owner.as_str())
+                    .bind(conversation.conversation.as_str())
                     .bind(deleted)
                     .fetch_all(&self.pool())
                     .await
             })
             .await?;
         found.iter().map(path_row).collect()
+    }
+
+    async fn share(
+        &self,
+        conversation: &ConversationKey,
+        principal: &str,
+        given: bool,
+    ) -> Result<bool, StoreError> {
+        self.call(measure!("share", conversation.tenant), || async {
+            sqlx::query_scalar("select pathbox.share_v1($1, $2, $3, $4, $5)")
+                .bind(conversation.tenant.as_str())
+                .bind(conversation.owner.as_str())
+                .bind(conversation.conversation.as_str())
+                .bind(storable(principal))
+                .bind(given)
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    async fn shared_with(&self, conversation: &ConversationKey) -> Result<Vec<String>, StoreError> {
+        self.call(measure!("shared_with", conversation.tenant), || async {
+            sqlx::query_scalar("select principal from pathbox.shares_v1($1, $2, $3, null)")
+                .bind(conversation.tenant.as_str())
+                .bind(conversation.owner.as_str())
+                .bind(conversation.conversation.as_str())
+                .fetch_all(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    async fn shared_to(
+        &self,
+        tenant: &TenantId,
+        principal: &str,
+    ) -> Result<Vec<ConversationKey>, StoreError> {
+        let found = self
+            .call(measure!("shared_to", tenant), || async {
+                sqlx::query("select * from pathbox.shares_v1($1, null, null, $2)")
+                    .bind(tenant.as_str())
+                    .bind(storable(principal))
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        let read = |row: &PgRow| Cells::new(row, "conversation_shares", "?").conversation();
+        found.iter().map(read).collect()
     }
 }
 

@@ -63,6 +63,16 @@ impl Reach {
         Session { pool: current.pool.clone(), begin: self.options.pooled.then(|| self.options.begin()) }
     }
 
+    /// The host in use, for a connection beside the pool.
+    pub(super) fn host(&self) -> PgConnectOptions {
+        self.hosts[self.current.read().unwrap_or_else(PoisonError::into_inner).host].clone()
+    }
+
+    /// Whether a pooler in transaction mode stands before the database.
+    pub(super) fn is_pooled(&self) -> bool {
+        self.options.pooled
+    }
+
     pub(super) async fn close(&self) {
         self.session().pool.close().await;
     }

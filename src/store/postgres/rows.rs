@@ -17,6 +17,8 @@ macro_rules! context_columns {
             $of,
             "tenant_id, ",
             $of,
+            "owner_principal, ",
+            $of,
             "conversation_id, ",
             $of,
             "path_id, ",
@@ -141,12 +143,13 @@ pub(super) fn context_with_sandbox(row: &PgRow, keyring: &Keyring) -> Result<Opt
 
 /// Selects runs from a function.
 macro_rules! execution_query {
-    ($from:literal) => {
+    ($from:literal, $result:literal) => {
         concat!(
-            "select x.id, x.tenant_id, x.conversation_id, x.path_id, x.context_id, x.tool, x.language, x.purpose, \
+            "select x.id, x.tenant_id, x.owner_principal, x.conversation_id, x.path_id, x.context_id, x.tool, x.language, x.purpose, \
              x.code_sha256, x.principal, x.trace_id, x.status, x.exit_code, x.error, x.created_at, x.started_at, \
-             x.finished_at, x.duration_ms, x.output_bytes, x.findings::text as findings, x.result::text as result \
-             from ",
+             x.finished_at, x.duration_ms, x.output_bytes, x.findings::text as findings, ",
+            $result,
+            " as result from ",
             $from,
             " x"
         )

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use sqlx::{Row, SqliteConnection};
 
 use super::rows::{self, Cells};
-use super::{SqliteStore, failure};
-use crate::domain::{ContextId, ContextKey, ContextStatus, EndReason, ExecutionId};
+use super::{SqliteStore, failure, time};
+use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId};
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, ExecutionRow, ExecutionStatus, LimitReached, Limits, PathStatus,
     QUEUE_LEASE, StoreError, measure::measure, millis, storable,
@@ -32,30 +33,38 @@ impl SqliteStore {
     /// that waits must not slow down the run that it waits for. `None`: ask properly.
     pub(super) async fn still_waits(&self, ask: &Acquire) -> Result<Option<Acquired>, StoreError> {
         let now = self.now_ms();
+        let mut reader = self.read(measure!("place", ask.key.tenant)).await?;
+        let dead = dead_processes(self, &mut reader, &ask.owner).await?;
         let row = sqlx::query(
-            "SELECT x.id, c.status, c.lease_expires_at AS creating_until, c.creator_execution = x.id AS is_creator,
+            "WITH dead AS (SELECT value AS id FROM json_each(?8))
+             SELECT x.id, c.status, c.lease_expires_at AS creating_until, c.creator_execution = x.id AS is_creator,
                     (SELECT count(*) FROM executions q
-                      WHERE q.tenant_id = x.tenant_id AND q.conversation_id = x.conversation_id
-                        AND q.path_id = x.path_id AND q.lease_expires_at > ?1
+                      WHERE q.tenant_id = x.tenant_id AND q.owner_principal = x.owner_principal
+                        AND q.conversation_id = x.conversation_id AND q.path_id = x.path_id
+                        AND q.lease_expires_at > ?1 AND NOT EXISTS (SELECT 1 FROM dead d WHERE d.id = q.owner)
                         AND (q.status = 'queued' AND q.seq < x.seq
                              OR q.status = 'running' AND q.context_id = c.id)) AS ahead
                FROM executions x
                LEFT JOIN execution_contexts c
-                 ON c.tenant_id = x.tenant_id AND c.conversation_id = x.conversation_id AND c.path_id = x.path_id
-                AND c.status IN ('creating', 'ready')
-              WHERE x.id = ?2 AND x.tenant_id = ?3 AND x.conversation_id = ?4 AND x.path_id = ?5
-                AND x.status = 'queued' AND x.lease_expires_at > ?6
+                 ON c.tenant_id = x.tenant_id AND c.owner_principal = x.owner_principal
+                AND c.conversation_id = x.conversation_id AND c.path_id = x.path_id
+                AND c.status IN ('creating', 'ready') AND NOT EXISTS (SELECT 1 FROM dead d WHERE d.id = c.lease_owner)
+              WHERE x.id = ?2 AND x.tenant_id = ?3 AND x.owner_principal = ?4 AND x.conversation_id = ?5
+                AND x.path_id = ?6 AND x.status = 'queued' AND x.lease_expires_at > ?7
                 AND NOT EXISTS (SELECT 1 FROM conversation_paths p
-                                 WHERE p.tenant_id = x.tenant_id AND p.conversation_id = x.conversation_id
-                                   AND p.path_id = x.path_id AND p.status <> 'active')",
+                                 WHERE p.tenant_id = x.tenant_id AND p.owner_principal = x.owner_principal
+                                   AND p.conversation_id = x.conversation_id AND p.path_id = x.path_id
+                                   AND p.status <> 'active')",
         )
         .bind(now)
         .bind(ask.execution.id.to_string())
         .bind(ask.key.tenant.as_str())
+        .bind(ask.key.owner.as_str())
         .bind(ask.key.conversation.as_str())
         .bind(ask.key.path.as_str())
         .bind(now + millis(QUEUE_LEASE) / 2)
-        .fetch_optional(&mut *self.read(measure!("place", ask.key.tenant)).await?)
+        .bind(json!(dead).to_string())
+        .fetch_optional(&mut *reader)
         .await
         .map_err(failure)?;
         let Some(row) = row else { return Ok(None) };
@@ -119,10 +128,11 @@ impl Asking<'_> {
     async fn same_key(&mut self) -> Result<Option<Acquired>, StoreError> {
         let Some(once) = &self.ask.execution.idempotency else { return Ok(None) };
         let row = sqlx::query(
-            "SELECT id, args_sha256, status, created_at, lease_expires_at FROM executions
-              WHERE tenant_id = ? AND idempotency_key = ?",
+            "SELECT id, owner, args_sha256, status, created_at, lease_expires_at FROM executions
+              WHERE tenant_id = ? AND owner_principal = ? AND idempotency_key = ?",
         )
         .bind(self.ask.key.tenant.as_str())
+        .bind(self.ask.key.owner.as_str())
         .bind(storable(&once.key))
         .fetch_optional(&mut *self.connection)
         .await
@@ -132,7 +142,8 @@ impl Asking<'_> {
         let id: ExecutionId = cells.parse("id")?;
         let status: ExecutionStatus = cells.parse("status")?;
         let lease: Option<i64> = cells.get("lease_expires_at")?;
-        let is_dead = lease.is_some_and(|until| until <= self.now);
+        let is_dead =
+            lease.is_some_and(|until| until <= self.now) || self.is_dead(cells.get("owner")?).await?;
         let is_old = lease.is_none()
             && cells.get::<i64>("created_at")? <= self.now - millis(self.limits.idempotency_ttl);
         if is_old || (status == ExecutionStatus::Queued && is_dead) {
@@ -168,7 +179,10 @@ impl Asking<'_> {
 
     /// Somebody is making the sandbox, or was.
     async fn while_creating(&mut self, mine: Option<Place>, live: Live) -> Result<Acquired, StoreError> {
-        let lease_left = live.lease_expires_at.unwrap_or(0) - self.now;
+        let lease_left = match self.is_dead(&live.row.owner).await? {
+            true => 0,
+            false => live.lease_expires_at.unwrap_or(0) - self.now,
+        };
         let is_mine = live.creator == self.ask.execution.id
             && mine.as_ref().is_some_and(|place| place.status == ExecutionStatus::Queued);
         if lease_left > 0 && is_mine {
@@ -210,7 +224,12 @@ impl Asking<'_> {
             place.status == ExecutionStatus::Running && place.context == Some(live.row.id)
         });
         if !runs_already {
-            let position = self.queued_before(&mine).await? + self.running_on(live.row.id).await?;
+            let mut position = self.queued_before(&mine).await? + self.running_on(live.row.id).await?;
+            if self.is_anothers(&live.row.owner).await? {
+                // Another process holds the context and may be using it out of our sight: it is asked to let go.
+                self.want(live.row.id).await?;
+                position = position.max(1);
+            }
             if position > 0 {
                 self.keep_place(mine).await?;
                 return Ok(Acquired::Queued { position });
@@ -225,8 +244,13 @@ impl Asking<'_> {
         }
         let lease = millis(self.ask.execution.lease);
         self.write_place(mine, ExecutionStatus::Running, Some(live.row.id), lease).await?;
+        let mut row = live.row;
+        if row.owner != self.ask.owner {
+            self.take(row.id).await?;
+            row.owner.clone_from(&self.ask.owner);
+        }
         let numbers = super::audit::load(&mut *self.connection, &self.ask.key).await?;
-        Ok(Acquired::Ready(Box::new(live.row), numbers))
+        Ok(Acquired::Ready(Box::new(row), numbers))
     }
 
     /// There is no context: make one, within the limits, when this run is first in the queue.
@@ -247,19 +271,18 @@ impl Asking<'_> {
         }
         let id = self.unused_id().await?;
         sqlx::query(
-            "INSERT INTO execution_contexts (id, tenant_id, conversation_id, path_id, lease_owner, lease_expires_at,
-                 creator_execution, created_at, last_used_at, updated_at)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO execution_contexts (id, tenant_id, owner_principal, conversation_id, path_id, lease_owner,
+                 lease_expires_at, due_at, creator_execution, created_at, last_used_at, updated_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?9, ?9)",
         )
         .bind(id.to_string())
         .bind(self.ask.key.tenant.as_str())
+        .bind(self.ask.key.owner.as_str())
         .bind(self.ask.key.conversation.as_str())
         .bind(self.ask.key.path.as_str())
         .bind(storable(&self.ask.owner))
         .bind(self.now + millis(self.limits.create_lease))
         .bind(self.ask.execution.id.to_string())
-        .bind(self.now)
-        .bind(self.now)
         .bind(self.now)
         .execute(&mut *self.connection)
         .await
@@ -279,11 +302,13 @@ impl Asking<'_> {
         let key = &self.ask.key;
         let previous: Option<String> = sqlx::query_scalar(
             "SELECT end_reason FROM execution_contexts
-              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND ended_at IS NOT NULL
+              WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
+                AND path_id = ? AND ended_at IS NOT NULL
                 AND ready_at IS NOT NULL
               ORDER BY ended_at DESC LIMIT 1",
         )
         .bind(key.tenant.as_str())
+        .bind(key.owner.as_str())
         .bind(key.conversation.as_str())
         .bind(key.path.as_str())
         .fetch_optional(&mut *self.connection)
@@ -292,7 +317,7 @@ impl Asking<'_> {
         let previous = previous.map(|reason| reason.parse::<EndReason>()).transpose().map_err(|problem| {
             StoreError::Corrupt { table: "execution_contexts", id: context.to_string(), problem }
         })?;
-        Ok(Acquired::Create(Claim { context, key: key.clone(), epoch, previous }))
+        Ok(Acquired::Create(Claim { context, key: key.clone(), epoch, previous, read_at: time(self.now) }))
     }
 
     /// The lease on a context that is being made.
@@ -318,15 +343,19 @@ impl Asking<'_> {
     async fn queued_before(&mut self, mine: &Option<Place>) -> Result<u32, StoreError> {
         sqlx::query_scalar(
             "SELECT count(*) FROM executions
-              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status = 'queued'
-                AND lease_expires_at > ? AND id <> ? AND seq < ?",
+              WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
+                AND path_id = ? AND status = 'queued'
+                AND lease_expires_at > ? AND id <> ? AND seq < ?
+                AND owner NOT IN (SELECT value FROM json_each(?))",
         )
         .bind(self.ask.key.tenant.as_str())
+        .bind(self.ask.key.owner.as_str())
         .bind(self.ask.key.conversation.as_str())
         .bind(self.ask.key.path.as_str())
         .bind(self.now)
         .bind(self.ask.execution.id.to_string())
         .bind(mine.as_ref().map_or(i64::MAX, |place| place.seq))
+        .bind(json!(self.dead().await?).to_string())
         .fetch_one(&mut *self.connection)
         .await
         .map_err(failure)
@@ -335,7 +364,7 @@ impl Asking<'_> {
     /// 1 when a run holds the context. One whose replica died is marked and holds nothing.
     async fn running_on(&mut self, context: ContextId) -> Result<u32, StoreError> {
         let row = sqlx::query(
-            "SELECT id, lease_expires_at FROM executions WHERE context_id = ? AND status = 'running'",
+            "SELECT id, owner, lease_expires_at FROM executions WHERE context_id = ? AND status = 'running'",
         )
         .bind(context.to_string())
         .fetch_optional(&mut *self.connection)
@@ -343,7 +372,7 @@ impl Asking<'_> {
         .map_err(failure)?;
         let Some(row) = row else { return Ok(0) };
         let cells = Cells::new(&row, "executions", "id");
-        if cells.get::<i64>("lease_expires_at")? > self.now {
+        if cells.get::<i64>("lease_expires_at")? > self.now && !self.is_dead(cells.get("owner")?).await? {
             return Ok(1);
         }
         self.interrupt(cells.parse("id")?).await?;
@@ -366,14 +395,6 @@ impl Asking<'_> {
     /// Which limit stands in the way of one more context.
     async fn limit_reached(&mut self) -> Result<Option<LimitReached>, StoreError> {
         let key = &self.ask.key;
-        let rows = sqlx::query(
-            "SELECT tenant_id, conversation_id, path_id, coalesce(expires_at, lease_expires_at) AS over_at
-               FROM execution_contexts WHERE tenant_id = ? AND status IN ('creating', 'ready') ORDER BY last_used_at",
-        )
-        .bind(key.tenant.as_str())
-        .fetch_all(&mut *self.connection)
-        .await
-        .map_err(failure)?;
         let overrides =
             sqlx::query("SELECT per_tenant, per_conversation FROM tenant_limits WHERE tenant_id = ?")
                 .bind(key.tenant.as_str())
@@ -383,28 +404,95 @@ impl Asking<'_> {
         let overridden = |column| -> Option<u32> { overrides.as_ref()?.try_get(column).ok().flatten() };
         let per_tenant = overridden("per_tenant").unwrap_or(self.limits.per_tenant);
         let per_conversation = overridden("per_conversation").unwrap_or(self.limits.per_conversation);
-
-        let mut of_tenant = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let cells = Cells::new(row, "execution_contexts", "path_id");
-            of_tenant.push((cells.key()?, cells.get::<i64>("over_at")?));
-        }
-        let of_conversation: Vec<(ContextKey, i64)> =
-            of_tenant.iter().filter(|(held, _)| held.conversation == key.conversation).cloned().collect();
-        let (scope, limit, held) = if of_conversation.len() >= per_conversation as usize {
-            ("conversation", per_conversation, of_conversation)
-        } else if of_tenant.len() >= per_tenant as usize {
-            ("tenant", per_tenant, of_tenant)
+        let (of_tenant, of_conversation): (u32, u32) = sqlx::query_as(
+            "SELECT count(*), coalesce(sum(owner_principal = ? AND conversation_id = ?), 0) FROM execution_contexts
+              WHERE tenant_id = ? AND status IN ('creating', 'ready')",
+        )
+        .bind(key.owner.as_str())
+        .bind(key.conversation.as_str())
+        .bind(key.tenant.as_str())
+        .fetch_one(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let (scope, limit) = if of_conversation >= per_conversation {
+            ("conversation", per_conversation)
+        } else if of_tenant >= per_tenant {
+            ("tenant", per_tenant)
         } else {
             return Ok(None);
         };
-        let frees_in = held.iter().map(|(_, at)| u64::try_from(at - self.now).unwrap_or(0)).min();
-        Ok(Some(LimitReached {
-            scope,
-            limit,
-            holders: held.into_iter().map(|(key, _)| key).collect(),
-            frees_in: frees_in.map(Duration::from_millis),
-        }))
+        let rows = sqlx::query(
+            "SELECT tenant_id, owner_principal, conversation_id, path_id,
+                    coalesce(expires_at, lease_expires_at) AS over_at
+               FROM execution_contexts
+              WHERE tenant_id = ?1 AND status IN ('creating', 'ready')
+                AND (?2 OR owner_principal = ?3 AND conversation_id = ?4)
+              ORDER BY last_used_at",
+        )
+        .bind(key.tenant.as_str())
+        .bind(scope == "tenant")
+        .bind(key.owner.as_str())
+        .bind(key.conversation.as_str())
+        .fetch_all(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let mut reached = LimitReached { scope, limit, holders: Vec::new(), others: 0, frees_in: None };
+        for row in &rows {
+            let cells = Cells::new(row, "execution_contexts", "path_id");
+            let held = cells.key()?;
+            let left = u64::try_from(cells.get::<i64>("over_at")? - self.now).unwrap_or(0);
+            let left = Duration::from_millis(left);
+            reached.frees_in = Some(reached.frees_in.map_or(left, |first| first.min(left)));
+            match self.ask.sees_tenant || held.owner == key.owner {
+                true => reached.holders.push(held),
+                false => reached.others += 1,
+            }
+        }
+        Ok(Some(reached))
+    }
+
+    /// Other processes that are over.
+    async fn dead(&mut self) -> Result<Vec<String>, StoreError> {
+        dead_processes(self.store, self.connection, &self.ask.owner).await
+    }
+
+    async fn is_dead(&mut self, process: &str) -> Result<bool, StoreError> {
+        Ok(self.dead().await?.iter().any(|dead| dead == process))
+    }
+
+    /// Whether another process holds a lease. One without a row holds nothing.
+    async fn is_anothers(&mut self, holder: &str) -> Result<bool, StoreError> {
+        if holder == self.ask.owner {
+            return Ok(false);
+        }
+        let known: i64 = sqlx::query_scalar("SELECT count(*) FROM replicas WHERE id = ?")
+            .bind(holder)
+            .fetch_one(&mut *self.connection)
+            .await
+            .map_err(failure)?;
+        Ok(known > 0 && !self.is_dead(holder).await?)
+    }
+
+    async fn want(&mut self, context: ContextId) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE execution_contexts SET lease_wanted_at = ? WHERE id = ? AND lease_wanted_at IS NULL",
+        )
+        .bind(self.now)
+        .bind(context.to_string())
+        .execute(&mut *self.connection)
+        .await
+        .map(drop)
+        .map_err(failure)
+    }
+
+    async fn take(&mut self, context: ContextId) -> Result<(), StoreError> {
+        sqlx::query("UPDATE execution_contexts SET lease_owner = ?, lease_wanted_at = NULL WHERE id = ?")
+            .bind(storable(&self.ask.owner))
+            .bind(context.to_string())
+            .execute(&mut *self.connection)
+            .await
+            .map(drop)
+            .map_err(failure)
     }
 
     /// The id that was asked for; the same ask may come twice in the life of a key, and an id is used once.
@@ -424,9 +512,11 @@ impl Asking<'_> {
         let key = &self.ask.key;
         let row = sqlx::query(
             "SELECT path_id, status FROM conversation_paths
-              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status <> 'active'",
+              WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
+                AND path_id = ? AND status <> 'active'",
         )
         .bind(key.tenant.as_str())
+        .bind(key.owner.as_str())
         .bind(key.conversation.as_str())
         .bind(key.path.as_str())
         .fetch_optional(&mut *self.connection)
@@ -440,9 +530,11 @@ impl Asking<'_> {
         let key = &self.ask.key;
         let row = sqlx::query(
             "SELECT * FROM execution_contexts
-              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status IN ('creating', 'ready')",
+              WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
+                AND path_id = ? AND status IN ('creating', 'ready')",
         )
         .bind(key.tenant.as_str())
+        .bind(key.owner.as_str())
         .bind(key.conversation.as_str())
         .bind(key.path.as_str())
         .fetch_optional(&mut *self.connection)
@@ -536,10 +628,10 @@ impl Asking<'_> {
         } else {
             sqlx::query(
                 "INSERT INTO executions (status, context_id, owner, lease_expires_at, started_at, id, tenant_id,
-                     conversation_id, path_id, tool, language, purpose, code_sha256, principal, trace_id,
-                     idempotency_key, args_sha256, run_lease_ms, created_at, queued_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-                     ?5 - ?19)",
+                     owner_principal, conversation_id, path_id, tool, language, purpose, code_sha256, principal,
+                     trace_id, idempotency_key, args_sha256, run_lease_ms, created_at, queued_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
+                     ?5 - ?20)",
             )
         };
         let query = query
@@ -554,6 +646,7 @@ impl Asking<'_> {
         } else {
             query
                 .bind(self.ask.key.tenant.as_str())
+                .bind(self.ask.key.owner.as_str())
                 .bind(self.ask.key.conversation.as_str())
                 .bind(self.ask.key.path.as_str())
                 .bind(storable(&run.tool))
@@ -569,4 +662,18 @@ impl Asking<'_> {
         };
         query.execute(&mut *self.connection).await.map(drop).map_err(failure)
     }
+}
+
+/// Processes other than this one that are over and not cleared up after yet.
+pub(super) async fn dead_processes(
+    store: &SqliteStore,
+    connection: &mut SqliteConnection,
+    own: &str,
+) -> Result<Vec<String>, StoreError> {
+    let others: Vec<String> = sqlx::query_scalar("SELECT id FROM replicas WHERE id <> ?")
+        .bind(storable(own))
+        .fetch_all(connection)
+        .await
+        .map_err(failure)?;
+    Ok(others.into_iter().filter(|process| store.processes.is_dead(process)).collect())
 }

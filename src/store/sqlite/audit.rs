@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 
 use super::rows::{self, Cells};
 use super::{SqliteStore, failure, time};
-use crate::domain::{ContextKey, ConversationId, ExecutionId, TenantId};
+use crate::domain::{ContextKey, ConversationId, ExecutionId, Owner, TenantId};
 use crate::store::{
     Audit, ExecutionFilter, ExecutionRow, NewReveal, Placeholders, RevealRow, StoreError, measure::measure,
 };
@@ -28,15 +28,20 @@ impl Audit for SqliteStore {
 
     async fn executions(&self, filter: &ExecutionFilter) -> Result<Vec<ExecutionRow>, StoreError> {
         let found = sqlx::query(
-            "SELECT * FROM executions
+            "SELECT id, context_id, tenant_id, owner_principal, conversation_id, path_id, tool, language, purpose,
+                    code_sha256, principal, trace_id, status, exit_code, error, created_at, started_at, finished_at,
+                    duration_ms, output_bytes, findings, NULL AS result
+               FROM executions
               WHERE tenant_id = coalesce(?1, tenant_id) AND conversation_id = coalesce(?2, conversation_id)
-                AND (?3 IS NULL OR context_id = ?3)
+                AND (?3 IS NULL OR context_id = ?3) AND (?5 IS NULL OR owner_principal = ?5 OR principal = ?6)
               ORDER BY created_at DESC, seq DESC LIMIT ?4",
         )
         .bind(filter.tenant.as_ref().map(TenantId::as_str))
         .bind(filter.conversation.as_ref().map(ConversationId::as_str))
         .bind(filter.context.map(|id| id.to_string()))
         .bind(filter.limit.unwrap_or(100))
+        .bind(filter.owner.as_ref().map(Owner::as_str))
+        .bind(&filter.principal)
         .fetch_all(&mut *self.read(measure!("executions")).await?)
         .await
         .map_err(failure)?;
@@ -59,10 +64,12 @@ impl Audit for SqliteStore {
         let now = self.now_ms();
         for (kind, hash, number) in new {
             sqlx::query(
-                "INSERT INTO placeholders (tenant_id, conversation_id, path_id, kind, value_hash, number, created_at)
-                 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                "INSERT INTO placeholders (tenant_id, owner_principal, conversation_id, path_id, kind, value_hash, number,
+                     created_at)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             )
             .bind(key.tenant.as_str())
+            .bind(key.owner.as_str())
             .bind(key.conversation.as_str())
             .bind(key.path.as_str())
             .bind(kind)
@@ -111,7 +118,7 @@ impl Audit for SqliteStore {
             Ok(RevealRow {
                 reveal: NewReveal {
                     id: cells.get("id")?,
-                    key: cells.key()?,
+                    key: cells.key_of_tenant()?,
                     kind: cells.get("kind")?,
                     principal: cells.get("principal")?,
                     opened: cells.get("opened")?,
@@ -127,9 +134,11 @@ impl Audit for SqliteStore {
 pub(super) async fn load(from: &mut SqliteConnection, key: &ContextKey) -> Result<Placeholders, StoreError> {
     sqlx::query_as(
         "SELECT kind, value_hash, number FROM placeholders
-          WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? ORDER BY kind, number",
+          WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
+                AND path_id = ? ORDER BY kind, number",
     )
     .bind(key.tenant.as_str())
+    .bind(key.owner.as_str())
     .bind(key.conversation.as_str())
     .bind(key.path.as_str())
     .fetch_all(from)

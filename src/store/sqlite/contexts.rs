@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 use super::rows::{self};
 use super::{SqliteStore, failure};
 use crate::domain::{
-    ContextEvent, ContextId, ContextKey, ContextStatus, ConversationId, EndReason, TenantId,
+    ContextEvent, ContextId, ContextKey, ContextStatus, ConversationId, EndReason, Owner, TenantId,
 };
 use crate::store::{
     ContextFilter, ContextRow, Contexts, End, Limits, QUEUE_LEASE, StoreError, measure::measure, millis,
@@ -28,9 +28,11 @@ impl Contexts for SqliteStore {
     async fn live(&self, key: &ContextKey) -> Result<Option<ContextRow>, StoreError> {
         let row = sqlx::query(
             "SELECT * FROM execution_contexts
-              WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status IN ('creating', 'ready')",
+              WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
+                AND path_id = ? AND status IN ('creating', 'ready')",
         )
         .bind(key.tenant.as_str())
+        .bind(key.owner.as_str())
         .bind(key.conversation.as_str())
         .bind(key.path.as_str())
         .fetch_optional(&mut *self.read(measure!("live", key.tenant)).await?)
@@ -42,11 +44,13 @@ impl Contexts for SqliteStore {
     async fn contexts(&self, filter: &ContextFilter) -> Result<Vec<ContextRow>, StoreError> {
         let found = sqlx::query(
             "SELECT * FROM execution_contexts
-              WHERE tenant_id = coalesce(?, tenant_id) AND conversation_id = coalesce(?, conversation_id)
+              WHERE tenant_id = coalesce(?, tenant_id) AND owner_principal = coalesce(?, owner_principal)
+                AND conversation_id = coalesce(?, conversation_id)
                 AND (? OR status IN ('creating', 'ready'))
               ORDER BY created_at DESC, id DESC LIMIT ?",
         )
         .bind(filter.tenant.as_ref().map(TenantId::as_str))
+        .bind(filter.owner.as_ref().map(Owner::as_str))
         .bind(filter.conversation.as_ref().map(ConversationId::as_str))
         .bind(filter.ended)
         .bind(filter.limit.unwrap_or(100))
@@ -150,7 +154,7 @@ pub(super) async fn end_live(
     sqlx::query(
         "UPDATE execution_contexts
             SET status = ?1, end_reason = ?2, last_error = coalesce(?3, last_error), ended_at = ?4, updated_at = ?4,
-                lease_expires_at = NULL, host_key_enc = NULL, envd_token_enc = NULL, traffic_token_enc = NULL,
+                lease_expires_at = NULL, lease_wanted_at = NULL, host_key_enc = NULL, envd_token_enc = NULL, traffic_token_enc = NULL,
                 mcp_token_enc = NULL
           WHERE id = ?5",
     )

@@ -1,17 +1,19 @@
 //! Acquire, the creator's calls, the run's record.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
+use serde_json::json;
 use sqlx::SqliteConnection;
 
-use super::acquire::Asking;
+use super::acquire::{Asking, dead_processes};
 use super::rows::{self, Cells};
 use super::{SqliteStore, failure};
-use crate::domain::{ExecutionId, TenantId};
+use crate::domain::{ContextId, ContextKey, ExecutionId, TenantId};
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, ExecutionStatus, FinishedExecution, Leases, Limits, SandboxRef,
-    StoreError, leases::storable_result, measure::measure, millis, storable,
+    Signals, StoreError, leases::storable_result, measure::measure, millis, storable,
 };
-use serde_json::json;
 
 #[async_trait]
 impl Leases for SqliteStore {
@@ -173,7 +175,8 @@ impl Leases for SqliteStore {
                     created_at = CASE WHEN ?14 THEN ?11 - ?5 - ?6 ELSE created_at END,
                     started_at = CASE WHEN ?14 THEN ?11 - ?5 ELSE coalesce(started_at, ?11) END
               WHERE id = ?12 AND tenant_id = ?13
-                AND (status IN ('queued', 'running') OR (status = 'interrupted' AND ?1 <> 'interrupted'))",
+                AND (status IN ('queued', 'running') OR (status = 'interrupted' AND ?1 <> 'interrupted'))
+             RETURNING id, tenant_id, owner_principal, conversation_id, path_id",
         )
         .bind(finished.status.as_str())
         .bind(finished.context.to_string())
@@ -189,13 +192,11 @@ impl Leases for SqliteStore {
         .bind(finished.id.to_string())
         .bind(finished.tenant.as_str())
         .bind(finished.unasked.is_some())
-        .execute(&mut *transaction)
+        .fetch_optional(&mut *transaction)
         .await
-        .map_err(failure)?
-        .rows_affected();
-        if recorded == 0 {
-            return Ok(false);
-        }
+        .map_err(failure)?;
+        let Some(recorded) = recorded else { return Ok(false) };
+        let key = Cells::new(&recorded, "executions", "id").key()?;
         sqlx::query(
             "UPDATE execution_contexts
                 SET execution_count = execution_count + 1, total_execution_ms = total_execution_ms + ?1,
@@ -222,6 +223,7 @@ impl Leases for SqliteStore {
         .await
         .map_err(failure)?;
         transaction.commit().await?;
+        self.signals.wake(&Signals::name(&key));
         Ok(true)
     }
 
@@ -235,7 +237,7 @@ impl Leases for SqliteStore {
         let mut transaction = self.write(measure!("abandon", tenant)).await?;
         // A claim that the run held is over with it: the next in the queue takes it over at once.
         sqlx::query(
-            "UPDATE execution_contexts SET lease_expires_at = ?1
+            "UPDATE execution_contexts SET lease_expires_at = ?1, due_at = ?1
               WHERE id = (SELECT context_id FROM executions WHERE id = ?2 AND tenant_id = ?3)
                 AND status = 'creating' AND creator_execution = ?2",
         )
@@ -250,18 +252,21 @@ impl Leases for SqliteStore {
                 SET status = ?1, error = ?2, finished_at = ?3, lease_expires_at = NULL,
                     idempotency_key = CASE WHEN ?1 = 'interrupted' THEN idempotency_key END,
                     args_sha256 = CASE WHEN ?1 = 'interrupted' THEN args_sha256 END
-              WHERE id = ?4 AND tenant_id = ?5 AND status IN ('queued', 'running')",
+              WHERE id = ?4 AND tenant_id = ?5 AND status IN ('queued', 'running')
+             RETURNING id, tenant_id, owner_principal, conversation_id, path_id",
         )
         .bind(status.as_str())
         .bind(error.map(storable))
         .bind(self.now_ms())
         .bind(execution.to_string())
         .bind(tenant.as_str())
-        .execute(&mut *transaction)
+        .fetch_optional(&mut *transaction)
         .await
         .map_err(failure)?;
         transaction.commit().await?;
-        Ok(abandoned.rows_affected() > 0)
+        let Some(abandoned) = abandoned else { return Ok(false) };
+        self.signals.wake(&Signals::name(&Cells::new(&abandoned, "executions", "id").key()?));
+        Ok(true)
     }
 
     async fn ask_to_stop(&self, tenant: &TenantId, id: ExecutionId) -> Result<bool, StoreError> {
@@ -278,6 +283,83 @@ impl Leases for SqliteStore {
         .map_err(failure)?;
         transaction.commit().await?;
         Ok(asked.rows_affected() > 0)
+    }
+
+    async fn renew_run(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError> {
+        let mut transaction = self.write(measure!("renew_run", tenant)).await?;
+        let renewed = sqlx::query(
+            "UPDATE executions SET lease_expires_at = max(lease_expires_at, ? + 60000)
+              WHERE id = ? AND tenant_id = ? AND status = 'running'",
+        )
+        .bind(self.now_ms())
+        .bind(execution.to_string())
+        .bind(tenant.as_str())
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        transaction.commit().await?;
+        Ok(renewed.rows_affected() > 0)
+    }
+
+    async fn heartbeat(
+        &self,
+        replica: &str,
+        lease: Duration,
+    ) -> Result<Vec<(ContextId, ContextKey)>, StoreError> {
+        match lease.is_zero() {
+            true => self.processes.end(replica),
+            false => self.processes.begin(replica)?,
+        }
+        self.listen_as(replica);
+        let mut reader = self.read(measure!("heartbeat")).await?;
+        let known: i64 = sqlx::query_scalar("SELECT count(*) FROM replicas WHERE id = ?")
+            .bind(storable(replica))
+            .fetch_one(&mut *reader)
+            .await
+            .map_err(failure)?;
+        let dead = dead_processes(self, &mut reader, replica).await?;
+        // The lock says that this process lives: nothing is written for that alone.
+        if known == 0 || !dead.is_empty() {
+            self.begin_and_clear_up(replica, lease, &dead).await?;
+        }
+        let wanted = sqlx::query(
+            "SELECT id, tenant_id, owner_principal, conversation_id, path_id FROM execution_contexts
+              WHERE lease_owner = ? AND lease_wanted_at IS NOT NULL LIMIT 1000",
+        )
+        .bind(storable(replica))
+        .fetch_all(&mut *reader)
+        .await
+        .map_err(failure)?;
+        let read = |row| {
+            let cells = Cells::new(row, "execution_contexts", "id");
+            Ok((cells.parse("id")?, cells.key()?))
+        };
+        wanted.iter().map(read).collect()
+    }
+
+    async fn release(
+        &self,
+        tenant: &TenantId,
+        context: ContextId,
+        replica: &str,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = self.write(measure!("release", tenant)).await?;
+        let released = sqlx::query(
+            "UPDATE execution_contexts SET lease_owner = '', lease_wanted_at = NULL
+              WHERE id = ? AND tenant_id = ? AND status = 'ready' AND lease_owner = ?",
+        )
+        .bind(context.to_string())
+        .bind(tenant.as_str())
+        .bind(storable(replica))
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        transaction.commit().await?;
+        Ok(released.rows_affected() > 0)
+    }
+
+    fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     async fn stops(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionId>, StoreError> {
@@ -305,8 +387,9 @@ async fn insert_unasked(
     let mut once = run.idempotency.as_ref();
     if let Some(key) = once {
         let taken: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM executions WHERE tenant_id = ? AND idempotency_key = ?")
+            sqlx::query_scalar("SELECT count(*) FROM executions WHERE tenant_id = ? AND owner_principal = ? AND idempotency_key = ?")
                 .bind(finished.tenant.as_str())
+                .bind(ask.key.owner.as_str())
                 .bind(storable(&key.key))
                 .fetch_one(&mut *connection)
                 .await
@@ -315,14 +398,15 @@ async fn insert_unasked(
     }
     let started = ended - finished.duration_ms;
     sqlx::query(
-        "INSERT INTO executions (id, tenant_id, conversation_id, path_id, context_id, owner, tool, language, purpose,
+        "INSERT INTO executions (id, tenant_id, owner_principal, conversation_id, path_id, context_id, owner, tool, language, purpose,
              code_sha256, principal, trace_id, idempotency_key, args_sha256, status, run_lease_ms, finished_at,
              created_at, started_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'interrupted', ?, ?, ?, ?)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'interrupted', ?, ?, ?, ?)
          ON CONFLICT DO NOTHING",
     )
     .bind(finished.id.to_string())
     .bind(finished.tenant.as_str())
+    .bind(ask.key.owner.as_str())
     .bind(ask.key.conversation.as_str())
     .bind(ask.key.path.as_str())
     .bind(finished.context.to_string())
@@ -343,4 +427,62 @@ async fn insert_unasked(
     .await
     .map(drop)
     .map_err(failure)
+}
+
+impl SqliteStore {
+    /// Writes down that a process lives, and clears up after those that are over.
+    async fn begin_and_clear_up(
+        &self,
+        process: &str,
+        lease: Duration,
+        dead: &[String],
+    ) -> Result<(), StoreError> {
+        let mut transaction = self.write(measure!("clear_up")).await?;
+        let now = self.now_ms();
+        sqlx::query(
+            "INSERT INTO replicas (id, version, started_at, alive_until) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (id) DO UPDATE SET alive_until = excluded.alive_until",
+        )
+        .bind(storable(process))
+        .bind(env!("CARGO_PKG_VERSION"))
+        .bind(now)
+        .bind(now + millis(lease))
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        clear_up_after(&mut transaction, dead, now).await?;
+        transaction.commit().await?;
+        dead.iter().for_each(|process| self.processes.clear(process));
+        Ok(())
+    }
+}
+
+/// What processes that are over had under way: their runs are interrupted, what they were making is free, and so are
+/// their contexts, for a process without a row holds nothing.
+async fn clear_up_after(
+    connection: &mut SqliteConnection,
+    dead: &[String],
+    now: i64,
+) -> Result<(), StoreError> {
+    if dead.is_empty() {
+        return Ok(());
+    }
+    for sql in [
+        "UPDATE execution_contexts SET lease_expires_at = ?1, due_at = ?1
+          WHERE status = 'creating' AND lease_owner IN (SELECT value FROM json_each(?2))",
+        "UPDATE executions
+            SET finished_at = ?1, lease_expires_at = NULL, status = 'interrupted',
+                idempotency_key = CASE status WHEN 'running' THEN idempotency_key END,
+                args_sha256 = CASE status WHEN 'running' THEN args_sha256 END
+          WHERE status IN ('queued', 'running') AND owner IN (SELECT value FROM json_each(?2))",
+        "DELETE FROM replicas WHERE ?1 = ?1 AND id IN (SELECT value FROM json_each(?2))",
+    ] {
+        sqlx::query(sql)
+            .bind(now)
+            .bind(json!(dead).to_string())
+            .execute(&mut *connection)
+            .await
+            .map_err(failure)?;
+    }
+    Ok(())
 }

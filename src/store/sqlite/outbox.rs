@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::rows::{self, Cells};
 use super::{SqliteStore, contexts, failure};
-use crate::domain::{ContextId, ContextStatus, EndReason, TenantId};
+use crate::domain::{ContextId, ContextKey, ContextStatus, EndReason, TenantId};
 use crate::store::{
     ContextRow, Doomed, Keyring, Limits, Outbox, Reaped, SandboxRef, StoreError, measure::measure, millis,
     secrets::SealedTokens, storable,
@@ -37,35 +37,33 @@ impl Outbox for SqliteStore {
         .map_err(failure)?
         .rows_affected();
         let mut reaped = end_due(&mut transaction, None, batch, now, limits).await?;
-        let mut deleted = 0;
-        for sql in [
+        let gone = sqlx::query(
             "DELETE FROM execution_contexts
-              WHERE rowid IN (SELECT rowid FROM execution_contexts WHERE ended_at < ?1 LIMIT ?2) AND ?3 = ?3",
-            "DELETE FROM executions
-              WHERE seq IN (SELECT seq FROM executions
-                             WHERE finished_at < ?1 AND (idempotency_key IS NULL OR created_at < ?3) LIMIT ?2)",
-        ] {
-            deleted += sqlx::query(sql)
-                .bind(old)
-                .bind(batch)
-                .bind(now - millis(limits.idempotency_ttl))
-                .execute(&mut *transaction)
-                .await
-                .map_err(failure)?
-                .rows_affected();
-        }
-        sqlx::query(
-            "DELETE FROM placeholders
-              WHERE created_at < ?
-                AND NOT EXISTS (SELECT 1 FROM execution_contexts e
-                                 WHERE e.tenant_id = placeholders.tenant_id
-                                   AND e.conversation_id = placeholders.conversation_id
-                                   AND e.path_id = placeholders.path_id)",
+              WHERE rowid IN (SELECT rowid FROM execution_contexts WHERE ended_at < ?1 LIMIT ?2)
+             RETURNING id, tenant_id, owner_principal, conversation_id, path_id",
         )
         .bind(old)
-        .execute(&mut *transaction)
+        .bind(batch)
+        .fetch_all(&mut *transaction)
         .await
         .map_err(failure)?;
+        for row in &gone {
+            let key = Cells::new(row, "execution_contexts", "id").key()?;
+            forget_numbers(&mut transaction, &key).await?;
+        }
+        let deleted = gone.len() as u64
+            + sqlx::query(
+                "DELETE FROM executions
+                  WHERE seq IN (SELECT seq FROM executions
+                                 WHERE finished_at < ?1 AND (idempotency_key IS NULL OR created_at < ?3) LIMIT ?2)",
+            )
+            .bind(old)
+            .bind(batch)
+            .bind(now - millis(limits.idempotency_ttl))
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?
+            .rows_affected();
         transaction.commit().await?;
         reaped.interrupted = u32::try_from(interrupted).unwrap_or(u32::MAX);
         reaped.deleted = u32::try_from(deleted).unwrap_or(u32::MAX);
@@ -136,6 +134,7 @@ impl Outbox for SqliteStore {
 
     async fn owned(
         &self,
+        tenant: Option<&TenantId>,
         min_age: Duration,
         after: Option<ContextId>,
         limit: u32,
@@ -143,8 +142,10 @@ impl Outbox for SqliteStore {
         let now = self.now_ms();
         let found: Vec<SqliteRow> = sqlx::query(
             "SELECT * FROM execution_contexts
-              WHERE status = 'ready' AND ready_at <= ? AND id > coalesce(?, '') ORDER BY id LIMIT ?",
+              WHERE status = 'ready' AND tenant_id = coalesce(?, tenant_id) AND ready_at <= ? AND id > coalesce(?, '')
+              ORDER BY id LIMIT ?",
         )
+        .bind(tenant.map(TenantId::as_str))
         .bind(now - millis(min_age))
         .bind(after.map(|id| id.to_string()))
         .bind(limit)
@@ -176,11 +177,11 @@ pub(super) async fn end_due(
     limits: &Limits,
 ) -> Result<Reaped, StoreError> {
     let due = sqlx::query(
-        "SELECT id, status FROM execution_contexts c
-          WHERE status IN ('creating', 'ready') AND tenant_id = coalesce(?, tenant_id)
-            AND CASE status WHEN 'ready' THEN expires_at ELSE lease_expires_at END <= ?
-            AND NOT EXISTS (SELECT 1 FROM executions x WHERE x.context_id = c.id AND x.status = 'running')
-          LIMIT ?",
+        "SELECT id, status, CASE status WHEN 'ready' THEN expires_at ELSE lease_expires_at END AS over_at,
+                EXISTS (SELECT 1 FROM executions x WHERE x.context_id = c.id AND x.status = 'running') AS is_used
+           FROM execution_contexts c
+          WHERE status IN ('creating', 'ready') AND due_at <= ?2 AND (?1 IS NULL OR tenant_id = ?1)
+          ORDER BY due_at LIMIT ?3",
     )
     .bind(tenant.map(TenantId::as_str))
     .bind(now)
@@ -192,6 +193,16 @@ pub(super) async fn end_due(
     for row in &due {
         let cells = Cells::new(row, "execution_contexts", "id");
         let id: ContextId = cells.parse("id")?;
+        let over_at: i64 = cells.get("over_at")?;
+        if over_at > now || cells.get("is_used")? {
+            sqlx::query("UPDATE execution_contexts SET due_at = ? WHERE id = ?")
+                .bind(over_at.max(now + 5000))
+                .bind(id.to_string())
+                .execute(&mut *connection)
+                .await
+                .map_err(failure)?;
+            continue;
+        }
         let (reason, error) = if cells.parse::<ContextStatus>("status")? == ContextStatus::Ready {
             reaped.expired += 1;
             (EndReason::Expired, None)
@@ -244,4 +255,23 @@ fn doomed(row: &SqliteRow, keyring: &Keyring) -> Result<Doomed, StoreError> {
         reason: cells.get("reason")?,
         attempts: cells.get("attempts")?,
     })
+}
+
+/// With the last context of a key go its placeholder numbers.
+async fn forget_numbers(connection: &mut SqliteConnection, key: &ContextKey) -> Result<(), StoreError> {
+    sqlx::query(
+        "DELETE FROM placeholders
+          WHERE tenant_id = ?1 AND owner_principal = ?2 AND conversation_id = ?3 AND path_id = ?4
+            AND NOT EXISTS (SELECT 1 FROM execution_contexts c
+                             WHERE c.tenant_id = ?1 AND c.owner_principal = ?2 AND c.conversation_id = ?3
+                               AND c.path_id = ?4)",
+    )
+    .bind(key.tenant.as_str())
+    .bind(key.owner.as_str())
+    .bind(key.conversation.as_str())
+    .bind(key.path.as_str())
+    .execute(connection)
+    .await
+    .map(drop)
+    .map_err(failure)
 }

@@ -6,7 +6,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::rows::Cells;
 use super::{SqliteStore, contexts, failure};
-use crate::domain::{ContextId, ConversationId, EndReason, PathId, TenantId};
+use crate::domain::{ContextId, ContextKey, ConversationKey, EndReason, PathId, TenantId};
 use crate::store::{
     Limits, PathChange, PathError, PathRow, PathStatus, Paths, StoreError, measure::measure, storable,
 };
@@ -15,20 +15,18 @@ use crate::store::{
 impl Paths for SqliteStore {
     async fn change_path(
         &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        path: &PathId,
+        key: &ContextKey,
         change: &PathChange,
         expected: Option<i64>,
         limits: &Limits,
     ) -> Result<PathRow, PathError> {
-        let (_, other_id, message) = change.parts();
+        let (path, (_, other_id, message)) = (&key.path, change.parts());
         if other_id == Some(path) {
             return Err(PathError::Cycle(path.clone()));
         }
-        let mut transaction = self.write(measure!("change_path", tenant)).await?;
+        let mut transaction = self.write(measure!("change_path", key.tenant)).await?;
         let now = self.now_ms();
-        let row = load(&mut transaction, tenant, conversation, path).await?;
+        let row = load(&mut transaction, key, path).await?;
         let closed = match change {
             PathChange::Register { .. } | PathChange::Edit => None,
             PathChange::Merge { .. } => Some((PathStatus::Merged, EndReason::Merged)),
@@ -61,7 +59,7 @@ impl Paths for SqliteStore {
             return Err(PathError::NotActive { path: path.clone(), status: row.status });
         }
         if let Some(other_id) = other_id {
-            match load(&mut transaction, tenant, conversation, other_id).await? {
+            match load(&mut transaction, key, other_id).await? {
                 None => return Err(PathError::Unknown(other_id.clone())),
                 Some(other) if other.status != PathStatus::Active => {
                     return Err(PathError::NotActive { path: other_id.clone(), status: other.status });
@@ -72,12 +70,13 @@ impl Paths for SqliteStore {
 
         let query = if row.is_none() {
             sqlx::query(
-                "INSERT INTO conversation_paths (tenant_id, conversation_id, path_id, parent_id, branched_at_message,
-                     created_at, updated_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6) RETURNING *",
+                "INSERT INTO conversation_paths (tenant_id, owner_principal, conversation_id, path_id, parent_id,
+                     branched_at_message, created_at, updated_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7) RETURNING *",
             )
-            .bind(tenant.as_str())
-            .bind(conversation.as_str())
+            .bind(key.tenant.as_str())
+            .bind(key.owner.as_str())
+            .bind(key.conversation.as_str())
             .bind(path.as_str())
             .bind(other_id.map(PathId::as_str))
             .bind(message.map(storable))
@@ -85,12 +84,13 @@ impl Paths for SqliteStore {
         } else {
             sqlx::query(
                 "UPDATE conversation_paths
-                    SET version = version + 1, updated_at = ?6, status = coalesce(?5, status),
-                        merged_into = coalesce(?4, merged_into)
-                  WHERE tenant_id = ?1 AND conversation_id = ?2 AND path_id = ?3 RETURNING *",
+                    SET version = version + 1, updated_at = ?7, status = coalesce(?6, status),
+                        merged_into = coalesce(?5, merged_into)
+                  WHERE tenant_id = ?1 AND owner_principal = ?2 AND conversation_id = ?3 AND path_id = ?4 RETURNING *",
             )
-            .bind(tenant.as_str())
-            .bind(conversation.as_str())
+            .bind(key.tenant.as_str())
+            .bind(key.owner.as_str())
+            .bind(key.conversation.as_str())
             .bind(path.as_str())
             .bind(other_id.map(PathId::as_str))
             .bind(closed.map(|(status, _)| status.as_str()))
@@ -98,7 +98,7 @@ impl Paths for SqliteStore {
         };
         let changed = path_row(&query.fetch_one(&mut *transaction).await.map_err(failure)?)?;
         if let Some((_, reason)) = closed
-            && let Some(live) = live(&mut transaction, tenant, conversation, path).await?
+            && let Some(live) = live(&mut transaction, key).await?
         {
             contexts::end_live(&mut transaction, live, reason, None, now, limits).await?;
         }
@@ -106,37 +106,96 @@ impl Paths for SqliteStore {
         Ok(changed)
     }
 
-    async fn paths(
-        &self,
-        tenant: &TenantId,
-        conversation: &ConversationId,
-        deleted: bool,
-    ) -> Result<Vec<PathRow>, StoreError> {
+    async fn paths(&self, conversation: &ConversationKey, deleted: bool) -> Result<Vec<PathRow>, StoreError> {
         let found = sqlx::query(
             "SELECT * FROM conversation_paths
-              WHERE tenant_id = ? AND conversation_id = ? AND (? OR status <> 'deleted') ORDER BY rowid",
+              WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? AND (? OR status <> 'deleted') ORDER BY rowid",
         )
-        .bind(tenant.as_str())
-        .bind(conversation.as_str())
+        .bind(conversation.tenant.as_str())
+        .bind(conversation.owner.as_str())
+        .bind(conversation.conversation.as_str())
         .bind(deleted)
-        .fetch_all(&mut *self.read(measure!("paths", tenant)).await?)
+        .fetch_all(&mut *self.read(measure!("paths", conversation.tenant)).await?)
         .await
         .map_err(failure)?;
         found.iter().map(path_row).collect()
+    }
+
+    async fn share(
+        &self,
+        conversation: &ConversationKey,
+        principal: &str,
+        given: bool,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = self.write(measure!("share", conversation.tenant)).await?;
+        let query = match given {
+            true => sqlx::query(
+                "INSERT INTO conversation_shares (tenant_id, owner_principal, conversation_id, principal, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
+            ),
+            false => sqlx::query(
+                "DELETE FROM conversation_shares
+                  WHERE tenant_id = ?1 AND owner_principal = ?2 AND conversation_id = ?3 AND principal = ?4 AND ?5 = ?5",
+            ),
+        };
+        let changed = query
+            .bind(conversation.tenant.as_str())
+            .bind(conversation.owner.as_str())
+            .bind(conversation.conversation.as_str())
+            .bind(storable(principal))
+            .bind(self.now_ms())
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+        transaction.commit().await?;
+        Ok(changed.rows_affected() > 0)
+    }
+
+    async fn shared_with(&self, conversation: &ConversationKey) -> Result<Vec<String>, StoreError> {
+        sqlx::query_scalar(
+            "SELECT principal FROM conversation_shares
+              WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? ORDER BY created_at, principal
+              LIMIT 1000",
+        )
+        .bind(conversation.tenant.as_str())
+        .bind(conversation.owner.as_str())
+        .bind(conversation.conversation.as_str())
+        .fetch_all(&mut *self.read(measure!("shared_with", conversation.tenant)).await?)
+        .await
+        .map_err(failure)
+    }
+
+    async fn shared_to(
+        &self,
+        tenant: &TenantId,
+        principal: &str,
+    ) -> Result<Vec<ConversationKey>, StoreError> {
+        let found = sqlx::query(
+            "SELECT tenant_id, owner_principal, conversation_id FROM conversation_shares
+              WHERE tenant_id = ? AND principal = ? ORDER BY created_at LIMIT 1000",
+        )
+        .bind(tenant.as_str())
+        .bind(storable(principal))
+        .fetch_all(&mut *self.read(measure!("shared_to", tenant)).await?)
+        .await
+        .map_err(failure)?;
+        let read = |row| Cells::new(row, "conversation_shares", "conversation_id").conversation();
+        found.iter().map(read).collect()
     }
 }
 
 async fn load(
     connection: &mut SqliteConnection,
-    tenant: &TenantId,
-    conversation: &ConversationId,
+    key: &ContextKey,
     path: &PathId,
 ) -> Result<Option<PathRow>, StoreError> {
     let row = sqlx::query(
-        "SELECT * FROM conversation_paths WHERE tenant_id = ? AND conversation_id = ? AND path_id = ?",
+        "SELECT * FROM conversation_paths
+          WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? AND path_id = ?",
     )
-    .bind(tenant.as_str())
-    .bind(conversation.as_str())
+    .bind(key.tenant.as_str())
+    .bind(key.owner.as_str())
+    .bind(key.conversation.as_str())
     .bind(path.as_str())
     .fetch_optional(connection)
     .await
@@ -144,19 +203,16 @@ async fn load(
     row.as_ref().map(path_row).transpose()
 }
 
-async fn live(
-    connection: &mut SqliteConnection,
-    tenant: &TenantId,
-    conversation: &ConversationId,
-    path: &PathId,
-) -> Result<Option<ContextId>, StoreError> {
+async fn live(connection: &mut SqliteConnection, key: &ContextKey) -> Result<Option<ContextId>, StoreError> {
     let row = sqlx::query(
         "SELECT id FROM execution_contexts
-          WHERE tenant_id = ? AND conversation_id = ? AND path_id = ? AND status IN ('creating', 'ready')",
+          WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ? AND path_id = ?
+            AND status IN ('creating', 'ready')",
     )
-    .bind(tenant.as_str())
-    .bind(conversation.as_str())
-    .bind(path.as_str())
+    .bind(key.tenant.as_str())
+    .bind(key.owner.as_str())
+    .bind(key.conversation.as_str())
+    .bind(key.path.as_str())
     .fetch_optional(connection)
     .await
     .map_err(failure)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use pathbox::domain::{
-    Clock, ContextId, ContextKey, ConversationId, EndReason, Entropy, ExecutionId, Language, PathId,
+    Clock, ContextId, ContextKey, ConversationId, EndReason, Entropy, ExecutionId, Language, Owner, PathId,
     SandboxId, TenantId,
 };
 use pathbox::store::{
@@ -17,6 +17,7 @@ use serde_json::json;
 pub(crate) fn key(tenant: &str, conversation: &str, path: &str) -> ContextKey {
     ContextKey {
         tenant: TenantId::parse(tenant).unwrap(),
+        owner: Owner::tenant(),
         conversation: ConversationId::parse(conversation).unwrap(),
         path: PathId::parse(path).unwrap(),
     }
@@ -29,6 +30,7 @@ pub(crate) fn ask(key: &ContextKey) -> Acquire {
         key: key.clone(),
         new_context: ContextId::mint(&clock, &entropy),
         owner: "replica-1".to_owned(),
+        sees_tenant: false,
         execution: NewExecution {
             id: ExecutionId::mint(&clock, &entropy),
             tool: "run_code".to_owned(),
