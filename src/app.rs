@@ -17,6 +17,7 @@ use crate::bridge::Bridge;
 use crate::config::{Config, Database, Provider};
 use crate::domain::{Clock, ConversationId, Entropy, hex};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
+use crate::execution::hosts::{HostClaim, HostRefused};
 use crate::execution::{
     CrashAt, Execution, HandleKey, Hosts, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
     Starting, Startup, TokenKey,
@@ -409,7 +410,7 @@ async fn open_provider(
 async fn local_host(config: &Config, hosts: &Hosts, ends: &Ends) -> Result<LocalHost, String> {
     let mut options = config.host.options(templates_dir(config));
     let key = hosts.key(&Entropy::system());
-    let claim = hosts.claim(&key).map_err(|error| chain(&error))?;
+    let claim = claim_host(hosts, &key).await?;
     options.api_key = Some(key);
     let host = crate::host::serve(options, ends.host.clone()).await.map_err(|error| chain(&error))?;
     let local = LocalHost { url: host.url(), key: Secret::new(host.api_key().expose()) };
@@ -418,6 +419,21 @@ async fn local_host(config: &Config, hosts: &Hosts, ends: &Ends) -> Result<Local
         drop(claim);
     });
     Ok(local)
+}
+
+/// Claims the data directory for this process's host. The helpers of a host whose process was killed hold its lock for a
+/// moment longer, so a refusal is looked at again before it counts.
+#[cfg(target_os = "linux")]
+async fn claim_host(hosts: &Hosts, key: &Secret) -> Result<HostClaim, String> {
+    let mut tries = 20;
+    loop {
+        match hosts.claim(key) {
+            Ok(claim) => return Ok(claim),
+            Err(HostRefused::OtherPlace) if tries > 0 => tries -= 1,
+            Err(error) => return Err(chain(&error)),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[cfg(not(target_os = "linux"))]

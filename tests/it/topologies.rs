@@ -134,9 +134,9 @@ fn pages(server: &HttpServer, id: &Value) -> String {
     let (mut whole, mut offset) = (String::new(), json!(0));
     loop {
         let ask = json!({"execution_id": id, "stream": "stdout", "offset": offset, "limit": 60_000});
-        let page = call(server, "get_execution", ask);
-        let page = &page["structuredContent"];
-        whole.push_str(page["text"].as_str().unwrap_or_else(|| panic!("{page}")));
+        let result = call(server, "get_execution", ask);
+        let page = &result["structuredContent"];
+        whole.push_str(page["text"].as_str().unwrap_or_else(|| panic!("{result}")));
         match page.get("nextOffset") {
             Some(next) => offset = next.clone(),
             None => return whole,
