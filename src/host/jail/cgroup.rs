@@ -249,8 +249,11 @@ impl Group {
             (false, Some(dir)) => (dir.join("freezer.state"), if yes { "FROZEN" } else { "THAWED" }),
             (false, None) => return Ok(false),
         };
-        fs::write(file, value)?;
-        Ok(true)
+        match fs::write(file, value) {
+            // The group is removed with its last process: there is nothing left to hold.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            written => written.map(|()| true),
+        }
     }
 
     /// The most memory that was in use at once, in bytes; 0 when the kernel does not say.
