@@ -19,6 +19,7 @@
 
 mod catalog;
 mod expand;
+pub mod pack;
 mod program;
 mod report;
 mod shape;
@@ -26,6 +27,7 @@ mod shape;
 use serde_json::Value;
 
 pub use catalog::{Entry, catalog};
+pub use pack::{Pack, PackInfo};
 pub use program::{DISCLAIMER, MAX_REPORT_BYTES, Program, RESULT_FORMAT};
 pub use report::Report;
 
@@ -73,6 +75,12 @@ pub const MAX_PARAMETER_BYTES: usize = 4 * 1024 * 1024;
 pub struct Checked {
     kind: Kind,
     parameters: Value,
+    /// The rule pack that completed the parameters.
+    pack: Option<PackInfo>,
+    /// What the report says besides.
+    notes: Vec<String>,
+    /// Worked examples that have to come out before the answer is computed.
+    examples: Vec<Value>,
 }
 
 impl Checked {
@@ -94,7 +102,7 @@ pub fn check(kind: Kind, parameters: &Value) -> Result<Checked, AnalysisError> {
         Kind::Scenario => expand::scenario(parameters)?,
         _ => parameters,
     };
-    Ok(Checked { kind, parameters })
+    Ok(Checked { kind, parameters, pack: None, notes: Vec::new(), examples: Vec::new() })
 }
 
 fn too_large(bytes: usize) -> Result<(), AnalysisError> {

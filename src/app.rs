@@ -19,8 +19,8 @@ use crate::domain::{Clock, ConversationId, Entropy, hex};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
 use crate::execution::hosts::{HostClaim, HostRefused};
 use crate::execution::{
-    CrashAt, Execution, HandleKey, Hosts, LocalHost, Options as ExecutionOptions, Outputs, Parts, Policies,
-    Starting, Startup, TokenKey,
+    CrashAt, Execution, HandleKey, Hosts, LocalHost, Options as ExecutionOptions, Outputs, Packs, Parts,
+    Policies, Starting, Startup, TokenKey,
 };
 use crate::guard::{Kind, Known, PolicyFile, never_say};
 use crate::mcp::caller::{Defaults, Door};
@@ -125,6 +125,7 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
         tool_servers: config.bridge.public_names(),
         patience: config.patience,
         inline_images: config.inline_images,
+        packs: Packs::new(config.data_dir.join("packs"), Clock::system()),
         door,
         sharing: config.sharing.clone(),
     }

@@ -28,6 +28,7 @@ mod demo;
 mod doctor;
 mod guard;
 mod keys;
+mod packs;
 mod run;
 mod serve;
 #[cfg(target_os = "linux")]
@@ -82,6 +83,9 @@ enum Command {
     /// API keys of callers over HTTP.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Rule packs for run_analysis.
+    #[command(subcommand)]
+    Packs(packs::PacksCommand),
     /// Try a guard policy on a file; list the rules.
     #[command(subcommand)]
     Guard(guard::GuardCommand),
@@ -183,6 +187,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Contexts(command) => contexts::contexts(command, sources).await,
         Command::Executions(command) => contexts::executions(command, sources).await,
         Command::Keys(command) => keys::keys(command, sources).await,
+        Command::Packs(command) => packs::packs(command, sources).await,
         Command::Guard(command) => guard::guard(command, sources).await,
         #[cfg(target_os = "linux")]
         Command::Templates(command) => templates::templates(command, sources).await,
@@ -324,6 +329,7 @@ pub fn offline_server() -> McpServer {
         tool_servers: None,
         patience: Duration::from_secs(60),
         inline_images: crate::mcp::InlineImages::Auto,
+        packs: crate::execution::Packs::new(PathBuf::new(), crate::domain::Clock::system()),
         door,
         sharing: SharingRules::default(),
     };

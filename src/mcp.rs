@@ -23,7 +23,9 @@ use serde_json::Value;
 
 use crate::bridge::Bridge;
 use crate::domain::ContextKey;
-use crate::execution::{Contexts, Execution, Files, Policies, Reads, Runs, SessionFacts, Starting, Startup};
+use crate::execution::{
+    Contexts, Execution, Files, Packs, Policies, Reads, Runs, SessionFacts, Starting, Startup,
+};
 use crate::guard::Guard;
 use crate::telemetry::trace::Trace;
 
@@ -88,6 +90,8 @@ pub struct Options {
     pub tool_servers: Option<Vec<String>>,
     /// When pictures are sent as image blocks.
     pub inline_images: InlineImages,
+    /// Rule packs that `run_analysis` may name.
+    pub packs: Packs,
     /// How long a client waits for a result when it does not say; shortly before, a run is handed over.
     pub patience: Duration,
     /// Which door the handler stands behind.

@@ -55,13 +55,18 @@ pub struct Program {
 impl Program {
     /// The cell for a checked call.
     pub fn new(checked: &Checked, format: OutputFormat) -> Self {
-        let request = json!({
+        let mut request = json!({
             "analysis_type": checked.kind.as_str(),
             "output_format": format.as_str(),
             "result_format": RESULT_FORMAT,
             "disclaimer": DISCLAIMER,
             "parameters": checked.parameters,
         });
+        if let Some(pack) = &checked.pack {
+            request["pack"] = json!(pack);
+            request["examples"] = json!(checked.examples);
+            request["notes"] = json!(checked.notes);
+        }
         let wanted = needs(checked.kind);
         let sources: serde_json::Map<String, Value> = SOURCES
             .iter()

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::program::{DISCLAIMER, MAX_REPORT_BYTES, RESULT_FORMAT};
-use super::{AnalysisError, Checked, Kind, OutputFormat, catalog};
+use super::{AnalysisError, Checked, Kind, OutputFormat, PackInfo, catalog};
 use crate::domain::RichResult;
 
 /// An analysis's answer.
@@ -31,6 +31,9 @@ pub struct Report {
     pub notes: Vec<String>,
     /// That this is a computation and no advice.
     pub disclaimer: String,
+    /// The rule pack that it rests on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pack: Option<PackInfo>,
 }
 
 impl Report {
@@ -47,6 +50,9 @@ impl Report {
         let report = Self::said(results)?;
         if report.analysis_type != checked.kind().as_str() || report.output_format != format.as_str() {
             return Err(AnalysisError::BadReport("it answers another call"));
+        }
+        if report.pack != checked.pack {
+            return Err(AnalysisError::BadReport("it names another rule pack"));
         }
         report.promised(checked.kind(), format)
     }

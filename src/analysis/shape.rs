@@ -273,7 +273,7 @@ fn is_share(text: &str) -> bool {
 }
 
 /// The day that a text names, in the forms whose order is certain: year first, day first with dots, a month by name.
-fn read_date(text: &str) -> Result<chrono::NaiveDate, &'static str> {
+pub(super) fn read_date(text: &str) -> Result<chrono::NaiveDate, &'static str> {
     if text.contains(':') {
         return Err("a time, where a day is expected, or a time without its offset");
     }

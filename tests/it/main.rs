@@ -8,6 +8,7 @@ mod analysis_cases;
 mod analysis_data;
 mod analysis_mcp;
 mod analysis_names;
+mod analysis_packs;
 mod analysis_rules;
 mod analysis_run;
 mod analysis_tariffs;

@@ -48,7 +48,10 @@ def main(raw):
 def answer(request):
     kind, parameters = request["analysis_type"], request["parameters"]
     program = use(kind)
+    for example in request.get("examples", []):
+        prove(program, kind, example)
     result = program.run(parameters)
+    result.notes = request.get("notes", []) + result.notes
     output = core.to_json(result.output)
     texts = {
         "json": lambda: "",  # Pathbox writes it out of the output
@@ -72,4 +75,35 @@ def answer(request):
         "notes": result.notes,
         "disclaimer": request["disclaimer"],
     }
+    if "pack" in request:
+        report["pack"] = request["pack"]
     return report, result.picture
+
+
+def prove(program, kind, example):
+    """A worked example of a rule pack has to come out as its source has it; otherwise the pack answers nothing."""
+    parameters = example["parameters"]
+    if kind == "tax_calculation":
+        parameters = dict(parameters, thresholds=False)
+    try:
+        output = core.to_json(program.run(parameters).output)
+    except core.Refused as refused:
+        raise core.Refused("pack", "its example %r is refused (%s: %s), so the pack is not used" % (example["id"], refused.path, refused.message))
+    for pointer, wanted in example["expect"].items():
+        found = at_pointer(output, pointer)
+        if found != core.to_json(wanted):
+            raise core.Refused("pack", "its example %r (%s) has %r at %s where the rules give %r, so the pack is not used" % (
+                core.clip(example["id"]), core.clip(example["source"], 200), wanted, core.clip(pointer), found))
+
+
+def at_pointer(value, pointer):
+    """What stands at a JSON pointer, or nothing."""
+    for step in pointer.split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value

@@ -32,8 +32,12 @@ const TEXT_CHARS: usize = 50_000;
 pub struct Input {
     /// Which analysis.
     analysis_type: InputKind,
-    /// Its parameters.
+    /// Its parameters; with a pack, those that the pack leaves open.
     parameters: Map<String, Value>,
+    /// A rule pack by name and version, for instance `us-federal-income-tax-single@2024`: its rules, with their sources,
+    /// complete the parameters.
+    #[serde(default)]
+    pack: Option<String>,
     /// How the text of the result is written: `json` when left out, `table` or `summary`.
     #[serde(default)]
     output_format: InputFormat,
@@ -122,6 +126,9 @@ pub struct Output {
     pub notes: Vec<String>,
     /// That this is a computation and no advice.
     pub disclaimer: String,
+    /// The rule pack that it rests on: name, SHA-256, validity, sources, how many examples came out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pack: Option<Map<String, Value>>,
     /// The run itself: what it printed, why it failed, its context, what the guard did.
     pub run: Run,
 }
@@ -166,7 +173,11 @@ impl McpServer {
     ) -> Result<CallToolResponse, ToolError> {
         let news = progress::reporter(&context);
         let input: Input = parse(arguments)?;
-        let checked = analysis::check(input.analysis_type.into(), &Value::Object(input.parameters))?;
+        let kind = Kind::from(input.analysis_type);
+        let checked = match &input.pack {
+            Some(name) => self.0.options.packs.complete(name, kind, &input.parameters)?,
+            None => analysis::check(kind, &Value::Object(input.parameters))?,
+        };
         let format = OutputFormat::from(input.output_format);
         let common = Common {
             purpose: input.purpose,
@@ -176,7 +187,7 @@ impl McpServer {
         };
         let (call, purpose, timeout) = self.common(common, &context).await?;
         let (wait, cancel) = (self.wait(&context)?, CancellationToken::new());
-        let (kind, service) = (checked.kind(), self.service().await?);
+        let service = self.service().await?;
         let request = AnalysisRequest { checked: checked.clone(), format, purpose, timeout };
         let mut begun = service.runs.begin_analysis(call, request, news, cancel.clone());
         let finished = self.follow(&mut begun, wait, &cancel, &context).await;
@@ -213,9 +224,10 @@ impl McpServer {
         run.output = String::new(); // the report stands beside it
         let ms = run.execution_time_ms;
         let shown = report.as_ref().map_or(kind, |report| &report.analysis_type);
+        let computed = report.as_ref().is_some_and(|report| !code_failed(report));
         let line = format!(
             "{shown} {} in {ms} ms; state {}{}",
-            if report.is_some() { "finished" } else { "failed" },
+            if computed { "finished" } else { "failed" },
             run.state,
             way_back(&run.state, &run.context)
         );
@@ -241,6 +253,11 @@ impl McpServer {
     }
 }
 
+/// Whether a custom analysis says that its code raised.
+fn code_failed(report: &Report) -> bool {
+    report.output.get("success") == Some(&Value::Bool(false))
+}
+
 /// Complete on its own, unless the report is so large that hosts would refuse the message: then it is a file.
 fn output(kind: &str, format: &str, report: Option<Report>, in_file: bool, run: Run) -> Output {
     let failure =
@@ -254,12 +271,13 @@ fn output(kind: &str, format: &str, report: Option<Report>, in_file: bool, run: 
         arithmetic: String::new(),
         notes: Vec::new(),
         disclaimer: analysis::DISCLAIMER.to_owned(),
+        pack: None,
     });
+    let code_failed = code_failed(&report);
     let figures = match report.output {
         Value::Object(figures) if !in_file => figures,
         _ => Map::new(),
     };
-    let code_failed = figures.get("success") == Some(&Value::Bool(false)); // `custom` tells so in its report
     let mut text = Capture::new(TEXT_CHARS);
     text.push(&report.text);
     let mut notes = report.notes;
@@ -276,6 +294,7 @@ fn output(kind: &str, format: &str, report: Option<Report>, in_file: bool, run: 
         arithmetic: report.arithmetic,
         notes,
         disclaimer: report.disclaimer,
+        pack: report.pack.and_then(|pack| serde_json::to_value(pack).ok()?.as_object().cloned()),
         run,
     }
 }

@@ -1,0 +1,163 @@
+//! `packs`: rule packs for `run_analysis`, added, listed, shown and proved by their own worked examples.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Identity, load, load_worker, table};
+use crate::analysis::{OutputFormat, Pack};
+use crate::app::{App, new_conversation};
+use crate::config::Sources;
+use crate::domain::{Clock, ContextKey, Entropy, Timeout};
+use crate::execution::{AnalysisRequest, Call, Packs};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PacksCommand {
+    /// Add a pack, after its worked examples have come out.
+    Add {
+        /// The pack's directory, or its pack.json.
+        from: PathBuf,
+    },
+    /// List packs.
+    Ls {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run the worked examples of a pack in a sandbox.
+    Check {
+        /// Its name, as `ls` shows it, or a directory or file that was not added yet.
+        pack: String,
+        #[command(flatten)]
+        identity: Identity,
+    },
+    /// Print a pack: validity, sources, rules.
+    Show {
+        /// Its name, as `ls` shows it.
+        name: String,
+    },
+    /// Remove a pack that was added.
+    Rm {
+        /// Its name, as `ls` shows it.
+        name: String,
+    },
+}
+
+pub(super) async fn packs(command: PacksCommand, sources: Sources) -> anyhow::Result<ExitCode> {
+    let (config, _) = load(&sources)?;
+    let clock = Clock::system();
+    let packs = Packs::new(config.data_dir.join("packs"), clock.clone());
+    match command {
+        PacksCommand::Add { from } => {
+            let pack = Packs::read(&from)?;
+            prove(&pack, Identity::default(), sources).await?;
+            crate::app::data_dir(&config.data_dir)?;
+            say!("added {}", packs.add(&from)?.name());
+        }
+        PacksCommand::Ls { json } => list(&packs, json),
+        PacksCommand::Check { pack, identity } => {
+            let pack = match Path::new(&pack).exists() {
+                true => Packs::read(Path::new(&pack))?,
+                false => packs.find(&pack)?,
+            };
+            prove(&pack, identity, sources).await?;
+            say!("{}: {} worked examples come out as published", pack.name(), pack.info().examples);
+        }
+        PacksCommand::Show { name } => {
+            let pack = packs.find(&name)?;
+            let shown = json!({"pack": pack.info(), "analysisType": pack.kind().as_str(), "parameters": pack.parameters()});
+            say!("{}", serde_json::to_string_pretty(&shown)?);
+        }
+        PacksCommand::Rm { name } => {
+            packs.remove(&name)?;
+            say!("removed {name}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(packs: &Packs, as_json: bool) {
+    let all = packs.list();
+    if as_json {
+        let rows: Vec<Value> = all
+            .iter()
+            .map(|(name, pack)| match pack {
+                Ok(pack) => json!({"name": name, "analysisType": pack.kind().as_str(), "pack": pack.info()}),
+                Err(error) => json!({"name": name, "problem": error.to_string()}),
+            })
+            .collect();
+        return say!("{}", json!(rows));
+    }
+    let day = |day: Option<chrono::NaiveDate>| day.map_or_else(|| "-".to_owned(), |day| day.to_string());
+    let rows = all.into_iter().map(|(name, pack)| match pack {
+        Ok(pack) => {
+            let info = pack.info();
+            [
+                name,
+                pack.kind().to_string(),
+                day(info.valid_from),
+                day(info.valid_to),
+                info.examples.to_string(),
+                info.title,
+            ]
+        }
+        Err(error) => {
+            let none = || "-".to_owned();
+            [name, none(), none(), none(), none(), error.to_string()]
+        }
+    });
+    table(&["PACK", "ANALYSIS", "FROM", "TO", "EXAMPLES", "TITLE"], &rows.collect::<Vec<_>>());
+}
+
+/// Runs the first example as a call: all examples have to come out before it is answered.
+async fn prove(pack: &Pack, identity: Identity, mut sources: Sources) -> anyhow::Result<()> {
+    identity.into_flags(&mut sources.flags);
+    let (config, _) = load_worker(&sources)?;
+    let clock = Clock::system();
+    let checked = pack.complete(pack.kind(), pack.first_example(), clock.now().date_naive())?;
+    let key = ContextKey {
+        tenant: config.tenant.clone(),
+        conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),
+        path: config.path.clone(),
+    };
+    let app = App::start(config)?;
+    let result = run(
+        &app,
+        key,
+        AnalysisRequest {
+            checked,
+            format: OutputFormat::Json,
+            purpose: Some(format!("check the rule pack {}", pack.name())),
+            timeout: Timeout::from_millis(Timeout::DEFAULT_MS)?,
+        },
+    )
+    .await;
+    app.stop(Duration::from_secs(2)).await;
+    result
+}
+
+async fn run(app: &App, key: ContextKey, request: AnalysisRequest) -> anyhow::Result<()> {
+    let started = app.execution.service(Duration::from_secs(30)).await;
+    let service = started.map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
+    let call = Call {
+        key,
+        principal: Some("cli".to_owned()),
+        trace: None,
+        idempotency_key: None,
+        guard: None,
+        person: None,
+    };
+    let (news, _) = mpsc::channel(1);
+    let analysed = service.runs.run_analysis(call, request, news, CancellationToken::new()).await;
+    let analysed = analysed.map_err(|error| {
+        let cause = crate::telemetry::chain(&error);
+        anyhow::anyhow!("{cause}. {}", error.advice())
+    })?;
+    analysed.report?;
+    Ok(())
+}
