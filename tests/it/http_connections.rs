@@ -90,6 +90,10 @@ fn one_caller_has_so_many_open_requests_and_another_is_served() {
             .env("PATHBOX_HTTP_AUTH", "required")
             .env("PATHBOX_HTTP_MAX_REQUESTS_PER_PRINCIPAL", "2"),
     );
+    // A credential is checked once the database is there.
+    while server.send("GET", "/readyz", &[], b"").status != 200 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let headers = [("Authorization", greedy.as_str())];
     let streams = [(); 2].map(|()| server.send("GET", "/sse", &headers, b""));
     assert!(streams.iter().all(|stream| stream.status == 200));
