@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::run::local_caller;
 use super::{Identity, load, load_worker, table};
 use crate::analysis::{OutputFormat, Pack};
-use crate::app::{App, new_conversation};
+use crate::app::App;
 use crate::config::Sources;
-use crate::domain::{Clock, ContextKey, Entropy, Timeout};
-use crate::execution::{AnalysisRequest, Call, Packs};
+use crate::domain::{Clock, ContextKey, Timeout};
+use crate::execution::{AnalysisRequest, Asker, Call, Packs};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PacksCommand {
@@ -120,15 +121,11 @@ async fn prove(pack: &Pack, identity: Identity, mut sources: Sources) -> anyhow:
     let (config, _) = load_worker(&sources)?;
     let clock = Clock::system();
     let checked = pack.complete(pack.kind(), pack.first_example(), clock.now().date_naive())?;
-    let key = ContextKey {
-        tenant: config.tenant.clone(),
-        conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),
-        path: config.path.clone(),
-    };
+    let caller = local_caller(&config);
     let app = App::start(config)?;
     let result = run(
         &app,
-        key,
+        caller,
         AnalysisRequest {
             checked,
             format: OutputFormat::Json,
@@ -141,17 +138,10 @@ async fn prove(pack: &Pack, identity: Identity, mut sources: Sources) -> anyhow:
     result
 }
 
-async fn run(app: &App, key: ContextKey, request: AnalysisRequest) -> anyhow::Result<()> {
+async fn run(app: &App, (key, asker): (ContextKey, Asker), request: AnalysisRequest) -> anyhow::Result<()> {
     let started = app.execution.service(Duration::from_secs(30)).await;
     let service = started.map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
-    let call = Call {
-        key,
-        principal: Some("cli".to_owned()),
-        trace: None,
-        idempotency_key: None,
-        guard: None,
-        person: None,
-    };
+    let call = Call { key, asker, trace: None, idempotency_key: None, guard: None, person: None };
     let (news, _) = mpsc::channel(1);
     let analysed = service.runs.run_analysis(call, request, news, CancellationToken::new()).await;
     let analysed = analysed.map_err(|error| {

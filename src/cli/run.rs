@@ -59,15 +59,9 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     };
     args.identity.into_flags(&mut sources.flags);
     let (config, _) = load_worker(&sources)?;
-    let asker = local_asker(&config, "cli");
-    let key = ContextKey {
-        tenant: config.tenant.clone(),
-        owner: asker.owner.clone(),
-        conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),
-        path: config.path.clone(),
-    };
+    let caller = local_caller(&config);
     let app = App::start(config)?;
-    let result = call(&app, (key, asker), request, args.idempotency_key, args.json).await;
+    let result = call(&app, caller, request, args.idempotency_key, args.json).await;
     app.stop(Duration::from_secs(2)).await;
     let finished = result?;
     if args.json {
@@ -76,15 +70,18 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     Ok(ExitCode::from(u8::try_from(finished.outcome.exit_code()).unwrap_or(1)))
 }
 
-/// This machine's user, under the name that the audit knows this command by.
-fn local_asker(config: &Config, name: &str) -> Asker {
-    let principal = Principal::local(config.tenant.clone());
-    Asker {
+/// The context that the command line names, and this machine's user, whom the audit knows as `cli`.
+pub(super) fn local_caller(config: &Config) -> (ContextKey, Asker) {
+    let owner = Principal::local(config.tenant.clone()).owner(config.sharing.of(&config.tenant));
+    let key = ContextKey {
         tenant: config.tenant.clone(),
-        owner: principal.owner(config.sharing.of(&config.tenant)),
-        principal: name.to_owned(),
-        sees_tenant: false,
-    }
+        owner: owner.clone(),
+        conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),
+        path: config.path.clone(),
+    };
+    let asker =
+        Asker { tenant: config.tenant.clone(), owner, principal: "cli".to_owned(), sees_tenant: false };
+    (key, asker)
 }
 
 async fn call(

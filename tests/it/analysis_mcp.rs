@@ -198,7 +198,10 @@ fn ten_thousand_rules_come_back_as_counts_and_a_file() {
     );
     let content = &result["structuredContent"];
     assert!(
-        content["text"].as_str().unwrap().starts_with("Overall: fail. Of 10000 rules: 5000 passed, 5000 failed"),
+        content["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("Overall: fail. Of 10000 rules: 5000 passed, 5000 failed"),
         "{content}"
     );
     let link =
