@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod context;
+pub mod display;
 pub mod entropy;
 pub mod error_code;
 pub mod execution;
@@ -10,11 +11,13 @@ pub mod limits;
 pub mod principal;
 pub mod secret;
 mod session;
+pub mod terminal;
 
 pub use clock::Clock;
 pub use context::{
     ContextEvent, ContextKey, ContextStatus, ConversationKey, EndReason, IllegalTransition, SandboxState,
 };
+pub use display::{Attachment, Reading};
 pub use entropy::{Entropy, hex};
 pub use error_code::ErrorCode;
 pub use execution::{

@@ -13,9 +13,11 @@
 //! ```
 
 mod allow;
+mod aside;
 mod check;
 mod classes;
 mod confirm;
+mod container;
 mod embedded;
 mod encoded;
 mod kind;
@@ -45,8 +47,8 @@ pub use check::{Checked, Checker, Found, rules_table};
 pub use kind::{Kind, UnknownKind};
 pub use known::Known;
 pub use numbering::{Numbering, Row};
-pub use outcome::{FileKind, Guarded, Limits, OutcomeGuard, Picture};
-pub use policy::{Action, AllowList, KnownNames, Mode, Overlay, Policy, PolicyFile, Scope};
+pub use outcome::{FileKind, Guarded, Kept, Limits, OutcomeGuard, Refused};
+pub use policy::{Action, AllowList, KnownNames, Mode, OpaqueFiles, Overlay, Policy, PolicyFile, Scope};
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
 pub use sanitized::Sanitized;
@@ -220,6 +222,15 @@ fn own_guard(known: &Known) -> Guard {
     let allow = AllowList { networks: networks.map(str::to_owned).to_vec(), ..AllowList::default() };
     #[expect(clippy::expect_used, reason = "constant networks; a test says so")]
     Guard::knowing(Policy { allow, ..Policy::default() }, known).expect("a policy that works")
+}
+
+/// The first placeholder that a text holds, such as `[EMAIL_1]`: written by whoever read one and took it for the value.
+pub fn first_placeholder(text: &str) -> Option<&str> {
+    let numbered = |at: usize| {
+        let placeholder = &text[at..at + scan::placeholder_len(&text.as_bytes()[at..])?];
+        placeholder.trim_end_matches(']').ends_with(|c: char| c.is_ascii_digit()).then_some(placeholder)
+    };
+    memchr::memchr_iter(b'[', text.as_bytes()).find_map(numbered)
 }
 
 /// The built-in rules, for people who want to know what is looked for.

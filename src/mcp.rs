@@ -154,7 +154,7 @@ const REMOVED_REQUESTS: [&str; 5] =
 const INSTRUCTIONS: &str = "Pathbox runs code in an isolated sandbox that belongs to this conversation path. Use \
 `run_code` whenever an exact computation, a data transformation or a plot is needed instead of working it out in \
 words. Use `run_analysis` for taxes, compliance, eligibility, deadlines, comparisons, scenarios and data: it checks the \
-parameters and computes in exact decimals. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept`, `reset` or `rolled_back`). \
+parameters and computes in exact decimals; `get_analysis_help` says what a type takes. Variables, imports and files are kept between calls (the result's `state` says `fresh`, `kept`, `reset` or `rolled_back`). \
 Print what you want to see; the value of the last expression comes back too. The network is closed but for hosts that the operator allows, \
 and there is no input(). \
 Personal data and secrets in the output are replaced by placeholders such as [EMAIL_1]; the same placeholder always \
@@ -212,6 +212,7 @@ impl McpServer {
                 }
             },
             tools::run_analysis::NAME => self.run_analysis(arguments, context).await,
+            tools::get_analysis_help::NAME => self.get_analysis_help(arguments).map(Into::into),
             tools::manage_context::NAME => self.manage_context(arguments, context).await.map(Into::into),
             tools::get_execution::NAME => self.get_execution(arguments, context).await.map(Into::into),
             tools::files::NAME => self.files(arguments, context).await.map(Into::into),

@@ -257,6 +257,9 @@ pub struct Outcome {
     pub stops: Vec<StopReason>,
     /// From sending the code to the end of the stream.
     pub duration: Duration,
+    /// Whether output was drawn over itself, so that not all of it is left (records of earlier versions do not say).
+    #[serde(default)]
+    pub rewritten: bool,
 }
 
 impl Outcome {

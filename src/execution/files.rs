@@ -14,11 +14,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::domain::terminal::one_line;
 use crate::domain::{
     Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, Inputs, Language, OutputChunk, Timeout, hex,
 };
 use crate::e2b::{E2bError, Files as SandboxFiles, Subject};
-use crate::guard::{FileKind, Guard, OutcomeGuard, Sanitized};
+use crate::guard::{FileKind, Guard, OutcomeGuard, Refused, Sanitized};
 use crate::store::Acquire;
 use crate::telemetry::{chain, trace};
 use crate::wire::envd::{EntryInfo, FileType};
@@ -179,8 +180,14 @@ pub enum FileProblem {
     #[error("the file has another version: {}", .0.as_deref().unwrap_or("there is none"))]
     Changed(Option<String>),
     /// The guard cannot look into it.
-    #[error("the file is binary and the egress guard cannot look into it")]
+    #[error("the egress guard cannot look into a file of this format")]
     Opaque,
+    /// The guard would have to replace something in a format in which nothing can be.
+    #[error("the file holds personal data or secrets, and in its format they cannot be replaced")]
+    Holds,
+    /// The sandbox has no service for files.
+    #[error("this sandbox offers no file service (envd)")]
+    NoFiles,
 }
 
 impl FileProblem {
@@ -188,11 +195,14 @@ impl FileProblem {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Missing => ErrorCode::NotFound,
-            Self::Opaque => ErrorCode::Blocked,
+            Self::Opaque | Self::Holds => ErrorCode::Blocked,
             Self::NotKept => ErrorCode::StoreUnavailable,
-            Self::WrongKind | Self::TooLarge | Self::Forbidden | Self::DiskFull | Self::Changed(_) => {
-                ErrorCode::InvalidArgument
-            }
+            Self::WrongKind
+            | Self::TooLarge
+            | Self::Forbidden
+            | Self::DiskFull
+            | Self::NoFiles
+            | Self::Changed(_) => ErrorCode::InvalidArgument,
         }
     }
 
@@ -206,7 +216,14 @@ impl FileProblem {
             Self::DiskFull => "Remove files with run_code, or reset the context.",
             Self::NotKept => "The file in the sandbox is as it was. Try again in a few seconds.",
             Self::Changed(_) => "Get it, then put with the version that is there now.",
-            Self::Opaque => "Convert it in the sandbox to text, CSV, JSON, PNG, JPEG or PDF.",
+            Self::Opaque => {
+                "Write it in the sandbox as text, CSV, JSON, HTML, xlsx, docx, zip, SQLite, npy, PNG, JPEG, GIF, WebP or PDF; \
+                 or the operator lets such files out (policy key `opaque_files`)."
+            }
+            Self::Holds => {
+                "Remove them in the sandbox, or write the file as text, CSV, JSON or HTML, where they are replaced."
+            }
+            Self::NoFiles => "Read and write files with run_code.",
         }
     }
 }
@@ -341,10 +358,16 @@ impl Files {
                 let raw =
                     files.read(path.as_str(), MAX_FILE_BYTES).await.map_err(|error| stopped(held, error))?;
                 let (kind, version) = (FileKind::of(&raw), self.version(&held.row.key, &raw));
-                let out = guard.file(&raw).ok_or(Stopped::Problem(FileProblem::Opaque))?;
+                let out = guard.file(&raw).map_err(|why| {
+                    Stopped::Problem(match why {
+                        Refused::Opaque => FileProblem::Opaque,
+                        Refused::Holds => FileProblem::Holds,
+                    })
+                })?;
                 let guarded = done(guard);
                 let out = if guarded.report.blocked { Sanitized::default() } else { out };
-                let name = artifact_name(policy.line(path.name()).get(), &version);
+                let shown = policy.line(path.name()).map(|name| one_line(&name));
+                let name = artifact_name(shown.get(), &version);
                 let artifact = self
                     .0
                     .outputs()
@@ -354,6 +377,8 @@ impl Files {
                         tracing::warn!(error = %chain(&error), execution.id = %ask.execution.id, "a file could not be kept");
                         Stopped::Problem(FileProblem::NotKept)
                     })?;
+                // Its own name is for people; the version is in its address.
+                let artifact = Artifact { name: shown.into_inner(), ..artifact };
                 (FileAnswer::Got { version, artifact: artifact.clone() }, guarded, vec![artifact])
             }
         };
@@ -428,7 +453,7 @@ fn listed(policy: &Guard, entries: Vec<EntryInfo>) -> FileAnswer {
     let mut entries: Vec<FileEntry> = entries
         .into_iter()
         .map(|entry| FileEntry {
-            name: policy.line(&entry.name),
+            name: policy.line(&entry.name).map(|name| one_line(&name)),
             is_dir: entry.file_type == FileType::Directory,
             bytes: u64::try_from(entry.size).unwrap_or(0),
             modified: entry.modified_time,
@@ -445,7 +470,21 @@ fn mime_type(kind: FileKind, name: &str) -> &'static str {
     match (kind, extension.as_str()) {
         (FileKind::Png, _) => "image/png",
         (FileKind::Jpeg, _) => "image/jpeg",
+        (FileKind::Gif, _) => "image/gif",
+        (FileKind::Webp, _) => "image/webp",
         (FileKind::Pdf, _) => "application/pdf",
+        (FileKind::Binary, "csv") => "text/csv",
+        (FileKind::Binary, "txt") => "text/plain",
+        (FileKind::Binary, "xlsx") => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        (FileKind::Binary, "docx") => {
+            "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+        }
+        (FileKind::Binary, "pptx") => {
+            "application/vnd.openxmlformats-officedocument.presentationml.presentation"
+        }
+        (FileKind::Binary, "zip") => "application/zip",
+        (FileKind::Binary, "sqlite" | "sqlite3" | "db") => "application/vnd.sqlite3",
+        (FileKind::Binary, "parquet") => "application/vnd.apache.parquet",
         (FileKind::Binary, _) => "application/octet-stream",
         (FileKind::Text, "csv") => "text/csv",
         (FileKind::Text, "json") => "application/json",
@@ -476,6 +515,7 @@ fn artifact_name(name: &str, version: &str) -> String {
 fn stopped(held: &Held, error: E2bError) -> Stopped {
     match &error {
         E2bError::NotFound { what: Subject::File, .. } => Stopped::Problem(FileProblem::Missing),
+        E2bError::PortClosed { .. } => Stopped::Problem(FileProblem::NoFiles),
         E2bError::Refused { .. } => Stopped::Problem(FileProblem::WrongKind),
         E2bError::Rpc { code: crate::wire::connect::Code::InvalidArgument, .. } => {
             Stopped::Problem(FileProblem::WrongKind)

@@ -122,7 +122,9 @@ impl Run {
                 Event::Result(result) => {
                     let is_main = result.is_main_result;
                     let formats = result.into_formats().collect();
-                    return Ok(Some(OutputChunk::Result(RichResult { formats, is_main })));
+                    let mut result = RichResult { formats, is_main };
+                    result.read_html();
+                    return Ok(Some(OutputChunk::Result(result)));
                 }
                 Event::Error(error) => {
                     // A local host says more than the cloud: first what became of the variables, then why it died.

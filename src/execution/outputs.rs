@@ -178,6 +178,18 @@ impl Spool {
         Ok(())
     }
 
+    /// Puts what is in memory into the file too: the result does not show the whole of it.
+    pub fn keep(&mut self) {
+        if self.file.is_none()
+            && !self.failed
+            && !self.memory.is_empty()
+            && let Err(error) = self.write(&[])
+        {
+            tracing::warn!(error = %error, execution.id = %self.execution, "an output could not be kept whole");
+            self.failed = true;
+        }
+    }
+
     /// The artifact, when the output was too long for the result and is kept now. One that could not be written whole
     /// is not kept at all.
     pub async fn finish(self) -> Option<Artifact> {

@@ -147,7 +147,7 @@ impl Reads {
         };
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
         let row = self.0.row_for(asker, id).await?.ok_or_else(unknown)?;
-        let known = artifacts(&row).into_iter().find(|artifact| artifact.name == name);
+        let known = artifacts(&row).into_iter().find(|artifact| artifact.uri == uri);
         let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
             .then(|| run_analysis::report_file(id, 0));
         let artifact = known.or(report).ok_or_else(unknown)?;

@@ -14,7 +14,7 @@ use crate::domain::{
     CodeError, CodeRequest, EndReason, Ended, ExecutionId, Outcome, OutputChunk, SandboxState, StopReason,
 };
 use crate::e2b::Deadlines;
-use crate::guard::{Guard, Guarded, OutcomeGuard, Picture, Sanitized};
+use crate::guard::{Guard, Guarded, Kept, OutcomeGuard, Sanitized};
 use crate::store::{Acquire, ExecutionRow};
 use crate::telemetry::trace;
 
@@ -26,6 +26,7 @@ use super::outputs::{Artifact, Outputs, Spool};
 use super::prelude;
 use super::recall::Begun;
 use super::record::{Ran, Stored, close_call, count};
+use super::stop::Printed;
 use super::tools::Prepared;
 use super::{Call, Core, ExecutionError, Finished, Progress, ProgressSender, Runs};
 use crate::telemetry::chain;
@@ -173,6 +174,7 @@ struct Stream<'a> {
     stdout: Spool,
     stderr: Spool,
     progress: &'a ProgressSender,
+    printed: Printed,
     core: &'a Core,
 }
 
@@ -218,6 +220,7 @@ impl Stream<'_> {
 
     fn take(&mut self, chunk: OutputChunk) {
         for chunk in self.guard.push(chunk) {
+            self.printed.push(&chunk);
             emit(chunk, &mut self.stdout, &mut self.stderr, self.progress);
         }
     }
@@ -243,19 +246,23 @@ fn emit(chunk: Sanitized<OutputChunk>, stdout: &mut Spool, stderr: &mut Spool, p
     let _ = progress.try_send(Progress::Output(chunk));
 }
 
-/// Keeps pictures and documents as files, so that each can be read alone.
-async fn keep_pictures(outputs: &Outputs, id: ExecutionId, outcome: &Sanitized<Outcome>) -> Vec<Artifact> {
-    let mut kept = Vec::new();
-    for Picture { result, extension, mime_type, bytes } in outcome.pictures() {
-        let name = format!("result-{result}.{extension}");
-        match outputs.put(id, &name, mime_type, &bytes).await {
-            Ok(artifact) => kept.push(artifact),
+/// Keeps as files what a result does not show as text.
+async fn keep_attachments(
+    outputs: &Outputs,
+    id: ExecutionId,
+    outcome: &Sanitized<Outcome>,
+    max_chars: usize,
+) -> Vec<Artifact> {
+    let mut artifacts = Vec::new();
+    for Kept { name, mime_type, bytes } in outcome.attachments(max_chars) {
+        match outputs.put(id, &name, &mime_type, &bytes).await {
+            Ok(artifact) => artifacts.push(artifact),
             Err(error) => {
-                tracing::warn!(error = %chain(&error), execution.id = %id, "a picture could not be kept");
+                tracing::warn!(error = %chain(&error), execution.id = %id, "a part of a result could not be kept");
             }
         }
     }
-    kept
+    artifacts
 }
 
 /// The work of a run: sends the code to the sandbox and guards what comes back.
@@ -308,6 +315,7 @@ impl Work for CodeRun<'_> {
             stdout: core.parts.outputs.spool(id, "stdout", core.options().output_chars),
             stderr: core.parts.outputs.spool(id, "stderr", core.options().output_chars),
             progress,
+            printed: core.stoppable.printed(id),
             core,
         };
         let pumping = stream.pump(held, &mut run, deadline, cancel, &core.shutdown);
@@ -369,15 +377,20 @@ impl Work for CodeRun<'_> {
             guarding.record("guard.findings", guarded.report.total()).record("guard.bytes", bytes);
         }
         drop(guarding);
-        let Guarded { outcome, report, numbering, .. } = guarded;
+        let Guarded { outcome, report, numbering, rewritten, .. } = guarded;
         crash_point!(core, "run.before_numbers");
         core.save_numbering(held, numbering).await;
         crash_point!(core, "run.numbers_saved");
         let mut artifacts = Vec::new();
-        for spool in spools {
+        for (mut spool, rewritten) in spools.into_iter().zip(rewritten) {
+            // Of what was drawn over itself the result has what is left; the whole is in the file.
+            if rewritten {
+                spool.keep();
+            }
             artifacts.extend(spool.finish().await);
         }
-        artifacts.extend(keep_pictures(&core.parts.outputs, id, &outcome).await);
+        let max_chars = core.options().output_chars;
+        artifacts.extend(keep_attachments(&core.parts.outputs, id, &outcome, max_chars).await);
         crash_point!(core, "run.artifacts_kept");
         let cut_off = matches!(platform, Some(Platform::ShutDown));
         Ok(Ran {

@@ -2,7 +2,7 @@
 //! down, and every replica looks once a second whether one of its own is among those, but only for runs that have lasted
 //! as long, so that a short run costs the database nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::recall::Asker;
 use super::{Call, ExecutionError, Runs};
-use crate::domain::{ContextKey, ExecutionId, lock};
+use crate::domain::{ContextKey, ExecutionId, OutputChunk, lock};
+use crate::guard::Sanitized;
 use crate::telemetry::chain;
 
 /// How often a replica looks for wishes.
@@ -27,6 +28,41 @@ struct Stop {
     principal: String,
     cancel: CancellationToken,
     since: Instant,
+    printed: Printed,
+}
+
+/// Bytes of output that can be read while a run goes on.
+const PRINTED: usize = 32 * 1024;
+
+/// What a run has printed lately.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Printed(Arc<Mutex<Tail>>);
+
+#[derive(Debug, Default)]
+struct Tail {
+    chunks: VecDeque<Sanitized<OutputChunk>>,
+    bytes: usize,
+}
+
+impl Printed {
+    /// Adds what has just gone through the guard, and lets go of what is long past.
+    pub(super) fn push(&self, chunk: &Sanitized<OutputChunk>) {
+        let len = |chunk: &OutputChunk| match chunk {
+            OutputChunk::Stdout(text) | OutputChunk::Stderr(text) => text.len(),
+            OutputChunk::Result(_) | OutputChunk::Error(_) => 0,
+        };
+        let added = len(chunk);
+        if added == 0 {
+            return;
+        }
+        let mut tail = lock(&self.0);
+        tail.bytes += added;
+        tail.chunks.push_back(chunk.clone());
+        while tail.bytes > PRINTED && tail.chunks.len() > 1 {
+            let gone = tail.chunks.pop_front().map_or(0, |chunk| len(&chunk));
+            tail.bytes -= gone;
+        }
+    }
 }
 
 impl Stoppable {
@@ -37,8 +73,14 @@ impl Stoppable {
     /// Knows a run until the guard is dropped.
     pub(super) fn know(&self, id: ExecutionId, call: &Call, cancel: CancellationToken) -> Known {
         let (key, principal) = (call.key.clone(), call.asker.principal.clone());
-        self.lock().insert(id, Stop { key, principal, cancel, since: Instant::now() });
+        let stop = Stop { key, principal, cancel, since: Instant::now(), printed: Printed::default() };
+        self.lock().insert(id, stop);
         Known(self.clone(), id)
+    }
+
+    /// Where the output of a run goes that is read while it goes on.
+    pub(super) fn printed(&self, id: ExecutionId) -> Printed {
+        self.lock().get(&id).map(|run| run.printed.clone()).unwrap_or_default()
     }
 
     fn stop(&self, id: ExecutionId) {
@@ -70,6 +112,16 @@ impl Runs {
         runs.get(&id).is_some_and(|run| {
             run.key.tenant == asker.tenant && asker.may_see(&run.key.owner, Some(&run.principal))
         })
+    }
+
+    /// What a run of the asker's has printed lately, if it is in the hands of this replica.
+    pub fn printed(&self, asker: &Asker, id: ExecutionId) -> Option<Vec<Sanitized<OutputChunk>>> {
+        if !self.runs_here(asker, id) {
+            return None;
+        }
+        let printed = self.0.stoppable.printed(id);
+        let tail = lock(&printed.0);
+        Some(tail.chunks.iter().cloned().collect())
     }
 
     /// Asks a run to stop, on whichever replica it is; it does so within about two seconds. Nothing happens to a run

@@ -9,7 +9,7 @@ use super::{AllowList, Kind, PolicyError};
 /// The most memory that one pattern may take when compiled.
 const PATTERN_BYTES: usize = 1 << 20;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Allowed {
     exact: Vec<String>,
     patterns: Vec<Regex>,

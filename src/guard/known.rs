@@ -68,6 +68,11 @@ impl Known {
         Self(Some(Arc::new(Inner { finder, forms })))
     }
 
+    /// Whether anything is looked for.
+    pub(super) fn any(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Whether anything of a value would be looked for.
     pub fn takes(value: &str) -> bool {
         lines(value).next().is_some()

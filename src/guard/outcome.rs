@@ -6,13 +6,17 @@
 
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
+use super::aside::Aside;
+use super::container::{self, Seen};
+use super::policy::OpaqueFiles;
 use super::stream::WITHHELD;
 use super::{Guard, Mode, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
-use crate::domain::{Capture, CodeError, Ended, Outcome, OutputChunk, RichResult, StopReason};
+use crate::domain::terminal::{Screen, shown, visible};
+use crate::domain::{
+    Attachment, Capture, CodeError, Ended, Outcome, OutputChunk, Reading, RichResult, StopReason,
+};
 
 /// How much of a run is kept in its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +49,11 @@ pub struct OutcomeGuard {
     left: u64,
 }
 
+/// An output on its way: guarded, then drawn as a terminal would, then kept as far as it is shown.
 #[derive(Debug)]
 struct Stream {
     guard: StreamGuard,
+    screen: Screen,
     capture: Capture,
 }
 
@@ -58,6 +64,8 @@ pub struct Guarded {
     pub rest: Vec<Sanitized<OutputChunk>>,
     /// The whole.
     pub outcome: Sanitized<Outcome>,
+    /// Whether standard output, and standard error, was drawn over itself: the outcome has what is left of it.
+    pub rewritten: [bool; 2],
     /// What was found.
     pub report: Report,
     /// The numbering, with what it newly handed out.
@@ -67,7 +75,11 @@ pub struct Guarded {
 impl OutcomeGuard {
     /// A guard for one run.
     pub fn new(guard: &Guard, numbering: Numbering, limits: Limits) -> Self {
-        let stream = || Stream { guard: guard.stream(), capture: Capture::new(limits.max_chars) };
+        let stream = || Stream {
+            guard: guard.stream(),
+            screen: Screen::default(),
+            capture: Capture::new(limits.max_chars),
+        };
         Self {
             guard: guard.clone(),
             numbering,
@@ -113,24 +125,50 @@ impl OutcomeGuard {
         ready.map(Sanitized::vouch).into_iter().collect()
     }
 
-    /// A whole file, as what it is. `None`: it cannot be looked into, or is not what it says, and the policy enforces.
-    pub fn file(&mut self, bytes: &[u8]) -> Option<Sanitized<Vec<u8>>> {
+    /// A whole file, as what it is.
+    ///
+    /// # Errors
+    /// [`Refused`] when the policy enforces and the file may not go out.
+    pub fn file(&mut self, bytes: &[u8]) -> Result<Sanitized<Vec<u8>>, Refused> {
         let kind = FileKind::of(bytes);
         if kind == FileKind::Text {
-            return Some(Sanitized::vouch(
-                self.text_with_pictures(std::str::from_utf8(bytes).ok()?).into_bytes(),
-            ));
+            let text = std::str::from_utf8(bytes).map_err(|_| Refused::Opaque)?;
+            return Ok(Sanitized::vouch(self.text_with_pictures(text).into_bytes()));
         }
+        if self.report.mode == Mode::Off {
+            return Ok(Sanitized::vouch(bytes.to_vec()));
+        }
+        if let Some((encoding, text)) = (kind == FileKind::Binary).then(|| container::decode(bytes)).flatten()
+        {
+            let clean = self.text_with_pictures(&text);
+            let out = if clean == text { bytes.to_vec() } else { container::encode(encoding, &clean) };
+            return Ok(Sanitized::vouch(out));
+        }
+        let before = self.report.total();
         let clean = match kind.format() {
-            _ if self.report.mode == Mode::Off => None,
-            Some(format) => picture::clean(&mut self.look(), format, bytes),
-            None => None,
+            Some(format) => picture::clean(&mut self.look(), format, bytes).ok_or(Seen::Opaque),
+            None => match container::look(&mut self.look(), bytes) {
+                Seen::Clean => Ok(bytes.to_vec()),
+                seen => Err(seen),
+            },
         };
-        if self.report.mode == Mode::Enforce {
-            return clean.map(Sanitized::vouch);
-        }
-        self.report.withheld += u64::from(clean.is_none() && self.report.mode == Mode::ReportOnly);
-        Some(Sanitized::vouch(bytes.to_vec()))
+        let clean = clean.map_err(|seen| match seen {
+            Seen::Opaque if self.report.total() == before => Refused::Opaque,
+            _ => Refused::Holds,
+        });
+        let lets_out = self.guard.policy().opaque_files == OpaqueFiles::LetOut;
+        let out = match clean {
+            Ok(clean) if self.report.mode == Mode::Enforce => clean,
+            Ok(_) => bytes.to_vec(),
+            Err(why) => {
+                self.report.withheld += 1;
+                if self.report.mode == Mode::Enforce && !(lets_out && why == Refused::Opaque) {
+                    return Err(why);
+                }
+                bytes.to_vec()
+            }
+        };
+        Ok(Sanitized::vouch(out))
     }
 
     /// Whether a finding's action withholds the whole result. The run may as well be ended.
@@ -141,12 +179,20 @@ impl OutcomeGuard {
     /// Ends the run. A blocked outcome keeps how it ended, exit code included, and nothing of what it said.
     pub fn finish(mut self, ended: Ended, stops: Vec<StopReason>, duration: Duration) -> Guarded {
         let mut rest = Vec::new();
-        let (stdout, text, found) = self.stdout.finish(&mut self.numbering);
-        rest.extend(text.map(OutputChunk::Stdout));
-        self.report.absorb(&found);
-        let (stderr, text, found) = self.stderr.finish(&mut self.numbering);
-        rest.extend(text.map(OutputChunk::Stderr));
-        self.report.absorb(&found);
+        let mut stdout = self.stdout.finish(&mut self.numbering);
+        rest.extend(stdout.rest.take().map(OutputChunk::Stdout));
+        self.report.absorb(&stdout.found);
+        let mut stderr = self.stderr.finish(&mut self.numbering);
+        rest.extend(stderr.rest.take().map(OutputChunk::Stderr));
+        self.report.absorb(&stderr.found);
+        let rewritten = [stdout.rewritten, stderr.rewritten];
+        // What is drawn over itself may come to say something that it did not say piece by piece.
+        let [stdout, stderr] = [stdout, stderr].map(|stream| match stream.rewritten {
+            true => {
+                stream.capture.map(|text| again(&self.guard, text, &mut self.numbering, &mut self.report))
+            }
+            false => stream.capture,
+        });
         let outcome = Outcome {
             stdout,
             stderr,
@@ -156,6 +202,7 @@ impl OutcomeGuard {
             ended,
             stops,
             duration,
+            rewritten: rewritten.contains(&true),
         };
         if self.report.blocked {
             rest.clear();
@@ -163,6 +210,7 @@ impl OutcomeGuard {
         Guarded {
             rest: rest.into_iter().map(Sanitized::vouch).collect(),
             outcome: Sanitized::vouch(if self.report.blocked { silenced(outcome) } else { outcome }),
+            rewritten,
             report: self.report,
             numbering: self.numbering,
         }
@@ -172,11 +220,24 @@ impl OutcomeGuard {
         picture::Look { guard: &self.guard, left: &mut self.left, report: &mut self.report }
     }
 
-    /// A text and the pictures in it.
+    /// A text, the pictures in it and what is drawn in it.
     fn text_with_pictures(&mut self, text: &str) -> String {
         if self.report.mode == Mode::Off {
             return text.to_owned();
         }
+        if let Some(aside) = Aside::of(text) {
+            let rest = self.pictures_in(&aside.text);
+            let mut report = self.guard.report();
+            let whole = aside.put_back(&rest, &self.guard, &mut self.numbering, &mut report);
+            if let Some(whole) = whole {
+                self.report.absorb(&report);
+                return if self.report.mode == Mode::Enforce { whole } else { text.to_owned() };
+            }
+        }
+        self.pictures_in(text)
+    }
+
+    fn pictures_in(&mut self, text: &str) -> String {
         let clean = embedded::clean(&mut self.look(), text);
         let clean = self.text(clean.as_deref().unwrap_or(text));
         if self.report.mode == Mode::Enforce { clean } else { text.to_owned() }
@@ -191,15 +252,19 @@ impl OutcomeGuard {
 
     fn error(&mut self, error: CodeError) -> CodeError {
         CodeError {
-            name: self.text(&error.name),
-            message: self.text(&error.message),
-            traceback: self.text(&error.traceback),
+            name: self.text(&shown(&error.name)),
+            message: self.text(&shown(&error.message)),
+            traceback: self.text(&shown(&error.traceback)),
         }
     }
 
     fn result(&mut self, result: RichResult) -> RichResult {
         let mut formats = Map::new();
         for (format, content) in result.formats {
+            let content = match content {
+                Value::String(text) if READ.contains(&&*format) => Value::String(shown(&text)),
+                other => other,
+            };
             let content = self.content(&format, content);
             formats.insert(self.text(&format), content);
         }
@@ -236,6 +301,15 @@ impl OutcomeGuard {
     }
 }
 
+/// Why a file may not go out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The guard cannot look into it.
+    Opaque,
+    /// It holds something that is to be replaced, in a format in which nothing can be.
+    Holds,
+}
+
 /// What a file is, by its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
@@ -245,9 +319,13 @@ pub enum FileKind {
     Png,
     /// A JPEG picture.
     Jpeg,
+    /// A GIF picture.
+    Gif,
+    /// A WebP picture.
+    Webp,
     /// A PDF document.
     Pdf,
-    /// Something that the guard cannot look into.
+    /// Something else: text in another encoding, an archive, a database, or what the guard cannot look into.
     Binary,
 }
 
@@ -260,6 +338,8 @@ impl FileKind {
             (Some(_), _) => Self::Text,
             (None, Some(picture::Format::Png)) => Self::Png,
             (None, Some(picture::Format::Jpeg)) => Self::Jpeg,
+            (None, Some(picture::Format::Gif)) => Self::Gif,
+            (None, Some(picture::Format::Webp)) => Self::Webp,
             (None, Some(picture::Format::Pdf)) => Self::Pdf,
             (None, None) => Self::Binary,
         }
@@ -269,50 +349,65 @@ impl FileKind {
         match self {
             Self::Png => Some(picture::Format::Png),
             Self::Jpeg => Some(picture::Format::Jpeg),
+            Self::Gif => Some(picture::Format::Gif),
+            Self::Webp => Some(picture::Format::Webp),
             Self::Pdf => Some(picture::Format::Pdf),
             Self::Text | Self::Binary => None,
         }
     }
 }
 
-/// A picture or document of a run.
+/// A form of a display that is kept as a file.
 #[derive(Debug, Clone)]
-pub struct Picture {
-    /// Which result it belongs to, from 1.
-    pub result: usize,
-    /// `png`, `jpg`, `pdf` or `svg`.
-    pub extension: &'static str,
+pub struct Kept {
+    /// `result-1.png`: the display's number, from 1, and what it is.
+    pub name: String,
     /// Its media type.
-    pub mime_type: &'static str,
+    pub mime_type: String,
     /// Itself.
     pub bytes: Sanitized<Vec<u8>>,
 }
 
 impl Sanitized<Outcome> {
-    /// The pictures and documents that the guard let pass.
-    pub fn pictures(&self) -> Vec<Picture> {
-        const FORMS: [(&str, &str, &str); 4] = [
-            ("png", "png", "image/png"),
-            ("jpeg", "jpg", "image/jpeg"),
-            ("pdf", "pdf", "application/pdf"),
-            ("svg", "svg", "image/svg+xml"),
-        ];
-        let mut found = Vec::new();
+    /// The pictures, documents and the like that the guard let pass, each once; and all displays as one text where they are
+    /// longer than `max_chars`.
+    pub fn attachments(&self, max_chars: usize) -> Vec<Kept> {
+        let mut found: Vec<Kept> = Vec::new();
         for (at, result) in self.results.iter().enumerate() {
-            for (form, extension, mime_type) in FORMS {
-                let Some(text) = result.formats.get(form).and_then(Value::as_str) else { continue };
-                let bytes = match form {
-                    "svg" => text.as_bytes().to_vec(),
-                    _ => match STANDARD.decode(text.trim()) {
-                        Ok(bytes) => bytes,
-                        Err(_) => continue,
-                    },
-                };
-                found.push(Picture { result: at + 1, extension, mime_type, bytes: Sanitized::vouch(bytes) });
+            for Attachment { extension, mime_type, bytes } in result.attachments() {
+                if found.iter().any(|kept| *kept.bytes == bytes) {
+                    continue;
+                }
+                let mut name = format!("result-{}.{extension}", at + 1);
+                let mut count = 1;
+                while found.iter().any(|kept| kept.name == name) {
+                    count += 1;
+                    name = format!("result-{}-{count}.{extension}", at + 1);
+                }
+                found.push(Kept { name, mime_type, bytes: Sanitized::vouch(bytes) });
             }
+        }
+        if let Some((text, kind)) = self.reading().filter(|(text, _)| text.chars().count() > max_chars) {
+            let (name, mime_type) = match kind {
+                Reading::Json => ("output.json", "application/json"),
+                Reading::Text | Reading::Table => ("output.txt", "text/plain"),
+            };
+            let bytes = Sanitized::vouch(text.into_bytes());
+            found.push(Kept { name: name.to_owned(), mime_type: mime_type.to_owned(), bytes });
         }
         found
     }
+}
+
+/// Forms that are read as they are, and so as a terminal would show them.
+const READ: [&str; 3] = ["text", "markdown", "latex"];
+
+/// A text that was guarded and then changed its look.
+fn again(guard: &Guard, text: &str, numbering: &mut Numbering, report: &mut Report) -> String {
+    let mut found = guard.report();
+    let out = guard.run(text, numbering, &mut found);
+    report.absorb(&found);
+    out
 }
 
 impl Guard {
@@ -345,7 +440,7 @@ impl Guard {
         let mut guard = OutcomeGuard::new(self, numbering.closed(), Limits::default());
         let out = match is_output {
             true => Some(Sanitized::vouch(guard.text(&String::from_utf8_lossy(bytes)).into_bytes())),
-            false => guard.file(bytes),
+            false => guard.file(bytes).ok(),
         };
         out.filter(|_| !guard.report.blocked)
     }
@@ -365,24 +460,37 @@ fn silenced(outcome: Outcome) -> Outcome {
     }
 }
 
+/// The end of an output.
+struct Streamed {
+    capture: Capture,
+    /// What was still held back.
+    rest: Option<String>,
+    found: Report,
+    rewritten: bool,
+}
+
 impl Stream {
     fn push(&mut self, text: &str, numbering: &mut Numbering) -> Option<String> {
         let ready = self.guard.push(text, numbering).into_inner();
-        self.capture.push(&ready);
+        self.capture.push(&visible(&self.screen.push(&ready)));
         (!ready.is_empty()).then_some(ready)
     }
 
-    fn finish(self, numbering: &mut Numbering) -> (Capture, Option<String>, Report) {
-        let Self { guard, mut capture } = self;
-        let (rest, report) = guard.finish(numbering);
-        capture.push(&rest);
-        (capture, Some(rest.into_inner()).filter(|rest| !rest.is_empty()), report)
+    fn finish(self, numbering: &mut Numbering) -> Streamed {
+        let Self { guard, mut screen, mut capture } = self;
+        let (rest, found) = guard.finish(numbering);
+        capture.push(&visible(&screen.push(&rest)));
+        let (last, rewritten) = screen.finish();
+        capture.push(&visible(&last));
+        let rest = Some(rest.into_inner()).filter(|rest| !rest.is_empty());
+        Streamed { capture, rest, found, rewritten }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
     use serde_json::json;
 
     use super::*;

@@ -47,6 +47,8 @@ impl Look<'_> {
 pub(super) enum Format {
     Png,
     Jpeg,
+    Gif,
+    Webp,
     Pdf,
 }
 
@@ -56,6 +58,8 @@ impl Format {
         match name {
             "png" | "image/png" => Some(Self::Png),
             "jpeg" | "jpg" | "image/jpeg" => Some(Self::Jpeg),
+            "image/gif" => Some(Self::Gif),
+            "image/webp" => Some(Self::Webp),
             "pdf" | "application/pdf" => Some(Self::Pdf),
             _ => None,
         }
@@ -66,6 +70,8 @@ impl Format {
         match bytes {
             [0x89, b'P', b'N', b'G', ..] => Some(Self::Png),
             [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Self::Gif),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::Webp),
             _ if bytes.starts_with(PDF) => Some(Self::Pdf),
             _ => None,
         }
@@ -153,6 +159,8 @@ pub(super) fn clean(look: &mut Look<'_>, format: Format, bytes: &[u8]) -> Option
     match format {
         Format::Png => png(bytes),
         Format::Jpeg => jpeg(bytes),
+        Format::Gif => gif(bytes),
+        Format::Webp => webp(bytes),
         Format::Pdf => pdf(look, bytes).map(<[u8]>::to_vec),
     }
 }
@@ -162,6 +170,8 @@ pub(super) fn length(format: Format, bytes: &[u8]) -> usize {
     match format {
         Format::Png => chunks(bytes, |_, _| ()).unwrap_or(bytes.len()),
         Format::Jpeg => parts(bytes, |_, _| ()).unwrap_or(bytes.len()),
+        Format::Gif => gif_parts(bytes, |_, _| ()).unwrap_or(bytes.len()),
+        Format::Webp => riff_end(bytes).unwrap_or(bytes.len()),
         Format::Pdf => memmem::rfind(bytes, b"%%EOF").map_or(bytes.len(), |at| at + b"%%EOF".len()),
     }
 }
@@ -261,6 +271,95 @@ fn is_picture(marker: u8, part: &[u8]) -> bool {
         0xee => part.len() == 16 && part[4..].starts_with(b"Adobe"),
         _ => false,
     }
+}
+
+/// A GIF without comments, plain text and what applications add but for how often it plays; what follows its end is dropped.
+fn gif(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(bytes.len());
+    gif_parts(bytes, |kind, part| {
+        let keep = match kind {
+            None => true,
+            // How long a frame is shown.
+            Some(0xf9) => part.len() == 8,
+            // Netscape's block: how often the frames are repeated, and nothing else.
+            Some(0xff) => part.len() == 19 && part[3..].starts_with(b"NETSCAPE2.0\x03\x01"),
+            Some(_) => false,
+        };
+        if keep {
+            out.extend_from_slice(part);
+        }
+    })?;
+    Some(out)
+}
+
+/// Shows the parts of a GIF (GIF89a, section 10): `None` for what draws, else the label of an extension. Where it ends; `None`:
+/// it is broken.
+fn gif_parts<'a>(gif: &'a [u8], mut see: impl FnMut(Option<u8>, &'a [u8])) -> Option<usize> {
+    let table = |packed: u8| if packed & 0x80 == 0 { 0 } else { 3 << ((packed & 7) + 1) };
+    let head = 13 + table(*gif.get(10)?);
+    see(None, gif.get(..head)?);
+    let mut at = head;
+    loop {
+        let begin = at;
+        let kind = match *gif.get(at)? {
+            0x3b => {
+                see(None, &gif[at..=at]);
+                return Some(at + 1);
+            }
+            0x2c => {
+                at += 11 + table(*gif.get(at + 9)?);
+                None
+            }
+            0x21 => {
+                at += 2;
+                Some(*gif.get(at - 1)?)
+            }
+            _ => return None,
+        };
+        // Blocks with their length before them, up to an empty one.
+        loop {
+            let length = usize::from(*gif.get(at)?);
+            at += 1 + length;
+            if length == 0 {
+                break;
+            }
+        }
+        see(kind, gif.get(begin..at)?);
+    }
+}
+
+/// Chunks of a WebP that make the picture; EXIF, XMP, a colour profile and what is unknown are dropped.
+const WEBP_KEEP: &[&[u8; 4]] = &[b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ANIM", b"ANMF"];
+
+fn webp(bytes: &[u8]) -> Option<Vec<u8>> {
+    let end = riff_end(bytes)?;
+    let mut out = bytes.get(..12)?.to_vec();
+    let mut rest = bytes.get(12..end)?;
+    while !rest.is_empty() {
+        let (head, _) = rest.split_first_chunk::<8>()?;
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let total = 8usize.checked_add(length)?.checked_add(length % 2)?;
+        let (chunk, after) = rest.split_at_checked(total)?;
+        if WEBP_KEEP.iter().any(|keep| chunk.starts_with(*keep)) {
+            out.extend_from_slice(chunk);
+            if chunk.starts_with(b"VP8X") && length >= 10 {
+                // Which chunks there are: no profile, EXIF and XMP any more.
+                let flags = out.len() - total + 8;
+                out[flags] &= !0b0010_1100;
+            }
+        }
+        rest = after;
+    }
+    let size = u32::try_from(out.len() - 8).ok()?;
+    out[4..8].copy_from_slice(&size.to_le_bytes());
+    Some(out)
+}
+
+/// Where a RIFF file ends by its own account.
+fn riff_end(bytes: &[u8]) -> Option<usize> {
+    let length: [u8; 4] = bytes.get(4..8)?.try_into().ok()?;
+    let end = 8usize.checked_add(u32::from_le_bytes(length) as usize)?;
+    (end >= 12 && end <= bytes.len()).then_some(end)
 }
 
 /// What a JPEG says beside its picture; all of one that is broken.
@@ -743,7 +842,7 @@ pub(super) mod tests {
         let guard = Guard::default();
         let file = |bytes: &[u8]| {
             let mut run = OutcomeGuard::new(&guard, Numbering::alone(), Limits::default());
-            run.file(bytes).map(|out| String::from_utf8(out.into_inner()).unwrap())
+            run.file(bytes).ok().map(|out| String::from_utf8(out.into_inner()).unwrap())
         };
         let document = |head: &str, page: &str| {
             let dictionary = "1 0 obj\n<< /Filter [/ASCII85Decode /FlateDecode] >>\nstream\n";
@@ -846,7 +945,7 @@ pub(super) mod tests {
         policy.actions.insert(Kind::Email, Action::Block);
         let guard = Guard::new(policy).unwrap();
         let mut run = OutcomeGuard::new(&guard, Numbering::alone(), Limits::default());
-        assert!(run.file(&document).is_none() && run.is_blocked());
+        assert!(run.file(&document).is_err() && run.is_blocked());
     }
 
     #[test]

@@ -214,10 +214,29 @@ pub struct PolicyFile {
     pub mask_keep: u8,
     /// Whether placeholders carry numbers: `[EMAIL_1]` or `[EMAIL]`.
     pub numbered: bool,
+    /// What becomes of files that the guard cannot look into.
+    pub opaque_files: OpaqueFiles,
     /// Overlays by tenant.
     pub tenants: BTreeMap<String, Overlay>,
     /// Overlays by `tenant/conversation`.
     pub conversations: BTreeMap<String, Overlay>,
+}
+
+/// What becomes of files that the guard cannot look into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpaqueFiles {
+    /// They stay in the sandbox.
+    #[default]
+    Refuse,
+    /// They go out as they are, and the report counts them.
+    LetOut,
+}
+
+impl OpaqueFiles {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for PolicyFile {
@@ -231,6 +250,7 @@ impl Default for PolicyFile {
             known: KnownNames::default(),
             mask_keep: 4,
             numbered: true,
+            opaque_files: OpaqueFiles::default(),
             tenants: BTreeMap::new(),
             conversations: BTreeMap::new(),
         }
@@ -256,6 +276,9 @@ pub struct Policy {
     pub mask_keep: u8,
     /// Whether placeholders carry numbers.
     pub numbered: bool,
+    /// What becomes of files that the guard cannot look into.
+    #[serde(skip_serializing_if = "OpaqueFiles::is_default")]
+    pub opaque_files: OpaqueFiles,
     /// Wishes that were refused because the level above does not allow loosening: level and what.
     pub refused: Vec<(Scope, String)>,
 }
@@ -340,6 +363,7 @@ impl PolicyFile {
             allow: self.allow.clone(),
             mask_keep: self.mask_keep.min(8),
             numbered: self.numbered,
+            opaque_files: self.opaque_files,
             refused: refused.collect(),
         };
         let tenant = tenant.and_then(|name| self.tenants.get(name));

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::aside::Aside;
 use super::picture::{self, Content, Look};
 use super::policy::Mode;
 use super::scan::{holds_placeholder, is_telling};
@@ -69,6 +70,16 @@ impl Walk<'_> {
     }
 
     fn text(&mut self, name: &str, text: &str) -> String {
+        if let Some(aside) = Aside::of(text) {
+            let rest = self.plain_text(name, &aside.text);
+            if let Some(whole) = aside.put_back(&rest, self.guard, self.numbering, self.report) {
+                return if self.report.mode == Mode::Enforce { whole } else { text.to_owned() };
+            }
+        }
+        self.plain_text(name, text)
+    }
+
+    fn plain_text(&mut self, name: &str, text: &str) -> String {
         let enforced = self.report.mode == Mode::Enforce;
         let as_it_is = |clean: String| if enforced { clean } else { text.to_owned() };
         let look = &mut Look { guard: self.guard, left: self.left, report: self.report };

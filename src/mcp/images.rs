@@ -5,14 +5,16 @@ use std::io::Cursor;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use image::{ImageFormat, ImageReader, Limits};
+use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 
 /// The long side beyond which models scale down anyway.
 const MAX_SIDE: u32 = 1568;
 /// The largest encoded picture in bytes.
 const MAX_BYTES: usize = 500 * 1024;
-/// The largest picture that is decoded at all, in bytes of memory.
-const MAX_DECODED: u64 = 256 * 1024 * 1024;
+/// The most that is decoded for one result, in pixels: half a second of work. A picture is a few hundred thousand.
+const MAX_PIXELS: u64 = 64_000_000;
+/// The largest picture that is decoded, in pixels.
+const MAX_PICTURE_PIXELS: u64 = 32_000_000;
 
 /// A picture for an image block: base64 text and its media type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,28 +25,51 @@ pub struct Picture {
     pub mime_type: &'static str,
 }
 
-/// Fits a base64 picture for an image block. `None`: it is no PNG or JPEG, or too large to be touched.
-pub fn fit(text: &str) -> Option<Picture> {
-    let bytes = STANDARD.decode(text.trim()).ok()?;
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(MAX_DECODED);
-    limits.max_image_width = Some(20_000);
-    limits.max_image_height = Some(20_000);
-    let mut reader = ImageReader::new(Cursor::new(&bytes)).with_guessed_format().ok()?;
-    let format = reader.format()?;
-    let mime_type = match format {
-        ImageFormat::Png => "image/png",
-        ImageFormat::Jpeg => "image/jpeg",
-        _ => return None,
-    };
-    let (width, height) =
-        ImageReader::new(Cursor::new(&bytes)).with_guessed_format().ok()?.into_dimensions().ok()?;
-    if width.max(height) <= MAX_SIDE && bytes.len() <= MAX_BYTES {
-        return Some(Picture { base64: STANDARD.encode(&bytes), mime_type });
+/// Fits pictures into one result: bytes that go out and pixels that are decoded are counted over all of them.
+#[derive(Debug)]
+pub struct Fitter {
+    bytes: usize,
+    pixels: u64,
+}
+
+impl Fitter {
+    /// For a result that may hold so many bytes of base64 in pictures.
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes, pixels: MAX_PIXELS }
     }
-    reader.limits(limits);
-    let picture = reader.decode().ok()?;
-    let mut side = MAX_SIDE.min(width.max(height));
+
+    /// Fits a base64 picture for an image block. `None`: it is no PNG or JPEG, or too much for this result.
+    pub fn fit(&mut self, text: &str) -> Option<Picture> {
+        let bytes = STANDARD.decode(text.trim()).ok()?;
+        let reader = || ImageReader::new(Cursor::new(&bytes)).with_guessed_format().ok();
+        let mime_type = match reader()?.format()? {
+            ImageFormat::Png => "image/png",
+            ImageFormat::Jpeg => "image/jpeg",
+            _ => return None,
+        };
+        let (width, height) = reader()?.into_dimensions().ok()?;
+        let picture = if width.max(height) <= MAX_SIDE && bytes.len() <= MAX_BYTES {
+            Picture { base64: STANDARD.encode(&bytes), mime_type }
+        } else {
+            let pixels = u64::from(width) * u64::from(height);
+            if pixels > MAX_PICTURE_PIXELS.min(self.pixels) {
+                return None;
+            }
+            self.pixels -= pixels;
+            let mut reader = reader()?;
+            let mut limits = Limits::default();
+            limits.max_alloc = Some(8 * MAX_PICTURE_PIXELS);
+            reader.limits(limits);
+            scaled(&reader.decode().ok()?, MAX_SIDE.min(width.max(height)))?
+        };
+        self.bytes = self.bytes.checked_sub(picture.base64.len())?;
+        Some(picture)
+    }
+}
+
+/// A picture made smaller until it fits.
+fn scaled(picture: &DynamicImage, side: u32) -> Option<Picture> {
+    let mut side = side;
     while side >= 64 {
         let scaled = picture.thumbnail(side, side);
         let mut out = Cursor::new(Vec::new());
@@ -60,6 +85,10 @@ pub fn fit(text: &str) -> Option<Picture> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn fit(text: &str) -> Option<Picture> {
+        Fitter::new(usize::MAX).fit(text)
+    }
 
     fn png(width: u32, height: u32) -> String {
         let noise = image::RgbImage::from_fn(width, height, |x, y| {
@@ -84,6 +113,28 @@ mod tests {
         assert!(bytes.len() <= MAX_BYTES);
         let decoded = image::load_from_memory(&bytes).unwrap();
         assert!(decoded.width() <= MAX_SIDE && decoded.width() > decoded.height());
+    }
+
+    #[test]
+    fn what_is_decoded_for_one_result_is_bounded_however_many_pictures_there_are() {
+        let flat = |side: u32| {
+            let mut out = Cursor::new(Vec::new());
+            image::GrayImage::new(side, side).write_to(&mut out, ImageFormat::Png).unwrap();
+            STANDARD.encode(out.get_ref())
+        };
+        let (large, huge) = (flat(4000), flat(6000));
+        let mut fitter = Fitter::new(usize::MAX);
+        assert_eq!(fitter.fit(&huge), None, "more than one picture may have");
+        let fitted = (0..80).filter(|_| fitter.fit(&large).is_some()).count();
+        assert_eq!(fitted, 4, "64 million pixels and no more");
+        assert!(fitter.fit(&flat(100)).is_some(), "what needs no decoding still passes");
+    }
+
+    #[test]
+    fn a_result_has_room_for_so_many_bytes() {
+        let small = png(20, 10);
+        let mut fitter = Fitter::new(2 * small.len());
+        assert_eq!((0..5).filter(|_| fitter.fit(&small).is_some()).count(), 2);
     }
 
     #[test]

@@ -133,9 +133,9 @@ impl McpServer {
     ) -> Result<CallToolResult, ToolError> {
         if finished.tool == run_analysis::NAME {
             let analysed = self.service().await?.runs.analysed_earlier(finished).await;
-            return self.analysis_result("", "", analysed, context);
+            return self.analysis_result("", "", analysed, context).await;
         }
-        Ok(self.result(&finished, context))
+        Ok(self.result(finished, Vec::new(), context).await)
     }
 }
 

@@ -10,12 +10,16 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use serde_json::{Map, json};
 
+use crate::analysis::{self, Kind};
 use crate::domain::Scope;
 use crate::execution::{Artifact, ExecutionError};
 use crate::guard::own_words;
 
 use super::tools::get_execution::whole_characters;
 use super::{McpServer, ToolError};
+
+/// Where the shapes of analyses are.
+const ANALYSIS: &str = "pathbox://analysis/";
 
 /// Bytes of one page, when nothing is said and at most: hosts refuse results of 1 MB.
 const PAGE: usize = 256 * 1024;
@@ -47,6 +51,11 @@ impl McpServer {
         let unknown =
             || ErrorData::resource_not_found("no such resource", Some(json!({ "uri": own_words(uri) })));
         let (plain, offset, limit) = page_of(uri).ok_or_else(unknown)?;
+        if let Some(kind) = plain.strip_prefix(ANALYSIS) {
+            let schema = kind.parse().ok().and_then(schema_of).ok_or_else(unknown)?;
+            let contents = ResourceContents::text(schema, uri).with_mime_type("application/schema+json");
+            return Ok(ReadResourceResult::new(vec![contents]));
+        }
         let found = async {
             let caller = self.caller(context)?;
             caller.needs(Scope::Read)?;
@@ -76,6 +85,12 @@ impl McpServer {
     }
 }
 
+/// The JSON Schema of what an analysis takes, with a sentence to each field.
+fn schema_of(kind: Kind) -> Option<String> {
+    let entry = analysis::catalog().iter().find(|entry| entry.kind == kind)?;
+    Some(format!("{:#}", entry.schema()))
+}
+
 /// Whether what is kept under this media type is text.
 pub(super) fn is_text(mime_type: &str) -> bool {
     mime_type.starts_with("text/") || ["image/svg+xml", "application/json"].contains(&mime_type)
@@ -90,7 +105,10 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
     let mut page = ResourceTemplate::new("pathbox://executions/{id}/{name}{?offset,limit}", "artifact_page");
     page.title = Some("A page of an output".into());
     page.description = Some("From `offset`, at most `limit` bytes.".into());
-    ListResourceTemplatesResult::with_all_items(vec![whole, page])
+    let mut analysis = ResourceTemplate::new("pathbox://analysis/{type}", "analysis_parameters");
+    analysis.title = Some("Parameters of an analysis".into());
+    analysis.description = Some("JSON Schema of run_analysis's `parameters` for one analysis_type.".into());
+    ListResourceTemplatesResult::with_all_items(vec![whole, page, analysis])
 }
 
 /// What is listed of an artifact.

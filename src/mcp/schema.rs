@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rmcp::model::JsonObject;
+use rmcp::model::{JsonObject, Tool};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub fn of<T: JsonSchema>() -> Arc<JsonObject> {
     let mut value = schema.to_value();
     plain(&mut value);
     if let Value::Object(object) = &mut value {
-        object.remove("title");
+        object.shift_remove("title");
     }
     Arc::new(match value {
         Value::Object(object) => object,
@@ -28,12 +28,44 @@ pub fn of<T: JsonSchema>() -> Arc<JsonObject> {
     })
 }
 
+/// A tool with the schema of its arguments.
+pub fn tool<T: JsonSchema>(name: &'static str, title: &str, description: &'static str) -> Tool {
+    Tool::new(name, description, of::<T>()).with_title(title)
+}
+
+/// The schema of a result, for programs that check it: types without words. What the fields mean is in `docs/results.md`; in a
+/// list of tools every word costs each conversation.
+pub fn output<T: JsonSchema>() -> Arc<JsonObject> {
+    let mut schema = Value::Object(JsonObject::clone(&of::<T>()));
+    wordless(&mut schema);
+    Arc::new(match schema {
+        Value::Object(object) => object,
+        _ => JsonObject::new(),
+    })
+}
+
+/// Takes the words out of a schema, but not a property of that name.
+fn wordless(schema: &mut Value) {
+    let Value::Object(object) = schema else { return };
+    for word in ["description", "default", "minimum"] {
+        object.shift_remove(word);
+    }
+    if let Some(Value::Object(properties)) = object.get_mut("properties") {
+        properties.values_mut().for_each(wordless);
+    }
+    for inner in ["items", "additionalProperties"] {
+        if let Some(schema) = object.get_mut(inner) {
+            wordless(schema);
+        }
+    }
+}
+
 fn plain(value: &mut Value) {
     match value {
         Value::Object(object) => {
             let unsigned = matches!(object.get("format"), Some(Value::String(f)) if f.starts_with("uint") || f.starts_with("int") || f == "double" || f == "float");
             if unsigned {
-                object.remove("format");
+                object.shift_remove("format");
             }
             if let Some(Value::Array(types)) = object.get_mut("type") {
                 types.retain(|t| t != "null");
@@ -50,7 +82,7 @@ fn plain(value: &mut Value) {
                     any.iter().filter(|s| s.get("type") != Some(&Value::from("null"))).collect();
                 if let [Value::Object(only)] = real.as_slice() {
                     let only = only.clone();
-                    object.remove("anyOf");
+                    object.shift_remove("anyOf");
                     for (key, value) in only {
                         object.entry(key).or_insert(value);
                     }
@@ -60,13 +92,16 @@ fn plain(value: &mut Value) {
             if let Some(Value::Array(options)) = object.get("oneOf") {
                 let constants: Option<Vec<Value>> = options.iter().map(|o| o.get("const").cloned()).collect();
                 if let Some(constants) = constants {
-                    object.remove("oneOf");
+                    object.shift_remove("oneOf");
                     object.insert("type".into(), "string".into());
                     object.insert("enum".into(), constants.into());
                 }
             }
-            if object.get("default") == Some(&Value::Null) {
-                object.remove("default");
+            if object
+                .get("default")
+                .is_some_and(|value| value.is_null() || value == "" || value == 0 || value == false)
+            {
+                object.shift_remove("default");
             }
             object.values_mut().for_each(plain);
         }

@@ -4,7 +4,9 @@ use rmcp::model::{JsonObject, Tool};
 
 use crate::domain::Scope;
 
+mod arguments;
 pub mod files;
+pub mod get_analysis_help;
 pub mod get_artifact;
 pub mod get_execution;
 pub mod manage_context;
@@ -18,6 +20,7 @@ pub fn list(network: bool, tool_servers: Option<&[String]>) -> Vec<Tool> {
     let mut all = vec![
         run_code::tool(network, tool_servers.is_some()),
         run_analysis::tool(),
+        get_analysis_help::tool(),
         manage_context::tool(),
         get_execution::tool(),
         get_artifact::tool(),
@@ -39,7 +42,7 @@ pub fn scope_of(name: &str, arguments: Option<&JsonObject>) -> Scope {
             Some(true) => Scope::Run,
             _ => Scope::Read,
         },
-        get_artifact::NAME => Scope::Read,
+        get_artifact::NAME | get_analysis_help::NAME => Scope::Read,
         _ => Scope::Run,
     }
 }

@@ -67,7 +67,11 @@ fn each_analysis_answers_with_text_and_figures() {
             assert!(result.get("isError").is_none() && content["success"] == true, "{result}");
             assert_eq!(content["output"].pointer(pointer), Some(&expected), "{kind}: {content}");
             assert!(content["disclaimer"].as_str().unwrap().contains("not advice"));
-            assert_eq!(result["content"][1]["text"], content["text"]);
+            let block = result["content"][0]["text"].as_str().unwrap();
+            assert!(
+                block.contains(content["text"].as_str().unwrap().trim_end()),
+                "one block says it all: {result}"
+            );
             assert!(
                 result["content"][0]["text"].as_str().unwrap().starts_with(&format!("{kind} finished in "))
             );
@@ -112,7 +116,7 @@ fn wrong_parameters_are_tool_errors_that_name_the_place() {
     let tax = |levy: Value| json!({"analysis_type": "tax_calculation", "parameters": {"income": 1, "levies": [levy]}});
     for (arguments, said) in [
         (json!({"analysis_type": "astrology", "parameters": {}}), "argument `analysis_type`"),
-        (json!({"analysis_type": "timeline"}), "missing field `parameters`"),
+        (json!({"analysis_type": "timeline"}), "argument `parameters` is missing"),
         (json!({"analysis_type": "timeline", "parameters": []}), "argument `parameters`"),
         (
             tax(json!({"id": "t", "bands": [{"rate": 20}]})),

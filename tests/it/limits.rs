@@ -181,8 +181,12 @@ fn meet_all(language: &str, cgroups: bool) {
         run(&mut server, language, clean, TIMEOUT_MS);
         let timeout_ms = if row.what == "timed out" { 2000 } else { TIMEOUT_MS };
         let told = run(&mut server, language, row.code[column], timeout_ms);
-        let stopped_by: Vec<&str> =
-            told["stoppedBy"].as_array().unwrap().iter().map(|reason| reason.as_str().unwrap()).collect();
+        let stopped_by: Vec<&str> = told["stoppedBy"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|reason| reason.as_str().unwrap())
+            .collect();
         let expected: Vec<&str> =
             Some(row.stopped_by).into_iter().filter(|reason| !reason.is_empty()).collect();
         let says = row.says[column];

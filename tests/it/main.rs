@@ -75,6 +75,7 @@ mod mcp_streamable_http;
 mod mcp_tools;
 mod principals;
 mod replicas;
+mod results_clients;
 mod results_table;
 mod run_cli;
 mod store_contract;

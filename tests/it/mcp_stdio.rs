@@ -66,7 +66,7 @@ fn bad_arguments_are_tool_errors_that_name_the_argument() {
         (json!({"code": " \n", "language": "python"}), json!({}), "code is empty"),
         (json!({"code": big, "language": "python"}), json!({}), "code is 102401 bytes"),
         (json!({"code": "1", "language": "cobol"}), json!({}), "argument `language`"),
-        (json!({"code": "1"}), json!({}), "missing field `language`"),
+        (json!({"code": "1"}), json!({}), "argument `language` is missing"),
         (json!({"code": "1", "language": "python", "timeout_ms": 1}), json!({}), "1000 to 600000"),
         (json!({"code": "1", "language": "python", "timeout_ms": "x"}), json!({}), "argument `timeout_ms`"),
         (

@@ -24,7 +24,15 @@ fn tools_are_listed_in_a_fixed_order_and_strict_hosts_take_their_schemas() {
         listed.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert_eq!(
         names,
-        ["run_code", "run_analysis", "manage_context", "get_execution", "get_artifact", "files"]
+        [
+            "run_code",
+            "run_analysis",
+            "get_analysis_help",
+            "manage_context",
+            "get_execution",
+            "get_artifact",
+            "files"
+        ]
     );
     for tool in listed.as_array().unwrap() {
         for which in ["inputSchema", "outputSchema"] {

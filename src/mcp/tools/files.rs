@@ -20,7 +20,7 @@ use crate::mcp::resources::{is_text, resource};
 use crate::mcp::{McpServer, ToolError, caller, schema, trace};
 
 use super::get_execution::whole_characters;
-use super::run_code::{OutputGuard, parse, served_by};
+use super::run_code::{OutputGuard, served_by};
 
 /// The tool's name.
 pub const NAME: &str = "files";
@@ -48,7 +48,7 @@ pub struct Input {
     /// `put`: the content by reference: the `uri` of an artifact of an earlier result, at most 8 MiB.
     #[serde(default)]
     from: Option<String>,
-    /// `put`: the `version` that must be there now, or an empty text for no file; then nothing is overwritten unseen.
+    /// `put`: the `version` that must be there now, or `none` for no file; then nothing is overwritten unseen.
     #[serde(default)]
     if_version: Option<String>,
     /// A context handle from an earlier result's `context`; leave it out for this conversation's own context.
@@ -66,15 +66,10 @@ enum Action {
 
 /// The tool as it is listed.
 pub fn tool() -> Tool {
-    let description = "Put a file into this conversation's sandbox (small inline, large by reference to an artifact), \
-        list a directory, or get a file out as a link. What goes out passes the same guard as output. Each content has a \
-        `version`: the same content has the same one.";
-    Tool::new(NAME, description, schema::of::<Input>()).with_title("Files in and out").with_annotations(
-        ToolAnnotations::with_title("Files in and out")
-            .read_only(false)
-            .destructive(true)
-            .idempotent(true)
-            .open_world(false),
+    let description = "Files of this conversation's sandbox: put one in, list a directory, get one out as a link. What goes \
+        out passes the same guard as output. The same content has the same `version`.";
+    schema::tool::<Input>(NAME, "Files in and out", description).with_annotations(
+        ToolAnnotations::new().read_only(false).destructive(true).idempotent(true).open_world(false),
     )
 }
 
@@ -84,7 +79,7 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ToolError> {
-        let input: Input = parse(arguments)?;
+        let input: Input = self.parse(NAME, arguments)?;
         let caller = self.caller(&context)?;
         caller.needs(Scope::Run)?;
         let path = match (&input.path, input.action) {
@@ -98,7 +93,10 @@ impl McpServer {
         let action = match input.action {
             Action::Put => {
                 let content = content(&service.reads, &asker, &input).await?;
-                FileAction::Put { path, content, expected: input.if_version }
+                // An empty text is what a client fills in that sends every argument.
+                let expected =
+                    input.if_version.map(|version| if version == "none" { String::new() } else { version });
+                FileAction::Put { path, content, expected }
             }
             Action::List => FileAction::List { path },
             Action::Get => FileAction::Get { path },

@@ -16,7 +16,6 @@ use crate::mcp::resources::is_text;
 use crate::mcp::{McpServer, ToolError, images, schema};
 
 use super::get_execution::whole_characters;
-use super::run_code::parse;
 
 /// The tool's name.
 pub const NAME: &str = "get_artifact";
@@ -30,20 +29,16 @@ const MAX_FILE: usize = 600 * 1024;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// The `uri` of one of a result's `artifacts`.
+    /// `uri` of an artifact.
     uri: String,
 }
 
 /// The tool as it is listed.
 pub fn tool() -> Tool {
-    let description = "Show one picture or file that a run left, by the `uri` in its result's `artifacts`. A picture \
-        comes as an image and nothing else; use it when a plot was not shown with the result.";
-    Tool::new(NAME, description, schema::of::<Input>()).with_title("Show an artifact").with_annotations(
-        ToolAnnotations::with_title("Show an artifact")
-            .read_only(true)
-            .destructive(false)
-            .idempotent(true)
-            .open_world(false),
+    let description = "Show one picture or file that a run left. A picture comes as an image and nothing else; use it when a \
+        plot was not shown with the result.";
+    schema::tool::<Input>(NAME, "Show an artifact", description).with_annotations(
+        ToolAnnotations::new().read_only(true).destructive(false).idempotent(true).open_world(false),
     )
 }
 
@@ -53,14 +48,18 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ToolError> {
-        let Input { uri } = parse(arguments)?;
+        let Input { uri } = self.parse(NAME, arguments)?;
         let caller = self.caller(&context)?;
         caller.needs(Scope::Read)?;
         let service = self.service().await?;
         let (artifact, bytes) = service.reads.artifact(&caller.asker(), &uri, 0, MAX_PICTURE).await?;
         let is_picture = ["image/png", "image/jpeg"].contains(&artifact.mime_type.as_str());
         let block = if is_picture {
-            let picture = images::fit(&STANDARD.encode(&bytes)).ok_or_else(|| {
+            // Decoding is work, and no other call should wait for it.
+            let fitted = tokio::task::spawn_blocking(move || {
+                images::Fitter::new(usize::MAX).fit(&STANDARD.encode(&bytes))
+            });
+            let picture = fitted.await.ok().flatten().ok_or_else(|| {
                 ToolError::not_found(
                     "The picture cannot be shown: it is too large or broken",
                     "Draw it smaller.",

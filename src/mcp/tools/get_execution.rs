@@ -10,12 +10,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::domain::{ExecutionId, Scope};
+use crate::domain::terminal::shown;
+use crate::domain::{Capture, ExecutionId, OutputChunk, Scope};
 use crate::execution::{Asker, ExecutionError, Outputs, Reads, Recalled};
 use crate::mcp::long_runs::left_nothing;
-use crate::mcp::{McpServer, ToolError, schema};
-
-use super::run_code::parse;
+use crate::mcp::{McpServer, Service, ToolError, schema};
 
 /// The tool's name.
 pub const NAME: &str = "get_execution";
@@ -28,26 +27,29 @@ const MAX_WAIT_MS: u64 = 50_000;
 const PAGE: usize = 20_000;
 const MAX_PAGE: usize = 200_000;
 
+/// Characters that are shown of what a run has printed so far.
+const SO_FAR: usize = 10_000;
+
 /// What the tool takes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// The `executionId` of a result.
+    /// `executionId` of a result.
     execution_id: String,
-    /// Milliseconds to wait for a run that has not ended, 0 to 50000; 0 when left out.
+    /// Milliseconds to wait for the end.
     #[serde(default)]
     #[schemars(range(min = 0, max = 50_000))]
     wait_ms: u64,
-    /// Stops the run; its variables survive where possible.
+    /// Stops the run; variables survive where possible.
     #[serde(default)]
     cancel: bool,
-    /// Gives a page of this output instead of the result.
+    /// A page of this output instead of the result.
     #[serde(default)]
     stream: Option<Stream>,
-    /// Where the page begins, in bytes.
+    /// Byte where the page begins.
     #[serde(default)]
     offset: u64,
-    /// Bytes of the page, 1 to 200000; 20000 when left out.
+    /// Bytes of the page; 20000 when absent.
     #[serde(default)]
     #[schemars(range(min = 1, max = 200_000))]
     limit: Option<usize>,
@@ -62,14 +64,10 @@ enum Stream {
 
 /// The tool as it is listed.
 pub fn tool() -> Tool {
-    let description = "Look at a run of this server: wait for one that was handed over as still running, read its \
-        whole output page by page (stream, offset), or stop it (cancel).";
-    Tool::new(NAME, description, schema::of::<Input>()).with_title("Follow a run").with_annotations(
-        ToolAnnotations::with_title("Follow a run")
-            .read_only(false)
-            .destructive(false)
-            .idempotent(true)
-            .open_world(false),
+    let description = "Follow a run: wait for one that was handed over as still running and see what it has printed so far, \
+        read its whole output page by page (stream, offset), or stop it (cancel).";
+    schema::tool::<Input>(NAME, "Follow a run", description).with_annotations(
+        ToolAnnotations::new().read_only(false).destructive(false).idempotent(true).open_world(false),
     )
 }
 
@@ -79,7 +77,7 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ToolError> {
-        let input: Input = parse(arguments)?;
+        let input: Input = self.parse(NAME, arguments)?;
         if input.wait_ms > MAX_WAIT_MS {
             return Err(ToolError::argument(format!(
                 "argument `wait_ms`: allowed is 0 to {MAX_WAIT_MS} milliseconds"
@@ -110,19 +108,12 @@ impl McpServer {
                 Ok(Recalled::Finished(finished, _)) => return self.recalled(*finished, &context).await,
                 Ok(Recalled::Over(row)) => return Err(left_nothing(&row)),
                 Ok(Recalled::Running(row)) if Instant::now() >= until => {
-                    let text = format!("{}; ask again, with wait_ms to wait for its end", row.status);
-                    return Ok(plain(
-                        text,
-                        json!({ "executionId": id.to_string(), "status": row.status.as_str() }),
-                    ));
+                    return Ok(going_on(&service, &asker, id, row.status.as_str()));
                 }
                 // It was begun a moment ago and is not written down yet.
                 Err(ExecutionError::UnknownExecution(_)) if service.runs.runs_here(&asker, id) => {
                     if Instant::now() >= until {
-                        return Ok(plain(
-                            "queued; ask again, with wait_ms to wait for its end".to_owned(),
-                            json!({ "executionId": id.to_string(), "status": "queued" }),
-                        ));
+                        return Ok(going_on(&service, &asker, id, "queued"));
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -134,6 +125,26 @@ impl McpServer {
             }
         }
     }
+}
+
+/// Where a run is that has not ended, and what it has printed lately if it is here.
+fn going_on(service: &Service, asker: &Asker, id: ExecutionId, status: &str) -> CallToolResult {
+    let mut text = format!("{status}; ask again, with wait_ms to wait for its end");
+    let mut structured = json!({ "executionId": id.to_string(), "status": status });
+    let mut printed = String::new();
+    for chunk in service.runs.printed(asker, id).unwrap_or_default() {
+        if let OutputChunk::Stdout(piece) | OutputChunk::Stderr(piece) = chunk.get() {
+            printed.push_str(piece);
+        }
+    }
+    if !printed.is_empty() {
+        let mut tail = Capture::new(SO_FAR);
+        tail.push(&shown(&printed));
+        let printed = tail.text();
+        text.push_str(&format!("\n[printed so far]\n{printed}"));
+        structured["printedSoFar"] = json!(printed);
+    }
+    plain(text, structured)
 }
 
 fn plain(text: String, structured: Value) -> CallToolResult {

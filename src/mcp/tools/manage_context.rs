@@ -11,8 +11,6 @@ use crate::domain::{ContextKey, Entropy, PathId, Scope};
 use crate::execution::ContextRow;
 use crate::mcp::{McpServer, ToolError, schema};
 
-use super::run_code::parse;
-
 /// The tool's name.
 pub const NAME: &str = "manage_context";
 
@@ -20,13 +18,12 @@ pub const NAME: &str = "manage_context";
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// `show` one context; `list` those of this conversation; `reset` or `end` one: variables and files are gone, and
-    /// the next run starts afresh; `branch`: a handle to a new path of the conversation with a fresh sandbox.
+    /// `reset` and `end`: variables and files are gone; `branch`: a handle to a new path with a fresh sandbox.
     action: Action,
-    /// A context handle; this conversation's own context when left out.
+    /// As in run_code.
     #[serde(default)]
     context: Option<String>,
-    /// The new path's name for `branch`; one is made up when left out.
+    /// Name of the new path; made up when absent.
     #[serde(default)]
     path: Option<String>,
 }
@@ -43,14 +40,10 @@ enum Action {
 
 /// The tool as it is listed.
 pub fn tool() -> Tool {
-    let description = "Manage the sandboxes of this conversation: show or list them, reset or end one (variables and \
-        files are lost), or branch: get a handle for `run_code` to a fresh sandbox that does not see this one's state.";
-    Tool::new(NAME, description, schema::of::<Input>()).with_title("Manage contexts").with_annotations(
-        ToolAnnotations::with_title("Manage contexts")
-            .read_only(false)
-            .destructive(true)
-            .idempotent(true)
-            .open_world(false),
+    let description = "The sandboxes of this conversation: show or list them, reset or end one, or branch: get a handle to a \
+        fresh sandbox that does not see this one's state.";
+    schema::tool::<Input>(NAME, "Manage contexts", description).with_annotations(
+        ToolAnnotations::new().read_only(false).destructive(true).idempotent(true).open_world(false),
     )
 }
 
@@ -60,7 +53,7 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ToolError> {
-        let input: Input = parse(arguments)?;
+        let input: Input = self.parse(NAME, arguments)?;
         let caller = self.caller(&context)?;
         let needed =
             if matches!(input.action, Action::Show | Action::List) { Scope::Read } else { Scope::Run };

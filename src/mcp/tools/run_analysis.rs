@@ -1,18 +1,17 @@
 //! `run_analysis`: one of eight computations over parameters that are checked first.
 //!
-//! The published schema leaves `parameters` open, because unions are refused by many hosts; each analysis's own fields
-//! stand in the argument's description, and a wrong field is answered with its path and what was expected.
+//! The published schema leaves `parameters` open, because unions are refused by many hosts; what each analysis takes is told
+//! by `get_analysis_help`, and a wrong field is answered with its path and what was expected.
 
 use rmcp::RoleServer;
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::run_code::{Common, Output as Run, parse, running, served_by, structured, way_back};
+use super::run_code::{Common, Output as Run, running, served_by, structured, way_back};
 use crate::analysis::{self, AnalysisError, Kind, OutputFormat, Report};
 use crate::domain::Capture;
 use crate::execution::{Analysed, AnalysisRequest};
@@ -32,34 +31,32 @@ const TEXT_CHARS: usize = 50_000;
 pub struct Input {
     /// Which analysis.
     analysis_type: InputKind,
-    /// Its parameters; with a pack, those that the pack leaves open.
+    /// Its parameters, see get_analysis_help; with a pack, those that the pack leaves open.
     parameters: Map<String, Value>,
-    /// A rule pack by name and version, for instance `us-federal-income-tax-single@2024`: its rules, with their sources,
-    /// complete the parameters.
+    /// A rule pack by name and version; get_analysis_help lists them.
     #[serde(default)]
     pack: Option<String>,
-    /// How the text of the result is written: `json` when left out, `table` or `summary`.
+    /// How the text of the result is written; `json` when absent.
     #[serde(default)]
     output_format: InputFormat,
-    /// One line: what this computes. Kept in the audit record.
-    #[serde(default, alias = "description")]
+    /// As in run_code.
+    #[serde(default)]
     purpose: Option<String>,
-    /// Milliseconds that the run may take, 1000 to 600000; 60000 when left out.
+    /// As in run_code.
     #[serde(default)]
     #[schemars(range(min = 1000, max = 600_000))]
     timeout_ms: Option<u64>,
-    /// The context handle of an earlier result: with it the call finds that result's variables and files. Left out, it
-    /// is this conversation's own context.
+    /// As in run_code.
     #[serde(default)]
     context: Option<String>,
-    /// Runs at most once under this key: a repeated call returns the recorded result. 1 to 255 characters.
+    /// As in run_code.
     #[serde(default)]
     idempotency_key: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum InputKind {
+pub(in crate::mcp) enum InputKind {
     TaxCalculation,
     ComplianceCheck,
     Eligibility,
@@ -129,40 +126,21 @@ pub struct Output {
     /// The rule pack that it rests on: name, SHA-256, validity, sources, how many examples came out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pack: Option<Map<String, Value>>,
-    /// The run itself: what it printed, why it failed, its context, what the guard did.
+    /// The run itself, as run_code gives it: what it printed, why it failed, its context, what the guard did.
+    #[schemars(with = "Map<String, Value>")]
     pub run: Run,
 }
 
 /// The tool as it is listed.
 pub fn tool() -> Tool {
-    let mut input = JsonObject::clone(&schema::of::<Input>());
-    if let Some(parameters) = input.get_mut("properties").and_then(|fields| fields.get_mut("parameters")) {
-        parameters["description"] = json!(parameters_text());
-    }
-    let description = "Compute an answer from rules and figures that you give: taxes, compliance, eligibility, \
-        deadlines, comparisons, scenarios, data. Exact decimals, stated rounding, unknown where a fact is missing. No \
-        rate or rule is built in: pass them, each with a `source`. A computation, not advice.";
-    Tool::new(NAME, description, Arc::new(input))
-        .with_title("Run analysis")
-        .with_raw_output_schema(schema::of::<Output>())
+    let description = "Compute an answer in exact decimals from rules and figures that you pass: taxes, compliance, eligibility, \
+        deadlines, comparisons, scenarios (with break-even), statistics of data, or your own Python. No rate or rule is built \
+        in: pass them, each with a `source`. Unknown where a fact is missing. A computation, not advice.";
+    schema::tool::<Input>(NAME, "Run analysis", description)
+        .with_raw_output_schema(schema::output::<Output>())
         .with_annotations(
-            ToolAnnotations::with_title("Run analysis")
-                .read_only(false)
-                .destructive(false)
-                .idempotent(false)
-                .open_world(false),
+            ToolAnnotations::new().read_only(false).destructive(false).idempotent(false).open_world(false),
         )
-}
-
-/// What each analysis takes, in one line each.
-fn parameters_text() -> String {
-    let mut text = "By analysis_type (* is required; numbers best as text like \"1234.50\"; rates as 0.2 or \"20%\"; dates \
-                    as 2024-02-29; a condition has exactly one of all, any, not, at_least, fact):"
-        .to_owned();
-    for entry in analysis::catalog() {
-        text.push_str(&format!("\n- {}: {}", entry.kind, entry.outline()));
-    }
-    text
 }
 
 impl McpServer {
@@ -172,7 +150,7 @@ impl McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
         let news = progress::reporter(&context);
-        let input: Input = parse(arguments)?;
+        let input: Input = self.parse(NAME, arguments)?;
         let kind = Kind::from(input.analysis_type);
         let checked = match &input.pack {
             Some(name) => self.0.options.packs.complete(name, kind, &input.parameters)?,
@@ -194,7 +172,7 @@ impl McpServer {
         match finished? {
             Some(finished) => {
                 let analysed = service.runs.analysed(finished, &checked, format).await;
-                Ok(self.analysis_result(kind.as_str(), format.as_str(), analysed, &context)?.into())
+                Ok(self.analysis_result(kind.as_str(), format.as_str(), analysed, &context).await?.into())
             }
             None => {
                 let text = how_to_follow(&begun, kind.as_str());
@@ -206,7 +184,7 @@ impl McpServer {
     }
 
     /// `kind` and `format` are said of a run that has no report; one that has says them itself.
-    pub(in crate::mcp) fn analysis_result(
+    pub(in crate::mcp) async fn analysis_result(
         &self,
         kind: &str,
         format: &str,
@@ -218,25 +196,32 @@ impl McpServer {
         let report = match report {
             Ok(report) => Some(report),
             // the run did not come to its end: that is a normal result, as in run_code
-            Err(AnalysisError::NoReport) if !run.success => None,
+            Err(AnalysisError::NoReport) if !finished.outcome.success() => None,
             Err(error) => return Err(error.into()),
         };
-        run.output = String::new(); // the report stands beside it
-        let ms = run.execution_time_ms;
+        // The report stands beside it.
+        run.output = String::new();
+        run.notes = Vec::new();
+        let (pictures, left_out) = self.pictures(&finished.outcome, context).await;
+        run.notes.extend(left_out);
         let shown = report.as_ref().map_or(kind, |report| &report.analysis_type);
         let computed = report.as_ref().is_some_and(|report| !code_failed(report));
-        let line = format!(
-            "{shown} {} in {ms} ms; state {}{}",
+        let mut text = format!(
+            "{shown} {} in {} ms; state {}{}{}",
             if computed { "finished" } else { "failed" },
+            run.execution_time_ms,
             run.state,
-            way_back(&run.state, &run.context)
+            way_back(run.context.as_deref()),
+            run.guard.note(),
         );
         let output = output(kind, format, report, file.is_some(), run);
-        let mut content = vec![ContentBlock::text(line), ContentBlock::text(output.text.clone())];
-        if !output.run.stdout.is_empty() {
-            content.push(ContentBlock::text(format!("[stdout]\n{}", output.run.stdout)));
+        for (mark, part) in [("", &output.text), ("[stdout]\n", &output.run.stdout)] {
+            if !part.is_empty() {
+                text.push_str(&format!("\n{mark}{}", part.trim_end_matches('\n')));
+            }
         }
-        content.extend(self.pictures(&finished.outcome, context));
+        let mut content = vec![ContentBlock::text(text)];
+        content.extend(pictures);
         content.extend(
             finished
                 .record
@@ -285,7 +270,7 @@ fn output(kind: &str, format: &str, report: Option<Report>, in_file: bool, run: 
         notes.push("The report is too large for a message; the whole is linked as report.json.".to_owned());
     }
     Output {
-        success: run.success && !code_failed,
+        success: run.success == Some(true) && !code_failed,
         analysis_type: report.analysis_type,
         output_format: report.output_format,
         output: figures,
@@ -301,6 +286,8 @@ fn output(kind: &str, format: &str, report: Option<Report>, in_file: bool, run: 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -313,15 +300,5 @@ mod tests {
         let kinds: Vec<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
         assert_eq!(tool["inputSchema"]["properties"]["analysis_type"]["enum"], json!(kinds));
         assert_eq!(tool["inputSchema"]["required"], json!(["analysis_type", "parameters"]));
-    }
-
-    #[test]
-    fn a_model_reads_what_each_analysis_takes() {
-        let text = parameters_text();
-        for entry in analysis::catalog() {
-            assert!(text.contains(&format!("\n- {}: {{", entry.kind)));
-        }
-        assert!(text.contains("levies*: [{id*, title, source, incomes"), "{text}");
-        assert!(text.len() < 12_000, "{} characters are too much for a tool list", text.len());
     }
 }

@@ -14,9 +14,13 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Capture, Code, CodeRequest, Inputs, Language, Outcome, Scope, Timeout, ToolsWanted};
-use crate::execution::{Begun, Call, Finished, Question, ToolCall};
-use crate::guard::{Report, Sanitized};
+use super::arguments::{source, understand};
+use crate::domain::terminal::visible;
+use crate::domain::{
+    Capture, Code, CodeRequest, Inputs, Language, Outcome, Reading, SandboxState, Scope, Timeout, ToolsWanted,
+};
+use crate::execution::{Artifact, Begun, Call, Finished, Question, ToolCall};
+use crate::guard::{self, Report, Sanitized};
 use crate::mcp::confirm::{self, Asked};
 use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
@@ -24,6 +28,9 @@ use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, s
 
 /// The tool's name.
 pub const NAME: &str = "run_code";
+
+/// Characters of all displays together that are shown; the default of what is shown of standard output.
+const OUTPUT_CHARS: usize = 50_000;
 
 /// The longest accepted purpose, in characters.
 const MAX_PURPOSE: usize = 500;
@@ -37,23 +44,21 @@ const DROPS_PICTURES: [&str; 1] = ["claude-code"];
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// The source to run, 1 byte to 100 KB. State of earlier calls is there. Print what you want to see; the value
-    /// of the last expression is returned too.
+    /// The source, at most 100 KB. Print what you want to see; the value of the last expression is returned too.
     code: String,
-    /// The language of `code`.
+    /// JavaScript and TypeScript share variables; the others do not.
     language: InputLanguage,
-    /// One line: what this computes. Kept in the audit record.
-    #[serde(default, alias = "description")]
+    /// One line: what this computes. Goes to the audit record.
+    #[serde(default)]
     purpose: Option<String>,
-    /// Milliseconds that the run may take, 1000 to 600000; 60000 when left out.
+    /// Milliseconds the run may take; 60000 when absent.
     #[serde(default)]
     #[schemars(range(min = 1000, max = 600_000))]
     timeout_ms: Option<u64>,
-    /// The context handle of an earlier result: with it the call finds that result's variables and files. Left out, it
-    /// is this conversation's own context.
+    /// Handle of an earlier result, to work in that result's context; this conversation's own when absent.
     #[serde(default)]
     context: Option<String>,
-    /// Runs at most once under this key: a repeated call returns the recorded result. 1 to 255 characters.
+    /// Runs at most once under this key: a repeated call returns the recorded result.
     #[serde(default)]
     idempotency_key: Option<String>,
     /// JSON that the code finds as the variable `data` (in Bash as text), up to 5 MB.
@@ -84,47 +89,58 @@ impl From<InputLanguage> for Language {
     }
 }
 
-/// What the tool gives back as structured content. Complete on its own: some hosts show a model nothing else.
+/// What the tool gives back as structured content. Complete on its own: some hosts show a model nothing else. What is empty is
+/// left out, but for the texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Output {
     /// `finished`, or `running`: then follow it with `get_execution`.
     pub status: String,
-    /// Whether the program did what it was asked to.
-    pub success: bool,
-    /// The exit code: 0 success, 124 time-out, 130 cancelled, -1 still running.
-    pub exit_code: i32,
-    /// Standard output, cut in the middle when long.
+    /// Whether the program did what it was asked to; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success: Option<bool>,
+    /// The exit code: 0 success, 124 time-out, 130 cancelled; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Standard output as a terminal leaves it, cut in the middle when long.
     pub stdout: String,
-    /// Standard error, cut in the middle when long.
+    /// Standard error, likewise.
     pub stderr: String,
-    /// The value of the last expression, else standard output, else the error.
+    /// The displays in order, the value of the last expression among them.
     pub output: String,
-    /// What `output` is: `text`, `json`, `table` or `error`.
+    /// What `output` is: `text`, `json` (exactly one value), `table`; `error` when the program failed.
     pub output_type: String,
     /// Why the program failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<OutputError>,
     /// Milliseconds from sending the code to its end.
     pub execution_time_ms: u64,
     /// Whether something was cut; the whole is then among the artifacts.
+    #[serde(default, skip_serializing_if = "is_false")]
     pub truncated: bool,
     /// What became of earlier state: `fresh`, `kept`, `reset`, or `rolled_back` (variables are as before this run);
     /// `pending` while it runs.
     pub state: String,
     /// Why the state was reset or rolled back.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
-    /// A handle to the context that served the call.
-    pub context: String,
+    /// A handle to the context that served the call, unless its state was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
     /// The run's id.
     pub execution_id: String,
-    /// Whole outputs and pictures, readable as resources.
+    /// Whole outputs, pictures and other forms of displays, readable as resources.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<OutputArtifact>,
     /// Limits of the sandbox that were met, e.g. `oom`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped_by: Vec<String>,
     /// Whether this is the recorded result of an earlier call under the same idempotency key.
+    #[serde(default, skip_serializing_if = "is_false")]
     pub replayed: bool,
+    /// What a reader should know: what was left out, hidden, understood.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What the egress guard did.
     pub guard: OutputGuard,
     /// The tools of other servers that the program called.
@@ -149,6 +165,10 @@ pub struct OutputToolCall {
     /// How many calls this sums up, in a run with many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u64>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// Why a program failed.
@@ -203,6 +223,13 @@ pub struct OutputArtifact {
     pub bytes: u64,
 }
 
+impl OutputArtifact {
+    fn of(artifact: &Artifact) -> Self {
+        let Artifact { uri, name, mime_type, bytes, .. } = artifact.clone();
+        Self { uri, name, mime_type, bytes }
+    }
+}
+
 /// What the egress guard did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OutputGuard {
@@ -233,10 +260,10 @@ impl OutputGuard {
 
 /// The tool as it is listed; code that reaches a network has an open world.
 pub fn tool(network: bool, tools: bool) -> Tool {
-    let description = "Run code in an isolated sandbox that belongs to this conversation path. Variables, imports and \
-        files are kept between calls. Returns stdout, stderr, the value of the last expression, pictures of open \
-        plots, and a traceback when the code fails. The network is closed but for hosts that the operator allows. Personal \
-        data and secrets in the output are replaced by placeholders like [EMAIL_1].";
+    let description = "Run code in an isolated sandbox of this conversation path. Variables, imports and files are kept \
+        between calls. Returns what was printed, the value of the last expression, displays and pictures of open plots, \
+        and a traceback when the code fails. The network is closed but for hosts that the operator allows. Personal data and \
+        secrets in the output are replaced by placeholders like [EMAIL_1].";
     let mut meta = Map::new();
     meta.insert("anthropic/maxResultSizeChars".into(), json!(200_000));
     let mut input = schema::of::<Input>();
@@ -244,23 +271,35 @@ pub fn tool(network: bool, tools: bool) -> Tool {
     if tools {
         description.push_str(" Programs can call tools of other servers: `from tools import <server>` (`search_tools` finds them).");
     } else if let Some(Value::Object(properties)) = Arc::make_mut(&mut input).get_mut("properties") {
-        properties.remove("tools");
+        properties.shift_remove("tools");
     }
     Tool::new(NAME, description, input)
         .with_title("Run code")
-        .with_raw_output_schema(schema::of::<Output>())
+        .with_raw_output_schema(schema::output::<Output>())
         .with_annotations(
-            ToolAnnotations::with_title("Run code")
-                .read_only(false)
-                .destructive(false)
-                .idempotent(false)
-                .open_world(network),
+            ToolAnnotations::new().read_only(false).destructive(false).idempotent(false).open_world(network),
         )
         .with_meta(MetaObject(meta))
 }
 
-/// Reads the arguments; an error names the argument.
-pub fn parse<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, ToolError> {
+impl McpServer {
+    /// Reads the arguments of a call by the tool's schema; an error names the argument.
+    pub(in crate::mcp) fn parse<T: for<'de> Deserialize<'de>>(
+        &self,
+        tool: &str,
+        arguments: JsonObject,
+    ) -> Result<T, ToolError> {
+        let tool = self.tools().iter().find(|listed| listed.name == tool);
+        let arguments = match tool {
+            Some(tool) => understand(&tool.input_schema, arguments).map_err(ToolError::argument)?,
+            None => arguments,
+        };
+        parse(arguments)
+    }
+}
+
+/// Makes arguments that the schema allows into what the tool works with.
+fn parse<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, ToolError> {
     serde_path_to_error::deserialize(Value::Object(arguments)).map_err(|error| {
         let path = error.path().to_string();
         let problem = error.into_inner();
@@ -332,13 +371,13 @@ impl McpServer {
     ) -> Result<CallToolResponse, ToolError> {
         let news = progress::reporter(&context);
         let given = arguments.clone();
-        let input: Input = parse(arguments)?;
-        let (mut call, request) = self.call(input, &context).await?;
+        let input: Input = self.parse(NAME, arguments)?;
+        let (mut call, request, notes) = self.call(input, &context).await?;
         let (person, questions) = confirm::person(&context);
         call.person = person;
         let cancel = CancellationToken::new();
         let begun = self.service().await?.runs.begin_code(call, request, news, cancel.clone());
-        self.until_it_ends((begun, cancel, questions), given, &context).await
+        self.until_it_ends((begun, cancel, questions), given, notes, &context).await
     }
 
     /// The second half of a call that was sent away with a question.
@@ -357,7 +396,7 @@ impl McpServer {
             ));
         }
         let Asked { begun, cancel, questions, arguments, .. } = asked;
-        self.until_it_ends((begun, cancel, Some(questions)), arguments, &context).await
+        self.until_it_ends((begun, cancel, Some(questions)), arguments, Vec::new(), &context).await
     }
 
     /// Waits for the run's end, for the end of the caller's patience, or for a question that this request has to carry.
@@ -365,6 +404,7 @@ impl McpServer {
         &self,
         (mut begun, cancel, mut questions): (Begun, CancellationToken, Option<mpsc::Receiver<Question>>),
         arguments: JsonObject,
+        notes: Vec<String>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ToolError> {
         let wait = self.wait(context)?;
@@ -382,7 +422,7 @@ impl McpServer {
             }
         };
         Ok(match finished {
-            Some(finished) => self.result(&finished, context).into(),
+            Some(finished) => self.result(finished, notes, context).await.into(),
             None => {
                 let text = how_to_follow(&begun, begun.language.as_str());
                 let output = serde_json::to_value(running(&begun, &text)).ok();
@@ -391,21 +431,31 @@ impl McpServer {
         })
     }
 
+    /// The call, what it runs, and what its writer should know of how it was understood.
     async fn call(
         &self,
         input: Input,
         context: &RequestContext<RoleServer>,
-    ) -> Result<(Call, CodeRequest), ToolError> {
+    ) -> Result<(Call, CodeRequest, Vec<String>), ToolError> {
         let common = Common {
             purpose: input.purpose,
             timeout_ms: input.timeout_ms,
             context: input.context,
             idempotency_key: input.idempotency_key,
         };
-        let code = Code::parse(input.code)?;
+        let language = Language::from(input.language);
+        let (code, notes) = source(input.code, language.as_str());
+        let mut notes: Vec<String> = notes.into_iter().map(str::to_owned).collect();
+        notes.extend(guard::first_placeholder(&code).map(|placeholder| {
+            format!(
+                "the code holds {placeholder}; in the sandbox that is only this text, not the value it replaced: compare \
+                 and select by other columns or values, or by the data itself"
+            )
+        }));
+        let code = Code::parse(code)?;
         let (call, purpose, timeout) = self.common(common, context).await?;
         let inputs = Inputs { data: data(input.data)?, tools: input.tools.map(wanted).transpose()? };
-        Ok((call, CodeRequest { language: input.language.into(), code, purpose, timeout, inputs }))
+        Ok((call, CodeRequest { language, code, purpose, timeout, inputs }, notes))
     }
 
     /// Who calls, for what, and how long it may take: the same in every tool that runs something.
@@ -441,32 +491,34 @@ impl McpServer {
     }
 
     /// The only place where a run becomes a result. It takes guarded output and nothing else.
-    pub(in crate::mcp) fn result(
+    pub(in crate::mcp) async fn result(
         &self,
-        finished: &Finished,
+        finished: Finished,
+        notes: Vec<String>,
         context: &RequestContext<RoleServer>,
     ) -> CallToolResult {
-        let output = structured(finished);
-        let mut content = vec![ContentBlock::text(summary(finished, &output))];
-        if let Some(text) = body(&output) {
-            content.push(ContentBlock::text(text));
-        }
-        content.extend(self.pictures(&finished.outcome, context));
+        let (pictures, left_out) = self.pictures(&finished.outcome, context).await;
+        let mut output = structured(&finished);
+        output.notes.extend(left_out);
+        output.notes.extend(notes);
+        let mut content = vec![ContentBlock::text(text_block(&finished, &output))];
+        content.extend(pictures);
         content.extend(
             finished.record.artifacts.iter().map(|artifact| ContentBlock::resource_link(resource(artifact))),
         );
         let mut result = CallToolResult::success(content);
         result.is_error = None;
         result.structured_content = serde_json::to_value(&output).ok();
-        result.meta = Some(served_by(finished));
+        result.meta = Some(served_by(&finished));
         result
     }
 
-    pub(in crate::mcp) fn pictures(
+    /// The pictures of a result, each once, and a note about those that did not fit.
+    pub(in crate::mcp) async fn pictures(
         &self,
         outcome: &Sanitized<Outcome>,
         context: &RequestContext<RoleServer>,
-    ) -> Vec<ContentBlock> {
+    ) -> (Vec<ContentBlock>, Option<String>) {
         let inline = match self.0.options.inline_images {
             InlineImages::Always => true,
             InlineImages::Never => false,
@@ -475,23 +527,31 @@ impl McpServer {
                 !client.is_some_and(|name| DROPS_PICTURES.contains(&name.as_str()))
             }
         };
-        if !inline {
-            return Vec::new();
-        }
-        let mut room = MAX_PICTURE_BYTES;
-        let mut blocks = Vec::new();
-        for result in &outcome.results {
-            for format in ["png", "jpeg"] {
-                let Some(text) = result.formats.get(format).and_then(Value::as_str) else { continue };
-                let Some(picture) = images::fit(text).filter(|picture| picture.base64.len() <= room) else {
-                    continue;
-                };
-                room -= picture.base64.len();
-                blocks.push(ContentBlock::image(picture.base64, picture.mime_type));
-                break;
+        let mut texts: Vec<String> = Vec::new();
+        for result in outcome.results.iter().filter(|_| inline) {
+            let form = |name: &&str| result.formats.get(*name).and_then(Value::as_str);
+            if let Some(text) = ["png", "image/png", "jpeg", "image/jpeg"].iter().find_map(form)
+                && !texts.iter().any(|before| before == text)
+            {
+                texts.push(text.to_owned());
             }
         }
-        blocks
+        if texts.is_empty() {
+            return (Vec::new(), None);
+        }
+        // Decoding is work, and no other call should wait for it.
+        let fitted = tokio::task::spawn_blocking(move || {
+            let mut fitter = images::Fitter::new(MAX_PICTURE_BYTES);
+            texts.iter().map(|text| fitter.fit(text)).collect::<Vec<_>>()
+        });
+        let fitted = fitted.await.unwrap_or_default();
+        let left_out = fitted.iter().filter(|picture| picture.is_none()).count();
+        let blocks = fitted.into_iter().flatten();
+        let blocks = blocks.map(|picture| ContentBlock::image(picture.base64, picture.mime_type)).collect();
+        let note = (left_out > 0).then(|| {
+            format!("{left_out} pictures are linked and not shown, for they are too large or too many; get_artifact shows one")
+        });
+        (blocks, note)
     }
 }
 
@@ -507,11 +567,13 @@ pub(in crate::mcp) fn served_by(finished: &Finished) -> MetaObject {
 
 pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
     let outcome = &finished.outcome;
-    let (output, output_type) = main_output(outcome);
+    let (output, output_type, cut) = displays(outcome);
+    let truncated = outcome.stdout.is_truncated() || outcome.stderr.is_truncated() || cut;
+    let state = finished.record.state;
     Output {
         status: "finished".to_owned(),
-        success: outcome.success(),
-        exit_code: outcome.exit_code(),
+        success: Some(outcome.success()),
+        exit_code: Some(outcome.exit_code()),
         stdout: outcome.stdout.text(),
         stderr: outcome.stderr.text(),
         output,
@@ -522,38 +584,27 @@ pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
             traceback: error.traceback.clone(),
         }),
         execution_time_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
-        truncated: outcome.stdout.is_truncated()
-            || outcome.stderr.is_truncated()
-            || outcome.results_dropped > 0,
-        state: finished.record.state.to_string(),
+        truncated,
+        state: state.to_string(),
         state_reason: finished.record.state_reason.clone(),
-        context: finished.handle.clone(),
+        context: (state != SandboxState::Kept).then(|| finished.handle.clone()),
         execution_id: finished.execution.to_string(),
-        artifacts: finished
-            .record
-            .artifacts
-            .iter()
-            .map(|a| OutputArtifact {
-                uri: a.uri.clone(),
-                name: a.name.clone(),
-                mime_type: a.mime_type.clone(),
-                bytes: a.bytes,
-            })
-            .collect(),
+        artifacts: finished.record.artifacts.iter().map(OutputArtifact::of).collect(),
         stopped_by: outcome.stops.iter().map(ToString::to_string).collect(),
         replayed: finished.replayed,
+        notes: notes(finished),
         guard: OutputGuard::of(&finished.record.guard),
         tool_calls: OutputToolCall::all(&finished.record.tool_calls),
         tools: finished.record.signatures.clone(),
     }
 }
 
-/// What is told of a run that goes on.
+/// What is said of a run that goes on.
 pub(in crate::mcp) fn running(begun: &Begun, text: &str) -> Output {
     Output {
         status: "running".to_owned(),
-        success: false,
-        exit_code: -1,
+        success: None,
+        exit_code: None,
         stdout: String::new(),
         stderr: String::new(),
         output: text.to_owned(),
@@ -563,11 +614,12 @@ pub(in crate::mcp) fn running(begun: &Begun, text: &str) -> Output {
         truncated: false,
         state: "pending".to_owned(),
         state_reason: None,
-        context: begun.handle.clone(),
+        context: Some(begun.handle.clone()),
         execution_id: begun.execution.to_string(),
         artifacts: Vec::new(),
         stopped_by: Vec::new(),
         replayed: false,
+        notes: Vec::new(),
         guard: OutputGuard {
             mode: "pending".to_owned(),
             policy: None,
@@ -578,48 +630,95 @@ pub(in crate::mcp) fn running(begun: &Begun, text: &str) -> Output {
     }
 }
 
-fn main_output(outcome: &Outcome) -> (String, &'static str) {
-    if let Some(error) = outcome.error.as_ref().filter(|_| !outcome.success()) {
-        let text = if error.message.is_empty() {
-            error.name.clone()
-        } else {
-            format!("{}: {}", error.name, error.message)
-        };
-        return (text, "error");
-    }
-    let shown = outcome.results.iter().rev().find(|r| r.is_main).or_else(|| outcome.results.last());
-    if let Some(result) = shown {
-        if let Some(json) = result.formats.get("json") {
-            return (json.to_string(), "json");
-        }
-        let is_table = result.formats.contains_key("data")
-            || result.formats.get("html").and_then(Value::as_str).is_some_and(|html| html.contains("<table"));
-        if let Some(text) = result.text() {
-            return (text.to_owned(), if is_table { "table" } else { "text" });
-        }
-    }
-    (outcome.stdout.text(), "text")
+/// All displays as text, what that is, and whether it was cut.
+fn displays(outcome: &Outcome) -> (String, &'static str, bool) {
+    let failed = outcome.error.is_some() && !outcome.success();
+    let Some((text, kind)) = outcome.reading() else {
+        return (String::new(), if failed { "error" } else { "text" }, false);
+    };
+    let mut shown = Capture::new(OUTPUT_CHARS);
+    shown.push(&visible(&text));
+    let kind = match kind {
+        _ if failed => "error",
+        Reading::Json if shown.is_truncated() => Reading::Text.as_str(),
+        kind => kind.as_str(),
+    };
+    (shown.text(), kind, shown.is_truncated())
 }
 
-/// One line first: what ran, in what state, how it ended.
-fn summary(finished: &Finished, output: &Output) -> String {
+/// What a reader should know besides: what is not there, and why.
+fn notes(finished: &Finished) -> Vec<String> {
+    let (outcome, mut notes) = (&finished.outcome, Vec::new());
+    let is_silent = outcome.stdout.total_chars() == 0 && outcome.stderr.total_chars() == 0;
+    if is_silent && outcome.results.is_empty() && outcome.success() && !finished.record.guard.blocked {
+        notes.push(
+            "nothing was printed, and the code does not end in a value; print what you want to see"
+                .to_owned(),
+        );
+    }
+    if outcome.rewritten {
+        notes.push(
+            "output that was drawn over itself is shown as a terminal leaves it; the whole is linked"
+                .to_owned(),
+        );
+    }
+    if outcome.results_dropped > 0 {
+        notes.push(format!("{} more displays were left out", outcome.results_dropped));
+    }
+    if finished.record.guard.withheld > 0 {
+        notes.push(format!(
+            "{} parts were withheld by the guard, which cannot look into them",
+            finished.record.guard.withheld
+        ));
+    }
+    notes
+}
+
+/// The whole result for a reader of text, in one block, for some clients read no more than the first: what ran and how it
+/// ended, what it printed, its displays, why it failed, and notes.
+fn text_block(finished: &Finished, output: &Output) -> String {
+    let mut text = head(finished, output);
+    let mut part = |mark: &str, part: &str| {
+        if !part.is_empty() {
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(mark);
+            text.push_str(part);
+        }
+    };
+    part("", &output.stdout);
+    part("", &output.output);
+    part("[stderr]\n", &output.stderr);
+    if let Some(error) = &output.error {
+        let line = format!("{}: {}", error.name, error.message);
+        part("[error]\n", if error.traceback.is_empty() { &line } else { &error.traceback });
+    }
+    for note in &output.notes {
+        part("[note] ", note);
+    }
+    text
+}
+
+/// One line: what ran, in what state, how it ended.
+fn head(finished: &Finished, output: &Output) -> String {
     let mut line = format!(
         "{} {} in {} ms; exit {}; state {}",
         finished.language,
-        if output.success { "finished" } else { "failed" },
+        if finished.outcome.success() { "finished" } else { "failed" },
         output.execution_time_ms,
-        output.exit_code,
+        finished.outcome.exit_code(),
         output.state,
     );
     if let Some(reason) = &output.state_reason {
         line.push_str(&format!(" ({reason})"));
     }
-    line.push_str(&way_back(&output.state, &output.context));
+    line.push_str(&way_back(output.context.as_deref()));
     if output.truncated {
         line.push_str(&format!(
             "; output cut: stdout {} characters, stderr {}, the whole is linked below",
-            count(&finished.outcome.stdout),
-            count(&finished.outcome.stderr)
+            finished.outcome.stdout.total_chars(),
+            finished.outcome.stderr.total_chars()
         ));
     }
     for stop in &output.stopped_by {
@@ -652,33 +751,10 @@ fn tools_note(calls: &[OutputToolCall]) -> String {
     note
 }
 
-fn count(capture: &Capture) -> u64 {
-    capture.total_chars()
-}
-
 /// How to come back to a state that has just begun. Many frameworks show a model the text alone, and some of them open
 /// a new session for every call: without the handle in the text, their models could never see a variable again.
-pub(in crate::mcp) fn way_back(state: &str, handle: &str) -> String {
-    if state == "kept" { String::new() } else { format!("; to keep it, pass context {handle}") }
-}
-
-/// Output for a reader: stdout, then values, then stderr, then the failure.
-fn body(output: &Output) -> Option<String> {
-    let mut parts = Vec::new();
-    if !output.stdout.is_empty() {
-        parts.push(output.stdout.clone());
-    }
-    if output.output_type != "error" && output.output != output.stdout && !output.output.is_empty() {
-        parts.push(output.output.clone());
-    }
-    if !output.stderr.is_empty() {
-        parts.push(format!("[stderr]\n{}", output.stderr));
-    }
-    if let Some(error) = &output.error {
-        let text = if error.traceback.is_empty() { &output.output } else { &error.traceback };
-        parts.push(format!("[error]\n{text}"));
-    }
-    Some(parts.join("\n")).filter(|text| !text.is_empty())
+pub(in crate::mcp) fn way_back(handle: Option<&str>) -> String {
+    handle.map_or_else(String::new, |handle| format!("; to keep it, pass context {handle}"))
 }
 
 #[cfg(test)]
@@ -700,8 +776,8 @@ mod tests {
     }
 
     fn problem(arguments: Value) -> String {
-        let error = parse::<Input>(arguments.as_object().unwrap().clone()).unwrap_err();
-        serde_json::to_value(error.into_result()).unwrap()["content"][0]["text"].as_str().unwrap().to_owned()
+        let schema = tool(false, false).input_schema;
+        understand(&schema, arguments.as_object().unwrap().clone()).unwrap_err()
     }
 
     #[test]
@@ -711,8 +787,8 @@ mod tests {
         let text = problem(json!({"code": 1, "language": "python"}));
         assert!(text.contains("argument `code`"), "{text}");
         let text = problem(json!({"language": "python"}));
-        assert!(text.contains("missing field `code`"), "{text}");
+        assert!(text.contains("argument `code` is missing"), "{text}");
         let text = problem(json!({"code": "1", "language": "python", "timeout": 5}));
-        assert!(text.contains("unknown field `timeout`"), "{text}");
+        assert!(text.contains("unknown argument `timeout`"), "{text}");
     }
 }

@@ -6,7 +6,6 @@ use rmcp::service::RequestContext;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::run_code::parse;
 use crate::bridge::types::{Style, documentation, signature};
 use crate::domain::Scope;
 use crate::mcp::{McpServer, ToolError, schema};
@@ -99,7 +98,7 @@ impl McpServer {
         arguments: JsonObject,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ToolError> {
-        let input: Input = parse(arguments)?;
+        let input: Input = self.parse(NAME, arguments)?;
         let caller = self.caller(&context)?;
         caller.needs(Scope::Run)?;
         let service = self.service().await?;
