@@ -78,6 +78,15 @@ impl Packs {
         all
     }
 
+    /// A line for each pack that is for this analysis: its name and title.
+    pub fn of(&self, kind: Kind) -> Vec<String> {
+        let readable = self.list().into_iter().filter_map(|(name, pack)| Some((name, pack.ok()?)));
+        readable
+            .filter(|(_, pack)| pack.kind() == kind)
+            .map(|(name, pack)| format!("{name}: {}", pack.info().title))
+            .collect()
+    }
+
     /// The pack that a call names.
     ///
     /// # Errors

@@ -35,7 +35,14 @@ impl McpServer {
         arguments: JsonObject,
     ) -> Result<CallToolResult, ToolError> {
         let input: Input = self.parse(NAME, arguments)?;
-        let mut result = CallToolResult::success(vec![ContentBlock::text(help(input.analysis_type.into()))]);
+        let kind = Kind::from(input.analysis_type);
+        let mut text = help(kind);
+        let packs = self.0.options.packs.of(kind);
+        if !packs.is_empty() {
+            text.push_str("\n\nRule packs (`pack`), whose rules need not be given:\n");
+            text.push_str(&packs.join("\n"));
+        }
+        let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
         result.is_error = None;
         Ok(result)
     }
@@ -68,8 +75,9 @@ pub(in crate::mcp) fn help(kind: Kind) -> String {
 fn notes(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::TaxCalculation => &[
-            "The first band begins at 0; each band ends at its `up_to`, the last one has none. `incomes` of a levy names kinds \
-             of income; `on_top_of` names kinds of income, not levies.",
+            "The first band begins at 0; each band ends at its `up_to`, the last one has none. `incomes` and `on_top_of` of a \
+             levy name kinds of income; a tax on a tax names the taxed levies in `on_levies`. A band has a `rate`, or in every \
+             band a `formula` of the whole amount over the base `x`.",
         ],
         Kind::Timeline => &[
             "By type: deadline, not_before: `event` and `date`; min_gap, max_gap: `from`, `to`, `amount`, `unit`; order: \
@@ -82,8 +90,8 @@ fn notes(kind: Kind) -> &'static [&'static str] {
         ],
         Kind::DataAnalysis => &[
             "Exactly one of `records`, `csv` and `file` (a path in the sandbox). By operation: describe and missing: `columns`; \
-             group_by: `by`, `measures`; pivot: `rows`, `across`, `column`, `function`; correlation: `columns`, `method`; \
-             trend and chart: `x`, `y`; outliers: `columns`, `method`, `limit`.",
+             group_by: `by`, `measures`; time_series: `date`, `period`, `measures`; pivot: `rows`, `across`, `column`, \
+             `function`; correlation: `columns`, `method`; trend and chart: `x`, `y`; outliers: `column`, `method`, `limit`.",
         ],
         Kind::Custom => {
             &["`params` is bound in the code; the result is the last expression, or the variable `result`."]
