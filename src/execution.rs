@@ -292,6 +292,7 @@ impl Execution {
     /// Puts the service together. Its tasks end when `shutdown` is cancelled.
     pub fn new(parts: Parts, shutdown: CancellationToken) -> Self {
         let (policies, bridge) = (parts.policies.clone(), parts.bridge.clone());
+        let lease = replica::Lease::new(parts.clock.clone());
         let core = Arc::new(Core {
             parts,
             runs: TaskTracker::new(),
@@ -302,7 +303,7 @@ impl Execution {
             write_behind: WriteBehind::default(),
             stoppable: stop::Stoppable::default(),
             tools: tools::ToolRooms::default(),
-            lease: replica::Lease::default(),
+            lease,
         });
         Self {
             runs: Runs(Arc::clone(&core)),

@@ -31,6 +31,8 @@ use crate::telemetry::chain;
 
 /// Between looks at a run elsewhere under the same idempotency key.
 const IN_FLIGHT_PAUSE: Duration = Duration::from_millis(100);
+/// With less of its lease left no run is begun without the database.
+const LEAST_LEASE: Duration = Duration::from_millis(500);
 /// Between tries while the database is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// Between tries to tell a database that was away of a run that goes on.
@@ -302,9 +304,13 @@ impl Sandboxes {
         if error.state() != Some(DatabaseState::Away) || ask.execution.idempotency.is_some() {
             return Err(error.into());
         }
+        // Past its lease another replica may have it.
+        let left = self.0.lease_left();
         match self.0.remembered.recall(&ask.key, self.0.options().limits.ttl) {
-            // Past its lease another replica may have it.
-            Some(row) if !self.0.lease_left().is_zero() => {
+            Some(row) if left >= LEAST_LEASE => {
+                tracing::warn!(context.id = %row.id, execution.id = %ask.execution.id, lease_left_ms = left.as_millis(),
+                    "the database is away: a run begins under the lease on its context");
+                metrics::RUNS_OFFLINE.add(&[], 1);
                 let found = (SandboxState::Kept, None);
                 let hold = Hold { row, since: Instant::now(), found, numbers: None, is_unasked: true };
                 self.hold(hold, wait).await

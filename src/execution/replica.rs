@@ -1,16 +1,17 @@
 //! This replica among the others: it says that it is alive, and lets go of contexts that others wait for.
 //!
 //! What it holds is its own for [`Limits::replica_lease`](crate::store::Limits) after each time that the database heard
-//! of it. The clock that counts here is the local monotonic one, from *before* the database was asked: so this replica
-//! stops believing in its leases before any other does.
+//! of it. What counts here is the local time, from *before* the database was asked: so this replica stops believing in its
+//! leases before any other does.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::Core;
-use crate::domain::{ContextId, ContextKey};
+use crate::domain::{Clock, ContextId, ContextKey};
 use crate::store::Acquire;
 use crate::telemetry::chain;
 
@@ -20,19 +21,46 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Between two renewals of a run whose result is being put away.
 const SETTLING_PAUSE: Duration = Duration::from_secs(5);
 
+/// How often a run looks whether the lease is over: a machine that slept moves the wall clock and no timer.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the database may take to say that a run is still this replica's.
+const CONFIRMING: Duration = Duration::from_secs(1);
+
 /// Until when no other replica takes what this one holds.
-#[derive(Debug, Default)]
-pub(super) struct Lease(Mutex<Option<Instant>>);
+///
+/// By two clocks, whichever is over first: the monotonic one stands still while a machine sleeps, and a wall clock may be
+/// set back.
+#[derive(Debug)]
+pub(super) struct Lease {
+    clock: Clock,
+    until: Mutex<Option<(Instant, DateTime<Utc>)>>,
+}
 
 impl Lease {
-    fn renew(&self, until: Instant) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, until: Mutex::default() }
+    }
+
+    /// It lasts for so long from a moment before now.
+    fn renew(&self, from: (Instant, DateTime<Utc>), lease: Duration) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some((from.0 + lease, from.1 + lease));
+    }
+
+    fn now(&self) -> (Instant, DateTime<Utc>) {
+        (Instant::now(), self.clock.now())
+    }
+
+    /// How long it lasts yet. `None`: there never was one.
+    fn left_of_one(&self) -> Option<Duration> {
+        let (until, wall) = (*self.until.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let (now, wall_now) = self.now();
+        Some(until.saturating_duration_since(now).min((wall - wall_now).to_std().unwrap_or_default()))
     }
 
     /// How long it lasts yet.
     pub(super) fn left(&self) -> Duration {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+        self.left_of_one().unwrap_or_default()
     }
 }
 
@@ -41,6 +69,29 @@ impl Core {
     /// database. Work without the database must be over by then.
     pub(super) fn lease_left(&self) -> Duration {
         self.lease.left()
+    }
+
+    /// Waits until other replicas may take this run's context. A process that only stood still, and whose database says
+    /// that the run is its own, goes on.
+    pub(super) async fn lease_over(&self, ask: &Acquire) {
+        loop {
+            match self.lease.left_of_one() {
+                Some(Duration::ZERO) => {}
+                Some(left) => {
+                    tokio::time::sleep(left.min(LOOK)).await;
+                    continue;
+                }
+                None => {
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+            }
+            let ours = self.store().renew_run(&ask.key.tenant, ask.execution.id);
+            if !matches!(tokio::time::timeout(CONFIRMING, ours).await, Ok(Ok(true))) {
+                return;
+            }
+            tokio::time::sleep(CONFIRMING / 4).await;
+        }
     }
 
     /// Says that this replica is alive until shutdown and the end of its runs, then that it goes.
@@ -63,7 +114,7 @@ impl Core {
                     () = core.over() => break,
                 }
             }
-            core.lease.renew(Instant::now());
+            core.lease.renew(core.lease.now(), Duration::ZERO);
             let goodbye = core.store().heartbeat(&core.parts.owner, Duration::ZERO);
             let _ = tokio::time::timeout(Duration::from_millis(300), goodbye).await;
         });
@@ -92,11 +143,11 @@ impl Core {
     }
 
     async fn heartbeat(&self, wanted: &mut Vec<(ContextId, ContextKey)>) {
-        let (asked, lease) = (Instant::now(), self.options().limits.replica_lease);
+        let (asked, lease) = (self.lease.now(), self.options().limits.replica_lease);
         match self.store().heartbeat(&self.parts.owner, lease).await {
             Ok(now_wanted) => {
                 // A tenth is left for clocks that do not go alike.
-                self.lease.renew(asked + lease * 9 / 10);
+                self.lease.renew(asked, lease * 9 / 10);
                 *wanted = now_wanted;
             }
             Err(error) => {
@@ -127,12 +178,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_was_never_given_or_is_over_is_worth_nothing() {
-        let lease = Lease::default();
+    fn a_lease_lasts_from_before_the_database_was_asked_and_ends_with_the_replica() {
+        let lease = Lease::new(Clock::system());
+        assert_eq!(lease.left_of_one(), None);
         assert_eq!(lease.left(), Duration::ZERO);
-        lease.renew(Instant::now() + Duration::from_secs(3600));
-        assert!(lease.left() > Duration::ZERO);
-        lease.renew(Instant::now());
+        lease.renew(lease.now(), Duration::from_secs(10));
+        assert!(lease.left() > Duration::from_secs(5) && lease.left() <= Duration::from_secs(10));
+        lease.renew(lease.now(), Duration::ZERO);
+        assert_eq!(lease.left(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_machine_that_slept_has_lost_its_lease_and_a_clock_set_back_gives_none() {
+        let clock = Clock::manual(Clock::system().now());
+        let lease = Lease::new(clock.clone());
+        lease.renew(lease.now(), Duration::from_secs(10));
+        clock.advance(Duration::from_secs(600)); // the monotonic clock stood still
+        assert_eq!(lease.left(), Duration::ZERO);
+        let begun = Instant::now().checked_sub(Duration::from_secs(11)).unwrap();
+        lease.renew((begun, clock.now()), Duration::from_secs(10)); // the wall clock stands still, as one set back
         assert_eq!(lease.left(), Duration::ZERO);
     }
 }

@@ -166,6 +166,8 @@ enum Platform {
     SandboxLost,
     /// This server ends.
     ShutDown,
+    /// This server did not reach the database for as long as its lease lasts: another may run on the context now.
+    LeaseOver,
 }
 
 /// One run's output on its way out.
@@ -183,16 +185,23 @@ impl Stream<'_> {
     async fn pump(
         &mut self,
         held: &Held,
+        ask: &Acquire,
         run: &mut Run,
         deadline: Instant,
         cancel: &CancellationToken,
-        shutdown: &CancellationToken,
     ) -> Result<(Ended, Option<Platform>), Fault> {
+        let core = self.core;
+        let lease_over = core.lease_over(ask);
+        tokio::pin!(lease_over);
         loop {
             let next = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return Ok((Ended::Cancelled, None)),
-                () = shutdown.cancelled() => return Ok((Ended::Cancelled, Some(Platform::ShutDown))),
+                () = core.shutdown.cancelled() => return Ok((Ended::Cancelled, Some(Platform::ShutDown))),
+                () = &mut lease_over => {
+                    tracing::warn!(execution.id = %ask.execution.id, "a run is interrupted: the lease on its context is over");
+                    return Ok((Ended::Cancelled, Some(Platform::LeaseOver)));
+                }
                 () = tokio::time::sleep_until(deadline) => return Ok((Ended::TimedOut, None)),
                 next = run.next() => next,
             };
@@ -318,7 +327,7 @@ impl Work for CodeRun<'_> {
             printed: core.stoppable.printed(id),
             core,
         };
-        let pumping = stream.pump(held, &mut run, deadline, cancel, &core.shutdown);
+        let pumping = stream.pump(held, ask, &mut run, deadline, cancel);
         let (ended, platform) = pumping.instrument(running).await?;
         crash_point!(core, "run.ended");
         let tool_calls = match tools {
@@ -392,7 +401,7 @@ impl Work for CodeRun<'_> {
         let max_chars = core.options().output_chars;
         artifacts.extend(keep_attachments(&core.parts.outputs, id, &outcome, max_chars).await);
         crash_point!(core, "run.artifacts_kept");
-        let cut_off = matches!(platform, Some(Platform::ShutDown));
+        let cut_off = matches!(platform, Some(Platform::ShutDown | Platform::LeaseOver));
         Ok(Ran {
             outcome,
             report,
@@ -436,6 +445,12 @@ fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Opti
         (Ended::Cancelled, Some(Platform::ShutDown)) => {
             ("interrupted", format!("the server shut down while the code ran; {EFFECTS}"))
         }
+        (Ended::Cancelled, Some(Platform::LeaseOver)) => (
+            "interrupted",
+            format!(
+                "the server did not reach its database for longer than its lease on the context; {EFFECTS}"
+            ),
+        ),
         (Ended::Cancelled, _) => ("cancelled", "the caller cancelled the run; it was interrupted".to_owned()),
         (Ended::Died, Some(Platform::SandboxLost)) => {
             ("sandbox_lost", format!("the sandbox was lost while the code ran; {EFFECTS}"))

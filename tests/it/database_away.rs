@@ -343,3 +343,37 @@ fn whoever_used_a_context_that_was_replaced_behind_its_back_is_told() {
     let told = run(&here, "p", "other", "once is enough");
     assert_eq!(told["structuredContent"]["state"], "kept", "{told}");
 }
+
+#[test]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+fn a_replica_that_alone_is_cut_off_stops_before_another_takes_its_context() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let database = runtime.block_on(async { cluster().await.database().await });
+    let wire = Wire::to(&database);
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let here = replica(&directories[0], wire.url());
+    let there = replica(&directories[1], database.url().expose());
+    run(&here, "p", "kept = 1", "makes it");
+
+    wire.hold();
+    wait_until_away(&here);
+    std::thread::scope(|scope| {
+        let cut_off = scope.spawn(|| {
+            let meta = json!({"dev.pathbox/conversationId": "c", "dev.pathbox/pathId": "p"});
+            let code = "while true; do date +%N > /home/user/beat; sleep 0.05; done";
+            let arguments = json!({"code": code, "language": "bash", "timeout_ms": 600_000});
+            here.stateless(&[], "run_code", arguments, meta).answer()["result"].take()
+        });
+        // Waits for as long as the other's lease lasts, and finds what that left.
+        let code = "import time\nfrom pathlib import Path\nbeat = lambda: Path('/home/user/beat').read_text()\n\
+                    before = beat()\ntime.sleep(1)\n(kept, before == beat())";
+        let took_over = run(&there, "p", code, "takes over");
+        let content = &took_over["structuredContent"];
+        assert_eq!(content["output"], "(1, True)", "the other goes on beside it: {took_over}");
+        let stopped = cut_off.join().unwrap();
+        assert_eq!(stopped["structuredContent"]["error"]["name"], "interrupted", "{stopped}");
+    });
+    assert!(here.log().contains("a run begins under the lease on its context"), "{}", here.log());
+    wire.release();
+    wait_until_back(&here);
+}
