@@ -282,7 +282,7 @@ fn survive_all(database: impl Fn() -> Option<Database> + Sync) {
     let next = AtomicUsize::new(0);
     // Several installations on one provider: none may touch another's sandboxes.
     std::thread::scope(|scope| {
-        for _ in 0..16 {
+        for _ in 0..6 {
             scope.spawn(|| {
                 while let Some(point) = POINTS.get(next.fetch_add(1, Ordering::SeqCst)) {
                     survive(&provider, point, database());
