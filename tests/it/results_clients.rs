@@ -226,8 +226,10 @@ fn the_list_of_tools_is_small_and_an_analysis_explains_itself() {
     for kind in pathbox::analysis::Kind::ALL {
         let help = call(&mut server, "get_analysis_help", json!({"analysis_type": kind.as_str()}));
         let help = text(&help);
-        let example: Value =
-            serde_json::from_str(help.split("Example of `parameters`:\n").nth(1).unwrap()).unwrap();
+        let example: Value = serde_json::from_str(
+            help.split("Example of `parameters`:\n").nth(1).unwrap().lines().next().unwrap(),
+        )
+        .unwrap();
         let result =
             call(&mut server, "run_analysis", json!({"analysis_type": kind.as_str(), "parameters": example}));
         assert_eq!(result["structuredContent"]["success"], true, "{kind}: {result}");
