@@ -1006,7 +1006,7 @@ async fn a_kernel_that_the_platform_lost_is_told_as_interrupted() {
 }
 
 #[tokio::test]
-async fn a_traceback_has_its_lines_and_the_servers_noise_is_left_out() {
+async fn a_traceback_has_its_lines_and_a_note_replaces_the_servers_noise() {
     let error = r#"{"type": "error", "name": "KeyError", "value": "'k'", "traceback": "-----KeyError   Traceback (most recent call last)Cell In[1], line 1\n----> 1 {}['k']\nKeyError: 'k'"}"#;
     let noise = json!({"type": "stderr", "text": "Traceback (most recent call last):\n  File \"/x/zmq/eventloop/zmqstream.py\", line 1\nUnicodeEncodeError: surrogates not allowed\n"});
     let server = kernel(move |_, _| Reply::events(&[COUNT, &noise.to_string(), error, END]), "").await;
@@ -1016,7 +1016,11 @@ async fn a_traceback_has_its_lines_and_the_servers_noise_is_left_out() {
     while let Some(event) = run.next().await.unwrap() {
         events.push(event);
     }
-    let [_, Event::Error(error), Event::EndOfExecution] = &events[..] else { panic!("{events:?}") };
+    let [_, Event::Stderr(note), Event::Error(error), Event::EndOfExecution] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert!(note.text.starts_with("note: the provider could not send a part of the output"), "{}", note.text);
+    assert!(!note.text.contains("zmqstream"), "{}", note.text);
     assert_eq!(error.traceback.lines().nth(1), Some("KeyError   Traceback (most recent call last)"));
 }
 
