@@ -101,11 +101,11 @@ pub(super) struct Frame {
 
 /// A file that was made ready, or why it cannot be.
 #[derive(Debug, Serialize)]
-pub(super) struct Made {
+pub(super) struct Made<T> {
     /// The number of the frame that asked.
     pub(super) re: u64,
     /// The answer.
-    pub(super) made: Result<super::cells::Prepared, super::cells::Refused>,
+    pub(super) made: T,
 }
 
 /// Kinds of [`Frame`].

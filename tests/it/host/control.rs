@@ -127,7 +127,7 @@ async fn a_create_that_cannot_be_kept_is_refused_in_words() {
         assert_eq!(host.api(Method::POST, path, json!({})).await.0, 501);
     }
     assert_eq!(host.api(Method::PATCH, "/v2/sandboxes", Value::Null).await.0, 405);
-    assert_eq!(host.api(Method::GET, "/v3/templates", Value::Null).await.0, 404);
+    assert_eq!(host.api(Method::POST, "/v3/templates", json!({})).await.0, 501);
 }
 
 #[tokio::test]
