@@ -196,7 +196,7 @@ check('what create is asked for is kept', async () => {
 check('what is not here is an error of the clients', async () => {
   await withSandbox({}, async (sandbox) => {
     await rejects('SandboxError', sandbox.fork(), '501')
-    await rejects('SandboxError', sandbox.listSnapshots().nextItems(), '404')
+    await rejects('SandboxError', sandbox.listSnapshots().nextItems(), '501')
     assert.equal(await Sandbox.deleteSnapshot('none'), false)
     assert.ok(sandbox.getMcpUrl().endsWith('/mcp'))
     await rejects('AuthenticationError', sandbox.getMcpToken(), 'root')

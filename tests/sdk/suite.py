@@ -253,7 +253,7 @@ def what_is_not_here_is_an_error_of_the_clients():
     with Sandbox.create() as sandbox:
         raises(SandboxException, sandbox.fork, "501")
         raises(SandboxException, lambda: Sandbox.fork(sandbox.sandbox_id), "501")
-        raises(SandboxException, sandbox.list_snapshots().next_items, "404")
+        raises(SandboxException, sandbox.list_snapshots().next_items, "501")
         assert Sandbox.delete_snapshot("none") is False
         assert sandbox.get_mcp_url().endswith("/mcp")
         raises(AuthenticationException, sandbox.get_mcp_token, "root")
@@ -760,7 +760,7 @@ def the_asynchronous_client_controls_sandboxes():
         assert (await again.run_code("40 + 2")).text == "42"
         await refuses(SandboxException, sandbox.create_snapshot(), "501")
         await refuses(SandboxException, sandbox.fork(), "501")
-        await refuses(SandboxException, sandbox.list_snapshots().next_items(), "404")
+        await refuses(SandboxException, sandbox.list_snapshots().next_items(), "501")
         assert await ci.AsyncSandbox.delete_snapshot("none") is False
         await refuses(AuthenticationException, sandbox.get_mcp_token(), "root")
         assert await sandbox.kill() is True and await ci.AsyncSandbox.kill(sandbox.sandbox_id) is False
