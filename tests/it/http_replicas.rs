@@ -272,6 +272,8 @@ fn what_one_replica_is_told_of_a_session_the_others_know() {
     until(|| fleet.at(1, &session).post(&list).status == 404);
     let id = session.id.clone();
     fleet.add();
+    // What others know is in the database, which a replica that starts has not reached yet.
+    until(|| fleet.replicas[3].send("GET", "/readyz", &[], b"").status == 200);
     let mut later = Session::continued(&fleet.replicas[3], &id);
     assert_eq!(later.post(&list).status, 404, "a replica that never saw it");
     let old = fleet.take_out(0);
