@@ -228,6 +228,9 @@ fn show(result: &Value) {
     for line in shown.lines() {
         say!("   | {line}");
     }
+    if let Some(name) = result["error"]["name"].as_str() {
+        say!("   | {name}: {}", result["error"]["message"].as_str().unwrap_or_default());
+    }
     say!();
 }
 

@@ -67,8 +67,8 @@ const ROWS: &[Row] = &[
         what: "the interpreter ended itself",
         code: ["import os; os._exit(7)", "process.exit(7)", "exit 7"],
         stopped_by: "",
-        says: ["exit code 7", "process.exit(7) was called", "The shell ended"],
-        state: ["rolled_back", "kept", "reset"],
+        says: ["exit code 7", "\"message\":\"7\"", "\"message\":\"7\""],
+        state: ["rolled_back", "kept", "kept"],
     },
     Row {
         what: "the interpreter crashed",

@@ -127,6 +127,7 @@ fn attempts(hers: &Hers) -> Vec<(&'static str, Vec<Value>)> {
             ],
         ),
         ("run_analysis", vec![analysis(None), analysis(Some(handle))]),
+        ("get_analysis_help", vec![json!({"analysis_type": "custom"})]),
         (
             "manage_context",
             ["show", "list", "reset", "end", "branch"]

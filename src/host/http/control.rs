@@ -68,7 +68,7 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
         .route("/templates", get(templates).post(no_builds))
         .route("/v2/templates", get(templates).post(no_builds))
         .route("/v3/templates", any(no_builds))
-        .route("/templates/{*rest}", any(no_builds))
+        .route("/templates/{*rest}", delete(no_template).fallback(no_builds))
         .route("/sandboxes/{id}/network", put(set_network))
         .fallback(async || api_error(StatusCode::NOT_FOUND, "there is no such route"))
         .method_not_allowed_fallback(async || {
@@ -658,6 +658,14 @@ async fn no_logs() -> Response {
         StatusCode::NOT_IMPLEMENTED,
         "this host keeps no logs of sandboxes: output goes to whoever started the command, the end of a sandbox to the \
          host's own log",
+    )
+}
+
+/// What is not there is not deleted, as at E2B: its clients say `false`.
+async fn no_template() -> Response {
+    api_error(
+        StatusCode::NOT_FOUND,
+        "there is no such template or snapshot; `pathbox templates rm` removes one",
     )
 }
 
