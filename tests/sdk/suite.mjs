@@ -201,7 +201,7 @@ check('what is not here is an error of the clients', async () => {
     assert.ok(sandbox.getMcpUrl().endsWith('/mcp'))
     await rejects('AuthenticationError', sandbox.getMcpToken(), 'root')
   })
-  await rejects('SandboxError', Sandbox.create({ mcp: { duckduckgo: {} } }), 'mcp-gateway')
+  await rejects('SandboxError', Sandbox.create({ mcp: { duckduckgo: {} } }), 'no MCP gateway')
   await rejects('SandboxError', Sandbox.create({ volumeMounts: { '/v': 'v' } }), 'volumeMounts')
 })
 

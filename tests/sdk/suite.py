@@ -257,7 +257,7 @@ def what_is_not_here_is_an_error_of_the_clients():
         assert Sandbox.delete_snapshot("none") is False
         assert sandbox.get_mcp_url().endswith("/mcp")
         raises(AuthenticationException, sandbox.get_mcp_token, "root")
-    raises(SandboxException, lambda: Sandbox.create(mcp={"duckduckgo": {}}), "mcp-gateway")
+    raises(SandboxException, lambda: Sandbox.create(mcp={"duckduckgo": {}}), "no MCP gateway")
     raises(SandboxException, lambda: Sandbox.create(volume_mounts={"/v": "v"}), "volumeMounts")
 
 
