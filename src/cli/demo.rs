@@ -3,7 +3,7 @@
 //! It goes in by the front door: each step is a JSON-RPC message to the MCP handler, as a language model's host would
 //! send it, and what is printed is what came back.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,9 @@ mod repository;
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// Where the plot is written.
-    #[arg(long, default_value = "pathbox-demo.png", value_name = "FILE")]
-    out: PathBuf,
+    /// Where the plot is written [default: pathbox-demo.png here, or in the temporary directory].
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Be the tool server of step 7.
     #[arg(long, hide = true)]
     repository: bool,
@@ -92,14 +92,27 @@ pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result
     let (mut config, _) = load(&sources)?;
     config.bridge.servers.push(repository::server()?);
     let app = App::start(config)?;
-    let story = tell(app.mcp(), &args.out).await;
+    let story = tell(app.mcp(), args.out.as_deref()).await;
     app.stop(Duration::from_secs(3)).await;
     drop(std::fs::remove_dir_all(&scratch));
     story?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn tell(server: McpServer, out: &std::path::Path) -> anyhow::Result<()> {
+/// Writes the picture where it was asked for; else here, or in the temporary directory where nothing can be written here.
+fn keep(picture: &[u8], out: Option<&Path>) -> anyhow::Result<PathBuf> {
+    const NAME: &str = "pathbox-demo.png";
+    let write = |path: PathBuf| {
+        std::fs::write(&path, picture).with_context(|| format!("{} cannot be written", path.display()))?;
+        Ok(path)
+    };
+    match out {
+        Some(path) => write(path.to_owned()),
+        None => write(NAME.into()).or_else(|_: anyhow::Error| write(std::env::temp_dir().join(NAME))),
+    }
+}
+
+async fn tell(server: McpServer, out: Option<&Path>) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut client = Client::connect(server).await?;
 
@@ -123,7 +136,7 @@ async fn tell(server: McpServer, out: &std::path::Path) -> anyhow::Result<()> {
 
     say!("4. A plot comes back as a picture.");
     let (picture, result) = client.picture(PLOT).await?;
-    std::fs::write(out, &picture).with_context(|| format!("{} cannot be written", out.display()))?;
+    let out = keep(&picture, out)?;
     say!(
         "   {} bytes of PNG in {}, kept as {}\n",
         picture.len(),
