@@ -124,11 +124,30 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
         network: config.recipes.reach_a_network(),
         tool_servers: config.bridge.public_names(),
         patience: config.patience,
+        packages: packages(config),
         inline_images: config.inline_images,
         packs: Packs::new(config.data_dir.join("packs"), Clock::system()),
         door,
         sharing: config.sharing.clone(),
     }
+}
+
+/// What the template of the deployment brings, where it is this machine's.
+#[cfg(target_os = "linux")]
+fn packages(config: &Config) -> Vec<String> {
+    let templates = crate::host::templates::Templates::new(templates_dir(config));
+    match config.provider {
+        Provider::Local => {
+            templates.load(&config.template).map(|template| template.known).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Templates are of the local host.
+#[cfg(not(target_os = "linux"))]
+fn packages(_: &Config) -> Vec<String> {
+    Vec::new()
 }
 
 /// How parts end: runs and background tasks by one token, the sandbox host by another, after them.

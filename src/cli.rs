@@ -328,6 +328,7 @@ pub fn offline_server() -> McpServer {
         network: false,
         tool_servers: None,
         patience: Duration::from_secs(60),
+        packages: Vec::new(),
         inline_images: crate::mcp::InlineImages::Auto,
         packs: crate::execution::Packs::new(PathBuf::new(), crate::domain::Clock::system()),
         door,

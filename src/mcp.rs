@@ -88,6 +88,8 @@ pub struct Options {
     pub network: bool,
     /// Names of the servers whose tools programs may call; `None` where there are none.
     pub tool_servers: Option<Vec<String>>,
+    /// Packages that programs find beside the standard library, with their versions.
+    pub packages: Vec<String>,
     /// When pictures are sent as image blocks.
     pub inline_images: InlineImages,
     /// Rule packs that `run_analysis` may name.
@@ -303,6 +305,10 @@ impl ServerHandler for McpServer {
         info.server_info = Implementation::new("pathbox", env!("CARGO_PKG_VERSION"));
         info.server_info.title = Some("Pathbox".into());
         let mut instructions = format!("{INSTRUCTIONS} {}", self.0.options.door.of_conversations());
+        if let [_, ..] = self.0.options.packages[..] {
+            instructions
+                .push_str(&format!(" Python has these packages: {}.", self.0.options.packages.join(", ")));
+        }
         if let Some(servers) = self.0.options.tool_servers.as_ref().filter(|_| self.0.options.code_execution)
         {
             instructions.push_str(&format!(

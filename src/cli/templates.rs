@@ -83,10 +83,7 @@ pub(super) async fn templates(command: TemplatesCommand, sources: Sources) -> an
             let template = templates.load(&name)?;
             say!("{}", serde_json::to_string_pretty(&template)?);
             say!("disk: {} MB", templates.disk_bytes(&name) >> 20);
-            if let Some(python) = &template.python {
-                let known = crate::host::templates::known_packages(python).await?;
-                say!("a model finds: {}", known.join(", "));
-            }
+            say!("a model finds: {}", template.known.join(", "));
         }
         TemplatesCommand::Rm { name } => {
             templates.remove(&name)?;

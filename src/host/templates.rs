@@ -30,6 +30,9 @@ pub struct Template {
     pub preload: Vec<String>,
     /// What was asked for, as it was asked.
     pub packages: Vec<String>,
+    /// Those that models know, with their versions, as its Python found them when it was made.
+    #[serde(default)]
+    pub known: Vec<String>,
     /// When it was made.
     pub created: DateTime<Utc>,
 }
@@ -212,8 +215,15 @@ impl Templates {
             }
         };
         let python = python.map(std::path::absolute).transpose().map_err(at("finding Python".into()))?;
+        let known = match &python {
+            Some(python) => {
+                known_packages(python).await.map_err(at(format!("starting {}", python.display())))?
+            }
+            None => Vec::new(),
+        };
         let template = Template {
             name: new.name,
+            known,
             python,
             node_modules,
             preload: new.preload,

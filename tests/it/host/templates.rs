@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::support::server::{Server, command};
+
 use super::{TestHost, TestSandbox, answer, exit_code, written};
 
 /// A wheel with one module, as small as one can be.
@@ -121,6 +123,41 @@ async fn a_template_s_packages_are_there_for_cells_shells_and_child_processes_an
         told,
     };
     assert!(cell(&host, &sandbox, ask).await.contains("2.0 "));
+}
+
+/// From an environment that is there, and a package of npm's from a directory: what a desktop user does.
+#[test]
+fn a_deployment_s_template_is_told_to_the_model_and_used_in_every_language() {
+    let data = tempfile::tempdir_in("/var/tmp").unwrap();
+    let package = data.path().join("probe-js");
+    std::fs::create_dir(&package).unwrap();
+    let description = json!({"name": "probe-js", "version": "3.1.0", "main": "main.js"});
+    std::fs::write(package.join("package.json"), description.to_string()).unwrap();
+    std::fs::write(package.join("main.js"), "exports.version = '3.1.0'").unwrap();
+    let science = format!("{}/target/test-env/science/bin/python3", env!("CARGO_MANIFEST_DIR"));
+    let made = pathbox(
+        data.path(),
+        &["add", "data-science", "--python", &science, "--npm", package.to_str().unwrap()],
+    );
+    assert!(made.status.success(), "{}", text(&made));
+
+    let mut server = Server::raw(command(data.path()).args(["serve", "--set", "e2b.template=data-science"]));
+    let hello = json!({
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}
+    });
+    let answer = server.request("initialize", hello);
+    server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let instructions = answer["result"]["instructions"].as_str().unwrap();
+    let (_, packages) = instructions.split_once("Python has these packages: ").unwrap();
+    assert!(packages.contains("pandas ") && packages.contains("matplotlib "), "{packages}");
+    let result = server.python("import pandas; int(pandas.Series([1, 2]).sum())");
+    assert_eq!(result["structuredContent"]["output"], "3", "{result}");
+    for language in ["javascript", "typescript"] {
+        let code = json!({"code": "require('probe-js').version", "language": language});
+        assert_eq!(server.call(code, json!({}))["structuredContent"]["output"], "3.1.0");
+    }
+    let code = json!({"code": "python3 -c 'import pandas; print(pandas.DataFrame().size)'; node -p \"require('probe-js').version\"", "language": "bash"});
+    assert_eq!(server.call(code, json!({}))["structuredContent"]["stdout"], "0\n3.1.0\n");
 }
 
 #[test]
