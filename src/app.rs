@@ -29,7 +29,7 @@ use crate::objects::{self, Bucket, Objects};
 use crate::store::postgres::PgStore;
 use crate::store::secrets::Keyring;
 use crate::store::sqlite::SqliteStore;
-use crate::store::{DynStore, Secret};
+use crate::store::{DynStore, SandboxPlace, Secret};
 use crate::telemetry::chain;
 use crate::wire;
 
@@ -54,9 +54,13 @@ impl App {
     /// Starts everything in the background and returns at once.
     ///
     /// # Errors
-    /// When the guard's policy does not work: that is no reason to try again, and nothing is served without it.
+    /// When the guard's policy does not work, or keys that the settings give cannot be used: that is no reason to try
+    /// again, and nothing is served without them.
     pub fn start(config: Config) -> anyhow::Result<Self> {
         let policies = policies(&config)?;
+        if config.secret_keys.is_some() {
+            keyring(&config, &Entropy::system())?;
+        }
         let (sender, execution) = Starting::channel();
         let (shutdown, host, tasks) =
             (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
@@ -202,9 +206,16 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
     if let (Database::Postgres(_), objects::Options::Directory(_)) = (&config.database, &config.objects) {
         tracing::info!("whole outputs lie on this machine alone; with several replicas, set `objects.url`");
     }
-    let hosts = Hosts::new(&config.data_dir, place());
-    let (store, (provider, local)) =
-        tokio::join!(open_store(config, keyring), open_provider(config, &hosts, ends));
+    let place = place();
+    let mut hosts = Hosts::new(&config.data_dir, place.as_str());
+    let owner = format!("{}-{}", std::process::id(), entropy.hex::<4>());
+    // One after the other: a start that fails is tried again, and would leave a sandbox host behind each time.
+    let store = open_store(config, keyring).await?;
+    let place = SandboxPlace { is_local: matches!(config.provider, Provider::Local), place };
+    if store.join(&owner, &place, config.limits.replica_lease).await? && place.is_local {
+        hosts = hosts.only_here();
+    }
+    let (provider, local) = open_provider(config, &hosts, ends).await;
     let parts = Parts {
         options: ExecutionOptions {
             limits: config.limits.clone(),
@@ -216,7 +227,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
             retention: config.retention,
             ..ExecutionOptions::default()
         },
-        store: store?,
+        store,
         provider,
         local,
         hosts,
@@ -228,7 +239,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
             .filter(|bridge| !bridge.is_empty()),
         crash: CrashAt::named(config.crash_at.as_deref()),
         clock: Clock::system(),
-        owner: format!("{}-{}", std::process::id(), entropy.hex::<4>()),
+        owner,
         entropy,
     };
     Ok(Execution::new(parts, ends.shutdown.clone()))
@@ -262,7 +273,10 @@ pub fn data_dir(dir: &Path) -> anyhow::Result<()> {
 /// When they cannot be read, or the data directory cannot be written.
 pub fn keyring(config: &Config, entropy: &Entropy) -> anyhow::Result<Keyring> {
     match &config.secret_keys {
-        Some(keys) => Keyring::parse(keys.expose(), entropy).context("setting `secret_keys`"),
+        Some(keys) => Keyring::parse(keys.expose(), entropy).context(
+            "setting `secret_keys` (PATHBOX_SECRET_KEYS): it is `id:base64` of 32 bytes, comma-separated, as in \
+             `1:$(openssl rand -base64 32)`",
+        ),
         None => Keyring::open(&config.data_dir, entropy).context("the key file in the data directory"),
     }
 }

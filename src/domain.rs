@@ -27,7 +27,8 @@ pub use execution::{
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
 pub use limits::{Code, OutOfRange, Timeout, Ttl};
 pub use principal::{
-    ApiKey, KeyText, Owner, Principal, PrincipalKind, Scope, Sharing, SharingRules, TenantRefused, Tenants,
+    ApiKey, KeyText, MAX_PRINCIPAL, Owner, Principal, PrincipalKind, Scope, Sharing, SharingRules,
+    TenantRefused, Tenants,
 };
 pub use secret::{Secret, derive_key, same_bytes};
 pub use session::SessionFact;

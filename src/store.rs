@@ -45,7 +45,7 @@ pub use error::StoreError;
 pub use keys::Keys;
 pub use leases::{
     Acquire, Acquired, Claim, FinishedExecution, Idempotency, Leases, LimitReached, Limits, MAX_REPLAY_BYTES,
-    MAX_RESULT_BYTES, NewExecution, QUEUE_LEASE,
+    MAX_RESULT_BYTES, NewExecution, QUEUE_LEASE, SandboxPlace,
 };
 pub use migrations::MigrationStatus;
 pub use outbox::{Doomed, Outbox, Reaped};
@@ -70,6 +70,9 @@ pub trait ContextStore:
 
     /// Asks the database for an answer; for readiness.
     async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Asks whether the database does what a run needs: it can be reached and takes a write.
+    async fn examine(&self) -> Result<(), StoreError>;
 
     /// The database's time.
     async fn now(&self) -> Result<DateTime<Utc>, StoreError>;

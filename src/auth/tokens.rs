@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::issuer::{Issuer, NoKey, slash};
-use crate::domain::{Principal, PrincipalKind, Scope, TenantId, Tenants, hex};
+use crate::domain::{MAX_PRINCIPAL, Principal, PrincipalKind, Scope, TenantId, Tenants, hex};
 
 /// The longest token that is looked at.
 const MAX_TOKEN: usize = 16 * 1024;
@@ -321,8 +321,16 @@ fn principal(claims: &Claims, tenant_claim: &str) -> Result<Principal, TokenErro
     if scopes.is_empty() {
         return Err(TokenError::Scope);
     }
+    let name = format!("oauth:{}|{}", claims.iss, claims.sub);
+    if name.len() > MAX_PRINCIPAL {
+        tracing::warn!(
+            bytes = name.len(),
+            "a token's issuer and subject are longer together than {MAX_PRINCIPAL} bytes"
+        );
+        return Err(TokenError::Invalid(Reason::Claims));
+    }
     Ok(Principal {
-        name: format!("oauth:{}|{}", claims.iss, claims.sub),
+        name,
         kind: PrincipalKind::User,
         tenant: Some(tenant),
         tenants: Tenants::Only(BTreeSet::new()),

@@ -13,6 +13,7 @@ use crate::domain::{
     Code, CodeRequest, ContextKey, ConversationId, Entropy, Inputs, Language, Owner, Timeout,
 };
 use crate::execution::{Asker, Call};
+use crate::store::StoreError;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -105,24 +106,21 @@ async fn examine(config: Config) -> Vec<Check> {
         }
         bridge.close().await;
     }
+    let store = database(&config).await;
+    let serves = store.ok;
+    checks.push(store);
     let app = match App::start(config) {
         Ok(app) => app,
         Err(error) => {
             let advice = "correct the guard policy, or the setting that the message names";
-            checks.push(Check::new("guard policy", Err((format!("{error:#}"), advice.into()))));
+            checks.push(Check::new("settings", Err((format!("{error:#}"), advice.into()))));
             return checks;
         }
     };
-    match app.execution.service(Duration::from_secs(15)).await {
+    // What the database lacks has been said.
+    let patience = if serves { Duration::from_secs(15) } else { Duration::ZERO };
+    match app.execution.service(patience).await {
         Ok(service) => {
-            let ping = service.health.ping_store().await;
-            checks.push(Check::new(
-                "database",
-                ping.map(|()| format!("{} answers, migrations are applied", service.health.store_kind()))
-                    .map_err(|error| {
-                        (crate::telemetry::chain(&error), "check DATABASE_URL and the server".into())
-                    }),
-            ));
             checks.push(Check::new(
                 "sandbox provider",
                 match service.health.provider_problem() {
@@ -134,10 +132,28 @@ async fn examine(config: Config) -> Vec<Check> {
             ));
             checks.push(first_run(&service).await);
         }
-        Err(error) => checks.push(Check::new("database", Err((error.to_string(), error.advice())))),
+        Err(error) if serves => checks.push(Check::new("start", Err((error.to_string(), error.advice())))),
+        Err(_) => {}
     }
     app.stop(Duration::from_secs(3)).await;
     checks
+}
+
+/// The database as a run needs it: reached, migrated, taking writes.
+async fn database(config: &Config) -> Check {
+    let entropy = Entropy::system();
+    let asked = async {
+        let keyring = crate::app::keyring(config, &entropy)?;
+        let store = crate::app::open_store(config, keyring).await?;
+        store.examine().await?;
+        anyhow::Ok(format!("{} answers and takes writes, migrations are applied", store.kind()))
+    };
+    let remedy = |error: &anyhow::Error| match error.downcast_ref::<StoreError>() {
+        Some(error) => error.remedy(),
+        None => "correct the setting that the message names",
+    };
+    let found = asked.await.map_err(|error| (format!("{error:#}"), remedy(&error).to_owned()));
+    Check::new("database", found)
 }
 
 /// The primitives of isolation, each tried in a process of its own.

@@ -119,6 +119,9 @@ impl std::str::FromStr for Owner {
     }
 }
 
+/// The longest name of a principal, in bytes. It stands in rows and handles.
+pub const MAX_PRINCIPAL: usize = 1024;
+
 /// A caller whose credential has been checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {

@@ -183,6 +183,24 @@ impl E2bClient {
         }
     }
 
+    /// Stops what other clients may have left running in a sandbox: cells in its code contexts, and commands of
+    /// [`Shell`](super::Shell)s. What is idle is left alone. Gives how many were stopped; interpreters end their cells
+    /// in a moment, before the next cell.
+    ///
+    /// # Errors
+    /// Those of any request to a sandbox.
+    pub async fn stop_runs(&self, access: &SandboxAccess) -> Result<usize, E2bError> {
+        let mut stopped = 0;
+        for CodeContext { id, language, .. } in self.list_code_contexts(access).await? {
+            let target = Target::Context { id, language };
+            stopped += usize::from(self.interpreter(access, target).interrupt().await?);
+        }
+        if !self.endpoint.is_one_address() {
+            stopped += self.processes(access).kill_shells().await?;
+        }
+        Ok(stopped)
+    }
+
     async fn contexts(
         &self,
         access: &SandboxAccess,
@@ -432,6 +450,22 @@ impl Interpreter {
         let answer = self.jupyter(Method::GET, "").await?;
         let model: KernelModel = answer.json("a kernel").ok()?;
         Some(model.execution_state == "busy")
+    }
+
+    /// Interrupts what runs in the context, whoever began it. `false`: nothing did, or it cannot be known.
+    async fn interrupt(&self) -> Result<bool, E2bError> {
+        let inner = &self.inner;
+        if inner.client.endpoint.is_one_address() {
+            let Some(id) = self.context_id().await? else { return Ok(false) };
+            let path = format!("/contexts/{}/interrupt", context_id(&id)?);
+            let answer = inner.client.contexts(&inner.access, Method::POST, &path, None).await?;
+            return answer.json("whether something was interrupted");
+        }
+        let busy = self.kernel_is_busy().await == Some(true);
+        if busy {
+            self.interrupt_kernel().await;
+        }
+        Ok(busy)
     }
 
     async fn interrupt_kernel(&self) {

@@ -24,6 +24,8 @@ use crate::wire::text::Utf8Decoder;
 
 /// The variable that marks a process and all that it starts.
 const MARK: &str = "PATHBOX_RUN";
+/// The tag of a shell's command.
+pub(super) const SHELL_TAG: &str = "pathbox-shell";
 
 /// The processes of one sandbox.
 #[derive(Debug, Clone)]
@@ -255,7 +257,21 @@ impl Processes {
     /// # Errors
     /// Those of any call to envd.
     pub async fn kill_all(&self, started: &Process) -> Result<(), E2bError> {
-        if let Some(mark) = &started.mark {
+        self.kill_marked(started.pid, started.mark.as_deref()).await
+    }
+
+    /// Kills the commands of shells, whichever client began them. Gives how many there were.
+    pub(super) async fn kill_shells(&self) -> Result<usize, E2bError> {
+        let listed = self.list().await?.into_iter();
+        let shells: Vec<ProcessInfo> = listed.filter(|it| it.tag.as_deref() == Some(SHELL_TAG)).collect();
+        for shell in &shells {
+            self.kill_marked(shell.pid, shell.config.envs.get(MARK).map(String::as_str)).await?;
+        }
+        Ok(shells.len())
+    }
+
+    async fn kill_marked(&self, pid: u32, mark: Option<&str>) -> Result<(), E2bError> {
+        if let Some(mark) = mark {
             let sweep = Command {
                 program: "/bin/bash".to_owned(),
                 args: vec!["-c".to_owned(), SWEEP.to_owned(), "sweep".to_owned(), format!("{MARK}={mark}")],
@@ -266,7 +282,7 @@ impl Processes {
             let mut sweep = self.start(&sweep).await?;
             while sweep.next().await?.is_some() {}
         }
-        self.signal(started.pid, Signal::Kill).await.map(drop)
+        self.signal(pid, Signal::Kill).await.map(drop)
     }
 }
 

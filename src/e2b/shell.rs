@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, timeout_at};
 
-use super::processes::{Command, Process, ProcessUpdate, Processes};
+use super::processes::{Command, Process, ProcessUpdate, Processes, SHELL_TAG};
 use super::{Deadline, E2bClient, E2bError, RunRequest, SandboxAccess};
 use crate::wire::interpreter::{Event, ExecutionError, Output};
 
@@ -80,6 +80,7 @@ impl Shell {
             envs: request.envs.clone(),
             cwd: self.cwd.clone(),
             life: Some(request.deadlines.overall + LIFE_MARGIN),
+            tag: Some(SHELL_TAG.to_owned()),
             ..Command::default()
         };
         let processes = self.client.processes(&self.access);

@@ -270,6 +270,11 @@ impl Sandboxes {
                 return Err(wait.timed_out(1));
             }
         };
+        if state != SandboxState::Kept {
+            self.0.remembered.is_alone_on(row.id);
+        } else if !is_unasked && self.0.remembered.may_be_shared(row.id) {
+            self.stop_left_running(&row, &client, &access).await?;
+        }
         let replaced = self.0.remembered.take_replaced(&row.key);
         if let (SandboxState::Kept, Some(before)) = (state, replaced) {
             // Another replica took this one's context away while the database could not be told of its use.
@@ -291,6 +296,29 @@ impl Sandboxes {
             is_unasked,
             _turn: turn,
         })))
+    }
+
+    /// A context that was another replica's: when that was gone before its run was over, the code may go on.
+    async fn stop_left_running(
+        &self,
+        row: &ContextRow,
+        client: &E2bClient,
+        access: &SandboxAccess,
+    ) -> Result<(), ExecutionError> {
+        if self.0.store().left_running(&row.key.tenant, row.id).await? {
+            match client.stop_runs(access).await {
+                Ok(stopped) => {
+                    tracing::info!(context.id = %row.id, stopped, "stopped what a replica that is gone had left running");
+                }
+                // A provider that has no such request, or a sandbox that is gone, which the run will find out.
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), context.id = %row.id,
+                        "what a replica that is gone had left running could not be stopped");
+                }
+            }
+        }
+        self.0.remembered.is_alone_on(row.id);
+        Ok(())
     }
 
     /// The database did not answer. When it is away, and only then, a context that this replica holds goes on; everything

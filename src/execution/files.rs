@@ -246,7 +246,8 @@ impl Work for FileWork<'_> {
     type Done = Result<(Ran, FileAnswer), FileProblem>;
 
     async fn on(&self, held: &Held) -> Result<Self::Done, Fault> {
-        match self.files.do_on(held, self.ask, self.action, self.guard).await {
+        let done = self.files.do_on(held, self.ask, self.action, self.guard);
+        match self.files.0.settling(self.ask, done).await {
             Ok(done) => Ok(Ok(done)),
             Err(Stopped::Problem(problem)) => Ok(Err(problem)),
             Err(Stopped::Fault(fault)) => Err(fault),
@@ -315,7 +316,8 @@ impl Files {
             Err(problem) => (self.failed(&held, &problem, &guard).await, Err(ExecutionError::File(problem))),
         };
         let blocked = ran.report.blocked;
-        let finished = self.0.finish(&call, request.language, &ask, &held, ran).await?;
+        let finish = self.0.finish(&call, request.language, &ask, &held, ran);
+        let finished = self.0.settling(&ask, finish).await?;
         match answer? {
             _ if blocked => Err(ExecutionError::Blocked),
             answer => {

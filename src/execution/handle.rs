@@ -9,16 +9,19 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use hkdf::Hkdf;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::domain::{ContextKey, ConversationId, Owner, PathId, TenantId, derive_key, hex};
+use crate::domain::{ContextKey, ConversationId, MAX_PRINCIPAL, Owner, PathId, TenantId, derive_key, hex};
 
 const PREFIX: &str = "ctx_";
 /// Bytes of the keyed hash: 96 bits cannot be guessed over a network.
 const SEAL: usize = 12;
+/// Bytes of names in an ordinary handle.
+const SHORT: usize = 128;
+/// Bytes of names in any handle: conversation, path, and the name of a principal that another shares with.
+const LONGEST: usize = 2 * 129 + 2 + MAX_PRINCIPAL;
 /// Bytes of the nonce of handles that version 0.1.0 minted.
 const NONCE: usize = 24;
 /// Prefixes of conversations of our own making; hexadecimal digits follow.
@@ -58,7 +61,7 @@ impl HandleKey {
     /// The handle to `key` for one caller of its tenant.
     ///
     /// # Panics
-    /// Never: HMAC takes a key of any length, and two ids are shorter than what HKDF gives.
+    /// Never: HMAC takes a key of any length.
     pub fn mint(&self, key: &ContextKey, principal: &str) -> String {
         let mut plain = Vec::new();
         pack(key.conversation.as_str(), &mut plain);
@@ -101,7 +104,7 @@ impl HandleKey {
 
     /// Conversation, path and, unless it is the caller, the owner.
     fn names(&self, bytes: &[u8], owner: &str) -> Option<(String, String, Option<String>)> {
-        let (seal, masked) = bytes.split_at_checked(SEAL)?;
+        let (seal, masked) = bytes.split_at_checked(SEAL).filter(|(_, masked)| masked.len() <= LONGEST)?;
         let plain = self.masked(masked, seal);
         let differs =
             self.seal(&plain, owner).iter().zip(seal).fold(0, |all, (ours, theirs)| all | (ours ^ theirs));
@@ -141,12 +144,12 @@ impl HandleKey {
 
     /// `bytes` under the key stream that belongs to a seal; twice is as before.
     fn masked(&self, bytes: &[u8], seal: &[u8]) -> Vec<u8> {
-        let mut stream = vec![0; bytes.len().min(1024)];
-        #[expect(clippy::expect_used, reason = "1024 bytes are far below HKDF's limit of 255 blocks")]
-        Hkdf::<Sha256>::new(Some(seal), self.0.as_slice())
-            .expand(b"handle", &mut stream)
-            .expect("1024 bytes");
-        bytes.iter().zip(stream).map(|(byte, mask)| byte ^ mask).collect()
+        // A longer stream begins with the bytes of a shorter one, so most handles cost no more than they need.
+        let mask = |stream: &[u8]| bytes.iter().zip(stream).map(|(byte, mask)| byte ^ mask).collect();
+        match bytes.len() {
+            ..=SHORT => mask(&*derive_key::<SHORT>(self.0.as_slice(), Some(seal), b"handle")),
+            _ => mask(&*derive_key::<LONGEST>(self.0.as_slice(), Some(seal), b"handle")),
+        }
     }
 }
 
@@ -259,6 +262,21 @@ mod tests {
                 "{handle}"
             );
             assert!(seen.insert(handle));
+        }
+    }
+
+    #[test]
+    fn a_context_of_a_principal_with_the_longest_name_has_a_handle_that_opens_for_whom_it_is_shared_with() {
+        let handles = HandleKey::derive(&[7; 32]);
+        for length in [700, 750, 766, 1000, MAX_PRINCIPAL] {
+            let key = ContextKey {
+                tenant: TenantId::parse("a").unwrap(),
+                owner: Owner::principal("o".repeat(length)),
+                conversation: ConversationId::parse("c".repeat(128)).unwrap(),
+                path: PathId::parse("p".repeat(128)).unwrap(),
+            };
+            let handle = handles.mint(&key, "key:1");
+            assert_eq!(handles.open(&handle, &key.tenant, "key:1", &Owner::tenant()), Some(key), "{length}");
         }
     }
 

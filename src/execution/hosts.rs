@@ -37,6 +37,7 @@ pub enum HostState {
 pub struct Hosts {
     dir: PathBuf,
     place: String,
+    only_here: bool,
 }
 
 /// A host's claim on its data directory; it ends with the process at the latest.
@@ -63,7 +64,12 @@ pub enum HostRefused {
 impl Hosts {
     /// Hosts of a data directory, seen from `place`.
     pub fn new(data_dir: &Path, place: impl Into<String>) -> Self {
-        Self { dir: data_dir.join("hosts"), place: place.into() }
+        Self { dir: data_dir.join("hosts"), place: place.into(), only_here: false }
+    }
+
+    /// The same, where no host of another place is in use: the database lets nobody begin there.
+    pub fn only_here(self) -> Self {
+        Self { only_here: true, ..self }
     }
 
     /// A new host's key, which says where it is good.
@@ -124,6 +130,7 @@ impl Hosts {
             return if is_held(&file) { HostState::Alive } else { HostState::Dead };
         }
         match key.expose().rsplit_once(PLACE) {
+            Some((_, place)) if place != self.place && self.only_here => HostState::Dead,
             Some((_, place)) if place != self.place => HostState::Elsewhere,
             _ => HostState::Ask,
         }
@@ -167,6 +174,7 @@ mod tests {
         // Another data directory has no lock of it.
         assert_eq!(Hosts::new(other.path(), "boot1-net1").state(&key), HostState::Ask);
         assert_eq!(Hosts::new(other.path(), "boot1-net2").state(&key), HostState::Elsewhere);
+        assert_eq!(Hosts::new(other.path(), "boot1-net2").only_here().state(&key), HostState::Dead);
         // A key of an earlier version says no place.
         assert_eq!(beside.state(&Secret::new("e2b_0")), HostState::Ask);
 

@@ -18,12 +18,19 @@ use crate::store::{ContextRow, Placeholders};
 /// Contexts that are remembered at most; the one longest unused goes first.
 const MAX: usize = 1_000;
 
+/// Contexts that are known to be this replica's alone. Beyond so many all are looked at again.
+const MAX_ALONE: usize = 100_000;
+
 /// The right to run on a key, within this replica.
 pub(super) type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// What is remembered.
 #[derive(Debug, Default)]
-pub(super) struct Remembered(Mutex<HashMap<ContextKey, Entry>>);
+pub(super) struct Remembered {
+    entries: Mutex<HashMap<ContextKey, Entry>>,
+    /// Contexts that have been this replica's alone since it made sure that nothing of another's runs in them.
+    alone: Mutex<HashSet<ContextId>>,
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -41,7 +48,26 @@ struct Entry {
 
 impl Remembered {
     fn lock(&self) -> MutexGuard<'_, HashMap<ContextKey, Entry>> {
-        lock(&self.0)
+        lock(&self.entries)
+    }
+
+    /// Whether code of another replica may run in this context's sandbox, as far as this one knows.
+    pub(super) fn may_be_shared(&self, context: ContextId) -> bool {
+        !lock(&self.alone).contains(&context)
+    }
+
+    /// This replica made the sandbox, or has made sure that nothing else runs in it.
+    pub(super) fn is_alone_on(&self, context: ContextId) {
+        let mut alone = lock(&self.alone);
+        if alone.len() >= MAX_ALONE {
+            alone.clear();
+        }
+        alone.insert(context);
+    }
+
+    /// Other replicas may have taken what was this one's.
+    pub(super) fn lost_its_lease(&self) {
+        lock(&self.alone).clear();
     }
 
     /// A run is served on this context, or has just been; `is_unasked`: without the database's leave. Gives the turn of
@@ -108,13 +134,12 @@ impl Remembered {
     pub(super) fn let_go(&self, key: &ContextKey, context: ContextId) -> bool {
         let mut entries = self.lock();
         match entries.get_mut(key) {
-            Some(entry) if Arc::strong_count(&entry.turn) > 1 => false,
-            Some(entry) if entry.row.id == context => {
-                entry.is_gone = true;
-                true
-            }
-            _ => true,
+            Some(entry) if Arc::strong_count(&entry.turn) > 1 => return false,
+            Some(entry) if entry.row.id == context => entry.is_gone = true,
+            _ => {}
         }
+        lock(&self.alone).remove(&context);
+        true
     }
 
     /// The context of a key that was used within `ttl`, as if it had been read now.

@@ -146,6 +146,9 @@ impl Core {
         let (asked, lease) = (self.lease.now(), self.options().limits.replica_lease);
         match self.store().heartbeat(&self.parts.owner, lease).await {
             Ok(now_wanted) => {
+                if self.lease.left().is_zero() {
+                    self.remembered.lost_its_lease();
+                }
                 // A tenth is left for clocks that do not go alike.
                 self.lease.renew(asked, lease * 9 / 10);
                 *wanted = now_wanted;

@@ -249,6 +249,18 @@ impl Kernels {
         started(&entry, Order::Restart).await
     }
 
+    /// Interrupts what a context runs, whoever began it; its answer breaks off. `false`: nothing ran.
+    ///
+    /// # Errors
+    /// [`KernelError::NotFound`].
+    pub async fn interrupt(&self, id: &str) -> Result<bool, KernelError> {
+        let entry = self.find(id)?;
+        let (reply, ran) = oneshot::channel();
+        let gone = || KernelError::NotFound(id.to_owned());
+        entry.orders.send(Order::Interrupt(reply)).await.map_err(|_| gone())?;
+        ran.await.map_err(|_| gone())
+    }
+
     /// Ends a context; a running execution is broken off and says so.
     ///
     /// # Errors

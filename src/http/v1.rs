@@ -21,7 +21,8 @@ use sha2::{Digest, Sha256};
 
 use crate::domain::principal::{MissingScope, Owner, Principal, Scope, SharingRules};
 use crate::domain::{
-    ContextKey, ConversationId, ConversationKey, ErrorCode, InvalidId, PathId, TenantId, same_bytes,
+    ContextKey, ConversationId, ConversationKey, ErrorCode, InvalidId, MAX_PRINCIPAL, PathId, TenantId,
+    same_bytes,
 };
 use crate::execution::paths::{PathChange, PathError, PathNode, PathRow, StoreError};
 use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting};
@@ -395,15 +396,12 @@ fn branches(node: &PathNode) -> Value {
     shown
 }
 
-/// Longest name of a principal that a conversation is shared with.
-const MAX_PRINCIPAL: usize = 1024;
-
 impl Ask {
     /// The principal of a route that names one.
     fn principal(&self) -> Result<&str, Problem> {
         match self.principal.as_deref() {
-            Some(name) if (1..=MAX_PRINCIPAL).contains(&name.chars().count()) => Ok(name),
-            _ => Err(Problem::argument(format!("the principal has 1 to {MAX_PRINCIPAL} characters"))),
+            Some(name) if (1..=MAX_PRINCIPAL).contains(&name.len()) => Ok(name),
+            _ => Err(Problem::argument(format!("the principal has 1 to {MAX_PRINCIPAL} bytes"))),
         }
     }
 }

@@ -40,6 +40,17 @@ pub enum StoreError {
         /// The first version of the program that serves on it.
         needs: String,
     },
+    /// Another replica is of another place, and one of the two has a sandbox host of its own. Start again with a provider
+    /// that both reach.
+    #[error(
+        "replica {replica} on another machine or in another network namespace uses this database, and sandboxes of a \
+         local host cannot be reached from there: let all replicas use E2B (E2B_API_KEY) or one `pathbox host` \
+         (E2B_API_URL, E2B_SANDBOX_URL, E2B_API_KEY), or give each machine a database of its own"
+    )]
+    OtherPlace {
+        /// The other replica, by the name that stands in its database rows.
+        replica: String,
+    },
     /// Migrations are missing and may not be applied by themselves. Run `pathbox migrate`.
     #[error("the database lacks {0} migration(s); run `pathbox migrate`")]
     NotMigrated(usize),
@@ -92,6 +103,32 @@ impl StoreError {
     /// Whether the same call may succeed a little later.
     pub fn is_retryable(&self) -> bool {
         self.state().is_some()
+    }
+
+    /// What whoever operates the server should do.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::State(DatabaseState::Away, _) => "start the database, or correct DATABASE_URL",
+            Self::State(DatabaseState::Busy, _) => {
+                "look for what holds locks or connections (pg_stat_activity), or raise database.pool_size"
+            }
+            Self::State(DatabaseState::Slow, _) => "look at the database's load and disk",
+            Self::State(DatabaseState::ReadOnly, _) => {
+                "name the primary in DATABASE_URL; several hosts may stand there, and the one that takes writes is used"
+            }
+            Self::State(DatabaseState::Full, _) => "free space on the database's disk",
+            Self::Pooler(_) => "set database.pooler = \"transaction\"",
+            Self::Address(_) | Self::Url(_) | Self::Login(_) => "correct DATABASE_URL",
+            Self::TooNew { .. } => "use a newer Pathbox, or restore the database from before the migration",
+            Self::NotMigrated(_) => "run `pathbox migrate`",
+            Self::OtherPlace { .. } => "set E2B_API_KEY, or one `pathbox host` for all replicas",
+            Self::DataDir { .. } => "choose a directory that this user can write, with --data-dir",
+            Self::Keys(_) => "correct PATHBOX_SECRET_KEYS, or the key file in the data directory",
+            Self::Refused(_) | Self::Migrate { .. } | Self::Edited(_) | Self::Corrupt { .. } => {
+                "see the server's log; the schema may have been changed by hand"
+            }
+            Self::Conflict { .. } | Self::NotFound => "try again",
+        }
     }
 
     /// The state of the database, if that is the reason.

@@ -45,6 +45,15 @@ pub struct Idempotency {
     pub args_sha256: String,
 }
 
+/// Where a replica's sandboxes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxPlace {
+    /// Whether they are in a host inside its process, which is reached from its own place alone.
+    pub is_local: bool,
+    /// The machine and network in which the replica runs.
+    pub place: String,
+}
+
 /// Numbers that `acquire` holds to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -254,6 +263,17 @@ pub trait Leases: Send + Sync {
 
     /// A run goes on, or its result is being put away: its lease is renewed. `false`: the run has ended.
     async fn renew_run(&self, tenant: &TenantId, execution: ExecutionId) -> Result<bool, StoreError>;
+
+    /// A replica begins, before it makes its first sandbox: from now on it lives for `lease`. `true`: every living
+    /// replica is known to be of its place, so no local host of another place is in use any more.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherPlace`]: replicas elsewhere could not reach its sandboxes, or it could not reach theirs.
+    async fn join(&self, replica: &str, place: &SandboxPlace, lease: Duration) -> Result<bool, StoreError>;
+
+    /// Whether a run on this context was given up because its replica was gone, and none has been recorded since: its
+    /// code may go on in the sandbox.
+    async fn left_running(&self, tenant: &TenantId, context: ContextId) -> Result<bool, StoreError>;
 
     /// This replica lives for `lease` more from when the database reads this, and the contexts that it holds are its
     /// own for as long. Gives those that others wait for; [`release`](Self::release) lets go of one. A replica that was

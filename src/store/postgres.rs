@@ -75,6 +75,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/20261129000400_sessions.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_130_000_100,
+        name: "places",
+        sql: include_str!("../../migrations/postgres/20261130000100_places.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// Who migrates holds this lock of the database; a number nobody else would pick.
@@ -297,6 +303,10 @@ impl ContextStore for PgStore {
             sqlx::query("select 1").execute(&self.pool()).await.map(|_| ())
         })
         .await
+    }
+
+    async fn examine(&self) -> Result<(), StoreError> {
+        self.availability.probe().await
     }
 
     async fn now(&self) -> Result<DateTime<Utc>, StoreError> {

@@ -504,6 +504,10 @@ impl ContextStore for SqliteStore {
         sqlx::query("SELECT 1").execute(&mut *reader).await.map(drop).map_err(failure)
     }
 
+    async fn examine(&self) -> Result<(), StoreError> {
+        self.availability.probe().await
+    }
+
     async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
         self.ping().await.map(|()| time(self.now_ms()))
     }

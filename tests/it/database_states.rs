@@ -146,6 +146,16 @@ fn a_database_that_takes_no_writes_says_so_and_runs_nothing() {
     assert!(metric(&server, "store_up").abs() < 0.5);
     assert!(server.log().contains("takes no writes"), "{}", server.log());
 
+    let checked = command(data.path())
+        .args(["doctor", "--json"])
+        .env("DATABASE_URL", database.url().expose())
+        .output()
+        .unwrap();
+    let checks: Vec<Value> = serde_json::from_slice(&checked.stdout).unwrap();
+    let check = checks.iter().find(|check| check["name"] == "database").unwrap();
+    assert!(check["ok"] == false && check["detail"].as_str().unwrap().contains("takes no writes"), "{check}");
+    assert!(check["remedy"].as_str().unwrap().contains("primary"), "{check}");
+
     runtime.block_on(set_read_only(cluster, false));
     wait_for("both paths serve again", || {
         ["held", "new"].iter().all(|path| run(&server, path, "1", json!({}))["isError"].is_null())

@@ -1071,6 +1071,8 @@ async fn a_dead_replicas_work_is_interrupted_and_free(world: World) {
     ready(store.acquire(&running, &limits()).await.unwrap());
     let claimed = claim(store.acquire(&ask(&making), &limits()).await.unwrap());
     store.heartbeat("replica-2", lease).await.unwrap();
+    world.advance(Duration::from_secs(1)).await;
+    assert!(!store.left_running(&busy.tenant, context.id).await.unwrap(), "it has its replica");
 
     store.heartbeat("replica-1", Duration::ZERO).await.unwrap();
     store.heartbeat("replica-2", lease).await.unwrap();
@@ -1078,6 +1080,12 @@ async fn a_dead_replicas_work_is_interrupted_and_free(world: World) {
     assert_eq!(run.status, ExecutionStatus::Interrupted);
     let next = by("replica-2", &busy);
     assert_eq!(ready(store.acquire(&next, &limits()).await.unwrap()).id, context.id);
+    // Its code may go on in the sandbox, until another run has been recorded.
+    assert!(store.left_running(&busy.tenant, context.id).await.unwrap());
+    assert!(!store.left_running(&key("bolt", "c1", "main").tenant, context.id).await.unwrap());
+    world.advance(Duration::from_secs(1)).await;
+    store.record(&finished(&next, context.id), &limits()).await.unwrap();
+    assert!(!store.left_running(&busy.tenant, context.id).await.unwrap());
     let taken = claim(store.acquire(&by("replica-2", &making), &limits()).await.unwrap());
     assert_eq!((taken.context, taken.epoch), (claimed.context, claimed.epoch + 1));
     // Its key is not free: the run may have had effects.

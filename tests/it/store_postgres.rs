@@ -386,3 +386,44 @@ async fn a_replica_whose_own_time_has_run_out_takes_no_other_for_dead() {
     assert_eq!(status().await, ExecutionStatus::Interrupted);
     assert_eq!(ready(store.acquire(&next, &limits).await.unwrap()).id, context.id);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn replicas_of_two_places_begin_only_where_each_reaches_the_others_sandboxes() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let lease = Duration::from_secs(600);
+    let at = |is_local, place: &str| SandboxPlace { is_local, place: place.to_owned() };
+    let refused = |result: Result<bool, StoreError>, by: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, StoreError::OtherPlace { replica } if replica == by), "{error:?}");
+        assert!(error.to_string().contains("pathbox host"), "{error}");
+    };
+    // One that runs an older program says nothing of where it is.
+    store.heartbeat("old", lease).await.unwrap();
+    assert!(!store.join("cloud-a", &at(false, "a"), lease).await.unwrap());
+    store.join("cloud-b", &at(false, "b"), lease).await.unwrap();
+    refused(store.join("local-a", &at(true, "a"), lease).await, "cloud-b");
+    for gone in ["cloud-a", "cloud-b"] {
+        store.heartbeat(gone, Duration::ZERO).await.unwrap();
+    }
+    store.join("local-a", &at(true, "a"), lease).await.unwrap();
+    store.join("local-a", &at(true, "a"), lease).await.unwrap();
+    assert!(!store.join("local-a2", &at(true, "a"), lease).await.unwrap(), "the old one may be anywhere");
+    refused(store.join("local-b", &at(true, "b"), lease).await, "local-a");
+    refused(store.join("cloud-b", &at(false, "b"), lease).await, "local-a");
+    // A refused one has left nothing that would be in the way of others.
+    store.heartbeat("local-a", Duration::ZERO).await.unwrap();
+    refused(store.join("local-b", &at(true, "b"), lease).await, "local-a2");
+    for gone in ["local-a2", "old"] {
+        store.heartbeat(gone, Duration::ZERO).await.unwrap();
+    }
+    assert!(store.join("local-b", &at(true, "b"), lease).await.unwrap(), "nobody else is there");
+
+    // Of two that begin at once, one is let in.
+    store.heartbeat("local-b", Duration::ZERO).await.unwrap();
+    let other = world.store().await;
+    let (c, d) = (at(true, "c"), at(true, "d"));
+    let both = tokio::join!(store.join("c", &c, lease), other.join("d", &d, lease));
+    assert!(both.0.is_ok() != both.1.is_ok(), "{both:?}");
+}

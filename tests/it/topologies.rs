@@ -258,3 +258,129 @@ fn a_process_in_another_network_namespace_leaves_this_ones_sandboxes_alone() {
     assert_eq!(after["structuredContent"]["output"], "False", "{after}");
     assert_eq!(after["structuredContent"]["state"], "reset", "{after}");
 }
+
+#[test]
+#[ignore = "needs PostgreSQL server binaries: scripts/test installs them"]
+fn two_places_with_local_hosts_on_one_database_are_refused_and_the_second_serves_once_the_first_has_gone() {
+    if !can_make_namespaces() {
+        eprintln!("left out: a network namespace needs root, `unshare` and `ip`");
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let database = runtime.block_on(async { cluster().await.database().await });
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let with = |mut server: Command| {
+        server.env("DATABASE_URL", database.url().expose()).env("PATHBOX_SECRET_KEYS", KEYS);
+        server.env("PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS", "2");
+        server
+    };
+    let serve = "serve --conversation shared";
+    let mut here = Server::start_with(with(command(dirs[0].path())).args(serve.split(' ')));
+    assert_eq!(here.python("x = 41\nx")["structuredContent"]["output"], "41");
+    // A second process here reaches the first one's host, also from another data directory.
+    let mut beside = Server::start_with(with(command(dirs[1].path())).args(serve.split(' ')));
+    assert_eq!(beside.python("x += 1\nx")["structuredContent"]["output"], "42");
+    drop(beside);
+
+    let mut there = Server::start_with(&mut with(apart(dirs[2].path(), serve)));
+    let refused = there.python("x");
+    assert_eq!(refused["isError"], true, "{refused}");
+    let text = refused["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("another machine or in another network namespace"), "{text}");
+    assert!(text.contains("E2B_API_URL"), "{text}");
+    assert_eq!(here.python("x")["structuredContent"]["output"], "42");
+
+    // It goes on trying, and serves once the first one counts as dead; what was in that one's sandboxes is known to be gone.
+    here.child.kill().unwrap();
+    here.child.wait().unwrap();
+    let served = loop {
+        let answer = there.python("'x' in globals()");
+        if answer["isError"] != true {
+            break answer;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    };
+    let content = &served["structuredContent"];
+    assert_eq!((&content["output"], &content["state"]), (&json!("False"), &json!("reset")), "{served}");
+}
+
+#[test]
+#[ignore = "needs PostgreSQL server binaries: scripts/test installs them"]
+fn code_of_a_replica_that_stands_still_is_stopped_by_the_one_that_takes_the_context_over() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let database = runtime.block_on(async { cluster().await.database().await });
+    let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let (_host, url) = host(directories[2].path());
+    let replica = |n: usize| {
+        HttpServer::start_with(
+            command(directories[n].path())
+                .env("DATABASE_URL", database.url().expose())
+                .env("PATHBOX_SECRET_KEYS", KEYS)
+                .env("E2B_API_KEY", API_KEY)
+                .env("E2B_API_URL", &url)
+                .env("E2B_SANDBOX_URL", &url)
+                .env("PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS", "2"),
+        )
+    };
+    let (first, second) = (replica(0), replica(1));
+    for language in ["python", "bash"] {
+        let count = format!("/tmp/count-{language}");
+        let code = match language {
+            "python" => format!(
+                "import time\nprint('under way', flush=True)\nwhile True: open({count:?}, 'a').write('x'); time.sleep(.02)"
+            ),
+            _ => format!("echo under way; while :; do printf x >> {count}; sleep .02; done"),
+        };
+        let ask = json!({"code": code, "language": language, "timeout_ms": 120_000});
+        let meta = json!({"conversationId": language, "dev.pathbox/patienceMs": 300});
+        let begun = first.stateless(&[], "run_code", ask, meta).answer();
+        let ask = json!({"execution_id": begun["result"]["structuredContent"]["executionId"]});
+        let look = || first.stateless(&[], "get_execution", ask.clone(), json!({})).answer().to_string();
+        while !look().contains("under way") {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let frozen = signal_to(first.child.id(), "STOP");
+        // Its connection to the host stays open. The other replica waits until it counts as dead, and then has the path.
+        let size = format!("os.path.getsize({count:?})");
+        let look = format!(
+            "import os, time\nbefore = -1\nwhile before != {size}:\n    before = {size}; time.sleep(1)\nbefore > 0"
+        );
+        let ask = json!({"code": look, "language": "python", "timeout_ms": 120_000});
+        let meta = json!({"conversationId": language});
+        let after = second.stateless(&[], "run_code", ask, meta).answer();
+        signal_to(first.child.id(), "CONT");
+        assert!(frozen, "the replica was stopped");
+        let content = &after["result"]["structuredContent"];
+        assert_eq!((&content["output"], &content["state"]), (&json!("True"), &json!("kept")), "{after}");
+        assert!(
+            second.log().contains("stopped what a replica that is gone had left running"),
+            "{}",
+            second.log()
+        );
+    }
+}
+
+fn signal_to(pid: u32, signal: &str) -> bool {
+    Command::new("kill")
+        .args([&format!("-{signal}"), &pid.to_string()])
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[test]
+fn keys_that_cannot_be_used_stop_the_start_with_words() {
+    let data = tempfile::tempdir().unwrap();
+    for (keys, problem) in [
+        ("1:AAAA", "entry 1 is not 32 bytes long"),
+        (&format!("{KEYS},AAAA"), "entry 2 is not `id:base64`"),
+        ("one:AAAA", "entry 1 has an id that is no number"),
+    ] {
+        for arguments in [&["serve"][..], &["serve", "--http", "127.0.0.1:0"], &["cleanup"]] {
+            let server =
+                command(data.path()).args(arguments).env("PATHBOX_SECRET_KEYS", keys).output().unwrap();
+            let said = String::from_utf8_lossy(&server.stderr).into_owned();
+            assert!(!server.status.success(), "{arguments:?}: {said}");
+            assert!(said.contains(problem) && said.contains("PATHBOX_SECRET_KEYS"), "{arguments:?}: {said}");
+        }
+    }
+}

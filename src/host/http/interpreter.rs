@@ -37,6 +37,8 @@ pub(crate) fn router() -> Router {
         .route("/contexts", get(contexts).post(create))
         .route("/contexts/{id}", axum::routing::delete(remove))
         .route("/contexts/{id}/restart", post(restart))
+        // Ours: at E2B, Jupyter's own server does this.
+        .route("/contexts/{id}/interrupt", post(interrupt))
         .fallback(async move || detail(StatusCode::NOT_FOUND, "Not Found"))
         .method_not_allowed_fallback(async move || {
             detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
@@ -148,6 +150,10 @@ async fn create(Extension(sandbox): Box, body: Body) -> Result<Json<CodeContext>
 
 async fn restart(Extension(sandbox): Box, Path(id): Path<String>) -> Result<Json<()>, Refusal> {
     Ok(Json(sandbox.kernels.restart(&id).await?))
+}
+
+async fn interrupt(Extension(sandbox): Box, Path(id): Path<String>) -> Result<Json<bool>, Refusal> {
+    Ok(Json(sandbox.kernels.interrupt(&id).await?))
 }
 
 async fn remove(Extension(sandbox): Box, Path(id): Path<String>) -> Result<Json<()>, Refusal> {

@@ -48,6 +48,8 @@ pub(super) enum Order {
     Restart(oneshot::Sender<Result<(), StartError>>),
     /// Starts the interpreter if none runs.
     Start(oneshot::Sender<Result<(), StartError>>),
+    /// Interrupts the execution that runs; answered with whether one did.
+    Interrupt(oneshot::Sender<bool>),
     /// Ends interpreter and context.
     Remove(oneshot::Sender<()>),
 }
@@ -144,6 +146,15 @@ impl Running {
         }
         self.last_sign = Instant::now();
         (self.done && !self.answer.is_ready()).then_some(Turn::Done)
+    }
+
+    /// Interrupts it, unless it is over or has not begun: then the turn is.
+    fn give_up(&mut self, options: &Options) -> Option<Turn> {
+        if self.done || !self.may_send {
+            return Some(Turn::Done);
+        }
+        self.interrupt.get_or_insert_with(|| Interrupt::new(options));
+        None
     }
 
     /// Somebody wants another interpreter; in E2B's words.
@@ -244,6 +255,9 @@ impl Worker {
                     end(interpreter.take()).await;
                     (count, self.news) = (0, None);
                     let _ = reply.send(self.start().await.map(|started| interpreter = Some(started)));
+                }
+                Order::Interrupt(reply) => {
+                    let _ = reply.send(false);
                 }
                 Order::Remove(reply) => {
                     end(interpreter.take()).await;
@@ -353,15 +367,15 @@ impl Worker {
                     let _ = reply.send(Ok(()));
                     None
                 }
+                Step::Order(Order::Interrupt(reply)) => {
+                    let _ = reply.send(true);
+                    running.give_up(&self.options)
+                }
                 Step::Order(order) => {
                     running.break_off();
                     Some(Turn::Ordered(order))
                 }
-                Step::Left if running.done || !running.may_send => Some(Turn::Done),
-                Step::Left => {
-                    running.interrupt = Some(Interrupt::new(&self.options));
-                    None
-                }
+                Step::Left => running.give_up(&self.options),
                 Step::Room(permit) => running.give(permit),
                 Step::Sent(Err(AgentError::Gone)) => Some(Turn::Gone),
                 Step::Sent(_) => None,

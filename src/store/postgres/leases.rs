@@ -12,8 +12,8 @@ use super::rows::{self, Cells, context_columns, sandbox_columns};
 use crate::domain::{ContextId, ContextKey, ConversationId, EndReason, ExecutionId, Owner, PathId, TenantId};
 use crate::store::{
     Acquire, Acquired, Audit, Cause, Claim, ContextRow, Contexts, DatabaseState, End, ExecutionStatus,
-    FinishedExecution, Leases, LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxRef, Signals,
-    StoreError, leases::storable_result, measure::measure, millis, storable,
+    FinishedExecution, Leases, LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxPlace, SandboxRef,
+    Signals, StoreError, leases::storable_result, measure::measure, millis, storable,
 };
 
 const ACQUIRE: &str = concat!(
@@ -157,6 +157,33 @@ impl Leases for PgStore {
             sqlx::query_scalar("select pathbox.renew_run_v1($1, $2)")
                 .bind(tenant.as_str())
                 .bind(execution.0)
+                .fetch_one(&self.pool())
+                .await
+        })
+        .await
+    }
+
+    async fn join(&self, replica: &str, place: &SandboxPlace, lease: Duration) -> Result<bool, StoreError> {
+        let (in_the_way, is_alone): (Option<String>, bool) = self
+            .call(measure!("join"), || async {
+                sqlx::query_as("select in_the_way, is_alone from pathbox.join_v1($1, $2, $3, $4, $5)")
+                    .bind(storable(replica))
+                    .bind(env!("CARGO_PKG_VERSION"))
+                    .bind(if place.is_local { "local" } else { "remote" })
+                    .bind(&place.place)
+                    .bind(millis(lease))
+                    .fetch_one(&self.pool())
+                    .await
+            })
+            .await?;
+        in_the_way.map_or(Ok(is_alone), |replica| Err(StoreError::OtherPlace { replica }))
+    }
+
+    async fn left_running(&self, tenant: &TenantId, context: ContextId) -> Result<bool, StoreError> {
+        self.call(measure!("left_running", tenant), || async {
+            sqlx::query_scalar("select pathbox.left_running_v1($1, $2)")
+                .bind(tenant.as_str())
+                .bind(context.0)
                 .fetch_one(&self.pool())
                 .await
         })

@@ -11,8 +11,8 @@ use super::rows::{self, Cells};
 use super::{SqliteStore, failure};
 use crate::domain::{ContextId, ContextKey, ExecutionId, TenantId};
 use crate::store::{
-    Acquire, Acquired, Claim, ContextRow, ExecutionStatus, FinishedExecution, Leases, Limits, SandboxRef,
-    Signals, StoreError, leases::storable_result, measure::measure, millis, storable,
+    Acquire, Acquired, Claim, ContextRow, ExecutionStatus, FinishedExecution, Leases, Limits, SandboxPlace,
+    SandboxRef, Signals, StoreError, leases::storable_result, measure::measure, millis, storable,
 };
 
 #[async_trait]
@@ -299,6 +299,24 @@ impl Leases for SqliteStore {
         .map_err(failure)?;
         transaction.commit().await?;
         Ok(renewed.rows_affected() > 0)
+    }
+
+    async fn join(&self, _: &str, _: &SandboxPlace, _: Duration) -> Result<bool, StoreError> {
+        // The file is on one machine, and there the locks of hosts on the data directory say who may begin.
+        Ok(false)
+    }
+
+    async fn left_running(&self, tenant: &TenantId, context: ContextId) -> Result<bool, StoreError> {
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM execution_contexts c JOIN executions x ON x.context_id = c.id
+                             WHERE c.id = ? AND c.tenant_id = ? AND x.status = 'interrupted'
+                               AND x.started_at IS NOT NULL AND x.finished_at > c.last_used_at)",
+        )
+        .bind(context.to_string())
+        .bind(tenant.as_str())
+        .fetch_one(&mut *self.read(measure!("left_running", tenant)).await?)
+        .await
+        .map_err(failure)
     }
 
     async fn heartbeat(
