@@ -17,6 +17,7 @@ use crate::bridge::Bridge;
 use crate::config::{Config, Database, Provider};
 use crate::domain::{Clock, ConversationId, Entropy, hex};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
+#[cfg(target_os = "linux")]
 use crate::execution::hosts::{HostClaim, HostRefused};
 use crate::execution::{
     CrashAt, Execution, HandleKey, Hosts, LocalHost, Options as ExecutionOptions, Outputs, Packs, Parts,
@@ -257,8 +258,12 @@ fn place() -> String {
 /// # Errors
 /// When it cannot be made or written; the message names it.
 pub fn data_dir(dir: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    // On Windows it inherits the rights of the user's profile.
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir).with_context(|| {
         format!("the data directory {} cannot be made; set PATHBOX_DATA_DIR", dir.display())
     })?;
     let probe = dir.join(format!(".write-test-{}", std::process::id()));
@@ -472,8 +477,7 @@ async fn claim_host(hosts: &Hosts, key: &Secret) -> Result<HostClaim, String> {
 
 #[cfg(not(target_os = "linux"))]
 async fn local_host(_: &Config, _: &Hosts, _: &Ends) -> Result<LocalHost, String> {
-    Err("the local sandbox host needs Linux; set E2B_API_KEY to use E2B, or run Pathbox in a Linux container"
-        .into())
+    Err(crate::config::host::NEEDS_LINUX.to_owned())
 }
 
 /// Where the local host's templates are.

@@ -1,19 +1,25 @@
 //! When to end: a signal asks, a second one insists.
 
+#[cfg(unix)]
 use tokio::signal::unix::{SignalKind, signal};
+#[cfg(windows)]
+use tokio::signal::windows::{ctrl_break, ctrl_c};
 
-/// Waits for SIGTERM or SIGINT, then makes a second one end the process at once (exit code 130).
+/// Waits for SIGTERM or SIGINT (Ctrl-Break or Ctrl-C on Windows), then makes a second one end the process at once (exit
+/// code 130).
 ///
 /// # Errors
 /// When the system does not let signals be watched.
 pub async fn asked() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    #[cfg(unix)]
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    #[cfg(windows)]
+    let (mut terminate, mut interrupt) = (ctrl_break()?, ctrl_c()?);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("asked to end");
+    tracing::info!("shutdown requested");
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -34,7 +34,7 @@ pub(super) type Pipes = AsyncRwTransport<RoleClient, Bounded<ChildStdout>, Child
 #[derive(Debug)]
 pub(super) struct ServerProcess {
     child: Child,
-    group: Option<rustix::process::Pid>,
+    group: Option<u32>,
     complaints: Arc<Mutex<VecDeque<String>>>,
     overlong: Arc<Mutex<bool>>,
 }
@@ -68,8 +68,7 @@ impl ServerProcess {
         let overlong = Arc::new(Mutex::new(false));
         let bounded = Bounded { read: stdout, line: 0, overlong: Arc::clone(&overlong) };
         let pipes = AsyncRwTransport::new_client(bounded, stdin).with_max_line_length(usize::MAX);
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-        let group = pid.and_then(rustix::process::Pid::from_raw);
+        let group = child.id();
         Ok((Self { child, group, complaints, overlong }, pipes))
     }
 
@@ -102,10 +101,25 @@ impl ServerProcess {
 
     fn kill(&mut self) {
         if let Some(group) = self.group.take() {
-            // Not there any more is what is wanted.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            kill_group(group);
         }
     }
+}
+
+/// Ends the process that leads a group, and with it what it started. Not there any more is what is wanted.
+#[cfg(unix)]
+fn kill_group(leader: u32) {
+    if let Some(group) = i32::try_from(leader).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+}
+
+/// The same on Windows, whose own program knows the tree of processes.
+#[cfg(windows)]
+fn kill_group(leader: u32) {
+    let mut end = std::process::Command::new("taskkill");
+    end.args(["/T", "/F", "/PID", &leader.to_string()]);
+    drop(end.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status());
 }
 
 impl Drop for ServerProcess {

@@ -212,8 +212,8 @@ async fn packages(_: &Config) -> Vec<Check> {
 
 #[cfg(not(target_os = "linux"))]
 async fn machine(_: &Config) -> Vec<Check> {
-    let why = "the local sandbox host needs Linux".to_owned();
-    vec![Check::new("isolation", Err((why, "set E2B_API_KEY, or run Pathbox in a Linux container".into())))]
+    let (why, remedy) = crate::config::host::NEEDS_LINUX.split_once(": ").unwrap_or_default();
+    vec![Check::new("isolation", Err((why.to_owned(), remedy.to_owned())))]
 }
 
 /// One small request to the provider, with the key.

@@ -620,7 +620,8 @@ impl Values {
             let setting = find(key, "on the command line")?;
             values.insert(setting.key, (value.clone(), Source::Flag));
         }
-        let home = sources.environment.get("HOME").filter(|home| !home.is_empty()).cloned();
+        let name = if cfg!(windows) { "USERPROFILE" } else { "HOME" };
+        let home = sources.environment.get(name).filter(|home| !home.is_empty()).cloned();
         Ok(Self { settings: values, tenants, tool_servers, home })
     }
 
@@ -866,13 +867,16 @@ impl Values {
         let var = |name: &str| environment.get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let found = if cfg!(target_os = "macos") {
             var("HOME").map(|home| home.join("Library/Application Support/pathbox"))
+        } else if cfg!(windows) {
+            var("LOCALAPPDATA").map(|dir| dir.join("pathbox"))
         } else {
             var("XDG_DATA_HOME")
                 .filter(|dir| dir.is_absolute())
                 .or_else(|| var("HOME").map(|home| home.join(".local/share")))
                 .map(|dir| dir.join("pathbox"))
         };
-        found.ok_or_else(|| self.invalid("data_dir", "neither it nor HOME is set"))
+        let home = if cfg!(windows) { "LOCALAPPDATA" } else { "HOME" };
+        found.ok_or_else(|| self.invalid("data_dir", format!("neither it nor {home} is set")))
     }
 }
 

@@ -39,17 +39,14 @@ impl OpenFile {
 
 /// Device and inode, where there are such.
 fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
-    let metadata = std::fs::metadata(path)?;
     #[cfg(unix)]
-    {
+    let of = |found: std::fs::Metadata| {
         use std::os::unix::fs::MetadataExt;
-        Ok(Some((metadata.dev(), metadata.ino())))
-    }
+        Some((found.dev(), found.ino()))
+    };
     #[cfg(not(unix))]
-    {
-        drop(metadata);
-        Ok(None)
-    }
+    let of = |_| None;
+    std::fs::metadata(path).map(of)
 }
 
 /// Types of file systems that are shared over a network or with another kernel: locks and shared memory of SQLite's log
