@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::app::App;
 use crate::config::{Config, Source, Sources, Values, reference};
@@ -35,9 +35,18 @@ mod serve;
 mod templates;
 mod tools;
 
+const EXAMPLES: &str = "\
+Examples:
+  pathbox demo                                       the whole pipeline, with nothing configured
+  pathbox run 'print(6 * 7)'                         run code once
+  pathbox serve                                      serve an MCP client over standard input and output
+  pathbox serve --http 127.0.0.1:8080                serve agent frameworks and services at /mcp
+  pathbox doctor                                     check this machine and say what to do
+  claude mcp add pathbox -- pathbox serve            use it in Claude Code";
+
 /// Pathbox: runs a language model's code in sandboxes that follow the conversation's path.
 #[derive(Debug, Parser)]
-#[command(name = "pathbox", version, about, long_about = None)]
+#[command(name = "pathbox", version, about, long_about = None, after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -59,6 +68,12 @@ struct Global {
     /// Migrations are not applied at start; `pathbox migrate` applies them.
     #[arg(long, global = true)]
     no_auto_migrate: bool,
+    /// What isolates the sandboxes of this machine: `auto` (namespaces) or the weaker `landlock`.
+    #[arg(long, global = true, value_name = "TIER")]
+    isolation: Option<String>,
+    /// Runs code without isolation, with the rights of this user.
+    #[arg(long, global = true, conflicts_with = "isolation")]
+    unsafe_no_isolation: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -72,6 +87,13 @@ enum Command {
     /// Serve only the local sandbox host, for an official E2B SDK.
     #[cfg(target_os = "linux")]
     Host(serve::HostArgs),
+    /// Serve only the local sandbox host: on Linux.
+    #[cfg(not(target_os = "linux"))]
+    #[command(alias = "templates")]
+    Host {
+        #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
     /// End expired contexts once and print how many.
     Cleanup,
     /// Look at contexts, and end one.
@@ -114,6 +136,22 @@ enum Command {
         /// The entry of the MCP registry (server.json) instead.
         #[arg(long)]
         registry: bool,
+    },
+    /// Print the completions for a shell.
+    #[command(after_help = "Examples:
+  pathbox completions bash > ~/.local/share/bash-completion/completions/pathbox
+  pathbox completions zsh > \"${fpath[1]}/_pathbox\"
+  pathbox completions fish > ~/.config/fish/completions/pathbox.fish")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages (`pathbox.1`, `pathbox-serve.1` and so on) to a directory.
+    #[command(after_help = "Example:
+  pathbox man ~/.local/share/man/man1 && man pathbox-serve")]
+    Man {
+        /// The directory; it is made when it is not there.
+        dir: PathBuf,
     },
 }
 
@@ -176,6 +214,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => run::run(args, sources).await,
         #[cfg(target_os = "linux")]
         Command::Host(args) => serve::host(args, sources).await,
+        #[cfg(not(target_os = "linux"))]
+        Command::Host { .. } => bail!(crate::config::host::NEEDS_LINUX),
         Command::Cleanup => {
             let app = App::start(load_worker(&sources)?.0)?;
             let service = app.execution.service(Duration::from_secs(30)).await?;
@@ -215,6 +255,19 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             write_out(&manifest::text(&document));
             Ok(ExitCode::SUCCESS)
         }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "pathbox", &mut script);
+            write_out(&String::from_utf8_lossy(&script));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man { dir } => {
+            let problem = || format!("the manual pages cannot be written to {}", dir.display());
+            std::fs::create_dir_all(&dir).with_context(problem)?;
+            clap_mangen::generate_to(Cli::command(), &dir).with_context(problem)?;
+            say!("{}", dir.join("pathbox.1").display());
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -229,6 +282,10 @@ impl Global {
         }
         if self.no_auto_migrate {
             sources.flags.insert("auto_migrate".into(), "false".into());
+        }
+        let unsafe_none = self.unsafe_no_isolation.then(|| "unsafe-none".to_owned());
+        if let Some(isolation) = unsafe_none.or_else(|| self.isolation.clone()) {
+            sources.flags.insert("host.isolation".into(), isolation);
         }
         for pair in &self.set {
             let Some((key, value)) = pair.split_once('=') else {

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +16,11 @@ use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Inputs, Language, Pr
 use crate::execution::{Asker, Call, Finished, Progress};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  pathbox run 'print(6 * 7)'
+  pathbox run --language bash --file report.sh
+  echo 'print(6 * 7)' | pathbox run
+  pathbox run --json '1/0'")]
 pub(super) struct RunArgs {
     /// The code; standard input when neither this nor a file is given.
     code: Option<String>,
@@ -34,7 +38,8 @@ pub(super) struct RunArgs {
     /// Run at most once under this key.
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// The result as one JSON object instead of the output itself.
+    /// One JSON object instead of the output: the structured content of MCP's `run_code`, and `results` with every form
+    /// of every display.
     #[arg(long)]
     json: bool,
 }
@@ -65,7 +70,10 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     app.stop(Duration::from_secs(2)).await;
     let finished = result?;
     if args.json {
-        write_out(&format!("{}\n", serde_json::to_string_pretty(&view(&finished))?));
+        let mut result = serde_json::to_value(crate::mcp::tools::run_code::structured(&finished))?;
+        // A model gets pictures and documents as blocks and links; a script has this object alone.
+        result["results"] = serde_json::to_value(&finished.outcome.results)?;
+        write_out(&format!("{}\n", serde_json::to_string_pretty(&result)?));
     }
     Ok(ExitCode::from(u8::try_from(finished.outcome.exit_code()).unwrap_or(1)))
 }
@@ -142,21 +150,4 @@ fn show(finished: &Finished) -> anyhow::Result<()> {
     }
     std::io::stderr().lock().write_all(err.as_bytes())?;
     Ok(())
-}
-
-fn view(finished: &Finished) -> serde_json::Value {
-    let outcome = &finished.outcome;
-    json!({
-        "exitCode": outcome.exit_code(),
-        "stdout": outcome.stdout.text(),
-        "stderr": outcome.stderr.text(),
-        "results": outcome.results,
-        "error": outcome.error,
-        "state": finished.record.state,
-        "stateReason": finished.record.state_reason,
-        "executionId": finished.execution,
-        "executionTimeMs": outcome.duration.as_millis(),
-        "artifacts": finished.record.artifacts,
-        "guard": finished.record.guard,
-    })
 }

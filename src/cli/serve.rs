@@ -1,5 +1,6 @@
 //! `serve` and `host`: what runs until it is told to end.
 
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,6 +15,11 @@ use crate::config::{Config, Sources};
 use crate::mcp::transport::stdio::Lines;
 
 #[derive(Debug, Args, Default)]
+#[command(after_help = "Examples:
+  pathbox serve
+  pathbox serve --conversation report-7 --path main
+  pathbox serve --http 127.0.0.1:8080
+  DATABASE_URL=postgres://app@db/pathbox E2B_API_KEY_FILE=/run/secrets/e2b pathbox serve --http 0.0.0.0:8080")]
 pub(super) struct ServeArgs {
     #[command(flatten)]
     identity: Identity,
@@ -58,8 +64,25 @@ async fn over_http(config: Config, listen: std::net::SocketAddr) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
+/// A person who starts it by hand sees a program that does nothing, unless it says what it waits for.
+fn say_it_waits() {
+    let program =
+        std::env::current_exe().map_or_else(|_| "pathbox".to_owned(), |path| path.display().to_string());
+    let entry = serde_json::json!({ "mcpServers": { "pathbox": { "command": program, "args": ["serve"] } } });
+    let text = format!(
+        "pathbox serve: waiting for an MCP client on standard input; Ctrl-C ends it.\n\
+         A client starts this command itself. Claude Desktop, Cursor and others take this configuration:\n  {entry}\n\
+         Claude Code: claude mcp add pathbox -- {program} serve\n\
+         Over HTTP: pathbox serve --http 127.0.0.1:8080. To try it here: pathbox demo.\n"
+    );
+    drop(std::io::stderr().lock().write_all(text.as_bytes()));
+}
+
 async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
     let grace = config.shutdown_grace;
+    if std::io::stdin().is_terminal() {
+        say_it_waits();
+    }
     let app = App::start(config)?;
     let ended = CancellationToken::new();
     let (reader, writer) = stdio_pipes();
@@ -91,6 +114,9 @@ async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
 
 #[cfg(target_os = "linux")]
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  pathbox host > host.env &       the lines to `source` before an E2B program runs
+  pathbox host --listen 0.0.0.0:3900 --allow-remote --api-key \"$KEY\"")]
 pub(super) struct HostArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:3900", value_name = "ADDR:PORT")]

@@ -85,5 +85,6 @@ mod store_processes;
 mod store_sqlite;
 mod store_states;
 mod telemetry_export;
+mod terminal;
 mod tool_search;
 mod topologies;

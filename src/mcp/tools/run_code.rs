@@ -565,7 +565,8 @@ pub(in crate::mcp) fn served_by(finished: &Finished) -> MetaObject {
     MetaObject(meta)
 }
 
-pub(in crate::mcp) fn structured(finished: &Finished) -> Output {
+/// The structured content of a run that has finished; `pathbox run --json` prints the same.
+pub(crate) fn structured(finished: &Finished) -> Output {
     let outcome = &finished.outcome;
     let (output, output_type, cut) = displays(outcome);
     let truncated = outcome.stdout.is_truncated() || outcome.stderr.is_truncated() || cut;
