@@ -226,6 +226,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
             output_chars: config.output_chars,
             cleanup_interval: config.cleanup_interval,
             retention: config.retention,
+            audit_retention: config.audit_retention,
             ..ExecutionOptions::default()
         },
         store,

@@ -23,6 +23,7 @@ macro_rules! say {
     ($($arg:tt)*) => { $crate::cli::write_out(&format!("{}\n", format_args!($($arg)*))) };
 }
 
+mod audit;
 mod contexts;
 mod demo;
 mod doctor;
@@ -34,6 +35,7 @@ mod serve;
 #[cfg(target_os = "linux")]
 mod templates;
 mod tools;
+mod usage;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -102,6 +104,14 @@ enum Command {
     /// Look at runs.
     #[command(subcommand)]
     Executions(contexts::ExecutionsCommand),
+    /// The audit chain of each tenant: verify it, export it.
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
+    /// What was used and what it cost; quotas.
+    Usage(usage::UsageArgs),
+    /// Erase what a tenant, or one person of it, has left behind.
+    #[command(subcommand)]
+    Tenants(audit::TenantsCommand),
     /// API keys of callers over HTTP.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -226,6 +236,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Contexts(command) => contexts::contexts(command, sources).await,
         Command::Executions(command) => contexts::executions(command, sources).await,
+        Command::Audit(command) => audit::audit(command, sources).await,
+        Command::Usage(args) => usage::usage(args, sources).await,
+        Command::Tenants(command) => audit::tenants(command, sources).await,
         Command::Keys(command) => keys::keys(command, sources).await,
         Command::Packs(command) => packs::packs(command, sources).await,
         Command::Guard(command) => guard::guard(command, sources).await,

@@ -10,6 +10,7 @@ pub mod reference;
 pub mod settings;
 mod tenants;
 mod tools;
+mod usage;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -79,6 +80,8 @@ pub struct Config {
     pub cleanup_interval: Duration,
     /// How long ended rows are kept.
     pub retention: Duration,
+    /// How long entries of the audit chain are kept.
+    pub audit_retention: Duration,
     /// Whether the execution tools exist.
     pub code_execution: bool,
     /// Characters of output in a result.

@@ -12,6 +12,7 @@ pub mod principal;
 pub mod secret;
 mod session;
 pub mod terminal;
+pub mod usage;
 
 pub use clock::Clock;
 pub use context::{
@@ -32,6 +33,7 @@ pub use principal::{
 };
 pub use secret::{Secret, derive_key, same_bytes};
 pub use session::SessionFact;
+pub use usage::{OwnQuota, Period, Prices, Quota, QuotaKind, QuotaReached};
 
 /// Locks a mutex for a few lines. What a panic left behind is whole: each of these regions changes one thing.
 pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -55,6 +55,7 @@ pub mod startup;
 mod stop;
 pub mod tools;
 mod unclaimed;
+pub mod usage;
 mod write_behind;
 
 pub use contexts::Contexts;
@@ -77,6 +78,8 @@ pub use reveal::{Credentials, Revealed, TokenKey};
 pub use run_analysis::{Analysed, AnalysisRequest};
 pub use sessions::SessionFacts;
 pub use startup::{Starting, Startup};
+pub use usage::Usage;
+
 pub use tools::{Decision, Person, Question, ToolCall};
 
 /// Numbers of this component.
@@ -98,6 +101,8 @@ pub struct Options {
     pub cleanup_interval: Duration,
     /// How long ended rows are kept.
     pub retention: Duration,
+    /// How long entries of the audit chain are kept.
+    pub audit_retention: Duration,
 }
 
 impl Default for Options {
@@ -111,6 +116,7 @@ impl Default for Options {
             max_results: 64,
             cleanup_interval: Duration::from_secs(3600),
             retention: Duration::from_secs(30 * 86_400),
+            audit_retention: Duration::from_secs(400 * 86_400),
         }
     }
 }
@@ -178,6 +184,8 @@ pub struct Execution {
     pub sessions: SessionFacts,
     /// Whether database and provider answer.
     pub health: Health,
+    /// What was used.
+    pub usage: Usage,
     /// The guards, for texts that do not come from a run.
     pub policies: Policies,
     /// Other servers, whose tools programs may call.
@@ -315,6 +323,7 @@ impl Execution {
             cleanup: Cleanup(Arc::clone(&core)),
             sessions: SessionFacts(Arc::clone(&core)),
             health: Health(Arc::clone(&core)),
+            usage: Usage(Arc::clone(&core)),
             policies,
             bridge,
             core,

@@ -27,6 +27,7 @@ mod contexts;
 mod error;
 mod keys;
 mod leases;
+mod ledger;
 mod measure;
 mod migrations;
 mod outbox;
@@ -47,6 +48,7 @@ pub use leases::{
     Acquire, Acquired, Claim, FinishedExecution, Idempotency, Leases, LimitReached, Limits, MAX_REPLAY_BYTES,
     MAX_RESULT_BYTES, NewExecution, QUEUE_LEASE, SandboxPlace,
 };
+pub use ledger::{Chain, ChainEntry, ChainHead, Fault, Ledger, UsageFilter, verify};
 pub use migrations::MigrationStatus;
 pub use outbox::{Doomed, Outbox, Reaped};
 pub use paths::{PathChange, PathError, PathRow, PathStatus, Paths};
@@ -63,7 +65,7 @@ pub type DynStore = Arc<dyn ContextStore>;
 /// The whole contract. Each method is one transaction and safe to call twice. A caller names the part that it needs.
 #[async_trait]
 pub trait ContextStore:
-    Leases + Contexts + Outbox + Paths + Keys + Audit + Sessions + std::fmt::Debug
+    Leases + Contexts + Outbox + Paths + Keys + Audit + Ledger + Sessions + std::fmt::Debug
 {
     /// `sqlite` or `postgres`, for logs and `doctor`.
     fn kind(&self) -> &'static str;

@@ -96,7 +96,7 @@ pub(super) struct Filter {
     json: bool,
 }
 
-async fn open(sources: &Sources) -> anyhow::Result<(Config, DynStore)> {
+pub(super) async fn open(sources: &Sources) -> anyhow::Result<(Config, DynStore)> {
     let (config, _) = load(sources)?;
     let keyring = crate::app::keyring(&config, &Entropy::system())?;
     let store = crate::app::open_store(&config, keyring).await?;
@@ -192,13 +192,13 @@ pub(super) async fn executions(command: ExecutionsCommand, sources: Sources) -> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(value: &Value) -> anyhow::Result<()> {
+pub(super) fn print(value: &Value) -> anyhow::Result<()> {
     say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
 /// One object as JSON, or a line for each of its fields.
-fn show(value: &Value, json: bool) -> anyhow::Result<()> {
+pub(super) fn show(value: &Value, json: bool) -> anyhow::Result<()> {
     if json {
         return print(value);
     }

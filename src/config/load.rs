@@ -13,11 +13,16 @@ use crate::telemetry::{LogFormat, Options as TelemetryOptions};
 
 use super::host::HostSettings;
 use super::settings::{Allowed, Setting, plain, secret};
-use super::{Config, Database, Provider, objects, otel};
+use super::{Config, Database, Provider, objects, otel, usage};
 
 /// Every setting there is, in the order of the reference page.
 pub fn settings() -> impl Iterator<Item = &'static Setting> + Clone {
-    SETTINGS.iter().chain(objects::SETTINGS).chain(HostSettings::SETTINGS).chain(otel::SETTINGS)
+    SETTINGS
+        .iter()
+        .chain(objects::SETTINGS)
+        .chain(HostSettings::SETTINGS)
+        .chain(otel::SETTINGS)
+        .chain(usage::SETTINGS)
 }
 
 /// Those that have no component's own table yet.
@@ -771,11 +776,14 @@ impl Values {
                 create_lease: Duration::from_secs(self.number("contexts.create_lease_seconds", 2, 600)?),
                 create_timeout: self.create_timeout()?,
                 replica_lease: Duration::from_secs(self.number("contexts.replica_lease_seconds", 2, 600)?),
+                quota: self.quota()?,
+                prices: self.prices()?,
                 ..Limits::default()
             },
             run_margin: Duration::from_secs(self.number("contexts.run_margin_seconds", 1, 300)?),
             cleanup_interval: minutes(self.number("contexts.cleanup_interval_minutes", 1, 1440)?),
             retention: Duration::from_secs(86_400 * self.number("contexts.retention_days", 1, 3650)?),
+            audit_retention: self.audit_retention()?,
             code_execution: self.boolean("code_execution")?,
             output_chars: self.number("output.max_chars", 1_000, 1_000_000)?,
             patience: Duration::from_millis(self.number("output.patience_ms", 1_000, 3_600_000)?),

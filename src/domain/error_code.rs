@@ -13,6 +13,8 @@ text_enum! {
         Forbidden = "forbidden",
         /// The tenant or the conversation holds as many contexts as it may.
         LimitReached = "limit_reached",
+        /// The tenant has used and reserved as much as its quota gives it in this period.
+        QuotaReached = "quota_reached",
         /// The path is merged, archived or deleted.
         PathClosed = "path_closed",
         /// The same idempotency key came with other arguments.

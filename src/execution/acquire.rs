@@ -228,6 +228,13 @@ impl Sandboxes {
                     }
                     return Err(ExecutionError::Limit(limit));
                 }
+                Acquired::Quota(quota) => {
+                    if !tried_again_at_limit && self.0.release_dead_hosts(Some(&ask.key.tenant)).await > 0 {
+                        tried_again_at_limit = true;
+                        continue;
+                    }
+                    return Err(ExecutionError::Quota(quota));
+                }
                 Acquired::PathClosed(status) => return Err(ExecutionError::PathClosed(status)),
                 Acquired::Replay(row) => return Ok(Acquisition::Replay(row)),
                 Acquired::KeyConflict(id) => return Err(ExecutionError::KeyConflict(id)),

@@ -1,6 +1,7 @@
 //! Why a run did not happen, or did not come to a result. A user's program that fails is not in here.
 
-use crate::domain::{ContextKey, ErrorCode, ExecutionId};
+use crate::domain::usage::decimal;
+use crate::domain::{ContextKey, ErrorCode, ExecutionId, QuotaKind, QuotaReached};
 use crate::e2b::E2bError;
 use crate::store::{DatabaseState, LimitReached, PathStatus, StoreError};
 
@@ -10,6 +11,9 @@ pub enum ExecutionError {
     /// The tenant or the conversation holds as many contexts as it may.
     #[error("the {} limit of {} live contexts is reached", .0.scope, .0.limit)]
     Limit(LimitReached),
+    /// The tenant has used and reserved as much as it may in this period.
+    #[error("the tenant's quota of {} is used up: {}", .0.kind.words(), amounts(.0))]
+    Quota(QuotaReached),
     /// The path is merged, archived or deleted.
     #[error("the path is {0}")]
     PathClosed(PathStatus),
@@ -85,6 +89,7 @@ impl ExecutionError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Limit(_) => ErrorCode::LimitReached,
+            Self::Quota(_) => ErrorCode::QuotaReached,
             Self::PathClosed(_) => ErrorCode::PathClosed,
             Self::KeyConflict(_) => ErrorCode::IdempotencyConflict,
             Self::Interrupted(_) => ErrorCode::Interrupted,
@@ -132,6 +137,18 @@ impl ExecutionError {
                 };
                 format!("Held by: {holders}{others}.{frees}{end}")
             }
+            Self::Quota(quota) => {
+                let reserved = match quota.used < quota.limit {
+                    true => " What is reserved comes back when runs end and sandboxes end before their time; end one that is no \
+                             longer needed.",
+                    false => "",
+                };
+                let (period, left) = (quota.period, quota.resets_in.as_secs());
+                format!(
+                    "Nothing was run. The {period} begins anew in {left} s.{reserved} Whoever operates the server gives more \
+                     with `pathbox usage quota`."
+                )
+            }
             Self::PathClosed(_) => "Run on another path of the conversation.".into(),
             Self::KeyConflict(_) => "Use a new idempotency key for other arguments.".into(),
             Self::Interrupted(_) => {
@@ -170,6 +187,15 @@ impl ExecutionError {
             Self::Blocked => "Print less: the result held something that may not leave at all.".into(),
         }
     }
+}
+
+fn amounts(quota: &QuotaReached) -> String {
+    let show = |amount| match quota.kind {
+        QuotaKind::Money => decimal(amount),
+        QuotaKind::Executions | QuotaKind::SandboxSeconds => amount.to_string(),
+    };
+    let (used, reserved, limit) = (show(quota.used), show(quota.reserved), show(quota.limit));
+    format!("{used} used and {reserved} reserved of {limit} in this {}", quota.period)
 }
 
 fn place(key: &ContextKey) -> String {

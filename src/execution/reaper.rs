@@ -95,6 +95,7 @@ impl Cleanup {
                 }
             }
         }
+        done.errors += self.prune_audit().await;
         done.cleaned += self.0.release_dead_hosts(None).await;
         done.errors += self.bury().await;
         done.errors += self.reconcile().await;
@@ -103,6 +104,20 @@ impl Cleanup {
             self.0.outputs().remove_before(cutoff).await;
         }
         done
+    }
+
+    /// Takes what is too old from the audit chains. Returns how many times that failed.
+    async fn prune_audit(&self) -> u32 {
+        loop {
+            match self.0.store().prune_chain(self.0.options().audit_retention, BATCH).await {
+                Ok(0) => return 0,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "old entries of the audit chains stay");
+                    return 1;
+                }
+            }
+        }
     }
 
     /// Kills the sandboxes in the outbox. Returns how many could not be killed now.

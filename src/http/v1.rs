@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
+use chrono::NaiveDate;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, ETAG, IF_MATCH, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
@@ -20,12 +22,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::domain::principal::{MissingScope, Owner, Principal, Scope, SharingRules};
+use crate::domain::usage::{UsageBy, decimal};
 use crate::domain::{
     ContextKey, ConversationId, ConversationKey, ErrorCode, InvalidId, MAX_PRINCIPAL, PathId, TenantId,
     same_bytes,
 };
 use crate::execution::paths::{PathChange, PathError, PathNode, PathRow, StoreError};
-use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting};
+use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting, Usage};
 use crate::guard::{Sanitized, own_words};
 
 /// What of the running service the routes use.
@@ -34,13 +37,14 @@ pub struct Service {
     paths: Paths,
     credentials: Credentials,
     cleanup: Cleanup,
+    usage: Usage,
 }
 
 impl Service {
     /// Their parts of a running service.
     pub fn of(execution: &Execution) -> Self {
-        let Execution { paths, credentials, cleanup, .. } = execution.clone();
-        Self { paths, credentials, cleanup }
+        let Execution { paths, credentials, cleanup, usage, .. } = execution.clone();
+        Self { paths, credentials, cleanup, usage }
     }
 }
 
@@ -82,6 +86,7 @@ impl V1 {
             .route(&format!("{at}/shares/{{principal}}"), put(share).delete(unshare))
             .route("/v1/shared", get(shared))
             .route("/v1/reveal", post(reveal))
+            .route("/v1/usage", get(usage))
             .with_state(self.clone())
     }
 
@@ -487,6 +492,55 @@ async fn reveal(by: Revealer, bytes: Bytes) -> Result<Response, Problem> {
     Ok(([(CACHE_CONTROL, "no-store")], answer).into_response())
 }
 
+/// Who asks what was used.
+struct Accountant {
+    usage: Usage,
+    tenant: TenantId,
+    /// Whose use the caller sees; `None` is the whole tenant's.
+    owner: Option<Owner>,
+}
+
+impl FromRequestParts<V1> for Accountant {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
+        let (principal, tenant) = caller(parts, Scope::Read)?;
+        let sees_all = principal.may(Scope::Admin) || principal.sees_tenant();
+        let owner = (!sees_all).then(|| principal.owner(v1.0.sharing.of(&tenant)));
+        Ok(Self { usage: v1.service().await?.usage, tenant, owner })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Span {
+    from: Option<NaiveDate>,
+    to: Option<NaiveDate>,
+    #[serde(default = "by_conversation")]
+    by: UsageBy,
+}
+
+fn by_conversation() -> UsageBy {
+    UsageBy::Conversation
+}
+
+/// What was used, this month unless the query says otherwise.
+async fn usage(by: Accountant, query: Result<Query<Span>, QueryRejection>) -> Result<Response, Problem> {
+    let Query(span) = query.map_err(|error| Problem::argument(error.body_text()))?;
+    let (first, today) = by.usage.this_month();
+    let (from, to) = (span.from.unwrap_or(first), span.to.unwrap_or(today));
+    let lines = by.usage.report(Some(&by.tenant), by.owner.as_ref(), (from, to), span.by).await?;
+    let quota = by.usage.quota(&by.tenant).await?;
+    let answer = json!({
+        "from": from, "to": to, "currency": by.usage.currency(), "lines": lines,
+        "quota": {
+            "period": quota.period, "sandboxSeconds": quota.sandbox_seconds, "executions": quota.executions,
+            "money": quota.money_micros.map(decimal),
+        },
+    });
+    Ok(Json(answer).into_response())
+}
+
 /// Ends expired contexts once. For a scheduler, with a secret of its own.
 async fn cleanup(State(v1): State<V1>, headers: HeaderMap) -> Result<Response, Problem> {
     let Some(cron) = &v1.0.cron else {
@@ -668,12 +722,40 @@ pub fn openapi() -> Value {
                         "updatedAt": { "type": "string", "format": "date-time" } } },
                 "Node": { "allOf": [{ "$ref": "#/components/schemas/Path" }, { "type": "object", "properties": {
                     "children": { "type": "array", "items": { "$ref": "#/components/schemas/Node" } } } }] },
+                "UsageLine": { "type": "object",
+                    "required": ["tenant", "executions", "runMs", "sandboxMs", "outputBytes", "cost"],
+                    "properties": {
+                        "tenant": id, "owner": { "type": "string" }, "conversation": id, "path": id,
+                        "day": { "type": "string", "format": "date" },
+                        "executions": { "type": "integer" }, "runMs": { "type": "integer" },
+                        "sandboxMs": { "type": "integer" }, "outputBytes": { "type": "integer" },
+                        "cost": { "type": "string", "description": "a decimal, in the currency" } } },
                 "Problem": { "type": "object", "required": ["error"], "properties": { "error": {
                     "type": "object", "required": ["code", "message", "retryable"], "properties": {
                         "code": { "type": "string" }, "message": { "type": "string" }, "retryable": { "type": "boolean" } } } } },
             },
         },
     });
+    document["components"]["schemas"]["Usage"] = json!({ "type": "object",
+        "required": ["from", "to", "currency", "lines", "quota"], "properties": {
+            "from": { "type": "string", "format": "date" }, "to": { "type": "string", "format": "date" },
+            "currency": { "type": "string" },
+            "lines": { "type": "array", "items": { "$ref": "#/components/schemas/UsageLine" } },
+            "quota": { "type": "object", "required": ["period", "sandboxSeconds", "executions", "money"], "properties": {
+                "period": { "type": "string", "enum": ["day", "month"] },
+                "sandboxSeconds": { "type": ["integer", "null"] }, "executions": { "type": ["integer", "null"] },
+                "money": { "type": ["string", "null"] } } } } });
+    let day = |name: &str, what: &str| {
+        parameter(name, "query", false, json!({ "type": "string", "format": "date", "description": what }))
+    };
+    let by = json!({ "type": "string", "enum": ["tenant", "conversation", "path", "day"], "default": "conversation" });
+    let answer = json!({ "200": { "description": "Lines, and the quota of the tenant.",
+        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Usage" } } } } });
+    document["paths"]["/v1/usage"] = json!({ "get": { "operationId": "usage", "security": [{ "bearer": [] }],
+        "summary": "What was used and what it cost: the caller's own, or the tenant's for the scope `admin`",
+        "parameters": [tenant, day("from", "UTC; the first of this month when not given"),
+            day("to", "included; today when not given"), parameter("by", "query", false, by)],
+        "responses": refusals(answer, &[]) } });
     let paths = &mut document["paths"];
     if let Some(parameters) =
         paths["/v1/conversations/{conversation}/paths"]["get"]["parameters"].as_array_mut()

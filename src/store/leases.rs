@@ -10,7 +10,9 @@ use serde_json::Value;
 use super::{
     ContextRow, ExecutionRow, ExecutionStatus, PathStatus, Placeholders, SandboxRef, Signals, StoreError,
 };
-use crate::domain::{ContextId, ContextKey, EndReason, ExecutionId, Language, TenantId};
+use crate::domain::{
+    ContextId, ContextKey, EndReason, ExecutionId, Language, Prices, Quota, QuotaReached, TenantId,
+};
 
 /// A run that is about to start.
 #[derive(Debug, Clone)]
@@ -75,6 +77,10 @@ pub struct Limits {
     /// How long a replica that says nothing keeps what it holds, and may use it without the database (15 s). A replica
     /// that died is noticed a third later.
     pub replica_lease: Duration,
+    /// How much a tenant may use in a period (as much as it likes), unless `tenant_quotas` has a row for it.
+    pub quota: Quota,
+    /// What that costs.
+    pub prices: Prices,
 }
 
 impl Default for Limits {
@@ -88,6 +94,8 @@ impl Default for Limits {
             create_timeout: Duration::from_secs(60),
             idempotency_ttl: Duration::from_secs(24 * 3600),
             replica_lease: Duration::from_secs(15),
+            quota: Quota::default(),
+            prices: Prices::default(),
         }
     }
 }
@@ -129,6 +137,8 @@ pub enum Acquired {
     },
     /// A limit is reached.
     Limit(LimitReached),
+    /// The tenant has used and reserved as much as it may in this period.
+    Quota(QuotaReached),
     /// The path is merged, archived or deleted.
     PathClosed(PathStatus),
     /// This key and these arguments have run: the record.
@@ -139,6 +149,13 @@ pub enum Acquired {
     KeyConflict(ExecutionId),
     /// The run under this key was cut off by a crash.
     Interrupted(Box<ExecutionRow>),
+}
+
+impl Acquired {
+    /// Whether the run has a place now, running or waiting.
+    pub(super) fn asks(&self) -> bool {
+        matches!(self, Self::Ready(..) | Self::Create(_) | Self::WaitForCreator { .. } | Self::Queued { .. })
+    }
 }
 
 /// The right to make one sandbox.

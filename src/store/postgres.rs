@@ -28,6 +28,7 @@ mod audit;
 mod contexts;
 mod keys;
 mod leases;
+mod ledger;
 mod listen;
 mod outbox;
 mod paths;
@@ -79,6 +80,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_130_000_100,
         name: "places",
         sql: include_str!("../../migrations/postgres/20261130000100_places.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_130_000_500,
+        name: "audit_and_usage",
+        sql: include_str!("../../migrations/postgres/20261130000500_audit_and_usage.sql"),
         serves_from: "0.1.0",
     },
 ];

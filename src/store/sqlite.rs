@@ -32,9 +32,11 @@ use crate::domain::Clock;
 mod acquire;
 mod audit;
 mod contexts;
+mod ended;
 mod file;
 mod keys;
 mod leases;
+mod ledger;
 mod outbox;
 mod paths;
 mod processes;
@@ -77,6 +79,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_129_000_400,
         name: "sessions",
         sql: include_str!("../../migrations/sqlite/20261129000400_sessions.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_130_000_500,
+        name: "audit_and_usage",
+        sql: include_str!("../../migrations/sqlite/20261130000500_audit_and_usage.sql"),
         serves_from: "0.1.0",
     },
 ];
@@ -206,7 +214,7 @@ impl SqliteStore {
     /// in vain, none waits any more until the lock is free.
     async fn write(&self, measured: Measured) -> Result<Write, StoreError> {
         let transaction = measured.wait(self.begin()).await?;
-        Ok(Write { transaction, wal: self.wal.clone(), _measured: measured })
+        Ok(Write { transaction, wal: self.wal.clone(), now: self.now_ms(), _measured: measured })
     }
 
     async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
@@ -252,6 +260,7 @@ impl SqliteStore {
 struct Write {
     transaction: Transaction<'static, Sqlite>,
     wal: Wal,
+    now: i64,
     _measured: Measured,
 }
 
@@ -264,7 +273,8 @@ impl Write {
     }
 
     /// Commits so that the end of the process takes nothing back, though a loss of power may.
-    async fn commit_lightly(self) -> Result<(), StoreError> {
+    async fn commit_lightly(mut self) -> Result<(), StoreError> {
+        ended::take_up(&mut self.transaction, self.now).await?;
         self.transaction.commit().await.map_err(failure)
     }
 }

@@ -79,6 +79,7 @@ mod results_clients;
 mod results_table;
 mod run_cli;
 mod store_contract;
+mod store_ledger;
 mod store_migrations;
 mod store_postgres;
 mod store_processes;

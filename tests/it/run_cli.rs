@@ -63,6 +63,49 @@ fn a_tenants_own_limit_holds_from_the_next_call_on_and_can_be_taken_back() {
 }
 
 #[test]
+fn what_ran_is_in_the_audit_chain_counts_and_can_be_erased() {
+    let data = tempfile::tempdir().unwrap();
+    let json = |args: &[&str]| -> (i32, Value) {
+        let output = command(data.path()).args(args).output().unwrap();
+        let value = serde_json::from_slice(&output.stdout);
+        (output.status.code().unwrap(), value.unwrap_or_else(|_| panic!("{output:?}")))
+    };
+    assert_eq!(run(data.path(), &["print('ran')"]).0, 0);
+    let (code, found) = json(&["audit", "verify", "--json"]);
+    assert_eq!((code, &found["sound"], &found["chains"][0]["entries"]), (0, &true.into(), &1.into()));
+    let (_, line) = json(&["audit", "export"]);
+    assert_eq!((&line["tenant"], &line["n"]), (&"local".into(), &1.into()));
+    assert!(line["body"].as_str().unwrap().contains("\"status\":\"completed\""), "{line}");
+
+    let price = ["--set", "usage.price_execution=0.5"];
+    let (_, usage) = json(&["usage", "--json", "--by", "path", price[0], price[1]]);
+    let line = &usage["lines"][0];
+    assert_eq!(
+        (&line["path"], &line["executions"], &line["cost"]),
+        (&"main".into(), &1.into(), &"0.5".into())
+    );
+    assert!(line["sandboxMs"].as_u64().unwrap() > 0, "{line}");
+
+    let (_, quota) = json(&["usage", "quota", "--executions", "1", "--period", "day", "--json"]);
+    assert_eq!((&quota["executions"], &quota["period"]), (&1.into(), &"day".into()));
+    let (code, _, err) = run(data.path(), &["print('ran')"]);
+    assert!(
+        code != 0 && err.contains("quota of runs is used up: 1 used and 1 reserved of 1 in this day"),
+        "{err}"
+    );
+
+    let refused = command(data.path()).args(["tenants", "erase", "--tenant", "local"]).output().unwrap();
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("--yes"),
+        "{refused:?}"
+    );
+    let (_, gone) = json(&["tenants", "erase", "--tenant", "local", "--yes", "--json"]);
+    assert_eq!(gone["erased"]["executions"], 1, "{gone}");
+    let (code, found) = json(&["audit", "verify", "--json"]);
+    assert_eq!((code, &found["chains"][0]["erased"]), (0, &1.into()), "{found}");
+}
+
+#[test]
 fn bad_input_says_what_is_allowed() {
     let data = tempfile::tempdir().unwrap();
     for (args, expected) in [

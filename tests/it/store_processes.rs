@@ -14,11 +14,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pathbox::domain::{Clock, ContextId, EndReason, Entropy, SandboxId};
+use pathbox::domain::Prices;
+use pathbox::domain::usage::{UsageBy, report};
+use pathbox::domain::{Clock, ContextId, EndReason, Entropy, Quota, SandboxId, TenantId};
 use pathbox::store::sqlite::DATABASE_FILE;
 use pathbox::store::{
     Acquired, Claim, ContextFilter, Doomed, DynStore, Keyring, Limits, PgOptions, PgStore, SandboxRef,
-    Secret, SqliteOptions, SqliteStore,
+    Secret, SqliteOptions, SqliteStore, UsageFilter, verify,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::Connection;
@@ -49,6 +51,8 @@ struct Job {
     calls: u32,
     /// Leases so short that a killed process is noticed within the test; runs then have idempotency keys.
     is_killed: bool,
+    /// Runs that each tenant may make.
+    quota: Option<u64>,
 }
 
 impl Job {
@@ -72,6 +76,9 @@ impl Job {
         if self.is_killed {
             let lease = Duration::from_millis(400);
             Limits { create_lease: lease, create_timeout: Duration::from_millis(100), ..Limits::default() }
+        } else if self.quota.is_some() {
+            let quota = Quota { executions: self.quota, ..Quota::default() };
+            Limits { quota, per_tenant: 100, per_conversation: 100, ..Limits::default() }
         } else {
             Limits::default()
         }
@@ -166,6 +173,7 @@ async fn caller(job: Job, store: DynStore, number: u32) {
                     break ContextId(uuid::Uuid::nil());
                 }
                 Acquired::Limit(_) => break ContextId(uuid::Uuid::nil()),
+                Acquired::Quota(_) if job.quota.is_some() => break ContextId(uuid::Uuid::nil()),
                 other => panic!("{other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(2 + entropy.below(20))).await;
@@ -227,6 +235,7 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
         callers,
         calls,
         is_killed: false,
+        quota: None,
     };
     // All three start on a database that nobody has migrated.
     let mut processes: Vec<Child> = [(1, 22), (2, 21), (3, 21)].map(|(seed, n)| job(seed, n).spawn()).into();
@@ -269,6 +278,54 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
     assert_eq!(queued.interrupted, 0, "nobody is left in the queue");
 }
 
+/// 64 callers of three processes ask for more than there is: each tenant gets its quota, and not one run more.
+async fn a_quota_is_exact_over_processes(store: String, quota: u64) {
+    let dir = place();
+    let job = |seed, callers| Job {
+        store: store.clone(),
+        dir: dir.path().to_owned(),
+        seed,
+        callers,
+        calls: 12,
+        is_killed: false,
+        quota: Some(quota),
+    };
+    let mut processes: Vec<Child> = [(1, 22), (2, 21), (3, 21)].map(|(seed, n)| job(seed, n).spawn()).into();
+    for process in &mut processes {
+        assert!(process.wait().unwrap().success(), "a process failed; its output is above");
+    }
+    let store = job(0, 0).open().await;
+    let today = store.now().await.unwrap().date_naive();
+    let days = UsageFilter { tenant: None, owner: None, from: today.pred_opt().unwrap(), to: today };
+    let lines = report(&store.usage(&days).await.unwrap(), UsageBy::Tenant, &Prices::default());
+    let runs: Vec<(&str, u64)> = lines.iter().map(|line| (line.tenant.as_str(), line.executions)).collect();
+    assert_eq!(runs, [("t0", quota), ("t1", quota)]);
+    for head in store.chain_heads().await.unwrap() {
+        assert_eq!(head.n.unsigned_abs(), quota, "an entry a run");
+        assert_eq!(verify(&*store, head, |_, _| {}).await.unwrap().faults, []);
+    }
+    let tenant = TenantId::parse("t0").unwrap();
+    let refused = ask(&key(tenant.as_str(), "c0", "p0"));
+    match store.acquire(&refused, &job(0, 0).limits()).await.unwrap() {
+        Acquired::Quota(reached) => assert_eq!((reached.used, reached.reserved), (quota, 1)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.execution(&tenant, refused.execution.id).await.unwrap(), None, "it leaves no row");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_exact_over_processes_on_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    a_quota_is_exact_over_processes(format!("sqlite:{}", dir.path().display()), 100).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_quota_is_exact_over_processes_on_postgres() {
+    let database = cluster().await.database().await;
+    a_quota_is_exact_over_processes(database.url().expose().to_owned(), 100).await;
+}
+
 async fn killed_processes_leave_nothing(store: String, rounds: u32) {
     let dir = place();
     let job = |seed| Job {
@@ -278,6 +335,7 @@ async fn killed_processes_leave_nothing(store: String, rounds: u32) {
         callers: 8,
         calls: 100_000,
         is_killed: true,
+        quota: None,
     };
     let store = job(0).open().await;
     let entropy = Entropy::seeded(11);

@@ -9,7 +9,10 @@ use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::rows::{self, Cells, context_columns, sandbox_columns};
-use crate::domain::{ContextId, ContextKey, ConversationId, EndReason, ExecutionId, Owner, PathId, TenantId};
+use crate::domain::{
+    ContextId, ContextKey, ConversationId, EndReason, ExecutionId, Owner, PathId, Period, QuotaKind,
+    QuotaReached, TenantId,
+};
 use crate::store::{
     Acquire, Acquired, Audit, Cause, Claim, ContextRow, Contexts, DatabaseState, End, ExecutionStatus,
     FinishedExecution, Leases, LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxPlace, SandboxRef,
@@ -21,7 +24,7 @@ const ACQUIRE: &str = concat!(
     context_columns!("(a.ctx)."),
     ", ",
     sandbox_columns!("(a.ctx)."),
-    " from pathbox.acquire_v2($1,$2,$3,$4,$5,$6,$7, $8,$9,$10,$11,$12,$13,$14, $15,$16,$17, $18,$19,$20, $21,$22,$23,$24) a"
+    " from pathbox.acquire_v3($1,$2,$3,$4,$5,$6,$7, $8,$9,$10,$11,$12,$13,$14, $15,$16,$17, $18,$19,$20, $21,$22,$23,$24, $25,$26::text::jsonb) a"
 );
 
 const READY: &str = concat!(
@@ -274,6 +277,8 @@ impl PgStore {
                 .bind(millis(limits.create_timeout))
                 .bind(millis(limits.idempotency_ttl))
                 .bind(millis(QUEUE_LEASE))
+                .bind(millis(limits.ttl))
+                .bind(quota_as_json(limits))
                 .fetch_one(&self.pool())
                 .await
         })
@@ -314,6 +319,7 @@ impl PgStore {
                 Acquired::Queued { position }
             }
             "limit" => Acquired::Limit(limit_reached(&cells, &ask.key.tenant)?),
+            "quota" => Acquired::Quota(quota_reached(&cells)?),
             "path_closed" => {
                 let detail: Value = cells.get("detail")?;
                 let status = detail["status"].as_str().unwrap_or_default();
@@ -389,6 +395,42 @@ fn limit_reached(cells: &Cells<'_>, tenant: &TenantId) -> Result<LimitReached, S
             .collect(),
         others: detail.others,
         frees_in: detail.frees_in_ms.map(Duration::from_millis),
+    })
+}
+
+/// The configured quota and the prices.
+fn quota_as_json(limits: &Limits) -> String {
+    let Limits { quota, prices, .. } = limits;
+    json!({
+        "period": quota.period,
+        "sandbox_seconds": quota.sandbox_seconds,
+        "executions": quota.executions,
+        "money_micros": quota.money_micros,
+        "hour_micros": prices.sandbox_hour_micros,
+        "execution_micros": prices.execution_micros,
+    })
+    .to_string()
+}
+
+fn quota_reached(cells: &Cells<'_>) -> Result<QuotaReached, StoreError> {
+    #[derive(Deserialize)]
+    struct Detail {
+        what: QuotaKind,
+        limit: u64,
+        used: u64,
+        reserved: u64,
+        period: Period,
+        resets_in_ms: u64,
+    }
+    let detail: Value = cells.get("detail")?;
+    let detail: Detail = serde_json::from_value(detail).map_err(|error| cells.corrupt(error))?;
+    Ok(QuotaReached {
+        kind: detail.what,
+        limit: detail.limit,
+        used: detail.used,
+        reserved: detail.reserved,
+        period: detail.period,
+        resets_in: Duration::from_millis(detail.resets_in_ms),
     })
 }
 

@@ -7,7 +7,8 @@ use sqlx::{Row, SqliteConnection};
 
 use super::rows::{self, Cells};
 use super::{SqliteStore, failure, time};
-use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId};
+use crate::domain::usage::{Use, midnight};
+use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, Quota, QuotaReached, TenantId};
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, ExecutionRow, ExecutionStatus, LimitReached, Limits, PathStatus,
     QUEUE_LEASE, StoreError, measure::measure, millis, storable,
@@ -29,6 +30,52 @@ struct Live {
 }
 
 impl SqliteStore {
+    /// A tenant's quota, if it has one.
+    pub(super) async fn quota_of(
+        &self,
+        tenant: &TenantId,
+        limits: &Limits,
+    ) -> Result<Option<Quota>, StoreError> {
+        let mut reader = self.read(measure!("quota", tenant)).await?;
+        let quota = limits.quota.or(&super::ledger::own_quota(&mut reader, tenant.as_str()).await?);
+        Ok(Some(quota).filter(Quota::is_limited))
+    }
+
+    /// The quota, when it has no room for one run more whatever is decided: without the write lock, so that a crowd that
+    /// is refused does not slow down those that are not.
+    pub(super) async fn surely_over(
+        &self,
+        quota: &Quota,
+        ask: &Acquire,
+        limits: &Limits,
+    ) -> Result<Option<QuotaReached>, StoreError> {
+        let now = self.now_ms();
+        let mut reader = self.read(measure!("use", ask.key.tenant)).await?;
+        let known: i64 = sqlx::query_scalar("SELECT count(*) FROM executions WHERE id = ?")
+            .bind(ask.execution.id.to_string())
+            .fetch_one(&mut *reader)
+            .await
+            .map_err(failure)?;
+        if known > 0 || ask.execution.idempotency.is_some() {
+            return Ok(None);
+        }
+        let mut used = used(&mut reader, ask.key.tenant.as_str(), quota, limits, now).await?;
+        used.asked += 1;
+        Ok(quota.reached(&used, &limits.prices, time(now)))
+    }
+
+    /// A refused ask leaves no row.
+    pub(super) async fn forget(&self, ask: &Acquire) -> Result<(), StoreError> {
+        let mut transaction = self.write(measure!("forget", ask.key.tenant)).await?;
+        sqlx::query("DELETE FROM executions WHERE id = ? AND tenant_id = ? AND status = 'queued'")
+            .bind(ask.execution.id.to_string())
+            .bind(ask.key.tenant.as_str())
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+        transaction.commit_lightly().await
+    }
+
     /// The answer for a run whose place is safe and whose turn has not come: without the write lock, because a crowd
     /// that waits must not slow down the run that it waits for. `None`: ask properly.
     pub(super) async fn still_waits(&self, ask: &Acquire) -> Result<Option<Acquired>, StoreError> {
@@ -451,6 +498,18 @@ impl Asking<'_> {
         Ok(Some(reached))
     }
 
+    /// Where this run is, if it has a place: one that runs was admitted before, and its caller only did not hear it.
+    pub(super) async fn status(&mut self) -> Result<Option<ExecutionStatus>, StoreError> {
+        Ok(self.place().await?.map(|place| place.status))
+    }
+
+    /// The quota, when what is used and reserved, this run included, goes beyond it.
+    pub(super) async fn over(&mut self, quota: &Quota) -> Result<Option<QuotaReached>, StoreError> {
+        let tenant = self.ask.key.tenant.as_str();
+        let used = used(self.connection, tenant, quota, self.limits, self.now).await?;
+        Ok(quota.reached(&used, &self.limits.prices, time(self.now)))
+    }
+
     /// Other processes that are over.
     async fn dead(&mut self) -> Result<Vec<String>, StoreError> {
         dead_processes(self.store, self.connection, &self.ask.owner).await
@@ -676,4 +735,44 @@ pub(super) async fn dead_processes(
         .await
         .map_err(failure)?;
     Ok(others.into_iter().filter(|process| store.processes.is_dead(process)).collect())
+}
+
+/// What a tenant has used in the quota's period, and what is reserved: each run that has asked, and of each sandbox all the
+/// time that it may still take.
+async fn used(
+    connection: &mut SqliteConnection,
+    tenant: &str,
+    quota: &Quota,
+    limits: &Limits,
+    now: i64,
+) -> Result<Use, StoreError> {
+    let start = quota.period.start(time(now));
+    let [executions, sandbox_ms, asked, held_ms]: [i64; 4] = sqlx::query_as::<_, (i64, i64, i64, i64)>(
+        "SELECT coalesce(sum(u.executions), 0), coalesce(sum(u.sandbox_ms), 0),
+                (SELECT count(*) FROM executions WHERE tenant_id = ?1 AND status IN ('queued', 'running')),
+                (SELECT coalesce(sum(CASE c.status
+                    WHEN 'ready' THEN
+                      max(0, max(c.expires_at, coalesce((SELECT x.lease_expires_at + ?2 FROM executions x
+                                                          WHERE x.context_id = c.id AND x.status = 'running'), 0))
+                             - max(c.ready_at, ?3))
+                    ELSE ?2 + coalesce((SELECT x.run_lease_ms FROM executions x WHERE x.id = c.creator_execution), 0)
+                    END), 0)
+                   FROM execution_contexts c WHERE c.tenant_id = ?1 AND c.status IN ('creating', 'ready'))
+           FROM usage_days u WHERE u.tenant_id = ?1 AND u.day >= ?4",
+    )
+    .bind(tenant)
+    .bind(millis(limits.ttl))
+    .bind(midnight(start).timestamp_millis())
+    .bind(start.to_string())
+    .fetch_one(connection)
+    .await
+    .map_err(failure)?
+    .into();
+    let whole = |number: i64| u64::try_from(number).unwrap_or(0);
+    Ok(Use {
+        executions: whole(executions),
+        asked: whole(asked),
+        sandbox_ms: whole(sandbox_ms),
+        held_ms: whole(held_ms),
+    })
 }

@@ -21,10 +21,29 @@ impl Leases for SqliteStore {
         if let Some(waits) = self.still_waits(ask).await? {
             return Ok(waits);
         }
+        let quota = self.quota_of(&ask.key.tenant, limits).await?;
+        if let Some(quota) = &quota
+            && let Some(reached) = self.surely_over(quota, ask, limits).await?
+        {
+            return Ok(Acquired::Quota(reached));
+        }
         let mut transaction = self.write(measure!("acquire", ask.key.tenant)).await?;
         let mut asking =
             Asking { store: self, connection: &mut transaction, now: self.now_ms(), ask, limits };
+        let before = asking.status().await?;
         let acquired = asking.decide().await?;
+        if let Some(quota) = &quota
+            && before != Some(ExecutionStatus::Running)
+            && acquired.asks()
+            && let Some(reached) = asking.over(quota).await?
+        {
+            // What was decided is taken back, with the place that this run may have had.
+            drop(transaction);
+            if before.is_some() {
+                self.forget(ask).await?;
+            }
+            return Ok(Acquired::Quota(reached));
+        }
         // What a loss of power may take back: a place in the queue, and a run in a sandbox that ends with this machine.
         let must_last = ask.execution.idempotency.is_some()
             || match &acquired {

@@ -112,6 +112,10 @@ impl World {
         }
     }
 
+    pub(crate) fn is_postgres(&self) -> bool {
+        matches!(self.place, Place::Postgres(_))
+    }
+
     /// The database of a Postgres world.
     pub(crate) fn database(&self) -> &Database {
         match &self.place {

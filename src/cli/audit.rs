@@ -1,0 +1,159 @@
+//! `audit` and `tenants`: whether the record of runs is as it was written, the record itself, and what is taken from it.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::contexts::{open, print, show};
+use crate::config::Sources;
+use crate::domain::{EndReason, TenantId};
+use crate::store::{Chain, ChainHead, ContextFilter, DynStore, End, Fault, verify};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AuditCommand {
+    /// Check each tenant's chain, and that the runs still say what they said when they ended. Exits with 1 and names the
+    /// place when something was changed.
+    Verify {
+        /// Only this tenant's; every tenant's when not set.
+        #[arg(long, value_name = "ID")]
+        tenant: Option<TenantId>,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write the entries as JSON lines. An entry's hash is the SHA-256 of the hash before it, the tenant, n and the
+    /// SHA-256 of its body, each as text on a line.
+    Export {
+        /// Only this tenant's; every tenant's when not set.
+        #[arg(long, value_name = "ID")]
+        tenant: Option<TenantId>,
+        /// Only entries after this one.
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        after: i64,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TenantsCommand {
+    /// Erase what a tenant, or one person of it, has left behind, and print what was erased. Live contexts end. The audit
+    /// chain keeps hashes in place of what it said, and an entry about the erasure.
+    Erase(Erase),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Erase {
+    /// Whose.
+    #[arg(long, value_name = "ID")]
+    tenant: TenantId,
+    /// Only what belongs to this principal or was run by it, as `executions show` names it.
+    #[arg(long, value_name = "NAME")]
+    principal: Option<String>,
+    /// Yes, erase it: there is no way back.
+    #[arg(long)]
+    yes: bool,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+async fn heads(store: &DynStore, tenant: Option<&TenantId>) -> anyhow::Result<Vec<ChainHead>> {
+    let mut heads = store.chain_heads().await?;
+    heads.retain(|head| tenant.is_none_or(|tenant| head.tenant == *tenant));
+    Ok(heads)
+}
+
+pub(super) async fn audit(command: AuditCommand, sources: Sources) -> anyhow::Result<ExitCode> {
+    let (_, store) = open(&sources).await?;
+    match command {
+        AuditCommand::Verify { tenant, json } => {
+            let mut sound = true;
+            let mut chains = Vec::new();
+            for head in heads(&store, tenant.as_ref()).await? {
+                let chain = verify(&*store, head, |_, _| {}).await?;
+                sound &= chain.faults.is_empty();
+                if json {
+                    chains.push(chain_json(&chain));
+                } else {
+                    print_chain(&chain);
+                }
+            }
+            if json {
+                print(&json!({ "sound": sound, "chains": chains }))?;
+            } else if sound {
+                say!("sound");
+            }
+            Ok(ExitCode::from(u8::from(!sound)))
+        }
+        AuditCommand::Export { tenant, after } => {
+            for head in heads(&store, tenant.as_ref()).await? {
+                let tenant = head.tenant.clone();
+                verify(&*store, head, |previous, entry| {
+                    if entry.n > after {
+                        let line = json!({
+                            "tenant": tenant, "n": entry.n, "at": entry.at, "execution": entry.execution,
+                            "previous": previous, "hash": entry.hash, "bodySha256": entry.body_sha256,
+                            "body": entry.body,
+                        });
+                        say!("{line}");
+                    }
+                })
+                .await?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn chain_json(chain: &Chain) -> Value {
+    let fault = |fault: &Fault| json!({ "n": fault.n, "execution": fault.execution, "what": fault.what });
+    let head = &chain.head;
+    json!({
+        "tenant": head.tenant, "from": head.anchor_n + 1, "to": head.n, "hash": head.hash, "entries": chain.entries,
+        "erased": chain.erased, "faults": chain.faults.iter().map(fault).collect::<Vec<_>>(),
+    })
+}
+
+fn print_chain(chain: &Chain) {
+    let head = &chain.head;
+    let erased = if chain.erased > 0 { format!(", {} erased", chain.erased) } else { String::new() };
+    say!(
+        "{}: {} entries from {}{erased}, head {} {}",
+        head.tenant,
+        chain.entries,
+        head.anchor_n + 1,
+        head.n,
+        head.hash
+    );
+    for fault in &chain.faults {
+        let place = fault.n.map_or(String::new(), |n| format!("entry {n}: "));
+        let run = fault.execution.map_or(String::new(), |id| format!(" (execution {id})"));
+        say!("  {place}{}{run}", fault.what);
+    }
+}
+
+pub(super) async fn tenants(command: TenantsCommand, sources: Sources) -> anyhow::Result<ExitCode> {
+    let TenantsCommand::Erase(Erase { tenant, principal, yes, json }) = command;
+    if !yes {
+        bail!("this cannot be undone; say --yes to erase it");
+    }
+    let (config, store) = open(&sources).await?;
+    let filter =
+        ContextFilter { tenant: Some(tenant.clone()), limit: Some(100_000), ..ContextFilter::default() };
+    let mut ended = 0;
+    for row in store.contexts(&filter).await? {
+        if principal.as_ref().is_some_and(|principal| row.key.owner.as_str() != principal) {
+            continue;
+        }
+        let reason = EndReason::Manual;
+        let end = End { tenant: tenant.clone(), context: row.id, epoch: None, reason, error: None };
+        ended += u32::from(store.end(&end, &config.limits).await?);
+    }
+    let body = store.erase(&tenant, principal.as_deref()).await?;
+    let mut answer: Value = serde_json::from_str(&body)?;
+    let answer = answer["erasure"].take();
+    let answer = json!({ "tenant": tenant, "ended": ended, "erased": answer });
+    show(&answer, json)?;
+    Ok(ExitCode::SUCCESS)
+}

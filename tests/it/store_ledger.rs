@@ -1,0 +1,427 @@
+//! The audit chain, what was used and quotas, on SQLite and on Postgres.
+
+use std::time::Duration;
+
+use pathbox::domain::usage::{UsageBy, report};
+use pathbox::domain::{ContextKey, EndReason, OwnQuota, Owner, Period, Prices, Quota, QuotaKind, TenantId};
+use pathbox::store::{
+    Acquire, Acquired, Chain, ContextFilter, ContextRow, DynStore, ExecutionStatus, Limits, UsageFilter,
+    verify,
+};
+
+use crate::support::database::World;
+use crate::support::runs::{any_sandbox, ask, claim, end, finished, key, ready};
+
+macro_rules! on_every_store {
+    ($($name:ident,)+) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(super::World::sqlite()).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs PostgreSQL: scripts/test installs it"]
+            async fn $name() {
+                super::$name(super::World::postgres().await).await;
+            })+
+        }
+    };
+}
+
+on_every_store! {
+    each_end_of_a_run_is_an_entry_of_its_tenants_chain,
+    a_run_that_was_given_up_and_ended_well_has_two_entries,
+    records_at_the_same_time_make_one_chain,
+    what_was_changed_is_found_with_its_place,
+    what_has_ended_stays_as_it_is,
+    what_retention_leaves_still_verifies,
+    use_counts_by_tenant_conversation_path_and_day,
+    a_quota_of_runs_is_what_it_says,
+    a_quota_of_sandbox_seconds_reserves_what_a_sandbox_may_take,
+    a_quota_of_money_follows_the_price_table,
+    a_tenants_own_quota_comes_first,
+    an_erasure_leaves_a_chain_that_verifies_and_says_what_went,
+}
+
+fn limits() -> Limits {
+    Limits::default()
+}
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).unwrap()
+}
+
+/// A run from its ask to its record, on the key's context, live or new.
+async fn run(store: &DynStore, tenant: &str, path: &str) -> pathbox::domain::ContextId {
+    let key = key(tenant, "c1", path);
+    let ask = ask(&key);
+    let context = match store.acquire(&ask, &limits()).await.unwrap() {
+        Acquired::Ready(context, _) => context.id,
+        other => {
+            let claim = claim(other);
+            store.ready(&claim, ask.execution.id, &any_sandbox(), &limits()).await.unwrap().unwrap().id
+        }
+    };
+    assert!(store.record(&finished(&ask, context), &limits()).await.unwrap());
+    context
+}
+
+/// A run that has begun, on a new context.
+async fn begun(store: &DynStore, key: &ContextKey) -> (Acquire, ContextRow) {
+    let ask = ask(key);
+    let claim = claim(store.acquire(&ask, &limits()).await.unwrap());
+    let context = store.ready(&claim, ask.execution.id, &any_sandbox(), &limits()).await.unwrap().unwrap();
+    (ask, context)
+}
+
+async fn chain(store: &DynStore, name: &str) -> Chain {
+    let heads = store.chain_heads().await.unwrap();
+    let head = heads.into_iter().find(|head| head.tenant.as_str() == name).unwrap();
+    verify(&**store, head, |_, _| {}).await.unwrap()
+}
+
+/// The faults, each as its place and its words.
+async fn faults(store: &DynStore) -> Vec<(Option<i64>, String)> {
+    chain(store, "acme").await.faults.into_iter().map(|fault| (fault.n, fault.what)).collect()
+}
+
+async fn each_end_of_a_run_is_an_entry_of_its_tenants_chain(world: World) {
+    let store = world.store().await;
+    run(&store, "acme", "main").await;
+    run(&store, "acme", "main").await;
+    run(&store, "other", "main").await;
+    let queued = ask(&key("acme", "c1", "main"));
+    ready(store.acquire(&queued, &limits()).await.unwrap());
+    let gone = ExecutionStatus::Cancelled;
+    assert!(store.abandon(&queued.key.tenant, queued.execution.id, gone, None).await.unwrap());
+
+    let acme = chain(&store, "acme").await;
+    assert_eq!((acme.entries, acme.head.n, acme.faults.len()), (3, 3, 0), "{acme:?}");
+    assert_eq!(chain(&store, "other").await.entries, 1);
+    let entries = store.chain(&tenant("acme"), 0, 10).await.unwrap();
+    let body: serde_json::Value = serde_json::from_str(entries[2].body.as_deref().unwrap()).unwrap();
+    assert_eq!((&body["status"], &body["principal"]), (&"cancelled".into(), &"key:ci".into()));
+    assert_eq!(entries[2].execution, Some(queued.execution.id));
+    assert_eq!(store.chain(&tenant("acme"), 2, 10).await.unwrap().len(), 1);
+}
+
+async fn a_run_that_was_given_up_and_ended_well_has_two_entries(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let (ask, context) = begun(&store, &key).await;
+    world.advance(Duration::from_secs(3600)).await;
+    store.reap(100, Duration::from_secs(1 << 20), &limits()).await.unwrap();
+    assert!(store.record(&finished(&ask, context.id), &limits()).await.unwrap());
+    let chain = chain(&store, "acme").await;
+    assert_eq!((chain.entries, chain.faults.len()), (2, 0), "{chain:?}");
+    let rows = store.usage(&this_week(&store).await).await.unwrap();
+    assert_eq!(rows.iter().map(|row| (row.executions, row.run_ms)).collect::<Vec<_>>(), [(1, 12)]);
+}
+
+async fn records_at_the_same_time_make_one_chain(world: World) {
+    let (first, second) = (world.store().await, world.store().await);
+    let paths = (0..4).map(|n| {
+        let stores = [first.clone(), second.clone()];
+        tokio::spawn(async move {
+            for store in stores.iter().cycle().take(6) {
+                run(store, "acme", &format!("p{n}")).await;
+            }
+        })
+    });
+    for path in futures::future::join_all(paths).await {
+        path.unwrap();
+    }
+    let chain = chain(&first, "acme").await;
+    assert_eq!((chain.entries, chain.head.n, chain.faults.len()), (24, 24, 0), "{chain:?}");
+}
+
+/// SQL as somebody who owns the database and switches the guards off.
+async fn tamper(world: &World, sql: &str) {
+    let guards = match world.is_postgres() {
+        true => "set session_replication_role = replica; ",
+        false => {
+            "DROP TRIGGER IF EXISTS guard_ended_execution; DROP TRIGGER IF EXISTS guard_audit;
+             DROP TRIGGER IF EXISTS guard_audit_delete; DROP TRIGGER IF EXISTS execution_inserted_ended; "
+        }
+    };
+    world.sql(&format!("{guards}{sql}")).await.unwrap();
+}
+
+async fn what_was_changed_is_found_with_its_place(world: World) {
+    let store = world.store().await;
+    for _ in 0..5 {
+        run(&store, "acme", "main").await;
+    }
+    assert_eq!(faults(&store).await, []);
+    let id = |n: i64| format!("(SELECT execution_id FROM audit_log WHERE n = {n})");
+
+    tamper(
+        &world,
+        &format!("UPDATE executions SET exit_code = 1, principal = 'key:else' WHERE id = {}", id(2)),
+    )
+    .await;
+    let row = "the run's row was changed since: exitCode, principal";
+    let found = faults(&store).await;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].0, Some(2));
+    assert!(
+        found[0].1.starts_with("the run's row was changed since: ") && found[0].1.len() == row.len(),
+        "{found:?}"
+    );
+    tamper(
+        &world,
+        &format!("UPDATE executions SET exit_code = 0, principal = 'key:ci' WHERE id = {}", id(2)),
+    )
+    .await;
+    assert_eq!(faults(&store).await, []);
+
+    tamper(&world, "UPDATE audit_log SET body = replace(body, 'key:ci', 'key:no') WHERE n = 3").await;
+    let found = faults(&store).await;
+    assert_eq!(found[0], (Some(3), "what it says was changed".to_owned()));
+    tamper(&world, "UPDATE audit_log SET body = replace(body, 'key:no', 'key:ci') WHERE n = 3").await;
+    assert_eq!(faults(&store).await, []);
+
+    tamper(&world, "UPDATE audit_log SET body = NULL WHERE n = 4").await;
+    let found = faults(&store).await;
+    assert!(found.iter().any(|(n, what)| *n == Some(4) && what.contains("no erasure names it")), "{found:?}");
+
+    tamper(&world, "DELETE FROM audit_log WHERE n = 4").await;
+    assert_eq!(faults(&store).await[0], (Some(4), "entries 4 to 4 are missing".to_owned()));
+    tamper(&world, "DELETE FROM audit_log WHERE n = 5").await;
+    let found = faults(&store).await;
+    assert_eq!(found[0], (Some(3), "the chain ends here, and its head says 5".to_owned()));
+    assert_eq!(
+        found.iter().filter(|(_, what)| what.contains("no entry is about it")).count(),
+        2,
+        "{found:?}"
+    );
+}
+
+async fn what_has_ended_stays_as_it_is(world: World) {
+    let store = world.store().await;
+    run(&store, "acme", "main").await;
+    for sql in [
+        "UPDATE executions SET exit_code = 1",
+        "UPDATE executions SET status = 'failed'",
+        "UPDATE executions SET code_sha256 = 'else'",
+        "UPDATE executions SET idempotency_key = 'k', args_sha256 = 'a'",
+        "UPDATE audit_log SET body = 'else'",
+        "UPDATE audit_log SET hash = body_sha256",
+        "DELETE FROM audit_log",
+    ] {
+        let refused = world.sql(sql).await;
+        assert!(refused.is_err(), "{sql}: {refused:?}");
+    }
+    if world.is_postgres() {
+        for sql in [
+            "DELETE FROM executions",
+            "INSERT INTO audit_log VALUES ('acme', 2, now(), NULL, '', repeat('0', 64), repeat('0', 64))",
+        ] {
+            let bound = format!("set role pathbox_app; set pathbox.tenant_id = 'acme'; {sql}");
+            let refused = world.sql(&bound).await;
+            assert!(refused.is_err(), "{sql}: {refused:?}");
+        }
+    }
+    assert_eq!(faults(&store).await, []);
+}
+
+async fn what_retention_leaves_still_verifies(world: World) {
+    let store = world.store().await;
+    for _ in 0..3 {
+        run(&store, "acme", "main").await;
+    }
+    assert_eq!(store.prune_chain(Duration::from_secs(3600), 100).await.unwrap(), 0);
+    world.advance(Duration::from_secs(7200)).await;
+    assert_eq!(store.prune_chain(Duration::from_secs(3600), 2).await.unwrap(), 2, "a batch at a time");
+    assert_eq!(store.prune_chain(Duration::from_secs(3600), 2).await.unwrap(), 1);
+    assert_eq!(chain(&store, "acme").await.faults, []);
+    run(&store, "acme", "main").await;
+    let chain = chain(&store, "acme").await;
+    assert_eq!((chain.head.anchor_n, chain.entries, chain.faults.len()), (3, 1, 0), "{chain:?}");
+}
+
+/// The days around today, by the database's clock.
+async fn this_week(store: &DynStore) -> UsageFilter {
+    let today = store.now().await.unwrap().date_naive();
+    let days = chrono::Days::new(3);
+    UsageFilter { tenant: None, owner: None, from: today - days, to: today + days }
+}
+
+async fn use_counts_by_tenant_conversation_path_and_day(world: World) {
+    let store = world.store().await;
+    run(&store, "acme", "main").await;
+    let context = run(&store, "acme", "main").await;
+    run(&store, "acme", "side").await;
+    run(&store, "other", "main").await;
+    world.advance(Duration::from_secs(600)).await;
+    let at_least = 600_000;
+    let lives = store.usage(&this_week(&store).await).await.unwrap();
+    let prices = Prices { sandbox_hour_micros: 3_600_000, execution_micros: 10, ..Prices::default() };
+    let lines = report(&lives, UsageBy::Tenant, &prices);
+    assert_eq!(lines.iter().map(|line| line.executions).collect::<Vec<_>>(), [3, 1]);
+    assert!(lines[0].sandbox_ms >= 2 * at_least, "what lives counts: {lines:?}");
+    // A sandbox hour costs 3.6, so a millisecond costs one millionth.
+    assert_eq!(lines[0].cost_micros, lines[0].sandbox_ms + 30);
+
+    let main = key("acme", "c1", "main");
+    assert!(store.end(&end(&main, context, None, EndReason::Manual), &limits()).await.unwrap());
+    let filter = UsageFilter { tenant: Some(tenant("acme")), ..this_week(&store).await };
+    let rows = store.usage(&filter).await.unwrap();
+    let paths = report(&rows, UsageBy::Path, &prices);
+    let found: Vec<_> = paths
+        .iter()
+        .map(|line| (line.path.clone().unwrap().to_string(), line.executions, line.run_ms, line.output_bytes))
+        .collect();
+    assert_eq!(found, [("main".to_owned(), 2, 24, 10), ("side".to_owned(), 1, 12, 5)]);
+    assert!(paths[0].sandbox_ms >= at_least, "what has ended counts: {paths:?}");
+    let days: u64 = report(&rows, UsageBy::Day, &prices).iter().map(|line| line.executions).sum();
+    assert_eq!(days, 3);
+    let nobody = UsageFilter { owner: Some(Owner::principal("key:else")), ..filter };
+    assert_eq!(store.usage(&nobody).await.unwrap(), []);
+}
+
+async fn a_quota_of_runs_is_what_it_says(world: World) {
+    let store = world.store().await;
+    let quota = Quota { executions: Some(2), period: Period::Day, ..Quota::default() };
+    let limits = Limits { quota, ..limits() };
+    let key = key("acme", "c1", "main");
+    let (first, context) = begun(&store, &key).await;
+    // The second waits, and its place is what it has reserved.
+    let second = ask(&key);
+    assert!(matches!(store.acquire(&second, &limits).await.unwrap(), Acquired::Queued { position: 1 }));
+    let third = ask(&key);
+    match store.acquire(&third, &limits).await.unwrap() {
+        Acquired::Quota(reached) => {
+            assert_eq!((reached.kind, reached.limit), (QuotaKind::Executions, 2));
+            assert_eq!((reached.used, reached.reserved, reached.period), (0, 3, Period::Day));
+            assert!(!reached.resets_in.is_zero() && reached.resets_in <= Duration::from_secs(86_400));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.execution(&key.tenant, third.execution.id).await.unwrap(), None, "it leaves no row");
+    store.record(&finished(&first, context.id), &limits).await.unwrap();
+    ready(store.acquire(&second, &limits).await.unwrap());
+    ready(store.acquire(&second, &limits).await.unwrap());
+    store.record(&finished(&second, context.id), &limits).await.unwrap();
+    match store.acquire(&third, &limits).await.unwrap() {
+        Acquired::Quota(reached) => assert_eq!((reached.used, reached.reserved), (2, 1)),
+        other => panic!("{other:?}"),
+    }
+    // What never ran is given back.
+    let more = Limits { quota: Quota { executions: Some(3), ..limits.quota.clone() }, ..limits.clone() };
+    ready(store.acquire(&third, &more).await.unwrap());
+    let gone = ExecutionStatus::Cancelled;
+    assert!(store.abandon(&key.tenant, third.execution.id, gone, None).await.unwrap());
+    match store.acquire(&ask(&key), &limits).await.unwrap() {
+        Acquired::Quota(reached) => assert_eq!((reached.used, reached.reserved), (2, 1)),
+        other => panic!("{other:?}"),
+    }
+    // Another tenant has one of its own.
+    let elsewhere = crate::support::runs::key("other", "c1", "main");
+    claim(store.acquire(&ask(&elsewhere), &limits).await.unwrap());
+}
+
+async fn a_quota_of_sandbox_seconds_reserves_what_a_sandbox_may_take(world: World) {
+    let store = world.store().await;
+    // One sandbox may take 90 s of run and 600 s of life after it.
+    let quota = Quota { sandbox_seconds: Some(1000), ..Quota::default() };
+    let limits = Limits { quota, ttl: Duration::from_secs(600), ..limits() };
+    let (main, side) = (key("acme", "c1", "main"), key("acme", "c1", "side"));
+    let first = ask(&main);
+    let claimed = claim(store.acquire(&first, &limits).await.unwrap());
+    let second = ask(&side);
+    match store.acquire(&second, &limits).await.unwrap() {
+        Acquired::Quota(reached) => {
+            assert_eq!((reached.kind, reached.limit, reached.used), (QuotaKind::SandboxSeconds, 1000, 0));
+            assert_eq!(reached.reserved, 2 * 690);
+        }
+        other => panic!("{other:?}"),
+    }
+    let live = ContextFilter { tenant: Some(main.tenant.clone()), ..ContextFilter::default() };
+    assert_eq!(store.contexts(&live).await.unwrap().len(), 1, "the refused one left no context");
+    let context = store.ready(&claimed, first.execution.id, &any_sandbox(), &limits).await.unwrap().unwrap();
+    store.record(&finished(&first, context.id), &limits).await.unwrap();
+    assert!(matches!(store.acquire(&second, &limits).await.unwrap(), Acquired::Quota(_)));
+    // It ends before its time: what it did not take is free.
+    assert!(store.end(&end(&main, context.id, None, EndReason::Manual), &limits).await.unwrap());
+    claim(store.acquire(&second, &limits).await.unwrap());
+}
+
+async fn a_quota_of_money_follows_the_price_table(world: World) {
+    let store = world.store().await;
+    let prices = Prices { execution_micros: 400_000, ..Prices::default() };
+    let quota = Quota { money_micros: Some(1_000_000), ..Quota::default() };
+    let limits = Limits { quota, prices, ..limits() };
+    for _ in 0..2 {
+        let ask = ask(&key("acme", "c1", "main"));
+        let context = match store.acquire(&ask, &limits).await.unwrap() {
+            Acquired::Ready(context, _) => context.id,
+            other => {
+                let claim = claim(other);
+                store.ready(&claim, ask.execution.id, &any_sandbox(), &limits).await.unwrap().unwrap().id
+            }
+        };
+        store.record(&finished(&ask, context), &limits).await.unwrap();
+    }
+    match store.acquire(&ask(&key("acme", "c1", "main")), &limits).await.unwrap() {
+        Acquired::Quota(reached) => assert_eq!(
+            (reached.kind, reached.limit, reached.used, reached.reserved),
+            (QuotaKind::Money, 1_000_000, 800_000, 400_000)
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_tenants_own_quota_comes_first(world: World) {
+    let store = world.store().await;
+    let acme = tenant("acme");
+    assert_eq!(store.own_quota(&acme).await.unwrap(), OwnQuota::default());
+    let own = OwnQuota { executions: Some(0), period: Some(Period::Day), ..OwnQuota::default() };
+    store.set_own_quota(&acme, &own).await.unwrap();
+    assert_eq!(store.own_quota(&acme).await.unwrap(), own);
+    let refused = store.acquire(&ask(&key("acme", "c1", "main")), &limits()).await.unwrap();
+    assert!(
+        matches!(refused, Acquired::Quota(reached) if reached.limit == 0 && reached.period == Period::Day)
+    );
+    // A row that says nothing is the configured quota.
+    store.set_own_quota(&acme, &OwnQuota::default()).await.unwrap();
+    claim(store.acquire(&ask(&key("acme", "c1", "main")), &limits()).await.unwrap());
+}
+
+async fn an_erasure_leaves_a_chain_that_verifies_and_says_what_went(world: World) {
+    let store = world.store().await;
+    run(&store, "acme", "main").await;
+    let mut theirs = key("acme", "c2", "main");
+    theirs.owner = Owner::principal("key:them");
+    let mut other = ask(&theirs);
+    other.execution.principal = Some("key:them".to_owned());
+    let claimed = claim(store.acquire(&other, &limits()).await.unwrap());
+    let context =
+        store.ready(&claimed, other.execution.id, &any_sandbox(), &limits()).await.unwrap().unwrap();
+    store.record(&finished(&other, context.id), &limits()).await.unwrap();
+    store.save_placeholders(&theirs, &[("EMAIL".into(), "hash".into(), 1)]).await.unwrap();
+    store.end(&end(&theirs, context.id, None, EndReason::Manual), &limits()).await.unwrap();
+    run(&store, "acme", "main").await;
+
+    let said = store.erase(&theirs.tenant, Some("key:them")).await.unwrap();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let said = &said["erasure"];
+    assert_eq!(
+        (&said["executions"], &said["contexts"], &said["placeholders"]),
+        (&1.into(), &1.into(), &1.into())
+    );
+    assert_eq!(said["entries"], serde_json::json!([[2, 2]]));
+    assert!(!said.to_string().contains("them"), "{said}");
+    let chain_now = chain(&store, "acme").await;
+    assert_eq!((chain_now.entries, chain_now.erased, chain_now.faults.len()), (4, 1, 0), "{chain_now:?}");
+    assert_eq!(store.execution(&theirs.tenant, other.execution.id).await.unwrap(), None);
+    let left = world.number("SELECT count(*) FROM audit_log WHERE body LIKE '%key:them%'").await;
+    assert_eq!(left, 0);
+
+    store.erase(&theirs.tenant, None).await.unwrap();
+    let chain_now = chain(&store, "acme").await;
+    assert_eq!((chain_now.erased, chain_now.faults.len()), (3, 0), "{chain_now:?}");
+    assert_eq!(world.number("SELECT count(*) FROM executions").await, 0);
+}
