@@ -203,7 +203,8 @@ impl Templates {
                 let place = dir.join("node");
                 make_readable(&place).map_err(at(format!("making {}", place.display())))?;
                 let mut arguments: Vec<&std::ffi::OsStr> =
-                    ["install", "--no-audit", "--no-fund", "--silent", "--prefix"]
+                    // A link to a package outside of the template would lead nowhere in a sandbox.
+                    ["install", "--install-links", "--no-audit", "--no-fund", "--silent", "--prefix"]
                         .iter()
                         .map(AsRef::as_ref)
                         .collect();
