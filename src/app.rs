@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::bridge::Bridge;
 use crate::config::{Config, Database, Provider};
-use crate::domain::{Clock, ConversationId, Entropy, hex};
+use crate::domain::{Clock, ConversationId, Entropy, OwnUrl, hex};
 use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
 #[cfg(target_os = "linux")]
 use crate::execution::hosts::{HostClaim, HostRefused};
@@ -122,6 +122,11 @@ pub fn new_conversation(entropy: &Entropy) -> ConversationId {
     ConversationId::parse(name).expect("a valid conversation id")
 }
 
+/// Where clients reach the HTTP doors.
+pub fn own_url(config: &Config) -> OwnUrl {
+    OwnUrl { public: config.http.public_url.clone(), base_path: config.http.base_path.clone() }
+}
+
 /// Settings of the MCP component.
 pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
     McpOptions {
@@ -132,6 +137,7 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
         packages: packages(config),
         inline_images: config.inline_images,
         packs: Packs::new(config.data_dir.join("packs"), Clock::system()),
+        own_url: own_url(config),
         door,
         sharing: config.sharing.clone(),
     }

@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::app::App;
 use crate::config::{Config, Source, Sources, Values, reference};
-use crate::domain::{ConversationId, Entropy, SharingRules};
+use crate::domain::{ConversationId, Entropy, OwnUrl, SharingRules};
 use crate::execution::Starting;
 use crate::guard::own_words;
 use crate::mcp::caller::{Defaults, Door};
@@ -27,6 +27,7 @@ mod audit;
 mod contexts;
 mod demo;
 mod doctor;
+mod files;
 mod guard;
 mod keys;
 mod packs;
@@ -112,6 +113,9 @@ enum Command {
     /// Erase what a tenant, or one person of it, has left behind.
     #[command(subcommand)]
     Tenants(audit::TenantsCommand),
+    /// Files of this machine into a sandbox, and out of it.
+    #[command(subcommand)]
+    Files(files::FilesCommand),
     /// API keys of callers over HTTP.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -239,6 +243,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Audit(command) => audit::audit(command, sources).await,
         Command::Usage(args) => usage::usage(args, sources).await,
         Command::Tenants(command) => audit::tenants(command, sources).await,
+        Command::Files(command) => files::files(command, sources).await,
         Command::Keys(command) => keys::keys(command, sources).await,
         Command::Packs(command) => packs::packs(command, sources).await,
         Command::Guard(command) => guard::guard(command, sources).await,
@@ -401,6 +406,7 @@ pub fn offline_server() -> McpServer {
         packages: Vec::new(),
         inline_images: crate::mcp::InlineImages::Auto,
         packs: crate::execution::Packs::new(PathBuf::new(), crate::domain::Clock::system()),
+        own_url: OwnUrl::default(),
         door,
         sharing: SharingRules::default(),
     };

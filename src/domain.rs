@@ -8,6 +8,7 @@ pub mod error_code;
 pub mod execution;
 pub mod ids;
 pub mod limits;
+mod own_url;
 pub mod principal;
 pub mod secret;
 mod session;
@@ -27,6 +28,7 @@ pub use execution::{
 };
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
 pub use limits::{Code, OutOfRange, Timeout, Ttl};
+pub use own_url::OwnUrl;
 pub use principal::{
     ApiKey, KeyText, MAX_PRINCIPAL, Owner, Principal, PrincipalKind, Scope, Sharing, SharingRules,
     TenantRefused, Tenants,

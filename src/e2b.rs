@@ -164,7 +164,7 @@ pub use circuit::CircuitState;
 pub use endpoint::{CLOUD_DOMAIN, Endpoint};
 pub use error::{Deadline, E2bError, ProviderText, Subject};
 pub use execute::{Deadlines, Execution};
-pub use files::{FileWatch, Files};
+pub use files::{Download, FileWatch, Files};
 pub use gateway::{McpGateway, McpServers};
 pub use interpreter::{Interpreter, Run, RunRequest, Settled, Setup, Target};
 pub use liveness::{Liveness, Readiness};

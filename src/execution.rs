@@ -54,6 +54,7 @@ pub mod sessions;
 pub mod startup;
 mod stop;
 pub mod tools;
+pub mod transfers;
 mod unclaimed;
 pub mod usage;
 mod write_behind;
@@ -81,6 +82,7 @@ pub use startup::{Starting, Startup};
 pub use usage::Usage;
 
 pub use tools::{Decision, Person, Question, ToolCall};
+pub use transfers::Transfers;
 
 /// Numbers of this component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,6 +172,8 @@ pub struct Execution {
     pub runs: Runs,
     /// Files of sandboxes.
     pub files: Files,
+    /// Addresses of files.
+    pub transfers: Transfers,
     /// Runs after they were begun, and what they left.
     pub reads: Reads,
     /// Live contexts and their handles.
@@ -316,6 +320,7 @@ impl Execution {
         Self {
             runs: Runs(Arc::clone(&core)),
             files: Files(Arc::clone(&core)),
+            transfers: Transfers(Arc::clone(&core)),
             reads: Reads(Arc::clone(&core)),
             contexts: Contexts(Arc::clone(&core)),
             paths: Paths(Arc::clone(&core)),

@@ -32,6 +32,7 @@ pub mod health;
 pub mod layers;
 pub mod metrics;
 pub mod shares;
+pub mod transfers;
 pub mod v1;
 
 pub use auth::{Authenticator, Unauthenticated};

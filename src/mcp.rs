@@ -24,7 +24,7 @@ use serde_json::Value;
 use crate::bridge::Bridge;
 use crate::domain::ContextKey;
 use crate::execution::{
-    Contexts, Execution, Files, Packs, Policies, Reads, Runs, SessionFacts, Starting, Startup,
+    Contexts, Execution, Files, Packs, Policies, Reads, Runs, SessionFacts, Starting, Startup, Transfers,
 };
 use crate::guard::Guard;
 use crate::telemetry::trace::Trace;
@@ -57,6 +57,7 @@ const START_PATIENCE: Duration = Duration::from_secs(20);
 pub struct Service {
     runs: Runs,
     files: Files,
+    transfers: Transfers,
     reads: Reads,
     contexts: Contexts,
     sessions: SessionFacts,
@@ -70,6 +71,7 @@ impl Service {
         Self {
             runs: execution.runs.clone(),
             files: execution.files.clone(),
+            transfers: execution.transfers.clone(),
             reads: execution.reads.clone(),
             contexts: execution.contexts.clone(),
             sessions: execution.sessions.clone(),
@@ -96,6 +98,8 @@ pub struct Options {
     pub packs: Packs,
     /// How long a client waits for a result when it does not say; shortly before, a run is handed over.
     pub patience: Duration,
+    /// Where clients reach the server over HTTP.
+    pub own_url: crate::domain::OwnUrl,
     /// Which door the handler stands behind.
     pub door: caller::Door,
     /// Who may enter contexts.

@@ -193,6 +193,15 @@ impl Objects {
         }
     }
 
+    /// Removes objects. What cannot be removed now goes with what is old.
+    pub async fn remove(&self, keys: impl Iterator<Item = String>) {
+        for key in keys {
+            if let Err(error) = self.store.delete(&self.path(&key)).await {
+                tracing::debug!(%error, "an object could not be removed");
+            }
+        }
+    }
+
     /// Removes objects that were last written before `cutoff`. Gives how many runs' objects, or objects of a bucket,
     /// went. What cannot be removed now is removed by the next pass.
     pub async fn remove_before(&self, cutoff: DateTime<Utc>) -> usize {

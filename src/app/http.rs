@@ -8,9 +8,10 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{App, keyring, mcp_options};
+use super::{App, keyring, mcp_options, own_url};
 use crate::auth::{Failures, Keys, Rates, Tokens};
 use crate::domain::{Clock, Entropy, Principal};
+use crate::http::transfers;
 use crate::http::v1::{self, V1};
 use crate::http::{
     Authenticator, Options, Places, Serving, Shares, Unauthenticated, health, metrics, router, serve,
@@ -64,7 +65,8 @@ impl App {
         let failures = Failures::new(settings.failed_credentials_per_minute);
         let keys = Keys::new(credentials, clock.clone(), failures.clone());
         let proxies = settings.trusted_proxies.clone();
-        let auth = Authenticator::new(unauthenticated, tokens, keys, failures, proxies, rates, shares);
+        let auth =
+            Authenticator::new(unauthenticated, tokens, keys, failures, proxies, rates, shares.clone());
 
         let server = McpServer::new(
             mcp_options(&self.config, Door::Http(entropy.clone())),
@@ -74,13 +76,15 @@ impl App {
             self.execution.part(v1::Service::of),
             self.config.cron_secret.as_ref().map(Secret::expose),
             self.config.sharing.clone(),
+            own_url(&self.config),
         );
         let health = self.execution.part(|execution| execution.health.clone());
         let known = self
             .known_routes(server, &clock, &entropy, &streams)
             .merge(metrics::router(health.clone()))
             .merge(paths.known());
-        let open = paths.open().merge(metadata);
+        let files = transfers::router(self.execution.part(transfers::Service::of), shares);
+        let open = paths.open().merge(metadata).merge(files);
         let health = health::router(health);
         let options = Options {
             base_path: settings.base_path.clone(),

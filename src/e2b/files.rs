@@ -1,11 +1,14 @@
 //! Files in a sandbox, through envd.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use reqwest::Method;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
 use super::rpc::{Envd, RpcStream};
 use super::send::{query, read_all};
@@ -16,6 +19,11 @@ use crate::wire::envd::{
     WatchRequest, WatchResponse, WrittenFile, file_signature, filesystem,
 };
 use crate::wire::{ENVD_PORT, Secret, Version};
+
+/// Bytes of a file that are sent in one go.
+const PIECE: usize = 256 * 1024;
+/// Bytes a second that a slow line carries.
+const SLOW_LINE: u64 = 256 * 1024;
 
 /// The files of one sandbox. Relative paths start at the user's home; `~` works.
 #[derive(Debug, Clone)]
@@ -50,20 +58,55 @@ impl Files {
         .await
     }
 
+    /// Begins to read a file of any length, piece by piece.
+    ///
+    /// # Errors
+    /// [`E2bError::NotFound`], [`E2bError::Refused`] for a directory.
+    pub async fn open(&self, path: &str) -> Result<Download, E2bError> {
+        let request = self.envd.request(Method::GET, &self.url("/files", path))?;
+        let response = self
+            .within(async {
+                let response = request.send().await.map_err(|error| E2bError::transport(error, false))?;
+                self.accept(response).await
+            })
+            .await?;
+        Ok(Download { response, files: self.clone() })
+    }
+
+    /// Writes a file of any length from a file of this machine.
+    ///
+    /// # Errors
+    /// As [`Files::write`].
+    pub async fn write_file(&self, path: &str, file: Arc<File>, bytes: u64) -> Result<WrittenFile, E2bError> {
+        let body = reqwest::Body::wrap_stream(pieces(file, bytes));
+        self.write_body(path, body, bytes).await
+    }
+
     /// Writes a file; parents are made, what was there is replaced.
     ///
     /// # Errors
     /// [`E2bError::Failed`] with status 507 when the disk is full.
     pub async fn write(&self, path: &str, bytes: impl Into<Bytes>) -> Result<WrittenFile, E2bError> {
         let bytes = bytes.into();
+        let length = bytes.len() as u64;
+        self.write_body(path, bytes.into(), length).await
+    }
+
+    async fn write_body(
+        &self,
+        path: &str,
+        body: reqwest::Body,
+        length: u64,
+    ) -> Result<WrittenFile, E2bError> {
         let request = self.envd.request(Method::POST, &self.url("/files", path))?;
         let takes_bytes = self.envd.access.envd_version.is_none_or(|version| version >= Version(0, 5, 7));
         let request = if takes_bytes {
-            request.header(CONTENT_TYPE, "application/octet-stream").body(bytes)
+            request.header(CONTENT_TYPE, "application/octet-stream").header(CONTENT_LENGTH, length).body(body)
         } else {
-            request.multipart(reqwest::multipart::Form::new().part("file", part(path, bytes)))
+            let part = reqwest::multipart::Part::stream_with_length(body, length).file_name(path.to_owned());
+            request.multipart(reqwest::multipart::Form::new().part("file", part))
         };
-        let written = self.send(request).await?;
+        let written = self.send(request, length).await?;
         written.into_iter().next().ok_or(E2bError::Protocol { what: "the answer to an upload", source: None })
     }
 
@@ -72,16 +115,21 @@ impl Files {
     /// # Errors
     /// As [`Files::write`]; some may have been written.
     pub async fn write_all(&self, files: Vec<(String, Bytes)>) -> Result<Vec<WrittenFile>, E2bError> {
+        let length = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         let form = files.into_iter().fold(reqwest::multipart::Form::new(), |form, (path, bytes)| {
             form.part("file", part(&path, bytes))
         });
         let path = format!("/files{}", query(&self.user()));
-        self.send(self.envd.request(Method::POST, &path)?.multipart(form)).await
+        self.send(self.envd.request(Method::POST, &path)?.multipart(form), length).await
     }
 
-    async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<WrittenFile>, E2bError> {
+    async fn send(
+        &self,
+        request: reqwest::RequestBuilder,
+        length: u64,
+    ) -> Result<Vec<WrittenFile>, E2bError> {
         let limit = self.envd.client.options().max_answer_bytes;
-        self.within(async {
+        self.within_for(length, async {
             let response = request.send().await.map_err(|error| E2bError::transport(error, true))?;
             let response = self.accept(response).await?;
             let body = read_all(response, "the answer to an upload", limit).await?;
@@ -212,13 +260,59 @@ impl Files {
     }
 
     async fn within<T>(&self, work: impl Future<Output = Result<T, E2bError>>) -> Result<T, E2bError> {
-        let within: Duration = self.envd.client.options().request_timeout;
+        self.within_for(0, work).await
+    }
+
+    /// The time of a request, and what so many bytes take on a slow line.
+    async fn within_for<T>(
+        &self,
+        bytes: u64,
+        work: impl Future<Output = Result<T, E2bError>>,
+    ) -> Result<T, E2bError> {
+        let within: Duration =
+            self.envd.client.options().request_timeout + Duration::from_secs(bytes / SLOW_LINE);
         tokio::time::timeout(within, work).await.unwrap_or(Err(E2bError::TimedOut {
             clock: Deadline::Request,
             after: within,
             may_have_run: true,
         }))
     }
+}
+
+/// A file that is being read.
+#[derive(Debug)]
+pub struct Download {
+    response: reqwest::Response,
+    files: Files,
+}
+
+impl Download {
+    /// The next piece; `None` at the end.
+    ///
+    /// # Errors
+    /// That the answer broke off or stood still.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, E2bError> {
+        let Self { response, files } = self;
+        files.within(async { response.chunk().await.map_err(|error| E2bError::transport(error, true)) }).await
+    }
+}
+
+/// The first `bytes` of a file, piece by piece.
+fn pieces(file: Arc<File>, bytes: u64) -> impl futures::Stream<Item = std::io::Result<Bytes>> {
+    futures::stream::try_unfold(0, move |at: u64| {
+        let file = Arc::clone(&file);
+        async move {
+            let length = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
+            if length == 0 {
+                return Ok(None);
+            }
+            let mut piece = vec![0; length];
+            // One reader at a time: a file that is sent again is sent from its beginning.
+            (&*file).seek(SeekFrom::Start(at))?;
+            (&*file).read_exact(&mut piece)?;
+            Ok(Some((Bytes::from(piece), at + length as u64)))
+        }
+    })
 }
 
 /// The form name is `file`; the file name is the whole target path.

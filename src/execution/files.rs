@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
@@ -19,7 +18,7 @@ use crate::domain::{
     Code, CodeError, CodeRequest, ContextKey, Ended, ErrorCode, Inputs, Language, OutputChunk, Timeout, hex,
 };
 use crate::e2b::{E2bError, Files as SandboxFiles, Subject};
-use crate::guard::{FileKind, Guard, OutcomeGuard, Refused, Sanitized};
+use crate::guard::{FileKind, Guard, Guarded, OutcomeGuard, Sanitized};
 use crate::store::Acquire;
 use crate::telemetry::{chain, trace};
 use crate::wire::envd::{EntryInfo, FileType};
@@ -30,10 +29,17 @@ use super::record::{Ran, close_call};
 use super::run_code::reason_text;
 use super::{Artifact, Call, Core, ExecutionError, Finished};
 
+pub mod spooled;
+
+pub use spooled::Content;
+use spooled::{Broken, Passed, Spooled, pieces};
+
 /// The name of the tool in records.
 pub const TOOL: &str = "files";
 /// The largest file that goes in or out, in bytes.
-pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
+pub const MAX_FILE_BYTES: u64 = 1024 * 1024 * 1024;
+/// The largest file that the guard looks at whole, in bytes; longer ones are looked at as text, line by line.
+pub const MAX_WHOLE_BYTES: usize = 32 * 1024 * 1024;
 /// Entries of a directory that are listed.
 pub const MAX_ENTRIES: usize = 500;
 
@@ -78,7 +84,7 @@ pub enum FileAction {
         /// Where.
         path: FilePath,
         /// What, at most [`MAX_FILE_BYTES`].
-        content: Bytes,
+        content: Content,
         /// The version that must be there now; an empty text stands for no file at all.
         expected: Option<String>,
     },
@@ -182,6 +188,11 @@ pub enum FileProblem {
     /// The guard cannot look into it.
     #[error("the egress guard cannot look into a file of this format")]
     Opaque,
+    /// It is too long to be looked at whole, and no text.
+    #[error(
+        "the egress guard looks into files of {MAX_WHOLE_BYTES} bytes at most, unless they are text in UTF-8"
+    )]
+    LongOpaque,
     /// The guard would have to replace something in a format in which nothing can be.
     #[error("the file holds personal data or secrets, and in its format they cannot be replaced")]
     Holds,
@@ -195,7 +206,7 @@ impl FileProblem {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Missing => ErrorCode::NotFound,
-            Self::Opaque | Self::Holds => ErrorCode::Blocked,
+            Self::Opaque | Self::LongOpaque | Self::Holds => ErrorCode::Blocked,
             Self::NotKept => ErrorCode::StoreUnavailable,
             Self::WrongKind
             | Self::TooLarge
@@ -219,6 +230,10 @@ impl FileProblem {
             Self::Opaque => {
                 "Write it in the sandbox as text, CSV, JSON, HTML, xlsx, docx, zip, SQLite, npy, PNG, JPEG, GIF, WebP or PDF; \
                  or the operator lets such files out (policy key `opaque_files`)."
+            }
+            Self::LongOpaque => {
+                "Split it in the sandbox, or write it as CSV or JSON; or the operator lets such files out (policy key \
+                 `opaque_files`)."
             }
             Self::Holds => {
                 "Remove them in the sandbox, or write the file as text, CSV, JSON or HTML, where they are replaced."
@@ -339,7 +354,7 @@ impl Files {
             self.sandboxes().extend_life(held, Timeout::default().get()).await.map_err(Stopped::Fault)?;
         self.sandboxes().keep_lease(held, ask).await.map_err(Stopped::Fault)?;
         let files = held.client.files(&held.access);
-        let mut guard = OutcomeGuard::new(policy, self.0.numbering_of(held).await, self.0.guard_limits());
+        let guard = OutcomeGuard::new(policy, self.0.numbering_of(held).await, self.0.guard_limits());
         let done = |guard: OutcomeGuard| guard.finish(Ended::Completed, Vec::new(), began.elapsed());
         let (answer, guarded, artifacts) = match action {
             FileAction::Put { path, content, expected } => {
@@ -348,39 +363,24 @@ impl Files {
                 {
                     return Err(Stopped::Problem(FileProblem::Changed(replaced)));
                 }
-                files.write(path.as_str(), content.clone()).await.map_err(|error| stopped(held, error))?;
-                let version = self.version(&held.row.key, content);
-                (FileAnswer::Put { version, replaced }, done(guard), Vec::new())
+                let written = match content {
+                    Content::Bytes(bytes) => files.write(path.as_str(), bytes.clone()).await,
+                    Content::File(file, bytes) => {
+                        files.write_file(path.as_str(), Arc::clone(file), *bytes).await
+                    }
+                };
+                written.map_err(|error| stopped(held, error))?;
+                let mut digest = self.digest(&held.row.key);
+                content.digest(&mut digest).map_err(not_kept)?;
+                (FileAnswer::Put { version: version(digest), replaced }, done(guard), Vec::new())
             }
             FileAction::List { path } => {
                 let entries = files.list(path.as_str(), 1).await.map_err(|error| stopped(held, error))?;
                 (listed(policy, entries), done(guard), Vec::new())
             }
             FileAction::Get { path } => {
-                let raw =
-                    files.read(path.as_str(), MAX_FILE_BYTES).await.map_err(|error| stopped(held, error))?;
-                let (kind, version) = (FileKind::of(&raw), self.version(&held.row.key, &raw));
-                let out = guard.file(&raw).map_err(|why| {
-                    Stopped::Problem(match why {
-                        Refused::Opaque => FileProblem::Opaque,
-                        Refused::Holds => FileProblem::Holds,
-                    })
-                })?;
-                let guarded = done(guard);
-                let out = if guarded.report.blocked { Sanitized::default() } else { out };
-                let shown = policy.line(path.name()).map(|name| one_line(&name));
-                let name = artifact_name(shown.get(), &version);
-                let artifact = self
-                    .0
-                    .outputs()
-                    .put(ask.execution.id, &name, mime_type(kind, &name), &out)
-                    .await
-                    .map_err(|error| {
-                        tracing::warn!(error = %chain(&error), execution.id = %ask.execution.id, "a file could not be kept");
-                        Stopped::Problem(FileProblem::NotKept)
-                    })?;
-                // Its own name is for people; the version is in its address.
-                let artifact = Artifact { name: shown.into_inner(), ..artifact };
+                let (guarded, version, artifact) =
+                    self.take_out(held, ask, &files, path, (policy, guard, began)).await?;
                 (FileAnswer::Got { version, artifact: artifact.clone() }, guarded, vec![artifact])
             }
         };
@@ -426,27 +426,86 @@ impl Files {
         }
     }
 
+    /// Takes a file out through the guard and keeps what came through.
+    async fn take_out(
+        &self,
+        held: &Held,
+        ask: &Acquire,
+        files: &SandboxFiles,
+        path: &FilePath,
+        (policy, guard, began): (&Guard, OutcomeGuard, Instant),
+    ) -> Result<(Guarded, String, Artifact), Stopped> {
+        let outputs = self.0.outputs();
+        let scratch = || outputs.scratch().map_err(not_kept);
+        let download = files.open(path.as_str()).await.map_err(|error| stopped(held, error))?;
+        let mut digest = self.digest(&held.row.key);
+        let spooled = Spooled::take(download, scratch()?, &mut digest).await;
+        let spooled = spooled.map_err(|broken| broken_off(held, broken))?;
+        let (guard, kind, passed) = spooled.guarded(guard, scratch()?).await.map_err(Stopped::Problem)?;
+        let guarded = guard.finish(Ended::Completed, Vec::new(), began.elapsed());
+        let passed = if guarded.report.blocked { Passed::Whole(Sanitized::default()) } else { passed };
+        let (version, shown) = (version(digest), policy.line(path.name()).map(|name| one_line(&name)));
+        let name = artifact_name(shown.get(), &version);
+        let (id, mime_type) = (ask.execution.id, mime_type(kind, &name));
+        let kept = match passed {
+            Passed::Whole(bytes) => outputs.put(id, &name, mime_type, &bytes).await,
+            Passed::Long(file) => outputs.put_file(id, &name, mime_type, file).await,
+        };
+        let artifact = kept.map_err(|error| {
+            tracing::warn!(error = %chain(&error), execution.id = %id, "a file could not be kept");
+            Stopped::Problem(FileProblem::NotKept)
+        })?;
+        // Its own name is for people; the version is in its address.
+        Ok((guarded, version, Artifact { name: shown.into_inner(), ..artifact }))
+    }
+
     async fn version_at(
         &self,
         held: &Held,
         files: &SandboxFiles,
         path: &FilePath,
     ) -> Result<Option<String>, Stopped> {
-        match files.read(path.as_str(), MAX_FILE_BYTES).await {
-            Ok(bytes) => Ok(Some(self.version(&held.row.key, &bytes))),
-            Err(E2bError::NotFound { what: Subject::File, .. }) => Ok(None),
-            Err(E2bError::TooLarge { .. }) => Ok(Some("too-large".to_owned())),
-            Err(error) => Err(stopped(held, error)),
+        let mut digest = self.digest(&held.row.key);
+        let read = match files.open(path.as_str()).await {
+            Ok(download) => {
+                pieces(download, |piece| {
+                    digest.update(piece);
+                    Ok(())
+                })
+                .await
+            }
+            Err(error) => Err(Broken::Sandbox(error)),
+        };
+        match read {
+            Ok(_) => Ok(Some(version(digest))),
+            Err(Broken::Sandbox(E2bError::NotFound { what: Subject::File, .. })) => Ok(None),
+            Err(Broken::TooLarge) => Ok(Some("too-large".to_owned())),
+            Err(broken) => Err(broken_off(held, broken)),
         }
     }
 
-    /// A version's name: equal contents of one context have the same. Keyed, for a plain hash of a short secret gives the
-    /// secret away.
-    fn version(&self, key: &ContextKey, bytes: &[u8]) -> String {
-        let mut digest = Sha256::new();
-        digest.update(self.0.parts.handles.placeholder_key(key));
-        digest.update(bytes);
-        hex(&digest.finalize()[..8])
+    /// What a version's name is made of: equal contents of one context have the same. Keyed, for a plain hash of a short
+    /// secret gives the secret away.
+    fn digest(&self, key: &ContextKey) -> Sha256 {
+        Sha256::new_with_prefix(self.0.parts.handles.placeholder_key(key))
+    }
+}
+
+fn version(digest: Sha256) -> String {
+    hex(&digest.finalize()[..8])
+}
+
+/// A file that could not be written to or read from this machine's disk.
+fn not_kept(error: std::io::Error) -> Stopped {
+    tracing::warn!(%error, "a file on its way could not be kept");
+    Stopped::Problem(FileProblem::NotKept)
+}
+
+fn broken_off(held: &Held, broken: Broken) -> Stopped {
+    match broken {
+        Broken::Sandbox(error) => stopped(held, error),
+        Broken::TooLarge => Stopped::Problem(FileProblem::TooLarge),
+        Broken::Here(error) => not_kept(error),
     }
 }
 

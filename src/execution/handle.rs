@@ -54,6 +54,11 @@ impl HandleKey {
         *derive_key(self.0.as_slice(), None, info.as_bytes())
     }
 
+    /// The key that seals one-time addresses of files.
+    pub fn address_key(&self) -> [u8; 32] {
+        *derive_key(self.0.as_slice(), None, b"addresses of files")
+    }
+
     fn cipher(&self) -> XChaCha20Poly1305 {
         XChaCha20Poly1305::new((&*self.0).into())
     }

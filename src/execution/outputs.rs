@@ -4,6 +4,7 @@
 //! `<execution id>/<name>`; who may read it is asked of the store first. A place that cannot be written costs the
 //! object and its link, never the run, and nothing that was cut goes by as whole.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -31,6 +32,9 @@ pub struct Artifact {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
 }
+
+/// Bytes that are read in one go.
+const PAGE: usize = 1024 * 1024;
 
 /// Where outputs are kept.
 #[derive(Debug, Clone)]
@@ -104,6 +108,72 @@ impl Outputs {
         })
     }
 
+    /// Keeps a long file that the guard has seen.
+    ///
+    /// # Errors
+    /// [`ObjectError`]; nothing is kept then.
+    pub async fn put_file(
+        &self,
+        execution: ExecutionId,
+        name: &str,
+        mime_type: &str,
+        file: Sanitized<File>,
+    ) -> Result<Artifact, ObjectError> {
+        let key = Self::key(execution, name).ok_or(ObjectError::Missing)?;
+        let bytes = file.metadata().map_err(ObjectError::Spool)?.len();
+        self.objects.put_file(&key, file.into_inner()).await?;
+        Ok(Artifact {
+            uri: Self::uri(execution, name),
+            name: name.to_owned(),
+            mime_type: mime_type.to_owned(),
+            bytes,
+            cut: false,
+        })
+    }
+
+    /// A file without a name for what is on its way.
+    ///
+    /// # Errors
+    /// That the data directory cannot be written.
+    pub fn scratch(&self) -> std::io::Result<File> {
+        tempfile::tempfile_in(&self.scratch)
+    }
+
+    /// Keeps a part of an upload. It belongs to no run, so nothing leads to it but the upload.
+    ///
+    /// # Errors
+    /// [`ObjectError`]; nothing is kept then.
+    pub async fn put_part(&self, upload: ExecutionId, number: usize, file: File) -> Result<(), ObjectError> {
+        self.objects.put_file(&format!("{upload}/part-{number}"), file).await
+    }
+
+    /// Adds a part of an upload to a file. Gives its length.
+    ///
+    /// # Errors
+    /// [`ObjectError::Missing`] when it has not come, else the object store's.
+    pub async fn take_part(
+        &self,
+        upload: ExecutionId,
+        number: usize,
+        to: &mut File,
+    ) -> Result<u64, ObjectError> {
+        let key = format!("{upload}/part-{number}");
+        let mut at = 0;
+        loop {
+            let (piece, total) = self.objects.read(&key, at, PAGE).await?;
+            to.write_all(&piece).map_err(ObjectError::Spool)?;
+            at += piece.len() as u64;
+            if at >= total || piece.is_empty() {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Removes the first parts of an upload that is over.
+    pub async fn remove_parts(&self, upload: ExecutionId, parts: usize) {
+        self.objects.remove((1..=parts).map(|number| format!("{upload}/part-{number}"))).await;
+    }
+
     /// At most `limit` bytes of an output from `offset`, and its whole length.
     ///
     /// # Errors
@@ -134,7 +204,7 @@ pub struct Spool {
     name: &'static str,
     memory: Vec<u8>,
     keep_in_memory: usize,
-    file: Option<std::fs::File>,
+    file: Option<File>,
     bytes: u64,
     cut: bool,
     failed: bool,

@@ -15,6 +15,9 @@ use super::record::Stored;
 use super::run_analysis;
 use super::{Artifact, Call, Core, ExecutionError, Finished};
 
+/// The longest kept file that is looked at again after the policy has changed; what is longer is taken out anew.
+const MAX_AGAIN: u64 = 64 * 1024 * 1024;
+
 /// A run that has begun and may outlive whoever began it.
 #[derive(Debug)]
 pub struct Begun {
@@ -178,6 +181,10 @@ impl Reads {
         let then = row.result.as_ref().map(|result| &result["record"]["guard"]["policy_fingerprint"]);
         if then.is_some_and(|then| *then == guard.report().policy_fingerprint) {
             return Ok(Guarded::AsKept);
+        }
+        let (_, total) = self.0.outputs().read(row.id, name, 0, 1).await?;
+        if total > MAX_AGAIN {
+            return Ok(Guarded::Withheld);
         }
         let numbering = self.0.numbering(&row.key).await;
         let is_output = ["stdout", "stderr"].contains(&name);

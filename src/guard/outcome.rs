@@ -4,6 +4,7 @@
 //! Standard output, standard error, results and errors share one numbering, so the same value is the same
 //! placeholder wherever the program showed it.
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -17,6 +18,9 @@ use crate::domain::terminal::{Screen, shown, visible};
 use crate::domain::{
     Attachment, Capture, CodeError, Ended, Outcome, OutputChunk, Reading, RichResult, StopReason,
 };
+
+/// Bytes of a long text that are looked at in one go.
+const PIECE: usize = 256 * 1024;
 
 /// How much of a run is kept in its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,6 +173,57 @@ impl OutcomeGuard {
             }
         };
         Ok(Sanitized::vouch(out))
+    }
+
+    /// A text that is too long to be looked at whole, piece by piece from `from` to `to`. What spans lines in it is found
+    /// as in printed output.
+    ///
+    /// # Errors
+    /// Those of reading and writing, and that it is not UTF-8.
+    pub fn long_text<W: Write>(&mut self, mut from: impl Read, mut to: W) -> std::io::Result<Sanitized<W>> {
+        let mut stream = self.guard.stream();
+        let mut piece = vec![0; PIECE];
+        let mut kept = 0;
+        loop {
+            let read = from.read(&mut piece[kept..])?;
+            if read == 0 {
+                break;
+            }
+            let filled = kept + read;
+            let whole = match std::str::from_utf8(&piece[..filled]) {
+                Ok(text) => text,
+                Err(cut) if cut.error_len().is_none() => {
+                    std::str::from_utf8(&piece[..cut.valid_up_to()]).unwrap_or_default()
+                }
+                Err(wrong) => return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, wrong)),
+            };
+            let done = whole.len();
+            to.write_all(stream.push(whole, &mut self.numbering).as_bytes())?;
+            piece.copy_within(done..filled, 0);
+            kept = filled - done;
+        }
+        if kept > 0 {
+            return Err(std::io::ErrorKind::InvalidData.into());
+        }
+        let (rest, found) = stream.finish(&mut self.numbering);
+        self.report.absorb(&found);
+        to.write_all(rest.as_bytes())?;
+        Ok(Sanitized::vouch(to))
+    }
+
+    /// A file that is too long to be looked into: it passes where files may pass that nobody can look into.
+    ///
+    /// # Errors
+    /// [`Refused::Opaque`] where they may not.
+    pub fn long_opaque<F>(&mut self, file: F) -> Result<Sanitized<F>, Refused> {
+        if self.report.mode != Mode::Off {
+            self.report.withheld += 1;
+            let lets_out = self.guard.policy().opaque_files == OpaqueFiles::LetOut;
+            if self.report.mode == Mode::Enforce && !lets_out {
+                return Err(Refused::Opaque);
+            }
+        }
+        Ok(Sanitized::vouch(file))
     }
 
     /// Whether a finding's action withholds the whole result. The run may as well be ended.

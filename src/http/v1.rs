@@ -24,12 +24,15 @@ use sha2::{Digest, Sha256};
 use crate::domain::principal::{MissingScope, Owner, Principal, Scope, SharingRules};
 use crate::domain::usage::{UsageBy, decimal};
 use crate::domain::{
-    ContextKey, ConversationId, ConversationKey, ErrorCode, InvalidId, MAX_PRINCIPAL, PathId, TenantId,
-    same_bytes,
+    ContextKey, ConversationId, ConversationKey, ErrorCode, InvalidId, MAX_PRINCIPAL, OwnUrl, PathId,
+    TenantId, same_bytes,
 };
+use crate::execution::files::Files;
 use crate::execution::paths::{PathChange, PathError, PathNode, PathRow, StoreError};
-use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting, Usage};
+use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting, Transfers, Usage};
 use crate::guard::{Sanitized, own_words};
+
+mod files;
 
 /// What of the running service the routes use.
 #[derive(Debug, Clone)]
@@ -38,13 +41,15 @@ pub struct Service {
     credentials: Credentials,
     cleanup: Cleanup,
     usage: Usage,
+    files: Files,
+    transfers: Transfers,
 }
 
 impl Service {
     /// Their parts of a running service.
     pub fn of(execution: &Execution) -> Self {
-        let Execution { paths, credentials, cleanup, usage, .. } = execution.clone();
-        Self { paths, credentials, cleanup, usage }
+        let Execution { paths, credentials, cleanup, usage, files, transfers, .. } = execution.clone();
+        Self { paths, credentials, cleanup, usage, files, transfers }
     }
 }
 
@@ -59,6 +64,8 @@ struct Inner {
     cron: Option<[u8; 32]>,
     /// Who may enter contexts.
     sharing: SharingRules,
+    /// Where clients reach this server.
+    own_url: OwnUrl,
 }
 
 /// How long a request waits for a server that is still starting.
@@ -66,9 +73,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl V1 {
     /// Routes over a service that may still be starting.
-    pub fn new(execution: Starting<Service>, cron_secret: Option<&str>, sharing: SharingRules) -> Self {
+    pub fn new(
+        execution: Starting<Service>,
+        cron_secret: Option<&str>,
+        sharing: SharingRules,
+        own_url: OwnUrl,
+    ) -> Self {
         let cron = cron_secret.map(|secret| Sha256::digest(secret.as_bytes()).into());
-        Self(Arc::new(Inner { execution, cron, sharing }))
+        Self(Arc::new(Inner { execution, cron, sharing, own_url }))
     }
 
     /// Routes that need a caller.
@@ -82,6 +94,7 @@ impl V1 {
             .route(&format!("{at}/paths/{{path}}/edit"), post(edit))
             .route(&format!("{at}/paths/{{path}}/merge"), post(merge))
             .route(&format!("{at}/paths/{{path}}/archive"), post(archive))
+            .route(&format!("{at}/paths/{{path}}/files"), get(files::list).post(files::address))
             .route(&format!("{at}/shares"), get(shares))
             .route(&format!("{at}/shares/{{principal}}"), put(share).delete(unshare))
             .route("/v1/shared", get(shared))
@@ -105,7 +118,7 @@ impl V1 {
 
 /// A refusal: a status, a stable code and a sentence, which may quote a stranger and so has been through the guard.
 #[derive(Debug)]
-struct Problem {
+pub(super) struct Problem {
     status: StatusCode,
     code: ErrorCode,
     message: Sanitized<String>,
@@ -113,11 +126,11 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(status: StatusCode, code: ErrorCode, message: impl AsRef<str>) -> Self {
+    pub(super) fn new(status: StatusCode, code: ErrorCode, message: impl AsRef<str>) -> Self {
         Self { status, code, message: own_words(message.as_ref()), missing: None }
     }
 
-    fn argument(message: impl AsRef<str>) -> Self {
+    pub(super) fn argument(message: impl AsRef<str>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidArgument, message)
     }
 }
@@ -143,6 +156,10 @@ impl From<ExecutionError> for Problem {
             | ErrorCode::StoreReadOnly
             | ErrorCode::StoreFull => StatusCode::SERVICE_UNAVAILABLE,
             ErrorCode::NotFound => StatusCode::NOT_FOUND,
+            ErrorCode::LimitReached | ErrorCode::QueueTimeout => StatusCode::TOO_MANY_REQUESTS,
+            ErrorCode::PathClosed => StatusCode::CONFLICT,
+            ErrorCode::Blocked | ErrorCode::InvalidArgument => StatusCode::UNPROCESSABLE_ENTITY,
+            ErrorCode::SandboxUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, error.code(), format!("{error}. {}", error.advice()))
@@ -627,7 +644,7 @@ pub fn openapi() -> Value {
     let mut document = json!({
         "openapi": "3.1.0",
         "info": { "title": "Pathbox", "version": env!("CARGO_PKG_VERSION"),
-            "description": "The paths of conversations, sealed tokens, and clean-up. Every change is safe to repeat." },
+            "description": "The paths of conversations, their files, sealed tokens, and clean-up. Every change is safe to repeat." },
         "paths": {
             "/v1/conversations/{conversation}/paths": {
                 "get": operation("listPaths", "The registered paths, oldest first", false, false, None,
@@ -664,6 +681,8 @@ pub fn openapi() -> Value {
             "/v1/conversations/{conversation}/paths/{path}/archive": {
                 "post": operation("archivePath", "Puts a path away; its sandbox ends", true, true, None, changed()),
             },
+            "/v1/conversations/{conversation}/paths/{path}/files":
+                files::openapi(&json!([conversation, path, tenant]), refusals),
             "/v1/conversations/{conversation}/shares": {
                 "get": operation("listShares", "The principals that the caller shares a conversation of its own with", false, false, None,
                     refusals(list_answer("principals", json!({ "type": "string" })), &[])),

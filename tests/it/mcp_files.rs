@@ -162,8 +162,8 @@ fn what_does_not_fit_is_named_and_nothing_outside_the_sandbox_is_reached() {
     for from in ["file:///etc/passwd", "http://127.0.0.1/", "pathbox://executions/x/../../../etc/passwd"] {
         assert_eq!(refused(&mut server, json!({"action": "put", "path": "x", "from": from})).0, "not_found");
     }
-    server.python("open('big', 'wb').write(b'x' * (9 << 20)); import os; os.mkdir('dir')");
-    assert!(refused(&mut server, json!({"action": "get", "path": "big"})).1.contains("8388608"));
+    server.python("open('big', 'wb').write(b'\\0x' * (17 << 20)); import os; os.mkdir('dir')");
+    assert!(refused(&mut server, json!({"action": "get", "path": "big"})).1.contains("33554432"));
     assert_eq!(refused(&mut server, json!({"action": "get", "path": "dir"})).0, "invalid_argument");
     assert_ne!(
         call(&mut server, "files", json!({"action": "list", "path": "nowhere"}), json!({})).get("isError"),

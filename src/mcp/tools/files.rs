@@ -6,6 +6,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use http::header::HOST;
 use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use rmcp::service::RequestContext;
@@ -13,11 +14,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::domain::Scope;
-use crate::execution::files::{FileAction, FileAnswer, FilePath, Filed, MAX_FILE_BYTES};
+use crate::domain::{ContextKey, Scope};
+use crate::execution::files::{Content, FileAction, FileAnswer, FilePath, Filed};
+use crate::execution::transfers::Way;
 use crate::execution::{Artifact, Asker, Call, Reads};
+use crate::mcp::caller::{Caller, Door};
 use crate::mcp::resources::{is_text, resource};
-use crate::mcp::{McpServer, ToolError, caller, schema, trace};
+use crate::mcp::{McpServer, Service, ToolError, caller, schema, trace};
 
 use super::get_execution::whole_characters;
 use super::run_code::{OutputGuard, served_by};
@@ -27,6 +30,8 @@ pub const NAME: &str = "files";
 
 /// The largest content in an argument, in bytes.
 const MAX_INLINE: usize = 256 * 1024;
+/// The largest content that goes in by reference, in bytes.
+const MAX_REFERRED: usize = 8 * 1024 * 1024;
 /// Bytes of a text that a result shows beside its link.
 const SHOWN: usize = 8 * 1024;
 
@@ -34,7 +39,8 @@ const SHOWN: usize = 8 * 1024;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// `put` writes a file, `list` shows a directory, `get` gives a link to what a file holds now.
+    /// `put` writes a file, `list` shows a directory, `get` links what a file holds now; for a person with a large file
+    /// `upload` and `download` give a one-time URL or command.
     action: Action,
     /// The path in the sandbox, from the user's home unless it begins with `/`; for `list` the home when left out.
     #[serde(default)]
@@ -62,6 +68,8 @@ enum Action {
     Put,
     List,
     Get,
+    Upload,
+    Download,
 }
 
 /// The tool as it is listed.
@@ -94,14 +102,26 @@ impl McpServer {
             Action::Put => {
                 let content = content(&service.reads, &asker, &input).await?;
                 // An empty text is what a client fills in that sends every argument.
-                let expected =
-                    input.if_version.map(|version| if version == "none" { String::new() } else { version });
-                FileAction::Put { path, content, expected }
+                let expected = input
+                    .if_version
+                    .clone()
+                    .map(|version| if version == "none" { String::new() } else { version });
+                FileAction::Put { path, content: Content::Bytes(content), expected }
             }
             Action::List => FileAction::List { path },
-            Action::Get => FileAction::Get { path },
+            Action::Get | Action::Download => FileAction::Get { path },
+            // For a command beside this process the sandbox must be there.
+            Action::Upload => FileAction::List { path: FilePath::parse(".").unwrap_or(path) },
         };
         let key = self.key(&caller, input.context.as_deref()).await?;
+        let by_hand = match input.action {
+            Action::Upload => true,
+            Action::Download => !self.is_http(),
+            _ => false,
+        };
+        if by_hand && self.is_http() {
+            return self.moved_by_hand(&service, &caller, &key, &input, &context);
+        }
         let guard = caller::overlay(&context.meta.0, service.policies.call_may_loosen(&key))?;
         let call = Call {
             key,
@@ -111,8 +131,79 @@ impl McpServer {
             guard,
             person: None,
         };
+        let key = call.key.clone();
         let filed = service.files.run(call, action, context.ct.clone()).await?;
-        result(&service.reads, &asker, &filed).await
+        if by_hand {
+            return self.moved_by_hand(&service, &caller, &key, &input, &context);
+        }
+        let mut result = result(&service.reads, &asker, &filed).await?;
+        if let (Action::Download, FileAnswer::Got { artifact, .. }) = (input.action, &filed.answer) {
+            let way = Way::Out(artifact.uri.clone());
+            let (url, until) = self.one_time_url(&service, &caller, &key, way, &context)?;
+            let text = format!("one-time URL, until {until}: {url}");
+            result.content.push(ContentBlock::text(text));
+            if let Some(Value::Object(structured)) = &mut result.structured_content {
+                structured.insert("url".into(), url.into());
+                structured.insert("expiresAt".into(), until.into());
+            }
+        }
+        Ok(result)
+    }
+
+    fn is_http(&self) -> bool {
+        matches!(self.0.options.door, Door::Http(_))
+    }
+
+    /// What a person does to move a file: over HTTP a URL, else a command on the machine of the server.
+    fn moved_by_hand(
+        &self,
+        service: &Service,
+        caller: &Caller,
+        key: &ContextKey,
+        input: &Input,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ToolError> {
+        let path = input.path.clone().unwrap_or_default();
+        let shown = self.guard_of(context).line(&path);
+        let (structured, text) = if self.is_http() {
+            let (url, until) = self.one_time_url(service, caller, key, Way::In(path), context)?;
+            let text =
+                format!("PUT the file to this one-time URL, until {until}: {url}\ne.g. curl -T FILE '{url}'");
+            (json!({ "path": shown, "url": url, "expiresAt": until, "method": "PUT" }), text)
+        } else {
+            let handle = service.contexts.mint_handle(key, &caller.principal.name);
+            let quoted = format!("'{}'", shown.replace('\'', "'\\''"));
+            let command = match input.action {
+                Action::Upload => format!("pathbox files put FILE {quoted} --context {handle}"),
+                _ => format!("pathbox files get {quoted} FILE --context {handle}"),
+            };
+            let text =
+                format!("a person runs, on the machine of this server and with its settings: {command}");
+            (json!({ "path": shown, "command": command, "context": handle }), text)
+        };
+        let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+        result.is_error = None;
+        result.structured_content = Some(structured);
+        Ok(result)
+    }
+
+    fn one_time_url(
+        &self,
+        service: &Service,
+        caller: &Caller,
+        key: &ContextKey,
+        way: Way,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<(String, String), ToolError> {
+        let parts = context.extensions.get::<http::request::Parts>();
+        let host = parts.and_then(|parts| {
+            let named = parts.headers.get(HOST).and_then(|value| value.to_str().ok());
+            named.or_else(|| parts.uri.authority().map(|host| host.as_str()))
+        });
+        let address = service.transfers.address(&caller.asker(), key, way);
+        let url = self.0.options.own_url.of(host, &format!("/files/{}", address.token));
+        let url = url.ok_or_else(|| ToolError::argument("the request names no host"))?;
+        Ok((url, address.until.to_rfc3339()))
     }
 }
 
@@ -131,9 +222,9 @@ async fn content(reads: &Reads, asker: &Asker, input: &Input) -> Result<Bytes, T
             inline(bytes.map_err(|_| ToolError::argument("argument `base64`: is not standard base64"))?)
         }
         (None, None, Some(uri)) => {
-            let (artifact, bytes) = reads.artifact(asker, uri, 0, MAX_FILE_BYTES).await?;
+            let (artifact, bytes) = reads.artifact(asker, uri, 0, MAX_REFERRED).await?;
             if artifact.bytes > bytes.len() as u64 {
-                let text = format!("argument `from`: names more than {MAX_FILE_BYTES} bytes");
+                let text = format!("argument `from`: names more than {MAX_REFERRED} bytes");
                 return Err(ToolError::argument(text));
             }
             Ok(Bytes::from(bytes))

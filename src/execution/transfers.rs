@@ -1,0 +1,228 @@
+//! Addresses of files: each lets one file in or out once, without any other credential, for as long as it says.
+//!
+//! An address is sealed with the installation's key and says all that is needed, so any replica serves it. That it was
+//! used is a fact that all replicas know. What comes in lies on disk before the sandbox hears of it: a slow sender holds
+//! nobody's context. An upload in parts is kept part by part with the outputs, so it may go on at another replica.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chacha20poly1305::aead::{Aead, KeyInit};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::{ContextKey, ConversationId, ExecutionId, Owner, PathId, SessionFact, TenantId};
+use crate::objects::ObjectError;
+
+use super::files::{Content, FileAction, FilePath, FileProblem, Filed, Files, MAX_FILE_BYTES};
+use super::{Asker, Call, Core, ExecutionError};
+
+/// Parts of an upload at most.
+pub const MAX_PARTS: usize = 1000;
+/// How long an address is good for.
+const LIFE: TimeDelta = TimeDelta::minutes(15);
+/// The fact that an address was used.
+const USED: &str = "used";
+const NONCE: usize = 24;
+const MAX_LEN: usize = 4096;
+
+/// What an address is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// Writing the file of this path.
+    #[serde(rename = "i")]
+    In(String),
+    /// Reading the artifact of this URI.
+    #[serde(rename = "o")]
+    Out(String),
+}
+
+/// What an address says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Sealed {
+    #[serde(rename = "t")]
+    tenant: TenantId,
+    #[serde(rename = "o")]
+    owner: String,
+    #[serde(rename = "c")]
+    conversation: ConversationId,
+    #[serde(rename = "p")]
+    path: PathId,
+    /// Who asked for it: name, whom its own contexts belong to, and whether it speaks for the tenant.
+    #[serde(rename = "b")]
+    by: (String, String, bool),
+    #[serde(rename = "w")]
+    way: Way,
+    #[serde(rename = "u")]
+    until: i64,
+    #[serde(rename = "i")]
+    id: ExecutionId,
+}
+
+/// A new address.
+#[derive(Debug, Clone)]
+pub struct Address {
+    /// What stands behind `/files/`.
+    pub token: String,
+    /// Until when it is good.
+    pub until: DateTime<Utc>,
+}
+
+/// An address that was presented and is good.
+#[derive(Debug, Clone)]
+pub struct Ticket {
+    /// What for.
+    pub way: Way,
+    /// Who asked for it.
+    pub asker: Asker,
+    key: ContextKey,
+    id: ExecutionId,
+    /// SHA-256 of the token.
+    name: [u8; 32],
+}
+
+/// Makes addresses and serves them. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Transfers(pub(super) Arc<Core>);
+
+impl Transfers {
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        XChaCha20Poly1305::new((&self.0.parts.handles.address_key()).into())
+    }
+
+    /// A new address for one caller and one context.
+    pub fn address(&self, asker: &Asker, key: &ContextKey, way: Way) -> Address {
+        let parts = &self.0.parts;
+        let until = parts.clock.now() + LIFE;
+        let sealed = Sealed {
+            tenant: key.tenant.clone(),
+            owner: key.owner.as_str().to_owned(),
+            conversation: key.conversation.clone(),
+            path: key.path.clone(),
+            by: (asker.principal.clone(), asker.owner.as_str().to_owned(), asker.sees_tenant),
+            way,
+            until: until.timestamp(),
+            id: ExecutionId::mint(&parts.clock, &parts.entropy),
+        };
+        let nonce: [u8; NONCE] = parts.entropy.bytes();
+        let plain = serde_json::to_vec(&sealed).unwrap_or_default();
+        let mut bytes = nonce.to_vec();
+        bytes.extend(self.cipher().encrypt(&XNonce::from(nonce), plain.as_slice()).unwrap_or_default());
+        Address { token: URL_SAFE_NO_PAD.encode(bytes), until }
+    }
+
+    /// What a token says, if it was made here and its time is not over. Whether it was used is another question.
+    pub fn ticket(&self, token: &str) -> Option<Ticket> {
+        if token.len() > MAX_LEN {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
+        let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
+        let nonce: [u8; NONCE] = nonce.try_into().ok()?;
+        let plain = self.cipher().decrypt(&XNonce::from(nonce), sealed).ok()?;
+        let sealed: Sealed = serde_json::from_slice(&plain).ok()?;
+        if sealed.until < self.0.parts.clock.now().timestamp() {
+            return None;
+        }
+        let (principal, owner, sees_tenant) = sealed.by;
+        let asker =
+            Asker { tenant: sealed.tenant.clone(), owner: Owner::principal(owner), principal, sees_tenant };
+        let key = ContextKey {
+            tenant: sealed.tenant,
+            owner: Owner::principal(sealed.owner),
+            conversation: sealed.conversation,
+            path: sealed.path,
+        };
+        Some(Ticket { way: sealed.way, asker, key, id: sealed.id, name: Sha256::digest(token).into() })
+    }
+
+    /// Uses an address up. `false`: somebody has before.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn use_up(&self, ticket: &Ticket) -> Result<bool, ExecutionError> {
+        let mine = self.0.parts.entropy.hex::<8>();
+        let fact = SessionFact { session: ticket.name, fact: USED.to_owned(), value: mine.clone() };
+        Ok(self.0.store().note_session(&fact).await? == mine)
+    }
+
+    /// Whether an address has been used.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn is_used(&self, ticket: &Ticket) -> Result<bool, ExecutionError> {
+        let facts = self.0.store().session_facts(&ticket.name).await?;
+        Ok(facts.iter().any(|fact| fact.fact == USED))
+    }
+
+    /// A file without a name for what comes in.
+    ///
+    /// # Errors
+    /// That the data directory cannot be written.
+    pub fn scratch(&self) -> std::io::Result<File> {
+        self.0.outputs().scratch()
+    }
+
+    /// Puts what has come into the sandbox. The address must have been used up.
+    ///
+    /// # Errors
+    /// As [`Files::run`].
+    pub async fn put(&self, ticket: &Ticket, file: File, bytes: u64) -> Result<Filed, ExecutionError> {
+        let Way::In(path) = &ticket.way else { return Err(ExecutionError::File(FileProblem::WrongKind)) };
+        let path =
+            FilePath::parse(path.as_str()).map_err(|_| ExecutionError::File(FileProblem::WrongKind))?;
+        let call = Call {
+            key: ticket.key.clone(),
+            asker: ticket.asker.clone(),
+            trace: None,
+            idempotency_key: None,
+            guard: None,
+            person: None,
+        };
+        let content = Content::File(Arc::new(file), bytes);
+        let action = FileAction::Put { path, content, expected: None };
+        Files(Arc::clone(&self.0)).run(call, action, CancellationToken::new()).await
+    }
+
+    /// Keeps a part of a file; one that comes again takes the place of the first.
+    ///
+    /// # Errors
+    /// The object store's.
+    pub async fn keep_part(&self, ticket: &Ticket, number: usize, file: File) -> Result<(), ExecutionError> {
+        self.0.outputs().put_part(ticket.id, number, file).await.map_err(ExecutionError::Objects)
+    }
+
+    /// The first `parts` of an upload in one file, and its length; `Err` in it names the part that has not come.
+    ///
+    /// # Errors
+    /// The object store's.
+    pub async fn joined(
+        &self,
+        ticket: &Ticket,
+        parts: usize,
+    ) -> Result<Result<(File, u64), usize>, ExecutionError> {
+        let mut file = self.scratch().map_err(|error| ExecutionError::Objects(ObjectError::Spool(error)))?;
+        let mut bytes = 0;
+        for number in 1..=parts {
+            match self.0.outputs().take_part(ticket.id, number, &mut file).await {
+                Ok(length) => bytes += length,
+                Err(ObjectError::Missing) => return Ok(Err(number)),
+                Err(error) => return Err(ExecutionError::Objects(error)),
+            }
+            if bytes > MAX_FILE_BYTES {
+                return Err(ExecutionError::File(FileProblem::TooLarge));
+            }
+        }
+        Ok(Ok((file, bytes)))
+    }
+
+    /// Removes the parts of an upload that is over.
+    pub async fn remove_parts(&self, ticket: &Ticket, parts: usize) {
+        self.0.outputs().remove_parts(ticket.id, parts).await;
+    }
+}

@@ -1,0 +1,299 @@
+//! Files by one-time addresses, in parts, through `/v1` and through `pathbox files`; long ones, which nobody holds in memory.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::support::database::cluster;
+use crate::support::http::{HttpServer, Reply};
+use crate::support::server::{Server, command};
+
+const META: &str = "dev.pathbox/conversationId";
+
+fn ask(server: &HttpServer, tool: &str, arguments: Value) -> Value {
+    let result = server.stateless(&[], tool, arguments, json!({META: "c"})).answer()["result"].take();
+    assert!(result.get("isError").is_none(), "{result}");
+    result["structuredContent"].clone()
+}
+
+fn python(server: &HttpServer, code: &str) -> Value {
+    ask(server, "run_code", json!({"code": code, "language": "python"}))
+}
+
+/// An address of the tool's, without the host.
+fn address(server: &HttpServer, action: &str, path: &str) -> String {
+    let answer = ask(server, "files", json!({"action": action, "path": path}));
+    let url = answer["url"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    let at = url.find("/files/").unwrap();
+    assert_eq!(url[..at], format!("http://{}", server.address), "{answer}");
+    url[at..].to_owned()
+}
+
+fn json_of(mut reply: Reply) -> (u16, Value) {
+    let text = reply.text();
+    (reply.status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{} {text}", reply.status)))
+}
+
+fn send(server: &HttpServer, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
+    json_of(server.send(method, path, &[], body))
+}
+
+#[test]
+fn an_address_takes_or_gives_one_file_once() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    let up = address(&server, "upload", "in/报告 é.txt");
+    // Whoever holds it needs no credential, but the way must be right; asking wrongly uses nothing up.
+    assert_eq!(send(&server, "GET", &up, b"").0, 405);
+    assert_eq!(send(&server, "PUT", &format!("{up}?part=0"), b"x").0, 400);
+    let (status, put) = send(&server, "PUT", &up, "Zoë: zoe@example.com\n".as_bytes());
+    assert_eq!((status, &put["bytes"]), (201, &json!(22)), "{put}");
+    let (status, again) = send(&server, "PUT", &up, b"other");
+    assert_eq!((status, &again["error"]["code"]), (404, &json!("not_found")), "{again}");
+    let read = python(&server, "len(open('in/报告 é.txt').read())");
+    assert_eq!((&read["output"], &read["state"]), (&json!("21"), &json!("kept")), "{read}");
+
+    let down = address(&server, "download", "in/报告 é.txt");
+    let mut head = server.send("HEAD", &down, &[], b"");
+    assert_eq!((head.status, head.text().as_str()), (200, ""), "a look uses nothing up");
+    let mut got = server.send("GET", &down, &[], b"");
+    let name = got.header("content-disposition").unwrap().to_owned();
+    assert!(name.starts_with("attachment;") && name.contains("%E6%8A%A5%E5%91%8A%20%C3%A9.txt"), "{name}");
+    assert!(got.header("content-security-policy").unwrap().contains("sandbox"));
+    assert_eq!(got.header("cache-control"), Some("no-store"));
+    assert_eq!(got.text(), "Zoë: [EMAIL_1]\n", "it has been through the guard");
+    assert_eq!(send(&server, "GET", &down, b"").0, 404);
+
+    // A token that was altered, and one that never was.
+    let mut altered = address(&server, "upload", "x").into_bytes();
+    let last = altered.last_mut().unwrap();
+    *last = if *last == b'A' { b'B' } else { b'A' };
+    for path in
+        [String::from_utf8(altered).unwrap(), "/files/x".to_owned(), format!("/files/{}", "A".repeat(5000))]
+    {
+        assert_eq!(send(&server, "PUT", &path, b"x").0, 404, "{path}");
+    }
+    // Two at once: one of them.
+    let up = address(&server, "upload", "race.txt");
+    let both = std::thread::scope(|scope| {
+        let one = scope.spawn(|| send(&server, "PUT", &up, b"one").0);
+        let two = scope.spawn(|| send(&server, "PUT", &up, b"two").0);
+        let mut both = [one.join().unwrap(), two.join().unwrap()];
+        both.sort_unstable();
+        both
+    });
+    assert_eq!(both, [201, 404]);
+    assert!(!server.log().contains("/files/"), "no address is logged: {}", server.log());
+}
+
+#[test]
+fn an_upload_that_broke_off_or_came_in_parts_is_whole_in_the_end() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    let up = address(&server, "upload", "parts.bin");
+    // Broken off: the address is as good as before, and nothing is in the sandbox.
+    let mut broken = server.connect();
+    let head = format!("PUT {up} HTTP/1.1\r\nHost: {}\r\nContent-Length: 100\r\n\r\nhalf", server.address);
+    broken.write_all(head.as_bytes()).unwrap();
+    broken.shutdown(std::net::Shutdown::Both).unwrap();
+    // In any order, and once more.
+    for (number, text) in [(2, "wrong"), (3, "CC"), (1, "AAAA"), (2, "BBB")] {
+        let (status, part) = send(&server, "PUT", &format!("{up}?part={number}"), text.as_bytes());
+        assert_eq!((status, &part["part"]), (200, &json!(number)), "{part}");
+    }
+    let (status, missing) = send(&server, "POST", &format!("{up}?parts=4"), b"");
+    assert!(status == 409 && missing.to_string().contains("part 4 has not come"), "{missing}");
+    let exists = python(&server, "import os; os.path.exists('parts.bin')");
+    assert_eq!(exists["output"], "False", "{exists}");
+    let (status, done) = send(&server, "POST", &format!("{up}?parts=3"), b"");
+    assert_eq!((status, &done["bytes"]), (201, &json!(9)), "{done}");
+    assert_eq!(python(&server, "print(open('parts.bin').read())")["stdout"], "AAAABBBCC\n");
+    assert_eq!(send(&server, "PUT", &format!("{up}?part=1"), b"late").0, 404);
+    // Nothing of it is left, and nothing leads to a part as if it were an artifact.
+    let left = walk(data.path()).into_iter().filter(|path| path.contains("part-")).count();
+    assert_eq!(left, 0);
+}
+
+fn walk(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => found.extend(walk(&entry.path())),
+            _ => found.push(entry.path().display().to_string()),
+        }
+    }
+    found
+}
+
+/// The most memory that the process ever had, in KiB.
+fn peak(server: &HttpServer) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_hundred_megabytes_go_in_and_out_and_nobody_holds_them_in_memory() {
+    const MEGA: usize = 1_000_000;
+    let data = tempfile::tempdir().unwrap();
+    let policy = data.path().join("policy.toml");
+    std::fs::write(&policy, "opaque_files = \"let_out\"\n").unwrap();
+    let server = HttpServer::start_with(command(data.path()).env("PATHBOX_GUARD_POLICY", &policy));
+    // Whatever a first use costs is not counted.
+    let up = address(&server, "upload", "small");
+    assert_eq!(send(&server, "PUT", &up, b"x").0, 201);
+    let before = peak(&server);
+
+    let up = address(&server, "upload", "big.bin");
+    let mut stream = server.connect();
+    let length = 100 * MEGA;
+    write!(
+        stream,
+        "PUT {up} HTTP/1.1\r\nHost: {}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n",
+        server.address
+    )
+    .unwrap();
+    // No text and no format: a megabyte that differs from the next in its first bytes.
+    let mut piece: Vec<u8> = (0..MEGA).map(|at| (at * 31 % 256) as u8).collect();
+    for number in 0..100_u32 {
+        piece[..4].copy_from_slice(&number.to_le_bytes());
+        stream.write_all(&piece).unwrap();
+    }
+    let (status, put) = json_of(Reply::read(stream));
+    assert_eq!((status, &put["bytes"]), (201, &json!(length)), "{put}");
+
+    let down = address(&server, "download", "big.bin");
+    let mut stream = server.connect();
+    write!(stream, "GET {down} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address).unwrap();
+    let mut stream = std::io::BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        std::io::BufRead::read_line(&mut stream, &mut head).unwrap();
+    }
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let mut got = vec![0; MEGA];
+    for number in 0..100_u32 {
+        stream.read_exact(&mut got).unwrap();
+        piece[..4].copy_from_slice(&number.to_le_bytes());
+        assert!(got == piece, "megabyte {number} differs");
+    }
+    assert_eq!(stream.read(&mut got).unwrap(), 0);
+
+    // Text of more than what is looked at whole: line by line, in pieces.
+    let code = "f = open('long.csv', 'w')\nfor n in range(340_000): f.write(f'{n},' + 'word ' * 20 + '\\n')\n\
+        f.write('last,zoe@example.com\\n'); f.close()\nimport os; os.path.getsize('long.csv')";
+    let made = python(&server, code);
+    let size: u64 = made["output"].as_str().unwrap().parse().unwrap();
+    assert!(size > 32 * 1024 * 1024, "{made}");
+    let got = ask(&server, "files", json!({"action": "get", "path": "long.csv"}));
+    assert_eq!(got["guard"]["findings"]["EMAIL"], 1, "{got}");
+    let grown = peak(&server) - before;
+    assert!(grown < 60 * 1024, "{grown} KiB more than before, of files of {length} and {size} bytes");
+}
+
+#[tokio::test]
+async fn an_address_is_good_at_every_replica_and_used_up_at_all() {
+    let database = cluster().await.empty_database();
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let start = |dir: &Path| {
+        let key = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+        HttpServer::start_with(
+            command(dir).env("DATABASE_URL", database.url().expose()).env("PATHBOX_SECRET_KEYS", key),
+        )
+    };
+    let first = start(one.path());
+    let second = start(two.path());
+    let up = address(&first, "upload", "shared.txt");
+    let (status, put) = send(&second, "PUT", &up, b"by the other");
+    assert_eq!(status, 201, "{put}");
+    for server in [&first, &second] {
+        assert_eq!(send(server, "PUT", &up, b"again").0, 404);
+        assert_eq!(python(server, "print(open('shared.txt').read())")["stdout"], "by the other\n");
+    }
+}
+
+fn cli(data: &Path, arguments: &[&str]) -> Output {
+    command(data).arg("files").args(arguments).current_dir(data).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    out.into_owned()
+}
+
+#[test]
+fn a_person_moves_files_beside_a_server_on_standard_input() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let mut call = |arguments: Value| {
+        let answer = server.request("tools/call", json!({"name": "files", "arguments": arguments}));
+        assert!(answer["result"].get("isError").is_none(), "{answer}");
+        answer["result"]["structuredContent"].clone()
+    };
+    let told = call(json!({"action": "upload", "path": "in/it's.csv"}));
+    assert!(
+        told["command"]
+            .as_str()
+            .unwrap()
+            .starts_with("pathbox files put FILE 'in/it'\\''s.csv' --context ctx_"),
+        "{told}"
+    );
+    let handle = told["context"].as_str().unwrap();
+    std::fs::write(data.path().join("own.csv"), "a,b\n1,zoe@example.com\n").unwrap();
+    let put = said(&cli(data.path(), &["put", "own.csv", "in/it's.csv", "--context", handle, "--json"]));
+    let put: Value = serde_json::from_str(&put).unwrap();
+    assert_eq!((&put["path"], &put["bytes"]), (&json!("in/it's.csv"), &json!(22)), "{put}");
+    let seen = call(json!({"action": "get", "path": "in/it's.csv"}));
+    assert_eq!((&seen["state"], &seen["version"]), (&json!("kept"), &put["version"]), "{seen}");
+    assert!(said(&cli(data.path(), &["ls", "in", "--context", handle])).contains("it's.csv  22"));
+    let got = said(&cli(data.path(), &["get", "in/it's.csv", "--context", handle]));
+    assert_eq!(got, "it's.csv: 16 bytes, 1 values hidden\n");
+    assert_eq!(std::fs::read_to_string(data.path().join("it's.csv")).unwrap(), "a,b\n1,[EMAIL_1]\n");
+    assert_eq!(
+        said(&cli(data.path(), &["get", "in/it's.csv", "-", "--context", handle])),
+        "a,b\n1,[EMAIL_1]\n"
+    );
+    let wrong = cli(data.path(), &["get", "nowhere", "--context", handle]);
+    let error = String::from_utf8_lossy(&wrong.stderr);
+    assert!(!wrong.status.success() && error.contains("no file of this name"), "{error}");
+    let unnamed = cli(data.path(), &["ls"]);
+    assert!(String::from_utf8_lossy(&unnamed.stderr).contains("--context HANDLE"));
+}
+
+#[test]
+fn a_person_moves_files_through_a_server_with_a_key() {
+    let data = tempfile::tempdir().unwrap();
+    let key = |name: &str| {
+        let add = ["keys", "add", "--json", "--name", name, "--tenant", "acme", "--scopes", "run,read"];
+        let output = command(data.path()).args(add).output().unwrap();
+        let made: Value = serde_json::from_slice(&output.stdout).unwrap();
+        made["key"].as_str().unwrap().to_owned()
+    };
+    let (ann, bob) = (key("ann"), key("bob"));
+    let server = HttpServer::start_with(command(data.path()).env("PATHBOX_HTTP_AUTH", "required"));
+    let away = tempfile::tempdir().unwrap();
+    let by = |who: &str, arguments: &[&str]| {
+        let url = format!("http://{}", server.address);
+        let more = ["--server", &url, "--conversation", "c"];
+        let mut command = command(away.path());
+        command.env("PATHBOX_API_KEY", who).arg("files").args(arguments).args(more);
+        command.current_dir(away.path()).output().unwrap()
+    };
+    let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).map(|byte| byte % 64 + 32).collect();
+    std::fs::write(away.path().join("own.txt"), &bytes).unwrap();
+    assert!(said(&by(&ann, &["put", "own.txt"])).starts_with("own.txt: 1200000 bytes, version "));
+    assert!(said(&by(&ann, &["ls"])).contains("own.txt  1200000"));
+    said(&by(&ann, &["get", "own.txt", "back.txt"]));
+    assert_eq!(std::fs::read(away.path().join("back.txt")).unwrap().len(), bytes.len());
+    // Another principal of the tenant has a conversation of the same name, and nothing is in it.
+    let theirs = by(&bob, &["get", "own.txt", "theirs.txt"]);
+    assert!(
+        !theirs.status.success() && String::from_utf8_lossy(&theirs.stderr).contains("no file of this name")
+    );
+    assert!(!away.path().join("theirs.txt").exists());
+    let nobody = by("pbx_wrong", &["ls"]);
+    assert!(!nobody.status.success(), "a key is needed");
+}
