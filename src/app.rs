@@ -484,6 +484,7 @@ async fn claim_host(hosts: &Hosts, key: &Secret) -> Result<HostClaim, String> {
 
 #[cfg(not(target_os = "linux"))]
 async fn local_host(_: &Config, _: &Hosts, _: &Ends) -> Result<LocalHost, String> {
+    tracing::warn!("{}", crate::config::host::NEEDS_LINUX);
     Err(crate::config::host::NEEDS_LINUX.to_owned())
 }
 

@@ -80,6 +80,6 @@ def main(folder):
         host.wait()
 
 
-with tempfile.TemporaryDirectory() as name:
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
     main(Path(name))
 print("windows: ok")

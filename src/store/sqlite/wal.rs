@@ -53,7 +53,9 @@ impl Wal {
         }
         let (began, path) = (Instant::now(), self.0.path.clone());
         // This opens and closes the log alone: closing would drop this process's locks on a file, and SQLite has none on it.
-        let done = tokio::task::spawn_blocking(move || match std::fs::File::open(path) {
+        // Windows flushes only what is open for writing.
+        let open = move || std::fs::OpenOptions::new().read(true).write(true).open(path);
+        let done = tokio::task::spawn_blocking(move || match open() {
             Ok(log) => log.sync_data(),
             // The last connection of another process has moved all of it into the database, and synced that.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
