@@ -50,6 +50,7 @@ mod http_security;
 mod http_sessions;
 #[cfg(target_os = "linux")]
 mod jail;
+mod journeys;
 #[cfg(target_os = "linux")]
 mod kernel_bash;
 mod kernel_checkpoint;
@@ -74,6 +75,7 @@ mod mcp_long_runs;
 mod mcp_stdio;
 mod mcp_streamable_http;
 mod mcp_tools;
+mod pages;
 mod principals;
 mod replicas;
 mod results_clients;

@@ -91,7 +91,7 @@ class Model:
         everything = json.dumps(last["messages"])
         has_picture = '"image_url"' in everything or "data:image/png;base64" in everything or '"input_image"' in everything
         return {
-            "state": len(results) > 1 and "42" in results[1],
+            "state": len(results) > 1 and "42" in results[1] and "NameError" not in results[1],
             "picture": has_picture,
             "error": len(results) > 3 and "ZeroDivisionError" in results[3],
         }
