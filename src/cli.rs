@@ -197,7 +197,9 @@ impl Identity {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    // Without optimization a call's futures pass over the stack by value: a file operation needs more than the usual 2 MiB.
+    let runtime = match builder.thread_stack_size(8 << 20).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("the runtime cannot start")),
     };
