@@ -69,7 +69,7 @@
 //!
 //! # The life of a sandbox
 //!
-//! A new sandbox is closed in both directions: [`NetworkPolicy`] opens what its programs may reach, and nobody reaches its
+//! A new sandbox is closed in both directions: [`NetworkPolicy`] opens what its programs may reach, and no one reaches its
 //! ports without the traffic token. It ends at its time, unless that is moved.
 //!
 //! ```no_run
@@ -117,7 +117,7 @@
 //! | [`Refused`](E2bError::Refused), [`Conflict`](E2bError::Conflict), [`NotFound`](E2bError::NotFound) | 400, 404, 409, 422 | the same request fails again |
 //! | [`RateLimited`](E2bError::RateLimited), [`Busy`](E2bError::Busy), [`Failed`](E2bError::Failed) | 429, 502 to 504, 500, after repetitions where those are safe | later; a create in doubt is found by its metadata |
 //! | [`CircuitOpen`](E2bError::CircuitOpen), [`CreateQueueFull`](E2bError::CreateQueueFull) | nothing was sent: the provider is down, or too much waits | later |
-//! | [`Lost`](E2bError::Lost) | the sandbox is gone or paused | [`liveness`](E2bClient::liveness) tells which |
+//! | [`Lost`](E2bError::Lost) | the sandbox is gone or paused | [`liveness`](E2bClient::liveness) says which |
 //! | [`PortClosed`](E2bError::PortClosed) | the sandbox runs without an interpreter | another template |
 //! | [`TimedOut`](E2bError::TimedOut) | one of our clocks ended; [`Deadline`] says which | settle, then go on |
 //! | [`Broken`](E2bError::Broken), [`Incomplete`](E2bError::Incomplete), [`Interrupted`](E2bError::Interrupted) | an answer broke off; the code may have run | settle; look before running it again |

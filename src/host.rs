@@ -47,7 +47,7 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// How sandboxes reach the network, those that ask for it.
     pub network: network::Options,
-    /// Where it listens. Port 0 takes a free one; [`Host::addr`] tells which.
+    /// Where it listens. Port 0 takes a free one; [`Host::addr`] says which.
     pub listen: SocketAddr,
     /// Whether `listen` may be reachable from other machines. There is no TLS here: an API key and everything in
     /// the sandboxes would cross the network readable.
@@ -99,7 +99,7 @@ impl Default for Options {
 /// The host could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The address is reachable from other machines and nobody said that this is wanted.
+    /// The address is reachable from other machines and no one said that this is wanted.
     #[error("{0} is not a loopback address, and the host's protocol is not encrypted; allow it explicitly")]
     NotLoopback(SocketAddr),
     /// This machine cannot isolate sandboxes; the cause says what to do.

@@ -129,7 +129,7 @@ impl Objects {
         key.split('/').fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
-    /// Keeps bytes under a key. Whoever reads meanwhile sees all of them or none.
+    /// Keeps bytes under a key. Anyone who reads meanwhile sees all of them or none.
     ///
     /// # Errors
     /// [`ObjectError::Failed`].

@@ -204,7 +204,7 @@ impl Issuer {
             {
                 let mut state = self.state();
                 state.is_fetching = true;
-                // Whoever asked until now is served by this fetch.
+                // Anyone who asked until now is served by this fetch.
                 let _ = self.0.wanted.notified().now_or_never();
             }
             let fetched = tokio::select! {
@@ -253,7 +253,7 @@ impl Issuer {
             keys: Vec<Value>,
         }
         let set: Set = self.document(&url).await?;
-        // A set may hold keys of kinds that are not known here; they are nobody's loss.
+        // A set may hold keys of kinds that are not known here; they are no one's loss.
         let keys: Vec<Jwk> =
             set.keys.into_iter().filter_map(|key| serde_json::from_value(key).ok()).collect();
         if keys.is_empty() { Err(IssuerError::NoKeys { url }) } else { Ok(keys) }

@@ -1,5 +1,5 @@
 //! How often somebody may do something: a token bucket each, in memory, so the limit holds per replica. Time is the
-//! process's monotonic clock: a wall clock that is set back gives nobody a pause.
+//! process's monotonic clock: a wall clock that is set back gives no one a pause.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -58,7 +58,7 @@ pub enum TokenError {
 /// What is wrong with a token, for logs and counters. A caller is told only that it is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// It is no signed JWT, or longer than any that is looked at.
+    /// It is not a signed JWT, or longer than any that is looked at.
     Malformed,
     /// It is meant for something else than access (`typ`).
     Type,

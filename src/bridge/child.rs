@@ -78,7 +78,7 @@ impl ServerProcess {
             || matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// Why it ended, as far as that is known: a line that was too long, its status, its last words on standard error.
+    /// Why it ended, as far as that is known: a line that was too long, its status, its last lines on standard error.
     pub(super) fn complaint(&mut self) -> String {
         if *self.overlong.lock().unwrap_or_else(PoisonError::into_inner) {
             return format!("it wrote a line of more than {MAX_LINE_BYTES} bytes");
@@ -128,7 +128,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Reads standard error to its end, whatever it holds: a child that nobody reads from stops.
+/// Reads standard error to its end, whatever it holds: a child that no one reads from stops.
 async fn drain(stderr: impl AsyncRead + Unpin, into: Arc<Mutex<VecDeque<String>>>) {
     let mut read = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -158,7 +158,7 @@ async fn drain(stderr: impl AsyncRead + Unpin, into: Arc<Mutex<VecDeque<String>>
     }
 }
 
-/// A reader that fails at a line that is too long. rmcp drops such a line, and then whoever called waits for ever.
+/// A reader that fails at a line that is too long. rmcp drops such a line, and then anyone who called waits for ever.
 #[derive(Debug)]
 pub(super) struct Bounded<R> {
     read: R,

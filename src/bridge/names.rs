@@ -35,7 +35,7 @@ pub(super) fn identifiers<'a>(
     let mut taken: BTreeMap<String, usize> = BTreeMap::new();
     let mut out = Vec::with_capacity(names.len());
     for (name, plain) in names.iter().zip(plain) {
-        // One whose name is the identifier keeps it; whoever only comes out alike gets a suffix that is made of its own name.
+        // One whose name is the identifier keeps it; one that only comes out alike gets a suffix that is made of its own name.
         let alone = claims[&plain.to_lowercase()] == 1;
         let has_letters = plain.bytes().any(|byte| byte.is_ascii_alphanumeric());
         let mut identifier =

@@ -2,7 +2,7 @@
 //!
 //! The first list of a server is taken as it is. A tool that says something else later, or was not there, is a change: it is
 //! logged, and blocks the tool until it is accepted where the server is `pinned`. The set is pinned and not only each tool:
-//! else a tool under a new name would be nobody's change.
+//! else a tool under a new name would be no one's change.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

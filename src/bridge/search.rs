@@ -3,7 +3,7 @@
 //! BM25 over four fields (name, server, description, parameters), in memory: names are split where their parts meet, words
 //! are stemmed, words of one meaning or subject stand in for each other at a discount (`search/synonyms.txt`), and words that
 //! people use in any request count for little (`search/weights.txt`). Both lists are data. What surprises: a word of the
-//! query scores once, by the best of what stands in for it, so that a long list of synonyms is no louder than the word.
+//! query scores once, by the best of what stands in for it, so that a long list of synonyms is not louder than the word.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

@@ -349,7 +349,7 @@ impl Upstream {
 }
 
 impl Connection {
-    /// What an error of rmcp's means, with what the process said. Its end is known, and its last words are read, a moment after
+    /// What an error of rmcp's means, with what the process said. Its end is known, and its last lines are read, a moment after
     /// its pipe broke.
     async fn describe(&self, error: &ServiceError) -> String {
         if !matches!(error, ServiceError::TransportClosed | ServiceError::Cancelled { .. }) {
@@ -491,7 +491,7 @@ impl Answer {
         let is_error = result.is_error == Some(true);
         let text = |block: &ContentBlock| block.as_text().map(|text| text.text.clone());
         let content = match (result.structured_content, result.content.as_slice()) {
-            // The text of a failure is for whoever reads it.
+            // The text of a failure is for the reader.
             (Some(value), _) if !is_error => Content::Value(value),
             (_, [block]) if text(block).is_some() => Content::Text(text(block).unwrap_or_default()),
             (Some(value), []) => Content::Value(value),

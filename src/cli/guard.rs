@@ -88,7 +88,7 @@ impl PolicyArgs {
 /// How much of a file is read at once.
 const PIECE: usize = 256 * 1024;
 
-/// Looks at a file of any size. It is read as text: a byte that is no UTF-8 counts as one `?`.
+/// Looks at a file of any size. It is read as text: a byte that is not UTF-8 counts as one `?`.
 fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::Result<ExitCode> {
     let reading = || match file.as_os_str() == "-" {
         true => "reading standard input".to_owned(),
@@ -146,7 +146,7 @@ fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::
     Ok(if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Bytes as text, each that is no UTF-8 as `?`, so that places stay what they are; and how many at the end wait for the
+/// Bytes as text, each that is not UTF-8 as `?`, so that places stay what they are; and how many at the end wait for the
 /// rest of their character.
 fn as_text(bytes: &[u8], last: bool) -> (Cow<'_, str>, usize) {
     let mut rest = bytes;

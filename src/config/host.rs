@@ -20,7 +20,7 @@ settings! {
     /// Settings of the local sandbox host.
     HostSettings in "host" {
         /// How the local host isolates: auto is namespaces or a refusal, landlock is a weaker tier, unsafe-none
-        /// is no wall at all.
+        /// isolates nothing.
         isolation ["PATHBOX_HOST_ISOLATION"]: Isolation = "auto", Allowed::Words("auto, landlock or unsafe-none"), isolation;
         /// Sandboxes that the local host keeps ready.
         pool ["PATHBOX_HOST_POOL"]: usize = "2", Allowed::Range(0, 64, ""), Values::ranged;

@@ -11,7 +11,7 @@ pub struct Setting {
     /// Environment names, the first one is preferred. `PATHBOX_` names are ours; others are honoured because
     /// deployments have them already.
     pub env: &'static [&'static str],
-    /// The value when nobody says anything; empty for "not set".
+    /// The value when no one says anything; empty for "not set".
     pub default: &'static str,
     /// What is allowed.
     pub allowed: Allowed,

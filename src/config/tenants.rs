@@ -240,7 +240,7 @@ fn servers(
     Ok((!servers.is_empty()).then(|| McpServers::new(servers)))
 }
 
-/// A value as JSON. `{ file = "…" }` and `{ env = "…" }` stand for what the file or the variable holds. No error repeats
+/// A value as JSON. `{ file = "…" }` and `{ env = "…" }` denote what the file or the variable holds. No error repeats
 /// a value: it may be a key.
 fn json(value: &Value, environment: &BTreeMap<String, String>) -> Result<serde_json::Value, String> {
     Ok(match value {

@@ -281,7 +281,7 @@ fn server(entry: toml::Value, environment: &BTreeMap<String, String>) -> Result<
     })
 }
 
-/// Two servers of one name must be for different tenants: a name has to mean one thing to whoever calls it.
+/// Two servers of one name must be for different tenants: a name has to mean one thing to anyone who calls it.
 fn fits(server: Server, before: &[Server]) -> Result<Server, Wrong> {
     let clash = before.iter().filter(|other| other.name == server.name).any(|other| {
         other.tenants.is_empty()

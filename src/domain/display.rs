@@ -44,7 +44,7 @@ pub struct Attachment {
     pub bytes: Vec<u8>,
 }
 
-/// The forms of E2B that are no text: name, extension, media type, whether it is base64.
+/// The forms of E2B that are not text: name, extension, media type, whether it is base64.
 const FORMS: [(&str, &str, &str, bool); 12] = [
     ("png", "png", "image/png", true),
     ("image/png", "png", "image/png", true),

@@ -50,7 +50,7 @@ impl Entropy {
         out
     }
 
-    /// `N` random bytes as lower-case hex: a token that nobody guesses when `N` is 16 or more.
+    /// `N` random bytes as lower-case hex: a token that no one guesses when `N` is 16 or more.
     pub fn hex<const N: usize>(&self) -> String {
         hex(&self.bytes::<N>())
     }

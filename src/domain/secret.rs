@@ -55,7 +55,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Whether two byte strings are the same. Takes the same time wherever they differ; their lengths are no secret.
+/// Whether two byte strings are the same. Takes the same time wherever they differ; their lengths are not secret.
 pub fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     let differing = a.iter().zip(b).fold(0, |seen, (a, b)| seen | (a ^ b));
     (a.len() == b.len()) & (differing == 0)

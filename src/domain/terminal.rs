@@ -1,4 +1,4 @@
-//! Output as a terminal would leave it, and characters that nobody sees made visible.
+//! Output as a terminal would leave it, and characters that no one sees made visible.
 //!
 //! A progress bar draws five hundred frames over each other and leaves one. [`Screen`] keeps as many lines as a terminal
 //! shows and lets go of those that scroll off it; text that moves no cursor passes as it is, at the speed of a copy.
@@ -288,7 +288,7 @@ pub fn shown(text: &str) -> String {
     visible(&out)
 }
 
-/// A text in which each character that nobody sees and that changes what is read is written out as `\u202e`, two units
+/// A text in which each character that no one sees and that changes what is read is written out as `\u202e`, two units
 /// for one beyond the basic plane: so it stays JSON where it was.
 pub fn visible(text: &str) -> String {
     if text.is_ascii() && !text.bytes().any(is_control) || !text.contains(is_hidden) {

@@ -154,7 +154,7 @@ impl CreateQueue {
         Ok(at)
     }
 
-    /// The provider asked for a pause: nobody's turn comes before it ends.
+    /// The provider asked for a pause: no one's turn comes before it ends.
     pub(super) fn pause(&self, pause: Duration, now: Instant) {
         let until = now + pause.min(Duration::from_secs(60));
         let mut next = lock(&self.next);

@@ -1,4 +1,4 @@
-//! How a call to the provider fails, told apart by what the caller can do about it.
+//! How a call to the provider fails, distinguished by what the caller can do about it.
 //!
 //! The provider says "gone", "busy" and "no" in many wordings and on three layers (control plane, proxy, sandbox); this
 //! file is the one place that reads them. No text here ever holds a key, a token, a sandbox id or a host.
@@ -90,7 +90,7 @@ pub enum E2bError {
         message: ProviderText,
     },
     /// The sandbox is not there: killed, expired, crashed or paused. [`E2bClient::liveness`](super::E2bClient::liveness)
-    /// tells which.
+    /// says which.
     #[error("the sandbox is gone{}", if *.may_have_run { ", in the middle of a request" } else { "" })]
     Lost {
         /// Whether what was asked may have happened before.
@@ -226,7 +226,7 @@ pub enum Deadline {
     Stall,
     /// The whole execution.
     Overall,
-    /// A whole request that is no execution, with its repetitions.
+    /// A whole request that is not an execution, with its repetitions.
     Request,
 }
 
@@ -330,7 +330,7 @@ impl E2bError {
         }
     }
 
-    /// What whoever operates the caller can do about it, in a sentence.
+    /// What the caller's operator can do about it, in a sentence.
     pub fn advice(&self) -> &'static str {
         match self {
             Self::Setting { .. } => "Correct the setting.",

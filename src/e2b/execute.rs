@@ -168,7 +168,7 @@ impl Execution {
     /// # Errors
     /// [`E2bError::TimedOut`] with the clock that ended, [`E2bError::Incomplete`] or [`E2bError::Broken`] when the stream
     /// breaks off, [`is_lost`](E2bError::is_lost) when that was because the sandbox went away, [`E2bError::Protocol`] when
-    /// a line is no event. The connection is closed then, which interrupts the code; after any of them it may have run.
+    /// a line is not an event. The connection is closed then, which interrupts the code; after any of them it may have run.
     pub async fn next(&mut self) -> Result<Option<Event>, E2bError> {
         loop {
             if let Some(event) = self.pending.pop_front() {

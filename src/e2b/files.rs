@@ -152,7 +152,7 @@ impl Files {
     /// The entries of a directory, `depth` levels deep (1 or more).
     ///
     /// # Errors
-    /// [`E2bError::NotFound`]; [`E2bError::Rpc`] with `invalid_argument` when it is no directory.
+    /// [`E2bError::NotFound`]; [`E2bError::Rpc`] with `invalid_argument` when it is not a directory.
     pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<EntryInfo>, E2bError> {
         let request = ListDirRequest { path: path.to_owned(), depth };
         let answer: EntriesResponse = self.envd.unary(filesystem::LIST_DIR, &request, Subject::File).await?;
@@ -194,7 +194,7 @@ impl Files {
     /// Tells what changes in a directory, from when this returns.
     ///
     /// # Errors
-    /// [`E2bError::NotFound`]; [`E2bError::Rpc`] with `invalid_argument` when it is no directory.
+    /// [`E2bError::NotFound`]; [`E2bError::Rpc`] with `invalid_argument` when it is not a directory.
     pub async fn watch(&self, path: &str, recursive: bool) -> Result<FileWatch, E2bError> {
         let request = WatchRequest { path: path.to_owned(), recursive, ..WatchRequest::default() };
         let mut stream: RpcStream<WatchResponse> =
@@ -208,7 +208,7 @@ impl Files {
         }
     }
 
-    /// A URL that reads a file without any header, until `expires`: whoever has it can read the file.
+    /// A URL that reads a file without any header, until `expires`: anyone who has it can read the file.
     ///
     /// # Errors
     /// [`E2bError::Setting`] when the sandbox has no envd token: then anybody can read without a signature.

@@ -114,7 +114,7 @@ struct Inner {
     state: Arc<Mutex<State>>,
 }
 
-/// What the next run has to know. Owned by whoever holds the turn.
+/// What the next run has to know. Owned by the call that holds the turn.
 #[derive(Debug, Default)]
 struct State {
     /// A run was cut off, and the context has not been probed since.
@@ -144,7 +144,7 @@ impl E2bClient {
     /// Makes a code context: a kernel of its own. Takes seconds at the hosted server.
     ///
     /// # Errors
-    /// [`E2bError::UnknownLanguage`]; a working directory that does not exist is no error there.
+    /// [`E2bError::UnknownLanguage`]; a working directory that does not exist is not an error there.
     pub async fn create_code_context(
         &self,
         access: &SandboxAccess,
@@ -452,7 +452,7 @@ impl Interpreter {
         Some(model.execution_state == "busy")
     }
 
-    /// Interrupts what runs in the context, whoever began it. `false`: nothing did, or it cannot be known.
+    /// Interrupts what runs in the context, no matter who began it. `false`: nothing did, or it cannot be known.
     async fn interrupt(&self) -> Result<bool, E2bError> {
         let inner = &self.inner;
         if inner.client.endpoint.is_one_address() {

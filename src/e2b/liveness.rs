@@ -11,7 +11,7 @@ use crate::domain::SandboxId;
 use crate::wire::control::State;
 use crate::wire::{ENVD_PORT, INTERPRETER_PORT};
 
-/// What a sandbox is, told apart by what to do about it.
+/// What a sandbox is, distinguished by what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Liveness {
     /// It runs and its interpreter answers.

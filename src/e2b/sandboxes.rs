@@ -157,7 +157,7 @@ impl Sandbox {
     }
 }
 
-/// An id as the provider gives it. Old servers append `-<client id>`, which is no part of it.
+/// An id as the provider gives it. Old servers append `-<client id>`, which is not part of it.
 pub(super) fn sandbox_id(text: &str) -> Result<SandboxId, E2bError> {
     let id = text.split('-').next().unwrap_or_default();
     SandboxId::parse(id).map_err(|error| E2bError::protocol("a sandbox id", error))

@@ -257,7 +257,7 @@ impl E2bClient {
         }))
     }
 
-    /// Turns an answer of a sandbox that is no success into its error.
+    /// Turns an answer of a sandbox that did not succeed into its error.
     pub(super) async fn accept(
         &self,
         response: Response,

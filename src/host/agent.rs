@@ -64,7 +64,7 @@ pub enum Stdin {
 }
 
 /// A started program: what it says, and the handle to speak to it. Dropping it does not end the program;
-/// output that nobody receives any more is thrown away.
+/// output that no one receives any more is thrown away.
 #[derive(Debug)]
 pub struct Process {
     /// Speaks to it; cheap to clone.
@@ -589,7 +589,7 @@ impl State {
         Ok(self.last_id)
     }
 
-    /// Takes a program off the books; whoever waits to feed it stops waiting.
+    /// Takes a program off the books; anyone who waits to feed it stops waiting.
     fn forget(&mut self, id: u32) -> Option<Program> {
         self.starting.remove(&id);
         let program = self.programs.remove(&id)?;
@@ -636,7 +636,7 @@ impl Connection {
         drop(ended); // outside the lock: wakes everybody who waits
     }
 
-    /// Hands one message to whoever waits for it. An error is a sandbox that does not keep the rules.
+    /// Hands one message to anyone who waits for it. An error is a sandbox that does not keep the rules.
     fn dispatch(&self, id: u32, message: FromAgent) -> Result<(), protocol::Malformed> {
         let malformed = protocol::Malformed;
         let mut state = self.state();
@@ -908,7 +908,7 @@ mod tests {
                         return;
                     }
                 }
-                // Nobody was hung up on: an end, so that the test has one.
+                // No one was hung up on: an end, so that the test has one.
                 say(&socket, id, &FromAgent::Done);
             })
             .await

@@ -7,7 +7,7 @@
 //! | code interpreter (port 49999) | the sandbox's id, which is 103 random bits that only the control plane tells; an access token is not asked for, as at E2B, but one that is sent must be right |
 //! | all ports but envd's | also the traffic token, when the sandbox was made with `allowPublicTraffic: false` |
 //!
-//! Whoever wants `/execute` closed to a leaked id creates with `allowPublicTraffic: false`. Comparisons take the
+//! Anyone who wants `/execute` closed to a leaked id creates with `allowPublicTraffic: false`. Comparisons take the
 //! same time wherever two texts differ.
 
 use http::HeaderValue;

@@ -80,8 +80,8 @@ pub(crate) struct Limits {
     pub(crate) head_timeout: Duration,
 }
 
-/// Connections that are open. Those without a request under way make room for new ones, so that whoever opens many and says
-/// nothing keeps nobody else away.
+/// Connections that are open. Those without a request under way make room for new ones, so that anyone who opens many and says
+/// nothing keeps no one else away.
 #[derive(Debug, Default)]
 struct Open {
     connections: Mutex<BTreeMap<u64, Arc<Connection>>>,

@@ -211,7 +211,7 @@ pub enum JailError {
     },
 }
 
-/// Why a sandbox is no more.
+/// Why a sandbox has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndCause {
     /// Its memory limit was met and its first process was chosen.
@@ -409,7 +409,7 @@ async fn supervise(
         }
         connection.close();
         let status = process.wait().await;
-        // Whoever waited for one of its sandboxes is told only now, when nothing is left of them.
+        // Anyone who waited for one of its sandboxes is told only now, when nothing is left of them.
         connection.forget_all();
         if closing.is_cancelled() {
             return;
@@ -570,7 +570,7 @@ enum Heard {
     },
 }
 
-/// Takes a birth off the books when nobody waits for it any more.
+/// Takes a birth off the books when no one waits for it any more.
 struct Forget<'a> {
     connection: &'a Connection,
     id: u32,
@@ -582,7 +582,7 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// Hands the spawner's messages to whoever waits for them, until it is gone.
+/// Hands the spawner's messages to anyone who waits for them, until it is gone.
 async fn listen(connection: &Connection) {
     loop {
         let heard = match connection.receive().await {
@@ -595,7 +595,7 @@ async fn listen(connection: &Connection) {
         match heard {
             Heard::Reply(Reply::Spawned { id, group }, fds) => {
                 let mut state = connection.state();
-                // When nobody waits any more, the socket closes here and the sandbox ends by itself.
+                // When no one waits any more, the socket closes here and the sandbox ends by itself.
                 let Some(waiting) = state.births.remove(&id) else { continue };
                 let Ok([socket, pidfd]) = <[OwnedFd; 2]>::try_from(fds) else {
                     let _ = waiting.send(Err(no_descriptors()));

@@ -120,7 +120,7 @@ pub enum KernelError {
     /// No such context.
     #[error("Context {0} not found")]
     NotFound(String),
-    /// A language that nobody here runs, or whose interpreter is missing on this machine.
+    /// A language that no one here runs, or whose interpreter is missing on this machine.
     #[error("Failed to create context: {}", unknown_language(.language, .missing.as_ref()))]
     Language {
         /// As it was asked for.
@@ -219,7 +219,7 @@ impl Kernels {
     }
 
     /// Makes a context and starts its interpreter. Python and the home directory when nothing else is asked for; a
-    /// directory that does not exist is no error.
+    /// directory that does not exist is not an error.
     ///
     /// # Errors
     /// [`KernelError::Language`], [`KernelError::Start`], [`KernelError::TooMany`].
@@ -249,7 +249,7 @@ impl Kernels {
         started(&entry, Order::Restart).await
     }
 
-    /// Interrupts what a context runs, whoever began it; its answer breaks off. `false`: nothing ran.
+    /// Interrupts what a context runs, no matter who began it; its answer breaks off. `false`: nothing ran.
     ///
     /// # Errors
     /// [`KernelError::NotFound`].

@@ -93,7 +93,7 @@ impl Resolver {
 
 /// Look-ups of all sandboxes at a time. Each holds a thread of those that the whole host shares.
 const LOOK_UPS: usize = 128;
-/// Those of one sandbox. Names can be made so that nobody ever answers for them.
+/// Those of one sandbox. Names can be made so that no one ever answers for them.
 const LOOK_UPS_OF_ONE: usize = 4;
 
 /// Looks names up for one sandbox, within what it and all of them together may have under way.
@@ -107,11 +107,11 @@ struct LookUps {
 impl LookUps {
     async fn look_up(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         let [all, own] = &self.places;
-        // Its own first: who waits for that holds up nobody else.
+        // Its own first: who waits for that holds up no one else.
         let own = Arc::clone(own).acquire_owned().await.map_err(io::Error::other)?;
         let all = Arc::clone(all).acquire_owned().await.map_err(io::Error::other)?;
         let (resolver, name) = (self.resolver.clone(), name.to_owned());
-        // A system's look-up goes on when nobody waits for it any more, and so keeps its places.
+        // A system's look-up goes on when no one waits for it any more, and so keeps its places.
         let looked_up = tokio::spawn(async move {
             let _places = (own, all);
             resolver.look_up(&name).await
@@ -355,7 +355,7 @@ mod tests {
             let look_ups = Arc::new(LookUps { resolver: resolver.clone(), places });
             for _ in 0..LOOK_UPS_OF_ONE * 3 {
                 let look_ups = Arc::clone(&look_ups);
-                // Whoever asked gives up; what was begun goes on.
+                // Anyone who asked gives up; what was begun goes on.
                 let asked = async move { look_ups.look_up(&format!("{sandbox}.test")).await };
                 let given_up = tokio::time::timeout(Duration::from_millis(1), asked).await;
                 assert!(given_up.is_err(), "nobody answers");

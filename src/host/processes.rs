@@ -1,7 +1,7 @@
 //! The processes that clients started in one sandbox, and who listens to them.
 //!
 //! A process belongs to the sandbox, not to the client that started it: clients come and go while it runs, each sees
-//! what is said from then on, and what nobody hears is lost. A client that listens but does not read slows the
+//! what is said from then on, and what no one hears is lost. A client that listens but does not read slows the
 //! process down, for a while; then it is cut off, so that one dead connection cannot hold everybody's output.
 
 use std::collections::BTreeMap;
@@ -156,7 +156,7 @@ impl Running {
             std::mem::take(&mut state.listeners)
         };
         for listener in listeners {
-            // Whoever left does not want to know.
+            // Anyone who left does not want to know.
             let _ = listener.send_timeout(last.clone(), PATIENCE).await;
         }
     }

@@ -1,7 +1,7 @@
 //! The live sandboxes and the few that stand ready: who gets one, for how long, and what happens at the end.
 //!
-//! A ready sandbox belongs to nobody and is given away once; none ever goes back. Making one takes far longer than
-//! handing one over, so the pool is refilled in the background, and only while nobody waits for a sandbox.
+//! A ready sandbox belongs to no one and is given away once; none ever goes back. Making one takes far longer than
+//! handing one over, so the pool is refilled in the background, and only while no one waits for a sandbox.
 
 mod ledger;
 mod repeats;
@@ -400,7 +400,7 @@ impl Registry {
                 () = self.0.taken.notified() => {}
                 () = spawner.next() => {}
             }
-            // Whoever took one is about to run code: do not compete for the processor with the first cell.
+            // Anyone who took one is about to run code: do not compete for the processor with the first cell.
             tokio::time::sleep(QUIET).await;
         }
     }

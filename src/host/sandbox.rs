@@ -297,7 +297,7 @@ impl Maker {
 
 impl Machine {
     /// Waits until its first interpreter runs. One that does not start is no reason to throw the machine away:
-    /// whoever needs it is told why.
+    /// a caller that needs it gets the reason.
     pub(crate) async fn warm(&self) {
         match self.kernels.ready().await {
             // A machine without Python was named when the host started.
@@ -326,7 +326,7 @@ pub(crate) struct Sandbox {
     pub(crate) access_token: Option<Secret>,
     /// Asked for on every other port, when there is one.
     pub(crate) traffic_token: Option<Secret>,
-    /// The `Host` that its servers see; `${PORT}` stands for the port.
+    /// The `Host` that its servers see; `${PORT}` is replaced by the port.
     pub(crate) mask_host: Option<String>,
     /// What its owner wants every process in it to find in its environment.
     env: BTreeMap<String, String>,
@@ -359,7 +359,7 @@ pub(crate) struct Sandbox {
     measured: Mutex<(Instant, u64)>,
 }
 
-/// What is asked of whoever owns the jail.
+/// What is asked of the owner of the jail.
 #[derive(Debug)]
 enum Order {
     Usage(oneshot::Sender<Usage>),
@@ -648,7 +648,7 @@ async fn keep(
         tokio::select! {
             cause = jailed.ended_as() => break Some(cause),
             () = ending.cancelled() => break None,
-            // Whoever asked may have left.
+            // Anyone who asked may have left.
             Some(order) = orders.recv() => match order {
                 Order::Usage(reply) => drop(reply.send(jailed.usage())),
                 Order::Freeze(yes, reply) => drop(reply.send(jailed.freeze(yes))),

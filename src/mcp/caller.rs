@@ -80,7 +80,7 @@ pub enum CallerError {
     /// The caller may not do this.
     #[error("this credential has no scope `{0}`")]
     Scope(Scope),
-    /// Nobody has checked who sends this: a fault of ours.
+    /// No one has checked who sends this: a fault of ours.
     #[error("the caller was not checked")]
     Unchecked,
 }
@@ -224,7 +224,7 @@ fn default_of(principal: &Principal) -> ConversationId {
     conversation(format!("default-{}", hex(&digest[..8])))
 }
 
-/// The conversation of a protocol session: the same one for the whole session, and nobody guesses another's.
+/// The conversation of a protocol session: the same one for the whole session, and no one guesses another's.
 fn of_session(session: &str) -> ConversationId {
     let digest = Sha256::digest(session.as_bytes());
     let hex = hex(&digest[..12]);

@@ -1,5 +1,5 @@
 //! Asking a person whether a program may call a tool: by elicitation where the protocol has requests of servers, and by a
-//! result that asks for input where it has not (2026-07-28). In the second case the run goes on while nobody is connected: the
+//! result that asks for input where it has not (2026-07-28). In the second case the run goes on while no one is connected: the
 //! program waits in its sandbox until the client calls again with the answer, or until its patience is over.
 
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ pub(super) struct Asked {
     pub(super) questions: mpsc::Receiver<Question>,
     pub(super) arguments: JsonObject,
     answer: Option<oneshot::Sender<Decision>>,
-    /// Tenant and principal: nobody else answers.
+    /// Tenant and principal: no one else answers.
     whose: String,
     since: Instant,
 }

@@ -38,7 +38,7 @@ impl Fitter {
         Self { bytes, pixels: MAX_PIXELS }
     }
 
-    /// Fits a base64 picture for an image block. `None`: it is no PNG or JPEG, or too much for this result.
+    /// Fits a base64 picture for an image block. `None`: it is not a PNG or JPEG, or too much for this result.
     pub fn fit(&mut self, text: &str) -> Option<Picture> {
         let bytes = STANDARD.decode(text.trim()).ok()?;
         let reader = || ImageReader::new(Cursor::new(&bytes)).with_guessed_format().ok();

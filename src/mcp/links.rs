@@ -8,8 +8,8 @@ use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource};
 use rmcp::service::RequestContext;
 
-/// The name of a client that gave itself none: the Python SDK's own. Whoever runs under it is a framework or a script,
-/// with nobody there to open a link.
+/// The name of a client that gave itself none: the Python SDK's own. Anyone who runs under it is a framework or a script,
+/// with no one there to open a link.
 const NAMELESS: &str = "mcp";
 
 /// Whether the client of this request takes links as they are.

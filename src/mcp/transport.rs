@@ -47,7 +47,7 @@ fn json_rpc_error(status: StatusCode, id: Option<RequestId>, error: ErrorData) -
     (status, [(header::CONTENT_TYPE, "application/json")], json).into_response()
 }
 
-/// What to answer to bytes that are no message: JSON-RPC 2.0 section 5.1 has -32700 for what is not JSON and -32600
+/// What to answer to bytes that are not a message: JSON-RPC 2.0 section 5.1 has -32700 for what is not JSON and -32600
 /// for JSON of another shape.
 fn refusal(bytes: &[u8], error: &serde_json::Error) -> (Option<RequestId>, ErrorData) {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else {

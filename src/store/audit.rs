@@ -92,7 +92,7 @@ pub struct ExecutionFilter {
 /// Placeholder numbers of the guard: kind, keyed hash of what was taken out, number.
 pub type Placeholders = Vec<(String, String, u32)>;
 
-/// Somebody opens a sealed token. What it stands for is not in here.
+/// Somebody opens a sealed token. What it denotes is not in here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReveal {
     /// Random, so that the record is written once however often it is sent.

@@ -181,7 +181,7 @@ impl Inner {
     }
 }
 
-/// Probes until the database serves, or nobody uses it any more.
+/// Probes until the database serves, or no one uses it any more.
 async fn until_back(availability: Weak<Inner>) {
     loop {
         let Some(pause) = availability.upgrade().map(|inner| inner.pace.pause) else { return };

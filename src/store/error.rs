@@ -105,7 +105,7 @@ impl StoreError {
         self.state().is_some()
     }
 
-    /// What whoever operates the server should do.
+    /// What anyone who operates the server should do.
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::State(DatabaseState::Away, _) => "start the database, or correct DATABASE_URL",

@@ -185,7 +185,7 @@ pub struct LimitReached {
     pub holders: Vec<ContextKey>,
     /// How many others hold it.
     pub others: u32,
-    /// When the first of them expires if nobody uses it.
+    /// When the first of them expires if no one uses it.
     pub frees_in: Option<Duration>,
 }
 

@@ -1,7 +1,7 @@
 //! The audit chain, what was used, and quotas.
 //!
 //! Each end of a run is an entry of its tenant's chain, written in the transaction that ends the run. An entry's hash
-//! covers the one before it, so that whoever changes, removes or inserts one changes every hash after it; [`verify`] finds
+//! covers the one before it, so that anyone who changes, removes or inserts one changes every hash after it; [`verify`] finds
 //! the place. Somebody who may write to the whole database can also compute a chain anew: compare with an export that is
 //! kept elsewhere.
 
@@ -72,7 +72,7 @@ pub trait Ledger: Send + Sync {
     /// Entries of a tenant after entry `after`, in order.
     async fn chain(&self, tenant: &TenantId, after: i64, limit: u32) -> Result<Vec<ChainEntry>, StoreError>;
 
-    /// Runs that have ended and that no entry is about: nobody but a stranger to Pathbox writes those.
+    /// Runs that have ended and that no entry is about: no one but a stranger to Pathbox writes those.
     async fn unchained(&self, tenant: &TenantId) -> Result<Vec<ExecutionId>, StoreError>;
 
     /// Takes entries that are older than that from the beginning of each chain, at most `batch` of each. The rest still
@@ -128,7 +128,7 @@ pub struct Fault {
 
 /// Entries that are read at a time.
 const PAGE: u32 = 1000;
-/// Faults that are said; whoever changed more than those is found out by them.
+/// Faults that are said; anyone who changed more than those is found out by them.
 const MOST_FAULTS: usize = 100;
 
 /// Walks a tenant's chain from where it begins to its end. `each` gets every entry with the hash before it.

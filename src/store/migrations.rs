@@ -45,7 +45,7 @@ pub struct MigrationStatus {
 
 /// The migrations that are missing, oldest first.
 ///
-/// A migration of a newer program is no hindrance when this one still serves on it: so a rolling deployment goes on, and
+/// A migration of a newer program is not a hindrance when this one still serves on it: so a rolling deployment goes on, and
 /// so does the way back.
 ///
 /// # Errors

@@ -46,7 +46,7 @@ pub trait Outbox: Send + Sync {
     /// meet on a row. Ended rows older than `retention` are removed.
     async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError>;
 
-    /// Claims entries of the outbox; they come back after `visibility` if nobody reports.
+    /// Claims entries of the outbox; they come back after `visibility` if no one reports.
     async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError>;
 
     /// The sandbox is gone.

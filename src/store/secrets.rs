@@ -4,7 +4,7 @@
 //! bound to tenant, row and column, so a value copied into another row does not open: write access to the database
 //! is not enough to point one tenant's context at another tenant's sandbox.
 //!
-//! The surprise: a lost key is no catastrophe. Tokens live as long as a sandbox, so the store treats a context whose
+//! The surprise: a lost key is not a catastrophe. Tokens live as long as a sandbox, so the store treats a context whose
 //! tokens do not open as lost and lets its caller make a new one.
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! What wakes a task that waits for a context, instead of asking the database over and over.
 //!
-//! A signal is a hint: whoever is woken asks the database, and whoever is not asks a little later all the same.
+//! A signal is a hint: anyone who is woken asks the database, and anyone who is not asks a little later all the same.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -151,7 +151,7 @@ pub(super) fn adopt(span: &tracing::Span, trace: u128, parent: u64, is_sampled: 
     let flags = TraceFlags::default().with_sampled(is_sampled);
     let remote =
         SpanContext::new(TraceId::from(trace), SpanId::from(parent), flags, true, TraceState::default());
-    // Fails where nobody watches the span, and then there is nothing to be said of it.
+    // Fails where no one watches the span, and then there is nothing to be said of it.
     let _ = span.set_parent(Context::new().with_remote_span_context(remote));
 }
 
@@ -190,7 +190,7 @@ impl SpanProcessor for Queue {
     fn on_start(&self, _: &mut Span, _: &Context) {}
 
     fn on_end(&self, span: SpanData) {
-        // The database is also asked in the background, every second; that is no part of anybody's trace.
+        // The database is also asked in the background, every second; that is not part of anybody's trace.
         if span.parent_span_id == SpanId::INVALID && span.name.starts_with("db.") {
             return;
         }

@@ -24,7 +24,7 @@ pub enum Envelope {
     End(Bytes),
 }
 
-/// Bytes that are no stream of envelopes.
+/// Bytes that are not a stream of envelopes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
     /// Larger than the reader allows.
@@ -202,7 +202,7 @@ codes! {
     DataLoss = "data_loss", 500;
     /// No or bad credentials, or an unknown user.
     Unauthenticated = "unauthenticated", 401;
-    /// Nobody knows. Also read for codes from the future.
+    /// No one knows. Also read for codes from the future.
     #[serde(other)]
     Unknown = "unknown", 500;
 }

@@ -445,7 +445,7 @@ pub fn percent_encode(text: &str) -> String {
     out
 }
 
-/// Undoes [`percent_encode`]. A `%` that no two hex digits follow stands for itself; a `+` too.
+/// Undoes [`percent_encode`]. A `%` that no two hex digits follow is literal; a `+` too.
 pub fn percent_decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

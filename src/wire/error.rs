@@ -38,7 +38,7 @@ pub mod error_code {
     pub const IDEMPOTENCY_MISMATCH: &str = "idempotency_request_mismatch";
     /// 409 family: the first request with this idempotency key has not ended.
     pub const IDEMPOTENCY_IN_PROGRESS: &str = "idempotency_request_in_progress";
-    /// 409 family: nobody knows what became of the first request with this key.
+    /// 409 family: no one knows what became of the first request with this key.
     pub const IDEMPOTENCY_UNKNOWN: &str = "idempotency_outcome_unknown";
 }
 
@@ -72,7 +72,7 @@ impl ProxyError {
         Self { sandbox_id: sandbox_id.into(), message: SANDBOX_NOT_FOUND.to_owned(), port: None, code: 502 }
     }
 
-    /// The answer for a port that nobody listens on.
+    /// The answer for a port that no one listens on.
     pub fn port_not_open(sandbox_id: impl Into<String>, port: u16) -> Self {
         Self { sandbox_id: sandbox_id.into(), message: PORT_NOT_OPEN.to_owned(), port: Some(port), code: 502 }
     }

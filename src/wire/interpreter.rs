@@ -59,7 +59,7 @@ pub struct CreateContext {
     /// Python when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
-    /// Working directory, `/home/user` when left out. One that does not exist is no error.
+    /// Working directory, `/home/user` when left out. One that does not exist is not an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
 }
@@ -251,7 +251,7 @@ impl Event {
     /// ```
     ///
     /// # Errors
-    /// When the line is no JSON object with a `type`, or a known type lacks a member it must have.
+    /// When the line is not a JSON object with a `type`, or a known type lacks a member it must have.
     pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
         if let Some(event) = output::read(line) {
             return Ok(event);

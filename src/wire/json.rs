@@ -17,7 +17,7 @@ use serde_json::ser::Formatter;
 /// ```
 ///
 /// # Errors
-/// When the value does not serialize, for instance a map whose keys are no texts.
+/// When the value does not serialize, for instance a map whose keys are not texts.
 pub fn to_ascii(value: &impl Serialize) -> Result<String, serde_json::Error> {
     let mut out = Vec::with_capacity(128);
     value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Ascii))?;
@@ -120,7 +120,7 @@ fn mend_with(line: &[u8], [nan, infinity]: [&'static str; 2]) -> Option<String> 
     Some(out)
 }
 
-/// The UTF-16 unit that `\uXXXX` at `at` stands for.
+/// The UTF-16 unit that `\uXXXX` at `at` denotes.
 fn unit(bytes: &[u8], at: usize) -> Option<u16> {
     let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()

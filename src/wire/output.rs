@@ -29,7 +29,7 @@ pub(super) fn read(line: &[u8]) -> Option<Event> {
 /// How far a text is looked at byte by byte before it is searched.
 const NEAR: usize = 24;
 
-/// Which bytes stand for themselves in a text.
+/// Which bytes are literal in a text.
 const PLAIN: [bool; 256] = {
     let mut plain = [true; 256];
     let mut byte = 0;

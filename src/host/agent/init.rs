@@ -35,7 +35,7 @@ const SCAN_EVERY: Duration = Duration::from_millis(50);
 /// Scans between two reports of what is in use.
 const SCANS_PER_REPORT: u32 = 20;
 /// How long a port of the sandbox may take to answer. Nothing else happens meanwhile; on a loopback it takes
-/// microseconds, unless whoever listens does not accept.
+/// microseconds, unless the listener does not accept.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Where in the file system the agent serves.
@@ -86,7 +86,7 @@ impl Place {
     }
 
     /// A path of the host's, on this file system: relative ones start at the home directory, and where there is no
-    /// root of our own, the usual names lead to what stands for them.
+    /// root of our own, the usual names lead to their replacements.
     pub(crate) fn path(&self, asked: &str) -> PathBuf {
         let path = self.home.join(asked.strip_prefix("~/").unwrap_or(asked));
         if self.own_namespace || path.starts_with(&self.home) || path.starts_with(&self.tmp) {
@@ -397,7 +397,7 @@ impl Agent {
 
     fn signal_all(&self, signal: i32) {
         if self.place.own_namespace {
-            // Everything but this process, in one step: nobody can start something in between.
+            // Everything but this process, in one step: no one can start something in between.
             let _ = sys::kill(-1, signal);
             return;
         }
@@ -624,7 +624,7 @@ impl Agent {
     fn close_stdin(&mut self, id: u32) {
         let Some(program) = self.programs.get_mut(&id) else { return };
         if program.outputs.iter().any(|(stream, _)| *stream == Stream::Pty) {
-            // Nobody was charged for it.
+            // No one was charged for it.
             program.inputs[STDIN].queue.push_back(Piece { bytes: Bytes::from_static(b"\x04"), charge: 0 });
         } else {
             program.inputs[STDIN].close = true;
@@ -647,14 +647,14 @@ impl Agent {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    // Nobody reads it any more: swallow, so that the writer does not wait for ever.
+                    // No one reads it any more: swallow, so that the writer does not wait for ever.
                     took += input.queue.drain(..).map(|piece| piece.charge).sum::<usize>();
                     input.file = None;
                 }
             }
         }
         if input.close && input.queue.is_empty() && input.file.take().is_some() {
-            // Whoever reads a connection learns the end by this, since its socket is still read from.
+            // Anyone who reads a connection learns the end by this, since its socket is still read from.
             let _ = program.socket.as_ref().map(|socket| socket.shutdown(Shutdown::Write));
         }
         self.took(id, which, took);

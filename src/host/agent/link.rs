@@ -42,14 +42,14 @@ impl AgentHandle {
     /// Connects to a port of the sandbox. The connection holds `place`.
     ///
     /// # Errors
-    /// [`AgentError::Refused`] when nobody listens there.
+    /// [`AgentError::Refused`] when no one listens there.
     pub(crate) async fn connect_port(
         &self,
         port: u16,
         place: OwnedSemaphorePermit,
     ) -> Result<Link, AgentError> {
         let agent = self.clone();
-        // A caller that gives up leaves a link that closes itself, not a connection that nobody knows.
+        // A caller that gives up leaves a link that closes itself, not a connection that no one knows.
         let connecting = tokio::spawn(async move {
             agent.begin(&ToAgent::Connect { port }).await.map(|process| link(process, place, LINGER))
         });
@@ -92,7 +92,7 @@ pub(super) fn link(process: Process, place: OwnedSemaphorePermit, linger: Durati
         while let Some(event) = events.recv().await {
             match event {
                 ProcessEvent::Stdout(bytes) if bytes.is_empty() => drop(to_host.shutdown().await),
-                // Written to nobody when the link was dropped; then the rest is taken and thrown away.
+                // Written to no one when the link was dropped; then the rest is taken and thrown away.
                 ProcessEvent::Stdout(bytes) => drop(to_host.write_all(&bytes).await),
                 _ => break,
             }

@@ -106,7 +106,7 @@ fn onward(sandbox: &Sandbox, port: u16, request: Request<Body>, api_key: &Secret
     Request::from_parts(head, body)
 }
 
-/// Removes what opens this host's doors: whoever serves in a sandbox is hostile. An `Authorization` is the server's own unless it
+/// Removes what opens this host's doors: anyone who serves in a sandbox is hostile. An `Authorization` is the server's own unless it
 /// holds one of our secrets, or is how clients name envd's user.
 fn drop_credentials(sandbox: &Sandbox, api_key: &Secret, headers: &mut HeaderMap) {
     for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN, API_KEY, ACCESS_TOKEN] {

@@ -139,7 +139,7 @@ pub(crate) fn furnish() -> Result<()> {
     sys::loopback_up()
 }
 
-/// Bounds the watches of the new user namespace. The kernel also charges them to whoever made the namespace, so that without
+/// Bounds the watches of the new user namespace. The kernel also charges them to the process that made the namespace, so that without
 /// a limit one sandbox takes the host's own.
 pub(crate) fn limit_watches(instances: u32) -> Result<()> {
     fs::write("/proc/sys/user/max_inotify_instances", instances.to_string())?;

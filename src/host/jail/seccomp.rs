@@ -2,7 +2,7 @@
 //!
 //! Several filters are loaded. The first answers `ENOSYS` to everything that is not on the list, so that a C
 //! library takes its fall-back path (`clone3`, `io_uring`, whatever comes next year). The second answers
-//! `EINVAL`, as kernels do that do not know an argument, the third success to what programs may ask for and nobody
+//! `EINVAL`, as kernels do that do not know an argument, the third success to what programs may ask for and no one
 //! needs, the last `EPERM` to calls that are known to be dangerous or that are dangerous with certain arguments; where
 //! several have an answer the kernel takes the one that was loaded last. Calls of another architecture
 //! (32-bit ones) kill the process, x32 ones are unknown numbers.
@@ -21,7 +21,7 @@ pub(crate) struct Variant {
     /// family (socket pairs stay), no System V or POSIX queues, no limits or priorities of other processes.
     pub(crate) no_namespaces: bool,
     /// Nothing that belongs to no process (`memfd`, shared anonymous maps, what System V has): where no
-    /// control group counts it, nobody else can. Processors are what they were given, since nothing else bounds their time.
+    /// control group counts it, no one else can. Processors are what they were given, since nothing else bounds their time.
     pub(crate) no_groups: bool,
     /// No watching of files: where the files are those of others, or nothing bounds how many watches there are.
     pub(crate) no_watches: bool,
@@ -76,7 +76,7 @@ fn unknown_arguments() -> Result<Rules, seccompiler::BackendError> {
     const F_SETLEASE: i32 = 1024;
     const F_NOTIFY: i32 = 1026;
     const RWF_NOWAIT: u64 = 8;
-    // Locks of open files are counted nowhere and listed for the whole machine; a lease holds up whoever else opens the
+    // Locks of open files are counted nowhere and listed for the whole machine; a lease holds up anyone else who opens the
     // file; a notification is a watch.
     let fcntl = F_OFD
         .iter()

@@ -110,7 +110,7 @@ struct Spawner {
     cgroups: Cgroups,
     filters: Option<Filters>,
     users: Users,
-    /// What is not in place here; told once.
+    /// What is not in place here; reported once.
     gaps: Vec<String>,
     /// Whether shared trees are shown through overlays.
     overlay: bool,
@@ -285,7 +285,7 @@ impl Spawner {
             if fds[0].revents != 0 {
                 match sys::receive(self.host.as_fd(), buffer) {
                     Ok((0, _)) => return Ok(()),
-                    // Anything else is not for this process; whoever sent it waits in vain, and nobody else.
+                    // Anything else is not for this process; anyone who sent it waits in vain, and no one else.
                     Ok((length, _)) => {
                         if let Ok(Request::Spawn { id, limits, read_only }) =
                             serde_json::from_slice(&buffer[..length])
@@ -502,7 +502,7 @@ fn make_scratch(name: &str, (uid, gid): (u32, u32)) -> io::Result<PathBuf> {
     Ok(scratch)
 }
 
-/// Removes it as its owner, by another process: a hostile tree can exhaust whoever walks it. Directories that were closed to
+/// Removes it as its owner, by another process: a hostile tree can exhaust the process that walks it. Directories that were closed to
 /// their owner are opened first.
 fn remove_scratch(scratch: Option<&Path>, (uid, gid): (u32, u32)) {
     use std::os::unix::process::CommandExt;

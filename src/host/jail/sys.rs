@@ -58,7 +58,7 @@ pub(crate) enum Forked {
 
 /// Forks into new namespaces and, with version 2 control groups, straight into one.
 ///
-/// Refuses (`EDEADLK`) when this process has more than one thread: the child would own locks that nobody releases.
+/// Refuses (`EDEADLK`) when this process has more than one thread: the child would own locks that no one releases.
 pub(crate) fn fork(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Forked> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
@@ -493,7 +493,7 @@ pub(crate) fn is_readable(fd: &impl AsRawFd) -> bool {
     poll(&mut fds, 0).is_ok() && fds[0].revents & libc::POLLIN != 0
 }
 
-/// A copy of `program` in memory that nobody can change.
+/// A copy of `program` in memory that no one can change.
 pub(crate) fn sealed_copy(program: &Path) -> Result<OwnedFd> {
     const MFD_EXEC: c_uint = 0x10;
     let create = |flags| {
@@ -630,7 +630,7 @@ pub(crate) fn register(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>> {
     unsafe { AsyncFd::register(fd) }.map_err(|error| error.into_parts().1)
 }
 
-/// Ends a socket in both directions, whoever else holds it.
+/// Ends a socket in both directions, no matter who else holds it.
 pub(crate) fn hang_up(socket: &impl AsRawFd) {
     // SAFETY: plain numbers.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };

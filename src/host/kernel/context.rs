@@ -1,6 +1,6 @@
 //! One code context: an interpreter, the queue in front of it, and what happens when either side goes away.
 //!
-//! A task owns all of it. Executions run one at a time in the order in which they came. Whoever stops reading an
+//! A task owns all of it. Executions run one at a time in the order in which they came. Anyone who stops reading an
 //! answer thereby interrupts the execution; variables are kept if the interpreter listens. One that does not is
 //! killed, and another takes its place in the same sandbox: files stay; variables are those from before the execution
 //! where the driver could make a checkpoint, and gone otherwise.
@@ -75,13 +75,13 @@ pub(super) struct Worker {
 enum Turn {
     /// The interpreter is free again.
     Done,
-    /// The interpreter is no more.
+    /// The interpreter has ended.
     Died,
-    /// The interpreter is no more; its copy from before the execution is in its place.
+    /// The interpreter has ended; its copy from before the execution is in its place.
     RolledBack,
     /// Somebody does not want to wait for the end.
     Ordered(Order),
-    /// The sandbox is no more.
+    /// The sandbox has ended.
     Gone,
 }
 
@@ -248,7 +248,7 @@ impl Worker {
                         Some(_) => Ok(()),
                         None => self.start().await.map(|started| interpreter = Some(started)),
                     };
-                    // Whoever asked may have left.
+                    // Anyone who asked may have left.
                     let _ = reply.send(started);
                 }
                 Order::Restart(reply) => {
@@ -431,7 +431,7 @@ impl Worker {
                 self.driver.report_death(&mut running.answer, &exit, aftermath);
                 running.answer.end();
                 if let Err(error) = resumed {
-                    // Quoted: an interpreter's last words can be anything.
+                    // Quoted: an interpreter's last lines can be anything.
                     tracing::warn!(error = ?error.to_string(), "a checkpoint did not go on");
                     return Some(Turn::Died);
                 }

@@ -275,7 +275,7 @@ impl Driver {
         self == Self::Bash
     }
 
-    /// Whether an empty cell is no cell and has no number.
+    /// Whether an empty cell is not a cell and has no number.
     pub(super) fn skips_blank(self) -> bool {
         self == Self::Python
     }

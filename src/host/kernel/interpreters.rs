@@ -1,4 +1,4 @@
-//! Which interpreters this machine has. A missing one is no error; it is named, with the package that brings it.
+//! Which interpreters this machine has. A missing one is not an error; it is named, with the package that brings it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

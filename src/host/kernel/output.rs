@@ -255,7 +255,7 @@ impl Answer {
         self.failed
     }
 
-    /// The interpreter is no more; says whether its last words were that memory is full.
+    /// The interpreter has ended; says whether its last lines were that memory is full.
     pub(super) fn died_of_memory(&mut self) -> bool {
         self.finish_text();
         self.complaints.found().contains(&"oom")
@@ -476,7 +476,7 @@ impl Late {
     /// A note for the next execution, if there is something to tell.
     fn note(self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.text);
-        // The marks of the execution before are no output.
+        // The marks of the execution before are not output.
         let is_mark = |piece: &str| {
             piece.rsplit_once(':').is_some_and(|(id, number)| {
                 number.len() == 8 && [id, number].concat().bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -550,7 +550,7 @@ fn signal_name(number: i32) -> Option<&'static str> {
     })
 }
 
-/// `bytes` after `partial` as text, and the beginning of a character at the end. What is no UTF-8 becomes U+FFFD.
+/// `bytes` after `partial` as text, and the beginning of a character at the end. What is not UTF-8 becomes U+FFFD.
 fn decode(mut partial: Vec<u8>, bytes: &[u8]) -> (String, Vec<u8>) {
     let all = if partial.is_empty() {
         bytes

@@ -228,7 +228,7 @@ impl Range {
     }
 }
 
-/// IPv4 for an address that is IPv4 in IPv6's clothes.
+/// IPv4 for an address that is IPv4 mapped into IPv6.
 fn plain(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),

@@ -223,7 +223,7 @@ fn onward(request: Request<Incoming>, host: &str, port: u16) -> Request<Incoming
 enum Permit {
     /// A rule names the name.
     Name,
-    /// The address may be reached, whoever is asked for there.
+    /// The address may be reached, no matter who is asked for there.
     Address,
     /// A rule names the name, and the address may be reached besides.
     Both,
@@ -271,7 +271,7 @@ async fn judge_and_connect(
     let named = literal.is_none() && policy.names(host);
     let addresses = match literal {
         Some(address) => vec![address],
-        // A look-up tells whoever keeps the name what was asked: not for names that are nobody's business.
+        // A look-up tells the name's owner what was asked: not for names that are no one's business.
         None if !named && !policy.is_open() => return Err(Refusal::NotAllowed(host.to_owned())),
         None => {
             let looked_up = tokio::time::timeout_at(until, egress.0.look_ups.look_up(host)).await;

@@ -16,7 +16,7 @@ const EMPTY_IS_A_VALUE: [&str; 1] = ["text"];
 /// Reads the arguments of one call by the tool's input schema, whose properties are plain types.
 ///
 /// # Errors
-/// What is wrong, with the name of the argument, in words for whoever wrote the call.
+/// What is wrong, with the name of the argument, in words for anyone who wrote the call.
 pub(in crate::mcp) fn understand(
     schema: &Map<String, Value>,
     arguments: Map<String, Value>,

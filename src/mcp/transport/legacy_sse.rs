@@ -122,7 +122,7 @@ impl Transport<RoleServer> for Channel {
     }
 }
 
-/// The routes of this door. Whoever mounts them has checked the caller and put a [`Principal`] into the request.
+/// The routes of this door. The code that mounts them has checked the caller and put a [`Principal`] into the request.
 pub fn router(server: McpServer, options: Options, entropy: Entropy, shutdown: CancellationToken) -> Router {
     let replica = entropy.hex::<4>();
     let door = Door { server, options, entropy, shutdown, sessions: Sessions::default(), replica };

@@ -152,7 +152,7 @@ where
         Some(message)
     }
 
-    /// Unknown notifications are ignored, as the other official SDKs do; all else that is no message is answered.
+    /// Unknown notifications are ignored, as the other official SDKs do; all else that is not a message is answered.
     fn refuse(&self, bytes: &[u8], error: &serde_json::Error) {
         let is_notification = serde_json::from_slice::<Value>(bytes)
             .is_ok_and(|value| value.get("id").is_none() && value.get("method").is_some());

@@ -71,7 +71,7 @@ struct Door {
     max_body_bytes: usize,
 }
 
-/// The routes of this door. Whoever mounts them has checked the caller and put a [`Principal`] into the request.
+/// The routes of this door. The code that mounts them has checked the caller and put a [`Principal`] into the request.
 ///
 /// `key` seals session ids; replicas with the same key take over each other's sessions. `shutdown` ends all streams.
 pub fn router(
@@ -165,7 +165,7 @@ async fn handle(
 }
 
 impl Door {
-    /// A session belongs to whoever opened it. For anybody else it does not exist.
+    /// A session belongs to the caller that opened it. For others it does not exist.
     async fn check_session(&self, parts: &request::Parts, principal: &Principal) -> Result<(), Response> {
         let Some(id) = parts.headers.get(SESSION_ID) else { return Ok(()) };
         let id = id.to_str().unwrap_or_default();

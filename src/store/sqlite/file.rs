@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::store::StoreError;
 
-/// Which file was opened. SQLite goes on writing into one that was deleted or replaced, and nobody ever sees that again.
+/// Which file was opened. SQLite goes on writing into one that was deleted or replaced, and no one ever sees that again.
 #[derive(Debug, Clone)]
 pub(super) struct OpenFile {
     path: PathBuf,

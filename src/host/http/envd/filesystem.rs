@@ -220,7 +220,7 @@ async fn entry_of(sandbox: &Sandbox, info: FileInfo) -> EntryInfo {
     }
 }
 
-/// What a path leads to in the end. Links are walked by name only, which is enough to describe them; whoever opens a
+/// What a path leads to in the end. Links are walked by name only, which is enough to describe them; anyone who opens a
 /// path leaves that to the kernel inside.
 pub(super) async fn follow(sandbox: &Sandbox, path: &str) -> Result<FileInfo, RpcError> {
     let mut path = path.to_owned();

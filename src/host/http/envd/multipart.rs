@@ -19,7 +19,7 @@ pub(super) enum Piece {
     End,
 }
 
-/// Bytes that are no form.
+/// Bytes that are not a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     #[error("the form has no usable boundary")]

@@ -235,7 +235,7 @@ async fn send_signal(Extension(sandbox): Box, body: Body) -> Answer<Empty> {
         Signal::Term => libc::SIGTERM,
         Signal::Kill => libc::SIGKILL,
     };
-    // With the children that it left in its group, so that nobody keeps its port.
+    // With the children that it left in its group, so that no one keeps its port.
     find(&sandbox, &process)?.handle.signal(signal, true).await.map_err(rpc::refused)?;
     Ok(Json(Empty {}))
 }

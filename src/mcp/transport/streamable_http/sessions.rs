@@ -1,7 +1,7 @@
 //! Sessions of the protocol revisions that have them (2025-03-26 to 2025-11-25), with streams that can be resumed.
 //!
 //! rmcp brings a manager of its own; this one differs where clients got hurt. Each request's answers go to a log, and
-//! whoever reads the HTTP stream follows it: a slow reader blocks nobody, a result that was ready while the client was
+//! anyone who reads the HTTP stream follows it: a slow reader blocks no one, a result that was ready while the client was
 //! away is still there, and a resumed stream goes on strictly after the event that the client names, in its own session
 //! only. A session with a call in flight is never idle, and one that was put away is opened again from its own id.
 
@@ -36,7 +36,7 @@ use crate::mcp::transport::chats::{self, Chat, Other, Sign};
 const MAX_IN_FLIGHT: usize = 128;
 /// Events that a log holds; beyond them the oldest progress goes first.
 const MAX_EVENTS: usize = 256;
-/// Progress that nobody has read yet; beyond it new progress is left out.
+/// Progress that no one has read yet; beyond it new progress is left out.
 const MAX_UNREAD_PROGRESS: usize = 64;
 /// How long an answered request's log can be resumed.
 const KEEP_ANSWERED: Duration = Duration::from_secs(60);
@@ -341,7 +341,7 @@ impl State {
             if !crowded && at.elapsed() < KEEP_ANSWERED {
                 return;
             }
-            // Whoever still reads it holds it; it can only not be resumed any more.
+            // Anyone who still reads it holds it; it can only not be resumed any more.
             self.answered.pop_front();
             self.logs.remove(&number);
             kept -= bytes;
@@ -470,7 +470,7 @@ fn size(message: &ServerJsonRpcMessage) -> usize {
     count.0
 }
 
-/// What was said on one stream. Written without waiting, followed by whoever reads.
+/// What was said on one stream. Written without waiting, followed by anyone who reads.
 #[derive(Debug)]
 struct Log {
     /// Random: no other log of any replica has it, and event ids begin with it.
@@ -523,7 +523,7 @@ impl Log {
         lock(&self.events).readers > 0
     }
 
-    /// Follows the log to its end, from the event after `last`, or from the first one that nobody has read.
+    /// Follows the log to its end, from the event after `last`, or from the first one that no one has read.
     fn follow(
         self: Arc<Self>,
         number: u64,
