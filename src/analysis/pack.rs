@@ -25,6 +25,8 @@ pub struct Pack {
     document: Document,
     kind: Kind,
     sha256: String,
+    /// As it was read, so that what was proved is what is added.
+    bytes: Vec<u8>,
 }
 
 /// The document as it is written.
@@ -124,7 +126,7 @@ impl Pack {
         if document.len() > MAX_PACK_BYTES {
             return Err(PackError::TooLarge);
         }
-        let sha256 = hex(&Sha256::digest(document));
+        let (sha256, bytes) = (hex(&Sha256::digest(document)), document.to_vec());
         let document: Document = serde_json::from_slice(document).map_err(PackError::Form)?;
         if document.format != FORMAT {
             return Err(wrong("format", format!("this program reads format {FORMAT}")));
@@ -157,7 +159,7 @@ impl Pack {
         if document.valid_from.zip(document.valid_to).is_some_and(|(from, to)| from > to) {
             return Err(wrong("valid_to", "it lies before valid_from"));
         }
-        let pack = Self { document, kind, sha256 };
+        let pack = Self { document, kind, sha256, bytes };
         for (index, example) in pack.document.examples.iter().enumerate() {
             if example.expect.is_empty() {
                 return Err(wrong(format!("examples[{index}].expect"), "at least one figure is needed"));
@@ -171,6 +173,11 @@ impl Pack {
     /// `id@version`, by which a call names it.
     pub fn name(&self) -> String {
         format!("{}@{}", self.document.id, self.document.version)
+    }
+
+    /// The document, byte for byte.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Which analysis it is for.
@@ -222,7 +229,7 @@ impl Pack {
             .and_then(|day| shape::read_date(day).ok())
             .unwrap_or(today);
         checked.pack = Some(self.info());
-        checked.notes = self.note(day).into_iter().collect();
+        checked.notes.extend(self.note(day));
         checked.examples = self
             .document
             .examples
@@ -235,7 +242,8 @@ impl Pack {
         Ok(checked)
     }
 
-    fn note(&self, day: NaiveDate) -> Option<String> {
+    /// Says so when its rules were made for other days than this one.
+    pub fn note(&self, day: NaiveDate) -> Option<String> {
         let name = self.name();
         match (self.document.valid_from, self.document.valid_to) {
             (_, Some(last)) if day > last => Some(format!(
@@ -282,6 +290,8 @@ pub fn built_in() -> &'static [&'static str] {
         include_str!("packs/au-resident-income-tax@2023-24.json"),
         include_str!("packs/de-income-tax@2024.json"),
         include_str!("packs/eu-schengen-short-stay@2024.json"),
+        include_str!("packs/fr-income-tax-gross@2023.json"),
+        include_str!("packs/ie-income-tax-single-employee@2024.json"),
     ]
 }
 

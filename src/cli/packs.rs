@@ -58,9 +58,11 @@ pub(super) async fn packs(command: PacksCommand, sources: Sources) -> anyhow::Re
             let pack = Packs::read(&from)?;
             prove(&pack, Identity::default(), sources).await?;
             crate::app::data_dir(&config.data_dir)?;
-            say!("added {}", packs.add(&from)?.name());
+            packs.add(&pack)?;
+            say!("added {}", pack.name());
+            say_validity(&pack, &clock);
         }
-        PacksCommand::Ls { json } => list(&packs, json),
+        PacksCommand::Ls { json } => list(&packs, json, clock.now().date_naive()),
         PacksCommand::Check { pack, identity } => {
             let pack = match Path::new(&pack).exists() {
                 true => Packs::read(Path::new(&pack))?,
@@ -68,6 +70,7 @@ pub(super) async fn packs(command: PacksCommand, sources: Sources) -> anyhow::Re
             };
             prove(&pack, identity, sources).await?;
             say!("{}: {} worked examples come out as published", pack.name(), pack.info().examples);
+            say_validity(&pack, &clock);
         }
         PacksCommand::Show { name } => {
             let pack = packs.find(&name)?;
@@ -82,7 +85,14 @@ pub(super) async fn packs(command: PacksCommand, sources: Sources) -> anyhow::Re
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(packs: &Packs, as_json: bool) {
+/// A line when the rules are for other days than today.
+fn say_validity(pack: &Pack, clock: &Clock) {
+    if let Some(note) = pack.note(clock.now().date_naive()) {
+        say!("{note}");
+    }
+}
+
+fn list(packs: &Packs, as_json: bool, today: chrono::NaiveDate) {
     let all = packs.list();
     if as_json {
         let rows: Vec<Value> = all
@@ -102,7 +112,8 @@ fn list(packs: &Packs, as_json: bool) {
                 name,
                 pack.kind().to_string(),
                 day(info.valid_from),
-                day(info.valid_to),
+                day(info.valid_to)
+                    + if info.valid_to.is_some_and(|last| last < today) { " (past)" } else { "" },
                 info.examples.to_string(),
                 info.title,
             ]

@@ -117,17 +117,16 @@ impl Packs {
         read(path)
     }
 
-    /// Adds a pack from its file or directory; adding it again is no change.
+    /// Adds a pack that was read; adding it again is no change.
     ///
     /// # Errors
     /// [`PacksError`].
-    pub fn add(&self, from: &Path) -> Result<Pack, PacksError> {
-        let pack = read(from)?;
+    pub fn add(&self, pack: &Pack) -> Result<(), PacksError> {
         let name = pack.name();
         if let Some(known) = self.list().into_iter().find_map(|(known, pack)| (known == name).then_some(pack))
         {
-            return if known.is_ok_and(|known| known == pack) {
-                Ok(pack)
+            return if known.is_ok_and(|known| known == *pack) {
+                Ok(())
             } else {
                 Err(PacksError::Exists(name))
             };
@@ -139,10 +138,8 @@ impl Packs {
             move |source| PacksError::Io { path, source }
         };
         std::fs::create_dir_all(&half).map_err(io(&half))?;
-        let bytes = std::fs::read(document(from)).map_err(io(from))?;
-        std::fs::write(half.join(DOCUMENT), bytes).map_err(io(&half))?;
-        std::fs::rename(&half, &dir).map_err(io(&dir))?;
-        Ok(pack)
+        std::fs::write(half.join(DOCUMENT), pack.bytes()).map_err(io(&half))?;
+        std::fs::rename(&half, &dir).map_err(io(&dir))
     }
 
     /// Removes an added pack.
@@ -162,13 +159,9 @@ fn built_in() -> impl Iterator<Item = Pack> {
     pack::built_in().iter().filter_map(|text| Pack::parse(text.as_bytes()).ok())
 }
 
-fn document(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join(DOCUMENT) } else { path.to_owned() }
-}
-
 fn read(path: &Path) -> Result<Pack, PacksError> {
     use std::io::Read as _;
-    let path = document(path);
+    let path = if path.is_dir() { path.join(DOCUMENT) } else { path.to_owned() };
     let mut bytes = Vec::new();
     std::fs::File::open(&path)
         .and_then(|file| file.take(MAX_PACK_BYTES as u64 + 1).read_to_end(&mut bytes))
