@@ -96,13 +96,14 @@ impl Checked {
 /// [`AnalysisError::TooLarge`] or [`AnalysisError::Invalid`]; the caller changes the parameters.
 pub fn check(kind: Kind, parameters: &Value) -> Result<Checked, AnalysisError> {
     too_large(parameters.to_string().len())?;
-    let parameters = shape::check(catalog::parameters(kind), parameters, "")?;
+    let mut notes = Vec::new();
+    let parameters = shape::check_with_notes(catalog::parameters(kind), parameters, "", &mut notes)?;
     let parameters = match kind {
-        Kind::Comparison => expand::comparison(parameters)?,
-        Kind::Scenario => expand::scenario(parameters)?,
+        Kind::Comparison => expand::comparison(parameters, &mut notes)?,
+        Kind::Scenario => expand::scenario(parameters, &mut notes)?,
         _ => parameters,
     };
-    Ok(Checked { kind, parameters, pack: None, notes: Vec::new(), examples: Vec::new() })
+    Ok(Checked { kind, parameters, pack: None, notes, examples: Vec::new() })
 }
 
 fn too_large(bytes: usize) -> Result<(), AnalysisError> {

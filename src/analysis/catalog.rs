@@ -36,6 +36,11 @@ impl Entry {
     pub fn outline(&self) -> String {
         shape::outline(parameters(self.kind))
     }
+
+    /// What the fields mean, a line for each.
+    pub fn meanings(&self) -> Vec<String> {
+        shape::meanings(parameters(self.kind))
+    }
 }
 
 const CATALOG: &[Entry] = &[
@@ -123,6 +128,7 @@ static INNER: Shape =
 // What several have in common.
 
 static ID: Shape = Shape::Text(100);
+const NAMES: &[&str] = &["name"];
 static NAME: Shape = Shape::Text(300);
 static SOURCE: Shape = Shape::Text(1_000);
 static IDS: Shape = Shape::List(&ID, 1, 500);
@@ -152,9 +158,10 @@ static TAX: Shape = Shape::Object(&[
     may(
         "basis",
         &Shape::Choice(&["each", "fraction", "cumulative"]),
-        "How rules meet periods: as they stand in each (when absent), scaled by the period's fraction, or cumulative \
-         over the periods so far less what was charged before.",
+        "How rules meet periods: as they stand in each (when absent), scaled by the period's `fraction`, or cumulative \
+         over the periods so far (their fractions added) less what was charged before.",
     ),
+    may("parts", &Shape::Positive, PARTS_ABOUT),
     may("carry_losses", &Shape::Flag, "A negative base reduces the same levy's base in later periods."),
     may("deductions", &DEDUCTIONS, "Allowances and reliefs from the base of every levy, in this order."),
     must("levies", &Shape::List(&LEVY, 1, 50), "Taxes and charges, computed in this order."),
@@ -166,6 +173,7 @@ static TAX: Shape = Shape::Object(&[
         "Whether to give the marginal rates around each threshold; true when absent.",
     ),
 ]);
+const PARTS_ABOUT: &str = "With `split`: into so many parts (2.5, say) in place of the number of people.";
 const ASSESSMENT_ABOUT: &str = "`separate`: each person alone (when absent); `joint`: incomes added; `split`: incomes \
                                 added, divided by the number of people, and the tax multiplied by it.";
 static ASSESSMENT: Shape = Shape::Choice(&["separate", "joint", "split"]);
@@ -176,17 +184,18 @@ static INCOME: Shape = Shape::Object(&[
 ]);
 static PERSONS: Shape = Shape::List(&PERSON, 1, 20);
 static PERSON: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the person."),
+    must("id", &ID, "Name of the person.").also(NAMES),
     may("income", &Shape::Amount, "One income."),
     may("incomes", &INCOMES, "Several incomes."),
 ]);
 static PERIODS: Shape = Shape::List(&PERIOD, 1, 60);
 static PERIOD: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the period, for instance 2024 or 2024-03."),
+    must("id", &ID, "Name of the period, for instance 2024 or 2024-03.").also(NAMES),
     may(
         "fraction",
-        &Shape::Positive,
-        "Its share of the year, for basis fraction or cumulative; equal when absent.",
+        &Shape::Fraction,
+        "With basis fraction or cumulative: its share of the time that the bands are stated for, such as \"1/12\" for a \
+         month under bands of a year, 1 for a month under bands of a month.",
     ),
     may("income", &Shape::Amount, "One income of one person."),
     may("incomes", &INCOMES, "Several incomes of one person."),
@@ -210,7 +219,7 @@ static TAPER: Shape = Shape::Object(&[
 ]);
 static DEDUCTIONS: Shape = Shape::List(&DEDUCTION, 0, 100);
 static DEDUCTION: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the allowance."),
+    must("id", &ID, "Name of the allowance.").also(NAMES),
     TITLE,
     SOURCED,
     must("amount", &Shape::Positive, "Amount, or what `rate` is taken of."),
@@ -225,7 +234,7 @@ static DEDUCTION: Shape = Shape::Object(&[
 ]);
 static CREDITS: Shape = Shape::List(&CREDIT, 0, 100);
 static CREDIT: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the credit."),
+    must("id", &ID, "Name of the credit.").also(NAMES),
     TITLE,
     SOURCED,
     must("amount", &Shape::Positive, "Amount, or what `rate` is taken of."),
@@ -240,7 +249,7 @@ static CREDIT: Shape = Shape::Object(&[
     may("refundable", &Shape::Flag, "What is not used up is paid out; false when absent."),
 ]);
 static LEVY: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the levy."),
+    must("id", &ID, "Name of the levy.").also(NAMES),
     TITLE,
     SOURCED,
     may("incomes", &IDS, "Kinds of income it is charged on; all when absent."),
@@ -257,6 +266,11 @@ static LEVY: Shape = Shape::Object(&[
     may("less_levies", &IDS, "Earlier levies that count against this one: an alternative minimum tax."),
     may("income_above", &Shape::Positive, "Charged only while all incomes together are above this."),
     may("income_up_to", &Shape::Positive, "Charged only while all incomes together are not above this."),
+    may(
+        "parts_limit",
+        &PARTS_LIMIT,
+        "With `parts`: against a split into fewer parts the levy falls by at most an amount for each step more.",
+    ),
     may("excess_limit", &EXCESS, "At most a share of what the base has above an amount."),
     may(
         "rounding",
@@ -277,6 +291,11 @@ static LEVY: Shape = Shape::Object(&[
     may("maximum", &Shape::Positive, "At most this."),
     may("credits", &CREDITS, "Credits against this levy, in this order."),
 ]);
+static PARTS_LIMIT: Shape = Shape::Object(&[
+    must("parts", &Shape::Positive, "The fewer parts."),
+    must("per", &Shape::Positive, "The step, for instance 0.5."),
+    must("amount", &Shape::Positive, "The most that each step more may save."),
+]);
 static EXCESS: Shape =
     Shape::Object(&[must("over", &Shape::Positive, "The amount."), must("rate", &Shape::Rate, "The share.")]);
 static LEVY_ROUNDING: Shape = Shape::Object(&[
@@ -288,8 +307,15 @@ static BASE_ROUNDING: Shape = Shape::Object(&[
     may("mode", &ROUNDING_MODE, "`down` when absent."),
 ]);
 static BAND: Shape = Shape::Object(&[
-    may("from", &Shape::Positive, "Where it starts; if given, exactly where the band before ends."),
-    may("up_to", &Shape::Positive, "Where it ends, included; absent in the last."),
+    may("from", &Shape::Positive, "Where it starts; if given, exactly where the band before ends.")
+        .also(&["min", "lower", "above"]),
+    may("up_to", &Shape::Positive, "Where it ends, included; absent in the last.").also(&[
+        "to",
+        "max",
+        "upper",
+        "limit",
+        "threshold",
+    ]),
     may("rate", &Shape::Rate, "Share of the income in the band."),
     may(
         "formula",
@@ -310,6 +336,12 @@ static BAND: Shape = Shape::Object(&[
 static FACTS: Shape = Shape::Map(&Shape::Any, 5_000);
 const FACTS_ABOUT: &str =
     "What is known. A name may be a path (`company.employees`). Leave out what is not known.";
+const FACT_FORMULAS: Field = may(
+    "formulas",
+    &EXPRESSIONS,
+    "Facts computed from facts, such as a ratio; rules name them by their id, and the result shows them as `computed`.",
+);
+static EXPRESSIONS: Shape = Shape::List(&EXPRESSION, 1, 200);
 static OPERATORS: Shape = Shape::Choice(&[
     "eq",
     "ne",
@@ -329,6 +361,8 @@ static OPERATORS: Shape = Shape::Choice(&[
     "on_or_after",
     "age_at_least",
     "age_at_most",
+    "days_since_at_least",
+    "days_since_at_most",
     "is_true",
     "is_false",
     "known",
@@ -350,17 +384,17 @@ static CONDITION: Shape = Shape::Object(&[
         "With `result`: pass, fail, not_applicable, eligible, not_eligible or unknown.",
     ),
     may("fact", &Shape::Text(300), "Name of the fact that is compared."),
-    may("op", &OPERATORS, "How it is compared."),
+    may("op", &OPERATORS, "How it is compared.").also(&["operator", "comparison"]),
     may(
         "value",
         &Shape::Any,
-        "What with: number, text, date, list, or [low, high] for between (both included).",
+        "What with: number, number with unit (\"5 EUR\"), text, date, list, or [low, high] for between (both included).",
     ),
     may("value_fact", &Shape::Text(300), "Compare with this fact instead of a value."),
     may(
         "at",
         &Shape::Text(300),
-        "For ages: the date, or the fact that holds it; the call's `as_of` when absent.",
+        "For ages and days since: the date, or the fact that holds it; the call's `as_of` when absent.",
     ),
     may(
         "measure",
@@ -377,12 +411,13 @@ static CONDITION: Shape = Shape::Object(&[
     SOURCED,
 ]);
 static COMPLIANCE: Shape = Shape::Object(&[
-    must("facts", &FACTS, FACTS_ABOUT),
-    may("as_of", &Shape::Date, "The date of the check, for ages."),
+    must("facts", &FACTS, FACTS_ABOUT).also(&["applicant", "person", "data"]),
+    FACT_FORMULAS,
+    may("as_of", &Shape::Date, "The date of the check, for ages and days since."),
     must("rules", &Shape::List(&RULE, 1, 10_000), "What has to hold."),
 ]);
 static RULE: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the rule."),
+    must("id", &ID, "Name of the rule.").also(NAMES),
     TITLE,
     SOURCED,
     may(
@@ -390,27 +425,29 @@ static RULE: Shape = Shape::Object(&[
         &Shape::Choice(&["low", "medium", "high", "critical"]),
         "How bad a failure is; medium when absent.",
     ),
-    may("applies_when", &CONDITION, "When the rule applies; always when absent."),
-    must("requires", &CONDITION, "What has to hold."),
+    may("applies_when", &CONDITION, "When the rule applies; always when absent.")
+        .also(&["applies_if", "when"]),
+    must("requires", &CONDITION, "What has to hold.").also(&["condition", "requirement"]),
     may("remedy", &SOURCE, "What to do on failure; repeated."),
 ]);
 static ELIGIBILITY: Shape = Shape::Object(&[
-    must("facts", &FACTS, FACTS_ABOUT),
-    may("as_of", &Shape::Date, "The date of the question, for ages."),
+    must("facts", &FACTS, FACTS_ABOUT).also(&["applicant", "person", "data"]),
+    FACT_FORMULAS,
+    may("as_of", &Shape::Date, "The date of the question, for ages and days since."),
     must("schemes", &Shape::List(&SCHEME, 1, 500), "What one may be eligible for."),
 ]);
 static SCHEME: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the scheme."),
+    must("id", &ID, "Name of the scheme.").also(NAMES),
     TITLE,
     SOURCED,
     may("benefit", &NAME, "What it gives; repeated."),
     must("criteria", &Shape::List(&CRITERION, 1, 500), "All have to hold."),
 ]);
 static CRITERION: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the criterion."),
+    may("id", &ID, "Name of the criterion; its fact's name when absent.").also(NAMES),
     TITLE,
     SOURCED,
-    must("requires", &CONDITION, "What has to hold."),
+    must("requires", &CONDITION, "What has to hold.").also(&["condition", "requirement"]),
 ]);
 
 // timeline
@@ -437,17 +474,20 @@ const WEEKEND: Field = may("weekend", &WEEKDAYS, "Saturday and Sunday when absen
 const HOLIDAYS: Field = may("holidays", &DAYS, "Further days that are not working days.");
 static WEEKDAYS: Shape = Shape::List(&WEEKDAY, 0, 6);
 static DAYS: Shape = Shape::List(&Shape::Date, 0, 5_000);
-static CALENDAR: Shape =
-    Shape::Object(&[must("id", &ID, "Name of the calendar, for instance IE."), WEEKEND, HOLIDAYS]);
+static CALENDAR: Shape = Shape::Object(&[
+    must("id", &ID, "Name of the calendar, for instance IE.").also(NAMES),
+    WEEKEND,
+    HOLIDAYS,
+]);
 static WEEKDAY: Shape = Shape::Choice(&["mon", "tue", "wed", "thu", "fri", "sat", "sun"]);
 static EVENT: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the event."),
+    must("id", &ID, "Name of the event.").also(NAMES),
     TITLE,
     may("date", &Shape::Moment, "When; absent when it is not known yet."),
     may("end", &Shape::Moment, "Last day, for look-backs over stays; the same day when absent."),
 ]);
 static CONSTRAINT: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the constraint."),
+    may("id", &ID, "Name of the constraint; its type and number when absent.").also(NAMES),
     TITLE,
     SOURCED,
     must(
@@ -493,16 +533,16 @@ static CONSTRAINT: Shape = Shape::Object(&[
 // comparison and scenario
 
 static FORMULA: Shape = Shape::Object(&[
-    must("values", &Shape::Map(&Shape::Amount, 500), "Named numbers."),
     must(
-        "formulas",
-        &Shape::List(&EXPRESSION, 1, 200),
-        "Computed in this order; each may use the ones before.",
+        "values",
+        &Shape::Map(&Shape::Quantity, 500),
+        "Named numbers, each with a unit where it has one (\"25 EUR\", \"1.17 EUR/GBP\"): different units are never added.",
     ),
+    must("formulas", &EXPRESSIONS, "Computed in this order; each may use the ones before."),
     may("rounding", &ROUNDING, "How results are rounded."),
 ]);
 static EXPRESSION: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the result."),
+    must("id", &ID, "Name of the result.").also(NAMES),
     must(
         "expression",
         &Shape::Text(2_000),
@@ -516,7 +556,9 @@ static MEASURE: Shape = Shape::Object(&[
     must(
         "id",
         &ID,
-        "Name of a figure of the analysis, for instance tax, net, effective_rate, failed, or a formula's id.",
+        "A figure of the analysis. tax_calculation: tax, net, income, effective_rate, marginal_rate, or a levy's id; \
+         compliance_check: passed, failed, unknown; eligibility: eligible, not_eligible, unknown; timeline: failed, unknown, \
+         least_slack_days, or `latest:` or `earliest:` and an undated event's id; formula: its id.",
     ),
     TITLE,
     may(
@@ -538,7 +580,7 @@ static COMPARISON: Shape = Shape::Object(&[
     may("common_currency", &Shape::Text(20), "The currency that `rates_to` leads to."),
 ]);
 static RULE_SET: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the rule set, for instance a jurisdiction."),
+    must("id", &ID, "Name of the rule set, for instance a jurisdiction.").also(NAMES),
     TITLE,
     SOURCED,
     must(
@@ -556,7 +598,7 @@ static SCENARIO: Shape = Shape::Object(&[
     may("grid", &GRID, "A figure over two numbers."),
 ]);
 static CASE: Shape = Shape::Object(&[
-    must("id", &ID, "Name of the scenario."),
+    must("id", &ID, "Name of the scenario.").also(NAMES),
     TITLE,
     SOURCED,
     may("based_on", &ID, "Another scenario to start from; the base when absent."),
@@ -587,7 +629,8 @@ static GRID: Shape = Shape::Object(&[
 // data_analysis
 
 static DATA: Shape = Shape::Object(&[
-    may("records", &Shape::List(&RECORD, 0, 500_000), "Rows as objects; or `csv` or `file`."),
+    may("records", &Shape::List(&RECORD, 0, 500_000), "Rows as objects; or `csv` or `file`.")
+        .also(&["data", "rows"]),
     may(
         "csv",
         &Shape::Text(4_000_000),
@@ -656,8 +699,8 @@ static OPERATION: Shape = Shape::Object(&[
         ]),
         "describe, missing: `columns`; group_by: `by`, `measures`; time_series: `date`, \
          `period`, `measures`; pivot: `rows`, `across`, `column`, `function`; \
-         correlation: `columns`, `method`; trend: `x`, `y`; outliers: `column`, `method`, `limit`; chart: `kind`, `x`, `y`.",
-    ),
+         correlation: `columns`, `method`; trend: `x`, `y`, `predict`; outliers: `column`, `method`, `limit`; chart: `kind`, `x`, `y`.",
+    ).also(&["type", "operation"]),
     may("columns", &COLUMNS, "Columns; all (or all numeric ones) when absent."),
     may("by", &COLUMNS, "Columns that make the groups."),
     may("measures", &Shape::List(&DATA_MEASURE, 1, 30), "What to compute of each group."),
@@ -682,6 +725,7 @@ static OPERATION: Shape = Shape::Object(&[
         &Shape::Positive,
         "How far out is an outlier: 1.5 for iqr, 3 for zscore, 3.5 for mad when absent.",
     ),
+    may("predict", &Shape::List(&Shape::Any, 1, 100), "With trend: places of x at which to give its value."),
     may("x", &Shape::Text(300), "Column along; numbers or dates."),
     may("y", &Shape::Text(300), "Column up."),
     may("kind", &Shape::Choice(&["line", "bar", "scatter", "histogram"]), "Of the chart; line when absent."),
@@ -703,7 +747,11 @@ static CUSTOM: Shape = Shape::Object(&[
         &Shape::Text(102_400),
         "Python. The value of its last expression, or `result`, is the result.",
     ),
-    may("params", &Shape::Map(&Shape::Any, 5_000), "Bound to `params` as a dictionary."),
+    may("params", &Shape::Map(&Shape::Any, 5_000), "Bound to `params` as a dictionary.").also(&[
+        "parameters",
+        "inputs",
+        "variables",
+    ]),
     may(
         "numbers",
         &Shape::Choice(&["float", "decimal"]),

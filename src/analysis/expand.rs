@@ -12,7 +12,7 @@ use super::{AnalysisError, catalog, too_large};
 ///
 /// # Errors
 /// What the inner analysis's check says, with the rule set's place in front.
-pub(super) fn comparison(mut parameters: Value) -> Result<Value, AnalysisError> {
+pub(super) fn comparison(mut parameters: Value, notes: &mut Vec<String>) -> Result<Value, AnalysisError> {
     let shape = inner_shape(&parameters)?;
     let common = parameters.get_mut("common").map_or_else(|| json!({}), Value::take);
     let mut bytes = 0;
@@ -21,7 +21,8 @@ pub(super) fn comparison(mut parameters: Value) -> Result<Value, AnalysisError> 
         join(&mut joined, rule_set["parameters"].take());
         bytes += joined.to_string().len();
         too_large(bytes)?;
-        rule_set["parameters"] = shape::check(shape, &joined, &format!("rule_sets[{index}].parameters"))?;
+        let here = format!("rule_sets[{index}].parameters");
+        rule_set["parameters"] = shape::check_with_notes(shape, &joined, &here, notes)?;
     }
     if let Some(fields) = parameters.as_object_mut() {
         fields.remove("common");
@@ -45,10 +46,10 @@ fn join(into: &mut Value, from: Value) {
 ///
 /// # Errors
 /// A path that leads nowhere, scenarios that are based on each other, and what the inner analysis's check says.
-pub(super) fn scenario(mut parameters: Value) -> Result<Value, AnalysisError> {
+pub(super) fn scenario(mut parameters: Value, notes: &mut Vec<String>) -> Result<Value, AnalysisError> {
     let shape = inner_shape(&parameters)?;
     let base = parameters["base"].take();
-    parameters["base"] = shape::check(shape, &base, "base")?;
+    parameters["base"] = shape::check_with_notes(shape, &base, "base", notes)?;
 
     let mut scenarios = parameters.get_mut("scenarios").map_or_else(|| json!([]), Value::take);
     let scenarios = scenarios.as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -67,7 +68,7 @@ pub(super) fn scenario(mut parameters: Value) -> Result<Value, AnalysisError> {
         }
         bytes += case.to_string().len();
         too_large(bytes)?;
-        let checked = shape::check(shape, &case, &format!("scenarios[{index}]"))?;
+        let checked = shape::check_with_notes(shape, &case, &format!("scenarios[{index}]"), notes)?;
         written[index] = json!({
             "id": scenario["id"], "title": scenario.get("title"), "source": scenario.get("source"),
             "based_on": scenario.get("based_on"), "set": scenario["set"], "parameters": checked,
@@ -127,7 +128,8 @@ impl Moving<'_> {
     fn number(&self, at: &Value, here: &str, fields: &[&str]) -> Result<Value, AnalysisError> {
         let steps = steps(self.base, text(at, "path").unwrap_or_default(), false, &format!("{here}.path"))?;
         let stands = steps.iter().fold(self.base, |value, step| step.of(value).unwrap_or(&Value::Null));
-        if shape::check(&Shape::Amount, stands, "").is_err() {
+        let unit = shape::unit_of(stands);
+        if unit.is_none() && shape::check(&Shape::Amount, stands, "").is_err() {
             return Err(refused(format!("{here}.path"), "what stands there is no number"));
         }
         let fits = |number: &str| {
@@ -143,12 +145,16 @@ impl Moving<'_> {
         }
         let whole = fits("0.5").is_err() && fits("1").is_ok();
         let steps: Vec<Value> = steps.into_iter().map(Step::into_value).collect();
-        Ok(json!({"steps": steps, "whole": whole, "as_text": !whole && !stands.is_number()}))
+        let as_text = !whole && !stands.is_number();
+        Ok(json!({"steps": steps, "whole": whole && unit.is_none(), "as_text": as_text, "unit": unit}))
     }
 }
 
 /// The number in the form in which its predecessor stood.
 fn like(stands: &Value, number: &str) -> Value {
+    if let Some(unit) = shape::unit_of(stands) {
+        return json!(format!("{number} {unit}"));
+    }
     let parsed = if stands.is_number() { serde_json::from_str(number).ok() } else { None };
     parsed.unwrap_or_else(|| json!(number))
 }

@@ -65,6 +65,8 @@ impl Program {
         if let Some(pack) = &checked.pack {
             request["pack"] = json!(pack);
             request["examples"] = json!(checked.examples);
+        }
+        if !checked.notes.is_empty() {
             request["notes"] = json!(checked.notes);
         }
         let wanted = needs(checked.kind);
@@ -98,8 +100,8 @@ fn needs(kind: Kind) -> &'static [&'static str] {
     ];
     match kind {
         Kind::TaxCalculation => &["main", "core", "formula", "tax_calculation"],
-        Kind::ComplianceCheck => &["main", "core", "conditions", "compliance_check"],
-        Kind::Eligibility => &["main", "core", "conditions", "eligibility"],
+        Kind::ComplianceCheck => &["main", "core", "formula", "conditions", "compliance_check"],
+        Kind::Eligibility => &["main", "core", "formula", "conditions", "eligibility"],
         Kind::Timeline => &["main", "core", "timeline"],
         Kind::Comparison | Kind::Scenario => CASES,
         Kind::DataAnalysis => &["main", "core", "data_analysis"],

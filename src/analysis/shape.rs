@@ -28,6 +28,10 @@ pub(super) enum Shape {
     Positive,
     /// A share from 0 to 1, or a percentage as text.
     Rate,
+    /// A decimal number of either sign, with a unit after it where it has one.
+    Quantity,
+    /// A decimal number above zero, or one whole number over another.
+    Fraction,
     /// A whole number in a range.
     Whole(i64, i64),
     /// `true` or `false`.
@@ -46,16 +50,57 @@ pub(super) struct Field {
     shape: &'static Shape,
     required: bool,
     about: &'static str,
+    /// Other names by which callers mean this field and nothing else.
+    also: &'static [&'static str],
 }
+
+impl Field {
+    /// The same field, which may be called by these names too.
+    pub(super) const fn also(mut self, names: &'static [&'static str]) -> Self {
+        self.also = names;
+        self
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.also.contains(&name)
+    }
+}
+
+/// Signs and words for a choice, and the word that they mean.
+const USUAL: &[(&str, &str)] = &[
+    ("<", "lt"),
+    ("<=", "le"),
+    ("=<", "le"),
+    (">", "gt"),
+    (">=", "ge"),
+    ("=", "eq"),
+    ("==", "eq"),
+    ("equals", "eq"),
+    ("!=", "ne"),
+    ("not_equals", "ne"),
+    ("lte", "le"),
+    ("gte", "ge"),
+    ("avg", "mean"),
+    ("average", "mean"),
+    ("std", "stdev"),
+    ("day", "days"),
+    ("week", "weeks"),
+    ("month", "months"),
+    ("year", "years"),
+    ("business_days", "working_days"),
+    ("monthly", "month"),
+    ("yearly", "year"),
+    ("quarterly", "quarter"),
+];
 
 /// A field that has to be there.
 pub(super) const fn must(name: &'static str, shape: &'static Shape, about: &'static str) -> Field {
-    Field { name, shape, required: true, about }
+    Field { name, shape, required: true, about, also: &[] }
 }
 
 /// A field that may be left out (or be `null`, which means the same).
 pub(super) const fn may(name: &'static str, shape: &'static Shape, about: &'static str) -> Field {
-    Field { name, shape, required: false, about }
+    Field { name, shape, required: false, about, also: &[] }
 }
 
 /// Digits before and after the decimal point that a number may have.
@@ -73,18 +118,38 @@ const MAX_PROBLEMS: usize = 10;
 /// # Errors
 /// [`AnalysisError::Invalid`] with the first ten problems, each with its path.
 pub(super) fn check(shape: &Shape, value: &Value, path: &str) -> Result<Value, AnalysisError> {
-    let mut checker = Checker { path: path.to_owned(), depth: 0, problems: Vec::new() };
+    check_with_notes(shape, value, path, &mut Vec::new())
+}
+
+/// The same, which adds to `notes` what was read otherwise than it was written.
+///
+/// # Errors
+/// As [`check`].
+pub(super) fn check_with_notes(
+    shape: &Shape,
+    value: &Value,
+    path: &str,
+    notes: &mut Vec<String>,
+) -> Result<Value, AnalysisError> {
+    let mut checker = Checker { path: path.to_owned(), depth: 0, problems: Vec::new(), taken: Vec::new() };
     let checked = checker.value(shape, value);
-    if checker.problems.is_empty() {
-        return Ok(checked);
+    if !checker.problems.is_empty() {
+        return Err(AnalysisError::Invalid { problems: checker.problems });
     }
-    Err(AnalysisError::Invalid { problems: checker.problems })
+    for note in checker.taken {
+        if !notes.contains(&note) && notes.len() < MAX_PROBLEMS {
+            notes.push(note);
+        }
+    }
+    Ok(checked)
 }
 
 struct Checker {
     path: String,
     depth: usize,
     problems: Vec<Problem>,
+    /// Notes on what was read otherwise than it was written.
+    taken: Vec<String>,
 }
 
 impl Checker {
@@ -94,12 +159,18 @@ impl Checker {
         }
         match (shape, value) {
             (Shape::Object(fields), Value::Object(given)) => self.object(fields, given),
+            (Shape::Object(fields), Value::String(text)) if only_word(fields, text).is_some() => {
+                only_word(fields, text).map_or(Value::Null, |(name, word)| json!({ name: word }))
+            }
             (Shape::Map(of, max), Value::Object(given)) => self.map(of, *max, given),
             (Shape::List(of, min, max), Value::Array(given)) => self.list(of, *min, *max, given),
             (Shape::Text(max), Value::String(text)) if (1..=*max).contains(&text.chars().count()) => {
                 value.clone()
             }
-            (Shape::Choice(words), Value::String(text)) if words.contains(&text.as_str()) => value.clone(),
+            (Shape::Choice(words), Value::String(text)) => match usual_word(words, text) {
+                Some(word) => self.word(text, word),
+                None => self.wrong(expected(shape), kind_of(value)),
+            },
             (Shape::Whole(min, max), Value::Number(number))
                 if number.as_i64().is_some_and(|n| (*min..=*max).contains(&n)) =>
             {
@@ -114,6 +185,10 @@ impl Checker {
                 self.number(shape, value, |text| !text.starts_with('-'), decimal_text(value))
             }
             (Shape::Rate, _) => self.number(shape, value, is_share, rate_text(value)),
+            (Shape::Quantity, _) => self.number(shape, value, |_| true, quantity_text(value)),
+            (Shape::Fraction, _) => {
+                self.number(shape, value, |text| !text.starts_with('-'), fraction_text(value))
+            }
             _ => self.wrong(expected(shape), kind_of(value)),
         }
     }
@@ -139,7 +214,16 @@ impl Checker {
         }
     }
 
+    fn word(&mut self, text: &str, word: &str) -> Value {
+        if text != word {
+            self.taken.push(format!("{text:?} was read as {word:?}."));
+        }
+        json!(word)
+    }
+
     fn object(&mut self, fields: &[Field], given: &Map<String, Value>) -> Value {
+        let renamed = self.renamed(fields, given);
+        let given = &renamed;
         let mut checked = Map::new();
         for (name, value) in given {
             match fields.iter().find(|field| field.name == name) {
@@ -163,6 +247,48 @@ impl Checker {
             }
         }
         Value::Object(checked)
+    }
+
+    /// The object with other names of fields in place of theirs, and with the fields of its one required object, if they
+    /// were given directly, inside that.
+    fn renamed(&mut self, fields: &[Field], given: &Map<String, Value>) -> Map<String, Value> {
+        let mut renamed = Map::new();
+        let mut inner = Map::new();
+        let mut objects =
+            fields.iter().filter(|field| field.required && matches!(field.shape, Shape::Object(_)));
+        let inside = match (objects.next(), objects.next()) {
+            (Some(field), None) if !given.contains_key(field.name) => Some(field),
+            _ => None,
+        };
+        for (name, value) in given {
+            let field = fields.iter().find(|field| field.name == name).or_else(|| {
+                let called = |field: &&Field| field.is_called(name) && !given.contains_key(field.name);
+                fields.iter().find(called).filter(|field| !renamed.contains_key(field.name))
+            });
+            let fits = |field: &&Field| match field.shape {
+                Shape::Object(of) => of.iter().any(|field| field.is_called(name)),
+                _ => false,
+            };
+            match (field, inside.filter(fits)) {
+                (Some(field), _) => {
+                    if field.name != name {
+                        self.taken.push(format!("`{name}` was read as `{}`.", field.name));
+                    }
+                    renamed.insert(field.name.to_owned(), value.clone());
+                }
+                (None, Some(_)) => {
+                    inner.insert(name.clone(), value.clone());
+                }
+                (None, None) => {
+                    renamed.insert(name.clone(), value.clone());
+                }
+            }
+        }
+        if let Some(field) = inside.filter(|_| !inner.is_empty()) {
+            self.taken.push(format!("A condition that stood alone was read as `{}`.", field.name));
+            renamed.insert(field.name.to_owned(), Value::Object(inner));
+        }
+        renamed
     }
 
     fn map(&mut self, of: &Shape, max: usize, given: &Map<String, Value>) -> Value {
@@ -263,6 +389,49 @@ fn rate_text(value: &Value) -> Option<String> {
     Some(format!("{sign}{whole}.{moved}{fraction}"))
 }
 
+/// Digits of the unit's name at most.
+const UNIT_CHARS: usize = 30;
+
+/// A number as plain decimal text, with one space and its unit after it; `"12.5%"` becomes `"0.125"`, `"€25"` `"25 €"`.
+fn quantity_text(value: &Value) -> Option<String> {
+    let Value::String(text) = value else { return decimal_text(value) };
+    if let Some(plain) = rate_text(value) {
+        return Some(plain);
+    }
+    if let Some(symbol) = text.chars().next().filter(|first| "€$£¥".contains(*first)) {
+        let number = decimal_text(&json!(text[symbol.len_utf8()..].trim_start()))?;
+        return Some(format!("{number} {symbol}"));
+    }
+    let split = text.find(|c: char| !(c.is_ascii_digit() || "-.".contains(c)))?;
+    let (number, unit) = (decimal_text(&json!(&text[..split]))?, text[split..].trim_start());
+    is_unit(unit).then(|| format!("{number} {unit}"))
+}
+
+fn is_unit(text: &str) -> bool {
+    let mark = |c: char| "€$£¥".contains(c);
+    let exponent =
+        text.strip_prefix(['e', 'E']).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    text.len() <= UNIT_CHARS
+        && !exponent
+        && text.starts_with(|c: char| c.is_ascii_alphabetic() || mark(c))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || mark(c) || "/_".contains(c))
+}
+
+/// The unit of a number that was written with one.
+pub(super) fn unit_of(value: &Value) -> Option<String> {
+    let text = quantity_text(value)?;
+    text.split_once(' ').map(|(_, unit)| unit.to_owned())
+}
+
+/// A decimal, or a fraction of two whole numbers such as `1/12`.
+fn fraction_text(value: &Value) -> Option<String> {
+    let Some((over, under)) = value.as_str().and_then(|text| text.split_once('/')) else {
+        return decimal_text(value);
+    };
+    let whole = |part: &str| (1..=9).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    (whole(over) && whole(under) && under.bytes().any(|byte| byte != b'0')).then(|| format!("{over}/{under}"))
+}
+
 fn is_share(text: &str) -> bool {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     match whole.trim_start_matches('0') {
@@ -308,6 +477,27 @@ fn is_moment(text: &str) -> bool {
         && chrono::DateTime::parse_from_rfc3339(text).is_ok()
 }
 
+/// The one required field of an object and its word, when a text in the object's place is that word.
+fn only_word(fields: &'static [Field], text: &str) -> Option<(&'static str, &'static str)> {
+    let mut required = fields.iter().filter(|field| field.required);
+    match (required.next(), required.next()) {
+        (Some(Field { name, shape: Shape::Choice(words), .. }), None) => {
+            Some((name, usual_word(words, text)?))
+        }
+        _ => None,
+    }
+}
+
+/// The word of a choice that a text is, or plainly means.
+fn usual_word(words: &'static [&'static str], text: &str) -> Option<&'static str> {
+    let find = |wanted: &str| words.iter().copied().find(|word| *word == wanted);
+    find(text).or_else(|| {
+        let plain = text.trim().to_ascii_lowercase().replace([' ', '-'], "_");
+        find(&plain)
+            .or_else(|| USUAL.iter().find(|(usual, _)| *usual == plain).and_then(|(_, word)| find(word)))
+    })
+}
+
 fn clipped(name: &str) -> String {
     name.chars().take(60).collect()
 }
@@ -325,7 +515,11 @@ fn kind_of(value: &Value) -> &'static str {
 
 fn expected(shape: &Shape) -> String {
     match shape {
-        Shape::Object(_) | Shape::Map(..) => "an object".to_owned(),
+        Shape::Object(fields) => format!("an object {}", one_level(fields)),
+        Shape::Map(..) => "an object".to_owned(),
+        Shape::List(Shape::Object(fields), min, max) => {
+            format!("a list of {min} to {max}, each {}", one_level(fields))
+        }
         Shape::List(_, min, max) => format!("a list of {min} to {max}"),
         Shape::Text(max) => format!("text of 1 to {max} characters"),
         Shape::Choice(words) => format!("one of {}", words.join(", ")),
@@ -335,6 +529,10 @@ fn expected(shape: &Shape) -> String {
                 "a number of zero or more, best as text like \"1234.50\" ({INTEGER_DIGITS} digits at most)"
             )
         }
+        Shape::Quantity => {
+            "a number, with its unit where it has one, like \"1234.50\" or \"25 EUR\"".to_owned()
+        }
+        Shape::Fraction => "a number above zero like \"0.25\", or a fraction like \"1/12\"".to_owned(),
         Shape::Rate => "a share from 0 to 1 like \"0.20\", or a percentage as text like \"20%\"".to_owned(),
         Shape::Whole(min, max) => format!("a whole number from {min} to {max}"),
         Shape::Flag => "true or false".to_owned(),
@@ -344,6 +542,40 @@ fn expected(shape: &Shape) -> String {
                 .to_owned()
         }
         Shape::Any => "any value".to_owned(),
+    }
+}
+
+/// The fields of an object in one line, `*` after what is required.
+fn one_level(fields: &[Field]) -> String {
+    let name = |field: &Field| format!("{}{}", field.name, if field.required { "*" } else { "" });
+    format!("{{{}}}", fields.iter().map(name).collect::<Vec<_>>().join(", "))
+}
+
+/// What the fields mean, a line for each, where the shape says something about it; a name that means the same at several
+/// places stands once.
+pub(super) fn meanings(shape: &'static Shape) -> Vec<String> {
+    let (mut lines, mut seen) = (Vec::new(), Vec::new());
+    meanings_into(shape, &mut seen, &mut lines);
+    lines
+}
+
+fn meanings_into(shape: &'static Shape, seen: &mut Vec<&'static Shape>, lines: &mut Vec<String>) {
+    if seen.iter().any(|other| std::ptr::eq(*other, shape)) {
+        return;
+    }
+    seen.push(shape);
+    match shape {
+        Shape::Object(fields) => {
+            for field in *fields {
+                let line = format!("{}: {}", field.name, field.about);
+                if !field.about.is_empty() && !lines.contains(&line) {
+                    lines.push(line);
+                }
+                meanings_into(field.shape, seen, lines);
+            }
+        }
+        Shape::Map(of, _) | Shape::List(of, ..) => meanings_into(of, seen, lines),
+        _ => {}
     }
 }
 
@@ -383,6 +615,10 @@ fn schema_within(shape: &'static Shape, about: &str, above: &mut Vec<&'static Sh
         Shape::Amount => json!({"type": "string", "pattern": "^-?[0-9]{1,30}([.][0-9]{1,30})?$"}),
         Shape::Positive => json!({"type": "string", "pattern": "^[0-9]{1,30}([.][0-9]{1,30})?$"}),
         Shape::Rate => json!({"type": "string", "pattern": "^[0-9]{1,30}([.][0-9]{1,30})? ?%?$"}),
+        Shape::Quantity => {
+            json!({"type": "string", "pattern": "^-?[0-9]{1,30}([.][0-9]{1,30})?( .{1,30})?$"})
+        }
+        Shape::Fraction => json!({"type": "string", "pattern": "^[0-9]{1,30}([.][0-9]{1,30}|/[0-9]{1,9})?$"}),
         Shape::Whole(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
         Shape::Flag => json!({"type": "boolean"}),
         Shape::Date => json!({"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}),
@@ -439,6 +675,8 @@ fn outline_into(shape: &'static Shape, above: &mut Vec<&'static Shape>, text: &m
         Shape::Text(_) => text.push_str("text"),
         Shape::Choice(words) => text.push_str(&words.join("|")),
         Shape::Amount | Shape::Positive => text.push_str("number"),
+        Shape::Quantity => text.push_str("number with unit"),
+        Shape::Fraction => text.push_str("number or \"1/12\""),
         Shape::Rate => text.push_str("rate"),
         Shape::Whole(..) => text.push_str("integer"),
         Shape::Flag => text.push_str("true|false"),
@@ -572,6 +810,63 @@ mod tests {
         assert!(said.contains("rows[2].rate: expected a share"), "{said}");
         assert!(problem(&ROWS, json!({})).contains("rows: expected a list of 1 to 3, got nothing"));
         assert!(problem(&ROWS, json!([])).starts_with("parameters"), "{}", problem(&ROWS, json!([])));
+    }
+
+    #[test]
+    fn what_is_plainly_meant_is_taken_and_said_and_nothing_else() {
+        static WORDS: Shape = Shape::Choice(&["le", "ge", "days_since_at_least"]);
+        static INNER: Shape =
+            Shape::Object(&[may("op", &WORDS, "").also(&["operator"]), may("fact", &Shape::Text(9), "")]);
+        static OUTER: Shape =
+            Shape::Object(&[must("id", &Shape::Text(9), "").also(&["name"]), must("requires", &INNER, "")]);
+        let take = |value: Value| {
+            let mut notes = Vec::new();
+            check_with_notes(&OUTER, &value, "", &mut notes).map(|taken| (taken, notes))
+        };
+        let whole = json!({"id": "a", "requires": {"op": "le", "fact": "x"}});
+        assert_eq!(take(whole.clone()).unwrap(), (whole.clone(), Vec::new()));
+        let (taken, notes) = take(json!({"name": "a", "operator": "<=", "fact": "x"})).unwrap();
+        assert_eq!(taken, whole);
+        assert_eq!(notes.len(), 4, "{notes:?}");
+        for wrong in [
+            json!({"id": "a", "name": "b", "requires": {"op": "le"}}),
+            json!({"id": "a", "requires": {"op": "le"}, "fact": "x"}),
+            json!({"id": "a", "op": "le", "fuct": "x"}),
+            json!({"id": "a", "requires": {"op": "<>"}}),
+        ] {
+            assert!(take(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn quantities_keep_their_unit_and_fractions_their_form() {
+        for (given, text) in [
+            (json!("25 EUR"), "25 EUR"),
+            (json!("25EUR"), "25 EUR"),
+            (json!("€25.50"), "25.50 €"),
+            (json!("-3 kWh"), "-3 kWh"),
+            (json!("1.17 EUR/GBP"), "1.17 EUR/GBP"),
+            (json!(25), "25"),
+            (json!("12.5%"), "0.125"),
+        ] {
+            assert_eq!(check(&Shape::Quantity, &given, "").unwrap(), json!(text));
+        }
+        for bad in [
+            json!("EUR"),
+            json!("1,5 EUR"),
+            json!("5 EUR GBP"),
+            json!("5 <b>"),
+            json!(""),
+            json!("1e5 EUR"),
+            json!("1e5"),
+            json!(true),
+        ] {
+            assert!(check(&Shape::Quantity, &bad, "").is_err(), "{bad}");
+        }
+        assert_eq!(check(&Shape::Fraction, &json!("1/12"), "").unwrap(), json!("1/12"));
+        for bad in [json!("1/0"), json!("-1/12"), json!("1/2/3"), json!("a/b"), json!("1/")] {
+            assert!(check(&Shape::Fraction, &bad, "").is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -97,6 +97,12 @@ impl From<ExecutionError> for ToolError {
 
 impl From<AnalysisError> for ToolError {
     fn from(error: AnalysisError) -> Self {
+        if matches!(error, AnalysisError::Invalid { .. }) {
+            let advice =
+                "Correct the argument and call again; get_analysis_help shows every field with an example.";
+            let message = format!("argument `parameters`: {error}");
+            return Self::new(ErrorCode::InvalidArgument, &message, advice);
+        }
         if error.is_callers() {
             return Self::argument(format!("argument `parameters`: {error}"));
         }

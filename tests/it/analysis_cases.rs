@@ -267,7 +267,7 @@ fn scenarios_by_hand() {
                 case(
                     json!({"scenarios": [{"id": "s", "set": [{"path": "values.tax", "value": "5"}, {"path": "formulas[0].expression", "value": "price - tax"}]}]}),
                 ),
-                vec![("/scenarios/0/measures/profit", json!("5"))],
+                vec![("/scenarios/0/measures/profit", json!("5.0"))],
             ),
             (
                 "one on another",
@@ -286,7 +286,7 @@ fn scenarios_by_hand() {
                 case(search("0", "50", "0", "0.01")),
                 vec![
                     ("/break_even/found", json!(true)),
-                    ("/break_even/at/0/at", json!("9.50")),
+                    ("/break_even/at/0/at", json!("9.5")),
                     ("/break_even/at/0/exact", json!(true)),
                 ],
             ),
@@ -313,7 +313,7 @@ fn scenarios_by_hand() {
             (
                 "two places",
                 json!({"analysis": "formula", "base": formula(json!({"x": 0}), &[("y", "x ** 2")]), "break_even": {"path": "values.x", "low": "-5.3", "high": 5, "measure": "y", "target": 4, "tolerance": "0.001"}}),
-                vec![("/break_even/at/0/at", json!("-2.000")), ("/break_even/at/1/at", json!("2.000"))],
+                vec![("/break_even/at/0/at", json!("-2")), ("/break_even/at/1/at", json!("2"))],
             ),
             // 50 + 30 % of what is above 500 is 200 at 1,000; the whole is tax = 230 at 1,100
             (
@@ -423,7 +423,7 @@ fn formulas_are_arithmetic_and_nothing_else() {
     for (expression, said) in [
         ("__import__('os').system('true')", "only arithmetic"),
         ("().__class__", "only arithmetic"),
-        ("x.real", "only arithmetic"),
+        ("x.real", "there is no value 'x.real'"),
         ("[1][0]", "only arithmetic"),
         ("lambda: 1", "only arithmetic"),
         ("(lambda: 1)()", "only arithmetic"),

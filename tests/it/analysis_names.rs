@@ -158,6 +158,27 @@ fn everything_that_matters_is_in_the_table_and_in_the_summary() {
 }
 
 #[test]
+fn what_a_call_plainly_means_is_taken_and_noted() {
+    let old = json!({"facts": {"age": 45}, "schemes": [{"name": "pension", "criteria": [{"fact": "age", "operator": ">=", "value": 66}]}]});
+    let tax = json!({"income": 85000, "levies": [{"name": "tax", "bands": [{"min": 0, "max": 42000, "rate": 0.2}, {"min": 42000, "rate": 0.4}]}]});
+    let data = json!({"data": [{"v": 1}, {"v": 3}], "operations": ["describe"]});
+    let code = json!({"code": "params['n'] * 2", "inputs": {"n": 4}});
+    for (kind, parameters, pointer, value, note) in [
+        (Kind::Eligibility, old, "/schemes/0/status", json!("not_eligible"), "\">=\" was read as \"ge\"."),
+        (Kind::TaxCalculation, tax, "/totals/tax", json!("25600.00"), "`max` was read as `up_to`."),
+        (Kind::DataAnalysis, data, "/results/0/columns/0/mean", json!("2"), "`data` was read as `records`."),
+        (Kind::Custom, code, "/result", json!(8), "`inputs` was read as `params`."),
+    ] {
+        let report = each(kind, [parameters]).remove(0).unwrap();
+        assert_eq!(report.output.pointer(pointer), Some(&value), "{}", report.output);
+        assert!(report.notes.iter().any(|said| said == note), "{:?}", report.notes);
+    }
+    // a rate of 20 is nobody's certain meaning
+    let twenty = json!({"income": 1, "levies": [{"id": "t", "bands": [{"rate": 20}]}]});
+    assert!(refusal(Kind::TaxCalculation, twenty).contains("a percentage as text like \"20%\""));
+}
+
+#[test]
 fn one_column_has_one_format_and_a_search_has_no_more_digits_than_it_found() {
     let tax = json!({"income": "20000.5", "levies": [{"id": "t", "bands": [{"up_to": 1001, "rate": "6%"}, {"rate": "44%"}]}]});
     let table = text(Kind::TaxCalculation, tax.clone(), OutputFormat::Table);

@@ -318,7 +318,7 @@ fn the_nearest_way_to_pass_is_the_shortest_and_works() {
             (
                 "days",
                 check(facts.clone(), json!({"fact": "d", "op": "after", "value": "2024-03-01"})),
-                vec![("/rules/0/nearest/0/short_by", json!("30 days"))],
+                vec![("/rules/0/nearest/0/short_by", json!("31 days"))],
             ),
         ]
         .into_iter()
@@ -509,7 +509,10 @@ fn conditions_that_make_no_sense_are_refused_with_their_place() {
             "rules[0].requires.at_least: 2 can never hold among 1",
         ),
         (json!({"at_least": 2}), "rules[0].requires.of: at_least needs the list"),
-        (json!({"fact": "a", "op": "eq", "value": 1, "at": "2024-01-01"}), "only an age is taken at a date"),
+        (
+            json!({"fact": "a", "op": "eq", "value": 1, "at": "2024-01-01"}),
+            "only an age, or days since, is taken at a date",
+        ),
         (
             json!({"fact": "a", "op": "eq", "value": 1, "field": "b"}),
             "rules[0].requires.measure: where and field need a measure",

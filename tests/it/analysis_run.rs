@@ -323,10 +323,10 @@ fn the_parts_that_are_wrong_are_named_with_what_was_expected() {
         (
             Kind::TaxCalculation,
             json!({}),
-            "levies: expected a list of 1 to 50, got nothing: the field is required",
+            "levies: expected a list of 1 to 50, each {id*, title, source, incomes,",
         ),
-        (Kind::TaxCalculation, json!([]), "parameters: expected an object, got a list"),
-        (Kind::TaxCalculation, json!(null), "parameters: expected an object, got null"),
+        (Kind::TaxCalculation, json!([]), "parameters: expected an object {currency, income,"),
+        (Kind::TaxCalculation, json!(null), "credits, rounding, thresholds}, got null"),
         (
             Kind::TaxCalculation,
             tax(json!({"id": "t", "bands": [{"rate": "abc"}]})),
@@ -358,7 +358,7 @@ fn the_parts_that_are_wrong_are_named_with_what_was_expected() {
         (
             Kind::Eligibility,
             json!({"facts": {}, "schemes": [{"id": "s", "criteria": [{"id": "c"}]}]}),
-            "schemes[0].criteria[0].requires: expected an object, got nothing",
+            "schemes[0].criteria[0].requires: expected an object {all, any,",
         ),
         (
             Kind::Timeline,

@@ -378,7 +378,7 @@ fn months(basis: &str, incomes: &[&str]) -> Value {
     let periods: Vec<_> = incomes
         .iter()
         .enumerate()
-        .map(|(n, income)| json!({"id": format!("m{}", n + 1), "income": income}))
+        .map(|(n, income)| json!({"id": format!("m{}", n + 1), "income": income, "fraction": (basis != "each").then_some("1/12")}))
         .collect();
     json!({"basis": basis, "periods": periods, "levies": [{"id": "tax", "bands": bands(&[("10000", "10%"), ("", "20%")])}]})
 }

@@ -1,5 +1,6 @@
 """One case of a comparison or a scenario: an inner analysis, its figures, and how cases differ."""
 import copy
+import datetime
 from decimal import Decimal
 
 core = use("core")
@@ -13,6 +14,7 @@ MAIN = {
 SENSE = {"tax": "lower", "net": "higher", "income": "higher", "effective_rate": "lower", "marginal_rate": "lower",
          "failed": "lower", "unknown": "lower", "passed": "higher", "eligible": "higher", "not_eligible": "lower",
          "holds": "higher", "least_slack_days": "higher"}
+ALSO = {"net_income": "net", "net_pay": "net", "after_tax": "net", "total_tax": "tax", "tax_due": "tax", "average_rate": "effective_rate"}
 MOST_DIFFERENCES = 200
 
 
@@ -26,6 +28,9 @@ class Case:
         except core.Refused as refused:
             raise core.Refused("%s.%s" % (path, refused.path), refused.message)
         self.measures = result.measures
+        self.exact = result.exact
+        self.units = result.units
+        self.unconverted = {}  # amounts in their own currency, where they were brought into another
         self.detail = detail(analysis, core.to_json(result.output))
         self.sources = result.sources
         self.notes = result.notes
@@ -33,30 +38,64 @@ class Case:
 
 
 def detail(analysis, output):
-    """The answer by its parts: each levy, rule, scheme, constraint or formula."""
+    """The answer by its parts: each levy, rule, scheme, constraint (with its limit) or formula, and what an undated event may be."""
     if analysis == "tax_calculation":
         return output["totals"]["by_levy"]
     if analysis == "formula":
         return output["results"]
     name = {"compliance_check": "rules", "eligibility": "schemes", "timeline": "constraints"}[analysis]
-    return {part["id"]: part["status"] for part in output[name]}
+    out = {part["id"]: part["status"] for part in output[name]}
+    if analysis == "timeline":
+        out.update({"limit of " + part["id"]: part["bound"] for part in output[name] if part["bound"]})
+        out.update({"%s:%s" % (end, event["id"]): event[end] for event in output["events"] if event["date"] is None
+                    for end in ("earliest", "latest") if event[end]})
+    return out
 
 
 def chosen(p, case):
-    """The measures that are compared, each with the sense that is better, if any."""
+    """The measures that are compared, each with its unit and the sense that is better, if any."""
     if "measures" not in p:
-        main = MAIN.get(p["analysis"]) or tuple((name, None) for name in case.measures)
-        return [{"id": name, "title": None, "better": better} for name, better in main]
+        main = MAIN.get(p["analysis"], ()) or tuple((name, None) for name in case.measures)
+        main += tuple((name, None) for name in case.measures if isinstance(case.measures[name], datetime.date))
+        return [{"id": name, "title": None, "better": better, "unit": case.units.get(name)} for name, better in main]
     core.unique(p["measures"], "measures")
+    out = []
     for index, spec in enumerate(p["measures"]):
-        figure(case, spec["id"], "measures[%d].id" % index)
-    return [{"id": spec["id"], "title": spec.get("title"), "better": spec.get("better", SENSE.get(spec["id"]))} for spec in p["measures"]]
+        name = resolve(case, spec["id"], "measures[%d].id" % index)
+        out.append({"id": name, "title": spec.get("title") or (spec["id"] if name != spec["id"] else None),
+                    "better": spec.get("better", SENSE.get(name)), "unit": case.units.get(name)})
+    return out
+
+
+def resolve(case, name, path):
+    """The figure that is meant: by its name, by a usual other one, or by the id of a levy or an undated event."""
+    for known in (name, ALSO.get(name), "levy:" + name, "latest:" + name):
+        if known in case.measures:
+            return known
+    raise core.unknown(path, "figure", name, case.measures)
 
 
 def figure(case, name, path):
-    if name not in case.measures:
-        raise core.unknown(path, "figure", name, case.measures)
-    return case.measures[name]
+    return case.measures[resolve(case, name, path)]
+
+
+def exact(case, name):
+    """The figure as a search compares it: a rate without the rounding of what is shown."""
+    return case.exact[name]() if name in case.exact else case.measures[name]
+
+
+def minus(after, before):
+    """The difference of two figures: a number, or days between two dates."""
+    return Decimal((after - before).days) if isinstance(after, datetime.date) else after - before
+
+
+def aligned(rows):
+    """Rows of figures by name; those of one name get the same number of decimal places, so that a column reads as one."""
+    for name in dict.fromkeys(name for row in rows for name in row):
+        places = max(core.decimals(row.get(name)) for row in rows)
+        for row in rows:
+            if isinstance(row.get(name), Decimal) and row[name].is_finite():
+                row[name] = row[name].quantize(core.ONE.scaleb(-places)) + core.ZERO
 
 
 def flatten(value, path="", out=None):
@@ -102,5 +141,11 @@ def with_number(parameters, number, value):
     place = parameters
     for step in number["steps"][:-1]:
         place = place[step]
-    place[number["steps"][-1]] = int(value) if number["whole"] else core.plain(value) if number["as_text"] else value
+    if number.get("unit"):
+        value = "%s %s" % (core.plain(value), number["unit"])
+    elif number["whole"]:
+        value = int(value)
+    elif number["as_text"]:
+        value = core.plain(value)
+    place[number["steps"][-1]] = value
     return parameters

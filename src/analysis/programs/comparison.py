@@ -4,8 +4,6 @@ from decimal import Decimal
 core = use("core")
 cases = use("cases")
 
-MONEY = ("tax", "net", "income")
-
 
 def run(p):
     core.unique(p["rule_sets"], "rule_sets")
@@ -17,10 +15,15 @@ def run(p):
             cases.figure(case, measure["id"], "rule_sets[%d].parameters" % index)
     notes = [note for _, case in sets for note in case.notes]
     money = Money(p, sets, notes)
-    for spec, case in sets:
-        money.convert(spec, case)
+    for index, (spec, case) in enumerate(sets):
+        money.convert(index, spec, case)
     money.check_incomes(sets, notes)
     best = [best_of(measure, sets, money) for measure in measures]
+    for measure in measures:  # one unit, or none that holds for all
+        units = {case.units.get(measure["id"]) for _, case in sets}
+        measure["unit"] = units.pop() if len(units) == 1 else None
+    shown = [cases.shown_all(case, measures) for _, case in sets]
+    cases.aligned(shown)
     inputs, more_inputs = cases.differences({spec["id"]: spec["parameters"] for spec, _ in sets})
     details, more_details = cases.differences({spec["id"]: case.detail for spec, case in sets})
     if more_inputs or more_details:
@@ -28,7 +31,9 @@ def run(p):
     output = {
         "analysis": p["analysis"], "measures": measures, "currency": money.currency,
         "rule_sets": [{"id": spec["id"], "title": spec.get("title"), "source": spec.get("source"),
-                       "measures": cases.shown_all(case, measures), "detail": case.detail} for spec, case in sets],
+                       "measures": figures, "units": {m["id"]: case.units[m["id"]] for m in measures if case.units.get(m["id"])},
+                       **({"unconverted": {m["id"]: case.unconverted[m["id"]] for m in measures if m["id"] in case.unconverted}} if money.converting else {}),
+                       "detail": case.detail} for (spec, case), figures in zip(sets, shown)],
         "best": best, "differing_inputs": inputs, "differing_details": details,
     }
     sources = [spec["source"] for spec, _ in sets if spec.get("source")] + [s for _, case in sets for s in case.sources]
@@ -37,26 +42,28 @@ def run(p):
 
 
 class Money:
-    """Brings amounts of money into one currency, or says that they cannot be compared."""
+    """Brings figures with units into one unit, or says that they cannot be compared."""
 
     def __init__(self, p, sets, notes):
-        self.applies = p["analysis"] == "tax_calculation"
-        currencies = list(dict.fromkeys(spec["parameters"].get("currency") for spec, _ in sets)) if self.applies else []
-        self.mixed = len(currencies) > 1
         self.rates = {name: Decimal(rate) for name, rate in p.get("rates_to", {}).items()}
-        self.currency = currencies[0] if len(currencies) == 1 else None
-        if self.mixed and self.rates:
-            for index, (spec, _) in enumerate(sets):
-                if spec["parameters"].get("currency") not in self.rates:
-                    raise core.unknown("rates_to", "rate for the currency of rule_sets[%d]," % index, spec["parameters"].get("currency"), self.rates)
-            self.currency = p.get("common_currency", "the common currency")
-            self.mixed = False
+        self.tax = p["analysis"] == "tax_calculation"
+        self.common = p.get("common_currency", "the common currency")
+        if self.rates and "common_currency" in p:
+            self.rates.setdefault(self.common, core.ONE)
+        used = [[case.units.get(name) for _, case in sets] for name in sets[0][1].measures]
+        if self.tax:  # an amount without a currency beside one with a currency is of another kind, too
+            used.append([spec["parameters"].get("currency") for spec, _ in sets])
+        self.differing = any(len(set(units)) > 1 for units in used)
+        units = {unit for line in used for unit in line}
+        self.currency = units.pop() if len(units) == 1 else None
+        if self.tax and not self.differing:
+            self.currency = sets[0][0]["parameters"].get("currency")
+        self.converting = self.differing and bool(self.rates)
+        if self.converting:
+            self.currency = self.common
             notes.append("Amounts were converted at the rates given and rounded half up to 2 decimal places; details are in each currency.")
-            self.converting = True
-        else:
-            self.converting = False
-            if self.mixed:
-                notes.append("The currencies differ and no rates were given, so amounts are not compared.")
+        elif self.differing:
+            notes.append("The currencies or units differ and no rates were given, so amounts are not compared.")
 
     def check_incomes(self, sets, notes):
         """Equal figures in different currencies are different incomes, and what follows from them is not compared."""
@@ -70,15 +77,22 @@ class Money:
         else:
             notes.append("Each rule set's income was taken in its own currency, as given.")
 
-    def convert(self, spec, case):
-        if self.converting:
-            rate = self.rates[spec["parameters"].get("currency")]
-            round_it = core.Rounding(None)
-            case.measures = {name: round_it(value * rate) if self.is_money(name) and value is not None else value
-                             for name, value in case.measures.items()}
-
-    def is_money(self, name):
-        return self.applies and (name in MONEY or name.startswith("levy:"))
+    def convert(self, index, spec, case):
+        if not self.converting:
+            return
+        if self.tax and spec["parameters"].get("currency") not in self.rates:
+            raise core.unknown("rates_to", "rate for the currency of rule_sets[%d]," % index, spec["parameters"].get("currency"), self.rates)
+        round_it, units = core.Rounding(None), {}
+        for name, value in case.measures.items():
+            unit = case.units.get(name)
+            if unit in self.rates:
+                if value is not None and unit != self.common:
+                    case.unconverted[name] = core.with_unit(value, unit)
+                case.measures[name] = value if value is None else round_it(value * self.rates[unit])
+                units[name] = self.common
+            elif unit is not None:
+                units[name] = unit
+        case.units = units
 
 
 def figures(parameters):
@@ -92,33 +106,40 @@ def figures(parameters):
 def best_of(measure, sets, money):
     values = {spec["id"]: case.measures.get(measure["id"]) for spec, case in sets}
     known = {name: value for name, value in values.items() if value is not None}
+    units = list(dict.fromkeys(case.units.get(measure["id"]) for _, case in sets))
     out = {"measure": measure["id"], "better": measure["better"], "best": [], "value": None, "differences": {}, "reason": None}
     if money.unlike:
         out["reason"] = "the same income figures stand in different currencies"
-    elif money.mixed and money.is_money(measure["id"]):
-        out["reason"] = "the currencies differ; give rates_to and common_currency"
+    elif len(units) > 1:
+        out["reason"] = "the currencies differ (%s); give rates_to and common_currency" % ", ".join(core.clip(unit or "none") for unit in units)
     elif len(known) < len(values):
         out["reason"] = "not known for %s" % ", ".join(core.clip(name) for name in values if name not in known)
     elif measure["better"] is None:
         out["reason"] = "it was not said whether lower or higher is better"
         first = next(iter(known.values()))
-        out["differences"] = {name: cases.shown(value - first) for name, value in known.items()}
+        out["differences"] = {name: cases.shown(cases.minus(value, first)) for name, value in known.items()}
     else:
         top = (min if measure["better"] == "lower" else max)(known.values())
         out["best"] = [name for name, value in known.items() if value == top]
         out["value"] = cases.shown(top)
-        out["differences"] = {name: cases.shown(value - top) for name, value in known.items()}
+        out["differences"] = {name: cases.shown(cases.minus(value, top)) for name, value in known.items()}
     return out
 
 
 def label(measure):
-    return measure["title"] or measure["id"].replace("_", " ")
+    return (measure["title"] or measure["id"].replace("_", " ")) + (" (%s)" % measure["unit"] if measure["unit"] else "")
+
+
+def figure_of(rule_set, measure):
+    """A figure; with its unit where the column has none for all."""
+    figure, unit = rule_set["measures"][measure["id"]], rule_set["units"].get(measure["id"])
+    return figure if unit == measure["unit"] else core.with_unit(figure, unit)
 
 
 def tables(output):
     out = [core.Table("Comparison" + (" in %s" % output["currency"] if output["currency"] else ""),
                       ["rule set"] + ["#" + label(m) for m in output["measures"]] + ["source"], [
-        [s["title"] or s["id"]] + [s["measures"][m["id"]] for m in output["measures"]] + [s["source"]] for s in output["rule_sets"]])]
+        [s["title"] or s["id"]] + [figure_of(s, m) for m in output["measures"]] + [s["source"]] for s in output["rule_sets"]])]
     out.append(core.Table("Best", ["measure", "better", "best", "value", "why not"], [
         [b["measure"], b["better"], b["best"], b["value"], b["reason"]] for b in output["best"]]))
     names = [s["id"] for s in output["rule_sets"]]
@@ -132,8 +153,9 @@ def sentences(output):
     said = []
     titles = {s["id"]: core.clip(s["title"] or s["id"]) for s in output["rule_sets"]}
     for measure, best in zip(output["measures"], output["best"]):
-        figures = ", ".join("%s %s" % (titles[s["id"]], core.cell(s["measures"][measure["id"]])) for s in output["rule_sets"])
-        line = "%s: %s." % (core.clip(label(measure)).capitalize(), figures)
+        figures = ", ".join("%s %s" % (titles[s["id"]], core.cell(figure_of(s, measure))) for s in output["rule_sets"])
+        name = core.clip(label(measure))
+        line = "%s: %s." % (name[:1].upper() + name[1:], figures)
         if best["best"]:
             line += " Best (%s): %s." % (best["better"], ", ".join(titles[name] for name in best["best"]))
         elif best["reason"]:

@@ -9,7 +9,8 @@ FULL_DETAIL = 1000  # rules that are explained when there are more; failures and
 
 def run(p):
     core.unique(p["rules"], "rules")
-    facts = conditions.Facts(p["facts"], p.get("as_of"))
+    facts = conditions.Facts(dict(p["facts"]), p.get("as_of"))
+    computed = conditions.computed(p, facts)
     rules, sources = [], []
     for index, spec in enumerate(p["rules"]):
         path = "rules[%d]" % index
@@ -30,14 +31,14 @@ def run(p):
     overall = next((status for status in ("fail", "unknown", "pass") if counts[status]), "not_applicable")
     missing = list(dict.fromkeys(name for rule in rules if rule["status"] == "unknown" for name in rule["missing"]))
     notes += conditions.mistaken((name for rule in rules for name in rule["missing"]), p["facts"])
-    output = {"overall": overall, "counts": counts, "failed_by_severity": failed, "missing": missing, "rules": rules}
+    output = {"overall": overall, "counts": counts, "failed_by_severity": failed, "missing": missing, "computed": computed, "rules": rules}
     measures = {name: core.Decimal(count) for name, count in (
         ("passed", counts["pass"]), ("failed", counts["fail"]), ("unknown", counts["unknown"]),
         ("not_applicable", counts["not_applicable"]))}
     return core.Result(
         output, lambda: tables(output), lambda: sentences(output),
         "Comparisons of numbers are exact; nothing is rounded.",
-        [source for source in sources if source], notes, measures)
+        [spec["source"] for spec in p.get("formulas", []) if spec.get("source")] + [source for source in sources if source], notes, measures)
 
 
 def judge(spec, applies, requires, facts):
@@ -75,7 +76,7 @@ def judge(spec, applies, requires, facts):
 def tables(output):
     rows = [[rule["id"], rule["title"], rule["status"].replace("_", " "), rule["severity"], rule["reasons"],
              conditions.ways_text([rule["nearest"]] + rule["alternatives"]), rule["remedy"], rule["source"]] for rule in output["rules"]]
-    return [
+    return conditions.computed_table(output["computed"]) + [
         core.Table("Overall: %s" % output["overall"].replace("_", " "), ["status", "#rules"],
                    [[status.replace("_", " "), count] for status, count in output["counts"].items()]),
         core.Table("Rules", ["rule", "title", "status", "severity", "why", "ways to pass, nearest first", "remedy", "source"], rows),
@@ -99,6 +100,7 @@ def sentences(output):
         if rule["source"]:
             line += " (%s)" % core.clip(rule["source"], 200)
         said.append(line)
+    said += conditions.computed_text(output["computed"])
     if output["missing"]:
         said.append("Missing facts: %s." % ", ".join(core.clip(name) for name in output["missing"][:50]))
     return said

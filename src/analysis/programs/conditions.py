@@ -7,6 +7,7 @@ import datetime
 from decimal import Decimal
 
 core = use("core")
+formula = use("formula")
 
 NUMERIC = {"lt": "below", "le": "at most", "gt": "above", "ge": "at least"}
 DATED = {"before": "before", "after": "after", "on_or_before": "on or before", "on_or_after": "on or after"}
@@ -15,8 +16,11 @@ OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "g
             "is_true": "is_false", "is_false": "is_true"}
 LISTS = ("in", "not_in", "contains_all", "contains_any")
 NO_VALUE = ("is_true", "is_false", "known")
+SINCE = {"age_at_least": "age at least %s", "age_at_most": "age at most %s",
+         "days_since_at_least": "at least %s days ago", "days_since_at_most": "at most %s days ago"}
 MISSING = object()
 MOST_WAYS = 5
+MOST_COUNTED = 20
 
 
 def parse(spec, path):
@@ -57,6 +61,7 @@ class Facts:
         self.as_of = core.date_of(as_of) if as_of else None
         self.outer = outer
         self.results = {} if outer is None else outer.results
+        self.lacking = {} if outer is None else outer.lacking  # computed facts that are unknown, with the facts they lack
 
     def get(self, name):
         value = descend(self.facts, name)
@@ -205,6 +210,7 @@ class Leaf:
             raise core.Refused(path + ".op", "how is the fact compared?")
         self.where = parse(spec["where"], path + ".where") if "where" in spec else None
         self.measure = spec.get("measure")
+        self.counted = []
         if self.measure is None and (self.where is not None or "field" in spec):
             raise core.Refused(path + ".measure", "where and field need a measure")
         if self.measure in ("sum", "min", "max") and "field" not in spec and self.where is not None:
@@ -216,13 +222,16 @@ class Leaf:
             raise core.Refused(path + ".value", "exactly one of value and value_fact is needed")
         if "value" in spec:
             self.check_value(spec["value"])
-        if "at" in spec and not self.op.startswith("age_"):
-            raise core.Refused(path + ".at", "only an age is taken at a date")
+        if "at" in spec and self.op not in SINCE:
+            raise core.Refused(path + ".at", "only an age, or days since, is taken at a date")
 
     def check_value(self, value):
         path = self.path + ".value"
-        if self.op in NUMERIC or self.op.startswith("age_"):
+        if self.op in SINCE:
             if as_number(value) is None:
+                raise core.Refused(path, "%s needs a number" % self.op)
+        elif self.op in NUMERIC:
+            if core.quantity(value) is None:
                 raise core.Refused(path, "%s needs a number" % self.op)
         elif self.op in DATED:
             if as_date(value) is None:
@@ -232,9 +241,9 @@ class Leaf:
                 raise core.Refused(path, "%s needs a list" % self.op)
         elif self.op == "between":
             ends = value if isinstance(value, list) and len(value) == 2 else None
-            pair = ends and ([as_number(v) for v in ends] if None not in [as_number(v) for v in ends] else [as_date(v) for v in ends])
-            if not pair or None in pair:
-                raise core.Refused(path, "between needs [low, high], both numbers or both dates")
+            pair = ends and ([core.quantity(v) for v in ends] if None not in [core.quantity(v) for v in ends] else [as_date(v) for v in ends])
+            if not pair or None in pair or isinstance(pair[0], tuple) and pair[0][1] != pair[1][1]:
+                raise core.Refused(path, "between needs [low, high], both dates, or both numbers of one unit")
             if pair[0] > pair[1]:
                 raise core.Refused(path, "the low end is above the high end")
 
@@ -259,7 +268,17 @@ class Leaf:
             "actual": None if actual is MISSING else shown(actual), "truth": truth, "missing": missing,
             "reason": reason, "title": self.labels["title"], "source": self.labels["source"],
         }
+        leaf.update(self.besides(actual, facts))
         return Answer(truth, [leaf], self.labels)
+
+    def besides(self, actual, facts):
+        """What a reader asks next: the age or the days that came out, and which items were counted."""
+        if self.op in SINCE:
+            since = self.since(actual, facts)
+            return {} if since is None else {self.since_name(): since}
+        if self.measure == "count" and self.where is not None and self.counted:
+            return {"counted": self.counted[:MOST_COUNTED] + (["…"] if len(self.counted) > MOST_COUNTED else [])}
+        return {}
 
     def name(self):
         if not self.measure:
@@ -271,12 +290,13 @@ class Leaf:
         """The value that is compared, the facts that are missing for it, and why it cannot be used."""
         value = facts.get(self.fact)
         if value is MISSING:
-            return MISSING, [self.fact], None
+            return MISSING, facts.lacking.get(self.fact, [self.fact]), None
         if not self.measure:
             return value, [], None
         if not isinstance(value, list):
             return value, [], "%s is no list" % core.clip(self.fact)
-        taken = []
+        taken, units = [], {}
+        self.counted = []
         for index, item in enumerate(value):
             place = "%s[%d]" % (self.fact, index)
             if self.where is not None:
@@ -288,23 +308,27 @@ class Leaf:
                     return MISSING, ["%s.%s" % (place, name) for name in chosen.missing()] or [place], None
                 if not chosen.truth:
                     continue
+                self.counted.append(item_name(item, index))
             if self.measure == "count" and "field" not in self.spec:
                 taken.append(item)
                 continue
             found = descend(item, self.spec["field"]) if "field" in self.spec else item
             if found is MISSING or found is None:
                 return MISSING, ["%s.%s" % (place, self.spec.get("field", ""))], None
-            number = as_number(found)
+            number, unit = core.quantity(found) or (None, None)
             if self.measure != "count" and number is None:
                 return MISSING, [], "%s holds no number" % place
+            units[unit] = place
             taken.append(number)
         if self.measure == "count":
             return Decimal(len(taken)), [], None
-        if self.measure == "sum":
-            return sum(taken, core.ZERO), [], None
-        if not taken:
+        if len(units) > 1:
+            return MISSING, [], "%s are in different units (%s)" % (" and ".join(list(units.values())[:2]), ", ".join(unit or "none" for unit in units))
+        if not taken and self.measure != "sum":
             return MISSING, [], "the %s of an empty list" % self.measure
-        return (min if self.measure == "min" else max)(taken), [], None
+        found = sum(taken, core.ZERO) if self.measure == "sum" else (min if self.measure == "min" else max)(taken)
+        unit = next(iter(units), None)
+        return found if unit is None else "%s %s" % (core.plain(found), unit), [], None
 
     def expected(self, facts, missing):
         if "value_fact" in self.spec:
@@ -317,9 +341,12 @@ class Leaf:
     def compare(self, actual, expected, facts, missing):
         op = self.op
         if op in NUMERIC:
-            left, right = as_number(actual), as_number(expected)
+            left, right = core.quantity(actual), core.quantity(expected)
             if left is None or right is None:
                 return None, "%s is no number" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
+            if left[1] != right[1]:
+                return None, self.unlike(left[1], right[1])
+            left, right = left[0], right[0]
             return {"lt": left < right, "le": left <= right, "gt": left > right, "ge": left >= right}[op], None
         if op in DATED:
             left, right = as_date(actual), as_date(expected)
@@ -327,14 +354,19 @@ class Leaf:
                 return None, "%s is no date" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
             return {"before": left < right, "after": left > right, "on_or_before": left <= right, "on_or_after": left >= right}[op], None
         if op in ("eq", "ne"):
-            same = equal(actual, expected)
+            left, right = core.quantity(actual), core.quantity(expected)
+            if left and right and left[1] != right[1] and None in (left[1], right[1]):
+                return None, self.unlike(left[1], right[1])
+            same = left == right if left and right else equal(actual, expected)
             return (same if op == "eq" else not same), None
         if op == "between":
             if not isinstance(expected, list) or len(expected) != 2:
                 return None, "%s is no [low, high]" % core.clip(self.spec.get("value_fact", "value"))
-            for kind in (as_number, as_date):
+            for kind in (core.quantity, as_date):
                 low, high, here = kind(expected[0]), kind(expected[1]), kind(actual)
                 if None not in (low, high, here):
+                    if kind is core.quantity and not low[1] == high[1] == here[1]:
+                        return None, self.unlike(here[1], low[1] if low[1] != here[1] else high[1])
                     return low <= here <= high, None
             return None, "%s cannot be compared with these ends" % core.clip(self.name())
         if op in ("in", "not_in"):
@@ -361,7 +393,7 @@ class Leaf:
     def compare_age(self, actual, expected, facts, missing):
         born, limit = as_date(actual), as_number(expected)
         if born is None:
-            return None, "%s is no date of birth" % core.clip(self.name())
+            return None, "%s is no date%s" % (core.clip(self.name()), " of birth" if self.op.startswith("age_") else "")
         if limit is None:
             return None, "%s is no number" % core.clip(self.spec.get("value_fact", "value"))
         day, name = self.day(facts)
@@ -369,9 +401,25 @@ class Leaf:
             missing.append(name)
             return None, None
         if day < born:
-            return None, "%s lies after the date of the age" % core.clip(self.name())
-        age = age_at(born, day)
-        return (age >= limit if self.op == "age_at_least" else age <= limit), None
+            return None, "%s lies after the date at which it is taken" % core.clip(self.name())
+        since = self.since(actual, facts)
+        return (since >= limit if self.op.endswith("_at_least") else since <= limit), None
+
+    def since_name(self):
+        return "age" if self.op.startswith("age_") else "days_since"
+
+    def since(self, actual, facts):
+        """Whole years, or days, from the fact's date to the day at which they are taken."""
+        born, (day, _) = as_date(actual), self.day(facts)
+        if born is None or day is None or day < born:
+            return None
+        return age_at(born, day) if self.op.startswith("age_") else (day - born).days
+
+    def unlike(self, left, right):
+        """Two units are never compared; a rate is needed first."""
+        other = core.clip(self.spec.get("value_fact", "the value"))
+        say = lambda unit: "in %s" % unit if unit else "without a unit"
+        return "%s is %s and %s is %s; give both in one unit" % (core.clip(self.name()), say(left), other, say(right))
 
     def day(self, facts):
         """The date of an age, or the name of what is missing for it."""
@@ -397,14 +445,20 @@ class Leaf:
         need = self.phrase(op, leaf["expected"]) if op else "not " + self.phrase(self.op, leaf["expected"])
         change = {"fact": leaf["fact"], "now": leaf["actual"], "needed": need, "missing": leaf["missing"], "short_by": None, "over_by": None}
         if answer.truth is not None and op in NUMERIC and not isinstance(leaf["actual"], bool):
-            now, then = as_number(leaf["actual"]), as_number(leaf["expected"])
-            if now is not None and then is not None:
-                change["short_by" if now <= then and op in ("gt", "ge") else "over_by"] = core.plain(abs(then - now))
+            now, then = core.quantity(leaf["actual"]), core.quantity(leaf["expected"])
+            if now is not None and then is not None and now[1] == then[1] and now[0] != then[0]:
+                short = core.plain(abs(then[0] - now[0]))
+                change["short_by" if now[0] <= then[0] and op in ("gt", "ge") else "over_by"] = short if now[1] is None else "%s %s" % (short, now[1])
+        limit = as_number(leaf["expected"]) if self.op in SINCE else None
+        if answer.truth is not None and limit is not None and wanted:
+            since = leaf[self.since_name()]
+            unit = "year" if self.op.startswith("age_") else "day"
+            change["short_by" if since < limit else "over_by"] = "%s %s" % (core.plain(abs(limit - since)), unit if abs(limit - since) == 1 else unit + "s")
         if answer.truth is not None and op in DATED:
             now, then = as_date(leaf["actual"]), as_date(leaf["expected"])
             if now and then:
-                late = op in ("before", "on_or_before")
-                change["over_by" if late else "short_by"] = core.count(abs((then - now).days), "day")
+                late, strictly = op in ("before", "on_or_before"), op in ("before", "after")
+                change["over_by" if late else "short_by"] = core.count(abs((then - now).days) + strictly, "day")
         if answer.truth is False and wanted and self.op == "age_at_least":
             reached = birthday(as_date(leaf["actual"]), as_number(leaf["expected"]))
             if reached:
@@ -419,8 +473,7 @@ class Leaf:
 
 WORDS = dict(NUMERIC, **DATED)
 WORDS.update({"eq": "equal to", "ne": "other than", "in": "one of", "not_in": "none of",
-              "contains": "containing", "contains_all": "containing all of", "contains_any": "containing one of",
-              "age_at_least": "age at least", "age_at_most": "age at most"})
+              "contains": "containing", "contains_all": "containing all of", "contains_any": "containing one of"})
 
 
 def phrase(op, expected):
@@ -429,6 +482,8 @@ def phrase(op, expected):
         return {"is_true": "true", "is_false": "false", "known": "known"}[op]
     if op == "between" and isinstance(expected, list):
         return "from %s to %s" % (say(expected[0]), say(expected[1]))
+    if op in SINCE:
+        return SINCE[op] % say(expected)
     return "%s %s" % (WORDS.get(op, op), say(expected))
 
 
@@ -442,7 +497,14 @@ def describe(leaf):
         return "%s: not known" % ", ".join(core.clip(name) for name in leaf["missing"])
     if leaf["reason"]:
         return core.clip(leaf["reason"], 200)
-    return "%s is %s (required: %s)" % (core.clip(leaf["fact"]), say(leaf["actual"]), phrase(leaf["op"], leaf["expected"]))
+    besides = ""
+    if "age" in leaf:
+        besides = ", age %s" % leaf["age"]
+    elif "days_since" in leaf:
+        besides = ", %s before" % core.count(leaf["days_since"], "day")
+    elif "counted" in leaf:
+        besides = ": " + ", ".join(leaf["counted"])
+    return "%s is %s%s (required: %s)" % (core.clip(leaf["fact"]), say(leaf["actual"]), besides, phrase(leaf["op"], leaf["expected"]))
 
 
 def change_text(change):
@@ -454,6 +516,54 @@ def change_text(change):
 def ways_text(ways):
     """The ways to pass, as alternatives."""
     return " or ".join("; ".join(change_text(change) for change in way) for way in ways if way)
+
+
+def item_name(item, index):
+    """How an item of a list is called in a reason: by its own name, or by its place."""
+    for field in ("id", "name", "title"):
+        if isinstance(item.get(field), str):
+            return core.clip(item[field])
+    return "item %d" % (index + 1)
+
+
+def computed(p, facts):
+    """The call's formulas over the facts, in order: each becomes a fact. One whose facts are not all known is unknown itself."""
+    out, units = {}, {}
+    for index, spec in enumerate(p.get("formulas", [])):
+        path = "formulas[%d]" % index
+        if facts.get(spec["id"]) is not MISSING:
+            raise core.Refused(path + ".id", "%r is already a fact" % core.clip(spec["id"]))
+        expression = formula.Expression(spec["expression"], path + ".expression")
+        names, lacking = {}, []
+        for name in expression.names():
+            value = facts.get(name)
+            if value is MISSING:
+                lacking += facts.lacking.get(name, [name])
+                continue
+            number = formula.Quantity.read(value)
+            if number is None:
+                raise core.Refused(path + ".expression", "the fact %r is no number" % core.clip(name))
+            names[name] = number
+        if lacking:
+            facts.lacking[spec["id"]] = list(dict.fromkeys(lacking))
+            out[spec["id"]] = None
+            continue
+        result = expression.quantity(names)
+        number = formula.shorten(result.number)
+        facts.facts[spec["id"]] = number if not result.unit else "%s %s" % (core.plain(number), result)
+        out[spec["id"]] = facts.facts[spec["id"]]
+    return out
+
+
+def computed_text(computed):
+    """A sentence with what the formulas came to."""
+    if not computed:
+        return []
+    return ["Computed: %s." % ", ".join("%s %s" % (core.clip(name), "unknown" if value is None else say(value)) for name, value in computed.items())]
+
+
+def computed_table(computed):
+    return [core.Table("Computed facts", ["fact", "value"], [[name, value] for name, value in computed.items()])] if computed else []
 
 
 def mistaken(missing, facts):

@@ -20,6 +20,8 @@ MODES = {
     "floor": decimal.ROUND_FLOOR,
 }
 ZERO, ONE = Decimal(0), Decimal(1)
+# a number, and after one space a unit such as EUR, EUR/h or kWh (the same form as `Shape::Quantity` in shape.rs)
+QUANTITY = re.compile(r"(-?[0-9]{1,60}(?:\.[0-9]{1,60})?)(?: ([A-Za-z€$£¥][A-Za-z0-9€$£¥/_]{0,29}))?", re.ASCII)
 TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -35,7 +37,7 @@ class Refused(Exception):
 class Result:
     """What an analysis came to. `tables` and `sentences` are functions, because one call needs at most one of them."""
 
-    def __init__(self, output, tables, sentences, arithmetic, sources=(), notes=(), measures=None, picture=None):
+    def __init__(self, output, tables, sentences, arithmetic, sources=(), notes=(), measures=None, picture=None, units=None, exact=None):
         self.output = output
         self.tables = tables
         self.sentences = sentences
@@ -43,6 +45,8 @@ class Result:
         self.sources = list(dict.fromkeys(sources))
         self.notes = list(dict.fromkeys(notes))
         self.measures = measures or {}
+        self.units = units or {}  # of the measures that have one
+        self.exact = exact or {}  # measures whose shown figure is too coarse for a search, as functions
         self.picture = picture
 
 
@@ -89,6 +93,23 @@ def plain(number, places=None):
 def percent(share):
     """A share as text: 0.2 is `20 %`."""
     return "none" if share is None else plain(share * 100, 4) + " %"
+
+
+def quantity(value):
+    """A number with its unit (none for a plain number), or nothing: `12.5`, `"12.5"`, `"12.5 EUR"`."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, Decimal)):
+        return Decimal(value), None
+    if not isinstance(value, str) or not 0 < len(value) <= 160:
+        return None
+    found = QUANTITY.fullmatch(value)
+    return (Decimal(found[1]), found[2]) if found else None
+
+
+def with_unit(number, unit):
+    """A figure as text, its unit after it."""
+    return cell(number) if unit is None or number is None else "%s %s" % (cell(number), flat(unit))
 
 
 def divide(part, whole, places=6):
@@ -164,7 +185,9 @@ def unknown(path, what, name, known):
     message = "there is no %s %r" % (what, clip(name))
     if near:
         message += "; the nearest is %s" % " or ".join(repr(clip(item)) for item in near)
-    elif known:
+    if near and len(known) <= 12 and len(known) > len(near):
+        message += " (of %s)" % ", ".join(clip(item) for item in known)
+    elif known and not near:
         message += "; there are: %s" % ", ".join(clip(item) for item in known[:30])
     else:
         message += "; there is none at all"

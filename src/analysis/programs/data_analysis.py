@@ -20,6 +20,7 @@ MAX_FILE = 256 * 1024 * 1024
 MISSING = {"", "na", "n/a", "null", "none", "nan", "-"}
 POINT = re.compile(r"-?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 COMMA = re.compile(r"-?(\d+|\d{1,3}([. ]\d{3})+)(,\d+)?", re.ASCII)
+MONEY = re.compile(r"([€$£¥]|[A-Z]{3} )? ?(-?[0-9][0-9., ]*?)(?: ?([€$£¥%])| ([A-Z]{3}))?", re.ASCII)
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 MOSTLY = 0.9  # share of a column's values that makes it numeric (or dated); the rest are counted as invalid
 POINTS = 20000
@@ -196,6 +197,8 @@ def sniff(text):
 # columns
 
 class Column:
+    unit = None  # that every value of the column was written with
+
     def __init__(self, name, kind, values, missing, invalid):
         self.name = name
         self.kind = kind
@@ -205,7 +208,10 @@ class Column:
         self._floats = None
 
     def summary(self):
-        return {"name": self.name, "type": self.kind, "missing": self.missing, "invalid": self.invalid}
+        out = {"name": self.name, "type": self.kind, "missing": self.missing, "invalid": self.invalid}
+        if self.unit:
+            out["unit"] = self.unit
+        return out
 
     def present(self):
         return [value for value in self.values if value is not None]
@@ -224,6 +230,7 @@ class Data:
     def __init__(self, names, rows, p, notes):
         self.notes = notes
         self.count = len(rows)
+        self.mixed = {}  # columns of amounts in several units
         marks = MISSING | {mark.strip().lower() for mark in p.get("missing_marks", [])}
         self.columns = {}
         for index, name in enumerate(names):
@@ -252,9 +259,12 @@ class Data:
         if known and not texts and not others and flags == known:
             return Column(name, "flag", cells, missing, 0)
         if known and not others and not flags:
-            number = self.numeric(name, cells, texts, numbers, known, p)
+            bare, unit = self.without_unit(name, cells, known, numbers)
+            number = self.numeric(name, bare, texts, numbers, known, p)
             if number is not None:
-                return Column(name, "number", number, missing, known - sum(1 for v in number if v is not None))
+                column = Column(name, "number", number, missing, known - sum(1 for v in number if v is not None))
+                column.unit = unit
+                return column
             if not numbers:
                 dates, good = self.dated(name, cells, known, p)
                 if good >= MOSTLY * known:
@@ -265,6 +275,21 @@ class Data:
             if not numbers and lower and lower <= {"true", "false"}:
                 return Column(name, "flag", [None if v is None else v.lower() == "true" for v in cells], missing, 0)
         return Column(name, "text" if known else "empty", [None if v is None else text_of(v) for v in cells], missing, 0)
+
+    def without_unit(self, name, cells, known, numbers):
+        """The cells without the one unit that all are written with (`12.50 EUR`, `€3`); units that differ stay, so that
+        amounts in two currencies are text and never added."""
+        found = [MONEY.fullmatch(value) if isinstance(value, str) else None for value in cells]
+        marks = [(match[1] or match[3] or match[4] or "").strip() for match in found if match]
+        units = sorted(set(marks) - {""})
+        if not units or len(marks) + numbers < MOSTLY * known:
+            return cells, None
+        if len(units) > 1 or "" in marks or numbers:
+            self.mixed[name] = ", ".join(units) + (" and without a unit" if "" in marks or numbers else "")
+            self.notes.append("Column %s holds amounts in %s. They are not added or compared; split the rows by unit, or convert them first." % (
+                core.clip(name), self.mixed[name]))
+            return cells, None
+        return [match[2] if match else value for match, value in zip(found, cells)], units[0]
 
     def dated(self, name, cells, known, p):
         """The cells as days, and how many could be read; which of 3/4/2024 is the day is decided for the whole column."""
@@ -355,6 +380,9 @@ class Data:
         if name not in self.columns:
             raise core.unknown(path, "column", name, self.columns)
         column = self.columns[name]
+        if kinds and column.kind not in kinds and name in self.mixed:
+            raise core.Refused(path, "column %r holds amounts in %s, which cannot be added or compared; split the rows by unit, or convert them first" % (
+                core.clip(name), self.mixed[name]))
         if kinds and column.kind not in kinds:
             raise core.Refused(path, "column %r holds %s, not %s" % (core.clip(name), column.kind, " or ".join(kinds)))
         return column
@@ -504,7 +532,7 @@ def grouped(table, op, path, by, measures, groups):
              "values": [aggregate(m["function"], column, groups[key], share_of(m)) for m, column in zip(measures, columns)]} for key in kept]
     if len(groups) > most:
         table.notes.append("Of %d groups the %d largest are shown; `top` sets how many." % (len(groups), most))
-    return {"by": by, "measures": [name_of(m) for m in measures], "groups": rows, "groups_in_all": len(groups)}
+    return {"by": by, "measures": [name_of(m, column) for m, column in zip(measures, columns)], "groups": rows, "groups_in_all": len(groups)}
 
 
 def share_of(measure):
@@ -554,11 +582,12 @@ def order(key):
     return [(value is None, isinstance(value, str), value if not isinstance(value, bool) else int(value)) for value in key]
 
 
-def name_of(measure):
+def name_of(measure, column=None):
     function = measure["function"]
     if "percent" in measure:
         function = "percentile %s" % core.plain(Decimal(measure["percent"]))
-    return "%s of %s" % (function, measure["column"]) if "column" in measure else function
+    unit = " (%s)" % column.unit if column is not None and column.unit and function not in ("count", "distinct") else ""
+    return "%s of %s%s" % (function, measure["column"], unit) if "column" in measure else function
 
 
 def pivot(table, op, path):
@@ -577,7 +606,7 @@ def pivot(table, op, path):
     names, sides = names[:most], sides[:most]
     cells = [[aggregate(function, column, places[(side, name)], share_of(op)) if (side, name) in places else None for name in names] for side in sides]
     totals = [aggregate(function, column, [row for name in names for row in places.get((side, name), [])], share_of(op)) for side in sides]
-    return {"function": name_of(dict(op, function=function)), "rows": rows, "across": across, "columns": names,
+    return {"function": name_of(dict(op, function=function), column), "rows": rows, "across": across, "columns": names,
             "cells": [{"row": side, "values": line, "total": total} for side, line, total in zip(sides, cells, totals)]}
 
 
@@ -640,11 +669,13 @@ def trend(table, op, path):
     x, y = need(op, path, "x", "y")
     a, b = table.get(x, path + ".x", ("number", "date")), table.get(y, path + ".y", ("number",))
     xs, ys = both(a, b)
-    out = {"x": x, "y": y, "n": len(xs), "slope": None, "intercept": None, "r_squared": None, "slope_error": None, "x_unit": None}
+    out = {"x": x, "y": y, "n": len(xs), "slope": None, "intercept": None, "r_squared": None, "slope_error": None, "x_unit": None, "predicted": []}
+    wanted = [(text, place_of(a, text, "%s.predict[%d]" % (path, i))) for i, text in enumerate(op.get("predict", []))]
     if a.kind == "date":
         out["x_unit"] = "days from %s" % (min(a.present()).isoformat() if a.present() else "the first date")
         first = min(xs) if xs else 0.0
         xs = [value - first for value in xs]
+        wanted = [(text, place - first) for text, place in wanted]
     if len(xs) < 2 or min(xs) == max(xs):
         return out
     dx, mx = centred(xs)
@@ -655,8 +686,22 @@ def trend(table, op, path):
     slope = sxy / sxx
     left = math.fsum((v - slope * u) ** 2 for u, v in zip(dx, dy))
     out.update(slope=figure(slope), intercept=figure(my - slope * mx), r_squared=figure(1 - left / syy) if syy else None,
-               slope_error=figure(math.sqrt(left / (len(xs) - 2) / sxx)) if len(xs) > 2 else None)
+               slope_error=figure(math.sqrt(left / (len(xs) - 2) / sxx)) if len(xs) > 2 else None,
+               predicted=[{"x": text, "y": figure(my + slope * (place - mx))} for text, place in wanted])
     return out
+
+
+def place_of(column, text, path):
+    """A number, or a day of a column of dates, as a place along the trend."""
+    if column.kind == "date":
+        day = day_of(text)
+        if day is None:
+            raise core.Refused(path, "column %r holds dates, and this is none" % core.clip(column.name))
+        return float(day.toordinal())
+    number = core.quantity(text)
+    if number is None or number[1]:
+        raise core.Refused(path, "column %r holds numbers, and this is none" % core.clip(column.name))
+    return float(number[0])
 
 
 def outliers(table, op, path):
@@ -736,6 +781,11 @@ OPERATIONS = {"describe": describe, "missing": missing, "group_by": group_by, "t
 
 # reading
 
+def typed(columns):
+    """Columns whose type says the unit, too."""
+    return [dict(c, type="%s (%s)" % (c["type"], c["unit"]) if c.get("unit") else c["type"]) for c in columns]
+
+
 def tables(output):
     out = []
     for r in output["results"]:
@@ -743,7 +793,7 @@ def tables(output):
         if do == "describe":
             keys = ("type", "count", "missing", "distinct", "sum", "mean", "stdev", "min", "q1", "median", "q3", "max")
             out.append(core.Table("Description of %d rows" % output["rows"], ["column", "type"] + ["#" + k for k in keys[1:]],
-                                  [[c["name"]] + [c.get(k) for k in keys] for c in r["columns"]]))
+                                  [[c["name"]] + [c.get(k) for k in keys] for c in typed(r["columns"])]))
             rows = [[c["name"], t["value"], t["count"]] for c in r["columns"] for t in c.get("top", [])]
             if rows:
                 out.append(core.Table("Most frequent values", ["column", "value", "#count"], rows))
@@ -763,13 +813,15 @@ def tables(output):
                 r["column"], r["count"], core.cell(r["low"]), core.cell(r["high"]), r["method"], core.plain(r["limit"])),
                                   ["#row", "#value"], [[o["row"], o["value"]] for o in r["rows"]]))
         else:
-            out.append(core.Table(do.capitalize(), ["what", "figure"], [[k.replace("_", " "), v] for k, v in r.items() if k != "do"]))
+            rows = [[k.replace("_", " "), v] for k, v in r.items() if k not in ("do", "predicted")]
+            rows += [["at %s" % place["x"], place["y"]] for place in r.get("predicted", [])]
+            out.append(core.Table(do.capitalize(), ["what", "figure"], rows))
     return out
 
 
 def sentences(output):
     said = ["%d rows with %d columns: %s." % (output["rows"], len(output["columns"]), ", ".join(
-        "%s (%s)" % (core.clip(c["name"]), c["type"]) for c in output["columns"][:40]))]
+        "%s (%s)" % (core.clip(c["name"]), ", ".join(filter(None, [c["type"], c.get("unit")]))) for c in output["columns"][:40]))]
     for r in output["results"]:
         do = r["do"]
         if do == "describe":
@@ -797,6 +849,7 @@ def sentences(output):
         elif do == "trend":
             said.append("%s changes by %s for each 1 of %s (intercept %s, R² %s, %d rows)." % (
                 core.clip(r["y"]), core.cell(r["slope"]), core.clip(r["x_unit"] or r["x"]), core.cell(r["intercept"]), core.cell(r["r_squared"]), r["n"]))
+            said += ["At %s the trend gives %s." % (core.clip(place["x"]), core.cell(place["y"])) for place in r["predicted"]]
         elif do == "outliers":
             rows = ", ".join("%s in row %d" % (core.cell(o["value"]), o["row"]) for o in r["rows"][:10])
             said.append("%s has %s outside %s to %s (%s, limit %s)%s." % (

@@ -5,10 +5,13 @@ conditions = use("conditions")
 
 def run(p):
     core.unique(p["schemes"], "schemes")
-    facts = conditions.Facts(p["facts"], p.get("as_of"))
+    facts = conditions.Facts(dict(p["facts"]), p.get("as_of"))
+    computed = conditions.computed(p, facts)
     schemes, sources, gaps = [], [], {}
     for index, spec in enumerate(p["schemes"]):
         path = "schemes[%d].criteria" % index
+        for at, criterion in enumerate(spec["criteria"]):
+            criterion.setdefault("id", criterion["requires"].get("fact", "criterion %d" % (at + 1)))
         core.unique(spec["criteria"], path)
         parsed = [conditions.parse(c["requires"], "%s[%d].requires" % (path, i)) for i, c in enumerate(spec["criteria"])]
         sources += [spec.get("source")]
@@ -24,12 +27,12 @@ def run(p):
                sorted(gaps.items(), key=lambda item: (-len(item[1]), item[0]))]
     of = lambda status: [scheme["id"] for scheme in schemes if scheme["status"] == status]
     output = {"eligible": of("eligible"), "not_eligible": of("not_eligible"), "unknown": of("unknown"),
-              "schemes": schemes, "missing": missing}
+              "schemes": schemes, "missing": missing, "computed": computed}
     measures = {status: core.Decimal(len(of(status))) for status in ("eligible", "not_eligible", "unknown")}
     return core.Result(
         output, lambda: tables(output), lambda: sentences(output),
         "Comparisons of numbers are exact; closeness is a share rounded half up to 4 places.",
-        [source for source in sources if source],
+        [spec["source"] for spec in p.get("formulas", []) if spec.get("source")] + [source for source in sources if source],
         ["A scheme is eligible only when every criterion was shown to hold.",
          "The changes named are the fewest; each is taken by itself."] +
         conditions.mistaken((gap["fact"] for gap in missing), p["facts"]), measures)
@@ -66,7 +69,7 @@ def tables(output):
                 for s in output["schemes"]]
     detail = [[s["id"], c["id"], c["title"], c["status"], c["reasons"], conditions.ways_text([c["changes"]] + c["alternatives"]), c["source"]]
               for s in output["schemes"] for c in s["criteria"]]
-    return [
+    return conditions.computed_table(output["computed"]) + [
         core.Table("Schemes", ["scheme", "title", "status", "benefit", "#met", "#unmet", "#unknown", "#closeness", "what would change it", "source"], overview),
         core.Table("Criteria", ["scheme", "criterion", "title", "status", "why", "ways to meet it, nearest first", "source"], detail),
     ]
@@ -86,6 +89,7 @@ def sentences(output):
                 line += " %s is %s: %s%s." % (core.clip(c["title"] or c["id"]), c["status"], "; ".join(c["reasons"]),
                                               "; it would take %s" % ways if ways else "")
         said.append(line)
+    said += conditions.computed_text(output["computed"])
     if output["missing"]:
         said.append("Missing facts: %s." % ", ".join(core.clip(gap["fact"]) for gap in output["missing"][:50]))
     return said

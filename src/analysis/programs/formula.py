@@ -1,4 +1,7 @@
-"""Arithmetic on named numbers, in decimal: the caller's expressions are read as a syntax tree and walked, never run."""
+"""Arithmetic on named numbers, in decimal: the caller's expressions are read as a syntax tree and walked, never run.
+
+A number may carry a unit (`"25 EUR"`). Units multiply and divide; two different ones are never added or compared.
+"""
 import ast
 import decimal
 from decimal import Decimal
@@ -13,26 +16,79 @@ COMPARE = {ast.Lt: lambda a, b: a < b, ast.LtE: lambda a, b: a <= b, ast.Gt: lam
 
 def run(p):
     rounding = core.Rounding(p["rounding"]) if "rounding" in p else None
-    core.unique(p["formulas"], "formulas")
-    values = {name: Decimal(number) for name, number in p["values"].items()}
-    results = {}
-    for index, spec in enumerate(p["formulas"]):
+    values = {name: Quantity.read(number) for name, number in p["values"].items()}
+    results, units = evaluate(p["formulas"], values, rounding)
+    output = {"results": results, "units": units}
+    stated = "rounded to %s" % rounding if rounding else "not rounded (60 digits, 12 places shown)"
+    return core.Result(output, lambda: [], lambda: [], "Decimal arithmetic; results %s." % stated,
+                       [spec["source"] for spec in p["formulas"] if spec.get("source")], [], dict(results), units=units)
+
+
+def evaluate(formulas, values, rounding=None):
+    """The formulas one after another, each added to the values; the figures as they are shown, and their units."""
+    core.unique(formulas, "formulas")
+    results, units = {}, {}
+    for index, spec in enumerate(formulas):
         path = "formulas[%d].expression" % index
         if spec["id"] in values:
             raise core.Refused("formulas[%d].id" % index, "%r is already a value" % core.clip(spec["id"]))
-        result = Expression(spec["expression"], path).value(values)
-        if isinstance(result, bool):
-            result = core.ONE if result else core.ZERO
+        result = Expression(spec["expression"], path).quantity(values)
         values[spec["id"]] = result
-        results[spec["id"]] = rounding(result) if rounding else result
-    output = {"results": {name: shorten(value) for name, value in results.items()}}
-    stated = "rounded to %s" % rounding if rounding else "not rounded (60 digits, 12 places shown)"
-    return core.Result(output, lambda: [], lambda: [], "Decimal arithmetic; results %s." % stated,
-                       [spec["source"] for spec in p["formulas"] if spec.get("source")], [], results)
+        results[spec["id"]] = rounding(result.number) if rounding else shorten(result.number)
+        if result.unit:
+            units[spec["id"]] = str(result)
+    return results, units
 
 
 def shorten(value):
-    return Decimal(core.plain(value, 12)) if -value.as_tuple().exponent > 12 else value
+    """At most 12 decimal places, and beyond the second no idle zeros."""
+    places = -value.as_tuple().exponent
+    if places <= 2:
+        return value
+    value = Decimal(core.plain(value, 12))
+    return value.quantize(Decimal("0.01")) if -value.as_tuple().exponent < 2 else value
+
+
+class Quantity:
+    """A number and the powers of its units."""
+
+    __slots__ = ("number", "unit")
+
+    def __init__(self, number, unit=None):
+        self.number = number
+        self.unit = unit or {}
+
+    @classmethod
+    def read(cls, value):
+        """A number, or a text like `12.5 EUR/h`; nothing when it is neither."""
+        found = core.quantity(value)
+        if found is None:
+            return None
+        unit = {}
+        for at, part in enumerate((found[1] or "").split("/")):
+            if part:
+                unit[part] = unit.get(part, 0) + (-1 if at else 1)
+        return cls(found[0], {name: power for name, power in unit.items() if power})
+
+    def __str__(self):
+        """Its unit."""
+        power = lambda name, times: name if times == 1 else "%s^%s" % (name, times)
+        over = "*".join(power(name, times) for name, times in sorted(self.unit.items()) if times > 0)
+        under = "".join("/" + power(name, -times) for name, times in sorted(self.unit.items()) if times < 0)
+        return (over or ("1" if under else "")) + under
+
+    def times(self, other, sign):
+        unit = dict(self.unit)
+        for name, power in other.unit.items():
+            unit[name] = unit.get(name, 0) + sign * power
+        return {name: power for name, power in unit.items() if power}
+
+
+def is_path(node):
+    """Whether it is names with dots between, such as `company.debt`, none of them reserved."""
+    while type(node) is ast.Attribute and not node.attr.startswith("_"):
+        node = node.value
+    return type(node) is ast.Name
 
 
 class Expression:
@@ -44,9 +100,21 @@ class Expression:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise core.Refused(path, "this cannot be read as an expression like `min(x, 1000) * 0.2`")
 
+    def names(self):
+        """The names that stand in it, each once: of `company.debt` the whole path."""
+        inside = {id(node.value) for node in ast.walk(self.tree) if type(node) is ast.Attribute}
+        called = {id(node.func) for node in ast.walk(self.tree) if type(node) is ast.Call}
+        found = [ast.get_source_segment(self.text, node) or "" for node in ast.walk(self.tree)
+                 if type(node) in (ast.Name, ast.Attribute) and id(node) not in inside and id(node) not in called]
+        return list(dict.fromkeys(found))
+
     def value(self, names):
+        """The plain number that comes out for plain numbers."""
+        return self.quantity({name: Quantity(number) for name, number in names.items()}).number
+
+    def quantity(self, names):
         try:
-            return self.of(self.tree, names)
+            return self.number(self.of(self.tree, names))
         except decimal.DivisionByZero:
             raise core.Refused(self.path, "division by zero")
         except (decimal.InvalidOperation, decimal.Overflow):
@@ -56,30 +124,37 @@ class Expression:
         kind = type(node)
         if kind is ast.Constant:
             return self.constant(node)
-        if kind is ast.Name:
-            if node.id not in names:
-                raise core.unknown(self.path, "value", node.id, names)
-            return names[node.id]
+        if kind is ast.Name or kind is ast.Attribute and is_path(node):
+            return self.named(node, names)
         if kind is ast.UnaryOp:
             inner = self.of(node.operand, names)
             if type(node.op) is ast.Not:
-                return not inner
+                return not self.truth(inner)
             if type(node.op) in (ast.USub, ast.UAdd):
-                return -self.number(inner) if type(node.op) is ast.USub else self.number(inner)
+                inner = self.number(inner)
+                return Quantity(-inner.number, inner.unit) if type(node.op) is ast.USub else inner
         if kind is ast.BinOp:
-            return self.bounded(self.binary(node.op, self.number(self.of(node.left, names)), self.number(self.of(node.right, names))))
+            return self.binary(node.op, self.number(self.of(node.left, names)), self.number(self.of(node.right, names)))
         if kind is ast.BoolOp:
             wanted = type(node.op) is ast.Or
-            return any(bool(self.of(part, names)) for part in node.values) if wanted else all(
-                bool(self.of(part, names)) for part in node.values)
+            return any(self.truth(self.of(part, names)) for part in node.values) if wanted else all(
+                self.truth(self.of(part, names)) for part in node.values)
         if kind is ast.Compare and all(type(op) in COMPARE for op in node.ops):
             parts = [self.number(self.of(part, names)) for part in [node.left] + node.comparators]
-            return all(COMPARE[type(op)](a, b) for op, a, b in zip(node.ops, parts, parts[1:]))
+            self.same(parts, "compared")
+            return all(COMPARE[type(op)](a.number, b.number) for op, a, b in zip(node.ops, parts, parts[1:]))
         if kind is ast.IfExp:
-            return self.of(node.body if self.of(node.test, names) else node.orelse, names)
+            return self.of(node.body if self.truth(self.of(node.test, names)) else node.orelse, names)
         if kind is ast.Call and type(node.func) is ast.Name and node.func.id in FUNCTIONS and not node.keywords:
             return self.call(node, names)
         raise core.Refused(self.path, "only arithmetic, comparisons, `a if c else b` and %s are allowed" % ", ".join(FUNCTIONS))
+
+    def named(self, node, names):
+        """A value by its name, which may be a path such as `company.debt`."""
+        name = ast.get_source_segment(self.text, node) or ""
+        if name not in names:
+            raise core.unknown(self.path, "value", name, names)
+        return names[name]
 
     def constant(self, node):
         if isinstance(node.value, bool):
@@ -87,36 +162,49 @@ class Expression:
         text = ast.get_source_segment(self.text, node) or ""
         digits = text.replace("_", "")
         if type(node.value) in (int, float) and len(digits) <= MAX_DIGITS and digits.replace(".", "", 1).isdigit() and digits.isascii():
-            return Decimal(digits)  # from the text, so that 0.1 is one tenth
+            return Quantity(Decimal(digits))  # from the text, so that 0.1 is one tenth
         raise core.Refused(self.path, "%r is no plain number" % core.clip(text, 20))
 
     def number(self, value):
-        return value if isinstance(value, Decimal) else core.ONE if value else core.ZERO
+        return value if isinstance(value, Quantity) else Quantity(core.ONE if value else core.ZERO)
 
-    def bounded(self, value):
-        if value and value.adjusted() > MAX_DIGITS:
-            raise core.Refused(self.path, "a number of more than %d digits comes out" % MAX_DIGITS)
-        return value
+    def truth(self, value):
+        return bool(value.number) if isinstance(value, Quantity) else value
+
+    def same(self, parts, what):
+        """The unit that all have; a bare 0 goes with any."""
+        units = {str(part): part.unit for part in parts if part.unit or part.number}
+        if len(units) > 1:
+            names = sorted(name or "a number without a unit" for name in units)
+            raise core.Refused(self.path, "%s cannot be %s; convert one with a rate, such as `x * rate` with rate = \"1.17 EUR/GBP\"" % (
+                " and ".join(names), what))
+        return next(iter(units.values()), next((part.unit for part in parts if part.unit), {}))
 
     def binary(self, op, a, b):
         kind = type(op)
-        if kind is ast.Add:
-            return a + b
-        if kind is ast.Sub:
-            return a - b
+        x, y = a.number, b.number
+        if kind is ast.Add or kind is ast.Sub:
+            return self.bounded(x + y if kind is ast.Add else x - y, self.same([a, b], "added" if kind is ast.Add else "subtracted"))
         if kind is ast.Mult:
-            return a * b
+            return self.bounded(x * y, a.times(b, 1))
         if kind is ast.Div:
-            return a / b
+            return self.bounded(x / y, a.times(b, -1))
         if kind is ast.Mod:
-            return a - b * (a / b).to_integral_value(rounding=decimal.ROUND_FLOOR)
+            return self.bounded(x - y * (x / y).to_integral_value(rounding=decimal.ROUND_FLOOR), self.same([a, b], "divided with a remainder"))
         if kind is ast.FloorDiv:
-            return (a / b).to_integral_value(rounding=decimal.ROUND_FLOOR)
+            return self.bounded((x / y).to_integral_value(rounding=decimal.ROUND_FLOOR), a.times(b, -1))
         if kind is ast.Pow:
-            if abs(b) > 1000:
+            if abs(y) > 1000:
                 raise core.Refused(self.path, "a power of more than 1000")
-            return a ** b
+            if b.unit or a.unit and y != y.to_integral_value():
+                raise core.Refused(self.path, "a power is a number without a unit, and a whole one where what is raised has a unit")
+            return self.bounded(x ** y, {name: power * int(y) for name, power in a.unit.items() if y})
         raise core.Refused(self.path, "only + - * / // % and ** are allowed")
+
+    def bounded(self, value, unit):
+        if value and value.adjusted() > MAX_DIGITS:
+            raise core.Refused(self.path, "a number of more than %d digits comes out" % MAX_DIGITS)
+        return Quantity(value, unit)
 
     def call(self, node, names):
         name = node.func.id
@@ -124,13 +212,15 @@ class Expression:
         if not low <= len(node.args) <= high:
             raise core.Refused(self.path, "%s takes %d to %d numbers" % (name, low, high))
         args = [self.number(self.of(arg, names)) for arg in node.args]
+        first = args[0].number
         if name in ("min", "max"):
-            return min(args) if name == "min" else max(args)
+            unit = self.same(args, "compared")
+            return Quantity((min if name == "min" else max)(arg.number for arg in args), unit)
         if name == "abs":
-            return abs(args[0])
+            return Quantity(abs(first), args[0].unit)
         if name == "round":
-            places = int(args[1]) if len(args) > 1 else 0
+            places = int(args[1].number) if len(args) > 1 else 0
             if not 0 <= places <= 20:
                 raise core.Refused(self.path, "round takes 0 to 20 places")
-            return args[0].quantize(core.ONE.scaleb(-places), rounding=decimal.ROUND_HALF_UP)
-        return args[0].to_integral_value(rounding=decimal.ROUND_FLOOR if name == "floor" else decimal.ROUND_CEILING)
+            return Quantity(first.quantize(core.ONE.scaleb(-places), rounding=decimal.ROUND_HALF_UP), args[0].unit)
+        return Quantity(first.to_integral_value(rounding=decimal.ROUND_FLOOR if name == "floor" else decimal.ROUND_CEILING), args[0].unit)

@@ -18,7 +18,7 @@ def run(p):
         details, _ = cases.differences({"base": base.detail, "scenario": case.detail})
         scenarios.append({
             "id": spec["id"], "title": spec.get("title"), "source": spec.get("source"), "based_on": spec.get("based_on") or "base",
-            "changes": spec["set"], "measures": cases.shown_all(case, measures),
+            "changes": spec["set"], "measures": cases.shown_all(case, measures), "units": case.units,
             "differences": {m["id"]: difference(base, case, m["id"]) for m in measures},
             "detail_changes": [{"detail": d["path"], "base": d["values"]["base"], "scenario": d["values"]["scenario"]} for d in details],
         })
@@ -29,14 +29,16 @@ def run(p):
         "break_even": break_even(p, base) if "break_even" in p else None,
         "grid": grid(p, base) if "grid" in p else None,
     }
+    cases.aligned([output["base"]["measures"]] + [scenario["measures"] for scenario in scenarios])
     return core.Result(output, lambda: tables(output), lambda: sentences(output), base.arithmetic, sources, base.notes)
 
 
 def difference(base, case, name):
     before, after = base.measures.get(name), case.measures.get(name)
-    if before is None or after is None:
+    if before is None or after is None or base.units.get(name) != case.units.get(name):  # euros less dollars is nothing
         return {"absolute": None, "relative": None}
-    return {"absolute": cases.shown(after - before), "relative": core.divide(after - before, abs(before)) if before else None}
+    change = cases.minus(after, before)
+    return {"absolute": cases.shown(change), "relative": core.divide(change, abs(before)) if isinstance(before, Decimal) and before else None}
 
 
 def break_even(p, base):
@@ -51,14 +53,20 @@ def break_even(p, base):
         raise core.Refused("break_even.tolerance", "too fine for this range")
     if number["whole"]:
         tolerance = core.ONE
-    cases.figure(base, spec["measure"], "break_even.measure")
+    measure = cases.resolve(base, spec["measure"], "break_even.measure")
+    if base.measures[measure] is not None and not isinstance(base.measures[measure], Decimal):
+        raise core.Refused("break_even.measure", "a search needs a number, and this is a day")
     memo = {}
 
-    def gap(x):
+    def at(x):
+        """How far the figure is from the target, and the figure as it is shown."""
         if x not in memo:
-            value = cases.figure(cases.Case(p["analysis"], cases.with_number(p["base"], number, x), "break_even"), spec["measure"], "break_even.measure")
-            memo[x] = None if value is None else value - target
+            case = cases.Case(p["analysis"], cases.with_number(p["base"], number, x), "break_even")
+            value = cases.exact(case, measure)
+            memo[x] = (None, None) if value is None else (value - target, cases.shown(case.measures[measure]))
         return memo[x]
+
+    gap = lambda x: at(x)[0]
 
     points = [low + (high - low) * step / SAMPLES for step in range(SAMPLES + 1)]
     if number["whole"]:
@@ -72,59 +80,84 @@ def break_even(p, base):
             continue
         if a == 0:
             if not found or found[-1]["at"] != left:
-                found.append(root(left, left, gap, target))
+                found.append(root(left, left, at))
         elif b != 0 and (a < 0) != (b < 0):
-            found.append(narrow(left, right, gap, target, tolerance, number["whole"]))
+            found.append(narrow(left, right, at, tolerance, number["whole"]))
         if len(found) == MOST_ROOTS:
             break
     if gap(points[-1]) == 0 and len(found) < MOST_ROOTS:
-        found.append(root(points[-1], points[-1], gap, target))
-    known = [x for x in points if gap(x) is not None]
+        found.append(root(points[-1], points[-1], at))
+    known = [x for x in points + [place["at"] for place in found] if gap(x) is not None]
     nearest = min(known, key=lambda x: abs(gap(x))) if known else None
     return {
-        "path": spec["path"], "measure": spec["measure"], "target": target, "tolerance": tolerance, "found": bool(found), "at": found,
-        "at_low": plus(gap(points[0]), target), "at_high": plus(gap(points[-1]), target),
-        "nearest": None if nearest is None else {"at": nearest, "value": cases.shown(gap(nearest) + target)},
+        "path": spec["path"], "measure": measure, "target": target, "unit": base.units.get(measure), "tolerance": tolerance,
+        "found": bool(found), "at": found, "at_low": at(points[0])[1], "at_high": at(points[-1])[1],
+        "nearest": None if nearest is None else {"at": nearest, "value": at(nearest)[1]},
     }
 
 
-def plus(gap, target):
-    return None if gap is None else cases.shown(gap + target)
+def halved(left, right, whole):
+    middle = (left + right) / 2
+    return core.round_to(middle, core.ONE, "floor") if whole else Decimal(core.plain(middle, 20))
 
 
-def narrow(left, right, gap, target, tolerance, whole):
+def narrow(left, right, at, tolerance, whole):
+    gap = lambda x: at(x)[0]
     below = gap(left) < 0
     while right - left > tolerance:
-        middle = (left + right) / 2
-        middle = core.round_to(middle, core.ONE, "floor") if whole else Decimal(core.plain(middle, 20))
+        middle = halved(left, right, whole)
         here = gap(middle)
         if here is None or middle in (left, right):
             break
         if here == 0:
-            left = right = middle
-            break
+            return level(left, middle, right, at, tolerance, whole)
         if (here < 0) == below:
             left = middle
         else:
             right = middle
     even = core.round_to((left + right) / 2, tolerance, "half_even")
     if gap(even) == 0:  # a round number that hits the target is the better answer
-        return root(even, even, gap, target)
-    return root(left, right, gap, target, tolerance)
+        return root(even, even, at)
+    return root(left, right, at, tolerance)
 
 
-def root(left, right, gap, target, tolerance=core.ONE):
+def tidy(x):
+    """A number that was found, without idle zeros."""
+    return Decimal(core.plain(x, 20))
+
+
+def level(left, hit, right, at, tolerance, whole):
+    """Where a figure keeps the target for a while, as a rounded one does: from its first place to its last."""
+    ends = []
+    for outside, ways in ((left, ("floor", "ceiling")), (right, ("ceiling", "floor"))):
+        inside = hit
+        while abs(outside - inside) > tolerance:
+            middle = halved(outside, inside, whole)
+            if middle in (outside, inside):
+                break
+            if at(middle)[0] == 0:
+                inside = middle
+            else:
+                outside = middle
+        even = [core.round_to(inside, tolerance, way) for way in ways]
+        ends.append(tidy(next((x for x in even if at(x)[0] == 0), inside)))
+    out = root(ends[0], ends[0], at)
+    out.update(between=ends, values=[at(end)[1] for end in ends])
+    return out
+
+
+def root(left, right, at, tolerance=core.ONE):
+    gap = lambda x: at(x)[0]
     best = left if abs(gap(left)) <= abs(gap(right)) else right
     if left != right:  # no more digits than the search is fine; `between` has the bracket
         coarse = core.round_to(best, tolerance, "half_even")
         best = coarse if left <= coarse <= right else best
-    return {"at": best, "value": cases.shown(gap(best) + target), "exact": gap(best) == 0,
-            "between": [left, right], "values": [cases.shown(gap(left) + target), cases.shown(gap(right) + target)]}
+    return {"at": tidy(best), "value": at(best)[1], "exact": gap(best) == 0, "between": [tidy(left), tidy(right)], "values": [at(left)[1], at(right)[1]]}
 
 
 def grid(p, base):
     spec = p["grid"]
-    cases.figure(base, spec["measure"], "grid.measure")
+    measure = cases.resolve(base, spec["measure"], "grid.measure")
     rows, columns = spec["rows"], spec["columns"]
     cells = []
     for row in rows["values"]:
@@ -132,14 +165,28 @@ def grid(p, base):
         line = []
         for column in columns["values"]:
             case = cases.Case(p["analysis"], cases.with_number(with_row, columns["number"], Decimal(column)), "grid")
-            line.append(cases.shown(cases.figure(case, spec["measure"], "grid.measure")))
+            line.append(cases.shown(case.measures[measure]))
         cells.append(line)
-    return {"measure": spec["measure"], "rows": {"path": rows["path"], "values": rows["values"]},
+    return {"measure": measure, "rows": {"path": rows["path"], "values": rows["values"]},
             "columns": {"path": columns["path"], "values": columns["values"]}, "cells": cells}
 
 
 def label(measure):
-    return measure["title"] or measure["id"].replace("_", " ")
+    return (measure["title"] or measure["id"].replace("_", " ")) + (" (%s)" % measure["unit"] if measure["unit"] else "")
+
+
+def figure_of(scenario, measure):
+    """A figure; with its unit where that is not the base's."""
+    figure, unit = scenario["measures"][measure["id"]], scenario["units"].get(measure["id"])
+    return figure if unit == measure["unit"] else core.with_unit(figure, unit or "without a unit")
+
+
+def number_at(place):
+    """Where the search found the target: one number, or a range in which the figure stays there."""
+    first, last = place["between"]
+    if place["exact"] and first != last:
+        return "%s to %s" % (core.plain(first), core.plain(last))
+    return core.plain(place["at"])
 
 
 def tables(output):
@@ -155,7 +202,7 @@ def tables(output):
         row = [s["title"] or s["id"]]
         for m in measures:
             change = s["differences"][m["id"]]
-            row += [s["measures"][m["id"]], change["absolute"], None if change["relative"] is None else (change["relative"] * 100).quantize(Decimal("0.01"))]
+            row += [figure_of(s, m), change["absolute"], None if change["relative"] is None else (change["relative"] * 100).quantize(Decimal("0.01"))]
         rows.append(row + [s["source"]])
     out = [core.Table("Scenarios", headings, rows)]
     search = output["break_even"]
@@ -178,13 +225,13 @@ def sentences(output):
         for m in output["measures"]:
             change = s["differences"][m["id"]]["absolute"]
             sign = "" if change is None else " (%s%s)" % ("+" if change > 0 else "", core.plain(change))
-            parts.append("%s %s%s" % (label(m), core.cell(s["measures"][m["id"]]), sign))
+            parts.append("%s %s%s" % (label(m), core.cell(figure_of(s, m)), sign))
         said.append("%s: %s." % (core.clip(s["title"] or s["id"]), ", ".join(parts)))
     search = output["break_even"]
     if search and search["found"]:
         for r in search["at"]:
             about = "" if r["exact"] else " (to within %s, where it is %s)" % (core.plain(search["tolerance"]), core.cell(r["value"]))
-            said.append("%s reaches %s at %s = %s%s." % (search["measure"], core.plain(search["target"]), core.clip(search["path"]), core.plain(r["at"]), about))
+            said.append("%s reaches %s at %s = %s%s." % (search["measure"], core.with_unit(search["target"], search["unit"]), core.clip(search["path"]), number_at(r), about))
     elif search:
         said.append("%s does not reach %s in the range searched: it is %s at the low end and %s at the high end." % (
             search["measure"], core.plain(search["target"]), core.cell(search["at_low"]), core.cell(search["at_high"])))

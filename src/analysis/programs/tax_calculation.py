@@ -21,6 +21,9 @@ class Calculation:
         self.currency = p.get("currency")
         self.assessment = p.get("assessment", "separate")
         self.basis = p.get("basis", "each")
+        self.parts = number(p, "parts")
+        if self.parts is not None and self.parts < 1:
+            raise core.Refused("parts", "at least one part is needed")
         self.carry = p.get("carry_losses", False)
         self.want_thresholds = p.get("thresholds", True)
         self.deductions = [allowance(d, "deductions[%d]" % i) for i, d in enumerate(p.get("deductions", []))]
@@ -30,15 +33,22 @@ class Calculation:
         core.unique(p.get("credits", []), "credits")
         self.credits = [allowance(c, "credits[%d]" % i) for i, c in enumerate(p.get("credits", []))]
         self.periods = periods(p)
+        splits = {levy.assessment or self.assessment for levy in self.levies}
+        if self.parts is not None and "split" not in splits:
+            raise core.Refused("parts", "only the assessment split divides into parts")
+        for levy in self.levies:
+            if levy.parts_limit and (self.parts is None or (levy.assessment or self.assessment) != "split"):
+                raise core.Refused(levy.path + ".parts_limit", "it goes with parts and the assessment split")
         self.notes = []
         self.check_names()
         if self.carry and self.basis == "cumulative":
             raise core.Refused("carry_losses", "a cumulative basis already sets losses against later income")
         if self.basis == "each" and any(period["fraction"] is not None for period in self.periods):
             raise core.Refused("basis", "a fraction is given; the basis has to be fraction or cumulative")
-        for period in self.periods:
-            if period["fraction"] is None:
-                period["fraction"] = ONE / len(self.periods)
+        for index, period in enumerate(self.periods):
+            if period["fraction"] is None and self.basis != "each":
+                raise core.Refused("periods[%d].fraction" % index, "the basis %s scales the bands by each period's fraction: give \"1/12\" for a month "
+                                   "under bands of a year, 1 for a month under bands of a month" % self.basis)
 
     def check_names(self):
         kinds = {kind for period in self.periods for person in period["persons"] for kind in person["incomes"]}
@@ -233,6 +243,9 @@ class Calculation:
         if len(self.periods) > 12:
             self.notes.append("With more than twelve periods no marginal rates are given.")
         self.note_untaxed(charges)
+        limited = sorted({entry["levy"].id for charge in charges for entry in charge["levies"] for line in entry["lines"] if line["parts_limited"]})
+        if limited:
+            self.notes.append("The advantage of further parts was limited in %s; the bands shown are those before the limit." % ", ".join(core.clip(name) for name in limited))
         first = self.periods[0]["persons"][0]
         totals = {
             "income": income_all, "tax": tax_all, "net": income_all - tax_all,
@@ -254,13 +267,15 @@ class Calculation:
         measures = {"income": income_all, "tax": tax_all, "net": totals["net"],
                     "effective_rate": totals["effective_rate"], "marginal_rate": totals["marginal_rate"]}
         measures.update({"levy:" + name: amount for name, amount in by_levy.items()})
+        exact = {"effective_rate": lambda: sum(charge["tax"] for charge in self.charges(True)) / income_all} if income_all > 0 else {}
+        units = {name: self.currency for name in measures if self.currency and not name.endswith("_rate")}
         where = {"band": "each band's amount", "levy": "each levy", "total": "only the total"}[self.rounding.at]
         return core.Result(
             output, lambda: self.tables(output), lambda: self.sentences(output),
             "Decimal arithmetic; %s rounded to %s." % (where, self.rounding),
             [rule["source"] for rule in self.all_rules() if rule["source"]] +
             [levy.source for levy in self.levies if levy.source],
-            self.notes, measures)
+            self.notes, measures, units=units, exact=exact)
 
     def note_untaxed(self, charges):
         """Says what part of a base no band of its levy reaches."""
@@ -348,6 +363,9 @@ class Levy:
         self.above, self.until = number(spec, "income_above"), number(spec, "income_up_to")
         self.excess = spec.get("excess_limit")
         self.rounding = core.Rounding(spec["rounding"]) if "rounding" in spec else None
+        self.parts_limit = spec.get("parts_limit")
+        if self.parts_limit and (Decimal(self.parts_limit["parts"]) < 1 or Decimal(self.parts_limit["per"]) == 0):
+            raise core.Refused(path + ".parts_limit", "at least one part, and a step above 0, are needed")
         self.exempt = number(spec, "exempt_up_to")
         self.base_rounding = spec.get("base_rounding")
         if self.base_rounding and Decimal(self.base_rounding["to"]) == 0:
@@ -386,9 +404,15 @@ class Levy:
             expression.value({"x": start})  # a name that is not there is refused before anything is computed
         return out
 
-    def charge(self, calculation, unit, scale, exact, split, prior, losses, trace, taxed, less):
-        """What the levy comes to for one unit."""
-        heads = Decimal(len(unit)) if split else ONE
+    def charge(self, calculation, unit, scale, exact, split, prior, losses, trace, taxed, less, parts=None):
+        """What the levy comes to for one unit, its base divided into so many parts under `split`."""
+        heads = (parts or calculation.parts or Decimal(len(unit))) if split else ONE
+        capped = None
+        if split and parts is None and self.parts_limit is not None and heads > Decimal(self.parts_limit["parts"]):
+            fewer = Decimal(self.parts_limit["parts"])
+            capped = self.charge(calculation, unit, scale, exact, split, prior, None if losses is None else dict(losses), None, taxed, less, fewer)
+            steps = (heads - fewer) / Decimal(self.parts_limit["per"])
+            capped = capped["gross"] + capped["less"] - steps * Decimal(self.parts_limit["amount"]) * scale
         total = sum((a for person in unit for a in person["incomes"].values()), ZERO)
         own = sum((a for person in unit for kind, a in person["incomes"].items()
                    if (kind in self.incomes if self.incomes is not None else kind not in self.under)), ZERO)
@@ -397,7 +421,7 @@ class Levy:
             own = taxed
         key = (self.id, tuple(person["id"] for person in unit))
         line = {"people": key[1], "income": own, "deductions": [], "base": ZERO, "loss": ZERO, "brought": ZERO, "nil_rate": ZERO,
-                "bands": [], "gross": ZERO, "credits": [], "amount": ZERO, "exempt": False, "untaxed": ZERO, "less": ZERO}
+                "bands": [], "gross": ZERO, "credits": [], "amount": ZERO, "exempt": False, "untaxed": ZERO, "less": ZERO, "parts_limited": False}
 
         common = calculation.deductions if self.use_deductions else []
         reliefs = [(rule, relief(rule, unit, scale, total, own, exact)) for rule in common + self.deductions]
@@ -466,6 +490,8 @@ class Levy:
         if self.rounding is not None and not exact:
             money = lambda amount: self.rounding(amount / heads) * heads
         line["gross"] = money(line["gross"])
+        if capped is not None and capped > line["gross"]:
+            line["gross"], line["parts_limited"] = money(capped), True
         if less:
             line["less"] = min(less, line["gross"])
             line["gross"] -= line["less"]
@@ -513,15 +539,28 @@ class Levy:
 
     @staticmethod
     def unit_out(line):
-        return {"persons": list(line["people"]), "income": line["income"], "deductions": line["deductions"],
-                "base": line["base"], "loss": line["loss"], "losses_used": line["brought"], "exempt": line["exempt"],
-                "nil_rate": line["nil_rate"], "bands": line["bands"], "untaxed": line["untaxed"],
+        bands = [{name: shown(value) for name, value in band.items()} for band in line["bands"]]
+        return {"persons": list(line["people"]), "income": line["income"],
+                "deductions": [dict(entry, amount=shown(entry["amount"])) for entry in line["deductions"]],
+                "base": shown(line["base"]), "loss": shown(line["loss"]), "losses_used": shown(line["brought"]), "exempt": line["exempt"],
+                "nil_rate": shown(line["nil_rate"]), "bands": bands, "untaxed": shown(line["untaxed"]),
                 "less_levies": line["less"], "gross": line["gross"],
                 "credits": [credit_out(credit) for credit in line["credits"]], "amount": line["amount"]}
 
 
 def number(spec, name):
     return Decimal(spec[name]) if name in spec else None
+
+
+def shown(value):
+    """A figure with at most 12 decimal places: a third of a year makes endless ones."""
+    return Decimal(core.plain(value, 12)) if isinstance(value, Decimal) and -value.as_tuple().exponent > 12 else value
+
+
+def share(text):
+    """A decimal, or a fraction like 1/12."""
+    over, _, under = text.partition("/")
+    return Decimal(over) / Decimal(under) if under else Decimal(over)
 
 
 def allowance(spec, path):
@@ -629,7 +668,7 @@ def periods(p):
     core.unique(p["periods"], "periods")
     out = []
     for index, period in enumerate(p["periods"]):
-        fraction = number(period, "fraction")
+        fraction = share(period["fraction"]) if "fraction" in period else None
         if fraction is not None and fraction == 0:
             raise core.Refused("periods[%d].fraction" % index, "a period of no length")
         out.append({"id": period["id"], "fraction": fraction, "persons": persons(period, "periods[%d]" % index)})

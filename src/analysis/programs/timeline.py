@@ -98,6 +98,8 @@ class Timeline:
             if end is not None and (start is None or end < start):
                 raise core.Refused("events[%d].end" % index, "the end needs a date, and not one after it")
             self.events[name] = {"id": name, "title": spec.get("title"), "day": start, "end": end if end is not None else start}
+        for at, spec in enumerate(p["constraints"]):
+            spec.setdefault("id", "%s %d" % (spec["type"].replace("_", " "), at + 1))
         core.unique(p["constraints"], "constraints")
         self.constraints = []
         for index, spec in enumerate(p["constraints"]):
@@ -348,6 +350,9 @@ class Timeline:
         measures = {"holds": core.Decimal(counts["holds"]), "failed": core.Decimal(counts["fails"]),
                     "unknown": core.Decimal(counts["unknown"]),
                     "least_slack_days": core.Decimal(min(slacks)) if slacks else None}
+        for event in events:
+            if event["date"] is None:
+                measures.update({"%s:%s" % (end, event["id"]): event[end] for end in ("earliest", "latest") if event[end] is not None})
         self.notes.append("Days are counted from the day after the event; both ends of a look-back window are included.")
         weekend = ", ".join(DAYS[day] for day in sorted(self.calendar.off)) or "none"
         return core.Result(

@@ -54,9 +54,11 @@ pub(in crate::mcp) fn help(kind: Kind) -> String {
         return String::new();
     };
     let mut text = format!(
-        "{kind}: {}\n\nparameters (* is required; [..] is a list; | separates choices; any other field is text):\n{}\n\n",
+        "{kind}: {}\n\nparameters (* is required; [..] is a list; | separates choices; any other field is text):\n{}\n\n\
+         What the fields mean:\n{}\n\n",
         entry.description,
         entry.outline(),
+        entry.meanings().join("\n"),
     );
     text.push_str(
         "Numbers best as text like \"1234.50\"; rates as 0.2 or \"20%\"; dates as \"2024-02-29\". A condition has exactly \
@@ -85,6 +87,9 @@ fn notes(kind: Kind) -> &'static [&'static str] {
              `max_count`, `min_count`.",
         ],
         Kind::Comparison | Kind::Scenario => &[
+            "`common`, `base` and the parameters of a rule set are those of `analysis`, see its own help. An amount with its \
+             unit (\"25 EUR\") keeps it; figures in two currencies are not ranked unless `rates_to` (currency: how much of \
+             `common_currency` one is) converts them.",
             "With analysis `formula` the parameters are {\"values\": {\"x\": 1}, \"formulas\": [{\"id\": \"y\", \"expression\": \"x * 2\"}]}.",
             "A `path` names a value in `base` by fields and places: `income`, `levies[0].bands[1].rate`, `values.x`.",
         ],
@@ -96,7 +101,11 @@ fn notes(kind: Kind) -> &'static [&'static str] {
         Kind::Custom => {
             &["`params` is bound in the code; the result is the last expression, or the variable `result`."]
         }
-        Kind::ComplianceCheck | Kind::Eligibility => &[],
+        Kind::ComplianceCheck | Kind::Eligibility => &[
+            "Leave out a fact that is not known: what needs it is `unknown`. A ratio or a sum of facts is computed in `formulas`: \
+             [{\"id\": \"ratio\", \"expression\": \"capital / assets\"}]. Over a list of objects: {\"fact\": \"staff\", \"measure\": \
+             \"count\", \"where\": {\"fact\": \"trained\", \"op\": \"days_since_at_least\", \"value\": 366}, \"op\": \"eq\", \"value\": 0}.",
+        ],
     }
 }
 
@@ -140,7 +149,7 @@ mod tests {
             let parameters = serde_json::from_str(example(*kind)).unwrap();
             analysis::check(*kind, &parameters).unwrap_or_else(|error| panic!("{kind}: {error}"));
             let text = help(*kind);
-            assert!(text.contains(example(*kind)) && text.len() < 8_000, "{kind}: {}", text.len());
+            assert!(text.contains(example(*kind)) && text.len() < 16_000, "{kind}: {}", text.len());
         }
     }
 }
