@@ -7,6 +7,7 @@ pub mod entropy;
 pub mod error_code;
 pub mod execution;
 pub mod ids;
+pub mod kept;
 pub mod limits;
 mod own_url;
 pub mod principal;
@@ -27,6 +28,7 @@ pub use execution::{
     ToolsWanted,
 };
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
+pub use kept::{Kept, KeptError, check_form, from_kept, to_kept};
 pub use limits::{Code, OutOfRange, Timeout, Ttl};
 pub use own_url::OwnUrl;
 pub use principal::{

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::context::text_enum;
-use super::{Entropy, TenantId, same_bytes};
+use super::{Entropy, Kept, TenantId, same_bytes};
 
 text_enum! {
     /// What kind of caller a credential stands for.
@@ -227,6 +227,11 @@ pub struct ApiKey {
     pub expires_at: Option<DateTime<Utc>>,
     /// When it was revoked.
     pub revoked_at: Option<DateTime<Utc>>,
+}
+
+impl Kept for ApiKey {
+    const WHAT: &'static str = "an API key";
+    const FORMAT: u64 = 1;
 }
 
 /// What every key starts with, so that secret scanners know one when they see it.

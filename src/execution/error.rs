@@ -1,7 +1,7 @@
 //! Why a run did not happen, or did not come to a result. A user's program that fails is not in here.
 
 use crate::domain::usage::decimal;
-use crate::domain::{ContextKey, ErrorCode, ExecutionId, QuotaKind, QuotaReached};
+use crate::domain::{ContextKey, ErrorCode, ExecutionId, KeptError, QuotaKind, QuotaReached};
 use crate::e2b::E2bError;
 use crate::store::{DatabaseState, LimitReached, PathStatus, StoreError};
 
@@ -55,6 +55,9 @@ pub enum ExecutionError {
     /// A kept output, picture or file could not be read or kept.
     #[error("a kept output cannot be read")]
     Objects(#[source] crate::objects::ObjectError),
+    /// What was recorded of a run cannot be read: a newer version wrote it, or somebody changed it.
+    #[error(transparent)]
+    Kept(#[from] KeptError),
     /// The handle is not one of ours, or not this tenant's.
     #[error("unknown context handle")]
     UnknownHandle,
@@ -107,7 +110,7 @@ impl ExecutionError {
             },
             Self::Objects(error) if error.is_retryable() => ErrorCode::StoreUnavailable,
             Self::Objects(_) => ErrorCode::Internal,
-            Self::Internal(_) => ErrorCode::Internal,
+            Self::Kept(_) | Self::Internal(_) => ErrorCode::Internal,
             Self::UnknownHandle
             | Self::UnknownExecution(_)
             | Self::UnknownArtifact(_)
@@ -179,6 +182,11 @@ impl ExecutionError {
             Self::Store(error) if error.is_retryable() => "Nothing was run. Try again in a few seconds.".into(),
             Self::Objects(error) if error.is_retryable() => "Try again in a few seconds.".into(),
             Self::Store(_) | Self::Objects(_) | Self::Internal(_) => "Nothing more can be done here; the server's log has the cause.".into(),
+            Self::Kept(KeptError::Newer { .. }) => {
+                "The record is kept. Ask again: another replica may be of the newer version; or use a newer version of the server."
+                    .into()
+            }
+            Self::Kept(KeptError::Malformed { .. }) => "The server's log has the cause; the record is kept as it is.".into(),
             Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),
             Self::UnknownExecution(_) => "Use the `executionId` of a result.".into(),
             Self::UnknownArtifact(_) => "Use a `uri` out of a result's `artifacts`.".into(),

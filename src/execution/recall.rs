@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde::Deserialize;
 use tokio::task::JoinHandle;
 
-use crate::domain::{ConversationId, ExecutionId, Language, Owner, TenantId};
+use crate::domain::{
+    ConversationId, ExecutionId, Kept, KeptError, Language, Owner, TenantId, check_form, from_kept,
+};
 use crate::guard::Sanitized;
 use crate::objects::ObjectError;
 use crate::store::{ExecutionFilter, ExecutionRow, ExecutionStatus};
@@ -114,8 +117,8 @@ impl Reads {
         if matches!(row.status, ExecutionStatus::Queued | ExecutionStatus::Running) {
             return Ok(Recalled::Running(row));
         }
-        let stored: Option<Stored> = row.result.clone().and_then(|value| serde_json::from_value(value).ok());
-        let Some(Stored { record, outcome }) = stored else { return Ok(Recalled::Over(row)) };
+        let Some(kept) = row.result.clone() else { return Ok(Recalled::Over(row)) };
+        let Stored { record, outcome } = from_kept(kept)?;
         let kept = Box::new(ExecutionRow { result: None, ..row.clone() });
         let call = asking(asker, &row);
         let (record, outcome) = self.0.guard_again(&call, record, outcome).await;
@@ -150,7 +153,7 @@ impl Reads {
         };
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
         let row = self.0.row_for(asker, id).await?.ok_or_else(unknown)?;
-        let known = artifacts(&row).into_iter().find(|artifact| artifact.uri == uri);
+        let known = artifacts(&row)?.into_iter().find(|artifact| artifact.uri == uri);
         let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
             .then(|| run_analysis::report_file(id, 0));
         let artifact = known.or(report).ok_or_else(unknown)?;
@@ -217,7 +220,9 @@ impl Reads {
         let mut found = Vec::new();
         for row in self.0.store().executions(&filter).await? {
             let row = self.0.row_for(asker, row.id).await?;
-            found.extend(row.iter().flat_map(artifacts));
+            if let Some(row) = row {
+                found.extend(artifacts(&row)?);
+            }
         }
         Ok(found)
     }
@@ -245,7 +250,10 @@ fn asking(asker: &Asker, row: &ExecutionRow) -> Call {
     }
 }
 
-fn artifacts(row: &ExecutionRow) -> Vec<Artifact> {
-    let found = row.result.as_ref().map(|result| result["record"]["artifacts"].clone());
-    found.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
+/// What a run left, by its record alone: the outcome beside it may be megabytes.
+fn artifacts(row: &ExecutionRow) -> Result<Vec<Artifact>, KeptError> {
+    let Some(kept) = &row.result else { return Ok(Vec::new()) };
+    check_form::<Stored>(kept)?;
+    let found = &kept["record"]["artifacts"];
+    Vec::deserialize(found).map_err(|source| KeptError::Malformed { what: Stored::WHAT, source })
 }

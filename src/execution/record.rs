@@ -10,7 +10,8 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::domain::{
-    CodeRequest, ContextId, ContextKey, Ended, ExecutionId, Language, Outcome, SandboxState, hex,
+    CodeRequest, ContextId, ContextKey, Ended, ExecutionId, Kept, Language, Outcome, SandboxState, hex,
+    to_kept,
 };
 use crate::guard::{Report, Sanitized};
 use crate::store::{Acquire, ExecutionStatus, FinishedExecution, Idempotency, Limits, NewExecution};
@@ -28,6 +29,11 @@ use super::{Call, Core, ExecutionError, Finished, Record, ToolCall};
 pub(super) struct Stored {
     pub(super) record: Record,
     pub(super) outcome: Outcome,
+}
+
+impl Kept for Stored {
+    const WHAT: &'static str = "the record of a run";
+    const FORMAT: u64 = 1;
 }
 
 /// A run that has been through its sandbox.
@@ -133,8 +139,8 @@ impl Core {
             queued_ms: i64::try_from(record.queued_ms).unwrap_or(i64::MAX),
             output_bytes: i64::try_from(outcome.stdout.total_bytes() + outcome.stderr.total_bytes())
                 .unwrap_or(i64::MAX),
-            findings: serde_json::to_value(&record.guard).unwrap_or_default(),
-            result: serde_json::to_value(&stored).ok(),
+            findings: to_kept(&record.guard),
+            result: Some(to_kept(&stored)),
             provider_ends_at: ran.moved_end,
             ended_at: None,
             unasked: held.is_unasked.then(|| Box::new(ask.clone())),

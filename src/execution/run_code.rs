@@ -12,6 +12,7 @@ use tracing::{Instrument, instrument};
 
 use crate::domain::{
     CodeError, CodeRequest, EndReason, Ended, ExecutionId, Outcome, OutputChunk, SandboxState, StopReason,
+    from_kept,
 };
 use crate::e2b::Deadlines;
 use crate::guard::{Guard, Guarded, Kept, OutcomeGuard, Sanitized};
@@ -137,10 +138,10 @@ impl Runs {
         request: &CodeRequest,
         row: ExecutionRow,
     ) -> Result<Finished, ExecutionError> {
-        let stored: Option<Stored> = row.result.and_then(|value| serde_json::from_value(value).ok());
-        let Some(Stored { record, outcome }) = stored else {
+        let Some(kept) = row.result else {
             return Err(ExecutionError::Internal(format!("execution {} has no recorded result", row.id)));
         };
+        let Stored { record, outcome } = from_kept(kept)?;
         let (record, outcome) = self.0.guard_again(call, record, outcome).await;
         Ok(Finished {
             execution: row.id,

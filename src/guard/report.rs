@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::Kept;
+
 use super::policy::{Mode, Policy, Scope};
 use super::rule::{RuleId, by_id};
 use super::scan::Finding;
@@ -84,6 +86,11 @@ pub struct Report {
     pub bytes_in: u64,
     /// Bytes let out.
     pub bytes_out: u64,
+}
+
+impl Kept for Report {
+    const WHAT: &'static str = "a report of the guard";
+    const FORMAT: u64 = 1;
 }
 
 impl Report {

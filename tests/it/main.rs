@@ -95,3 +95,4 @@ mod telemetry_export;
 mod terminal;
 mod tool_search;
 mod topologies;
+mod upgrade;

@@ -11,11 +11,11 @@ use crate::support::database::{TEST_KEY, World};
 use crate::support::runs::{ask_once, first_run, key};
 
 /// The first migration that knows owners.
-const OWNERS: &str = "20261129000100";
+const OWNERS: i64 = 20_261_129_000_100;
 const SERVICE: &str = "aaaaaaaaaaaa";
 
-/// The migrations before [`OWNERS`], oldest first: version, name, text.
-fn earlier(kind: &str) -> Vec<(i64, String, String)> {
+/// All migrations, oldest first: version, name, text.
+pub(crate) fn migrations(kind: &str) -> Vec<(i64, String, String)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(kind);
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -23,10 +23,14 @@ fn earlier(kind: &str) -> Vec<(i64, String, String)> {
     let read = |path: &PathBuf| {
         let stem = path.file_stem().unwrap().to_str().unwrap();
         let (version, name) = stem.split_once('_').unwrap();
-        (version < OWNERS)
-            .then(|| (version.parse().unwrap(), name.to_owned(), std::fs::read_to_string(path).unwrap()))
+        (version.parse().unwrap(), name.to_owned(), std::fs::read_to_string(path).unwrap())
     };
-    files.iter().filter_map(read).collect()
+    files.iter().map(read).collect()
+}
+
+/// Those before [`OWNERS`].
+fn earlier(kind: &str) -> Vec<(i64, String, String)> {
+    migrations(kind).into_iter().filter(|(version, ..)| *version < OWNERS).collect()
 }
 
 fn keyring() -> Keyring {

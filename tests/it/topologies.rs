@@ -12,12 +12,12 @@ use crate::support::database::{Database, cluster};
 use crate::support::http::HttpServer;
 use crate::support::server::{Server, command};
 
-const API_KEY: &str = "e2b_0123456789012345678901234567890123456789";
+pub(crate) const API_KEY: &str = "e2b_0123456789012345678901234567890123456789";
 /// Replicas have one key for tokens and handles, and data directories of their own.
 const KEYS: &str = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 /// A process that ends with the test.
-struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -27,7 +27,7 @@ impl Drop for Process {
 }
 
 /// A sandbox host in a process of its own, and its URL.
-fn host(data: &Path) -> (Process, String) {
+pub(crate) fn host(data: &Path) -> (Process, String) {
     let mut child = command(data)
         .args(["host", "--listen", "127.0.0.1:0", "--api-key", API_KEY])
         .stdout(Stdio::piped())

@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::rows::Cells;
-use crate::domain::ApiKey;
+use crate::domain::{ApiKey, from_kept, to_kept};
 use crate::store::{Keys, StoreError, measure::measure};
 
 #[async_trait]
@@ -17,7 +17,7 @@ impl Keys for PgStore {
             sqlx::query("select pathbox.add_api_key_v1($1, $2, $3)")
                 .bind(&key.id)
                 .bind(key.hash.as_slice())
-                .bind(serde_json::to_value(key).unwrap_or_default())
+                .bind(to_kept(key))
                 .execute(&self.pool())
                 .await
                 .map(|_| ())
@@ -64,8 +64,7 @@ impl PgStore {
 fn api_key(row: &PgRow) -> Result<ApiKey, StoreError> {
     let id: &str = row.try_get("id").unwrap_or("?");
     let cells = Cells::new(row, "api_keys", id);
-    let mut key: ApiKey =
-        serde_json::from_value(cells.get::<Value>("key")?).map_err(|error| cells.corrupt(error))?;
+    let mut key: ApiKey = from_kept(cells.get::<Value>("key")?).map_err(|error| cells.corrupt(error))?;
     key.hash = cells.get::<&[u8]>("hash")?.try_into().map_err(|error| cells.corrupt(error))?;
     key.revoked_at = cells.get("revoked_at")?;
     Ok(key)

@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::rows::Cells;
 use super::{SqliteStore, failure, time};
-use crate::domain::ApiKey;
+use crate::domain::{ApiKey, from_kept, to_kept};
 use crate::store::{Keys, StoreError, measure::measure};
 
 #[async_trait]
@@ -15,7 +15,7 @@ impl Keys for SqliteStore {
         sqlx::query("INSERT INTO api_keys (id, hash, key, created_at) VALUES (?, ?, ?, ?)")
             .bind(&key.id)
             .bind(key.hash.as_slice())
-            .bind(serde_json::to_string(key).unwrap_or_default())
+            .bind(to_kept(key).to_string())
             .bind(self.now_ms())
             .execute(&mut *transaction)
             .await
@@ -60,7 +60,8 @@ impl SqliteStore {
 
 fn api_key(row: &SqliteRow) -> Result<ApiKey, StoreError> {
     let cells = Cells::new(row, "api_keys", "id");
-    let mut key: ApiKey = serde_json::from_str(cells.get("key")?).map_err(|error| cells.corrupt(error))?;
+    let kept = cells.json("key")?.unwrap_or_default();
+    let mut key: ApiKey = from_kept(kept).map_err(|error| cells.corrupt(error))?;
     key.hash = cells.get::<&[u8]>("hash")?.try_into().map_err(|error| cells.corrupt(error))?;
     key.revoked_at = cells.get::<Option<i64>>("revoked_at")?.map(time);
     Ok(key)
