@@ -417,6 +417,67 @@ fn a_full_disk_under_the_data_directory_is_said_at_once() {
     assert_eq!(kept["structuredContent"]["state"], "kept", "{kept}");
 }
 
+/// The same under a Postgres: nothing is taken for a database that is away, nothing runs twice, and records follow.
+#[test]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+fn a_full_disk_under_postgres_is_said_as_what_it_is_and_loses_nothing() {
+    let disk = match Disk::mounted(32) {
+        Ok(disk) => disk,
+        Err(why) => return eprintln!("left out: a small disk cannot be mounted here: {why}"),
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&["-c", "fsync=off"])));
+    let database = runtime.block_on(cluster.database_on(&disk));
+    let data = tempfile::tempdir().unwrap();
+    let server = replica(data.path(), database.url().expose(), &[]);
+    let count = || run(&server, "held", "runs = globals().get('runs', 0) + 1\nruns", json!({}));
+    let mut runs = 0_i64;
+    let mut counts = |result: &Value| {
+        runs += 1;
+        assert_eq!(result["structuredContent"]["output"], runs.to_string().as_str(), "{result}");
+    };
+    counts(&count());
+
+    let filler = disk.0.join("filler");
+    crate::support::database::fill(&filler);
+    // The pages that are there take some calls yet.
+    let refused = loop {
+        let result = count();
+        if result["isError"] == true {
+            break result;
+        }
+        counts(&result);
+    };
+    assert_eq!(error_code(&refused), "store_full", "{refused}");
+    let text = refused["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("server's disk") && text.contains("keep the context"), "{text}");
+    assert!(!text.contains("reset"), "{text}");
+    assert_eq!(error_code(&count()), "store_full");
+    assert_eq!(readiness(&server).0, 200);
+    let offline = metric(&server, "execution_offline_total");
+    assert!(offline.abs() < 0.5, "a full disk is no reason to run without the lease");
+
+    std::fs::remove_file(filler).unwrap();
+    let served = loop {
+        let result = count();
+        if result["isError"] != true {
+            break result;
+        }
+        assert_eq!(error_code(&result), "store_full", "{result}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    counts(&served);
+    let mut admin = runtime.block_on(PgConnection::connect(database.url().expose())).unwrap();
+    loop {
+        let sql = "select count(*) from pathbox.executions where status = 'completed'";
+        let recorded: i64 = runtime.block_on(sqlx::query_scalar(sql).fetch_one(&mut admin)).unwrap();
+        if recorded == runs {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A run that the end of the server cuts off was not cancelled by anybody: its key does not replay it.
 #[test]
 fn a_server_that_ends_records_its_runs_as_interrupted() {

@@ -370,6 +370,22 @@ impl Cluster {
         Database { cluster: self, name }
     }
 
+    /// An empty database whose tables lie on a disk of their own.
+    pub(crate) async fn database_on(&'static self, disk: &Disk) -> Database {
+        if let Some((uid, gid)) = self.account {
+            std::os::unix::fs::chown(&disk.0, Some(uid), Some(gid)).unwrap();
+        }
+        let name = format!("test_{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let mut admin = PgConnection::connect(&self.url("postgres", "postgres")).await.unwrap();
+        for sql in [
+            format!("create tablespace {name} location '{}'", disk.0.display()),
+            format!("create database {name} tablespace {name}"),
+        ] {
+            sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
+        }
+        Database { cluster: self, name }
+    }
+
     fn create(&self, name: &str, template: &str) {
         let done = Command::new(self.bin.join("createdb"))
             .args(["-U", "postgres", "-T", template, "-h"])
@@ -396,12 +412,19 @@ pub(crate) struct Disk(pub(crate) PathBuf);
 
 impl Disk {
     pub(crate) fn new(mib: u32) -> Self {
+        Self::mounted(mib).unwrap_or_else(|why| panic!("mount: {why}"))
+    }
+
+    /// The same where this account may mount; else why it may not.
+    pub(crate) fn mounted(mib: u32) -> Result<Self, String> {
         let dir = tempfile::tempdir().unwrap().keep();
         let size = format!("size={mib}m");
         let mount =
             Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&dir).output().unwrap();
-        assert!(mount.status.success(), "mount: {}", String::from_utf8_lossy(&mount.stderr));
-        Self(dir)
+        match mount.status.success() {
+            true => Ok(Self(dir)),
+            false => Err(String::from_utf8_lossy(&mount.stderr).into_owned()),
+        }
     }
 }
 
