@@ -261,7 +261,8 @@ impl Work for FileWork<'_> {
     type Done = Result<(Ran, FileAnswer), FileProblem>;
 
     async fn on(&self, held: &Held) -> Result<Self::Done, Fault> {
-        let done = self.files.do_on(held, self.ask, self.action, self.guard);
+        // On the heap, as all that is awaited here: such a future lies in its caller's, and a stack is short.
+        let done = Box::pin(self.files.do_on(held, self.ask, self.action, self.guard));
         match self.files.0.settling(self.ask, done).await {
             Ok(done) => Ok(Ok(done)),
             Err(Stopped::Problem(problem)) => Ok(Err(problem)),
@@ -318,9 +319,12 @@ impl Files {
         let ask = self.0.ask(TOOL, &call, &request);
         let (progress, _) = mpsc::channel(1);
         let guard = self.0.guard_for(&call);
+        let sandboxes = self.sandboxes();
         let work = FileWork { files: self, ask: &ask, action: &action, guard: &guard };
         let (held, done) =
-            match self.sandboxes().on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work).await? {
+            match Box::pin(sandboxes.on_sandbox(&ask, request.timeout.get(), &progress, &cancel, work))
+                .await?
+            {
                 Attempted::Done(held, done) => (held, done),
                 Attempted::Before(_) => {
                     return Err(ExecutionError::Internal("a file operation has no idempotency key".into()));
@@ -328,10 +332,12 @@ impl Files {
             };
         let (ran, answer) = match done {
             Ok((ran, answer)) => (ran, Ok(answer)),
-            Err(problem) => (self.failed(&held, &problem, &guard).await, Err(ExecutionError::File(problem))),
+            Err(problem) => {
+                (Box::pin(self.failed(&held, &problem, &guard)).await, Err(ExecutionError::File(problem)))
+            }
         };
         let blocked = ran.report.blocked;
-        let finish = self.0.finish(&call, request.language, &ask, &held, ran);
+        let finish = Box::pin(self.0.finish(&call, request.language, &ask, &held, ran));
         let finished = self.0.settling(&ask, finish).await?;
         match answer? {
             _ if blocked => Err(ExecutionError::Blocked),
@@ -354,8 +360,9 @@ impl Files {
             self.sandboxes().extend_life(held, Timeout::default().get()).await.map_err(Stopped::Fault)?;
         self.sandboxes().keep_lease(held, ask).await.map_err(Stopped::Fault)?;
         let files = held.client.files(&held.access);
-        let guard = OutcomeGuard::new(policy, self.0.numbering_of(held).await, self.0.guard_limits());
-        let done = |guard: OutcomeGuard| guard.finish(Ended::Completed, Vec::new(), began.elapsed());
+        let numbering = self.0.numbering_of(held).await;
+        let guard = Box::new(OutcomeGuard::new(policy, numbering, self.0.guard_limits()));
+        let done = |guard: Box<OutcomeGuard>| guard.finish(Ended::Completed, Vec::new(), began.elapsed());
         let (answer, guarded, artifacts) = match action {
             FileAction::Put { path, content, expected } => {
                 let replaced = self.version_at(held, &files, path).await?;
@@ -380,7 +387,7 @@ impl Files {
             }
             FileAction::Get { path } => {
                 let (guarded, version, artifact) =
-                    self.take_out(held, ask, &files, path, (policy, guard, began)).await?;
+                    Box::pin(self.take_out(held, ask, &files, path, (policy, guard, began))).await?;
                 (FileAnswer::Got { version, artifact: artifact.clone() }, guarded, vec![artifact])
             }
         };
@@ -433,7 +440,7 @@ impl Files {
         ask: &Acquire,
         files: &SandboxFiles,
         path: &FilePath,
-        (policy, guard, began): (&Guard, OutcomeGuard, Instant),
+        (policy, guard, began): (&Guard, Box<OutcomeGuard>, Instant),
     ) -> Result<(Guarded, String, Artifact), Stopped> {
         let outputs = self.0.outputs();
         let scratch = || outputs.scratch().map_err(not_kept);

@@ -6,6 +6,7 @@
 
 use memchr::memmem;
 
+use super::picture::Look;
 use super::{Action, Guard, Kind, Numbering, Report};
 
 /// Stands where a part was. A text that has one of its own is left as it is.
@@ -76,6 +77,19 @@ impl<'a> Aside<'a> {
         }
         Some(out)
     }
+}
+
+/// Whether anything is found in a text that passes whole or not at all; what is drawn or run in it is searched for secrets
+/// only.
+pub(super) fn says_something(look: &mut Look<'_>, text: &str) -> bool {
+    let Some(aside) = Aside::of(text) else { return look.says_something(text) };
+    let (guard, known) = (secrets_only(look.guard), look.guard.0.known.any());
+    let mut found = look.says_something(&aside.text);
+    for part in aside.parts.iter().filter(|part| part.len() >= LIBRARY || known) {
+        let mut inside = Look { guard: &guard, left: &mut *look.left, report: &mut *look.report };
+        found |= inside.says_something(part);
+    }
+    found
 }
 
 fn secrets_only(guard: &Guard) -> Guard {

@@ -9,6 +9,7 @@ use std::io::Read as _;
 use flate2::read::DeflateDecoder;
 use memchr::memmem;
 
+use super::aside;
 use super::picture::{self, Format, Look};
 
 /// How often an archive may lie in an archive.
@@ -82,7 +83,7 @@ fn look_at(look: &mut Look<'_>, bytes: &[u8], depth: u8) -> Seen {
     if let Ok(text) = std::str::from_utf8(bytes)
         && !text.contains('\0')
     {
-        return said(look, text);
+        return if aside::says_something(look, text) { Seen::Holds } else { Seen::Clean };
     }
     if let Some(format) = Format::sniff(bytes) {
         return match picture::clean(look, format, bytes) {
@@ -273,7 +274,10 @@ mod tests {
     fn an_archive_is_read_member_by_member() {
         let mail = b"<si><t>bob@example.com</t></si>";
         let inner = zip(&[("a.txt", mail, true)]);
+        let drawn = b"<svg><path d=\"M 1 2 Q 4111 1111 1111 1111 z\"/><text>42</text></svg>";
         for (bytes, expected) in [
+            (zip(&[("chart.svg", drawn, true)]), Seen::Clean),
+            (zip(&[("chart.svg", &[&drawn[..], mail].concat(), true)]), Seen::Holds),
             (zip(&[]), Seen::Clean),
             (zip(&[("xl/sheet.xml", b"<v>42</v>", true), ("empty", b"", false)]), Seen::Clean),
             (zip(&[("xl/sharedStrings.xml", mail, true)]), Seen::Holds),

@@ -82,6 +82,7 @@ mod pages;
 mod principals;
 mod replicas;
 mod results_clients;
+mod results_opened;
 mod results_table;
 mod run_cli;
 mod store_contract;

@@ -78,9 +78,9 @@ impl Spooled {
     /// What of the file may go out. `to`: where a long one goes.
     pub(super) async fn guarded(
         self,
-        mut guard: OutcomeGuard,
+        mut guard: Box<OutcomeGuard>,
         to: File,
-    ) -> Result<(OutcomeGuard, FileKind, Passed), FileProblem> {
+    ) -> Result<(Box<OutcomeGuard>, FileKind, Passed), FileProblem> {
         let turn = LOOKING.acquire().await;
         let looked = tokio::task::spawn_blocking(move || {
             let passed = self.look(&mut guard, to);

@@ -146,7 +146,8 @@ pub(super) async fn address(ask: Ask, bytes: Bytes) -> Result<Response, Problem>
 
 /// These routes in the OpenAPI document; `refusals` adds those that every route has.
 pub(super) fn openapi(parameters: &Value, refusals: impl Fn(Value, &[(&str, &str)]) -> Value) -> Value {
-    let path = json!({ "type": "string", "minLength": 1, "maxLength": 1024 });
+    let path = json!({ "type": "string", "minLength": 1, "maxLength": 1024,
+        "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]+$" });
     let more = [
         ("404", "There is no such file or directory, or no longer a context to have it."),
         ("409", "The conversation's path is merged, archived or deleted."),

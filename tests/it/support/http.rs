@@ -329,10 +329,15 @@ impl Reply {
         assert!(status == 200, "{status}: {}", self.text());
     }
 
+    /// The whole body, whatever it is.
+    pub(crate) fn bytes(&mut self) -> Vec<u8> {
+        while self.body.more() {}
+        std::mem::take(&mut self.body.buffer)
+    }
+
     /// The whole body.
     pub(crate) fn text(&mut self) -> String {
-        while self.body.more() {}
-        String::from_utf8_lossy(&std::mem::take(&mut self.body.buffer)).into_owned()
+        String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 
     /// The next event of a stream; `None` at its end.
