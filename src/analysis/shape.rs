@@ -808,7 +808,10 @@ mod tests {
         );
         assert!(said.contains("rows[2].id: expected text of 1 to 5 characters"), "{said}");
         assert!(said.contains("rows[2].rate: expected a share"), "{said}");
-        assert!(problem(&ROWS, json!({})).contains("rows: expected a list of 1 to 3, got nothing"));
+        assert!(
+            problem(&ROWS, json!({}))
+                .contains("rows: expected a list of 1 to 3, each {rate*, id}, got nothing")
+        );
         assert!(problem(&ROWS, json!([])).starts_with("parameters"), "{}", problem(&ROWS, json!([])));
     }
 
