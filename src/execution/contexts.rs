@@ -21,15 +21,26 @@ impl Contexts {
         Ok(self.0.store().live(key).await?)
     }
 
-    /// The live contexts of a conversation that the asker may enter, newest first.
+    /// The live contexts that the asker may enter, newest first: those of the `named` context's conversation; without one,
+    /// its own in every conversation. Whoever speaks for the tenant gets those of the call's own.
     ///
     /// # Errors
     /// The store's.
-    pub async fn of_conversation(
+    pub async fn listed(
         &self,
         asker: &Asker,
-        key: &ContextKey,
+        named: Option<&ContextKey>,
+        own: &ContextKey,
     ) -> Result<Vec<ContextRow>, ExecutionError> {
+        if named.is_none() && !asker.sees_tenant {
+            let filter = ContextFilter {
+                tenant: Some(asker.tenant.clone()),
+                owner: Some(asker.owner.clone()),
+                ..ContextFilter::default()
+            };
+            return Ok(self.0.store().contexts(&filter).await?);
+        }
+        let key = named.unwrap_or(own);
         // A shared conversation is its owner's; without a named one whoever speaks for the tenant sees every owner's.
         let owner = if key.owner == asker.owner { asker.lists() } else { Some(key.owner.clone()) };
         let filter = ContextFilter {

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::domain::OutputChunk;
+use crate::domain::terminal::visible;
 use crate::execution::{Progress, ProgressSender};
 
 /// Before the first notification: quick runs and replays are over by then.
@@ -128,7 +129,7 @@ async fn report(mut to: To, mut news: mpsc::Receiver<Progress>) {
             () = tokio::time::sleep_until(due.unwrap_or(heartbeat).min(heartbeat)) => {
                 let message = match std::mem::take(&mut output) {
                     text if text.is_empty() => format!("{status} ({} s)", began.elapsed().as_secs()),
-                    text => text,
+                    text => last_frames(&text),
                 };
                 if !to.send(message).await {
                     return;
@@ -140,11 +141,37 @@ async fn report(mut to: To, mut news: mpsc::Receiver<Progress>) {
     }
 }
 
+/// What stands on each line at the end, with whatever would draw or turn it written out. A part of what the guard has seen.
+fn last_frames(text: &str) -> String {
+    let lines: Vec<&str> = text
+        .split('\n')
+        .map(|line| line.trim_end_matches('\r'))
+        .map(|line| line.rsplit_once('\r').map_or(line, |(_, last)| last))
+        .collect();
+    visible(&lines.join("\n"))
+}
+
 fn keep_tail(text: &mut String) {
     let chars = text.chars().count();
     if chars > TAIL_CHARS
         && let Some((at, _)) = text.char_indices().nth(chars - TAIL_CHARS)
     {
         text.drain(..at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_holds_the_last_frame_of_a_line_and_no_raw_control() {
+        for (text, shown) in [
+            ("10%\r20%\r30%", "30%"),
+            ("one\r\ntwo\r\n", "one\ntwo\n"),
+            ("\u{1b}[32mdone\u{7}\u{202e}", "\\u001b[32mdone\\u0007\\u202e"),
+        ] {
+            assert_eq!(last_frames(text), shown);
+        }
     }
 }

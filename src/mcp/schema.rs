@@ -30,7 +30,10 @@ pub fn of<T: JsonSchema>() -> Arc<JsonObject> {
 
 /// A tool with the schema of its arguments.
 pub fn tool<T: JsonSchema>(name: &'static str, title: &str, description: &'static str) -> Tool {
-    Tool::new(name, description, of::<T>()).with_title(title)
+    // What the arguments as a whole are is what the tool is.
+    let mut schema = JsonObject::clone(&of::<T>());
+    schema.shift_remove("description");
+    Tool::new(name, description, Arc::new(schema)).with_title(title)
 }
 
 /// The schema of a result, for programs that check it: types without words. What the fields mean is in `docs/results.md`; in a

@@ -256,7 +256,7 @@ impl Event {
         if let Some(event) = output::read(line) {
             return Ok(event);
         }
-        serde_json::from_slice(line).or_else(|error| match json::mend_marked(line) {
+        serde_json::from_slice(line).or_else(|error| match json::mend(line) {
             Some(mended) => serde_json::from_str(&mended),
             None => Err(error),
         })

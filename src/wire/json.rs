@@ -62,26 +62,19 @@ pub(super) const NOT_A_NUMBER: &str = "\0not a number";
 /// The same for infinities.
 pub(super) const INFINITE: &str = "\0infinite";
 
-/// Repairs what Python writes and JSON does not have: bare `NaN`, `Infinity` and `-Infinity` become `null`, half a
-/// surrogate pair becomes U+FFFD, and bytes that are not UTF-8 likewise.
+/// Repairs what Python writes and JSON does not have: bare `NaN`, `Infinity` and `-Infinity` become marks that stand in no
+/// value, so that whoever reads can tell them from a null; half a surrogate pair becomes U+FFFD, and bytes that are not
+/// UTF-8 likewise.
 ///
 /// `None` when there was nothing to repair. Costs a copy, so it is for texts that did not parse.
 ///
 /// ```
 /// let line = br#"{"text": "NaN \ud800!", "json": [NaN, -Infinity]}"#;
 /// let mended = pathbox::wire::json::mend(line).unwrap();
-/// assert_eq!(mended, r#"{"text": "NaN \ufffd!", "json": [null, null]}"#);
+/// assert_eq!(mended, r#"{"text": "NaN \ufffd!", "json": ["\u0000not a number", "\u0000infinite"]}"#);
 /// ```
 pub fn mend(line: &[u8]) -> Option<String> {
-    mend_with(line, ["null", "null"])
-}
-
-/// [`mend`], with [`NOT_A_NUMBER`] and [`INFINITE`] instead of `null`.
-pub(super) fn mend_marked(line: &[u8]) -> Option<String> {
-    mend_with(line, [r#""\u0000not a number""#, r#""\u0000infinite""#])
-}
-
-fn mend_with(line: &[u8], [nan, infinity]: [&'static str; 2]) -> Option<String> {
+    let (nan, infinity) = (r#""\u0000not a number""#, r#""\u0000infinite""#);
     let text = String::from_utf8_lossy(line);
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
@@ -157,7 +150,10 @@ mod tests {
             r#""\ufffd\ufffd\ud83d\ude00\ufffd""#
         );
         assert_eq!(mend(b"\"a\xff\"").unwrap(), "\"a\u{fffd}\"");
-        assert_eq!(mend(br#"[-Infinity,NaN,{"x": Infinity}]"#).unwrap(), r#"[null,null,{"x": null}]"#);
+        assert_eq!(
+            mend(br#"[-Infinity,NaN,{"x": Infinity}]"#).unwrap(),
+            r#"["\u0000infinite","\u0000not a number",{"x": "\u0000infinite"}]"#
+        );
     }
 
     proptest! {

@@ -242,3 +242,118 @@ fn the_list_of_tools_is_small_and_an_analysis_explains_itself() {
     let unknown = server.request("resources/read", json!({"uri": "pathbox://analysis/astrology"}));
     assert_eq!(unknown["error"]["code"], -32002, "{unknown}");
 }
+
+/// Every optional argument: one that means as much as none, one of a wrong type, and as text where it is no text itself.
+fn optionals() -> Vec<(&'static str, &'static str, Value, Value, Option<&'static str>)> {
+    let list = || json!(["x"]);
+    let mut rows = vec![
+        ("run_code", "timeout_ms", json!(0), list(), Some("60000")),
+        ("run_code", "data", json!(null), json!(null), Some("{}")),
+        ("run_analysis", "timeout_ms", json!(0), list(), Some("60000")),
+        ("get_execution", "wait_ms", json!(0), list(), Some("0")),
+        ("get_execution", "cancel", json!(false), list(), Some("false")),
+        ("get_execution", "offset", json!(0), list(), Some("0")),
+        ("get_execution", "limit", json!(0), list(), Some("100")),
+    ];
+    for (tool, texts) in [
+        ("run_code", &["purpose", "context", "idempotency_key"][..]),
+        ("run_analysis", &["pack", "output_format", "purpose", "context", "idempotency_key"]),
+        ("manage_context", &["context", "path"]),
+        ("get_execution", &["stream"]),
+        ("files", &["path", "text", "base64", "from", "if_version", "context"]),
+    ] {
+        rows.extend(texts.iter().map(|name| (tool, *name, json!(""), list(), None)));
+    }
+    rows
+}
+
+/// What OpenAI's, Anthropic's and Google's strict schemas have in common. `free`: takes any JSON, so hosts that enforce a
+/// schema send this tool's arguments without that.
+fn obeys(place: &str, schema: &Value, free: bool) {
+    let object = schema.as_object().unwrap();
+    let known = [
+        "type",
+        "description",
+        "enum",
+        "minimum",
+        "maximum",
+        "items",
+        "properties",
+        "required",
+        "additionalProperties",
+    ];
+    for key in object.keys() {
+        assert!(known.contains(&key.as_str()), "{place}: `{key}` is not understood everywhere");
+    }
+    if free {
+        return;
+    }
+    let kind = object["type"].as_str().unwrap_or_else(|| panic!("{place}: {schema}"));
+    assert!(["string", "integer", "number", "boolean", "array", "object"].contains(&kind), "{place}: {kind}");
+    if let Some(options) = object.get("enum") {
+        assert!(kind == "string" && options.as_array().unwrap().iter().all(Value::is_string), "{place}");
+    }
+    if kind == "array" {
+        obeys(place, &object["items"], false);
+    }
+    if kind == "object" {
+        assert_eq!(object["additionalProperties"], false, "{place}");
+    }
+}
+
+#[test]
+fn every_schema_obeys_the_strict_hosts_and_every_optional_may_be_filled_in() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let ran = server.python("1");
+    let base = [
+        ("run_code", json!({"code": "1", "language": "python"})),
+        ("run_analysis", json!({"analysis_type": "custom", "parameters": {"code": "1"}})),
+        ("manage_context", json!({"action": "show"})),
+        ("get_execution", json!({"execution_id": ran["structuredContent"]["executionId"]})),
+        ("files", json!({"action": "list"})),
+    ];
+    let free = [("run_code", "data"), ("run_analysis", "parameters")];
+    let word = |name: &str| {
+        (1..=64).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let listed = server.request("tools/list", json!({}))["result"]["tools"].take();
+    let mut rows = optionals();
+    for tool in listed.as_array().unwrap() {
+        let (name, schema) = (tool["name"].as_str().unwrap(), &tool["inputSchema"]);
+        assert!(word(name), "{name}");
+        obeys(name, schema, false);
+        let required = schema["required"].as_array().unwrap();
+        for (property, inner) in schema["properties"].as_object().unwrap() {
+            assert!(word(property), "{name}: {property}");
+            obeys(&format!("{name}.{property}"), inner, free.contains(&(name, property)));
+            if required.contains(&json!(property)) {
+                continue;
+            }
+            let at = rows.iter().position(|row| (row.0, row.1) == (name, property.as_str()));
+            let at = at.unwrap_or_else(|| panic!("{name}.{property}: its row in `optionals` is missing"));
+            let (_, _, neutral, wrong, text_form) = rows.swap_remove(at);
+            let arguments = base.iter().find(|(tool, _)| *tool == name).unwrap().1.clone();
+            let mut send = |value: Value| {
+                let mut arguments = arguments.clone();
+                arguments[property] = value;
+                call(&mut server, name, arguments)
+            };
+            let forms = [json!(null), neutral].into_iter().chain(text_form.map(|form| json!(form)));
+            for form in forms {
+                let result = send(form.clone());
+                assert!(result.get("isError").is_none(), "{name}.{property} = {form}: {result}");
+            }
+            if !wrong.is_null() {
+                let refused = send(wrong.clone());
+                let says = format!("argument `{property}`");
+                assert!(
+                    refused["isError"] == true && text(&refused).contains(&says),
+                    "{says} = {wrong}: {refused}"
+                );
+            }
+        }
+    }
+    assert!(rows.is_empty(), "rows of no argument: {rows:?}");
+}

@@ -40,8 +40,8 @@ enum Action {
 
 /// The tool as it is listed.
 pub fn tool() -> Tool {
-    let description = "The sandboxes of this conversation: show or list them, reset or end one, or branch: get a handle to a \
-        fresh sandbox that does not see this one's state.";
+    let description = "Sandboxes: show this conversation's, list the caller's own (those of the conversation of `context` when \
+        given), reset or end one, or branch: get a handle to a fresh sandbox that does not see this one's state.";
     schema::tool::<Input>(NAME, "Manage contexts", description).with_annotations(
         ToolAnnotations::new().read_only(false).destructive(true).idempotent(true).open_world(false),
     )
@@ -69,9 +69,13 @@ impl McpServer {
                 shown
             }
             Action::List => {
-                let rows = service.contexts.of_conversation(&caller.asker(), &key).await?;
+                let named = input.context.as_ref().map(|_| &key);
+                let rows = service.contexts.listed(&caller.asker(), named, &key).await?;
                 let listed = rows.iter().map(|one| {
                     let mut shown = row(one);
+                    if one.key == key {
+                        shown["current"] = json!(true);
+                    }
                     shown["context"] = json!(mint(&one.key));
                     shown
                 });

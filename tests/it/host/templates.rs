@@ -131,7 +131,10 @@ fn a_deployment_s_template_is_told_to_the_model_and_used_in_every_language() {
     let data = tempfile::tempdir_in("/var/tmp").unwrap();
     let package = data.path().join("probe-js");
     std::fs::create_dir(&package).unwrap();
-    let description = json!({"name": "probe-js", "version": "3.1.0", "main": "main.js"});
+    // One file for `require`, another that only an `import` may have.
+    let exports = json!({".": "./main.js", "./new": {"import": "./new.mjs"}});
+    let description = json!({"name": "probe-js", "version": "3.1.0", "main": "main.js", "exports": exports});
+    std::fs::write(package.join("new.mjs"), "export const made = 'for import'").unwrap();
     std::fs::write(package.join("package.json"), description.to_string()).unwrap();
     std::fs::write(package.join("main.js"), "exports.version = '3.1.0'").unwrap();
     let science = format!("{}/target/test-env/science/bin/python3", env!("CARGO_MANIFEST_DIR"));
@@ -155,6 +158,11 @@ fn a_deployment_s_template_is_told_to_the_model_and_used_in_every_language() {
     for language in ["javascript", "typescript"] {
         let code = json!({"code": "require('probe-js').version", "language": language});
         assert_eq!(server.call(code, json!({}))["structuredContent"]["output"], "3.1.0");
+        let modules = "import { version } from 'probe-js';\nimport { made } from 'probe-js/new';\n\
+            import fs from 'node:fs';\nfs.writeFileSync('own.mjs', \"export { made } from 'probe-js/new'\");\n\
+            const own = await import('./own.mjs');\n`${version} ${made}, ${own.made}`";
+        let answer = server.call(json!({"code": modules, "language": language}), json!({"pathId": language}));
+        assert_eq!(answer["structuredContent"]["output"], "3.1.0 for import, for import", "{answer}");
     }
     let code = json!({"code": "python3 -c 'import pandas; print(pandas.DataFrame().size)'; node -p \"require('probe-js').version\"", "language": "bash"});
     assert_eq!(server.call(code, json!({}))["structuredContent"]["stdout"], "0\n3.1.0\n");

@@ -204,7 +204,14 @@ Object.defineProperty(globalThis, '__pathbox_meta', {
 // `import()` has no referrer in code that came through the inspector, so cells call this instead. Relative paths start
 // at the working directory, packages are those that `require` finds.
 hidden('__pathbox_import', async (name, options) => {
-  let target = locate(String(name));
+  let target = String(name);
+  try {
+    target = locate(target);
+    if (process.env.NODE_PATH) hook();
+  } catch (error) {
+    // A package that has something for `import` only.
+    if (!hook()) throw error;
+  }
   if (target.startsWith('file:')) {
     const file = url.fileURLToPath(target);
     if (TYPED.test(file)) target = await typed(file);
@@ -266,32 +273,47 @@ async function typed(file, seen = new Map()) {
   }
   const made = { url: `${url.pathToFileURL(file).href}?v=${version.digest('hex').slice(0, 12)}`, code: answer.Ok.code };
   seen.set(file, made.url);
-  if (!loader) {
-    if (!Module.register) throw new Error('importing TypeScript files needs Node.js 20.6 or later');
-    const { port1, port2 } = new MessageChannel();
-    loader = port1;
-    loader.unref();
-    Module.register(`data:text/javascript,${encodeURIComponent(LOADER)}`, { data: { port: port2 }, transferList: [port2] });
-  }
+  if (!hook()) throw new Error('importing TypeScript files needs Node.js 20.6 or later');
   loader.postMessage([file, made]);
   return made.url;
+}
+
+// Makes `import` find what the host made of a file, and packages where `require` finds them. False where Node.js cannot.
+function hook() {
+  if (loader) return true;
+  if (!Module.register) return false;
+  const { port1, port2 } = new MessageChannel();
+  loader = port1;
+  loader.unref();
+  const dirs = (process.env.NODE_PATH ?? '').split(path.delimiter).filter(Boolean);
+  const roots = [home(), ...dirs.map((dir) => path.join(path.dirname(dir), 'x.js'))].map((file) => url.pathToFileURL(file).href);
+  Module.register(`data:text/javascript,${encodeURIComponent(LOADER)}`, { data: { port: port2, roots }, transferList: [port2] });
+  return true;
 }
 
 const LOADER = `import { receiveMessageOnPort } from 'node:worker_threads';
 import { fileURLToPath } from 'node:url';
 import fs from 'node:fs';
-let port;
+let port, roots = [];
 const known = new Map();
 const read = () => { for (let m; (m = receiveMessageOnPort(port)); ) known.set(m.message[0], m.message[1]); };
 const withEnding = ${withEnding};
-export function initialize(data) { port = data.port; }
+export function initialize(data) { ({ port, roots } = data); }
 export async function resolve(name, context, next) {
   read();
   if (/^\\.{1,2}\\//.test(name) && context.parentURL?.startsWith('file:')) {
     const file = withEnding(fileURLToPath(new URL(name, context.parentURL)));
     if (known.has(file)) return { url: known.get(file).url, format: 'module', shortCircuit: true };
   }
-  return next(name, context);
+  try {
+    return await next(name, context);
+  } catch (error) {
+    if (/^(?:[./]|[a-z]+:)/.test(name)) throw error;
+    for (const parentURL of roots) {
+      try { return await next(name, { ...context, parentURL }); } catch {}
+    }
+    throw error;
+  }
 }
 export async function load(url, context, next) {
   read();
