@@ -19,6 +19,7 @@ mod analysis_tax;
 mod analysis_timeline;
 mod architecture;
 mod code_mode;
+mod code_mode_http;
 mod crash_points;
 mod database_away;
 mod database_states;
