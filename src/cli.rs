@@ -27,6 +27,7 @@ mod audit;
 mod contexts;
 mod demo;
 mod doctor;
+mod explain;
 mod files;
 mod guard;
 mod keys;

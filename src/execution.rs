@@ -64,7 +64,7 @@ pub use crash::CrashAt;
 pub use error::ExecutionError;
 pub use files::Files;
 pub use handle::HandleKey;
-pub use health::Health;
+pub use health::{Checked, Health};
 pub use hosts::Hosts;
 pub use outputs::{Artifact, Outputs};
 pub use packs::{Packs, PacksError};

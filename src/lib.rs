@@ -23,6 +23,7 @@ pub mod execution;
 
 // floor 5: doors
 pub mod auth;
+pub mod console;
 #[cfg(target_os = "linux")]
 pub mod host;
 pub mod http;

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{App, keyring, mcp_options, own_url};
 use crate::auth::{Failures, Keys, Rates, Tokens};
+use crate::console::{self, Console};
 use crate::domain::{Clock, Entropy, Principal};
 use crate::http::transfers;
 use crate::http::v1::{self, V1};
@@ -84,7 +85,13 @@ impl App {
             .merge(metrics::router(health.clone()))
             .merge(paths.known());
         let files = transfers::router(self.execution.part(transfers::Service::of), shares);
-        let open = paths.open().merge(metadata).merge(files);
+        let mut open = paths.open().merge(metadata).merge(files);
+        let mut known = known;
+        if settings.console {
+            let console = Console::new(self.execution.part(console::Service::of), streams.clone());
+            known = known.merge(console.known());
+            open = open.merge(console.open());
+        }
         let health = health::router(health);
         let options = Options {
             base_path: settings.base_path.clone(),

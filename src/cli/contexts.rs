@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{load, table};
+use super::{explain, load, table};
 use crate::config::{Config, Sources};
 use crate::domain::{ContextId, ConversationId, EndReason, Entropy, ExecutionId, TenantId};
 use crate::store::{ContextFilter, ContextRow, DynStore, End, ExecutionFilter, ExecutionRow};
@@ -65,6 +65,9 @@ pub(super) enum ExecutionsCommand {
     Show {
         /// Its id.
         id: ExecutionId,
+        /// Where its time went, and why it ended as it did.
+        #[arg(long)]
+        explain: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -181,12 +184,21 @@ pub(super) async fn executions(command: ExecutionsCommand, sources: Sources) -> 
                 table(&headings, &rows.iter().map(execution_line).collect::<Vec<_>>());
             }
         }
-        ExecutionsCommand::Show { id, output } => {
+        ExecutionsCommand::Show { id, explain, output } => {
             let tenant = output.tenant.unwrap_or(config.tenant);
             let Some(row) = store.execution(&tenant, id).await? else {
                 bail!("tenant {tenant} has no execution {id}")
             };
-            show(&execution_json(&row), output.json)?;
+            if explain {
+                let context = match row.context {
+                    Some(context) => store.context(&tenant, context).await?,
+                    None => None,
+                };
+                let told = explain::explain(&row, context.as_ref(), store.now().await?);
+                show(&told, output.json)?;
+            } else {
+                show(&execution_json(&row), output.json)?;
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

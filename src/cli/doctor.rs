@@ -130,6 +130,15 @@ async fn examine(config: Config) -> Vec<Check> {
                     }
                 },
             ));
+            // What a readiness probe says, in its words.
+            for found in service.health.checks().await {
+                if !["database", "provider"].contains(&found.name) {
+                    let remedy =
+                        (!found.ok).then(|| "see the failed checks above, or set E2B_API_KEY".to_owned());
+                    let (name, detail) = (found.name.to_owned(), found.state.to_owned());
+                    checks.push(Check { name, ok: found.ok, detail, remedy });
+                }
+            }
             checks.push(first_run(&service).await);
         }
         Err(error) if serves => checks.push(Check::new("start", Err((error.to_string(), error.advice())))),

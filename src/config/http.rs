@@ -35,6 +35,8 @@ pub struct HttpSettings {
     pub public_url: Option<String>,
     /// Whether HTTP+SSE is served.
     pub legacy_sse: bool,
+    /// Whether there is a console for operators.
+    pub console: bool,
     /// The largest message.
     pub max_body_bytes: usize,
     /// Connections at a time.
@@ -108,6 +110,7 @@ impl Values {
             base_path,
             public_url,
             legacy_sse: self.boolean("http.legacy_sse")?,
+            console: self.boolean("http.console")?,
             max_body_bytes: self.number("http.max_body_bytes", 262_144, 67_108_864)?,
             max_connections: self.number("http.max_connections", 1, 1_000_000)?,
             max_requests_per_principal: self.number("http.max_requests_per_principal", 1, 1_000_000)?,

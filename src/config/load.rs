@@ -388,6 +388,13 @@ const SETTINGS: &[Setting] = &[
         "Whether the transport of MCP 2024-11-05 is served at /sse and /messages.",
     ),
     plain(
+        "http.console",
+        &["PATHBOX_HTTP_CONSOLE"],
+        "false",
+        "true or false",
+        "Whether a page for operators is served at /console: what lives, what runs, what it costs. It needs a credential with the scope `admin`.",
+    ),
+    plain(
         "http.max_body_bytes",
         &["PATHBOX_HTTP_MAX_BODY_BYTES"],
         "4194304",

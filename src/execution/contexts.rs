@@ -52,6 +52,15 @@ impl Contexts {
         Ok(self.0.store().contexts(&filter).await?)
     }
 
+    /// The live contexts of a tenant, or of all, newest first, up to a thousand.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn all(&self, tenant: Option<&TenantId>) -> Result<Vec<ContextRow>, ExecutionError> {
+        let filter = ContextFilter { tenant: tenant.cloned(), limit: Some(1000), ..ContextFilter::default() };
+        Ok(self.0.store().contexts(&filter).await?)
+    }
+
     /// A handle to a context, for a result to this caller; nobody else can use it.
     pub fn mint_handle(&self, key: &ContextKey, principal: &str) -> String {
         self.0.mint_handle(key, principal)

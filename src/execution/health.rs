@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::e2b::{CircuitState, ListFilter};
@@ -20,7 +21,37 @@ const COUNTING: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Health(pub(super) Arc<Core>);
 
+/// One thing that a running service depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// What: `database`, `migrations`, `provider`, `isolation`.
+    pub name: &'static str,
+    /// Whether it does its part.
+    pub ok: bool,
+    /// How it is, in a word or a few that tell a stranger nothing.
+    pub state: &'static str,
+}
+
 impl Health {
+    /// What this service depends on, for a readiness probe, the console and `doctor`. Nothing here asks the provider.
+    pub async fn checks(&self) -> Vec<Checked> {
+        let database = self.database().await;
+        let checked = |name, ok, state| Checked { name, ok, state };
+        // A start without them is refused.
+        let migrations = checked("migrations", true, "applied");
+        let provider = match (self.provider_problem().is_some(), self.provider_rests_for().is_some()) {
+            (true, _) => checked("provider", false, "none"),
+            (false, true) => checked("provider", false, "away"),
+            (false, false) => checked("provider", true, "serves"),
+        };
+        let isolation = match (&self.0.parts.local, self.provider_problem().is_some()) {
+            (Some(_), _) => checked("isolation", true, "this machine's kernel"),
+            (None, true) => checked("isolation", false, "cannot be had here"),
+            (None, false) => checked("isolation", true, "the provider's"),
+        };
+        vec![checked("database", database == "serves", database), migrations, provider, isolation]
+    }
+
     /// Asks the database for something small.
     ///
     /// # Errors
@@ -64,6 +95,12 @@ impl Health {
         }
     }
 
+    /// Makes the metrics say whether the provider is left alone.
+    pub fn note_provider(&self) {
+        let up = self.provider_problem().is_none() && self.provider_rests_for().is_none();
+        metrics::PROVIDER_UP.set(Some(u64::from(up)));
+    }
+
     /// Asks the provider for something small, with the key. Gives how long the answer took.
     ///
     /// # Errors
@@ -88,6 +125,7 @@ impl Health {
         while !shutdown.is_cancelled() {
             let active = tokio::time::timeout(COUNTING, self.active_contexts()).await.ok();
             metrics::CONTEXTS_ACTIVE.set(active.and_then(Result::ok));
+            self.note_provider();
             tokio::select! {
                 () = tokio::time::sleep((every / 4).max(Duration::from_secs(1))) => {}
                 () = shutdown.cancelled() => {}

@@ -108,6 +108,20 @@ impl Reads {
         self.0.options().retention
     }
 
+    /// The latest runs of a tenant, or of all, newest first, without their results.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn latest(
+        &self,
+        tenant: Option<&TenantId>,
+        limit: u32,
+    ) -> Result<Vec<ExecutionRow>, ExecutionError> {
+        let filter =
+            ExecutionFilter { tenant: tenant.cloned(), limit: Some(limit), ..ExecutionFilter::default() };
+        Ok(self.0.store().executions(&filter).await?)
+    }
+
     /// Where a run is and what it came to. Only the asker's own runs exist.
     ///
     /// # Errors

@@ -23,13 +23,17 @@ async fn ready(State(health): State<Starting<Health>>) -> Response {
     if health.is_draining() {
         return not_ready("shutting down");
     }
+    let checks = health.checks().await;
     if health.provider_problem().is_some() {
-        return not_ready("no sandbox provider");
+        let body = json!({ "ready": false, "why": "no sandbox provider", "checks": checks });
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     }
     // Both may be away for all replicas at once. That is no reason to take them all out: contexts that are held go on,
     // and every other call gets an error that says what is the matter.
-    let provider = if health.provider_rests_for().is_some() { "away" } else { "serves" };
-    Json(json!({ "ready": true, "database": health.database().await, "provider": provider })).into_response()
+    let state = |name| checks.iter().find(|check| check.name == name).map(|check| check.state);
+    let (database, provider) = (state("database"), state("provider"));
+    Json(json!({ "ready": true, "database": database, "provider": provider, "checks": checks }))
+        .into_response()
 }
 
 fn not_ready(why: &str) -> Response {

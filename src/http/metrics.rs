@@ -35,6 +35,9 @@ async fn tell(
         Startup::Ready(health) => tokio::time::timeout(PATIENCE, health.active_contexts()).await.ok(),
         Startup::Starting | Startup::Failed(_) => None,
     };
+    if let Startup::Ready(health) = health.now() {
+        health.note_provider();
+    }
     metrics::CONTEXTS_ACTIVE.set(active.and_then(Result::ok));
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics::render()).into_response()
 }

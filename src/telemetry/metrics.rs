@@ -166,6 +166,12 @@ pub static E2B_CLIENT: Histogram = Histogram::new(
     &["operation"],
 );
 
+/// Whether the provider's circuit is closed.
+pub static PROVIDER_UP: Gauge = Gauge::new(
+    "provider.up",
+    "1 while requests go to the sandbox provider, 0 while it is down and left alone, or there is none.",
+);
+
 /// Connections of the HTTP listener.
 pub static HTTP_CONNECTIONS: Gauge = Gauge::new("http.connections", "Open connections of the HTTP listener.");
 /// Connections that it has room for.
@@ -220,6 +226,7 @@ static GAUGES: &[&Gauge] = &[
     &CONTEXTS_ACTIVE,
     &POOL_SIZE,
     &DATABASE_UP,
+    &PROVIDER_UP,
     &HTTP_CONNECTIONS,
     &HTTP_CONNECTION_LIMIT,
     &HOST_LIVE,

@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mcp", &["domain", "telemetry", "guard", "analysis", "execution", "bridge"]),
     ("auth", &["domain", "telemetry", "execution"]),
     ("http", &["domain", "telemetry", "guard", "execution", "auth", "mcp"]),
+    ("console", &["domain", "guard", "execution", "bridge"]),
     ("host", &["domain", "telemetry", "wire"]),
 ];
 

@@ -20,6 +20,7 @@ mod analysis_timeline;
 mod architecture;
 mod code_mode;
 mod code_mode_http;
+mod console;
 mod crash_points;
 mod database_away;
 mod database_states;

@@ -106,6 +106,34 @@ fn what_ran_is_in_the_audit_chain_counts_and_can_be_erased() {
 }
 
 #[test]
+fn a_run_can_be_explained() {
+    let data = tempfile::tempdir().unwrap();
+    run(data.path(), &["--timeout-ms", "1000", "while True: pass"]);
+    run(data.path(), &["import sys; sys.exit(3)"]);
+    let json = |args: &[&str]| -> Value {
+        let output = command(data.path()).args(args).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    };
+    let runs = json(&["executions", "ls", "--json"]);
+    let explain =
+        |n: usize| json(&["executions", "show", runs[n]["id"].as_str().unwrap(), "--explain", "--json"]);
+    let failed = explain(0);
+    assert!(failed["why"].as_str().unwrap().contains("exit code 3"), "{failed}");
+    let late = explain(1);
+    assert_eq!(
+        (&late["status"], &late["mostOfIt"]),
+        (&"timed_out".into(), &"running in the sandbox".into()),
+        "{late}"
+    );
+    assert!(late["why"].as_str().unwrap().contains("met its deadline"), "{late}");
+    assert!(
+        late["makingSandboxMs"].as_i64().unwrap() > 0 && late["ranMs"].as_i64().unwrap() >= 1000,
+        "{late}"
+    );
+    assert!(late["contextNow"].as_str().is_some(), "{late}");
+}
+
+#[test]
 fn bad_input_says_what_is_allowed() {
     let data = tempfile::tempdir().unwrap();
     for (args, expected) in [

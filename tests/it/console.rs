@@ -1,0 +1,111 @@
+//! The console for operators: who sees what, and a real browser that clicks through it.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::http::HttpServer;
+use crate::support::server::command;
+
+fn key(data: &Path, tenant: &str, scopes: &str) -> String {
+    let add = ["keys", "add", "--json", "--name", "k", "--tenant", tenant, "--scopes", scopes];
+    let output = command(data).args(add).output().unwrap();
+    let made: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    format!("Bearer {}", made["key"].as_str().unwrap())
+}
+
+fn server(data: &Path) -> HttpServer {
+    let mut command = command(data);
+    command.args(["--set", "http.console=true", "--set", "http.auth=required"]);
+    HttpServer::start_with(&mut command)
+}
+
+#[test]
+fn there_is_no_console_unless_it_is_switched_on() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start(data.path());
+    for path in ["/console", "/console/script.js", "/console/state"] {
+        assert_eq!(server.send("GET", path, &[], b"").status, 404, "{path}");
+    }
+}
+
+#[test]
+fn an_operator_sees_and_ends_what_its_credential_may_and_nobody_else_anything() {
+    let data = tempfile::tempdir().unwrap();
+    let (acme, other) = (key(data.path(), "acme", "admin,run,read"), key(data.path(), "other", "admin"));
+    let reader = key(data.path(), "acme", "run,read,paths");
+    let server = server(data.path());
+    let mut page = server.send("GET", "/console", &[], b"");
+    page.expect_ok();
+    let policy = page.header("content-security-policy").unwrap().to_owned();
+    assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    for needed in ["script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"] {
+        assert!(policy.contains(needed), "{needed}: {policy}");
+    }
+    let text = page.text();
+    assert!(!text.contains("<script>") && !text.contains("style=") && !text.contains("onclick"), "{text}");
+
+    let meta = json!({"dev.pathbox/conversationId": "chat", "dev.pathbox/pathId": "main"});
+    let code = json!({"language": "python", "code": "print('mary.murphy@example.ie')", "purpose": "a look"});
+    server.stateless(&[("Authorization", &acme)], "run_code", code, meta).answer();
+    let state = |credential: &str| -> Value {
+        let mut reply = server.send("GET", "/console/state", &[("Authorization", credential)], b"");
+        reply.expect_ok();
+        assert_eq!(reply.header("cache-control"), Some("no-store"));
+        serde_json::from_str(&reply.text()).unwrap()
+    };
+    let seen = state(&acme);
+    assert_eq!(seen["contexts"][0]["conversation"], "chat", "{seen}");
+    assert_eq!(
+        (&seen["runs"][0]["status"], &seen["runs"][0]["purpose"]),
+        (&"completed".into(), &"a look".into())
+    );
+    assert_eq!(seen["cost"]["lines"][0]["executions"], 1, "{seen}");
+    assert!(!seen["findings"].as_object().unwrap().is_empty(), "{seen}");
+    assert!(!seen.to_string().contains("mary.murphy"), "{seen}");
+    let checks = seen["checks"].as_array().unwrap();
+    assert!(checks.iter().all(|check| check["ok"] == true), "{seen}");
+    // Another tenant's operator sees none of it, and cannot end it.
+    let theirs = state(&other);
+    assert_eq!((&theirs["contexts"], &theirs["runs"]), (&json!([]), &json!([])));
+    let place = json!({"tenant": "acme", "owner": seen["contexts"][0]["owner"], "conversation": "chat", "path": "main"});
+    let end = |credential: &str| {
+        let headers = [("Authorization", credential), ("Content-Type", "application/json")];
+        server.send("POST", "/console/end", &headers, place.to_string().as_bytes()).status
+    };
+    assert_eq!(end(&other), 403);
+    assert_eq!(end(&reader), 403);
+    for path in ["/console/state", "/console/live"] {
+        assert_eq!(server.send("GET", path, &[], b"").status, 401, "{path}");
+        assert_eq!(server.send("GET", path, &[("Authorization", &reader)], b"").status, 403, "{path}");
+    }
+    assert_eq!(state(&acme)["contexts"].as_array().unwrap().len(), 1);
+    assert_eq!(end(&acme), 200);
+    assert_eq!(state(&acme)["contexts"], json!([]));
+}
+
+#[test]
+#[ignore = "needs Chromium, Playwright and axe: scripts/test installs them"]
+fn an_operator_clicks_through_the_console() {
+    let data = tempfile::tempdir().unwrap();
+    let admin = key(data.path(), "acme", "admin,run,read,paths");
+    let reader = key(data.path(), "acme", "run,read");
+    let server = server(data.path());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console");
+    std::fs::create_dir_all(&pictures).unwrap();
+    let bare = |key: &str| key.trim_start_matches("Bearer ").to_owned();
+    let output = Command::new("node")
+        .arg(root.join("tests/clients/console.mjs"))
+        .args([format!("http://{}", server.address), bare(&admin), bare(&reader)])
+        .arg(&pictures)
+        .current_dir(root.join("target/test-env/console-js"))
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(out.trim() == "ok", "{out}\n{err}\nthe server's log:\n{}", server.log());
+    for picture in ["sign-in", "board-light", "board-dark", "board-phone"] {
+        assert!(pictures.join(format!("{picture}.png")).is_file(), "{picture}");
+    }
+}
