@@ -131,3 +131,26 @@ fn behind_a_base_path_the_endpoint_has_it_and_the_door_can_be_shut() {
     let server = HttpServer::start_with(command(data.path()).env("PATHBOX_HTTP_LEGACY_SSE", "false"));
     assert_eq!(server.send("GET", "/sse", &[], b"").status, 404);
 }
+
+#[test]
+fn a_run_that_is_under_way_may_finish_when_the_server_is_asked_to_end() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = HttpServer::start(data.path());
+    let mut client = Client::open(&server, "/sse");
+    client.python("1");
+    let arguments = json!({"code": "import time; time.sleep(3); 'finished'", "language": "python"});
+    let call = json!({"jsonrpc": "2.0", "id": "last", "method": "tools/call",
+        "params": {"name": "run_code", "arguments": arguments, "_meta": {"progressToken": "t"}}});
+    assert_eq!(client.say(&call.to_string()).status, 202);
+    assert_eq!(client.hear()["method"], "notifications/progress");
+    server.terminate();
+    let answer = loop {
+        let heard = client.hear();
+        if heard["id"] == "last" {
+            break heard;
+        }
+    };
+    assert_eq!(answer["result"]["structuredContent"]["output"], "finished", "{answer}");
+    drop(client);
+    assert!(server.wait(Duration::from_secs(60)).expect("it ends").success());
+}

@@ -396,6 +396,11 @@ impl Cluster {
         assert!(done.status.success(), "createdb: {}", String::from_utf8_lossy(&done.stderr));
     }
 
+    /// One of the server's own programs, such as `pg_dump`.
+    pub(crate) fn tool(&self, name: &str) -> Command {
+        Command::new(self.bin.join(name))
+    }
+
     /// The socket that the server listens on.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join(".s.PGSQL.5432")

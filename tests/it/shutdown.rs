@@ -1,0 +1,176 @@
+//! The end of the real binary by real signals, with runs under way: what is longer than the grace period is interrupted and
+//! recorded, a second signal does not wait, and nothing stays behind.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::http::HttpServer;
+use crate::support::server::{Server, alive, command, processes_of};
+
+/// Bounds a hang; nothing is measured.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ENDLESS: &str = "print('begun', flush=True)\nwhile True: pass";
+
+fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}
+
+fn call() -> Value {
+    let arguments = json!({"code": ENDLESS, "language": "python", "timeout_ms": 600_000});
+    json!({"name": "run_code", "arguments": arguments, "_meta": {"progressToken": "t"}})
+}
+
+fn grace(data: &Path, seconds: &str) -> Command {
+    let mut command = command(data);
+    command.args(["--set", &format!("shutdown_grace_seconds={seconds}")]);
+    command
+}
+
+/// The last of the two runs that there were, as it is recorded; and the chain about them is sound.
+fn recorded(data: &Path) -> Value {
+    let json = |args: &[&str]| -> Value {
+        let output = command(data).args(args).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    };
+    let chain = json(&["audit", "verify", "--json"]);
+    assert_eq!((&chain["sound"], &chain["chains"][0]["entries"]), (&true.into(), &2.into()), "{chain}");
+    json(&["executions", "ls", "--json"])[0].take()
+}
+
+#[test]
+fn over_standard_input_a_run_beyond_the_grace_period_is_interrupted_and_recorded() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(grace(data.path(), "1").arg("serve"));
+    server.python("1");
+    let id = server.begin("tools/call", call());
+    let progress = server.next(PATIENCE).expect("it runs");
+    assert_eq!(progress["method"], "notifications/progress", "{progress}");
+    let children = processes_of(server.child.id());
+    signal(server.child.id(), "-TERM");
+    let answer = server.answer(id);
+    assert!(answer.get("result").is_some() || answer.get("error").is_some(), "it is answered: {answer}");
+    assert!(server.wait(PATIENCE).expect("it ends").success());
+    let run = recorded(data.path());
+    assert_eq!((&run["status"], &run["exitCode"]), (&"interrupted".into(), &130.into()), "{run}");
+    assert!(!children.is_empty() && !children.iter().any(|pid| alive(*pid)), "{children:?}");
+}
+
+#[test]
+fn over_http_a_run_beyond_the_grace_period_is_interrupted_and_recorded() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = HttpServer::start_with(&mut grace(data.path(), "1"));
+    let mut session = server.session(&[]);
+    session.python("1");
+    let (_, mut reply) = session.begin("tools/call", call());
+    while !reply.message().expect("it runs").data.contains("progress") {}
+    let children = processes_of(server.child.id());
+    server.terminate();
+    // Its client hears of it: an answer, or the end of the stream.
+    while reply.message().is_some() {}
+    assert!(server.wait(PATIENCE).expect("it ends").success());
+    let run = recorded(data.path());
+    assert_eq!((&run["status"], &run["exitCode"]), (&"interrupted".into(), &130.into()), "{run}");
+    assert!(!children.is_empty() && !children.iter().any(|pid| alive(*pid)), "{children:?}");
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_the_grace_period() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = HttpServer::start_with(&mut grace(data.path(), "600"));
+    let mut session = server.session(&[]);
+    session.python("1");
+    let (_, mut reply) = session.begin("tools/call", call());
+    while !reply.message().expect("it runs").data.contains("progress") {}
+    let children = processes_of(server.child.id());
+    server.terminate();
+    // The first has been heard once it says so.
+    let until = std::time::Instant::now() + PATIENCE;
+    while !server.log().contains("shutdown requested") {
+        assert!(std::time::Instant::now() < until, "{}", server.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(server.child.try_wait().unwrap().is_none(), "it waits for the run");
+    server.terminate();
+    assert_eq!(server.wait(PATIENCE).expect("it ends").code(), Some(130));
+    let until = std::time::Instant::now() + PATIENCE;
+    while children.iter().any(|pid| alive(*pid)) {
+        assert!(std::time::Instant::now() < until, "{children:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Everything that a server says of a whole flow at its most talkative, in both forms of log line, beside what `/metrics`
+/// says: none of the secrets, code and output that went through it.
+#[test]
+fn no_log_line_and_no_metric_holds_secrets_code_or_output() {
+    for format in ["text", "json"] {
+        let data = tempfile::tempdir().unwrap();
+        let settings = [
+            ("http.auth", "required"),
+            ("http.console", "true"),
+            ("log.format", format),
+            ("log.filter", "trace,hyper=info,h2=info,mio=info,polling=info"),
+            ("cron_secret", "cron-planted-secret-1"),
+        ];
+        let add =
+            ["keys", "add", "--json", "--name", "k", "--tenant", "acme", "--scopes", "run,read,paths,admin"];
+        let made = command(data.path()).args(add).output().unwrap();
+        let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+        let key = made["key"].as_str().unwrap().to_owned();
+        let mut start = command(data.path());
+        for (name, value) in settings {
+            start.args(["--set", &format!("{name}={value}")]);
+        }
+        let server = HttpServer::start_with(&mut start);
+        let bearer = format!("Bearer {key}");
+        let auth = [("Authorization", bearer.as_str())];
+        let meta = json!({"dev.pathbox/conversationId": "chat"});
+        let run = |code: &str, language: &str| {
+            let arguments = json!({"code": code, "language": language, "timeout_ms": 5_000,
+                "env": {"PLANTED": "planted-environment-2"}});
+            let mut plain = arguments.clone();
+            plain.as_object_mut().unwrap().remove("env");
+            server.stateless(&auth, "run_code", plain, meta.clone()).answer()
+        };
+        run("planted_name_3 = 'planted-' + 'output-4'; print(planted_name_3)", "python");
+        run("raise ValueError('planted-' + 'message-5')", "python");
+        run("echo planted-'bash'-6; echo planted-'stderr'-7 >&2", "bash");
+        run("import os; os._exit(3)", "python");
+        server
+            .stateless(
+                &auth,
+                "run_code",
+                json!({"code": "planted_argument_8", "language": "no"}),
+                meta.clone(),
+            )
+            .answer();
+        let cleanup = [("Authorization", "Bearer cron-planted-secret-1")];
+        assert_eq!(server.send("POST", "/v1/cleanup", &cleanup, b"").status, 200);
+        server.send("GET", "/console/state", &auth, b"");
+        server.send("GET", "/console/state", &[("Authorization", "Bearer planted-bad-key-9")], b"");
+        let metrics = server.send("GET", "/metrics", &auth, b"").text();
+        let all = format!("{}\n{metrics}", server.log());
+        assert!(
+            all.contains("execution") && metrics.contains("code_execution_total"),
+            "it says something: {all}"
+        );
+        let secret = key.rsplit('_').next().unwrap();
+        for planted in [
+            "output-4",
+            "planted_name_3",
+            "message-5",
+            "planted-bash-6",
+            "planted-stderr-7",
+            "planted_argument_8",
+            "cron-planted",
+            "planted-bad-key-9",
+            secret,
+        ] {
+            let line = all.lines().find(|line| line.contains(planted));
+            assert_eq!(line, None, "{planted} in {format}");
+        }
+    }
+}
