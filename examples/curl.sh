@@ -1,7 +1,7 @@
 #!/bin/sh
 # Code through MCP over HTTP with curl alone.. First: pathbox serve --http 127.0.0.1:8080
 set -eu
-url=${PATHBOX_URL:-http://127.0.0.1:8080}/mcp
+url=${MCP_SERVER_URL:-http://127.0.0.1:8080}/mcp
 
 call() {
   curl --silent --show-error --fail "$url" \

@@ -21,7 +21,7 @@ async def main():
         is_function_calling_model=True,
     )
     # Over stdio this client starts a server for each call, which knows nothing of the call before.
-    client = BasicMCPClient(os.environ.get("PATHBOX_URL", "http://127.0.0.1:8080") + "/mcp", timeout=600)
+    client = BasicMCPClient(os.environ.get("MCP_SERVER_URL", "http://127.0.0.1:8080") + "/mcp", timeout=600)
     agent = FunctionAgent(tools=await McpToolSpec(client=client).to_tool_list_async(), llm=model, streaming=False)
     print(await agent.run("What is the 40th Fibonacci number? Compute it."))
 

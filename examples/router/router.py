@@ -3,7 +3,7 @@
     pip install mcp
     pathbox keys add --name router --any-tenant
     pathbox serve --http 127.0.0.1:8080 --set http.auth=required
-    PATHBOX_KEY=... python router.py
+    MCP_SERVER_KEY=... python router.py
 
 What a router does: it hands the tools to its model as function definitions, adds to every call whose it is, passes on progress, and
 turns results into messages: text, pictures, errors. The model here is scripted; put yours in its place.
@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamablehttp_client
 from mcp.shared.exceptions import McpError
 from mcp.types import PaginatedRequestParams
 
-URL = os.environ.get("PATHBOX_URL", "http://127.0.0.1:8080") + "/mcp"
+URL = os.environ.get("MCP_SERVER_URL", "http://127.0.0.1:8080") + "/mcp"
 
 
 def whose(chat):
@@ -89,7 +89,7 @@ PLOT = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "plot.py"))
 
 
 async def main():
-    headers = {"Authorization": f"Bearer {os.environ['PATHBOX_KEY']}"}
+    headers = {"Authorization": f"Bearer {os.environ['MCP_SERVER_KEY']}"}
     async with streamablehttp_client(URL, headers=headers) as (read, write, _), ClientSession(read, write) as session:
         await session.initialize()
         router = Router(session)

@@ -107,11 +107,12 @@ fn flags_that_messages_and_pages_recommend_exist() {
 
 #[test]
 fn completions_complete_in_a_shell_and_parse_in_each() {
-    let script = format!(
-        "{}\nCOMP_WORDS=(pathbox ser); COMP_CWORD=1; _pathbox pathbox ser pathbox; echo \"${{COMPREPLY[@]}}\"",
-        answer(&["completions", "bash"])
-    );
-    let output = Command::new("bash").args(["--norc", "-c", &script]).output().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pathbox");
+    std::fs::write(&file, answer(&["completions", "bash"])).unwrap();
+    let script = "source \"$0\"; COMP_WORDS=(pathbox ser); COMP_CWORD=1; _pathbox pathbox ser pathbox; \
+                  echo \"${COMPREPLY[@]}\"";
+    let output = Command::new("bash").args(["--norc", "-c", script]).arg(&file).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "serve", "{output:?}");
     assert!(answer(&["completions", "zsh"]).starts_with("#compdef pathbox"));
     assert!(answer(&["completions", "fish"]).contains("complete -c pathbox"));

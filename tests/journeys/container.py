@@ -47,7 +47,6 @@ with tempfile.TemporaryDirectory() as home:
         assert run([program, "run", "print(6 * 7)"], env=client) == "42\n"
         story = run([program, "demo", "--out", f"{home}/plot.png"], env=client, cwd=home)
         assert "[EMAIL_1]" in story and "NameError" in story and Path(home, "plot.png").read_bytes().startswith(b"\x89PNG"), story
-        name = run([program, "run", "--language", "bash", "hostname; cat /etc/os-release | head -1"], env=client)
-        print("container: ok,", " ".join(name.split()))
+        print("container: ok")
     finally:
         run([*PODMAN, "rm", "-f", "-t", "5", made], env=engine)

@@ -66,7 +66,7 @@ def agent(name, home):
         (home / "node_modules").symlink_to(ENV / AGENTS[name] / "node_modules")
         command = [ENV / "mcp-js/node_modules/node/bin/node", home / name]
     with Served(home) as served:
-        check(subprocess.run(command, env={**env, "PATHBOX_URL": served.url}, capture_output=True, text=True, timeout=300))
+        check(subprocess.run(command, env={**env, "MCP_SERVER_URL": served.url}, capture_output=True, text=True, timeout=300))
     seen = model.report()
     assert seen["state"] and seen["error"], seen
     return f"picture {'shown' if seen['picture'] else 'not shown'} to the model"
@@ -74,7 +74,7 @@ def agent(name, home):
 
 def curl(name, home):
     with Served(home) as served:
-        said = check(subprocess.run([ROOT / "examples" / name], env={**served.env, "PATHBOX_URL": served.url}, capture_output=True, text=True, timeout=300))
+        said = check(subprocess.run([ROOT / "examples" / name], env={**served.env, "MCP_SERVER_URL": served.url}, capture_output=True, text=True, timeout=300))
     results = [json.loads(line)["result"]["structuredContent"] for line in said.splitlines() if line.startswith("{")]
     assert results[-1]["output"] == "42" and results[-1]["state"] == "kept", said
 
@@ -82,7 +82,7 @@ def curl(name, home):
 def router(name, home):
     key = json.loads(check(subprocess.run([program, "keys", "add", "--json", "--name", "router", "--any-tenant"], env=environment(home), capture_output=True, text=True)))
     with Served(home, "--set", "http.auth=required") as served:
-        env = {**served.env, "PATHBOX_URL": served.url, "PATHBOX_KEY": key["key"]}
+        env = {**served.env, "MCP_SERVER_URL": served.url, "MCP_SERVER_KEY": key["key"]}
         said = check(subprocess.run([ENV / "mcp-1/bin/python", ROOT / "examples" / name], env=env, capture_output=True, text=True, timeout=300))
     assert "acme: " in said and "NameError" in said, said
 
