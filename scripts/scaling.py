@@ -39,8 +39,8 @@ def migrate() -> None:
 
 
 def acquire(tenant: str, conversation: str, context: str, run: str) -> str:
-    return (f"pathbox.acquire_v2('{tenant}','','{conversation}','main','{context}','replica',false,'{run}','run_code',"
-            "'python',null,'c0de','key:x',null,null,null,90000,1000000,1000000,100000000,90000,60000,86400000,10000)")
+    return (f"pathbox.acquire_v3('{tenant}','','{conversation}','main','{context}','replica',false,'{run}','run_code',"
+            "'python',null,'c0de','key:x',null,null,null,90000,1000000,1000000,100000000,90000,60000,86400000,10000,1800000,null)")
 
 
 def record(tenant: str, context: str, run: str) -> str:
