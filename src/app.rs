@@ -132,6 +132,7 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
     McpOptions {
         code_execution: config.code_execution,
         network: config.recipes.reach_a_network(),
+        workflows: config.workflows,
         tool_servers: config.bridge.public_names(),
         patience: config.patience,
         packages: packages(config),
@@ -233,6 +234,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
             cleanup_interval: config.cleanup_interval,
             retention: config.retention,
             audit_retention: config.audit_retention,
+            workflows: config.workflows,
             ..ExecutionOptions::default()
         },
         store,

@@ -38,6 +38,7 @@ mod serve;
 mod templates;
 mod tools;
 mod usage;
+mod workflows;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,6 +118,9 @@ enum Command {
     /// Files of this machine into a sandbox, and out of it.
     #[command(subcommand)]
     Files(files::FilesCommand),
+    /// Look at workflows, let one go on, stop one.
+    #[command(subcommand)]
+    Workflows(workflows::WorkflowsCommand),
     /// API keys of callers over HTTP.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -242,6 +246,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(u8::from(cleaned.errors > 0)))
         }
         Command::Contexts(command) => contexts::contexts(command, sources).await,
+        Command::Workflows(command) => workflows::workflows(command, sources).await,
         Command::Executions(command) => contexts::executions(command, sources).await,
         Command::Audit(command) => audit::audit(command, sources).await,
         Command::Usage(args) => usage::usage(args, sources).await,
@@ -404,6 +409,7 @@ pub fn offline_server() -> McpServer {
     let options = crate::mcp::Options {
         code_execution: true,
         network: false,
+        workflows: false,
         tool_servers: None,
         patience: Duration::from_secs(60),
         packages: Vec::new(),

@@ -84,6 +84,8 @@ pub struct Config {
     pub audit_retention: Duration,
     /// Whether the execution tools exist.
     pub code_execution: bool,
+    /// Whether workflows are offered and driven.
+    pub workflows: bool,
     /// Characters of output in a result.
     pub output_chars: usize,
     /// How long a client waits for a result when it does not say.

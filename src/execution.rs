@@ -57,6 +57,7 @@ pub mod tools;
 pub mod transfers;
 mod unclaimed;
 pub mod usage;
+pub mod workflows;
 mod write_behind;
 
 pub use contexts::Contexts;
@@ -83,6 +84,7 @@ pub use usage::Usage;
 
 pub use tools::{Decision, Person, Question, ToolCall};
 pub use transfers::Transfers;
+pub use workflows::{Control, Flow, WorkflowError, Workflows};
 
 /// Numbers of this component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +107,8 @@ pub struct Options {
     pub retention: Duration,
     /// How long entries of the audit chain are kept.
     pub audit_retention: Duration,
+    /// Whether workflows are offered and driven here.
+    pub workflows: bool,
 }
 
 impl Default for Options {
@@ -119,6 +123,7 @@ impl Default for Options {
             cleanup_interval: Duration::from_secs(3600),
             retention: Duration::from_secs(30 * 86_400),
             audit_retention: Duration::from_secs(400 * 86_400),
+            workflows: false,
         }
     }
 }
@@ -182,6 +187,8 @@ pub struct Execution {
     pub paths: Paths,
     /// API keys and sealed tokens.
     pub credentials: Credentials,
+    /// Tasks as a graph.
+    pub workflows: Workflows,
     /// Ends what is over.
     pub cleanup: Cleanup,
     /// Facts about protocol sessions.
@@ -218,6 +225,8 @@ struct Core {
     stoppable: stop::Stoppable,
     /// Ways of tool calls out of sandboxes.
     tools: tools::ToolRooms,
+    /// Workflows that this replica drives.
+    flows: workflows::Flows,
     /// Until when no other replica takes what this one holds.
     lease: replica::Lease,
 }
@@ -315,6 +324,7 @@ impl Execution {
             write_behind: WriteBehind::default(),
             stoppable: stop::Stoppable::default(),
             tools: tools::ToolRooms::default(),
+            flows: workflows::Flows::default(),
             lease,
         });
         Self {
@@ -325,6 +335,7 @@ impl Execution {
             contexts: Contexts(Arc::clone(&core)),
             paths: Paths(Arc::clone(&core)),
             credentials: Credentials(Arc::clone(&core)),
+            workflows: Workflows(Arc::clone(&core)),
             cleanup: Cleanup(Arc::clone(&core)),
             sessions: SessionFacts(Arc::clone(&core)),
             health: Health(Arc::clone(&core)),
@@ -340,6 +351,7 @@ impl Execution {
         self.core.start_heartbeat();
         self.runs.start_stopping();
         self.cleanup.start();
+        self.workflows.start();
     }
 
     /// Waits until every run has been recorded. Background tasks go on.

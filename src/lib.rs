@@ -11,6 +11,7 @@ pub mod wire;
 // floor 1: pure parts
 pub mod analysis;
 pub mod guard;
+pub mod workflow;
 
 // floor 2: reach to the outside
 pub mod bridge;

@@ -25,6 +25,7 @@ use crate::bridge::Bridge;
 use crate::domain::ContextKey;
 use crate::execution::{
     Contexts, Execution, Files, Packs, Policies, Reads, Runs, SessionFacts, Starting, Startup, Transfers,
+    Workflows,
 };
 use crate::guard::Guard;
 use crate::telemetry::trace::Trace;
@@ -62,6 +63,7 @@ pub struct Service {
     contexts: Contexts,
     sessions: SessionFacts,
     policies: Policies,
+    workflows: Workflows,
     bridge: Option<Bridge>,
 }
 
@@ -76,6 +78,7 @@ impl Service {
             contexts: execution.contexts.clone(),
             sessions: execution.sessions.clone(),
             policies: execution.policies.clone(),
+            workflows: execution.workflows.clone(),
             bridge: execution.bridge.clone(),
         }
     }
@@ -88,6 +91,8 @@ pub struct Options {
     pub code_execution: bool,
     /// Whether some sandboxes reach hosts outside: then code has an open world.
     pub network: bool,
+    /// Whether workflows are offered.
+    pub workflows: bool,
     /// Names of the servers whose tools programs may call; `None` where there are none.
     pub tool_servers: Option<Vec<String>>,
     /// Packages that programs find beside the standard library, with their versions.
@@ -173,7 +178,7 @@ impl McpServer {
     pub fn new(options: Options, execution: Starting<Service>) -> Self {
         #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
         let mut tools = if options.code_execution {
-            tools::list(options.network, options.tool_servers.as_deref())
+            tools::list(options.network, options.tool_servers.as_deref(), options.workflows)
         } else {
             Vec::new()
         };
@@ -222,6 +227,9 @@ impl McpServer {
             tools::manage_context::NAME => self.manage_context(arguments, context).await.map(Into::into),
             tools::get_execution::NAME => self.get_execution(arguments, context).await.map(Into::into),
             tools::files::NAME => self.files(arguments, context).await.map(Into::into),
+            tools::workflows::RUN => self.run_workflow(arguments, context).await.map(Into::into),
+            tools::workflows::GET => self.get_workflow(arguments, context).await.map(Into::into),
+            tools::workflows::CONTROL => self.control_workflow(arguments, context).await.map(Into::into),
             tools::search_tools::NAME => self.search_tools(arguments, context).await.map(Into::into),
             tools::get_artifact::NAME => self.get_artifact(arguments, context).await.map(Into::into),
             name => Err(ToolError::internal(format!("no handler for {name}"))),

@@ -263,6 +263,13 @@ const SETTINGS: &[Setting] = &[
         "Whether the execution tools are offered.",
     ),
     plain(
+        "workflows.enabled",
+        &["PATHBOX_WORKFLOWS_ENABLED"],
+        "false",
+        "true or false",
+        "Whether workflows are offered (run_workflow, get_workflow, control_workflow, /v1/workflows) and driven by this process.",
+    ),
+    plain(
         "output.max_chars",
         &["PATHBOX_OUTPUT_MAX_CHARS"],
         "50000",
@@ -792,6 +799,7 @@ impl Values {
             retention: Duration::from_secs(86_400 * self.number("contexts.retention_days", 1, 3650)?),
             audit_retention: self.audit_retention()?,
             code_execution: self.boolean("code_execution")?,
+            workflows: self.boolean("workflows.enabled")?,
             output_chars: self.number("output.max_chars", 1_000, 1_000_000)?,
             patience: Duration::from_millis(self.number("output.patience_ms", 1_000, 3_600_000)?),
             inline_images: self.one_of(

@@ -37,6 +37,8 @@ text_enum! {
         StoreReadOnly = "store_read_only",
         /// The disk under the database is full.
         StoreFull = "store_full",
+        /// A workflow or one of its tasks is in a state that this does not fit.
+        WorkflowState = "workflow_state",
         /// Code execution is switched off.
         Disabled = "disabled",
         /// A policy withholds the whole result.

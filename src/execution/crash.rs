@@ -39,6 +39,16 @@ pub const POINTS: &[&str] = &[
     "reconcile.killed",
 ];
 
+/// Places of whoever drives a workflow.
+pub const WORKFLOW_POINTS: &[&str] = &[
+    "workflow.claimed",
+    "workflow.started",
+    "workflow.ran",
+    "workflow.kept",
+    "workflow.recorded",
+    "workflow.ended",
+];
+
 /// Where this process is to die, if anywhere.
 #[derive(Debug, Clone, Default)]
 pub struct CrashAt(Option<&'static str>);
@@ -49,16 +59,20 @@ impl CrashAt {
         if !cfg!(debug_assertions) {
             return Self(None);
         }
-        Self(name.and_then(|name| POINTS.iter().find(|point| **point == name).copied()))
+        Self(name.and_then(|name| all().find(|point| *point == name)))
     }
 
     /// Comes by a place; [`crash_point`] calls it.
     pub(super) fn at(&self, point: &'static str) {
-        debug_assert!(POINTS.contains(&point), "{point} is not in the list");
+        debug_assert!(all().any(|known| known == point), "{point} is not in the list");
         if self.0 == Some(point) {
             std::process::abort();
         }
     }
+}
+
+fn all() -> impl Iterator<Item = &'static str> {
+    POINTS.iter().chain(WORKFLOW_POINTS).copied()
 }
 
 /// A place where a test lets this process die. Nothing is left of it in a release build.
@@ -85,9 +99,10 @@ mod tests {
             include_str!("reaper.rs"),
             include_str!("record.rs"),
             include_str!("run_code.rs"),
+            include_str!("workflows/drive.rs"),
         ]
         .concat();
-        for point in POINTS {
+        for point in all() {
             assert_eq!(sources.matches(&format!(", \"{point}\")")).count(), 1, "{point}");
         }
     }

@@ -96,6 +96,16 @@ impl Cleanup {
             }
         }
         done.errors += self.prune_audit().await;
+        loop {
+            match self.0.store().forget_workflows(self.0.options().retention, BATCH).await {
+                Ok(gone) if gone >= BATCH => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "old workflows could not be removed");
+                    break;
+                }
+            }
+        }
         done.cleaned += self.0.release_dead_hosts(None).await;
         done.errors += self.bury().await;
         done.errors += self.reconcile().await;

@@ -230,7 +230,7 @@ fn hash(parts: &[&str]) -> String {
 
 /// The idempotency key of a call, where those of the context's owner are kept. On a context that another shares it is
 /// the caller's own still.
-fn own_key(call: &Call, key: String) -> String {
+pub(super) fn own_key(call: &Call, key: String) -> String {
     match call.asker.sees_tenant || call.asker.owner == call.key.owner {
         true => key,
         false => format!("by {}", hash(&[call.asker.owner.as_str(), &key])),

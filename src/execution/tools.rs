@@ -180,9 +180,8 @@ impl Core {
             core: Arc::clone(self),
             bridge: bridge.clone(),
             catalog,
-            relay: Arc::clone(&relay),
             call: call.clone(),
-            execution,
+            key: execution.to_string(),
             guard: guard.clone(),
             deadline: Instant::now() + request.timeout.get() - MARGIN,
             calls: Arc::clone(&calls),
@@ -193,7 +192,12 @@ impl Core {
             span: tracing::Span::current(),
             asking: tokio::sync::Mutex::new(()),
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(serve(Arc::new(desk), frames, stop.clone())));
+        let task = AbortOnDropHandle::new(tokio::spawn(serve(
+            Arc::new(desk),
+            Arc::clone(&relay),
+            frames,
+            stop.clone(),
+        )));
         Ok(Prepared { run: Some(ToolRun { relay, task, calls, stop, variable }), signatures })
     }
 
@@ -241,6 +245,59 @@ impl Core {
         if relay.settle(&self.parts.entropy).await {
             *lock(&relay.catalog) = version;
         }
+    }
+}
+
+impl Core {
+    /// One call that no program makes: a task of a workflow. It is decided on as a program's call is.
+    ///
+    /// # Errors
+    /// The kind of refusal or failure, and the words for it.
+    pub(super) async fn call_tool(
+        self: &Arc<Self>,
+        call: &Call,
+        name: &str,
+        arguments: Map<String, Value>,
+        key: String,
+        timeout: Duration,
+    ) -> Result<Value, (&'static str, String)> {
+        let Some(bridge) = self.parts.bridge.as_ref().filter(|bridge| bridge.serves(&call.key.tenant)) else {
+            return Err(("refused", "no tool server is configured for this tenant".to_owned()));
+        };
+        let began = Instant::now();
+        let desk = Desk {
+            core: Arc::clone(self),
+            bridge: bridge.clone(),
+            catalog: bridge.catalog(&call.key.tenant).await,
+            call: call.clone(),
+            key,
+            guard: self.guard_for(call),
+            deadline: began + timeout,
+            calls: Arc::default(),
+            count: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
+            places: Semaphore::new(MAX_PARALLEL),
+            allowed: Mutex::default(),
+            span: tracing::Span::current(),
+            asking: tokio::sync::Mutex::new(()),
+        };
+        let message = json!({"tool": name, "arguments": arguments}).to_string();
+        let decided = desk.decide(&message, &mut String::new()).await;
+        let outcome =
+            decided.as_ref().map_or_else(|no| if no.kind == "tool" { "error" } else { no.kind }, |_| "ok");
+        metrics::TOOL_CALLS.add(&[outcome], 1);
+        let (answer, _) = decided.map_err(|no| (no.kind, no.message))?;
+        let answer: Value =
+            serde_json::from_str(&answer).map_err(|error| ("unavailable", error.to_string()))?;
+        // As programs get it: structured content is a value, a text that is an object or a list is read.
+        Ok(match (answer.get("value"), answer["text"].as_str()) {
+            (Some(value), _) => value.clone(),
+            (None, Some(text)) => match serde_json::from_str::<Value>(text) {
+                Ok(read @ (Value::Object(_) | Value::Array(_))) => read,
+                _ => Value::String(text.to_owned()),
+            },
+            (None, None) => Value::Null,
+        })
     }
 }
 
@@ -401,9 +458,9 @@ struct Desk {
     core: Arc<Core>,
     bridge: Bridge,
     catalog: Arc<Catalog>,
-    relay: Arc<Relay>,
     call: Call,
-    execution: ExecutionId,
+    /// Of the run; with a call's number, the key of that call.
+    key: String,
     guard: Guard,
     deadline: Instant,
     calls: Arc<Mutex<Vec<ToolCall>>>,
@@ -441,7 +498,12 @@ struct Message {
 }
 
 /// Takes the frames of a run, puts messages together, and answers each on its own.
-async fn serve(desk: Arc<Desk>, mut frames: mpsc::Receiver<Frame>, stop: CancellationToken) {
+async fn serve(
+    desk: Arc<Desk>,
+    relay: Arc<Relay>,
+    mut frames: mpsc::Receiver<Frame>,
+    stop: CancellationToken,
+) {
     let mut parts: HashMap<(String, u64), String> = HashMap::new();
     let mut running: HashMap<(String, u64), (CancellationToken, JoinHandle<()>)> = HashMap::new();
     loop {
@@ -478,7 +540,8 @@ async fn serve(desk: Arc<Desk>, mut frames: mpsc::Receiver<Frame>, stop: Cancell
                 }
                 let message = parts.remove(&key).unwrap_or_default();
                 let cancel = CancellationToken::new();
-                let work = answer(Arc::clone(&desk), key.clone(), message, cancel.clone());
+                let work =
+                    answer(Arc::clone(&desk), Arc::clone(&relay), key.clone(), message, cancel.clone());
                 running.insert(key, (cancel, tokio::spawn(work)));
             }
         }
@@ -494,7 +557,13 @@ async fn serve(desk: Arc<Desk>, mut frames: mpsc::Receiver<Frame>, stop: Cancell
     }
 }
 
-async fn answer(desk: Arc<Desk>, (program, call): (String, u64), message: String, cancel: CancellationToken) {
+async fn answer(
+    desk: Arc<Desk>,
+    relay: Arc<Relay>,
+    (program, call): (String, u64),
+    message: String,
+    cancel: CancellationToken,
+) {
     let began = Instant::now();
     let mut tool = String::new();
     let mut bytes = message.len() as u64;
@@ -503,7 +572,7 @@ async fn answer(desk: Arc<Desk>, (program, call): (String, u64), message: String
     let outcome = tokio::select! {
         outcome = desk.decide(&message, &mut tool).instrument(span.clone()) => outcome,
         () = cancel.cancelled() => Err(No::new("cancelled", "the call was cancelled")),
-        () = desk.relay.closed() => Err(No::new("unavailable", "the way to the sandbox broke")),
+        () = relay.closed() => Err(No::new("unavailable", "the way to the sandbox broke")),
     };
     let (json, said) = match outcome {
         Ok((json, returned)) => {
@@ -517,11 +586,11 @@ async fn answer(desk: Arc<Desk>, (program, call): (String, u64), message: String
         let outcome = if said == "tool" { "error" } else { said };
         span.record("tool.name", &tool).record("tool.outcome", outcome).record("tool.bytes", bytes);
         metrics::TOOL_CALLS.add(&[outcome], 1);
-        tracing::debug!(tool.name = %tool, outcome, ms, bytes, execution.id = %desk.execution, "a program called a tool");
+        tracing::debug!(tool.name = %tool, outcome, ms, bytes, execution.id = %desk.key, "a program called a tool");
         lock(&desk.calls).push(ToolCall { tool, ms, bytes, outcome: outcome.to_owned() });
     }
     tokio::select! {
-        () = desk.relay.answer(&program, call, &json) => {}
+        () = relay.answer(&program, call, &json) => {}
         () = cancel.cancelled() => {}
     }
 }
@@ -722,7 +791,7 @@ impl Desk {
 
     fn meta(&self, number: usize) -> Map<String, Value> {
         let mut meta = Map::new();
-        meta.insert("dev.pathbox/idempotencyKey".to_owned(), json!(format!("{}:{number}", self.execution)));
+        meta.insert("dev.pathbox/idempotencyKey".to_owned(), json!(format!("{}:{number}", self.key)));
         if let Some(trace) = self.call.trace {
             meta.insert("traceparent".to_owned(), json!(trace.parent_of(self.core.parts.entropy.bytes())));
         }

@@ -29,10 +29,13 @@ use crate::domain::{
 };
 use crate::execution::files::Files;
 use crate::execution::paths::{PathChange, PathError, PathNode, PathRow, StoreError};
-use crate::execution::{Cleanup, Credentials, Execution, ExecutionError, Paths, Starting, Transfers, Usage};
+use crate::execution::{
+    Cleanup, Credentials, Execution, ExecutionError, Paths, Starting, Transfers, Usage, Workflows,
+};
 use crate::guard::{Sanitized, own_words};
 
 mod files;
+mod workflows;
 
 /// What of the running service the routes use.
 #[derive(Debug, Clone)]
@@ -43,13 +46,15 @@ pub struct Service {
     usage: Usage,
     files: Files,
     transfers: Transfers,
+    workflows: Workflows,
 }
 
 impl Service {
     /// Their parts of a running service.
     pub fn of(execution: &Execution) -> Self {
-        let Execution { paths, credentials, cleanup, usage, files, transfers, .. } = execution.clone();
-        Self { paths, credentials, cleanup, usage, files, transfers }
+        let Execution { paths, credentials, cleanup, usage, files, transfers, workflows, .. } =
+            execution.clone();
+        Self { paths, credentials, cleanup, usage, files, transfers, workflows }
     }
 }
 
@@ -100,6 +105,7 @@ impl V1 {
             .route("/v1/shared", get(shared))
             .route("/v1/reveal", post(reveal))
             .route("/v1/usage", get(usage))
+            .merge(workflows::routes())
             .with_state(self.clone())
     }
 
@@ -644,7 +650,7 @@ pub fn openapi() -> Value {
     let mut document = json!({
         "openapi": "3.1.0",
         "info": { "title": "Pathbox", "version": env!("CARGO_PKG_VERSION"),
-            "description": "The paths of conversations, their files, sealed tokens, and clean-up. Every change is safe to repeat." },
+            "description": "The paths of conversations, their files, workflows, sealed tokens, and clean-up." },
         "paths": {
             "/v1/conversations/{conversation}/paths": {
                 "get": operation("listPaths", "The registered paths, oldest first", false, false, None,
@@ -775,6 +781,7 @@ pub fn openapi() -> Value {
         "parameters": [tenant, day("from", "UTC; the first of this month when not given"),
             day("to", "included; today when not given"), parameter("by", "query", false, by)],
         "responses": refusals(answer, &[]) } });
+    workflows::document(&mut document["paths"], refusals, &tenant);
     let paths = &mut document["paths"];
     if let Some(parameters) =
         paths["/v1/conversations/{conversation}/paths"]["get"]["parameters"].as_array_mut()

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::analysis::AnalysisError;
 use crate::domain::{ErrorCode, OutOfRange};
-use crate::execution::ExecutionError;
+use crate::execution::{ExecutionError, WorkflowError};
 use crate::guard::{Sanitized, own_words};
 
 use super::caller::CallerError;
@@ -92,6 +92,15 @@ impl From<ExecutionError> for ToolError {
             message.replace_range(0..1, &first.to_uppercase());
         }
         Self::new(code, &message, &advice)
+    }
+}
+
+impl From<WorkflowError> for ToolError {
+    fn from(error: WorkflowError) -> Self {
+        match error {
+            WorkflowError::Execution(error) => error.into(),
+            error => Self::new(error.code(), &error.to_string(), &error.advice()),
+        }
     }
 }
 

@@ -13,10 +13,12 @@ pub mod manage_context;
 pub mod run_analysis;
 pub mod run_code;
 pub mod search_tools;
+pub mod workflows;
 
 /// Every tool, in the order in which clients see them. The order is part of the contract: it keeps prompts stable.
 /// `network`: whether some sandboxes reach hosts outside. `tool_servers`: names of other servers, where there are any.
-pub fn list(network: bool, tool_servers: Option<&[String]>) -> Vec<Tool> {
+/// `workflows`: whether they are offered.
+pub fn list(network: bool, tool_servers: Option<&[String]>, workflows: bool) -> Vec<Tool> {
     let mut all = vec![
         run_code::tool(network, tool_servers.is_some()),
         run_analysis::tool(),
@@ -27,6 +29,9 @@ pub fn list(network: bool, tool_servers: Option<&[String]>) -> Vec<Tool> {
         files::tool(),
     ];
     all.extend(tool_servers.map(search_tools::tool));
+    if workflows {
+        all.extend(workflows::tools());
+    }
     all
 }
 
@@ -42,7 +47,7 @@ pub fn scope_of(name: &str, arguments: Option<&JsonObject>) -> Scope {
             Some(true) => Scope::Run,
             _ => Scope::Read,
         },
-        get_artifact::NAME | get_analysis_help::NAME => Scope::Read,
+        get_artifact::NAME | get_analysis_help::NAME | workflows::GET => Scope::Read,
         _ => Scope::Run,
     }
 }

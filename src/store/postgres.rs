@@ -35,6 +35,7 @@ mod paths;
 mod reach;
 mod rows;
 mod sessions;
+mod workflows;
 
 use reach::{Reach, Session};
 
@@ -80,6 +81,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_130_000_100,
         name: "places",
         sql: include_str!("../../migrations/postgres/20261130000100_places.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_130_000_400,
+        name: "workflows",
+        sql: include_str!("../../migrations/postgres/20261130000400_workflows.sql"),
         serves_from: "0.1.0",
     },
     Migration {

@@ -43,6 +43,7 @@ mod processes;
 mod rows;
 mod sessions;
 mod wal;
+mod workflows;
 
 use file::{OpenFile, check_file_system};
 use wal::Wal;
@@ -79,6 +80,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_129_000_400,
         name: "sessions",
         sql: include_str!("../../migrations/sqlite/20261129000400_sessions.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_130_000_400,
+        name: "workflows",
+        sql: include_str!("../../migrations/sqlite/20261130000400_workflows.sql"),
         serves_from: "0.1.0",
     },
     Migration {

@@ -196,6 +196,13 @@ pub static TOOL_CALLS: Counter = Counter::new(
     &["outcome"],
 );
 
+/// Workflows that are over.
+pub static WORKFLOWS: Counter =
+    Counter::new("workflows.total", "Workflows that are over, by how they ended.", &["status"]);
+/// Runs of tasks of workflows.
+pub static WORKFLOW_TASKS: Counter =
+    Counter::new("workflow_tasks.total", "Runs of tasks of workflows, by how they ended.", &["outcome"]);
+
 /// All of them, in the order in which they are written.
 static COUNTERS: &[&Counter] = &[
     &CONTEXTS_CREATED,
@@ -217,6 +224,8 @@ static COUNTERS: &[&Counter] = &[
     &HTTP_CONNECTIONS_CLOSED,
     &HTTP_REFUSED,
     &TOOL_CALLS,
+    &WORKFLOWS,
+    &WORKFLOW_TASKS,
     &HOST_ENDS,
     &HOST_LIMITS,
     &HOST_EGRESS,

@@ -101,3 +101,4 @@ mod terminal;
 mod tool_search;
 mod topologies;
 mod upgrade;
+mod workflows;

@@ -1,0 +1,481 @@
+//! One run of one task: what it refers to is looked up, bound as data, and run; its value is what later tasks refer to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::analysis::OutputFormat;
+use crate::domain::{Code, CodeRequest, ContextKey, Ended, Inputs, Language, Outcome, PathId, Timeout};
+use crate::guard::Sanitized;
+use crate::store::WorkflowRow;
+use crate::telemetry::trace::Trace;
+use crate::workflow::{Input, Lane, Running, State, Task, TaskKind, When};
+
+use super::{Core, kind};
+use crate::execution::{AnalysisRequest, Asker, Call, Contexts, ExecutionError, Finished, Runs};
+
+/// Bytes of what one task is given.
+const MAX_DATA: usize = 5 << 20;
+/// Characters of an error in an event.
+const MAX_ERROR: usize = 2_000;
+/// How long a run that could not begin (a limit, a provider or a database that is away) is asked for again.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What is to become of a task, by what it refers to.
+pub(super) enum Prepared {
+    /// It can run, with these values by name.
+    Ready(Map<String, Value>),
+    /// It is a list of so many.
+    Items(u32),
+    Skip(String),
+    Unusable(String),
+}
+
+/// How a run came out.
+#[derive(Debug, Clone)]
+pub(super) enum Came {
+    Done(Sanitized<Value>),
+    Failed {
+        error: String,
+        retry: bool,
+    },
+    /// It was cut off in the middle.
+    Interrupted,
+    /// It was stopped for us.
+    Stopped,
+    /// This process ends, or the workflow is another's: nothing can be said.
+    Gone,
+}
+
+/// The path of the workflow's own sandbox.
+pub(super) fn own_path(row: &WorkflowRow) -> ContextKey {
+    at_path(row, format!("wf.{}", row.id))
+}
+
+fn at_path(row: &WorkflowRow, path: String) -> ContextKey {
+    // Ids of workflows and tasks are of the set, and short.
+    let path = PathId::parse(path).unwrap_or_else(|_| row.key.path.clone());
+    ContextKey { path, ..row.key.clone() }
+}
+
+/// Looks up what a task refers to. `values`: the results of the tasks that it refers to.
+pub(super) fn prepare(state: &State, id: &str, values: &BTreeMap<String, Value>) -> Prepared {
+    let Some(task) = state.plan.task(id) else { return Prepared::Unusable("it is not in the plan".into()) };
+    let item: Option<usize> =
+        id.split_once('[').and_then(|(_, rest)| rest.trim_end_matches(']').parse().ok());
+    if item.is_none()
+        && let Some(when) = &task.when
+        && !holds(when, values)
+    {
+        return Prepared::Skip("`when` does not hold".into());
+    }
+    let mut inputs = Map::new();
+    for (name, input) in &task.inputs {
+        match resolve(input, values) {
+            Ok(value) => inputs.insert(name.clone(), value),
+            Err(Missing::Task(from)) => {
+                return Prepared::Skip(format!("`{from}` has no result for input `{name}`"));
+            }
+            Err(Missing::Part(problem)) => return Prepared::Unusable(format!("input `{name}`: {problem}")),
+        };
+    }
+    let Some(list) = &task.for_each else { return Prepared::Ready(inputs) };
+    let list = match resolve(list, values) {
+        Ok(Value::Array(list)) => list,
+        Ok(other) => return Prepared::Unusable(format!("for_each: {} is not a list", type_of(&other))),
+        Err(Missing::Task(from)) => return Prepared::Skip(format!("`{from}` has no result for for_each")),
+        Err(Missing::Part(problem)) => return Prepared::Unusable(format!("for_each: {problem}")),
+    };
+    let most = crate::workflow::graph::MAX_ITEMS;
+    match item {
+        None if list.len() > most => {
+            Prepared::Unusable(format!("for_each: {} items; at most {most}", list.len()))
+        }
+        None => Prepared::Items(u32::try_from(list.len()).unwrap_or(u32::MAX)),
+        Some(index) => {
+            inputs.insert("item".into(), list.get(index).cloned().unwrap_or(Value::Null));
+            inputs.insert("index".into(), json!(index));
+            Prepared::Ready(inputs)
+        }
+    }
+}
+
+enum Missing {
+    /// The task has no result.
+    Task(String),
+    /// Its result has no such part.
+    Part(String),
+}
+
+fn resolve(input: &Input, values: &BTreeMap<String, Value>) -> Result<Value, Missing> {
+    let Some(from) = &input.from else { return Ok(input.value.clone().unwrap_or(Value::Null)) };
+    let pointer = input.pointer.as_deref().unwrap_or_default();
+    let found = match values.get(from) {
+        None => Err(Missing::Task(from.clone())),
+        Some(value) => {
+            value.pointer(pointer).cloned().ok_or_else(|| Missing::Part(no_part(from, value, pointer)))
+        }
+    };
+    match (found, &input.default) {
+        (Err(_), Some(default)) => Ok(default.clone()),
+        (found, _) => found,
+    }
+}
+
+/// Why there is no such part: how far the pointer leads, and what is there. Keys only: values may be anything.
+fn no_part(from: &str, value: &Value, pointer: &str) -> String {
+    let mut reached = String::new();
+    for part in pointer.split('/').skip(1) {
+        let next = format!("{reached}/{part}");
+        if value.pointer(&next).is_none() {
+            break;
+        }
+        reached = next;
+    }
+    let there = value.pointer(&reached).unwrap_or(value);
+    let keys = match there {
+        Value::Object(fields) => {
+            let keys: Vec<&str> = fields.keys().take(10).map(String::as_str).collect();
+            format!(" with {}", if keys.is_empty() { "nothing in it".to_owned() } else { keys.join(", ") })
+        }
+        Value::Array(list) => format!(" of {}", list.len()),
+        _ => String::new(),
+    };
+    let at = if reached.is_empty() { "the result".to_owned() } else { format!("{reached:?}") };
+    format!("`{from}` has no {pointer:?}: {at} is {}{keys}", type_of(there))
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn holds(when: &When, values: &BTreeMap<String, Value>) -> bool {
+    let part =
+        values.get(&when.from).and_then(|value| value.pointer(when.pointer.as_deref().unwrap_or_default()));
+    let number = part.and_then(Value::as_f64);
+    if let Some(wanted) = when.present {
+        return part.is_some() == wanted;
+    }
+    if let Some(wanted) = &when.equals {
+        return part == Some(wanted);
+    }
+    if let Some(above) = when.greater {
+        return number.is_some_and(|number| number > above);
+    }
+    if let Some(below) = when.less {
+        return number.is_some_and(|number| number < below);
+    }
+    when.is_true.is_some_and(|wanted| (part == Some(&Value::Bool(true))) == wanted)
+}
+
+/// A run of a task.
+pub(super) struct Work {
+    pub(super) core: Arc<Core>,
+    pub(super) row: WorkflowRow,
+    pub(super) task: Task,
+    pub(super) run: Running,
+    pub(super) generation: u32,
+    pub(super) inputs: Map<String, Value>,
+    pub(super) cancel: CancellationToken,
+    pub(super) lost: CancellationToken,
+}
+
+impl Work {
+    /// Runs it to its end.
+    pub(super) async fn done(self) -> Came {
+        tracing::info!(
+            workflow.id = %self.row.id, task = %self.run.task, attempt = self.run.attempt, "code_execution_started"
+        );
+        let came = match self.task.kind {
+            TaskKind::McpTool => self.call_tool().await,
+            TaskKind::CodeExecution | TaskKind::Analysis => self.run_keyed().await,
+        };
+        let (event, error) = match &came {
+            Came::Done(_) => ("code_execution_completed", String::new()),
+            Came::Failed { error, .. } => ("code_execution_failed", error.len().to_string()),
+            _ => ("code_execution_interrupted", String::new()),
+        };
+        tracing::info!(
+            workflow.id = %self.row.id, task = %self.run.task, attempt = self.run.attempt, error.bytes = error, "{event}"
+        );
+        came
+    }
+
+    /// The same for every ask for this run, on whatever replica.
+    fn key(&self) -> String {
+        format!("wf/{}/{}/{}/{}", self.row.id, self.run.task, self.generation, self.run.attempt)
+    }
+
+    fn call(&self) -> Call {
+        let path = match self.task.lane() {
+            Lane::Own => own_path(&self.row),
+            Lane::Named(path) => at_path(&self.row, path),
+            Lane::Alone => {
+                let task = self.run.task.replace('[', ".").replace(']', "");
+                at_path(
+                    &self.row,
+                    format!("wf.{}.{task}.{}.{}", self.row.id.simple(), self.generation, self.run.attempt),
+                )
+            }
+        };
+        Call {
+            asker: Asker {
+                tenant: self.row.key.tenant.clone(),
+                owner: self.row.key.owner.clone(),
+                principal: self.row.principal.clone(),
+                sees_tenant: self.row.sees_tenant,
+            },
+            key: path,
+            trace: self.row.trace_id.as_deref().and_then(Trace::read),
+            idempotency_key: Some(self.key()),
+            guard: None,
+            person: None,
+        }
+    }
+
+    fn timeout(&self) -> Timeout {
+        self.task.timeout_ms.and_then(|ms| Timeout::from_millis(ms).ok()).unwrap_or_default()
+    }
+
+    /// Runs code or an analysis under its key, and asks again while nothing could be begun.
+    async fn run_keyed(&self) -> Came {
+        let runs = Runs(Arc::clone(&self.core));
+        let data = Value::Object(self.inputs.clone()).to_string();
+        if data.len() > MAX_DATA {
+            let error = format!("its inputs have {} bytes; at most {MAX_DATA} can be given", data.len());
+            return Came::Failed { error, retry: false };
+        }
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let mut pause = Duration::from_millis(200);
+        let came = loop {
+            let error = match self.attempt(&runs, &data).await {
+                Ok(came) => break came,
+                Err(error) => error,
+            };
+            let over = self.cancel.is_cancelled();
+            match error {
+                ExecutionError::Interrupted(_) => break Came::Interrupted,
+                ExecutionError::Cancelled if over => break Came::Stopped,
+                ExecutionError::Cancelled => break Came::Gone,
+                error if error.code().is_retryable() && tokio::time::Instant::now() < deadline => {
+                    tracing::debug!(workflow.id = %self.row.id, task = %self.run.task, error = %error, "a task is asked for again");
+                }
+                error => {
+                    break Came::Failed { error: cut(&format!("{error}. {}", error.advice())), retry: true };
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(5)),
+                () = self.cancel.cancelled() => break Came::Stopped,
+                () = self.core.shutdown.cancelled() => break Came::Gone,
+                () = self.lost.cancelled() => break Came::Gone,
+            }
+        };
+        let stays = matches!(came, Came::Gone) || self.task.lane() != Lane::Alone;
+        if !stays && let Err(error) = Contexts(Arc::clone(&self.core)).end(&self.call().key).await {
+            tracing::debug!(error = %error, "a task's sandbox ends by its time to live");
+        }
+        if self.core.shutdown.is_cancelled() && matches!(came, Came::Stopped) && !self.cancel.is_cancelled() {
+            return Came::Gone;
+        }
+        came
+    }
+
+    async fn attempt(&self, runs: &Runs, data: &str) -> Result<Came, ExecutionError> {
+        // Nobody watches a single run's progress.
+        let (news, _) = mpsc::channel(1);
+        let purpose = Some(format!("workflow {} task {}", self.row.id, self.run.task));
+        let (call, timeout, cancel) = (self.call(), self.timeout(), self.cancel.clone());
+        if self.task.kind == TaskKind::Analysis {
+            let mut parameters = self.task.parameters.clone().unwrap_or_default();
+            parameters.extend(self.inputs.clone());
+            let wrong = |error: String| Ok(Came::Failed { error: cut(&error), retry: false });
+            let Some(kind) = kind(&self.task) else { return wrong("there is no such analysis".into()) };
+            let checked = match crate::analysis::check(kind, &Value::Object(parameters)) {
+                Ok(checked) => checked,
+                Err(error) => return wrong(format!("`parameters`: {error}")),
+            };
+            let request = AnalysisRequest { checked, format: OutputFormat::Json, purpose, timeout };
+            let analysed = runs.run_analysis(call, request, news, cancel).await?;
+            if !analysed.finished.outcome.success() {
+                return Ok(self.failed(&analysed.finished));
+            }
+            if let Err(error) = &analysed.report {
+                return wrong(error.to_string());
+            }
+            return Ok(Came::Done(analysed.finished.outcome.map(report)));
+        }
+        let code = Code::parse(self.task.code.clone().unwrap_or_default())
+            .map_err(|error| ExecutionError::Internal(error.to_string()))?;
+        let data = (!self.inputs.is_empty()).then(|| Arc::from(data));
+        let language = self.task.language.unwrap_or(Language::Python);
+        let request = CodeRequest { language, code, purpose, timeout, inputs: Inputs { data, tools: None } };
+        let finished = runs.run_code(call, request, news, cancel).await?;
+        if !finished.outcome.success() {
+            return Ok(self.failed(&finished));
+        }
+        if finished.outcome.stdout.is_truncated()
+            && finished.record.artifacts.iter().any(|kept| kept.name == "stdout")
+        {
+            let whole = self.core.outputs().read(finished.execution, "stdout", 0, super::MAX_RESULT).await;
+            let whole = whole.map_err(ExecutionError::Objects)?.0;
+            let last = String::from_utf8_lossy(&whole);
+            if let Ok(printed) = serde_json::from_str(last.trim_end().lines().next_back().unwrap_or_default())
+            {
+                // It was guarded as it was kept; once more, so that the type says so.
+                return Ok(Came::Done(self.core.guarded(&self.row, printed).await));
+            }
+        }
+        Ok(Came::Done(finished.outcome.map(value)))
+    }
+
+    /// A run that ended without doing what it should.
+    fn failed(&self, finished: &Finished) -> Came {
+        let outcome = &finished.outcome;
+        match outcome.ended {
+            Ended::Cancelled if self.cancel.is_cancelled() => return Came::Stopped,
+            Ended::Cancelled if self.core.shutdown.is_cancelled() => return Came::Gone,
+            Ended::Cancelled => return Came::Failed { error: "it was cancelled".into(), retry: false },
+            Ended::TimedOut => {
+                let error = format!("it did not end within {} ms", self.timeout().get().as_millis());
+                return Came::Failed { error, retry: true };
+            }
+            Ended::Completed | Ended::Died => {}
+        }
+        let error = match &outcome.error {
+            Some(error) => format!("{}: {}", error.name, error.message),
+            None => format!("exit code {}", outcome.exit_code()),
+        };
+        Came::Failed { error: cut(&format!("{error} (execution {})", finished.execution)), retry: true }
+    }
+
+    async fn call_tool(&self) -> Came {
+        let mut arguments = self.task.arguments.clone().unwrap_or_default();
+        arguments.extend(self.inputs.clone());
+        let name = self.task.tool.clone().unwrap_or_default();
+        let call = self.call();
+        // Without the attempt: a server that knows the key does a repeated call once.
+        let key = format!("wf/{}/{}/{}", self.row.id, self.run.task, self.generation);
+        let calling = self.core.call_tool(&call, &name, arguments, key, self.timeout().get());
+        let called = tokio::select! {
+            called = calling => called,
+            () = self.cancel.cancelled() => return Came::Stopped,
+            () = self.core.shutdown.cancelled() => return Came::Gone,
+        };
+        match called {
+            Ok(value) => Came::Done(self.core.guarded(&self.row, value).await),
+            Err((kind, message)) => {
+                let message = self.core.guard_for(&call).line(&message).into_inner();
+                let retry = ["tool", "timeout", "unavailable"].contains(&kind);
+                Came::Failed { error: cut(&format!("{kind}: {message}")), retry }
+            }
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_ERROR).collect()
+}
+
+/// The report of an analysis as a value.
+fn report(outcome: Outcome) -> Value {
+    let report = crate::analysis::Report::recorded(&outcome.results).ok();
+    report.and_then(|report| serde_json::to_value(report).ok()).unwrap_or(Value::Null)
+}
+
+/// The value of a program: the JSON that it printed last on a line of its own, else its last expression, else its output.
+fn value(outcome: Outcome) -> Value {
+    let stdout = outcome.stdout.text();
+    let main = outcome.results.iter().find(|result| result.is_main).or(outcome.results.last());
+    if let Some(json) = main.and_then(|main| main.formats.get("json")) {
+        return json.clone();
+    }
+    let last = stdout.trim_end().lines().next_back().unwrap_or_default();
+    if let Ok(printed) = serde_json::from_str(last) {
+        return printed;
+    }
+    match main.and_then(|main| main.text()) {
+        Some(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
+        None if stdout.is_empty() => Value::Null,
+        None => Value::String(stdout.trim_end_matches('\n').to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::workflow::{Event, Plan};
+
+    fn prepared(task: Value, of_a: Option<Value>) -> Prepared {
+        let mut b = json!({"id": "b", "type": "code_execution", "code": "1"});
+        b.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
+        let tasks = json!([{"id": "a", "type": "code_execution", "code": "1", "on_error": "continue"}, b]);
+        let plan = Plan { tasks: serde_json::from_value(tasks).unwrap(), width: 1, timeout_ms: 1_000 };
+        let state = State::begin(&Event::Planned { plan }, 0).unwrap();
+        prepare(&state, "b", &of_a.map(|value| ("a".to_owned(), value)).into_iter().collect())
+    }
+
+    fn shown(prepared: Prepared) -> String {
+        match prepared {
+            Prepared::Ready(inputs) => format!("ready {}", Value::Object(inputs)),
+            Prepared::Items(items) => format!("items {items}"),
+            Prepared::Skip(why) => format!("skip {why}"),
+            Prepared::Unusable(why) => format!("unusable {why}"),
+        }
+    }
+
+    #[test]
+    fn references_are_values_and_what_is_missing_says_how_far_it_got() {
+        let x = |input: Value| json!({"inputs": {"x": input}});
+        let rows = json!({"rows": [{"n": 9007199254740993_u64, "t": "'; drop"}]});
+        let cases = [
+            (
+                x(json!({"from": "a", "pointer": "/rows/0/n"})),
+                Some(rows.clone()),
+                r#"ready {"x":9007199254740993}"#,
+            ),
+            (x(json!({"from": "a", "pointer": "/rows/0/t"})), Some(rows.clone()), r#"ready {"x":"'; drop"}"#),
+            (x(json!({"value": null})), None, r#"ready {"x":null}"#),
+            (x(json!({"from": "a"})), None, "skip `a` has no result for input `x`"),
+            (x(json!({"from": "a", "default": 1})), None, r#"ready {"x":1}"#),
+            (
+                x(json!({"from": "a", "pointer": "/rows/0/z"})),
+                Some(rows.clone()),
+                r#"unusable input `x`: `a` has no "/rows/0/z": "/rows/0" is an object with n, t"#,
+            ),
+            (json!({"for_each": {"from": "a", "pointer": "/rows"}}), Some(rows.clone()), "items 1"),
+            (
+                json!({"for_each": {"from": "a"}}),
+                Some(rows.clone()),
+                "unusable for_each: an object is not a list",
+            ),
+            (
+                json!({"when": {"from": "a", "pointer": "/rows/0/n", "greater": 1}}),
+                Some(rows.clone()),
+                "ready {}",
+            ),
+            (
+                json!({"when": {"from": "a", "pointer": "/ok", "is_true": true}}),
+                Some(rows),
+                "skip `when` does not hold",
+            ),
+            (json!({"when": {"from": "a", "present": false}}), None, "ready {}"),
+        ];
+        for (task, of_a, expected) in cases {
+            assert_eq!(shown(prepared(task.clone(), of_a)), expected, "{task}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Workflows: a log of events for each, the lease of whoever drives it, and the results of its tasks.
+//!
+//! What a state is follows from the events alone, and `workflow` folds them. So the store compares and sets: events are
+//! numbered from 1 without a gap, and a number is written once. Whoever drives a workflow holds its lease; what it writes under
+//! a lease that another has taken is refused. Results are written with the event that says that they are there.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::StoreError;
+use crate::domain::{ContextKey, Owner, TenantId};
+
+/// Workflows of a tenant that are not over at most.
+pub const MAX_LIVE_WORKFLOWS: u32 = 20;
+
+/// A workflow to be made.
+#[derive(Debug, Clone)]
+pub struct NewWorkflow {
+    /// Its id.
+    pub id: Uuid,
+    /// Whose it is, and the path that asked for it.
+    pub key: ContextKey,
+    /// Who asked.
+    pub principal: String,
+    /// Whether that one speaks for the whole tenant.
+    pub sees_tenant: bool,
+    /// One line: what for.
+    pub purpose: Option<String>,
+    /// The trace of the call.
+    pub trace_id: Option<String>,
+    /// The same key gives the same workflow.
+    pub idempotency_key: Option<String>,
+    /// What was asked for, hashed.
+    pub args_sha256: String,
+    /// Its first event.
+    pub event: String,
+}
+
+/// What became of an ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// It is new.
+    New,
+    /// It was made earlier under the same key.
+    Known(Uuid),
+    /// The key was used with other arguments.
+    Conflict(Uuid),
+    /// The tenant has [`MAX_LIVE_WORKFLOWS`] that are not over.
+    Limit,
+}
+
+/// A workflow.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkflowRow {
+    /// Its id.
+    pub id: Uuid,
+    /// Whose it is, and the path that asked for it.
+    pub key: ContextKey,
+    /// Who asked.
+    pub principal: String,
+    /// Whether that one speaks for the whole tenant.
+    pub sees_tenant: bool,
+    /// One line: what for.
+    pub purpose: Option<String>,
+    /// The trace of the call.
+    pub trace_id: Option<String>,
+    /// `running`, `paused`, `aborting`, `completed`, `failed`, `aborted`.
+    pub status: String,
+    /// The number of its last event.
+    pub seq: i64,
+    /// Who drives it.
+    pub lease_owner: Option<String>,
+    /// How often it was taken.
+    pub lease_epoch: i64,
+    /// When it was asked for.
+    pub created_at: DateTime<Utc>,
+    /// When it was over.
+    pub finished_at: Option<DateTime<Utc>>,
+}
+
+/// An event of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// Its number.
+    pub seq: i64,
+    /// When it was written.
+    pub at: DateTime<Utc>,
+    /// What it says, as JSON.
+    pub body: String,
+}
+
+/// The result of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskResult {
+    /// The task, or one item of it.
+    pub task: String,
+    /// The version of the plan that the task comes from.
+    pub generation: u32,
+    /// JSON; `None`: it is an object.
+    pub body: Option<String>,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// Events to be written.
+#[derive(Debug, Clone)]
+pub struct Append {
+    /// The workflow.
+    pub id: Uuid,
+    /// The number of the last event that the writer knows.
+    pub seq: i64,
+    /// The lease that the writer drives it by: holder and epoch. `None` for whoever steers it; it is due then.
+    pub lease: Option<(String, i64)>,
+    /// The events.
+    pub events: Vec<String>,
+    /// Results that came with them.
+    pub results: Vec<TaskResult>,
+    /// Its status after them.
+    pub status: &'static str,
+    /// Whether the lease is let go of, and when somebody has to look then, if not for another event.
+    pub release: Option<Option<Duration>>,
+}
+
+/// What became of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// They are written.
+    Done,
+    /// Others were written in their place: read them first.
+    Stale,
+    /// The writer does not hold the lease any more.
+    Fenced,
+}
+
+/// A workflow that is held: its id, the epoch of the lease, the number of its last event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldWorkflow {
+    /// Which.
+    pub id: Uuid,
+    /// Its lease.
+    pub epoch: i64,
+    /// Its last event.
+    pub seq: i64,
+}
+
+/// Workflows and their events.
+#[async_trait]
+pub trait Workflows: Send + Sync {
+    /// Makes a workflow, which is due at once.
+    async fn create_workflow(&self, new: &NewWorkflow) -> Result<Created, StoreError>;
+
+    /// A workflow of a tenant.
+    async fn workflow(&self, tenant: &TenantId, id: Uuid) -> Result<Option<WorkflowRow>, StoreError>;
+
+    /// A tenant's workflows, the latest first; of one owner or of all.
+    async fn workflows(
+        &self,
+        tenant: &TenantId,
+        owner: Option<&Owner>,
+        live: bool,
+        limit: u32,
+    ) -> Result<Vec<WorkflowRow>, StoreError>;
+
+    /// Events behind number `after`, in order.
+    async fn workflow_events(&self, id: Uuid, after: i64, limit: u32)
+    -> Result<Vec<StoredEvent>, StoreError>;
+
+    /// Results of these tasks, as far as there are.
+    async fn workflow_results(&self, id: Uuid, tasks: &[String]) -> Result<Vec<TaskResult>, StoreError>;
+
+    /// Writes events behind the last one that the writer knows, all or none.
+    async fn append_workflow(&self, append: &Append) -> Result<Appended, StoreError>;
+
+    /// Takes workflows that are due and that nobody drives, or whose driver's lease is over.
+    async fn claim_workflows(
+        &self,
+        holder: &str,
+        lease: Duration,
+        most: u32,
+    ) -> Result<Vec<WorkflowRow>, StoreError>;
+
+    /// Renews all leases of a holder.
+    async fn renew_workflows(&self, holder: &str, lease: Duration) -> Result<Vec<HeldWorkflow>, StoreError>;
+
+    /// Removes workflows that were over before `retention`, at most `batch`.
+    async fn forget_workflows(&self, retention: Duration, batch: u32) -> Result<u32, StoreError>;
+}
