@@ -180,7 +180,7 @@ impl Workflows {
         purpose: Option<String>,
         plan: Plan,
     ) -> Result<Flow, WorkflowError> {
-        if !self.0.options().workflows {
+        if !self.is_on() {
             return Err(WorkflowError::Off);
         }
         check(&plan)?;
@@ -264,6 +264,11 @@ impl Workflows {
         limit: u32,
     ) -> Result<Vec<WorkflowRow>, WorkflowError> {
         Ok(self.0.store().workflows(&asker.tenant, asker.lists().as_ref(), live, limit).await?)
+    }
+
+    /// Whether workflows are offered here.
+    pub fn is_on(&self) -> bool {
+        self.0.options().workflows
     }
 
     /// Whether this server ends.

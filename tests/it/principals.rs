@@ -76,6 +76,7 @@ struct Hers {
     handle: String,
     execution: String,
     artifact: String,
+    workflow: String,
 }
 
 fn hers(world: &World) -> Hers {
@@ -89,11 +90,16 @@ fn hers(world: &World) -> Hers {
     let at = "/v1/conversations/c/paths";
     let (status, said) = world.route(&world.ann, "POST", at, &json!({"path": SECRET}));
     assert_eq!(status, 201, "{said}");
+    let tasks = json!([{"id": "a", "type": "code_execution", "code": format!("print('{SECRET}')")},
+        {"id": "b", "type": "code_execution", "code": "print(1)", "approve": true}]);
+    let asked = json!({"tasks": tasks, "purpose": SECRET, "wait_ms": 50_000});
+    let begun = world.call(&world.ann, "run_workflow", asked, chat());
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{ran}")).to_owned();
     Hers {
         handle: text(&ran["context"]),
         execution: text(&ran["executionId"]),
         artifact: text(&ran["artifacts"][0]["uri"]),
+        workflow: text(&begun["result"]["structuredContent"]["workflowId"]),
     }
 }
 
@@ -153,12 +159,32 @@ fn attempts(hers: &Hers) -> Vec<(&'static str, Vec<Value>)> {
             ],
         ),
         ("get_artifact", vec![json!({"uri": artifact})]),
+        (
+            "run_workflow",
+            vec![
+                json!({"tasks": [{"id": "a", "type": "code_execution", "code": "print(globals().get('x'))"}], "wait_ms": 50_000}),
+            ],
+        ),
+        (
+            "get_workflow",
+            vec![
+                json!({}),
+                json!({"workflow_id": hers.workflow, "events_after": 0}),
+                json!({"workflow_id": hers.workflow, "task": "a"}),
+            ],
+        ),
+        (
+            "control_workflow",
+            ["abort", "pause", "approve"]
+                .map(|action| json!({"workflow_id": hers.workflow, "action": action, "task": "b"}))
+                .into(),
+        ),
     ]
 }
 
 #[test]
 fn another_principal_of_the_tenant_reaches_nothing_by_any_tool_resource_or_route() {
-    let world = World::start(&[]);
+    let world = World::start(&[("PATHBOX_WORKFLOWS_ENABLED", "true")]);
     let hers = hers(&world);
 
     let tools = world.rpc(&world.bob, "tools/list", json!({}));
@@ -202,6 +228,7 @@ fn another_principal_of_the_tenant_reaches_nothing_by_any_tool_resource_or_route
             }
             let concrete = path
                 .replace("{conversation}", "c")
+                .replace("{workflow}", &hers.workflow)
                 .replace("{path}", SECRET)
                 .replace("{principal}", &format!("key:{}", world.bob_id));
             let body = match path.as_str() {
@@ -209,6 +236,8 @@ fn another_principal_of_the_tenant_reaches_nothing_by_any_tool_resource_or_route
                 path if path.ends_with("/merge") => json!({"target": "main"}),
                 path if path.ends_with("/paths") => json!({"path": "mine"}),
                 path if path.ends_with("/files") => json!({"action": "download", "file": "hers.txt"}),
+                "/v1/workflows" => json!({"conversation": "c", "tasks": []}),
+                path if path.ends_with("/control") => json!({"action": "abort"}),
                 "/v1/reveal" => json!({"token": "[EMAIL~aa]", "conversation": "c"}),
                 _ => json!({}),
             };
@@ -218,7 +247,7 @@ fn another_principal_of_the_tenant_reaches_nothing_by_any_tool_resource_or_route
             // A path of that name is bob's own, as any path that he names, and nothing is in it.
             if method == "get" && path.ends_with("/files") {
                 assert!(status == 200 && said.contains("\"entries\":[]"), "{said}");
-            } else if concrete.contains(SECRET) {
+            } else if concrete.contains(SECRET) || concrete.contains(&hers.workflow) {
                 assert_eq!(status, 404, "{method} {path}: {said}");
             }
         }
@@ -229,6 +258,9 @@ fn another_principal_of_the_tenant_reaches_nothing_by_any_tool_resource_or_route
     assert_eq!((&mine["output"], &mine["state"]), (&json!(SECRET), &json!("kept")), "{mine}");
     let run = world.call(&world.ann, "get_execution", json!({"execution_id": hers.execution}), chat());
     assert!(run.to_string().contains(SECRET), "{run}");
+    let shown = world.call(&world.ann, "get_workflow", json!({"workflow_id": hers.workflow}), chat());
+    let shown = &shown["result"]["structuredContent"];
+    assert_eq!((&shown["status"], &shown["results"]["a"]), (&json!("waiting"), &json!(SECRET)), "{shown}");
     let page = world.rpc(&world.ann, "resources/read", json!({"uri": hers.artifact}));
     assert!(page.to_string().contains(SECRET), "{page}");
     let (status, said) =

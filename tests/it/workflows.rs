@@ -217,7 +217,7 @@ fn results_go_from_task_to_task_as_data() {
     let place = Place::new("", "", "");
     let mut server = Server::start_with(on(&mut place.command()).arg("serve"));
     let tasks = json!([
-        {"id": "fetch", "type": "mcp_tool", "tool": "kit.echo", "arguments": {"text": "'; import os #"}, "effects": "none"},
+        {"id": "fetch", "type": "mcp_tool", "tool": "kit.echo", "arguments": {"value": "'; import os #"}, "effects": "none"},
         code("rows", "import json\nprint(json.dumps({'rows': [{'n': 1}, {'n': 2}, {'n': 9007199254740993}], 'said': data['said']}))",
             json!({"inputs": {"said": {"from": "fetch"}}})),
         code("each", "print(data['item']['n'] * 2 + data['index'])", json!({"path": "fresh", "for_each": {"from": "rows", "pointer": "/rows"}})),
@@ -460,7 +460,7 @@ fn survive(point: &str, database: Option<&str>) {
         }
         Server::start_with(command.args(["serve", "--conversation", "c"]))
     };
-    let tool = |id: &str, effects: &str, needs: &[&str]| json!({"id": id, "type": "mcp_tool", "tool": "kit.echo", "arguments": {"text": id}, "effects": effects, "depends_on": needs});
+    let tool = |id: &str, effects: &str, needs: &[&str]| json!({"id": id, "type": "mcp_tool", "tool": "kit.echo", "arguments": {"value": id}, "effects": effects, "depends_on": needs});
     let mut dying = start(Some(point));
     let begin = json!({"idempotency_key": "once", "tasks": [tool("first", "other", &[]),
         code("middle", "print('a', 1)\nprint('x' * 70000)", json!({"path": "fresh", "depends_on": ["first"]})), tool("last", "none", &["middle"])]});

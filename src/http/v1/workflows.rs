@@ -91,7 +91,11 @@ impl FromRequestParts<V1> for By {
             principal: principal.name.clone(),
             sees_tenant: principal.sees_tenant(),
         };
-        Ok(Self { workflows: v1.service().await?.workflows, asker })
+        let workflows = v1.service().await?.workflows;
+        if !workflows.is_on() {
+            return Err(WorkflowError::Off.into());
+        }
+        Ok(Self { workflows, asker })
     }
 }
 
@@ -189,7 +193,10 @@ async fn results(of: Of, which: Query<Which>) -> Result<Response, Problem> {
 }
 
 async fn control(of: Of, bytes: Bytes) -> Result<Response, Problem> {
-    let wish: ControlInput = body(&bytes)?;
+    // As the tool takes it, where the workflow is an argument.
+    let mut wish: serde_json::Map<String, Value> = body(&bytes)?;
+    wish.insert("workflow_id".into(), json!(of.id));
+    let wish: ControlInput = body(&Value::Object(wish).to_string().into())?;
     let control = wish.control().map_err(Problem::argument)?;
     Ok(Json(view(&of.by.workflows.control(&of.by.asker, of.id, &control).await?)).into_response())
 }
@@ -290,7 +297,7 @@ pub(super) fn document(
     ];
     paths["/v1/workflows"] = json!({
         "get": operation("listWorkflows", "The caller's workflows, the latest first", vec![tenant],
-            refusals(json!({ "200": object("They, as `workflows`.") }), &[])),
+            refusals(json!({ "200": object("They, as `workflows`.") }), &unknown)),
         "post": with(operation("beginWorkflow", "Begins a workflow", vec![tenant],
             refusals(json!({ "201": answer("It, with its plan.") }), &conflict)),
             json!({ "type": "object", "additionalProperties": false, "required": ["tasks", "conversation"], "properties": {
