@@ -498,9 +498,18 @@ fn survive(point: &str, database: Option<&str>) {
     }
 }
 
+/// Places of a driver, and of the code that one of its tasks runs.
+fn points() -> impl Iterator<Item = &'static str> {
+    pathbox::execution::crash::WORKFLOW_POINTS.iter().copied().chain([
+        "run.sent",
+        "run.ended",
+        "record.written",
+    ])
+}
+
 #[test]
 fn a_driver_that_dies_at_any_named_place_is_replaced_on_sqlite() {
-    for point in pathbox::execution::crash::WORKFLOW_POINTS {
+    for point in points() {
         survive(point, None);
     }
 }
@@ -509,7 +518,7 @@ fn a_driver_that_dies_at_any_named_place_is_replaced_on_sqlite() {
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 fn a_driver_that_dies_at_any_named_place_is_replaced_on_postgres() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for point in pathbox::execution::crash::WORKFLOW_POINTS {
+    for point in points() {
         let database = runtime.block_on(async { cluster().await.database().await });
         survive(point, Some(database.url().expose()));
     }
