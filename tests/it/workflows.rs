@@ -223,8 +223,8 @@ fn results_go_from_task_to_task_as_data() {
         code("each", "print(data['item']['n'] * 2 + data['index'])", json!({"path": "fresh", "for_each": {"from": "rows", "pointer": "/rows"}})),
         code("sum", "console.log(JSON.stringify({total: data.all.length, first: data.all[0]}))",
             json!({"language": "javascript", "inputs": {"all": {"from": "each"}}})),
-        {"id": "stats", "type": "analysis", "analysis_type": "custom", "parameters": {"code": "result = {'twice': 2 * inputs['n']}"},
-            "inputs": {"inputs": {"value": {"n": 21}}}},
+        {"id": "stats", "type": "analysis", "analysis_type": "custom", "parameters": {"code": "result = {'twice': 2 * params['n']}"},
+            "inputs": {"params": {"value": {"n": 21}}}},
         code("state", "kept = 1\nprint(1)", json!({})),
         code("later", "print(kept)", json!({"depends_on": ["state"]})),
         code("never", "print(1)", json!({"when": {"from": "sum", "pointer": "/total", "greater": 3}})),
@@ -237,6 +237,7 @@ fn results_go_from_task_to_task_as_data() {
     assert!(results["rows"]["said"].to_string().contains("'; import os #"), "{results:#}");
     assert_eq!(results["each"], json!([2, 5, 18014398509481988_u64]));
     assert_eq!(results["sum"], json!({"total": 3, "first": 2}));
+    assert_eq!(results["stats"]["output"]["result"]["twice"], 42);
     assert_eq!(results["later"], 1);
     assert_eq!(results["anyway"], 7);
     assert_eq!(state(&shown, "never")["state"], "skipped");
