@@ -188,6 +188,13 @@ impl Sandboxes {
                 Err(error) => return self.without_store(ask, error, wait).await,
             };
             crash_point!(self.0, "acquire.answered");
+            if let Acquired::Ready(..)
+            | Acquired::Create(_)
+            | Acquired::Queued { .. }
+            | Acquired::WaitForCreator { .. } = answer
+            {
+                self.0.stoppable.is_written(ask.execution.id);
+            }
             match answer {
                 Acquired::Ready(row, numbers) => {
                     let found = made.or(found).unwrap_or((SandboxState::Kept, None));

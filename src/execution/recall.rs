@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::domain::{
     ConversationId, ExecutionId, Kept, KeptError, Language, Owner, TenantId, check_form, from_kept,
@@ -31,6 +32,7 @@ pub struct Begun {
     /// The language.
     pub language: Language,
     pub(super) sent: Arc<AtomicBool>,
+    pub(super) written: CancellationToken,
     pub(super) task: JoinHandle<Result<Finished, ExecutionError>>,
 }
 
@@ -38,6 +40,11 @@ impl Begun {
     /// Whether the code runs. Until then it waits for its context.
     pub fn is_running(&self) -> bool {
         self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it is written down, so that every replica can be asked for it.
+    pub fn written(&self) -> impl Future<Output = ()> + use<> {
+        self.written.clone().cancelled_owned()
     }
 
     /// Waits for its end. Dropping the future does not stop the run; its cancellation token does.

@@ -81,7 +81,7 @@ impl Runs {
         let (execution, language) = (ask.execution.id, request.language);
         span.record("execution.id", tracing::field::display(execution));
         let handle = self.0.mint_handle(&call.key, &call.asker.principal);
-        let known = self.0.stoppable.know(execution, &call, cancel.clone());
+        let (known, written) = self.0.stoppable.know(execution, &call, cancel.clone());
         let sent = Arc::new(AtomicBool::new(false));
         let was_sent = Arc::clone(&sent);
         let run = async move {
@@ -97,6 +97,7 @@ impl Runs {
             handle,
             language,
             sent: was_sent,
+            written,
             task: self.0.runs.spawn(run.instrument(span).instrument(around)),
         }
     }

@@ -29,6 +29,8 @@ struct Stop {
     cancel: CancellationToken,
     since: Instant,
     printed: Printed,
+    /// Cancelled once the run is written down, where every replica finds it.
+    written: CancellationToken,
 }
 
 /// Bytes of output that can be read while a run goes on.
@@ -70,17 +72,30 @@ impl Stoppable {
         lock(&self.0)
     }
 
-    /// Knows a run until the guard is dropped.
-    pub(super) fn know(&self, id: ExecutionId, call: &Call, cancel: CancellationToken) -> Known {
+    /// Knows a run until the guard is dropped. The token is cancelled once the run is written down.
+    pub(super) fn know(
+        &self,
+        id: ExecutionId,
+        call: &Call,
+        cancel: CancellationToken,
+    ) -> (Known, CancellationToken) {
         let (key, principal) = (call.key.clone(), call.asker.principal.clone());
-        let stop = Stop { key, principal, cancel, since: Instant::now(), printed: Printed::default() };
-        self.lock().insert(id, stop);
-        Known(self.clone(), id)
+        let written = CancellationToken::new();
+        let (since, printed) = (Instant::now(), Printed::default());
+        self.lock().insert(id, Stop { key, principal, cancel, since, printed, written: written.clone() });
+        (Known(self.clone(), id), written)
     }
 
     /// Where the output of a run goes that is read while it goes on.
     pub(super) fn printed(&self, id: ExecutionId) -> Printed {
         self.lock().get(&id).map(|run| run.printed.clone()).unwrap_or_default()
+    }
+
+    /// A run is written down.
+    pub(super) fn is_written(&self, id: ExecutionId) {
+        if let Some(run) = self.lock().get(&id) {
+            run.written.cancel();
+        }
     }
 
     fn stop(&self, id: ExecutionId) {

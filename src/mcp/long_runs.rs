@@ -24,6 +24,8 @@ use super::{McpServer, ToolError, links};
 
 /// A client that knows tasks gets one after so long: polling for what is over at once would only cost it a request.
 const TASK_AFTER: Duration = Duration::from_secs(2);
+/// How long a run that is to be handed over is waited for that is not written down yet: the database is slow, or away.
+const WRITING: Duration = Duration::from_secs(5);
 /// How often a client is told to look after its task.
 const POLL_MS: u64 = 1_000;
 
@@ -61,9 +63,15 @@ impl McpServer {
         cancel: &CancellationToken,
         context: &Context,
     ) -> Result<Option<Finished>, ToolError> {
+        let written = begun.written();
+        // Its id must mean something at every replica by the time that the client has it.
+        let over = async {
+            tokio::time::sleep(wait).await;
+            let _ = tokio::time::timeout(WRITING, written).await;
+        };
         tokio::select! {
             finished = begun.finished() => Ok(Some(finished?)),
-            () = tokio::time::sleep(wait) => Ok(None),
+            () = over => Ok(None),
             () = context.ct.cancelled() => {
                 cancel.cancel();
                 Ok(Some(begun.finished().await?))
