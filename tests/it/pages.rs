@@ -130,7 +130,7 @@ fn settings_and_policies_of_the_pages_load() {
         let said = loads(block, words.ends_with("guard"));
         assert!(said.is_ok(), "{said:?}\n{block}");
     }
-    let service = std::fs::read_to_string(root().join("deploy/pathbox.toml")).unwrap();
+    let service = std::fs::read_to_string(root().join("packaging/debian/pathbox.toml")).unwrap();
     assert_eq!(loads(&service, false), Ok(()));
     assert!(loads("[sandbox]\nallow_outt = \"x\"", false).is_err(), "the check can fail");
     assert!(loads("mode = \"maybe\"", true).is_err(), "the check can fail");
