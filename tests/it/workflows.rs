@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pathbox::domain::Owner;
+use pathbox::domain::{ContextKey, Owner};
 use pathbox::store::workflows::{Append, Appended, Created, NewWorkflow, TaskResult};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -68,6 +68,27 @@ async fn a_workflow_is_made_once_a_key_and_counted(world: World) {
     assert_eq!((row.seq, row.status.as_str(), row.principal.as_str()), (1, "running", "ann"));
     let events = store.workflow_events(row.id, 0, 10).await.unwrap();
     assert_eq!(events[0].body, "{\"planned\":\"\\u0000\"}");
+}
+
+async fn an_erasure_takes_workflows_with_all_that_they_hold(world: World) {
+    let store = world.store().await;
+    let (theirs, tenant) = (new(2, None, "x"), key("acme", "c", "main").tenant);
+    let theirs =
+        NewWorkflow { key: ContextKey { owner: Owner::principal("key:them"), ..theirs.key }, ..theirs };
+    assert_eq!(store.create_workflow(&new(1, None, "x")).await.unwrap(), Created::New);
+    assert_eq!(store.create_workflow(&theirs).await.unwrap(), Created::New);
+    let erased = store.erase(&tenant, Some("key:them")).await.unwrap();
+    assert!(erased.replace(' ', "").contains("\"workflows\":1"), "{erased}");
+    assert_eq!(store.workflow(&tenant, theirs.id).await.unwrap(), None);
+    assert_eq!(store.workflow_events(theirs.id, 0, 10).await.unwrap(), []);
+    assert!(store.workflow(&tenant, Uuid::from_u128(1)).await.unwrap().is_some());
+    // Whoever drives one finds it gone.
+    assert_eq!(store.claim_workflows("a", LEASE, 8).await.unwrap().len(), 1);
+    store.erase(&tenant, None).await.unwrap();
+    assert_eq!(
+        store.append_workflow(&append(1, 2, Some(("a", 1)), "running")).await.unwrap(),
+        Appended::Fenced
+    );
 }
 
 async fn events_are_numbered_and_a_lost_lease_writes_nothing(world: World) {
@@ -163,6 +184,7 @@ macro_rules! on_every_store {
 on_every_store! {
     a_workflow_is_made_once_a_key_and_counted,
     events_are_numbered_and_a_lost_lease_writes_nothing,
+    an_erasure_takes_workflows_with_all_that_they_hold,
     of_many_that_claim_at_once_each_workflow_has_one,
 }
 
