@@ -186,5 +186,5 @@ fn the_openapi_document_names_every_route_and_every_route_answers() {
             assert_ne!(reply.status, 405, "{method} {path}");
         }
     }
-    assert_eq!(ids.len(), 15);
+    assert_eq!(ids.len(), 24);
 }
