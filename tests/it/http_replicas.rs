@@ -301,6 +301,37 @@ fn what_one_replica_is_told_of_a_session_the_others_know() {
 }
 
 #[test]
+#[ignore = "needs PostgreSQL server binaries: scripts/test installs them"]
+fn a_replica_that_is_killed_takes_no_session_and_no_variable_along() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut fleet = runtime.block_on(Fleet::start(3));
+    let id = {
+        let mut session = fleet.replicas[0].session(&[]);
+        assert_eq!(output(&session.python("x = 40; x")), "40");
+        // A run of the one that is killed, on a path of its own.
+        let endless = json!({"name": "run_code", "arguments": {"code": "print(1)\nwhile True: pass", "language": "python"},
+            "_meta": {"progressToken": "t", "dev.pathbox/pathId": "endless"}});
+        let (_, mut running) = session.begin("tools/call", endless);
+        while !running.message().unwrap().data.contains("notifications/progress") {}
+        session.id.clone()
+    };
+    let mut killed = fleet.take_out(0);
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    fleet.add();
+    until(|| fleet.replicas[2].send("GET", "/readyz", &[], b"").status == 200);
+    for (replica, value) in fleet.replicas.iter().zip(["41", "42", "43"]) {
+        let result = Session::continued(replica, &id).python("x += 1; x");
+        assert_eq!((&result["structuredContent"]["state"], output(&result)), (&json!("kept"), &json!(value)));
+    }
+    // Its path is free again once its lease is over.
+    let meta = json!({"dev.pathbox/pathId": "endless"});
+    let again = json!({"code": "'free'", "language": "python"});
+    let result = Session::continued(&fleet.replicas[1], &id).call("run_code", again, meta);
+    assert_eq!(output(&result), "free", "{result}");
+}
+
+#[test]
 #[ignore = "needs PostgreSQL server binaries and MCP clients: scripts/test installs them"]
 fn every_client_works_over_replicas_in_turn_while_one_leaves_and_one_comes() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
