@@ -1,7 +1,7 @@
 //! `/console`: a page on which an operator sees what lives, what runs and what it costs, and can end it.
 //!
 //! The page, its style and its script are embedded; there is nothing to build or to install, and its policy lets it load
-//! nothing else. What it shows comes from [`state`], which needs a caller with the scope `admin` and shows that caller's
+//! nothing else. What it shows comes from `state`, which needs a caller with the scope `admin` and shows that caller's
 //! tenants. Output in it has been through the guard; of findings it has the rule and the number.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -211,12 +211,12 @@ fn apply(
         }),
         "pending-work" => edit("stdout", &|text| format!("{text}later\n")),
         "bash-streams" => {
-            let written = |lines: &[(String, String)]| -> String {
+            // Two streams have no order between them.
+            let written = |lines: &[(String, String)]| -> Vec<String> {
+                let texts = lines.iter().filter(|(kind, _)| kind.starts_with("std")).map(|(_, text)| text);
+                let mut lines: Vec<String> = texts.flat_map(|text| text.lines().map(str::to_owned)).collect();
+                lines.sort();
                 lines
-                    .iter()
-                    .filter(|(kind, _)| kind.starts_with("std"))
-                    .map(|(_, text)| text.as_str())
-                    .collect()
             };
             if written(ours) == written(&recorded) { ours.to_vec() } else { recorded }
         }
