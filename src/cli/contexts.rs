@@ -77,10 +77,10 @@ pub(super) enum ExecutionsCommand {
 pub(super) struct Output {
     /// Whose it is; `local` when not set.
     #[arg(long, value_name = "ID")]
-    tenant: Option<TenantId>,
+    pub(super) tenant: Option<TenantId>,
     /// As JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -22,7 +22,7 @@ use super::{Identity, load_worker, run::local_caller, table, write_out};
 use crate::app::{App, shutdown};
 use crate::config::{Config, Provider, Sources};
 use crate::domain::ContextKey;
-use crate::execution::files::{Content, FileAction, FileAnswer, FilePath, Filed};
+use crate::execution::files::{Content, FileAction, FileAnswer, FileEntry, FilePath, Filed};
 use crate::execution::{Asker, Call, Execution};
 use crate::telemetry::chain;
 
@@ -278,13 +278,7 @@ async fn answer(
             "context": filed.finished.handle,
         }),
         (FileAnswer::Listed(entries, total), _) => {
-            let entries: Vec<Value> = entries
-                .iter()
-                .map(|entry| {
-                    json!({ "name": entry.name, "type": if entry.is_dir { "directory" } else { "file" },
-                        "bytes": entry.bytes, "modifiedAt": entry.modified.map(|at| at.to_rfc3339()) })
-                })
-                .collect();
+            let entries: Vec<Value> = entries.iter().map(FileEntry::shown).collect();
             json!({ "directory": filed.path, "entries": entries, "total": total })
         }
         (FileAnswer::Got { version, artifact }, Wanted::Get(_, to)) => {

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::contexts::open;
+use super::contexts::{Output, open};
 use super::table;
 use crate::config::Sources;
 use crate::domain::TenantId;
@@ -50,16 +50,6 @@ pub(super) enum WorkflowsCommand {
         #[command(flatten)]
         output: Output,
     },
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Output {
-    /// Whose it is; `local` when not set.
-    #[arg(long, value_name = "ID")]
-    tenant: Option<TenantId>,
-    /// As JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 const BY: &str = "the operator";

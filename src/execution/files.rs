@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -148,6 +149,18 @@ pub struct FileEntry {
     pub bytes: u64,
     /// Last change.
     pub modified: Option<DateTime<Utc>>,
+}
+
+impl FileEntry {
+    /// As every door lists it.
+    pub fn shown(&self) -> Value {
+        json!({
+            "name": self.name,
+            "type": if self.is_dir { "directory" } else { "file" },
+            "bytes": self.bytes,
+            "modifiedAt": self.modified.map(|at| at.to_rfc3339()),
+        })
+    }
 }
 
 /// A file operation that was done.

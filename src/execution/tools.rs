@@ -174,24 +174,10 @@ impl Core {
         let version = lock(&relay.catalog).clone();
         let variable = format!("{}|{secret}|{version}", relay.home);
         let frames = relay.attach(secret);
-        let calls = Arc::new(Mutex::new(Vec::new()));
         let stop = CancellationToken::new();
-        let desk = Desk {
-            core: Arc::clone(self),
-            bridge: bridge.clone(),
-            catalog,
-            call: call.clone(),
-            key: execution.to_string(),
-            guard: guard.clone(),
-            deadline: Instant::now() + request.timeout.get() - MARGIN,
-            calls: Arc::clone(&calls),
-            count: AtomicUsize::new(0),
-            bytes: AtomicU64::new(0),
-            places: Semaphore::new(MAX_PARALLEL),
-            allowed: Mutex::default(),
-            span: tracing::Span::current(),
-            asking: tokio::sync::Mutex::new(()),
-        };
+        let deadline = Instant::now() + request.timeout.get() - MARGIN;
+        let desk = Desk::new(self, bridge, catalog, call, guard.clone(), execution.to_string(), deadline);
+        let calls = Arc::clone(&desk.calls);
         let task = AbortOnDropHandle::new(tokio::spawn(serve(
             Arc::new(desk),
             Arc::clone(&relay),
@@ -265,22 +251,8 @@ impl Core {
             return Err(("refused", "no tool server is configured for this tenant".to_owned()));
         };
         let began = Instant::now();
-        let desk = Desk {
-            core: Arc::clone(self),
-            bridge: bridge.clone(),
-            catalog: bridge.catalog(&call.key.tenant).await,
-            call: call.clone(),
-            key,
-            guard: self.guard_for(call),
-            deadline: began + timeout,
-            calls: Arc::default(),
-            count: AtomicUsize::new(0),
-            bytes: AtomicU64::new(0),
-            places: Semaphore::new(MAX_PARALLEL),
-            allowed: Mutex::default(),
-            span: tracing::Span::current(),
-            asking: tokio::sync::Mutex::new(()),
-        };
+        let catalog = bridge.catalog(&call.key.tenant).await;
+        let desk = Desk::new(self, bridge, catalog, call, self.guard_for(call), key, began + timeout);
         let message = json!({"tool": name, "arguments": arguments}).to_string();
         let decided = desk.decide(&message, &mut String::new()).await;
         let outcome =
@@ -473,6 +445,35 @@ struct Desk {
     span: tracing::Span,
     /// One question at a time.
     asking: tokio::sync::Mutex<()>,
+}
+
+impl Desk {
+    fn new(
+        core: &Arc<Core>,
+        bridge: &Bridge,
+        catalog: Arc<Catalog>,
+        call: &Call,
+        guard: Guard,
+        key: String,
+        deadline: Instant,
+    ) -> Self {
+        Self {
+            core: Arc::clone(core),
+            bridge: bridge.clone(),
+            catalog,
+            call: call.clone(),
+            key,
+            guard,
+            deadline,
+            calls: Arc::default(),
+            count: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
+            places: Semaphore::new(MAX_PARALLEL),
+            allowed: Mutex::default(),
+            span: tracing::Span::current(),
+            asking: tokio::sync::Mutex::new(()),
+        }
+    }
 }
 
 /// Why a call was not made, or has no value.

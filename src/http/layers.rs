@@ -65,7 +65,7 @@ impl Places {
 
 /// The host that a request names: its `Host`, or what HTTP/2 and an absolute target have in place of it. Two that differ
 /// are none.
-fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
+pub(super) fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
     let mut named = headers.get_all(header::HOST).iter();
     let host = match (named.next(), named.next()) {
         (Some(host), None) => Some(host.to_str().ok()?.parse::<Authority>().ok()?),

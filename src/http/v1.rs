@@ -30,7 +30,7 @@ use crate::domain::{
 use crate::execution::files::Files;
 use crate::execution::paths::{PathChange, PathError, PathNode, PathRow, StoreError};
 use crate::execution::{
-    Cleanup, Credentials, Execution, ExecutionError, Paths, Starting, Transfers, Usage, Workflows,
+    Asker, Cleanup, Credentials, Execution, ExecutionError, Paths, Starting, Transfers, Usage, Workflows,
 };
 use crate::guard::{Sanitized, own_words};
 
@@ -211,6 +211,16 @@ struct Place {
     conversation: String,
     path: Option<String>,
     principal: Option<String>,
+}
+
+/// A caller, as contexts and runs know it.
+fn asker(v1: &V1, principal: &Principal, tenant: TenantId) -> Asker {
+    Asker {
+        owner: principal.owner(v1.0.sharing.of(&tenant)),
+        tenant,
+        principal: principal.name.clone(),
+        sees_tenant: principal.sees_tenant(),
+    }
 }
 
 /// Who asks, and for which tenant; who lacks the scope is refused.

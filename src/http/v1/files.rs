@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::response::{IntoResponse, Response};
-use http::header::{CACHE_CONTROL, HOST};
+use http::header::CACHE_CONTROL;
 use http::request::Parts;
 use http::{StatusCode, Uri};
 use serde::Deserialize;
@@ -13,11 +13,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::principal::Scope;
 use crate::domain::{ContextKey, ErrorCode, OwnUrl};
-use crate::execution::files::{FileAction, FileAnswer, FilePath, Filed, Files};
+use crate::execution::files::{FileAction, FileAnswer, FileEntry, FilePath, Filed, Files};
 use crate::execution::transfers::{Address, Way};
 use crate::execution::{Asker, Call, Transfers};
 
-use super::{Place, Problem, V1, body, caller};
+use super::super::layers::host_of;
+use super::{Place, Problem, V1, asker, body, caller};
 
 /// Who asks for files, and of which path.
 pub(super) struct Ask {
@@ -34,20 +35,18 @@ impl FromRequestParts<V1> for Ask {
 
     async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
         let (principal, tenant) = caller(parts, Scope::Run)?;
-        let owner = principal.owner(v1.0.sharing.of(&tenant));
-        let asker = Asker {
-            tenant: tenant.clone(),
-            owner: owner.clone(),
-            principal: principal.name.clone(),
-            sees_tenant: principal.sees_tenant(),
-        };
-        let named = parts.headers.get(HOST).and_then(|value| value.to_str().ok());
-        let host = named.or_else(|| parts.uri.authority().map(|host| host.as_str())).map(str::to_owned);
+        let asker = asker(v1, principal, tenant);
+        let host = host_of(&parts.headers, &parts.uri).map(|host| host.to_string());
         let Path(place) = Path::<Place>::from_request_parts(parts, v1)
             .await
             .map_err(|error| Problem::argument(error.body_text()))?;
         let path = place.path.ok_or_else(|| Problem::argument("the path is missing"))?.parse()?;
-        let key = ContextKey { tenant, owner, conversation: place.conversation.parse()?, path };
+        let key = ContextKey {
+            tenant: asker.tenant.clone(),
+            owner: asker.owner.clone(),
+            conversation: place.conversation.parse()?,
+            path,
+        };
         let service = v1.service().await?;
         let (files, transfers, own_url) = (service.files, service.transfers, v1.0.own_url.clone());
         Ok(Self { files, transfers, asker, key, own_url, host })
@@ -107,13 +106,7 @@ pub(super) async fn list(ask: Ask, uri: Uri) -> Result<Response, Problem> {
     let FileAnswer::Listed(entries, total) = &filed.answer else {
         return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, "no list came"));
     };
-    let entries: Vec<Value> = entries
-        .iter()
-        .map(|entry| {
-            json!({ "name": entry.name, "type": if entry.is_dir { "directory" } else { "file" },
-                "bytes": entry.bytes, "modifiedAt": entry.modified.map(|at| at.to_rfc3339()) })
-        })
-        .collect();
+    let entries: Vec<Value> = entries.iter().map(FileEntry::shown).collect();
     Ok(Json(json!({ "directory": filed.path, "entries": entries, "total": total })).into_response())
 }
 

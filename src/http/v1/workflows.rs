@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Problem, V1, body, caller};
+use super::{Problem, V1, asker, body, caller};
 use crate::domain::principal::Scope;
 use crate::domain::{ContextKey, ConversationId, ErrorCode, PathId};
 use crate::execution::{Asker, Call, Flow, WorkflowError, Workflows};
@@ -85,12 +85,7 @@ impl FromRequestParts<V1> for By {
     async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
         let scope = if parts.method == http::Method::GET { Scope::Read } else { Scope::Run };
         let (principal, tenant) = caller(parts, scope)?;
-        let asker = Asker {
-            owner: principal.owner(v1.0.sharing.of(&tenant)),
-            tenant,
-            principal: principal.name.clone(),
-            sees_tenant: principal.sees_tenant(),
-        };
+        let asker = asker(v1, principal, tenant);
         let workflows = v1.service().await?.workflows;
         if !workflows.is_on() {
             return Err(WorkflowError::Off.into());

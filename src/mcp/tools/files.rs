@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::domain::{ContextKey, Scope};
-use crate::execution::files::{Content, FileAction, FileAnswer, FilePath, Filed};
+use crate::execution::files::{Content, FileAction, FileAnswer, FileEntry, FilePath, Filed};
 use crate::execution::transfers::Way;
 use crate::execution::{Artifact, Asker, Call, Reads};
 use crate::mcp::caller::{Caller, Door};
@@ -254,17 +254,7 @@ async fn result(reads: &Reads, asker: &Asker, filed: &Filed) -> Result<CallToolR
             content.push(ContentBlock::text(format!("put {path}: version {version}, {what}")));
         }
         FileAnswer::Listed(entries, total) => {
-            let listed: Vec<Value> = entries
-                .iter()
-                .map(|entry| {
-                    json!({
-                        "name": entry.name.get(),
-                        "type": if entry.is_dir { "directory" } else { "file" },
-                        "bytes": entry.bytes,
-                        "modifiedAt": entry.modified.map(|at| at.to_rfc3339()),
-                    })
-                })
-                .collect();
+            let listed: Vec<Value> = entries.iter().map(FileEntry::shown).collect();
             let mut text = format!("{path}: {total} entries");
             for entry in entries {
                 let mark = if entry.is_dir { "/" } else { "" };
