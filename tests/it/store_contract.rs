@@ -14,28 +14,10 @@ use pathbox::store::{
 use serde_json::json;
 
 use crate::support::database::World;
+use crate::support::on_every_store;
 use crate::support::runs::{
     any_sandbox, ask, ask_once, claim, end, finished, first_run, key, ready, sandbox,
 };
-
-/// Each test twice, once a store.
-macro_rules! on_every_store {
-    ($($name:ident,)+) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::$name(super::World::sqlite()).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs PostgreSQL: scripts/test installs it"]
-            async fn $name() {
-                super::$name(super::World::postgres().await).await;
-            })+
-        }
-    };
-}
 
 on_every_store! {
     a_new_key_is_created_once_and_then_reused,

@@ -10,25 +10,8 @@ use pathbox::store::{
 };
 
 use crate::support::database::World;
+use crate::support::on_every_store;
 use crate::support::runs::{any_sandbox, ask, claim, end, finished, key, ready};
-
-macro_rules! on_every_store {
-    ($($name:ident,)+) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::$name(super::World::sqlite()).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs PostgreSQL: scripts/test installs it"]
-            async fn $name() {
-                super::$name(super::World::postgres().await).await;
-            })+
-        }
-    };
-}
 
 on_every_store! {
     each_end_of_a_run_is_an_entry_of_its_tenants_chain,

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::code_mode::Place;
 use crate::support::database::{World, cluster};
 use crate::support::http::HttpServer;
+use crate::support::on_every_store;
 use crate::support::runs::key;
 use crate::support::server::{Server, command};
 
@@ -161,24 +162,6 @@ async fn of_many_that_claim_at_once_each_workflow_has_one(world: World) {
     let mut taken: Vec<Uuid> = claims.join_all().await.into_iter().flatten().map(|row| row.id).collect();
     taken.sort();
     assert_eq!(taken, (1..=12).map(Uuid::from_u128).collect::<Vec<_>>());
-}
-
-macro_rules! on_every_store {
-    ($($name:ident,)+) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::$name(super::World::sqlite()).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "needs PostgreSQL: scripts/test installs it"]
-            async fn $name() {
-                super::$name(super::World::postgres().await).await;
-            })+
-        }
-    };
 }
 
 on_every_store! {
