@@ -1,7 +1,7 @@
 //! Workflows, the pure part: what a client may ask for, and what follows from what has happened.
 //!
-//! A workflow is a log of events. [`State`] is their fold, [`State::due`] what has to be done next. No clock, no I/O: whoever
-//! drives a workflow (`execution::workflows`) says what time it is and writes what happened. An event that cannot happen in a
+//! A workflow is a log of events. [`State`] is their fold, [`State::due`] what has to be done next. No clock, no I/O: the
+//! driver of a workflow (`execution::workflows`) says what time it is and writes what happened. An event that cannot happen in a
 //! state is refused, so the log of a workflow, however many replicas write it, tells one story.
 
 pub mod graph;

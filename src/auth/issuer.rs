@@ -253,7 +253,7 @@ impl Issuer {
             keys: Vec<Value>,
         }
         let set: Set = self.document(&url).await?;
-        // A set may hold keys of kinds that are not known here; they are no one's loss.
+        // A set may hold keys of kinds that are not known here; they are skipped.
         let keys: Vec<Jwk> =
             set.keys.into_iter().filter_map(|key| serde_json::from_value(key).ok()).collect();
         if keys.is_empty() { Err(IssuerError::NoKeys { url }) } else { Ok(keys) }

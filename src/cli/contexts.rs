@@ -194,8 +194,8 @@ pub(super) async fn executions(command: ExecutionsCommand, sources: Sources) -> 
                     Some(context) => store.context(&tenant, context).await?,
                     None => None,
                 };
-                let told = explain::explain(&row, context.as_ref(), store.now().await?);
-                show(&told, output.json)?;
+                let explained = explain::explain(&row, context.as_ref(), store.now().await?);
+                show(&explained, output.json)?;
             } else {
                 show(&execution_json(&row), output.json)?;
             }

@@ -1,7 +1,7 @@
 //! JSON that is kept in a column. Each kind says in which form it is, so that a record of any earlier version is read for
 //! as long as it is kept, and one of a newer version is refused by name instead of being misread.
 //!
-//! A form changes when its readers must know; a member that older programs may ignore is no new form.
+//! A form changes when its readers must know; a member that older programs may ignore does not.
 //! `tests/fixtures/stored` has each form that was ever written.
 
 use serde::Serialize;

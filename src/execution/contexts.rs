@@ -1,4 +1,4 @@
-//! The live contexts, for whoever lists and ends them, and their handles.
+//! The live contexts, listed and ended, and their handles.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Contexts {
     }
 
     /// The live contexts that the asker may enter, newest first: those of the `named` context's conversation; without one,
-    /// its own in every conversation. Whoever speaks for the tenant gets those of the call's own.
+    /// its own in every conversation. A caller who speaks for the tenant gets those of the call's own.
     ///
     /// # Errors
     /// The store's.

@@ -39,7 +39,7 @@ pub const POINTS: &[&str] = &[
     "reconcile.killed",
 ];
 
-/// Places of whoever drives a workflow.
+/// Places of a workflow's driver.
 pub const WORKFLOW_POINTS: &[&str] = &[
     "workflow.claimed",
     "workflow.started",

@@ -148,7 +148,7 @@ impl ExecutionError {
                 };
                 let (period, left) = (quota.period, quota.resets_in.as_secs());
                 format!(
-                    "Nothing was run. The {period} begins anew in {left} s.{reserved} Whoever operates the server gives more \
+                    "Nothing was run. The {period} begins anew in {left} s.{reserved} The operator of the server gives more \
                      with `pathbox usage quota`."
                 )
             }

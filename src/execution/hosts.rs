@@ -67,7 +67,7 @@ impl Hosts {
         Self { dir: data_dir.join("hosts"), place: place.into(), only_here: false }
     }
 
-    /// The same, where no host of another place is in use: the database lets nobody begin there.
+    /// The same, where no host of another place is in use: the database refuses a start there.
     pub fn only_here(self) -> Self {
         Self { only_here: true, ..self }
     }

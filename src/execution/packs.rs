@@ -117,7 +117,7 @@ impl Packs {
         read(path)
     }
 
-    /// Adds a pack that was read; adding it again is no change.
+    /// Adds a pack that was read; adding it again changes nothing.
     ///
     /// # Errors
     /// [`PacksError`].

@@ -18,7 +18,7 @@ use crate::store::{ContextRow, Placeholders};
 /// Contexts that are remembered at most; the one longest unused goes first.
 const MAX: usize = 1_000;
 
-/// Contexts that are known to be this replica's alone. Beyond so many all are looked at again.
+/// Contexts that are known to be this replica's alone. Beyond this many, all are looked at again.
 const MAX_ALONE: usize = 100_000;
 
 /// The right to run on a key, within this replica.

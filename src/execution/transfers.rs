@@ -2,7 +2,7 @@
 //!
 //! An address is sealed with the installation's key and says all that is needed, so any replica serves it. That it was
 //! used is a fact that all replicas know. What comes in lies on disk before the sandbox hears of it: a slow sender holds
-//! nobody's context. An upload in parts is kept part by part with the outputs, so it may go on at another replica.
+//! no context. An upload in parts is kept part by part with the outputs, so it may go on at another replica.
 
 use std::fs::File;
 use std::sync::Arc;

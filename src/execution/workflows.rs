@@ -1,6 +1,6 @@
 //! Workflows: begins, shows and steers them. `drive` lets them go on, `task` runs one task.
 //!
-//! A workflow is its log of events in the store; [`State`] is their fold. Whoever steers writes an event, whoever drives holds
+//! A workflow is its log of events in the store; [`State`] is their fold. A caller who steers it writes an event; the replica that drives it holds
 //! the workflow's lease and does what is due. Both compare the number of the last event that they know, so two that act at
 //! once do not contradict each other: the later one looks again.
 
@@ -133,7 +133,7 @@ impl WorkflowError {
             }
             Self::KeyConflict(_) => "Use a new idempotency key for other arguments.".into(),
             Self::Limit => "Wait for one, or abort one with control_workflow.".into(),
-            Self::Off => "Ask whoever operates the server to set workflows.enabled = true.".into(),
+            Self::Off => "Ask the operator of the server to set workflows.enabled = true.".into(),
             Self::Execution(error) => error.advice(),
         }
     }
@@ -321,7 +321,7 @@ impl Workflows {
         loop {
             let mut flow = self.look(asker, id).await?;
             let seq = flow.state.seq;
-            let (event, results) = self.wish(asker, &flow, control).await?;
+            let (event, results) = self.steering_event(asker, &flow, control).await?;
             let now = self.0.parts.clock.now().timestamp_millis();
             flow.state.apply(&event, now)?;
             let append = Append {
@@ -344,8 +344,8 @@ impl Workflows {
         }
     }
 
-    /// The event that a wish comes down to.
-    async fn wish(
+    /// The event that a control comes down to.
+    async fn steering_event(
         &self,
         asker: &Asker,
         flow: &Flow,

@@ -1,4 +1,4 @@
-//! `/files/{token}`: one file in or out, once, for whoever holds the address.
+//! `/files/{token}`: one file in or out, once, for the holder of the address.
 //!
 //! `PUT` sends a whole file; `PUT` with `?part=N` sends a part of it and `POST` with `?parts=N` ends an upload in parts; `GET`
 //! reads. Nothing is held in memory: what comes in goes to disk first, what goes out is read page by page.
@@ -63,7 +63,7 @@ type Door = State<Arc<Inner>>;
 /// The route. It needs no credential: the token is one. `shares`: open requests of one caller.
 pub fn router(execution: Starting<Service>, shares: Shares) -> Router {
     let inner = Arc::new(Inner { execution, shares });
-    // A `HEAD` is answered by itself: the one use is for whoever reads.
+    // A `HEAD` is answered by itself: it does not use the address up.
     Router::new()
         .route("/files/{token}", get(read).head(look).put(write).post(end))
         .layer(axum::extract::DefaultBodyLimit::disable())

@@ -1,7 +1,7 @@
-//! Workflows: a log of events for each, the lease of whoever drives it, and the results of its tasks.
+//! Workflows: a log of events for each, the lease of its driver, and the results of its tasks.
 //!
 //! What a state is follows from the events alone, and `workflow` folds them. So the store compares and sets: events are
-//! numbered from 1 without a gap, and a number is written once. Whoever drives a workflow holds its lease; what it writes under
+//! numbered from 1 without a gap, and a number is written once. The driver of a workflow holds its lease; what it writes under
 //! a lease that another has taken is refused. Results are written with the event that says that they are there.
 
 use std::time::Duration;
@@ -112,7 +112,7 @@ pub struct Append {
     pub id: Uuid,
     /// The number of the last event that the writer knows.
     pub seq: i64,
-    /// The lease that the writer drives it by: holder and epoch. `None` for whoever steers it; it is due then.
+    /// The lease that the writer drives it by: holder and epoch. `None` for a caller who steers it; it is due then.
     pub lease: Option<(String, i64)>,
     /// The events.
     pub events: Vec<String>,
@@ -174,7 +174,7 @@ pub trait Workflows: Send + Sync {
     /// Writes events behind the last one that the writer knows, all or none.
     async fn append_workflow(&self, append: &Append) -> Result<Appended, StoreError>;
 
-    /// Takes workflows that are due and that nobody drives, or whose driver's lease is over.
+    /// Takes workflows that are due and have no driver, or whose driver's lease is over.
     async fn claim_workflows(
         &self,
         holder: &str,

@@ -63,7 +63,7 @@ pub(super) const NOT_A_NUMBER: &str = "\0not a number";
 pub(super) const INFINITE: &str = "\0infinite";
 
 /// Repairs what Python writes and JSON does not have: bare `NaN`, `Infinity` and `-Infinity` become marks that stand in no
-/// value, so that whoever reads can tell them from a null; half a surrogate pair becomes U+FFFD, and bytes that are not
+/// value, so that a reader can tell them from a null; half a surrogate pair becomes U+FFFD, and bytes that are not
 /// UTF-8 likewise.
 ///
 /// `None` when there was nothing to repair. Costs a copy, so it is for texts that did not parse.

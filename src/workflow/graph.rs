@@ -436,7 +436,7 @@ impl Plan {
         if edges > MAX_EDGES {
             return Err(PlanError::plan(format!("there are {edges} edges; allowed are {MAX_EDGES}")));
         }
-        // What the tasks of one sandbox wait for each other is no nesting of theirs.
+        // The order of tasks within one sandbox does not count as depth.
         let mut depth: BTreeMap<&str, usize> = BTreeMap::new();
         for id in &order {
             let below = self.written(id).into_iter().map(|need| depth.get(need).copied().unwrap_or(0)).max();

@@ -113,7 +113,7 @@ pub struct TaskState {
     pub failures: u32,
     /// Of these, the ones that were cut off.
     pub interruptions: u32,
-    /// The lease of whoever runs it.
+    /// The lease of its driver.
     pub epoch: i64,
     /// Not before this time, in milliseconds since 1970.
     pub not_before: i64,
@@ -131,7 +131,7 @@ pub struct TaskState {
     pub cached: bool,
 }
 
-/// What one task is on: whoever reports about it says which run of it.
+/// What one task is on: a report about it names the run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Running {
     /// The task, or one item of it.
@@ -652,7 +652,7 @@ impl State {
             || !self.tasks.iter().any(|(other, state)| state.phase == Phase::Running && lane(other) == own)
     }
 
-    /// What is to be done now, by whoever holds the lease `epoch`. Empty: nothing until something else happens.
+    /// What is to be done now, by the holder of the lease `epoch`. Empty: nothing until something else happens.
     pub fn due(&self, now: i64, epoch: i64) -> Vec<Action> {
         if self.status.is_over() {
             return Vec::new();

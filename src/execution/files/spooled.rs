@@ -1,4 +1,4 @@
-//! A file on its way out of a sandbox. It lies on disk while it comes, so its length is no matter of memory.
+//! A file on its way out of a sandbox. It lies on disk while it comes, so its length does not count in memory.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};

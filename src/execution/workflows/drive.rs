@@ -288,7 +288,7 @@ impl Driver {
             Came::Interrupted => Event::Interrupted { run },
             Came::Stopped if self.state.status == Status::Aborting => Event::Stopped { run },
             Came::Stopped => Event::Failed { run, error: "it was cancelled".into(), retry: false },
-            // Whoever takes the workflow over finds the run under its key.
+            // The replica that takes the workflow over finds the run under its key.
             Came::Gone if self.core.shutdown.is_cancelled() || self.held.lost.is_cancelled() => {
                 return Ok(Wrote::Refused);
             }

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) enum Prepared {
     /// It can run, with these values by name.
     Ready(Map<String, Value>),
-    /// It is a list of so many.
+    /// It is a list of this length.
     Items(u32),
     Skip(String),
     Unusable(String),
@@ -126,7 +126,7 @@ fn resolve(input: &Input, values: &BTreeMap<String, Value>) -> Result<Value, Mis
     }
 }
 
-/// Why there is no such part: how far the pointer leads, and what is there. Keys only: values may be anything.
+/// Why a part is missing: how far the pointer leads, and what is there. Keys only: values may be anything.
 fn no_part(from: &str, value: &Value, pointer: &str) -> String {
     let mut reached = String::new();
     for part in pointer.split('/').skip(1) {
@@ -293,7 +293,7 @@ impl Work {
     }
 
     async fn attempt(&self, runs: &Runs, data: &str) -> Result<Came, ExecutionError> {
-        // Nobody watches a single run's progress.
+        // No caller watches a single run's progress.
         let (news, _) = mpsc::channel(1);
         let purpose = Some(format!("workflow {} task {}", self.row.id, self.run.task));
         let (call, timeout, cancel) = (self.call(), self.timeout(), self.cancel.clone());

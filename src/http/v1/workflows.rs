@@ -189,10 +189,10 @@ async fn results(of: Of, which: Query<Which>) -> Result<Response, Problem> {
 
 async fn control(of: Of, bytes: Bytes) -> Result<Response, Problem> {
     // As the tool takes it, where the workflow is an argument.
-    let mut wish: serde_json::Map<String, Value> = body(&bytes)?;
-    wish.insert("workflow_id".into(), json!(of.id));
-    let wish: ControlInput = body(&Value::Object(wish).to_string().into())?;
-    let control = wish.control().map_err(Problem::argument)?;
+    let mut input: serde_json::Map<String, Value> = body(&bytes)?;
+    input.insert("workflow_id".into(), json!(of.id));
+    let input: ControlInput = body(&Value::Object(input).to_string().into())?;
+    let control = input.control().map_err(Problem::argument)?;
     Ok(Json(view(&of.by.workflows.control(&of.by.asker, of.id, &control).await?)).into_response())
 }
 

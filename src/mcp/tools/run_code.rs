@@ -182,7 +182,7 @@ pub struct OutputError {
     pub traceback: String,
 }
 
-/// Calls that are listed one by one; of more, those of one tool with one outcome are told as one.
+/// Calls that are listed one by one; of more, those of one tool with one outcome are one line.
 const MOST_CALLS: usize = 20;
 
 impl OutputToolCall {

@@ -158,7 +158,7 @@ impl Reach {
         found
     }
 
-    /// A record in the log that touches no table and that no one decodes. Which tables the login may write is no matter.
+    /// A record in the log that touches no table and that no one decodes. It needs no right to any table.
     async fn try_to_write(&self, connection: &mut PgConnection, patience: Duration) -> Option<Finding> {
         {
             let mut wrote = self.wrote.lock().unwrap_or_else(PoisonError::into_inner);
