@@ -981,8 +981,9 @@ BEGIN
   IF v_alive THEN
     FOR v_dead IN SELECT r.id FROM pathbox.replicas r WHERE r.alive_until <= clock_timestamp() AND r.id <> p_replica
                    LIMIT 10 FOR UPDATE SKIP LOCKED LOOP
+      -- Only what still runs: a row that is locked for nothing is one that a clean-up pass skips.
       UPDATE pathbox.execution_contexts e SET lease_expires_at = clock_timestamp()
-       WHERE e.status = 'creating' AND e.lease_owner = v_dead;
+       WHERE e.status = 'creating' AND e.lease_owner = v_dead AND e.lease_expires_at > clock_timestamp();
       WITH gone AS (
         -- one that never started leaves its key free
         UPDATE pathbox.executions x

@@ -23,6 +23,16 @@ fn call() -> Value {
     json!({"name": "run_code", "arguments": arguments, "_meta": {"progressToken": "t"}})
 }
 
+/// The kernel ends a namespace's processes a moment after their parent is gone.
+fn wait_until_gone(children: &[u32]) {
+    assert!(!children.is_empty());
+    let until = std::time::Instant::now() + PATIENCE;
+    while children.iter().any(|pid| alive(*pid)) {
+        assert!(std::time::Instant::now() < until, "{children:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn grace(data: &Path, seconds: &str) -> Command {
     let mut command = command(data);
     command.args(["--set", &format!("shutdown_grace_seconds={seconds}")]);
@@ -55,7 +65,7 @@ fn over_standard_input_a_run_beyond_the_grace_period_is_interrupted_and_recorded
     assert!(server.wait(PATIENCE).expect("it ends").success());
     let run = recorded(data.path());
     assert_eq!((&run["status"], &run["exitCode"]), (&"interrupted".into(), &130.into()), "{run}");
-    assert!(!children.is_empty() && !children.iter().any(|pid| alive(*pid)), "{children:?}");
+    wait_until_gone(&children);
 }
 
 #[test]
@@ -73,7 +83,7 @@ fn over_http_a_run_beyond_the_grace_period_is_interrupted_and_recorded() {
     assert!(server.wait(PATIENCE).expect("it ends").success());
     let run = recorded(data.path());
     assert_eq!((&run["status"], &run["exitCode"]), (&"interrupted".into(), &130.into()), "{run}");
-    assert!(!children.is_empty() && !children.iter().any(|pid| alive(*pid)), "{children:?}");
+    wait_until_gone(&children);
 }
 
 #[test]
@@ -95,11 +105,7 @@ fn a_second_signal_does_not_wait_for_the_grace_period() {
     assert!(server.child.try_wait().unwrap().is_none(), "it waits for the run");
     server.terminate();
     assert_eq!(server.wait(PATIENCE).expect("it ends").code(), Some(130));
-    let until = std::time::Instant::now() + PATIENCE;
-    while children.iter().any(|pid| alive(*pid)) {
-        assert!(std::time::Instant::now() < until, "{children:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until_gone(&children);
 }
 
 /// Everything that a server says of a whole flow at its most talkative, in both forms of log line, beside what `/metrics`
