@@ -28,12 +28,16 @@ pub fn of<T: JsonSchema>() -> Arc<JsonObject> {
     })
 }
 
+/// The schema of a tool's arguments. What they are as a whole is what the tool is, and is not said twice.
+pub fn arguments<T: JsonSchema>() -> Arc<JsonObject> {
+    let mut schema = of::<T>();
+    Arc::make_mut(&mut schema).shift_remove("description");
+    schema
+}
+
 /// A tool with the schema of its arguments.
 pub fn tool<T: JsonSchema>(name: &'static str, title: &str, description: &'static str) -> Tool {
-    // What the arguments as a whole are is what the tool is.
-    let mut schema = JsonObject::clone(&of::<T>());
-    schema.shift_remove("description");
-    Tool::new(name, description, Arc::new(schema)).with_title(title)
+    Tool::new(name, description, arguments::<T>()).with_title(title)
 }
 
 /// The schema of a result, for programs that check it: types without words. What the fields mean is in `docs/results.md`; in a

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::support::database::cluster;
+use crate::support::database::{Disk, cluster, fill};
 use crate::support::http::{HttpServer, Reply};
 use crate::support::server::{Server, command};
 
@@ -114,6 +114,30 @@ fn an_upload_that_broke_off_or_came_in_parts_is_whole_in_the_end() {
     // Nothing of it is left, and nothing leads to a part as if it were an artifact.
     let left = walk(data.path()).into_iter().filter(|path| path.contains("part-")).count();
     assert_eq!(left, 0);
+}
+
+#[test]
+fn a_full_disk_refuses_an_upload_and_the_address_is_good_once_there_is_room() {
+    let Ok(disk) = Disk::mounted(48) else {
+        eprintln!("this account may not mount: nothing is tried");
+        return;
+    };
+    let server = HttpServer::start(&disk.0.join("data"));
+    let up = address(&server, "upload", "late.txt");
+    let filler = disk.0.join("filler");
+    fill(&filler);
+    for path in [up.clone(), format!("{up}?part=1")] {
+        let (status, refused) = send(&server, "PUT", &path, &[b'x'; 30_000]);
+        assert_eq!(
+            (status, &refused["error"]["code"]),
+            (507, &json!("store_unavailable")),
+            "{path}: {refused}"
+        );
+    }
+    std::fs::remove_file(&filler).unwrap();
+    let (status, put) = send(&server, "PUT", &up, b"there is room");
+    assert_eq!((status, &put["bytes"]), (201, &json!(13)), "{put}");
+    assert_eq!(python(&server, "print(open('late.txt').read())")["stdout"], "there is room\n");
 }
 
 fn walk(dir: &Path) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::code_mode::Place;
 use crate::support::server::{Server, command};
 
 fn call(server: &mut Server, name: &str, arguments: Value) -> Value {
@@ -249,11 +250,13 @@ fn optionals() -> Vec<(&'static str, &'static str, Value, Value, Option<&'static
     let mut rows = vec![
         ("run_code", "timeout_ms", json!(0), list(), Some("60000")),
         ("run_code", "data", json!(null), json!(null), Some("{}")),
+        ("run_code", "tools", json!([]), json!(7), Some("kit.echo")),
         ("run_analysis", "timeout_ms", json!(0), list(), Some("60000")),
         ("get_execution", "wait_ms", json!(0), list(), Some("0")),
         ("get_execution", "cancel", json!(false), list(), Some("false")),
         ("get_execution", "offset", json!(0), list(), Some("0")),
         ("get_execution", "limit", json!(0), list(), Some("100")),
+        ("search_tools", "limit", json!(0), list(), Some("5")),
     ];
     for (tool, texts) in [
         ("run_code", &["purpose", "context", "idempotency_key"][..]),
@@ -261,6 +264,7 @@ fn optionals() -> Vec<(&'static str, &'static str, Value, Value, Option<&'static
         ("manage_context", &["context", "path"]),
         ("get_execution", &["stream"]),
         ("files", &["path", "text", "base64", "from", "if_version", "context"]),
+        ("search_tools", &["detail", "language"]),
     ] {
         rows.extend(texts.iter().map(|name| (tool, *name, json!(""), list(), None)));
     }
@@ -303,8 +307,9 @@ fn obeys(place: &str, schema: &Value, free: bool) {
 
 #[test]
 fn every_schema_obeys_the_strict_hosts_and_every_optional_may_be_filled_in() {
-    let data = tempfile::tempdir().unwrap();
-    let mut server = Server::start(data.path());
+    // With a tool server, so that the tools which need one are listed too.
+    let place = Place::new("", "", "");
+    let mut server = place.serve();
     let ran = server.python("1");
     let base = [
         ("run_code", json!({"code": "1", "language": "python"})),
@@ -312,8 +317,9 @@ fn every_schema_obeys_the_strict_hosts_and_every_optional_may_be_filled_in() {
         ("manage_context", json!({"action": "show"})),
         ("get_execution", json!({"execution_id": ran["structuredContent"]["executionId"]})),
         ("files", json!({"action": "list"})),
+        ("search_tools", json!({"query": "echo"})),
     ];
-    let free = [("run_code", "data"), ("run_analysis", "parameters")];
+    let free = [("run_code", "data"), ("run_code", "tools"), ("run_analysis", "parameters")];
     let word = |name: &str| {
         (1..=64).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

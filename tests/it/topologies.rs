@@ -207,6 +207,30 @@ fn a_bucket_that_does_not_answer_costs_the_whole_output_and_no_run() {
     assert_eq!(python(&server, "x")["structuredContent"]["output"], "2");
 }
 
+#[test]
+#[ignore = "needs PostgreSQL server binaries and moto: scripts/test installs them"]
+fn an_upload_in_parts_goes_on_where_its_replica_was_killed() {
+    let shared = Shared::start();
+    let (mut first, second) = (shared.replica(0), shared.replica(1));
+    let told = call(&first, "files", json!({"action": "upload", "path": "parts.txt"}));
+    let url = told["structuredContent"]["url"].as_str().unwrap_or_else(|| panic!("{told}"));
+    let up = url[url.find("/files/").unwrap()..].to_owned();
+    assert_eq!(first.send("PUT", &format!("{up}?part=1"), &[], b"AAAA").status, 200);
+    // The second part is half sent when its replica is gone.
+    let mut half = first.connect();
+    let head = format!("PUT {up}?part=2 HTTP/1.1\r\nHost: {}\r\nContent-Length: 4\r\n\r\nBB", first.address);
+    half.write_all(head.as_bytes()).unwrap();
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    let missing = second.send("POST", &format!("{up}?parts=2"), &[], b"");
+    assert_eq!(missing.status, 409);
+    assert_eq!(second.send("PUT", &format!("{up}?part=2"), &[], b"BBBB").status, 200);
+    let done = second.send("POST", &format!("{up}?parts=2"), &[], b"");
+    assert_eq!(done.status, 201);
+    let read = python(&second, "print(open('parts.txt').read())");
+    assert_eq!(read["structuredContent"]["stdout"], "AAAABBBB\n", "{read}");
+}
+
 /// A server on a data directory in a network namespace of its own, as in a container.
 fn apart(data: &Path, arguments: &str) -> Command {
     let binary = env!("CARGO_BIN_EXE_pathbox");

@@ -266,7 +266,7 @@ pub fn tool(network: bool, tools: bool) -> Tool {
         secrets in the output are replaced by placeholders like [EMAIL_1].";
     let mut meta = Map::new();
     meta.insert("anthropic/maxResultSizeChars".into(), json!(200_000));
-    let mut input = schema::of::<Input>();
+    let mut input = schema::arguments::<Input>();
     let mut description = description.to_owned();
     if tools {
         description.push_str(" Programs can call tools of other servers: `from tools import <server>` (`search_tools` finds them).");

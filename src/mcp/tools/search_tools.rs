@@ -80,9 +80,9 @@ pub fn tool(servers: &[String]) -> Tool {
          that does `from tools import <server>` and calls them, so that intermediate results stay in the sandbox.",
         servers.join(", ")
     );
-    Tool::new(NAME, description, schema::of::<Input>())
+    Tool::new(NAME, description, schema::arguments::<Input>())
         .with_title("Search tools")
-        .with_raw_output_schema(schema::of::<Output>())
+        .with_raw_output_schema(schema::output::<Output>())
         .with_annotations(
             ToolAnnotations::with_title("Search tools")
                 .read_only(true)
