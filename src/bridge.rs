@@ -8,8 +8,7 @@
 //! its own listing gives up a whole server for one tool without a schema, so lists are read here, tool by tool.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -17,7 +16,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::TenantId;
+use crate::domain::{TenantId, lock};
 
 mod catalog;
 mod child;
@@ -30,9 +29,10 @@ pub mod types;
 mod upstream;
 mod vectors;
 
+use catalog::Listed;
 pub use catalog::{Catalog, Problem, Tool};
 pub use pattern::Pattern;
-pub use pins::Change;
+pub use pins::{Change, PinStore};
 pub use server::{Era, Server, Transport};
 pub use upstream::{Answer, Content};
 pub use vectors::Embeddings;
@@ -44,8 +44,6 @@ pub struct Options {
     pub servers: Vec<Server>,
     /// The environment that child processes get: `PATH`, `HOME` and the like, and nothing that is secret.
     pub environment: BTreeMap<String, String>,
-    /// Where hashes of tool descriptions are kept; nowhere when left out.
-    pub pins: Option<PathBuf>,
     /// Where the search gets vectors; it goes by words alone when left out.
     pub embeddings: Option<Embeddings>,
 }
@@ -126,24 +124,28 @@ const FUSED: usize = 50;
 #[derive(Debug, Clone)]
 pub struct Bridge(Arc<Inner>);
 
+/// The tenant, where a server is not everybody's, and the servers.
+type CatalogKey = (Option<TenantId>, Vec<usize>);
+
 #[derive(Debug)]
 struct Inner {
     upstreams: Vec<Arc<upstream::Upstream>>,
     pins: pins::Pins,
     vectors: Option<vectors::Vectors>,
-    catalogs: Mutex<BTreeMap<Vec<usize>, Arc<Catalog>>>,
+    catalogs: Mutex<BTreeMap<CatalogKey, Arc<Catalog>>>,
     shutdown: CancellationToken,
 }
 
 impl Bridge {
-    /// A bridge to these servers. Starts none. They end when `shutdown` is cancelled, and at the latest with the process.
-    pub fn new(options: Options, shutdown: CancellationToken) -> Self {
+    /// A bridge to these servers. Starts none. They end when `shutdown` is cancelled, and at the latest with the process. What
+    /// was accepted of their tools is in `pins`; without, it is known to this process only.
+    pub fn new(options: Options, pins: Option<Arc<dyn PinStore>>, shutdown: CancellationToken) -> Self {
         let environment = Arc::new(options.environment);
         let start = |server| Arc::new(upstream::Upstream::new(server, Arc::clone(&environment)));
         let upstreams: Vec<_> = options.servers.into_iter().map(start).collect();
         Self(Arc::new(Inner {
             upstreams,
-            pins: pins::Pins::at(options.pins),
+            pins: pins::Pins::new(pins),
             vectors: options.embeddings.and_then(vectors::Vectors::new),
             catalogs: Mutex::default(),
             shutdown,
@@ -180,15 +182,19 @@ impl Bridge {
     /// [`Catalog::problems`], and the tools of the others are there.
     pub async fn catalog(&self, tenant: &TenantId) -> Arc<Catalog> {
         let mine = || self.0.upstreams.iter().enumerate().filter(|(_, up)| up.server.serves(tenant));
-        let listings = join_all(mine().map(|(_, upstream)| upstream.listing(&self.0.shutdown))).await;
-        let key: Vec<usize> = mine().map(|(at, _)| at).collect();
-        let listed: Vec<_> = mine().map(|(_, upstream)| &upstream.server).zip(listings).collect();
-        let mut catalogs = self.0.catalogs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = catalogs.get(&key).filter(|known| known.is_of(&listed)) {
+        let listed = join_all(mine().map(|(_, upstream)| async {
+            let server = &upstream.server;
+            let listing = upstream.listing(&self.0.shutdown).await;
+            Listed { server, listing, pinned: self.0.pins.of(server, tenant).await }
+        }))
+        .await;
+        let own = mine().any(|(_, upstream)| !upstream.server.tenants.is_empty()).then(|| tenant.clone());
+        let key = (own, mine().map(|(at, _)| at).collect::<Vec<usize>>());
+        if let Some(known) = lock(&self.0.catalogs).get(&key).filter(|known| known.is_of(&listed)) {
             return Arc::clone(known);
         }
-        let catalog = Arc::new(Catalog::of(listed, &self.0.pins));
-        catalogs.insert(key, Arc::clone(&catalog));
+        let catalog = Arc::new(Catalog::of(listed, tenant, &self.0.pins).await);
+        lock(&self.0.catalogs).insert(key, Arc::clone(&catalog));
         catalog
     }
 
@@ -243,11 +249,11 @@ impl Bridge {
     ///
     /// # Errors
     /// When that cannot be written.
-    pub async fn accept(&self, tenant: &TenantId, server: &str) -> std::io::Result<usize> {
-        let catalog = self.catalog(tenant).await;
-        let accepted = self.0.pins.accept(server, catalog.hashes(server))?;
-        self.0.catalogs.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        Ok(accepted)
+    pub async fn accept(&self, tenant: &TenantId, server: &str) -> Result<usize, String> {
+        let settings = &self.upstream(tenant, server).map_err(|error| error.to_string())?.server;
+        let hashes = self.catalog(tenant).await.hashes(server);
+        self.0.pins.pin(settings, tenant, &hashes, true).await?;
+        Ok(hashes.len())
     }
 
     /// Ends all servers and waits until their processes are gone.

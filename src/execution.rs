@@ -45,6 +45,7 @@ pub mod recipe;
 mod record;
 mod relay;
 mod remembered;
+mod remembered_tools;
 mod replica;
 pub mod reveal;
 mod revive;
@@ -76,6 +77,7 @@ pub use recipe::{Recipe, Recipes};
 
 pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus};
 pub use policies::Policies;
+pub use remembered_tools::StoredPins;
 pub use reveal::{Credentials, Revealed, TokenKey};
 pub use run_analysis::{Analysed, AnalysisRequest};
 pub use sessions::SessionFacts;
@@ -362,6 +364,7 @@ impl Execution {
 
     /// Ends the tool servers.
     pub async fn close_tools(&self) {
+        self.core.tools.leave_all();
         if let Some(bridge) = &self.core.parts.bridge {
             bridge.close().await;
         }

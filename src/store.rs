@@ -38,6 +38,7 @@ mod sessions;
 mod signals;
 pub mod sqlite;
 mod state;
+mod tools;
 pub mod workflows;
 
 pub use crate::domain::Secret;
@@ -59,6 +60,7 @@ pub use sessions::Sessions;
 pub use signals::{Signals, Waiting};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use state::{Cause, DatabaseState};
+pub use tools::{ToolMemory, ToolPermit, ToolPins};
 pub use workflows::{WorkflowRow, Workflows};
 
 /// A store, whichever it is.
@@ -67,7 +69,17 @@ pub type DynStore = Arc<dyn ContextStore>;
 /// The whole contract. Each method is one transaction and safe to call twice. A caller names the part that it needs.
 #[async_trait]
 pub trait ContextStore:
-    Leases + Contexts + Outbox + Paths + Keys + Audit + Ledger + Sessions + Workflows + std::fmt::Debug
+    Leases
+    + Contexts
+    + Outbox
+    + Paths
+    + Keys
+    + Audit
+    + Ledger
+    + Sessions
+    + ToolMemory
+    + Workflows
+    + std::fmt::Debug
 {
     /// `sqlite` or `postgres`, for logs and `doctor`.
     fn kind(&self) -> &'static str;

@@ -1,6 +1,6 @@
 //! The tools of one tenant: what may be called, under which names, with which arguments, and how it is found.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use jsonschema::{PatternOptions, Retrieve, Uri, ValidationOptions, Validator};
@@ -8,12 +8,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::pins::{self, Change, Pins};
+use super::pins::{self, Change, Hashes, Pinned, Pins};
 use super::search::{Entry, Hit, Index};
 use super::types::{self, Parameter};
 use super::upstream::Listing;
 use super::{BridgeError, Server, names};
-use crate::domain::hex;
+use crate::domain::{TenantId, hex};
 
 /// The longest description that is kept.
 const MAX_DESCRIPTION_CHARS: usize = 4_000;
@@ -45,6 +45,8 @@ pub struct Tool {
     pub asks: bool,
     /// Its parameters, read from the schema.
     pub parameters: Vec<Parameter>,
+    /// SHA-256 of what its server says of it, hex.
+    pub definition: String,
     validator: OnceLock<Option<Validator>>,
 }
 
@@ -71,17 +73,34 @@ pub struct Catalog {
     index: Index,
     by_name: HashMap<String, usize>,
     changes: Vec<Change>,
-    hashes: BTreeMap<String, BTreeMap<String, String>>,
-    key: Vec<(String, u64)>,
+    hashes: BTreeMap<String, Hashes>,
+    key: Vec<(String, u64, String)>,
 }
 
-type Listed<'a> = (&'a Server, Result<Arc<Listing>, BridgeError>);
+/// A server, its list, and what was accepted of it: `Ok(None)` when it was never listed.
+pub(super) struct Listed<'a> {
+    pub(super) server: &'a Server,
+    pub(super) listing: Result<Arc<Listing>, BridgeError>,
+    pub(super) pinned: Result<Option<Pinned>, String>,
+}
+
+impl Listed<'_> {
+    fn key(&self) -> (String, u64, String) {
+        let version = self.listing.as_ref().map_or(0, |listing| listing.version);
+        let digest = match &self.pinned {
+            Ok(Some(pinned)) => pinned.digest.clone(),
+            Ok(None) => String::new(),
+            Err(_) => "unknown".to_owned(),
+        };
+        (self.server.name.clone(), version, digest)
+    }
+}
 
 impl Catalog {
-    pub(super) fn of(listed: Vec<Listed<'_>>, pins: &Pins) -> Self {
-        let key = key(&listed);
+    /// Reads the lists. A server that was never listed is known from now on.
+    pub(super) async fn of(listed: Vec<Listed<'_>>, tenant: &TenantId, pins: &Pins) -> Self {
         let modules =
-            names::identifiers(listed.iter().map(|(server, _)| server.name.as_str()), names::LIBRARY);
+            names::identifiers(listed.iter().map(|listed| listed.server.name.as_str()), names::LIBRARY);
         let mut catalog = Self {
             tools: Vec::new(),
             problems: Vec::new(),
@@ -90,20 +109,29 @@ impl Catalog {
             by_name: HashMap::new(),
             changes: Vec::new(),
             hashes: BTreeMap::new(),
-            key,
+            key: Vec::new(),
         };
-        for ((server, listing), module) in listed.into_iter().zip(modules) {
-            match listing {
-                Ok(listing) => catalog.add(server, &module, &listing, pins),
+        for (mut listed, module) in listed.into_iter().zip(modules) {
+            let server = listed.server;
+            match &listed.listing {
+                Ok(listing) => {
+                    let tools = catalog.read(server, &module, listing);
+                    let hashes = hashes_of(&tools);
+                    if let Ok(None) = listed.pinned {
+                        listed.pinned = pins.pin(server, tenant, &hashes, false).await.map(Some);
+                    }
+                    catalog.add(server, tools, hashes, &listed.pinned);
+                }
                 Err(error) => catalog.problems.push(Problem {
                     server: server.name.clone(),
                     problem: match error {
-                        BridgeError::Start { why, .. } => why,
+                        BridgeError::Start { why, .. } => why.clone(),
                         other => other.to_string(),
                     },
                     fatal: true,
                 }),
             }
+            catalog.key.push(listed.key());
         }
         catalog.index = Index::of(catalog.tools.iter().map(|tool| Entry {
             server: &tool.server,
@@ -131,57 +159,82 @@ impl Catalog {
         catalog
     }
 
-    fn add(&mut self, server: &Server, module: &str, listing: &Listing, pins: &Pins) {
-        let warn = |problems: &mut Vec<Problem>, problem: String| {
-            problems.push(Problem { server: server.name.clone(), problem, fatal: false });
-        };
+    fn warn(&mut self, server: &Server, problem: String) {
+        self.problems.push(Problem { server: server.name.clone(), problem, fatal: false });
+    }
+
+    /// The tools of a list, as far as they are tools.
+    fn read(&mut self, server: &Server, module: &str, listing: &Listing) -> Vec<Tool> {
         for warning in &listing.warnings {
-            warn(&mut self.problems, warning.clone());
+            self.warn(server, warning.clone());
         }
-        let mut tools: Vec<(Tool, String)> = Vec::new();
+        let mut tools: Vec<Tool> = Vec::new();
+        let mut names = HashSet::new();
         for raw in &listing.tools {
             match Tool::read(server, module, raw) {
-                Ok((tool, _)) if tools.iter().any(|(other, _)| other.name == tool.name) => {
-                    warn(
-                        &mut self.problems,
+                Ok(tool) if !names.insert(tool.name.clone()) => {
+                    self.warn(
+                        server,
                         format!("the tool {:?} is listed twice; the first one stands", tool.name),
                     );
                 }
-                Ok(read) => tools.push(read),
-                Err(problem) => warn(&mut self.problems, problem),
+                Ok(tool) => tools.push(tool),
+                Err(problem) => self.warn(server, problem),
             }
         }
-        let hashes: BTreeMap<String, String> =
-            tools.iter().map(|(tool, hash)| (tool.name.clone(), hash.clone())).collect();
-        let changes = pins.compare(&server.name, hashes.clone(), server.pinned);
+        tools
+    }
+
+    /// Takes up the tools that may be called.
+    fn add(
+        &mut self,
+        server: &Server,
+        mut tools: Vec<Tool>,
+        hashes: Hashes,
+        pinned: &Result<Option<Pinned>, String>,
+    ) {
+        let changes = match pinned {
+            Ok(pinned) => pinned.as_ref().map_or_else(Vec::new, |pinned| pinned.compare(server, &hashes)),
+            Err(why) if server.pinned => {
+                self.problems.push(Problem {
+                    server: server.name.clone(),
+                    problem: format!("which of its tools were accepted cannot be read: {why}"),
+                    fatal: true,
+                });
+                return;
+            }
+            Err(why) => {
+                tracing::warn!(tool.server = %server.name, error = %why, "hashes of tool descriptions could not be kept");
+                Vec::new()
+            }
+        };
         for change in &changes {
             let how = if change.blocked { ", and is blocked until `pathbox tools accept`" } else { "" };
             tracing::warn!(tool.server = %server.name, "the tool {:?} is {}{how}", change.tool, change.what);
         }
-        tools.retain(|(tool, _)| {
-            server.allows(&tool.name)
-                && !changes.iter().any(|change| change.blocked && change.tool == tool.name)
-        });
-        let identifiers = names::identifiers(tools.iter().map(|(tool, _)| tool.name.as_str()), &[]);
-        for ((mut tool, _), identifier) in tools.into_iter().zip(identifiers) {
+        let blocked: HashSet<&str> =
+            changes.iter().filter(|change| change.blocked).map(|change| change.tool.as_str()).collect();
+        tools.retain(|tool| server.allows(&tool.name) && !blocked.contains(tool.name.as_str()));
+        let identifiers = names::identifiers(tools.iter().map(|tool| tool.name.as_str()), &[]);
+        for (mut tool, identifier) in tools.into_iter().zip(identifiers) {
             tool.identifier = identifier;
             self.tools.push(tool);
         }
-        let blocked = changes.iter().filter(|change| change.blocked).count();
-        if blocked > 0 {
+        if !blocked.is_empty() {
             let text = format!(
-                "{blocked} tools changed since they were accepted and cannot be called: look at `pathbox tools check`, then `pathbox tools accept {}`",
+                "{} tools changed since they were accepted and cannot be called: look at `pathbox tools check`, then `pathbox tools accept {}`",
+                blocked.len(),
                 server.name
             );
-            warn(&mut self.problems, text);
+            self.warn(server, text);
         }
         for (kind, patterns) in
             [("allow", &server.allow), ("deny", &server.deny), ("confirm", &server.confirm)]
         {
             for pattern in patterns {
                 if !hashes.keys().any(|tool| pattern.matches(&server.name, tool)) {
-                    warn(
-                        &mut self.problems,
+                    self.warn(
+                        server,
                         format!("the {kind} pattern {:?} matches none of its tools", pattern.as_str()),
                     );
                 }
@@ -193,14 +246,14 @@ impl Catalog {
 
     /// Whether it is of these very listings.
     pub(super) fn is_of(&self, listed: &[Listed<'_>]) -> bool {
-        self.key == key(listed)
+        self.key.iter().eq(&listed.iter().map(Listed::key).collect::<Vec<_>>())
     }
 
     pub(super) fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    pub(super) fn hashes(&self, server: &str) -> BTreeMap<String, String> {
+    pub(super) fn hashes(&self, server: &str) -> Hashes {
         self.hashes.get(server).cloned().unwrap_or_default()
     }
 
@@ -232,17 +285,13 @@ impl Catalog {
     }
 }
 
-fn key(listed: &[Listed<'_>]) -> Vec<(String, u64)> {
-    let entry = |(server, listing): &Listed<'_>| match listing {
-        Ok(listing) => (server.name.clone(), listing.version),
-        Err(_) => (server.name.clone(), 0),
-    };
-    listed.iter().map(entry).collect()
+fn hashes_of(tools: &[Tool]) -> Hashes {
+    tools.iter().map(|tool| (tool.name.clone(), tool.definition.clone())).collect()
 }
 
 impl Tool {
-    /// Reads a tool from a list, with the hash of what it says of itself.
-    fn read(server: &Server, module: &str, raw: &Map<String, Value>) -> Result<(Self, String), String> {
+    /// Reads a tool from a list.
+    fn read(server: &Server, module: &str, raw: &Map<String, Value>) -> Result<Self, String> {
         let name = match raw.get("name").and_then(Value::as_str) {
             Some(name) if !name.is_empty() && name.chars().count() <= 256 => name.to_owned(),
             Some(_) => {
@@ -265,7 +314,7 @@ impl Tool {
             Value::Bool(true) => Value::Object(Map::new()),
             _ => return Err(format!("the tool {shown:?} was left out: it has no input schema")),
         };
-        let hash = pins::hash(&[
+        let definition = pins::hash(&[
             field("name"),
             field("description"),
             field("inputSchema"),
@@ -284,10 +333,11 @@ impl Tool {
             asks: server.confirms(&name) || hint("destructiveHint") == Some(true),
             parameters: types::parameters(&input),
             validator: OnceLock::new(),
+            definition,
             name,
             input,
         };
-        Ok((tool, hash))
+        Ok(tool)
     }
 
     /// `server.tool`, by its true name.
@@ -379,22 +429,9 @@ mod tests {
     use serde_json::json;
 
     fn tool(schema: Value) -> Tool {
-        let server = Server {
-            name: "s".into(),
-            transport: super::super::Transport::Http { url: String::new(), headers: BTreeMap::new() },
-            tenants: Vec::new(),
-            allow: Vec::new(),
-            deny: Vec::new(),
-            confirm: Vec::new(),
-            timeout: std::time::Duration::from_secs(1),
-            start_timeout: std::time::Duration::from_secs(1),
-            concurrency: 1,
-            trusted: false,
-            pinned: false,
-            era: super::super::Era::Auto,
-        };
+        let server = Server::any("s");
         let raw = json!({"name": "t", "inputSchema": schema});
-        Tool::read(&server, "s", raw.as_object().unwrap()).unwrap().0
+        Tool::read(&server, "s", raw.as_object().unwrap()).unwrap()
     }
 
     #[test]

@@ -2,20 +2,43 @@
 //!
 //! The first list of a server is taken as it is. A tool that says something else later, or was not there, is a change: it is
 //! logged, and blocks the tool until it is accepted where the server is `pinned`. The set is pinned and not only each tool:
-//! else a tool under a new name would be no one's change.
+//! else a tool under a new name would be no one's change. All of it is kept where every replica finds it; where it cannot be
+//! read, nothing of a `pinned` server can be called that was not known here before.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::domain::hex;
+use super::Server;
+use crate::domain::{TenantId, hex, lock};
 
-/// Server to tool to hash.
-type Known = BTreeMap<String, BTreeMap<String, String>>;
+/// Tool to hash.
+pub(super) type Hashes = BTreeMap<String, String>;
+
+/// Where hashes of tools are kept. `scope` is empty for a server that every tenant has, else the tenant.
+#[async_trait]
+pub trait PinStore: Send + Sync + std::fmt::Debug {
+    /// What was accepted of a server: its digest, and the text unless that digest is `known`.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    async fn pins(
+        &self,
+        scope: &str,
+        server: &str,
+        known: Option<&str>,
+    ) -> Result<Option<(String, Option<String>)>, String>;
+
+    /// Keeps the first list of a server, or the one that replaces it. Gives what holds then.
+    ///
+    /// # Errors
+    /// Why it cannot be written.
+    async fn pin(&self, scope: &str, server: &str, pins: &str, replace: bool) -> Result<String, String>;
+}
 
 /// A tool that is not as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -30,71 +53,100 @@ pub struct Change {
     pub blocked: bool,
 }
 
-#[derive(Debug)]
-pub(super) struct Pins {
-    file: Option<PathBuf>,
-    known: Mutex<Known>,
+/// What was accepted of a server.
+#[derive(Debug, Clone)]
+pub(super) struct Pinned {
+    hashes: Arc<Hashes>,
+    pub(super) digest: String,
 }
 
-impl Pins {
-    pub(super) fn at(file: Option<PathBuf>) -> Self {
-        Self { file, known: Mutex::default() }
+impl Pinned {
+    fn read(text: &str) -> Self {
+        Self {
+            hashes: Arc::new(serde_json::from_str(text).unwrap_or_default()),
+            digest: hex(&Sha256::digest(text)),
+        }
     }
 
-    /// What is not as it was. A server that was never seen is known from now on.
-    pub(super) fn compare(&self, server: &str, now: BTreeMap<String, String>, pinned: bool) -> Vec<Change> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        self.read(&mut known);
-        let Some(before) = known.get(server) else {
-            known.insert(server.to_owned(), now);
-            if let Err(error) = self.write(&known) {
-                tracing::warn!(error = %error, "hashes of tool descriptions could not be kept");
-            }
-            return Vec::new();
-        };
+    /// What is not as it was.
+    pub(super) fn compare(&self, server: &Server, now: &Hashes) -> Vec<Change> {
         let change = |tool: &String, what, blocked| Change {
-            server: server.to_owned(),
+            server: server.name.clone(),
             tool: tool.clone(),
             what,
             blocked,
         };
-        let appeared = now.iter().filter_map(|(tool, hash)| match before.get(tool) {
-            None => Some(change(tool, "new", pinned)),
-            Some(old) if old != hash => Some(change(tool, "changed", pinned)),
+        let appeared = now.iter().filter_map(|(tool, hash)| match self.hashes.get(tool) {
+            None => Some(change(tool, "new", server.pinned)),
+            Some(old) if old != hash => Some(change(tool, "changed", server.pinned)),
             Some(_) => None,
         });
-        let gone =
-            before.keys().filter(|tool| !now.contains_key(*tool)).map(|tool| change(tool, "gone", false));
-        appeared.chain(gone).collect()
+        let gone = self.hashes.keys().filter(|tool| !now.contains_key(*tool));
+        appeared.chain(gone.map(|tool| change(tool, "gone", false))).collect()
+    }
+}
+
+/// What is known here, and where it is kept.
+#[derive(Debug)]
+pub(super) struct Pins {
+    store: Option<Arc<dyn PinStore>>,
+    known: Mutex<BTreeMap<(String, String), Pinned>>,
+}
+
+impl Pins {
+    pub(super) fn new(store: Option<Arc<dyn PinStore>>) -> Self {
+        Self { store, known: Mutex::default() }
     }
 
-    /// Takes a server's tools as they are now.
-    pub(super) fn accept(&self, server: &str, now: BTreeMap<String, String>) -> std::io::Result<usize> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        self.read(&mut known);
-        let count = now.len();
-        known.insert(server.to_owned(), now);
-        self.write(&known)?;
-        Ok(count)
-    }
-
-    /// The file decides: another process may have accepted something.
-    fn read(&self, known: &mut Known) {
-        let text = self.file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
-        if let Some(read) = text.and_then(|text| serde_json::from_str(&text).ok()) {
-            *known = read;
+    /// What was accepted of a server; `None`: it was never listed. Of one that is not `pinned` what is known here will do:
+    /// its changes block nothing.
+    pub(super) async fn of(&self, server: &Server, tenant: &TenantId) -> Result<Option<Pinned>, String> {
+        let key = key(server, tenant);
+        let known = lock(&self.known).get(&key).cloned();
+        let Some(store) = &self.store else { return Ok(known) };
+        if known.is_some() && !server.pinned {
+            return Ok(known);
+        }
+        match store.pins(&key.0, &key.1, known.as_ref().map(|known| known.digest.as_str())).await {
+            Ok(Some((_, Some(text)))) => Ok(Some(self.keep(key, &text))),
+            Ok(Some((_, None))) => Ok(known),
+            Ok(None) => Ok(None),
+            Err(why) if known.is_none() => Err(why),
+            Err(why) => {
+                tracing::warn!(tool.server = %server.name, error = %why, "accepted tools cannot be read; those known before hold");
+                Ok(known)
+            }
         }
     }
 
-    fn write(&self, known: &Known) -> std::io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        if let Some(dir) = file.parent() {
-            std::fs::create_dir_all(dir)?;
-        }
-        let part = file.with_extension(format!("part-{}", std::process::id()));
-        std::fs::write(&part, serde_json::to_vec_pretty(known)?)?;
-        std::fs::rename(&part, file)
+    /// Keeps a server's tools: its first list, or one that replaces what was.
+    pub(super) async fn pin(
+        &self,
+        server: &Server,
+        tenant: &TenantId,
+        now: &Hashes,
+        replace: bool,
+    ) -> Result<Pinned, String> {
+        let key = key(server, tenant);
+        let text = serde_json::to_string(now).map_err(|error| error.to_string())?;
+        let holds = match &self.store {
+            Some(store) => store.pin(&key.0, &key.1, &text, replace).await?,
+            None => text,
+        };
+        Ok(self.keep(key, &holds))
     }
+
+    fn keep(&self, key: (String, String), text: &str) -> Pinned {
+        let pinned = Pinned::read(text);
+        lock(&self.known).insert(key, pinned.clone());
+        pinned
+    }
+}
+
+/// Scope and name of a server. Servers of one name for several tenants are several servers.
+fn key(server: &Server, tenant: &TenantId) -> (String, String) {
+    let scope = if server.tenants.is_empty() { String::new() } else { tenant.to_string() };
+    (scope, server.name.clone())
 }
 
 /// The hash of what a tool says of itself, whatever the order of its members.
@@ -124,26 +176,60 @@ fn sorted(value: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn tools(of: &[(&str, &str)]) -> BTreeMap<String, String> {
+    fn hashes(of: &[(&str, &str)]) -> Hashes {
         of.iter().map(|(tool, hash)| ((*tool).to_owned(), (*hash).to_owned())).collect()
     }
 
-    #[test]
-    fn the_first_list_is_taken_and_each_later_change_is_named_until_it_is_accepted() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pins.json");
-        let pins = Pins::at(Some(file.clone()));
-        assert!(pins.compare("a", tools(&[("x", "1"), ("y", "1")]), true).is_empty());
-        let now = tools(&[("x", "2"), ("z", "1")]);
-        let seen = |pins: &Pins| {
-            let changes = pins.compare("a", now.clone(), true);
-            changes.into_iter().map(|c| (c.tool, c.what, c.blocked)).collect::<Vec<_>>()
-        };
+    #[tokio::test]
+    async fn the_first_list_is_taken_and_each_later_change_is_named_until_it_is_accepted() {
+        let (server, tenant) =
+            (Server { pinned: true, ..Server::any("a") }, TenantId::parse("acme").unwrap());
+        let pins = Pins::new(None);
+        assert!(pins.of(&server, &tenant).await.unwrap().is_none(), "never listed");
+        let first = hashes(&[("x", "1"), ("y", "1")]);
+        assert!(pins.pin(&server, &tenant, &first, false).await.unwrap().compare(&server, &first).is_empty());
+        let now = hashes(&[("x", "2"), ("z", "1")]);
+        let seen = pins.of(&server, &tenant).await.unwrap().unwrap().compare(&server, &now);
+        let seen: Vec<_> = seen.into_iter().map(|c| (c.tool, c.what, c.blocked)).collect();
         let expected =
             [("x".into(), "changed", true), ("z".into(), "new", true), ("y".into(), "gone", false)];
-        assert_eq!(seen(&pins), expected);
-        assert_eq!(seen(&Pins::at(Some(file.clone()))), expected, "after a restart too");
-        Pins::at(Some(file)).accept("a", now.clone()).unwrap();
-        assert_eq!(seen(&pins), [], "accepted by another process");
+        assert_eq!(seen, expected);
+        pins.pin(&server, &tenant, &now, true).await.unwrap();
+        assert!(pins.of(&server, &tenant).await.unwrap().unwrap().compare(&server, &now).is_empty());
+    }
+
+    /// A store that has an entry and then breaks.
+    #[derive(Debug, Default)]
+    struct Breaks(Mutex<Option<String>>);
+
+    #[async_trait]
+    impl PinStore for Breaks {
+        async fn pins(
+            &self,
+            _: &str,
+            _: &str,
+            _: Option<&str>,
+        ) -> Result<Option<(String, Option<String>)>, String> {
+            let text = lock(&self.0).take().ok_or("the database is away")?;
+            Ok(Some(("d".repeat(64), Some(text))))
+        }
+
+        async fn pin(&self, _: &str, _: &str, _: &str, _: bool) -> Result<String, String> {
+            Err("the database is away".to_owned())
+        }
+    }
+
+    #[tokio::test]
+    async fn where_the_store_is_away_what_was_known_holds_and_the_unknown_is_an_error() {
+        let (server, tenant) =
+            (Server { pinned: true, ..Server::any("a") }, TenantId::parse("acme").unwrap());
+        let first = hashes(&[("x", "1")]);
+        let pins = Pins::new(Some(Arc::new(Breaks(Mutex::new(serde_json::to_string(&first).ok())))));
+        for _ in 0..2 {
+            let known = pins.of(&server, &tenant).await.unwrap().unwrap();
+            assert!(known.compare(&server, &first).is_empty());
+        }
+        let unknown = Pins::new(Some(Arc::new(Breaks::default())));
+        assert!(unknown.of(&server, &tenant).await.is_err());
     }
 }

@@ -37,6 +37,25 @@ pub struct Server {
 }
 
 impl Server {
+    /// One of a name, for tests.
+    #[cfg(test)]
+    pub(super) fn any(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            transport: Transport::Http { url: String::new(), headers: BTreeMap::new() },
+            tenants: Vec::new(),
+            allow: Vec::new(),
+            deny: Vec::new(),
+            confirm: Vec::new(),
+            timeout: Duration::from_secs(1),
+            start_timeout: Duration::from_secs(1),
+            concurrency: 1,
+            trusted: false,
+            pinned: false,
+            era: Era::Auto,
+        }
+    }
+
     /// Whether a tenant has it.
     pub fn serves(&self, tenant: &TenantId) -> bool {
         self.tenants.is_empty() || self.tenants.contains(tenant)

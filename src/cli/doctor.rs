@@ -88,7 +88,7 @@ async fn examine(config: Config) -> Vec<Check> {
         ));
     }
     let bridge =
-        crate::bridge::Bridge::new(config.bridge.clone(), tokio_util::sync::CancellationToken::new());
+        crate::bridge::Bridge::new(config.bridge.clone(), None, tokio_util::sync::CancellationToken::new());
     if !bridge.is_empty() {
         let catalog = bridge.catalog(&config.tenant).await;
         for name in bridge.names() {

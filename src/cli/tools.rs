@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::contexts::open;
 use super::{load, table};
 use crate::bridge::types::{Style, signature};
 use crate::bridge::{Bridge, Catalog, Content, Tool};
@@ -72,13 +73,13 @@ pub(super) struct Whose {
 }
 
 pub(super) async fn tools(command: ToolsCommand, sources: Sources) -> anyhow::Result<ExitCode> {
-    let (config, _) = load(&sources)?;
-    let bridge = Bridge::new(config.bridge.clone(), CancellationToken::new());
-    if bridge.is_empty() {
+    if load(&sources)?.0.bridge.servers.is_empty() {
         bail!(
             "no tool server is configured; write `[[tools.server]]` into the settings file (docs/code-mode.md)"
         );
     }
+    let (config, store) = open(&sources).await?;
+    let bridge = crate::app::bridge(&config, store, CancellationToken::new());
     let done = run(command, &config, &bridge).await;
     bridge.close().await;
     done
@@ -112,7 +113,7 @@ async fn run(command: ToolsCommand, config: &Config, bridge: &Bridge) -> anyhow:
             if let Some(problem) = catalog.problems.iter().find(|p| p.fatal && p.server == *server) {
                 bail!("{server} cannot be looked at: {}", problem.problem);
             }
-            let accepted = bridge.accept(&tenant, server).await.context("the file of accepted tools")?;
+            let accepted = bridge.accept(&tenant, server).await.map_err(anyhow::Error::msg)?;
             say!("accepted {accepted} tools of {server}");
             return Ok(ExitCode::SUCCESS);
         }

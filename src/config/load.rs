@@ -775,7 +775,7 @@ impl Values {
             provider,
             template: self.get("e2b.template").to_owned(),
             recipes: self.recipes(environment)?,
-            bridge: self.bridge(environment, &self.data_dir(environment)?)?,
+            bridge: self.bridge(environment)?,
             sharing: self.sharing()?,
             sandbox_timeout: Duration::from_millis(self.number(
                 "e2b.sandbox_timeout_ms",

@@ -3,7 +3,7 @@
 //! A server's settings stand in the file only. Keys are not written there: a value of `env` or `headers` names where it is.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -145,11 +145,7 @@ impl Given {
 
 impl Values {
     /// The tool servers, and what the bridge needs besides.
-    pub(super) fn bridge(
-        &self,
-        environment: &BTreeMap<String, String>,
-        data_dir: &Path,
-    ) -> Result<Options, ConfigError> {
+    pub(super) fn bridge(&self, environment: &BTreeMap<String, String>) -> Result<Options, ConfigError> {
         let mut servers: Vec<Server> = Vec::new();
         if let Some((file, entries)) = &self.tool_servers {
             for entry in entries {
@@ -175,12 +171,7 @@ impl Values {
             model: self.get("tools.embeddings_model").to_owned(),
             key: self.text("tools.embeddings_key").map(Secret::new),
         });
-        Ok(Options {
-            servers,
-            environment: kept.collect(),
-            pins: Some(data_dir.join("tool-pins.json")),
-            embeddings,
-        })
+        Ok(Options { servers, environment: kept.collect(), embeddings })
     }
 
     /// Key, value and source of each tool server's settings, without what may be secret.

@@ -170,6 +170,7 @@ impl Cleanup {
     async fn bury_one(&self, entry: &Doomed) -> Result<(), String> {
         match &entry.sandbox {
             Some(sandbox) => {
+                self.0.tools.leave(sandbox.sandbox_id.as_str());
                 let client = self.0.client_of(sandbox).map_err(|error| error.to_string())?;
                 match client.kill(&access_of(sandbox).id).await {
                     Ok(_) => Ok(()),

@@ -125,6 +125,11 @@ impl Relay {
         self.link.closed.is_cancelled()
     }
 
+    /// Ends it.
+    pub(super) fn close(&self) {
+        self.link.closed.cancel();
+    }
+
     /// Waits until it is of no use any more.
     pub(super) async fn closed(&self) {
         self.link.closed.cancelled().await;
@@ -416,8 +421,14 @@ async fn read(processes: Processes, mut process: Process, mut lines: Lines, link
             }
             Ok(Some(ProcessUpdate::Stderr(_))) => {}
             Ok(Some(ProcessUpdate::Ended { .. }) | None) => return,
+            Err(_) if link.closed.is_cancelled() => return,
+            // Without a run nobody misses it: sandboxes end, here and by other replicas.
             Err(error) if error.is_lost() || broken == REATTACHES => {
-                tracing::warn!(error = %chain(&error), "the tools relay is gone");
+                if lock(&link.shared.run).is_some() {
+                    tracing::warn!(error = %chain(&error), "the tools relay is gone while a run needs it");
+                } else {
+                    tracing::debug!(error = %chain(&error), "the tools relay is gone");
+                }
                 return;
             }
             Err(_) => {

@@ -25,6 +25,7 @@ use crate::bridge::types::{Style, documentation, signature, type_of};
 use crate::bridge::{Bridge, BridgeError, Catalog, Content, Tool};
 use crate::domain::{CodeRequest, ExecutionId, Language, ToolsWanted};
 use crate::guard::{Guard, Mode, Numbering, Report};
+use crate::store::ToolPermit;
 use crate::telemetry::{chain, metrics};
 
 use super::acquire::Held;
@@ -92,13 +93,25 @@ pub enum Decision {
     Conversation,
 }
 
-/// Relays of contexts, and what people allowed for conversations. In memory: another replica starts another relay, and asks
-/// again.
+/// Relays of contexts. In memory: another replica starts another relay.
 #[derive(Debug, Default)]
 pub(super) struct ToolRooms {
     /// By sandbox: a context may get another one.
     relays: Mutex<HashMap<String, Arc<Relay>>>,
-    allowed: Mutex<HashSet<String>>,
+}
+
+impl ToolRooms {
+    /// The sandbox ends now, and its relay is not missed.
+    pub(super) fn leave(&self, sandbox: &str) {
+        if let Some(relay) = lock(&self.relays).remove(sandbox) {
+            relay.close();
+        }
+    }
+
+    /// The same for all of them.
+    pub(super) fn leave_all(&self) {
+        lock(&self.relays).drain().for_each(|(_, relay)| relay.close());
+    }
 }
 
 /// The tools of a run that is under way.
@@ -729,9 +742,13 @@ impl Desk {
     async fn confirm(&self, tool: &Tool, arguments: &Value) -> Result<(), No> {
         let name = tool.full_name();
         let _turn = self.asking.lock().await;
-        let key = &self.call.key;
-        let whole = format!("{}\0{}\0{}\0{name}", key.tenant, key.conversation, self.call.asker.principal);
-        if lock(&self.allowed).contains(&name) || lock(&self.core.tools.allowed).contains(&whole) {
+        let permit = ToolPermit {
+            conversation: self.call.key.of_conversation(),
+            principal: self.call.asker.principal.clone(),
+            tool: name.clone(),
+            definition: tool.definition.clone(),
+        };
+        if lock(&self.allowed).contains(&name) || self.core.was_permitted(&permit).await {
             return Ok(());
         }
         let how = format!(
@@ -780,11 +797,8 @@ impl Desk {
                 lock(&self.allowed).insert(name);
             }
             Decision::Conversation => {
-                let mut allowed = lock(&self.core.tools.allowed);
-                if allowed.len() >= 10_000 {
-                    allowed.clear();
-                }
-                allowed.insert(whole);
+                lock(&self.allowed).insert(name);
+                self.core.permit(&permit).await;
             }
         }
         Ok(())

@@ -35,6 +35,7 @@ mod paths;
 mod reach;
 mod rows;
 mod sessions;
+mod tools;
 mod workflows;
 
 use reach::{Reach, Session};
@@ -93,6 +94,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_130_000_500,
         name: "audit_and_usage",
         sql: include_str!("../../migrations/postgres/20261130000500_audit_and_usage.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_130_000_700,
+        name: "tool_memory",
+        sql: include_str!("../../migrations/postgres/20261130000700_tool_memory.sql"),
         serves_from: "0.1.0",
     },
 ];

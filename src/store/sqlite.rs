@@ -42,6 +42,7 @@ mod paths;
 mod processes;
 mod rows;
 mod sessions;
+mod tools;
 mod wal;
 mod workflows;
 
@@ -92,6 +93,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_130_000_500,
         name: "audit_and_usage",
         sql: include_str!("../../migrations/sqlite/20261130000500_audit_and_usage.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_130_000_700,
+        name: "tool_memory",
+        sql: include_str!("../../migrations/sqlite/20261130000700_tool_memory.sql"),
         serves_from: "0.1.0",
     },
 ];

@@ -306,7 +306,11 @@ fn without_a_way_to_ask_a_destroying_tool_is_refused_and_says_how_to_allow_it() 
 
 /// A server whose client can ask its person, over the older protocol.
 fn asking(place: &Place) -> Server {
-    let mut server = Server::raw(place.command().arg("serve"));
+    asking_with(place.command().arg("serve"))
+}
+
+fn asking_with(command: &mut std::process::Command) -> Server {
+    let mut server = Server::raw(command);
     let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}, "clientInfo": {"name": "test", "version": "0"}});
     server.request("initialize", hello);
     server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
@@ -480,6 +484,63 @@ fn a_pinned_server_whose_tools_change_has_to_be_accepted() {
     assert_eq!(stdout(&run(&mut place.serve(), "python", code)), "1\n");
     assert!(ask(&["tools", "accept", "kit"]).0 && ask(&["tools", "check"]).0);
     assert_eq!(stdout(&run(&mut place.serve(), "python", code)), "3\n");
+}
+
+/// Two processes over one data directory are two replicas.
+#[test]
+fn what_was_accepted_is_accepted_on_every_replica_without_a_restart() {
+    let marks = tempfile::tempdir().unwrap();
+    let changes = marks.path().join("changed");
+    let place = Place::new(&format!("--changed-if {}", changes.display()), "pinned = true", "");
+    let see = "import tools\nprint([name for name in ('echo', 'newcomer', 'add') if name in dir(tools.kit)])";
+    let (all, left) = ("['echo', 'newcomer', 'add']\n", "['add']\n");
+    let mut first = place.serve();
+    assert_eq!(stdout(&run(&mut first, "python", see)), "['echo', 'add']\n", "the first list is taken");
+    std::fs::write(&changes, "").unwrap();
+    let mut second = place.serve();
+    assert_eq!(stdout(&run(&mut second, "python", see)), left, "the other replica's first list is the same");
+    let accepted = place.command().args(["tools", "accept", "kit"]).output().unwrap();
+    assert!(accepted.status.success(), "{accepted:?}");
+    assert_eq!(stdout(&run(&mut second, "python", see)), all, "from the next run on");
+    assert_eq!(
+        stdout(&run(&mut first, "python", see)),
+        left,
+        "which still has the old list: not what was accepted"
+    );
+}
+
+#[test]
+fn a_yes_for_the_conversation_holds_on_the_other_replica_and_after_a_restart() {
+    let place = Place::new("", "", "");
+    let start = || asking_with(place.command().args(["serve", "--conversation", "shared"]));
+    let code = "import tools\nfrom tools import kit\nprint(kit.delete_everything(repo='a/b'))";
+    let yes = json!({"action": "accept", "content": {"allow": true, "remember": "this conversation"}});
+    let (mut first, mut second) = (start(), start());
+    let (result, asked) = run_answering(&mut first, code, &[yes]);
+    assert_eq!((stdout(&result).as_str(), asked.len()), ("deleted a/b\n", 1));
+    let (result, asked) = run_answering(&mut second, code, &[]);
+    assert_eq!((stdout(&result).as_str(), asked.len()), ("deleted a/b\n", 0), "on the other replica");
+    drop((first, second));
+    let (result, asked) = run_answering(&mut start(), code, &[]);
+    assert_eq!((stdout(&result).as_str(), asked.len()), ("deleted a/b\n", 0), "after a restart");
+    let mut elsewhere = asking_with(place.command().args(["serve", "--conversation", "another"]));
+    let (_, asked) = run_answering(&mut elsewhere, code, &[json!({"action": "decline"})]);
+    assert_eq!(asked.len(), 1, "in another conversation it is asked");
+}
+
+#[test]
+fn a_server_that_ends_after_a_tool_call_warns_of_nothing() {
+    let place = Place::new("", "", "");
+    let log = place.path("stderr");
+    let mut command = place.command();
+    command.arg("serve").stderr(std::fs::File::create(&log).unwrap());
+    let mut server = Server::start_with(&mut command);
+    let code = "from tools import kit\nprint(kit.add(a=2, b=3)['sum'])";
+    assert_eq!(stdout(&run(&mut server, "python", code)), "5\n");
+    server.close_stdin();
+    assert!(server.wait(std::time::Duration::from_secs(120)).is_some_and(|status| status.success()));
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
 }
 
 #[test]

@@ -96,6 +96,7 @@ mod store_postgres;
 mod store_processes;
 mod store_sqlite;
 mod store_states;
+mod store_tools;
 mod telemetry_export;
 mod terminal;
 mod tool_search;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use pathbox::domain::usage::{UsageBy, report};
 use pathbox::domain::{ContextKey, EndReason, OwnQuota, Owner, Period, Prices, Quota, QuotaKind, TenantId};
 use pathbox::store::{
-    Acquire, Acquired, Chain, ContextFilter, ContextRow, DynStore, ExecutionStatus, Limits, UsageFilter,
-    verify,
+    Acquire, Acquired, Chain, ContextFilter, ContextRow, DynStore, ExecutionStatus, Limits, ToolPermit,
+    UsageFilter, verify,
 };
 
 use crate::support::database::World;
@@ -388,13 +388,22 @@ async fn an_erasure_leaves_a_chain_that_verifies_and_says_what_went(world: World
     store.end(&end(&theirs, context.id, None, EndReason::Manual), &limits()).await.unwrap();
     run(&store, "acme", "main").await;
 
+    let permit = ToolPermit {
+        conversation: theirs.of_conversation(),
+        principal: "key:them".to_owned(),
+        tool: "kit.echo".to_owned(),
+        definition: "a".repeat(64),
+    };
+    store.permit_tool(&permit).await.unwrap();
+
     let said = store.erase(&theirs.tenant, Some("key:them")).await.unwrap();
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     let said = &said["erasure"];
     assert_eq!(
-        (&said["executions"], &said["contexts"], &said["placeholders"]),
-        (&1.into(), &1.into(), &1.into())
+        (&said["executions"], &said["contexts"], &said["placeholders"], &said["toolPermits"]),
+        (&1.into(), &1.into(), &1.into(), &1.into())
     );
+    assert!(!store.tool_permitted(&permit).await.unwrap());
     assert_eq!(said["entries"], serde_json::json!([[2, 2]]));
     assert!(!said.to_string().contains("them"), "{said}");
     let chain_now = chain(&store, "acme").await;

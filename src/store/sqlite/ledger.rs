@@ -242,6 +242,10 @@ const ERASE: &[(&str, &str)] = &[
         "workflows",
         "DELETE FROM workflows WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2 OR principal = ?2)",
     ),
+    (
+        "toolPermits",
+        "DELETE FROM tool_permits WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2 OR principal = ?2)",
+    ),
     ("usageRows", "DELETE FROM usage_days WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2)"),
 ];
 
