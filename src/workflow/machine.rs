@@ -79,7 +79,7 @@ impl Phase {
         matches!(self, Self::Succeeded | Self::Failed | Self::Skipped | Self::Aborted)
     }
 
-    /// Whether it may still be replaced or dropped.
+    /// Whether it can no longer be replaced or dropped.
     pub fn has_begun(self) -> bool {
         !matches!(self, Self::Pending | Self::Approval)
     }

@@ -101,7 +101,7 @@ async fn silence_is_filled_with_keepalives() {
     let change = |options| Options { keepalive: Duration::from_millis(300), ..options };
     let bench = Bench::with(Search::default(), Limits::default(), change).await;
     let told = bench.python("import time; time.sleep(1); print('woke')").await;
-    assert!((2..=4).contains(&told.keepalives), "{told:?}");
+    assert!(told.keepalives >= 2, "{told:?}");
     assert_eq!(told.stdout, "woke\n");
 }
 

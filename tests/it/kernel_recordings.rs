@@ -116,7 +116,8 @@ pub(crate) fn lines(events: impl IntoIterator<Item = Event>) -> Vec<(String, Str
                 ("result", text)
             }
             Event::Error(error) => ("error", format!("{}\n{}\n{}", error.name, error.value, error.traceback)),
-            Event::Keepalive => ("keepalive", String::new()),
+            // They come with time and not with the program.
+            Event::Keepalive => continue,
             Event::NumberOfExecutions { .. } => ("count", String::new()),
             Event::EndOfExecution => ("end", String::new()),
             // Ours, which the official clients ignore.
