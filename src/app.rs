@@ -25,7 +25,7 @@ use crate::execution::{
 };
 use crate::guard::{Kind, Known, PolicyFile, never_say};
 use crate::mcp::caller::{Defaults, Door};
-use crate::mcp::{McpServer, Options as McpOptions};
+use crate::mcp::{McpServer, Offered, Options as McpOptions};
 use crate::objects::{self, Bucket, Objects};
 use crate::store::postgres::PgStore;
 use crate::store::secrets::Keyring;
@@ -135,7 +135,11 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
         workflows: config.workflows,
         tool_servers: config.bridge.public_names(),
         patience: config.patience,
-        packages: packages(config),
+        templates: config.recipes.offer_templates().then(|| {
+            let named = config.recipes.base.templates.iter();
+            named.map(|name| Offered { name: name.clone(), packages: packages(config, name) }).collect()
+        }),
+        packages: packages(config, &config.template),
         inline_images: config.inline_images,
         packs: Packs::new(config.data_dir.join("packs"), Clock::system()),
         own_url: own_url(config),
@@ -144,21 +148,19 @@ pub fn mcp_options(config: &Config, door: Door) -> McpOptions {
     }
 }
 
-/// What the template of the deployment brings, where it is this machine's.
+/// What a template brings, where it is this machine's.
 #[cfg(target_os = "linux")]
-fn packages(config: &Config) -> Vec<String> {
+fn packages(config: &Config, template: &str) -> Vec<String> {
     let templates = crate::host::templates::Templates::new(templates_dir(config));
     match config.provider {
-        Provider::Local => {
-            templates.load(&config.template).map(|template| template.known).unwrap_or_default()
-        }
+        Provider::Local => templates.load(template).map(|template| template.known).unwrap_or_default(),
         _ => Vec::new(),
     }
 }
 
 /// Templates are of the local host.
 #[cfg(not(target_os = "linux"))]
-fn packages(_: &Config) -> Vec<String> {
+fn packages(_: &Config, _: &str) -> Vec<String> {
     Vec::new()
 }
 

@@ -411,6 +411,7 @@ pub fn offline_server() -> McpServer {
         network: false,
         workflows: false,
         tool_servers: None,
+        templates: None,
         patience: Duration::from_secs(60),
         packages: Vec::new(),
         inline_images: crate::mcp::InlineImages::Auto,

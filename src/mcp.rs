@@ -84,6 +84,15 @@ impl Service {
     }
 }
 
+/// A template that a call may name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offered {
+    /// Its name.
+    pub name: String,
+    /// Packages that programs find in it, with their versions, as far as they are known.
+    pub packages: Vec<String>,
+}
+
 /// What this component is told.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -95,6 +104,8 @@ pub struct Options {
     pub workflows: bool,
     /// Names of the servers whose tools programs may call; `None` where there are none.
     pub tool_servers: Option<Vec<String>>,
+    /// Templates that calls may name, each with what is known of it; `None` where no caller may name one.
+    pub templates: Option<Vec<Offered>>,
     /// Packages that programs find beside the standard library, with their versions.
     pub packages: Vec<String>,
     /// When pictures are sent as image blocks.
@@ -177,11 +188,7 @@ impl McpServer {
     /// A handler over a service that may still be starting.
     pub fn new(options: Options, execution: Starting<Service>) -> Self {
         #[cfg_attr(not(feature = "conformance"), expect(unused_mut, reason = "fixtures are added to it"))]
-        let mut tools = if options.code_execution {
-            tools::list(options.network, options.tool_servers.as_deref(), options.workflows)
-        } else {
-            Vec::new()
-        };
+        let mut tools = if options.code_execution { tools::list(&options) } else { Vec::new() };
         #[cfg(feature = "conformance")]
         tools.extend(conformance::tools());
         Self(Arc::new(Inner {
@@ -320,6 +327,10 @@ impl ServerHandler for McpServer {
         if let [_, ..] = self.0.options.packages[..] {
             instructions
                 .push_str(&format!(" Python has these packages: {}.", self.0.options.packages.join(", ")));
+        }
+        for template in self.0.options.templates.iter().flatten().filter(|one| !one.packages.is_empty()) {
+            let Offered { name, packages } = template;
+            instructions.push_str(&format!(" With `template` {name} it has these: {}.", packages.join(", ")));
         }
         if let Some(servers) = self.0.options.tool_servers.as_ref().filter(|_| self.0.options.code_execution)
         {

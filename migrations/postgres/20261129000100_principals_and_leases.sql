@@ -20,6 +20,9 @@ ALTER TABLE pathbox.placeholders       ADD COLUMN owner_principal text NOT NULL 
 
 -- A replica asks another for a context that it needs by setting lease_wanted_at.
 ALTER TABLE pathbox.execution_contexts ADD COLUMN lease_wanted_at timestamptz;
+
+-- What the sandbox was made from, where a call named it; NULL: the tenant's own template.
+ALTER TABLE pathbox.execution_contexts ADD COLUMN template text CHECK (length(template) BETWEEN 1 AND 256);
 -- A lower bound of when the row is due, for the clean-up: moved only when it has passed, so that a call that slides
 -- expires_at touches no index.
 ALTER TABLE pathbox.execution_contexts ADD COLUMN due_at timestamptz NOT NULL DEFAULT clock_timestamp();
@@ -289,6 +292,7 @@ CREATE FUNCTION pathbox.acquire_v2(
     OUT kinds text[], OUT hashes text[], OUT numbers integer[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+  v_template    text;
   mine       pathbox.executions;                  -- this run's row, if it has asked before
   other      pathbox.executions;
   c          pathbox.execution_contexts;          -- the key's live context
@@ -617,7 +621,7 @@ BEGIN
 
   -- 8. The claim itself.
   IF outcome = 'create' THEN
-    SELECT e.end_reason INTO previous FROM pathbox.execution_contexts e
+    SELECT e.end_reason, e.template INTO previous, v_template FROM pathbox.execution_contexts e
      WHERE e.tenant_id = p_tenant AND e.owner_principal = p_owner AND e.conversation_id = p_conversation
      AND e.path_id = p_path
        AND e.ended_at IS NOT NULL AND e.ready_at IS NOT NULL
@@ -642,6 +646,9 @@ BEGIN
   END IF;
   IF outcome IN ('ready', 'create') THEN
     ctx := c;
+  END IF;
+  IF outcome = 'create' THEN
+    ctx.template := v_template;                   -- what the key's sandbox before was made from
   END IF;
   IF outcome = 'ready' THEN
     SELECT array_agg(p.kind), array_agg(p.value_hash), array_agg(p.number) INTO kinds, hashes, numbers
@@ -1084,6 +1091,26 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
      AND (p_tenant IS NULL OR e.tenant_id = p_tenant) AND (p_after IS NULL OR e.id > p_after)
    ORDER BY e.id LIMIT p_limit
 $$;
+
+-- ready_v1, with what the sandbox was made from.
+CREATE FUNCTION pathbox.ready_v2(
+    p_tenant text, p_id uuid, p_epoch bigint, p_execution uuid,
+    p_sandbox text, p_domain text, p_host_url text, p_host_key_enc bytea, p_envd_token_enc bytea,
+    p_traffic_token_enc bytea, p_mcp_url text, p_mcp_token_enc bytea, p_provider_ends_at timestamptz, p_ttl_ms bigint,
+    p_template text,
+    OUT ctx pathbox.execution_contexts, OUT read_at timestamptz
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  r record;
+BEGIN
+  SELECT * INTO r FROM pathbox.ready_v1(p_tenant, p_id, p_epoch, p_execution, p_sandbox, p_domain, p_host_url,
+      p_host_key_enc, p_envd_token_enc, p_traffic_token_enc, p_mcp_url, p_mcp_token_enc, p_provider_ends_at, p_ttl_ms);
+  ctx := r.ctx;
+  read_at := r.read_at;
+  IF ctx.id IS NOT NULL AND ctx.template IS DISTINCT FROM p_template THEN
+    UPDATE pathbox.execution_contexts e SET template = p_template WHERE e.id = p_id RETURNING e.* INTO ctx;
+  END IF;
+END $$;
 
 -- ---- owners --------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@
 
 ALTER TABLE execution_contexts ADD COLUMN owner_principal TEXT NOT NULL DEFAULT '';
 ALTER TABLE execution_contexts ADD COLUMN lease_wanted_at INTEGER;
+-- what the sandbox was made from, where a call named it; NULL: the tenant's own template
+ALTER TABLE execution_contexts ADD COLUMN template TEXT CHECK (length(template) BETWEEN 1 AND 256);
 -- a lower bound of when the row is due; moved only when it has passed
 ALTER TABLE execution_contexts ADD COLUMN due_at INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE executions ADD COLUMN owner_principal TEXT NOT NULL DEFAULT '';

@@ -253,7 +253,7 @@ fn context_json(row: &ContextRow) -> Value {
         "status": row.status, "endReason": row.end_reason, "createdAt": row.created_at, "readyAt": row.ready_at,
         "lastUsedAt": row.last_used_at, "expiresAt": row.expires_at, "endedAt": row.ended_at,
         "executionCount": row.execution_count, "totalExecutionMs": row.total_execution_ms, "owner": row.owner,
-        "lastError": row.last_error,
+        "lastError": row.last_error, "template": row.template,
     })
 }
 

@@ -42,6 +42,9 @@ pub(super) struct RunArgs {
     /// of every display.
     #[arg(long)]
     json: bool,
+    /// Template of the sandbox; one of `e2b.templates`.
+    #[arg(long)]
+    template: Option<String>,
 }
 
 pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
@@ -60,7 +63,7 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
         code: Code::parse(source)?,
         purpose: None,
         timeout: Timeout::from_millis(args.timeout_ms)?,
-        inputs: Inputs::default(),
+        inputs: Inputs { template: args.template, ..Inputs::default() },
     };
     args.identity.into_flags(&mut sources.flags);
     let (config, _) = load_worker(&sources)?;

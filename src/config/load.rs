@@ -143,6 +143,13 @@ const SETTINGS: &[Setting] = &[
         "The template of new sandboxes.",
     ),
     plain(
+        "e2b.templates",
+        &["PATHBOX_E2B_TEMPLATES"],
+        "",
+        "template ids or names, comma-separated",
+        "Other templates that a call of `run_code` may name; it has the argument `template` only where there are some.",
+    ),
+    plain(
         "e2b.sandbox_timeout_ms",
         &["E2B_SANDBOX_TIMEOUT", "PATHBOX_E2B_SANDBOX_TIMEOUT_MS"],
         "600000",

@@ -38,6 +38,11 @@ const TEMPLATE: TenantSetting = TenantSetting {
     allowed: "a template id or name",
     doc: "Instead of `e2b.template`. With `mcp`, `mcp-gateway` when not set; it must hold the code interpreter too.",
 };
+const TEMPLATES: TenantSetting = TenantSetting {
+    key: "templates",
+    allowed: "a list of template ids or names",
+    doc: "Instead of `e2b.templates`; an empty list allows none but the tenant's own.",
+};
 const MCP: TenantSetting = TenantSetting {
     key: "mcp",
     allowed: "a table for each server; a value may be `{ file = \"…\" }` or `{ env = \"…\" }`",
@@ -48,7 +53,8 @@ const SHARING: TenantSetting =
     TenantSetting { key: "sharing", allowed: "principal or tenant", doc: "Instead of `contexts.sharing`." };
 
 /// Every setting that a tenant may have, in the order of the reference page.
-pub(super) const TENANT_SETTINGS: &[TenantSetting] = &[ALLOW_OUT, ON_TIMEOUT, TEMPLATE, MCP, SHARING];
+pub(super) const TENANT_SETTINGS: &[TenantSetting] =
+    &[ALLOW_OUT, ON_TIMEOUT, TEMPLATE, TEMPLATES, MCP, SHARING];
 
 /// Where a setting stands, for errors.
 struct Place<'a> {
@@ -76,6 +82,8 @@ impl Values {
     pub(super) fn recipes(&self, environment: &BTreeMap<String, String>) -> Result<Recipes, ConfigError> {
         let base = Recipe {
             template: None,
+            templates: templates(self.list("e2b.templates"))
+                .map_err(|problem| self.invalid("e2b.templates", problem))?,
             network: network(self.list("sandbox.allow_out"))
                 .map_err(|problem| self.invalid("sandbox.allow_out", problem))?,
             pause_on_timeout: self.one_of("sandbox.on_timeout", &[("kill", false), ("pause", true)])?,
@@ -89,7 +97,7 @@ impl Values {
                 tenants.insert(tenant, recipe);
             }
         }
-        Ok(Recipes { base, tenants })
+        Ok(Recipes { default_template: self.get("e2b.template").to_owned(), base, tenants })
     }
 
     /// Who may enter contexts.
@@ -157,6 +165,10 @@ fn tenant(
                 Some(name) if !name.is_empty() => recipe.template = Some(name.to_owned()),
                 _ => return Err(place.invalid(&TEMPLATE, "it is no name")),
             },
+            "templates" => {
+                let names = texts(value).map_err(|problem| place.invalid(&TEMPLATES, problem))?;
+                recipe.templates = templates(names).map_err(|problem| place.invalid(&TEMPLATES, problem))?;
+            }
             "sharing" => drop(sharing(place, value)?),
             "mcp" => recipe.mcp = servers(place, value, environment)?,
             other => {
@@ -185,6 +197,14 @@ fn texts(value: &Value) -> Result<Vec<String>, String> {
             .map(|entry| entry.as_str().map(str::to_owned).ok_or_else(|| format!("{entry} is no text")))
             .collect(),
         other => Err(format!("a {} is no list", other.type_str())),
+    }
+}
+
+/// Names of templates, as they are stored with a context.
+fn templates(names: Vec<String>) -> Result<Vec<String>, String> {
+    match names.iter().find(|name| name.trim().is_empty() || name.chars().count() > 256) {
+        Some(name) => Err(format!("{name:?} is no name of 1 to 256 characters")),
+        None => Ok(names),
     }
 }
 
@@ -315,10 +335,13 @@ mod tests {
         let file = r#"
             [sandbox]
             allow_out = "pypi.org"
+            [e2b]
+            templates = ["science"]
             [tenants."acme.eu:1"]
             allow_out = ["*.acme.example", "2001:db8::/32"]
             on_timeout = "pause"
             template = "acme-python"
+            templates = ["node-22"]
             [tenants.shut]
             allow_out = []
         "#;
@@ -329,6 +352,11 @@ mod tests {
             NetworkPolicy::AllowList(vec!["*.acme.example".into(), "2001:db8::/32".into()])
         );
         assert_eq!((acme.pause_on_timeout, acme.template.as_deref()), (true, Some("acme-python")));
+        assert_eq!(
+            (&acme.templates[..], &recipes.base.templates[..]),
+            (&["node-22".into()][..], &["science".into()][..])
+        );
+        assert!(recipes.offer_templates());
         assert_eq!(recipes.of(&tenant("shut")).network, NetworkPolicy::Closed);
         assert_eq!(recipes.of(&tenant("other")).network, NetworkPolicy::AllowList(vec!["pypi.org".into()]));
     }
@@ -369,6 +397,7 @@ mod tests {
             ("[sandbox]\nallow_out = \"*\"\n", "setting `sandbox.allow_out`"),
             ("[tenants.acme]\non_timeout = \"sleep\"\n", "allowed: kill or pause"),
             ("[tenants.acme]\ntemplate = \"\"\n", "it is no name"),
+            ("[tenants.acme]\ntemplates = [\"\"]\n", "is no name of 1 to 256 characters"),
             ("[tenants.acme]\nmcp = 1\n", "a integer is no table"),
             ("[tenants.acme.mcp]\nexa = \"secret\"\n", "`exa` is no table"),
             ("[tenants]\nacme = 1\n", "`tenants.acme` is a integer, not a table"),

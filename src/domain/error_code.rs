@@ -17,6 +17,8 @@ text_enum! {
         QuotaReached = "quota_reached",
         /// The path is merged, archived or deleted.
         PathClosed = "path_closed",
+        /// The context's sandbox was made from another template than the call names.
+        TemplateConflict = "template_conflict",
         /// The same idempotency key came with other arguments.
         IdempotencyConflict = "idempotency_conflict",
         /// An earlier run under this key was cut off by a crash; nothing is repeated by itself.

@@ -48,6 +48,8 @@ pub struct Inputs {
     pub data: Option<Arc<str>>,
     /// Tools of other servers whose signatures are wanted.
     pub tools: Option<ToolsWanted>,
+    /// The template that its sandbox is to be made from; whichever the context has when left out.
+    pub template: Option<String>,
 }
 
 /// Which tools a caller wants to know the signatures of.

@@ -200,9 +200,12 @@ impl Sandboxes {
                     let found = made.or(found).unwrap_or((SandboxState::Kept, None));
                     let hold =
                         Hold { row: *row, since: asked, found, numbers: Some(numbers), is_unasked: false };
-                    return self.hold(hold, wait).await;
+                    return self.hold(ask, hold, wait).await;
                 }
-                Acquired::Create(claim) => {
+                Acquired::Create(mut claim) => {
+                    let recipes = &self.0.options().recipes;
+                    let before = claim.template.filter(|name| recipes.may_name(&ask.key.tenant, name));
+                    claim.template = ask.template.clone().or(before);
                     let _ = progress.try_send(Progress::Creating);
                     if let Some((row, since)) = self.create(&claim, ask.execution.id, asked).await? {
                         let found = match claim.previous {
@@ -211,7 +214,7 @@ impl Sandboxes {
                         };
                         if row.status == ContextStatus::Ready {
                             let hold = Hold { row, since, found, numbers: None, is_unasked: false };
-                            return self.hold(hold, wait).await;
+                            return self.hold(ask, hold, wait).await;
                         }
                         made = Some(found);
                     }
@@ -269,8 +272,9 @@ impl Sandboxes {
     }
 
     /// Takes the context, once no other run of this replica is on it.
-    async fn hold(&self, hold: Hold, wait: &Wait<'_>) -> Result<Acquisition, ExecutionError> {
+    async fn hold(&self, ask: &Acquire, hold: Hold, wait: &Wait<'_>) -> Result<Acquisition, ExecutionError> {
         let Hold { row, since, found: (mut state, mut reason), numbers, is_unasked } = hold;
+        self.0.has_template(&row, ask)?;
         let Some(sandbox) = &row.sandbox else {
             return Err(ExecutionError::Internal(format!("context {} is ready without a sandbox", row.id)));
         };
@@ -355,7 +359,7 @@ impl Sandboxes {
                 metrics::RUNS_OFFLINE.add(&[], 1);
                 let found = (SandboxState::Kept, None);
                 let hold = Hold { row, since: Instant::now(), found, numbers: None, is_unasked: true };
-                self.hold(hold, wait).await
+                self.hold(ask, hold, wait).await
             }
             _ => Err(error.into()),
         }
@@ -485,7 +489,7 @@ impl Sandboxes {
         crash_point!(self.0, "create.claimed");
         let life = self.0.sandbox_life();
         let recipe = self.0.options().recipes.of(&claim.key.tenant);
-        let request = recipe.create(life, self.0.tag(claim.context, claim.epoch));
+        let request = recipe.create(claim.template.as_deref(), life, self.0.tag(claim.context, claim.epoch));
         let client = match self.0.provider() {
             Ok(client) => client,
             Err(error) => {

@@ -17,6 +17,22 @@ pub enum ExecutionError {
     /// The path is merged, archived or deleted.
     #[error("the path is {0}")]
     PathClosed(PathStatus),
+    /// No such template, or the tenant may not name it.
+    #[error("the template {name:?} may not be named here")]
+    UnknownTemplate {
+        /// What was asked for.
+        name: String,
+        /// What may be named.
+        allowed: Vec<String>,
+    },
+    /// The context has a sandbox of another template.
+    #[error("the context's sandbox was made from the template {has:?}, not {asked:?}")]
+    TemplateConflict {
+        /// What was asked for.
+        asked: String,
+        /// What there is.
+        has: String,
+    },
     /// The idempotency key was used with other arguments.
     #[error("this idempotency key was used with other arguments (execution {0})")]
     KeyConflict(ExecutionId),
@@ -94,6 +110,8 @@ impl ExecutionError {
             Self::Limit(_) => ErrorCode::LimitReached,
             Self::Quota(_) => ErrorCode::QuotaReached,
             Self::PathClosed(_) => ErrorCode::PathClosed,
+            Self::UnknownTemplate { .. } => ErrorCode::InvalidArgument,
+            Self::TemplateConflict { .. } => ErrorCode::TemplateConflict,
             Self::KeyConflict(_) => ErrorCode::IdempotencyConflict,
             Self::Interrupted(_) => ErrorCode::Interrupted,
             Self::QueueTimeout { .. } => ErrorCode::QueueTimeout,
@@ -153,6 +171,18 @@ impl ExecutionError {
                 )
             }
             Self::PathClosed(_) => "Run on another path of the conversation.".into(),
+            Self::UnknownTemplate { allowed, .. } if allowed.is_empty() => {
+                "Leave `template` out. The operator allows templates with `e2b.templates`, or `templates` in a tenant's table."
+                    .into()
+            }
+            Self::UnknownTemplate { allowed, .. } => {
+                format!("Use one of {}, or leave `template` out.", allowed.join(", "))
+            }
+            Self::TemplateConflict { .. } => {
+                "Nothing was run. Leave `template` out to work in this sandbox; run on another path; or end the context with \
+                 `manage_context` (its variables and files are then gone) and name the template again."
+                    .into()
+            }
             Self::KeyConflict(_) => "Use a new idempotency key for other arguments.".into(),
             Self::Interrupted(_) => {
                 "The server died in mid-run, so the code may have had effects. Look, then decide; a new idempotency \

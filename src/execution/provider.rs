@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::domain::{ContextId, EndReason, TenantId};
 use crate::e2b::{E2bClient, Endpoint, ListFilter, SandboxAccess};
-use crate::store::{ContextRow, End, SandboxRef, Secret, StoreError};
+use crate::store::{Acquire, ContextRow, End, SandboxRef, Secret, StoreError};
 use crate::telemetry::metrics;
 
 use super::crash::crash_point;
@@ -35,6 +35,30 @@ impl Core {
             }
             _ => client.clone(),
         })
+    }
+
+    /// Whether a call may name the template that it names.
+    pub(super) fn check_template(&self, ask: &Acquire) -> Result<(), ExecutionError> {
+        let recipes = &self.options().recipes;
+        match &ask.template {
+            Some(name) if !recipes.may_name(&ask.key.tenant, name) => Err(ExecutionError::UnknownTemplate {
+                name: name.clone(),
+                allowed: recipes.of(&ask.key.tenant).templates.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a context has the template that a call names.
+    pub(super) fn has_template(&self, row: &ContextRow, ask: &Acquire) -> Result<(), ExecutionError> {
+        let has =
+            row.template.as_deref().unwrap_or_else(|| self.options().recipes.template_of(&row.key.tenant));
+        match &ask.template {
+            Some(asked) if asked != has => {
+                Err(ExecutionError::TemplateConflict { asked: asked.clone(), has: has.to_owned() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The metadata that all sandboxes of this installation carry.

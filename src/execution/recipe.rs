@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::TenantId;
-use crate::e2b::{CreateSandbox, McpServers, NetworkPolicy};
+use crate::e2b::{CreateSandbox, MCP_TEMPLATE, McpServers, NetworkPolicy};
 
 /// How a sandbox is made. The default is closed in both directions and killed at its end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recipe {
     /// The template; the provider's default one when left out.
     pub template: Option<String>,
+    /// Other templates that a call may name.
+    pub templates: Vec<String>,
     /// Who may be reached from inside.
     pub network: NetworkPolicy,
     /// At the end of the provider's life time: pause instead of kill. The context's next call resumes it.
@@ -24,6 +26,8 @@ pub struct Recipe {
 /// The deployment's recipe and those of the tenants that have one of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recipes {
+    /// The provider's default template.
+    pub default_template: String,
     /// For every tenant without one of its own.
     pub base: Recipe,
     /// Whole recipes, not differences.
@@ -36,6 +40,27 @@ impl Recipes {
         self.tenants.get(tenant).unwrap_or(&self.base)
     }
 
+    /// What a tenant's sandboxes are made from when no call has named a template.
+    pub(super) fn template_of(&self, tenant: &TenantId) -> &str {
+        let recipe = self.of(tenant);
+        match (&recipe.template, &recipe.mcp) {
+            (Some(template), _) => template,
+            (None, Some(_)) => MCP_TEMPLATE,
+            (None, None) => &self.default_template,
+        }
+    }
+
+    /// Whether a tenant's calls may name the template: its own one, and those that it was given.
+    pub(super) fn may_name(&self, tenant: &TenantId, template: &str) -> bool {
+        let mut all = self.of(tenant).templates.iter().map(String::as_str).chain([self.template_of(tenant)]);
+        all.any(|allowed| allowed == template)
+    }
+
+    /// Whether somebody may name a template.
+    pub fn offer_templates(&self) -> bool {
+        self.tenants.values().chain([&self.base]).any(|recipe| !recipe.templates.is_empty())
+    }
+
     /// Whether somebody's sandboxes reach a network.
     pub fn reach_a_network(&self) -> bool {
         let mut all = self.tenants.values().chain([&self.base]);
@@ -44,9 +69,15 @@ impl Recipes {
 }
 
 impl Recipe {
-    pub(super) fn create(&self, life: Duration, metadata: BTreeMap<String, String>) -> CreateSandbox {
+    /// `template` is what a call has named.
+    pub(super) fn create(
+        &self,
+        template: Option<&str>,
+        life: Duration,
+        metadata: BTreeMap<String, String>,
+    ) -> CreateSandbox {
         CreateSandbox {
-            template: self.template.clone(),
+            template: template.or(self.template.as_deref()).map(str::to_owned),
             timeout: life,
             metadata,
             network: self.network.clone(),

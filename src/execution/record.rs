@@ -73,12 +73,16 @@ impl Core {
             call.key.conversation.as_str(),
             call.key.path.as_str(),
         ];
-        // A call without `data` has the hash that it always had.
-        let arguments: Vec<&str> = arguments.into_iter().chain(request.inputs.data.as_deref()).collect();
+        // A call without `data` and `template` has the hash that it always had.
+        let mut arguments: Vec<&str> = arguments.into_iter().chain(request.inputs.data.as_deref()).collect();
+        if let Some(template) = &request.inputs.template {
+            arguments.extend(["template", template]);
+        }
         Acquire {
             key: call.key.clone(),
             new_context: ContextId::mint(&parts.clock, &parts.entropy),
             owner: parts.owner.clone(),
+            template: request.inputs.template.clone(),
             sees_tenant: call.asker.sees_tenant,
             execution: NewExecution {
                 id: ExecutionId::mint(&parts.clock, &parts.entropy),

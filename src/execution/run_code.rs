@@ -111,6 +111,7 @@ impl Runs {
         cancel: CancellationToken,
         sent: &AtomicBool,
     ) -> Result<Finished, ExecutionError> {
+        self.0.check_template(&ask)?;
         let guard = self.0.guard_for(&call);
         let sandboxes = Sandboxes(Arc::clone(&self.0));
         let work = CodeRun {

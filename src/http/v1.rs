@@ -163,7 +163,7 @@ impl From<ExecutionError> for Problem {
             | ErrorCode::StoreFull => StatusCode::SERVICE_UNAVAILABLE,
             ErrorCode::NotFound => StatusCode::NOT_FOUND,
             ErrorCode::LimitReached | ErrorCode::QueueTimeout => StatusCode::TOO_MANY_REQUESTS,
-            ErrorCode::PathClosed => StatusCode::CONFLICT,
+            ErrorCode::PathClosed | ErrorCode::TemplateConflict => StatusCode::CONFLICT,
             ErrorCode::Blocked | ErrorCode::InvalidArgument => StatusCode::UNPROCESSABLE_ENTITY,
             ErrorCode::SandboxUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

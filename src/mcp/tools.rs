@@ -2,6 +2,7 @@
 
 use rmcp::model::{JsonObject, Tool};
 
+use super::Options;
 use crate::domain::Scope;
 
 mod arguments;
@@ -16,11 +17,9 @@ pub mod search_tools;
 pub mod workflows;
 
 /// Every tool, in the order in which clients see them. The order is part of the contract: it keeps prompts stable.
-/// `network`: whether some sandboxes reach hosts outside. `tool_servers`: names of other servers, where there are any.
-/// `workflows`: whether they are offered.
-pub fn list(network: bool, tool_servers: Option<&[String]>, workflows: bool) -> Vec<Tool> {
+pub fn list(options: &Options) -> Vec<Tool> {
     let mut all = vec![
-        run_code::tool(network, tool_servers.is_some()),
+        run_code::tool(options),
         run_analysis::tool(),
         get_analysis_help::tool(),
         manage_context::tool(),
@@ -28,8 +27,8 @@ pub fn list(network: bool, tool_servers: Option<&[String]>, workflows: bool) -> 
         get_artifact::tool(),
         files::tool(),
     ];
-    all.extend(tool_servers.map(search_tools::tool));
-    if workflows {
+    all.extend(options.tool_servers.as_deref().map(search_tools::tool));
+    if options.workflows {
         all.extend(workflows::tools());
     }
     all

@@ -47,6 +47,8 @@ pub struct ContextRow {
     pub epoch: i64,
     /// Which replica is making its sandbox, or holds it; empty when none does.
     pub owner: String,
+    /// What its sandbox was made from, where a call named it; `None`: the tenant's own template.
+    pub template: Option<String>,
     /// The sandbox, once there is one. `None` in listings, which never carry credentials.
     pub sandbox: Option<SandboxRef>,
     /// When the row was written.

@@ -111,6 +111,8 @@ pub struct Acquire {
     pub new_context: ContextId,
     /// Which replica asks.
     pub owner: String,
+    /// The template that the call names.
+    pub template: Option<String>,
     /// Whether the caller may enter whatever its tenant has, so that a refusal names every holder of a limit.
     pub sees_tenant: bool,
     /// The run.
@@ -170,6 +172,9 @@ pub struct Claim {
     /// How the key's previous context that had a sandbox ended, if there was one: the caller's state is `reset`,
     /// not `fresh`.
     pub previous: Option<EndReason>,
+    /// What the key's previous sandbox was made from, where a call had named it. Whoever makes another one puts here what
+    /// that is made from, and [`Leases::ready`] records it.
+    pub template: Option<String>,
     /// The database's time when it was given.
     pub read_at: DateTime<Utc>,
 }

@@ -220,7 +220,7 @@ fn what_a_run_has_printed_is_read_while_it_goes_on() {
 #[test]
 fn the_list_of_tools_is_small_and_an_analysis_explains_itself() {
     let data = tempfile::tempdir().unwrap();
-    let mut server = Server::start_with(command(data.path()).arg("serve"));
+    let mut server = Server::start_with(command(data.path()).args(["serve", "--set", "e2b.templates=base"]));
     let listed = server.request("tools/list", json!({}))["result"].take();
     let size = listed.to_string().len();
     assert!(size <= 10 * 1024, "tools/list has {size} bytes");
@@ -259,7 +259,7 @@ fn optionals() -> Vec<(&'static str, &'static str, Value, Value, Option<&'static
         ("search_tools", "limit", json!(0), list(), Some("5")),
     ];
     for (tool, texts) in [
-        ("run_code", &["purpose", "context", "idempotency_key"][..]),
+        ("run_code", &["purpose", "context", "idempotency_key", "template"][..]),
         ("run_analysis", &["pack", "output_format", "purpose", "context", "idempotency_key"]),
         ("manage_context", &["context", "path"]),
         ("get_execution", &["stream"]),
@@ -307,8 +307,8 @@ fn obeys(place: &str, schema: &Value, free: bool) {
 
 #[test]
 fn every_schema_obeys_the_strict_hosts_and_every_optional_may_be_filled_in() {
-    // With a tool server, so that the tools which need one are listed too.
-    let place = Place::new("", "", "");
+    // With a tool server and a template that may be named, so that what needs one is listed too.
+    let place = Place::new("", "", "[e2b]\ntemplates = [\"base\"]");
     let mut server = place.serve();
     let ran = server.python("1");
     let base = [

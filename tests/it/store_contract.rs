@@ -57,6 +57,7 @@ on_every_store! {
     an_api_key_is_kept_without_its_text_and_can_be_revoked,
     one_tenant_never_sees_anothers_rows,
     equal_names_of_two_owners_are_two_things,
+    a_template_stays_with_its_key_until_another_is_named,
     a_refusal_names_only_what_the_caller_may_enter,
     a_conversation_is_shared_and_taken_back,
     a_replica_keeps_its_contexts_until_it_lets_go_or_dies,
@@ -920,6 +921,33 @@ async fn one_tenant_never_sees_anothers_rows(world: World) {
 /// The same key under another owner.
 fn of(owner: &str, key: &ContextKey) -> ContextKey {
     ContextKey { owner: Owner::principal(owner), ..key.clone() }
+}
+
+async fn a_template_stays_with_its_key_until_another_is_named(world: World) {
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let mut expected = None;
+    for (named, then) in [
+        (None, None),
+        (Some("science"), Some("science")),
+        (None, Some("science")),
+        (Some("node"), Some("node")),
+    ] {
+        let ask = ask(&key);
+        let mut claim = claim(store.acquire(&ask, &limits()).await.unwrap());
+        assert_eq!(claim.template, expected, "what the sandbox before was made from");
+        claim.template = named.map(str::to_owned).or(claim.template);
+        let sandbox = any_sandbox();
+        let row = store.ready(&claim, ask.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
+        let again = store.ready(&claim, ask.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
+        assert_eq!((row.template.as_deref(), again.template.as_deref()), (then, then));
+        store.record(&finished(&ask, row.id), &limits()).await.unwrap();
+        let live = store.live(&key).await.unwrap().unwrap();
+        assert_eq!(live.template.as_deref(), then, "for whoever comes next");
+        assert!(store.end(&end(&key, row.id, None, EndReason::Lost), &limits()).await.unwrap());
+        world.advance(Duration::from_secs(1)).await;
+        expected = then.map(str::to_owned);
+    }
 }
 
 async fn equal_names_of_two_owners_are_two_things(world: World) {

@@ -320,7 +320,8 @@ impl Work {
             .map_err(|error| ExecutionError::Internal(error.to_string()))?;
         let data = (!self.inputs.is_empty()).then(|| Arc::from(data));
         let language = self.task.language.unwrap_or(Language::Python);
-        let request = CodeRequest { language, code, purpose, timeout, inputs: Inputs { data, tools: None } };
+        let request =
+            CodeRequest { language, code, purpose, timeout, inputs: Inputs { data, ..Inputs::default() } };
         let finished = runs.run_code(call, request, news, cancel).await?;
         if !finished.outcome.success() {
             return Ok(self.failed(&finished));

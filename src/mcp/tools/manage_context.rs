@@ -119,7 +119,7 @@ fn made_up() -> PathId {
 /// What is shown of a context. Never where its sandbox is.
 fn row(row: &ContextRow) -> Value {
     let left = row.expires_at.map(|at| (at - row.read_at).num_seconds().max(0));
-    json!({
+    let mut shown = json!({
         "conversation": row.key.conversation,
         "path": row.key.path,
         "status": row.status.as_str(),
@@ -127,7 +127,11 @@ fn row(row: &ContextRow) -> Value {
         "createdAt": row.created_at.to_rfc3339(),
         "lastUsedAt": row.last_used_at.to_rfc3339(),
         "secondsUntilExpiry": left,
-    })
+    });
+    if let Some(template) = &row.template {
+        shown["template"] = json!(template);
+    }
+    shown
 }
 
 fn nothing(key: &ContextKey) -> Value {

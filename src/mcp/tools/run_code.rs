@@ -24,7 +24,9 @@ use crate::guard::{self, Report, Sanitized};
 use crate::mcp::confirm::{self, Asked};
 use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
-use crate::mcp::{InlineImages, McpServer, ToolError, caller, images, progress, schema, trace};
+use crate::mcp::{
+    InlineImages, McpServer, Offered, Options, ToolError, caller, images, progress, schema, trace,
+};
 
 /// The tool's name.
 pub const NAME: &str = "run_code";
@@ -67,6 +69,9 @@ pub struct Input {
     /// Tools of other servers whose signatures the result should tell: names, or `{"intent": "what for", "limit": 5}`.
     #[serde(default)]
     tools: Option<Value>,
+    /// Template of the sandbox. Only for a context's first run, or as the context already has it.
+    #[serde(default)]
+    template: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
@@ -259,7 +264,7 @@ impl OutputGuard {
 }
 
 /// The tool as it is listed; code that reaches a network has an open world.
-pub fn tool(network: bool, tools: bool) -> Tool {
+pub fn tool(options: &Options) -> Tool {
     let description = "Run code in an isolated sandbox of this conversation path. Variables, imports and files are kept \
         between calls. Returns what was printed, the value of the last expression, displays and pictures of open plots, \
         and a traceback when the code fails. The network is closed but for hosts that the operator allows. Personal data and \
@@ -268,18 +273,41 @@ pub fn tool(network: bool, tools: bool) -> Tool {
     meta.insert("anthropic/maxResultSizeChars".into(), json!(200_000));
     let mut input = schema::arguments::<Input>();
     let mut description = description.to_owned();
-    if tools {
+    let properties = Arc::make_mut(&mut input).get_mut("properties").and_then(Value::as_object_mut);
+    if let Some(properties) = properties {
+        match &options.templates {
+            Some(offered) => describe_templates(properties, offered),
+            None => drop(properties.shift_remove("template")),
+        }
+        if options.tool_servers.is_none() {
+            properties.shift_remove("tools");
+        }
+    }
+    if options.tool_servers.is_some() {
         description.push_str(" Programs can call tools of other servers: `from tools import <server>` (`search_tools` finds them).");
-    } else if let Some(Value::Object(properties)) = Arc::make_mut(&mut input).get_mut("properties") {
-        properties.shift_remove("tools");
     }
     Tool::new(NAME, description, input)
         .with_title("Run code")
         .with_raw_output_schema(schema::output::<Output>())
         .with_annotations(
-            ToolAnnotations::new().read_only(false).destructive(false).idempotent(false).open_world(network),
+            ToolAnnotations::new()
+                .read_only(false)
+                .destructive(false)
+                .idempotent(false)
+                .open_world(options.network),
         )
         .with_meta(MetaObject(meta))
+}
+
+/// Says which templates there are.
+fn describe_templates(properties: &mut Map<String, Value>, offered: &[Offered]) {
+    let names = offered.iter().map(|template| template.name.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(Value::String(text)) =
+        properties.get_mut("template").and_then(|one| one.get_mut("description"))
+        && !names.is_empty()
+    {
+        text.push_str(&format!(" One of: {names}."));
+    }
 }
 
 impl McpServer {
@@ -454,7 +482,11 @@ impl McpServer {
         }));
         let code = Code::parse(code)?;
         let (call, purpose, timeout) = self.common(common, context).await?;
-        let inputs = Inputs { data: data(input.data)?, tools: input.tools.map(wanted).transpose()? };
+        let inputs = Inputs {
+            data: data(input.data)?,
+            tools: input.tools.map(wanted).transpose()?,
+            template: input.template.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
+        };
         Ok((call, CodeRequest { language, code, purpose, timeout, inputs }, notes))
     }
 

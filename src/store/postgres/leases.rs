@@ -30,7 +30,7 @@ const ACQUIRE: &str = concat!(
 const READY: &str = concat!(
     "select r.read_at, ",
     context_columns!("(r.ctx)."),
-    " from pathbox.ready_v1($1,$2,$3,$4, $5,$6,$7,$8,$9,$10,$11,$12,$13,$14) r"
+    " from pathbox.ready_v2($1,$2,$3,$4, $5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15) r"
 );
 
 /// How often `acquire` starts over when somebody is in the way; each time somebody else has got on.
@@ -74,6 +74,7 @@ impl Leases for PgStore {
                     .bind(sealed.mcp_token.as_deref())
                     .bind(sandbox.provider_ends_at)
                     .bind(millis(limits.ttl))
+                    .bind(claim.template.as_deref())
                     .fetch_one(&self.pool())
                     .await
             })
@@ -307,6 +308,7 @@ impl PgStore {
                     key: context.key,
                     read_at: context.read_at,
                     epoch: context.epoch,
+                    template: context.template,
                     previous: cells.parse_optional::<EndReason>("previous")?,
                 })
             }

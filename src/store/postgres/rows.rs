@@ -45,7 +45,9 @@ macro_rules! context_columns {
             $of,
             "total_execution_ms, ",
             $of,
-            "last_error"
+            "last_error, ",
+            $of,
+            "template"
         )
     };
 }
@@ -99,6 +101,7 @@ pub(super) fn context(row: &PgRow) -> Result<Option<ContextRow>, StoreError> {
         end_reason: cells.parse_optional("end_reason")?,
         epoch: cells.get("lease_epoch")?,
         owner: cells.get("lease_owner")?,
+        template: cells.get("template")?,
         sandbox: None,
         created_at: cells.get("created_at")?,
         ready_at: cells.get("ready_at")?,

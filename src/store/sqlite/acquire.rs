@@ -347,8 +347,8 @@ impl Asking<'_> {
         let lease = millis(self.limits.create_lease);
         self.write_place(mine, ExecutionStatus::Queued, Some(context), lease).await?;
         let key = &self.ask.key;
-        let previous: Option<String> = sqlx::query_scalar(
-            "SELECT end_reason FROM execution_contexts
+        let previous: Option<(String, Option<String>)> = sqlx::query_as(
+            "SELECT end_reason, template FROM execution_contexts
               WHERE tenant_id = ? AND owner_principal = ? AND conversation_id = ?
                 AND path_id = ? AND ended_at IS NOT NULL
                 AND ready_at IS NOT NULL
@@ -361,10 +361,20 @@ impl Asking<'_> {
         .fetch_optional(&mut *self.connection)
         .await
         .map_err(failure)?;
-        let previous = previous.map(|reason| reason.parse::<EndReason>()).transpose().map_err(|problem| {
-            StoreError::Corrupt { table: "execution_contexts", id: context.to_string(), problem }
-        })?;
-        Ok(Acquired::Create(Claim { context, key: key.clone(), epoch, previous, read_at: time(self.now) }))
+        let (previous, template) = previous.unzip();
+        let template = template.flatten();
+        let previous =
+            previous.map(|reason: String| reason.parse::<EndReason>()).transpose().map_err(|problem| {
+                StoreError::Corrupt { table: "execution_contexts", id: context.to_string(), problem }
+            })?;
+        Ok(Acquired::Create(Claim {
+            context,
+            key: key.clone(),
+            epoch,
+            previous,
+            template,
+            read_at: time(self.now),
+        }))
     }
 
     /// The lease on a context that is being made.

@@ -73,7 +73,7 @@ impl Leases for SqliteStore {
             "UPDATE execution_contexts
                 SET status = 'ready', sandbox_id = ?, sandbox_domain = ?, host_url = ?, host_key_enc = ?,
                     envd_token_enc = ?, traffic_token_enc = ?, mcp_url = ?, mcp_token_enc = ?, provider_ends_at = ?,
-                    ready_at = ?, last_used_at = ?, updated_at = ?, expires_at = ?, lease_expires_at = NULL
+                    template = ?, ready_at = ?, last_used_at = ?, updated_at = ?, expires_at = ?, lease_expires_at = NULL
               WHERE id = ? AND tenant_id = ? AND status = 'creating' AND lease_epoch = ? AND lease_expires_at > ?",
         )
         .bind(sandbox.sandbox_id.as_str())
@@ -85,6 +85,7 @@ impl Leases for SqliteStore {
         .bind(sandbox.mcp_url.as_deref())
         .bind(sealed.mcp_token.as_deref())
         .bind(sandbox.provider_ends_at.map(|at| at.timestamp_millis()))
+        .bind(claim.template.as_deref())
         .bind(now)
         .bind(now)
         .bind(now)

@@ -43,6 +43,7 @@ pub(super) fn context(row: &SqliteRow, now: i64) -> Result<ContextRow, StoreErro
         end_reason: cells.parse_optional("end_reason")?,
         epoch: cells.get("lease_epoch")?,
         owner: cells.get("lease_owner")?,
+        template: cells.get("template")?,
         sandbox: None,
         created_at: cells.time("created_at")?,
         ready_at: cells.time_optional("ready_at")?,

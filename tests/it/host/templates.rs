@@ -169,6 +169,90 @@ fn a_deployment_s_template_is_told_to_the_model_and_used_in_every_language() {
 }
 
 #[test]
+fn a_call_names_the_template_of_its_context_where_it_may() {
+    let data = tempfile::tempdir_in("/var/tmp").unwrap();
+    let made = pathbox(data.path(), &["add", "probe", "--pip", &wheel(data.path(), "1.5")]);
+    assert!(made.status.success(), "{}", text(&made));
+    let start = || {
+        let set = ["serve", "--set", "e2b.templates=probe,base", "--conversation", "c"];
+        Server::start_with(command(data.path()).args(set))
+    };
+    let mut server = start();
+    let listed = server.request("tools/list", json!({}))["result"]["tools"][0].take();
+    let told = listed["inputSchema"]["properties"]["template"]["description"].as_str().unwrap();
+    assert!(told.ends_with("One of: probe, base."), "{told}");
+
+    let ask = "import pathbox_probe; pathbox_probe.VERSION";
+    let run = |server: &mut Server, path: &str, template: &str, code: &str| {
+        let arguments = json!({"code": code, "language": "python", "template": template});
+        server.call(arguments, json!({"pathId": path}))
+    };
+    let output =
+        |result: &Value| result["structuredContent"]["output"].as_str().unwrap_or_default().to_owned();
+    let code = |result: &Value| result["_meta"]["dev.pathbox/error"]["code"].as_str().map(str::to_owned);
+    let first = run(&mut server, "main", "probe", ask);
+    assert_eq!(
+        (output(&first).as_str(), &first["structuredContent"]["state"]),
+        ("1.5", &json!("fresh")),
+        "{first}"
+    );
+    let kept = run(&mut server, "main", " ", "x = 7; pathbox_probe.VERSION");
+    assert_eq!(
+        (output(&kept).as_str(), &kept["structuredContent"]["state"]),
+        ("1.5", &json!("kept")),
+        "{kept}"
+    );
+
+    let differs = run(&mut server, "main", "base", "x = 8");
+    assert_eq!(code(&differs).as_deref(), Some("template_conflict"), "{differs}");
+    assert!(differs["content"][0]["text"].as_str().unwrap().contains("\"probe\", not \"base\""), "{differs}");
+    assert_eq!(output(&run(&mut server, "main", "probe", "x")), "7", "nothing was run");
+    let unknown = run(&mut server, "elsewhere", "nothing", "1");
+    assert_eq!(code(&unknown).as_deref(), Some("invalid_argument"), "{unknown}");
+    assert!(unknown["content"][0]["text"].as_str().unwrap().contains("Use one of probe, base"), "{unknown}");
+
+    let plain = run(&mut server, "plain", "", ask);
+    assert_eq!(plain["structuredContent"]["error"]["name"], "ModuleNotFoundError", "{plain}");
+    assert_eq!(code(&run(&mut server, "plain", "probe", ask)).as_deref(), Some("template_conflict"));
+    assert_eq!(output(&run(&mut server, "plain", "code-interpreter-v1", "1")), "1", "the one that it has");
+    let manage = |server: &mut Server, action: &str, path: &str| {
+        let params =
+            json!({"name": "manage_context", "arguments": {"action": action}, "_meta": {"pathId": path}});
+        server.request("tools/call", params)["result"]["structuredContent"].take()
+    };
+    assert_eq!(manage(&mut server, "show", "main")["template"], "probe");
+    manage(&mut server, "end", "plain");
+    assert_eq!(output(&run(&mut server, "plain", "probe", ask)), "1.5", "after its end another may be named");
+
+    // What is made in the place of a sandbox that is gone is made from the same.
+    manage(&mut server, "reset", "main");
+    let again = run(&mut server, "main", "", ask);
+    assert_eq!(
+        (output(&again).as_str(), &again["structuredContent"]["state"]),
+        ("1.5", &json!("reset")),
+        "{again}"
+    );
+    drop(server);
+    let mut server = start();
+    let after = run(&mut server, "main", "", ask);
+    assert_eq!(
+        (output(&after).as_str(), &after["structuredContent"]["state"]),
+        ("1.5", &json!("reset")),
+        "{after}"
+    );
+    drop(server);
+
+    // Where nothing may be named, there is no such argument, and what was made from it is made as all are.
+    let mut server = Server::start_with(command(data.path()).args(["serve", "--conversation", "c"]));
+    let listed = server.request("tools/list", json!({}))["result"]["tools"][0].take();
+    assert!(listed["inputSchema"]["properties"].get("template").is_none(), "{listed}");
+    let plain = server.python(ask);
+    assert_eq!(plain["structuredContent"]["error"]["name"], "ModuleNotFoundError", "{plain}");
+    let refused = run(&mut server, "main", "probe", "1");
+    assert_eq!(code(&refused).as_deref(), Some("invalid_argument"), "{refused}");
+}
+
+#[test]
 fn what_cannot_be_installed_leaves_nothing() {
     let data = tempfile::tempdir_in("/var/tmp").unwrap();
     let failed = pathbox(data.path(), &["add", "broken", "--pip", "/nowhere/at-all.whl"]);

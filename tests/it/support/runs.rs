@@ -30,6 +30,7 @@ pub(crate) fn ask(key: &ContextKey) -> Acquire {
         key: key.clone(),
         new_context: ContextId::mint(&clock, &entropy),
         owner: "replica-1".to_owned(),
+        template: None,
         sees_tenant: false,
         execution: NewExecution {
             id: ExecutionId::mint(&clock, &entropy),
