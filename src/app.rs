@@ -34,6 +34,7 @@ use crate::store::{DynStore, SandboxPlace, Secret};
 use crate::telemetry::chain;
 use crate::wire;
 
+pub mod container;
 pub mod http;
 pub mod shutdown;
 
@@ -443,6 +444,11 @@ async fn open_provider(
 ) -> (Result<E2bClient, String>, Option<LocalHost>) {
     let (endpoint, local) = match &config.provider {
         Provider::E2b { api_key, domain, api_url, sandbox_url } => {
+            if let Some(host) = &config.container
+                && let Err(error) = container::ensure(host).await
+            {
+                return (Err(format!("{error:#}")), None);
+            }
             let endpoint = Endpoint {
                 domain: domain.clone(),
                 api_url: api_url.clone(),

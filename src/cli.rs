@@ -24,6 +24,7 @@ macro_rules! say {
 }
 
 mod audit;
+mod container;
 mod contexts;
 mod demo;
 mod doctor;
@@ -99,6 +100,9 @@ enum Command {
         #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
+    /// A sandbox host in a container, for machines without a local one.
+    #[command(subcommand)]
+    Container(container::ContainerCommand),
     /// End expired contexts once and print how many.
     Cleanup,
     /// Look at contexts, and end one.
@@ -245,6 +249,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             app.stop(Duration::from_secs(5)).await;
             Ok(ExitCode::from(u8::from(cleaned.errors > 0)))
         }
+        Command::Container(command) => container::container(command, sources).await,
         Command::Contexts(command) => contexts::contexts(command, sources).await,
         Command::Workflows(command) => workflows::workflows(command, sources).await,
         Command::Executions(command) => contexts::executions(command, sources).await,

@@ -1,6 +1,7 @@
 //! Every setting, gathered: one field for each component's own `Options`. Only [`load`] reads the environment;
 //! components never do.
 
+pub mod container;
 pub mod host;
 pub mod http;
 pub mod load;
@@ -62,6 +63,8 @@ pub struct Config {
     pub sqlite: crate::store::SqliteOptions,
     /// Which sandboxes.
     pub provider: Provider,
+    /// The host in a container that is the provider, if one is.
+    pub container: Option<container::ContainerHost>,
     /// The provider's template.
     pub template: String,
     /// Who may enter contexts, for each tenant.

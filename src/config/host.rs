@@ -101,8 +101,8 @@ fn modules(values: &Values, key: &'static str) -> Result<Vec<String>, ConfigErro
 
 /// Why this platform has no local host, and what to do.
 #[cfg(not(target_os = "linux"))]
-pub const NEEDS_LINUX: &str = "the local sandbox host needs Linux: set E2B_API_KEY to use E2B, or run `pathbox host` in a \
-    Linux container or in WSL and set what it prints (E2B_API_URL, E2B_SANDBOX_URL, E2B_API_KEY)";
+pub const NEEDS_LINUX: &str = "the local sandbox host needs Linux: `pathbox container up` starts one in a container; or set \
+    E2B_API_KEY to use E2B; or run `pathbox host` in WSL and set what it prints (E2B_API_URL, E2B_SANDBOX_URL, E2B_API_KEY)";
 
 #[cfg(target_os = "linux")]
 impl HostSettings {

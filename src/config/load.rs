@@ -11,6 +11,7 @@ use crate::mcp::InlineImages;
 use crate::store::{Limits, PgOptions, Secret, SqliteOptions};
 use crate::telemetry::{LogFormat, Options as TelemetryOptions};
 
+use super::container::ContainerHost;
 use super::host::HostSettings;
 use super::settings::{Allowed, Setting, plain, secret};
 use super::{Config, Database, Provider, objects, otel, usage};
@@ -598,7 +599,9 @@ impl Sources {
 /// Every setting's text and where it came from.
 #[derive(Debug, Clone)]
 pub struct Values {
-    settings: BTreeMap<&'static str, (String, Source)>,
+    pub(super) settings: BTreeMap<&'static str, (String, Source)>,
+    /// The sandbox host in a container, where the settings name no other provider.
+    pub(super) container: Option<ContainerHost>,
     /// `[tenants]` of the settings file.
     pub(super) tenants: Option<(PathBuf, toml::Table)>,
     /// `[[tools.server]]` of the settings file.
@@ -648,7 +651,11 @@ impl Values {
         }
         let name = if cfg!(windows) { "USERPROFILE" } else { "HOME" };
         let home = sources.environment.get(name).filter(|home| !home.is_empty()).cloned();
-        Ok(Self { settings: values, tenants, tool_servers, home })
+        let values = Self { settings: values, container: None, tenants, tool_servers, home };
+        match values.data_dir(&sources.environment) {
+            Ok(dir) => values.with_container(&dir),
+            Err(_) => Ok(values),
+        }
     }
 
     /// A setting's text; empty when not set.
@@ -780,6 +787,7 @@ impl Values {
                 ..SqliteOptions::default()
             },
             provider,
+            container: self.container.clone(),
             template: self.get("e2b.template").to_owned(),
             recipes: self.recipes(environment)?,
             bridge: self.bridge(environment)?,

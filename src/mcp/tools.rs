@@ -19,7 +19,7 @@ pub mod workflows;
 /// Every tool, in the order in which clients see them. The order is part of the contract: it keeps prompts stable.
 pub fn list(options: &Options) -> Vec<Tool> {
     let mut all = vec![
-        run_code::tool(options),
+        run_code::tool(options.network, options.tool_servers.is_some(), options.templates.as_deref()),
         run_analysis::tool(),
         get_analysis_help::tool(),
         manage_context::tool(),

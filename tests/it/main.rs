@@ -22,6 +22,8 @@ mod backup;
 mod code_mode;
 mod code_mode_http;
 mod console;
+#[cfg(target_os = "linux")]
+mod container_host;
 mod crash_points;
 mod database_away;
 mod database_states;

@@ -14,6 +14,9 @@ use super::{Limits, Usage, sys};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 const PERIOD_MICROS: u64 = 100_000;
+/// A sandbox's weight against the host and the rest of the machine, which have 1024 each: when all want the processors,
+/// those that serve get on, and sandboxes share what is left.
+const SHARES: u64 = 128;
 
 /// Where groups can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,6 +155,7 @@ impl Cgroups {
                     (dirs[1].join("pids.max"), limits.processes.to_string()),
                     (dirs[2].join("cpu.cfs_period_us"), PERIOD_MICROS.to_string()),
                     (dirs[2].join("cpu.cfs_quota_us"), quota.to_string()),
+                    (dirs[2].join("cpu.shares"), SHARES.to_string()),
                 ];
                 (Group { v2: false, dirs, freezer }, settings)
             }
@@ -161,6 +165,7 @@ impl Cgroups {
                     (dir.join("memory.max"), limits.memory_bytes.to_string()),
                     (dir.join("pids.max"), limits.processes.to_string()),
                     (dir.join("cpu.max"), format!("{quota} {PERIOD_MICROS}")),
+                    (dir.join("cpu.weight"), (SHARES * 100 / 1024).to_string()),
                 ];
                 (Group { v2: true, dirs: vec![dir], freezer: None }, settings)
             }
@@ -320,6 +325,7 @@ mod tests {
         assert_eq!(read("memory.max"), "7340032");
         assert_eq!(read("pids.max"), "9");
         assert_eq!(read("cpu.max"), "150000 100000");
+        assert_eq!(read("cpu.weight"), "12");
         fs::write(tree.path().join("pathbox-1-1/memory.events"), "low 0\noom 3\noom_kill 2\n")
             .expect("events");
         assert_eq!(group.oom_kills(), 2);

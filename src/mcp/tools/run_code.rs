@@ -24,9 +24,7 @@ use crate::guard::{self, Report, Sanitized};
 use crate::mcp::confirm::{self, Asked};
 use crate::mcp::long_runs::{handed_over, how_to_follow};
 use crate::mcp::resources::resource;
-use crate::mcp::{
-    InlineImages, McpServer, Offered, Options, ToolError, caller, images, progress, schema, trace,
-};
+use crate::mcp::{InlineImages, McpServer, Offered, ToolError, caller, images, progress, schema, trace};
 
 /// The tool's name.
 pub const NAME: &str = "run_code";
@@ -264,7 +262,7 @@ impl OutputGuard {
 }
 
 /// The tool as it is listed; code that reaches a network has an open world.
-pub fn tool(options: &Options) -> Tool {
+pub fn tool(network: bool, tools: bool, templates: Option<&[Offered]>) -> Tool {
     let description = "Run code in an isolated sandbox of this conversation path. Variables, imports and files are kept \
         between calls. Returns what was printed, the value of the last expression, displays and pictures of open plots, \
         and a traceback when the code fails. The network is closed but for hosts that the operator allows. Personal data and \
@@ -275,26 +273,22 @@ pub fn tool(options: &Options) -> Tool {
     let mut description = description.to_owned();
     let properties = Arc::make_mut(&mut input).get_mut("properties").and_then(Value::as_object_mut);
     if let Some(properties) = properties {
-        match &options.templates {
+        match templates {
             Some(offered) => describe_templates(properties, offered),
             None => drop(properties.shift_remove("template")),
         }
-        if options.tool_servers.is_none() {
+        if !tools {
             properties.shift_remove("tools");
         }
     }
-    if options.tool_servers.is_some() {
+    if tools {
         description.push_str(" Programs can call tools of other servers: `from tools import <server>` (`search_tools` finds them).");
     }
     Tool::new(NAME, description, input)
         .with_title("Run code")
         .with_raw_output_schema(schema::output::<Output>())
         .with_annotations(
-            ToolAnnotations::new()
-                .read_only(false)
-                .destructive(false)
-                .idempotent(false)
-                .open_world(options.network),
+            ToolAnnotations::new().read_only(false).destructive(false).idempotent(false).open_world(network),
         )
         .with_meta(MetaObject(meta))
 }
@@ -796,7 +790,7 @@ mod tests {
 
     #[test]
     fn published_schemas_hold_nothing_that_strict_hosts_refuse() {
-        let tool = serde_json::to_value(tool(false, false)).unwrap();
+        let tool = serde_json::to_value(tool(false, false, None)).unwrap();
         for which in ["inputSchema", "outputSchema"] {
             assert_eq!(schema::refused(&tool[which]), Vec::<String>::new(), "{which}: {}", tool[which]);
             assert_eq!(tool[which]["type"], "object");
@@ -809,7 +803,7 @@ mod tests {
     }
 
     fn problem(arguments: Value) -> String {
-        let schema = tool(false, false).input_schema;
+        let schema = tool(false, false, None).input_schema;
         understand(&schema, arguments.as_object().unwrap().clone()).unwrap_err()
     }
 
