@@ -35,6 +35,7 @@ mod keys;
 mod packs;
 mod run;
 mod serve;
+mod shape;
 #[cfg(target_os = "linux")]
 mod templates;
 mod tools;

@@ -278,6 +278,6 @@ fn execution_json(row: &ExecutionRow) -> Value {
         "codeSha256": row.code_sha256, "principal": row.principal, "traceId": row.trace_id, "status": row.status,
         "exitCode": row.exit_code, "error": row.error, "createdAt": row.created_at, "startedAt": row.started_at,
         "finishedAt": row.finished_at, "durationMs": row.duration_ms, "outputBytes": row.output_bytes,
-        "findings": row.findings,
+        "findings": super::shape::members(row.findings.clone()),
     })
 }

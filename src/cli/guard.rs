@@ -129,7 +129,7 @@ fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::
     } else if as_json {
         let report = json!({ "findings": checked.findings, "leftOut": checked.left_out, "binary": binary,
             "report": checked.report });
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&super::shape::shape(&report)?)?);
     } else {
         super::write_out(match kind {
             Some(FileKind::Png | FileKind::Jpeg) => {
@@ -183,7 +183,7 @@ pub(super) async fn guard(command: GuardCommand, sources: Sources) -> anyhow::Re
         GuardCommand::Rules { policy, json } => {
             let guard = policy.guard(&sources)?;
             if json {
-                say!("{}", serde_json::to_string_pretty(rules())?);
+                say!("{}", serde_json::to_string_pretty(&super::shape::shape(&rules())?)?);
             } else {
                 super::write_out(&rules_table(&guard));
             }

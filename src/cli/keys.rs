@@ -106,7 +106,7 @@ async fn add_key(store: &DynStore, add: Add) -> anyhow::Result<()> {
 async fn list(store: &DynStore, as_json: bool) -> anyhow::Result<()> {
     let keys = store.api_keys().await?;
     if as_json {
-        say!("{}", serde_json::to_string_pretty(&keys)?);
+        say!("{}", serde_json::to_string_pretty(&super::shape::shape(&keys)?)?);
         return Ok(());
     }
     let now = Clock::system().now();

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::run::local_caller;
+use super::shape::shape;
 use super::{Identity, load, load_worker, table};
 use crate::analysis::{OutputFormat, Pack};
 use crate::app::App;
@@ -62,7 +63,7 @@ pub(super) async fn packs(command: PacksCommand, sources: Sources) -> anyhow::Re
             say!("added {}", pack.name());
             say_validity(&pack, &clock);
         }
-        PacksCommand::Ls { json } => list(&packs, json, clock.now().date_naive()),
+        PacksCommand::Ls { json } => list(&packs, json, clock.now().date_naive())?,
         PacksCommand::Check { pack, identity } => {
             let pack = match Path::new(&pack).exists() {
                 true => Packs::read(Path::new(&pack))?,
@@ -74,7 +75,7 @@ pub(super) async fn packs(command: PacksCommand, sources: Sources) -> anyhow::Re
         }
         PacksCommand::Show { name } => {
             let pack = packs.find(&name)?;
-            let shown = json!({"pack": pack.info(), "analysisType": pack.kind().as_str(), "parameters": pack.parameters()});
+            let shown = json!({"pack": shape(&pack.info())?, "analysisType": pack.kind().as_str(), "parameters": pack.parameters()});
             say!("{}", serde_json::to_string_pretty(&shown)?);
         }
         PacksCommand::Rm { name } => {
@@ -92,7 +93,7 @@ fn say_validity(pack: &Pack, clock: &Clock) {
     }
 }
 
-fn list(packs: &Packs, as_json: bool, today: chrono::NaiveDate) {
+fn list(packs: &Packs, as_json: bool, today: chrono::NaiveDate) -> anyhow::Result<()> {
     let all = packs.list();
     if as_json {
         let rows: Vec<Value> = all
@@ -102,7 +103,8 @@ fn list(packs: &Packs, as_json: bool, today: chrono::NaiveDate) {
                 Err(error) => json!({"name": name, "problem": error.to_string()}),
             })
             .collect();
-        return say!("{}", json!(rows));
+        say!("{}", serde_json::to_string_pretty(&shape(&rows)?)?);
+        return Ok(());
     }
     let day = |day: Option<chrono::NaiveDate>| day.map_or_else(|| "-".to_owned(), |day| day.to_string());
     let rows = all.into_iter().map(|(name, pack)| match pack {
@@ -124,6 +126,7 @@ fn list(packs: &Packs, as_json: bool, today: chrono::NaiveDate) {
         }
     });
     table(&["PACK", "ANALYSIS", "FROM", "TO", "EXAMPLES", "TITLE"], &rows.collect::<Vec<_>>());
+    Ok(())
 }
 
 /// Runs the first example as a call: all examples have to come out before it is answered.

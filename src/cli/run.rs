@@ -27,8 +27,8 @@ pub(super) struct RunArgs {
     /// A file with the code.
     #[arg(long, short, conflicts_with = "code", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// python, javascript, typescript or bash.
-    #[arg(long, short, default_value = "python")]
+    /// python, javascript, typescript or bash, or a usual name of one, such as js.
+    #[arg(long, short, default_value = "python", value_parser = named)]
     language: Language,
     #[command(flatten)]
     identity: Identity,
@@ -45,6 +45,11 @@ pub(super) struct RunArgs {
     /// Template of the sandbox; one of `e2b.templates`.
     #[arg(long)]
     template: Option<String>,
+}
+
+fn named(text: &str) -> Result<Language, String> {
+    let plain = text.to_ascii_lowercase();
+    Language::named(&plain).map_or_else(|| plain.parse(), Ok)
 }
 
 pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
@@ -75,7 +80,7 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     if args.json {
         let mut result = serde_json::to_value(crate::mcp::tools::run_code::structured(&finished))?;
         // A model gets pictures and documents as blocks and links; a script has this object alone.
-        result["results"] = serde_json::to_value(&finished.outcome.results)?;
+        result["results"] = super::shape::shape(&finished.outcome.results)?;
         write_out(&format!("{}\n", serde_json::to_string_pretty(&result)?));
     }
     Ok(ExitCode::from(u8::try_from(finished.outcome.exit_code()).unwrap_or(1)))

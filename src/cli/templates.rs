@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use super::shape::shape;
 use super::{load, table};
 use crate::config::Sources;
 use crate::domain::Clock;
@@ -24,6 +25,9 @@ pub(super) enum TemplatesCommand {
     Show {
         /// Its name.
         name: String,
+        /// As JSON alone.
+        #[arg(long)]
+        json: bool,
     },
     /// Remove a template. Sandboxes made from it may fail from then on.
     Rm {
@@ -73,15 +77,18 @@ pub(super) async fn templates(command: TemplatesCommand, sources: Sources) -> an
         TemplatesCommand::Ls { json } => {
             let all = templates.list();
             if json {
-                say!("{}", serde_json::to_string_pretty(&all)?);
+                say!("{}", serde_json::to_string_pretty(&shape(&all)?)?);
             } else {
                 let rows: Vec<[String; 4]> = all.iter().map(|template| row(&templates, template)).collect();
                 table(&["template", "disk", "age", "packages"], &rows);
             }
         }
-        TemplatesCommand::Show { name } => {
+        TemplatesCommand::Show { name, json } => {
             let template = templates.load(&name)?;
-            say!("{}", serde_json::to_string_pretty(&template)?);
+            say!("{}", serde_json::to_string_pretty(&shape(&template)?)?);
+            if json {
+                return Ok(ExitCode::SUCCESS);
+            }
             say!("disk: {} MB", templates.disk_bytes(&name) >> 20);
             say!("a model finds: {}", template.known.join(", "));
         }

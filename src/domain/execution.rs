@@ -26,6 +26,21 @@ text_enum! {
     }
 }
 
+impl Language {
+    /// The language that is meant, by its usual names in lower case.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "python3" | "python_3" | "py" | "py3" | "ipython" | "cpython" => Some(Self::Python),
+            "js" | "node" | "nodejs" | "node.js" | "mjs" | "cjs" | "jsx" | "ecmascript" => {
+                Some(Self::Javascript)
+            }
+            "ts" | "tsx" | "mts" => Some(Self::Typescript),
+            "sh" | "shell" | "zsh" | "shell_script" | "console" | "terminal" => Some(Self::Bash),
+            other => other.parse().ok(),
+        }
+    }
+}
+
 /// What a caller wants run.
 #[derive(Debug, Clone)]
 pub struct CodeRequest {

@@ -175,3 +175,60 @@ fn help_shows_examples_without_colour_when_nobody_looks() {
         assert!(help.contains("Example") && !help.contains('\u{1b}'), "{args:?}: {help}");
     }
 }
+
+/// Members that are not camelCase, with where they are. Below `findings` and the like the names are other people's.
+fn odd_members(place: &str, value: &serde_json::Value, odd: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Array(items) => items.iter().for_each(|item| odd_members(place, item, odd)),
+        serde_json::Value::Object(object) => {
+            for (name, inner) in object {
+                let place = format!("{place}.{name}");
+                if !name.chars().all(|letter| letter.is_ascii_alphanumeric())
+                    || name.starts_with(|letter: char| letter.is_ascii_uppercase())
+                {
+                    odd.push(place.clone());
+                }
+                let of_others =
+                    ["findings", "rules", "formats", "actions", "allowed", "wouldRedact", "parameters"];
+                if !(of_others.contains(&name.as_str()) && inner.is_object()) {
+                    odd_members(&place, inner, odd);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn json_has_one_shape_in_every_command() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("letter.txt");
+    std::fs::write(&file, "write to ann@example.com\n").unwrap();
+    let file = file.display().to_string();
+    let code = "import json\nprint('bob@example.com')\n{'snake_case': 1}";
+    let mut odd = Vec::new();
+    for arguments in [
+        &["keys", "add", "--name", "ci", "--tenant", "acme", "--json"][..],
+        &["keys", "ls", "--json"],
+        &["run", "--conversation", "c", "--json", code],
+        &["contexts", "ls", "--all", "--json"],
+        &["executions", "ls", "--json"],
+        &["usage", "--json"],
+        &["audit", "verify", "--json"],
+        &["workflows", "ls", "--json"],
+        &["guard", "rules", "--json"],
+        &["guard", "check", "--json", &file],
+        &["packs", "ls", "--json"],
+        &["config", "--json"],
+        &["container", "down", "--json"],
+    ] {
+        let output = command(data.path()).args(arguments).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!("{arguments:?}: {error}: {}", String::from_utf8_lossy(&output.stdout))
+        });
+        assert!(value.is_object() || value.is_array(), "{arguments:?}: {value}");
+        odd_members(&arguments.join(" "), &value, &mut odd);
+    }
+    assert!(odd.is_empty(), "{odd:#?}");
+}

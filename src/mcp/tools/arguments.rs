@@ -6,6 +6,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::domain::Language;
+
 /// Texts that a model writes where it means that there is nothing, for arguments that cannot be one of these.
 const NOTHING: [&str; 5] = ["", "null", "none", "undefined", "nil"];
 /// Arguments whose value is never a word: a handle, a key.
@@ -116,19 +118,9 @@ fn is_neutral(name: &str, property: &Value, value: &Value) -> bool {
 /// The choice that is meant, whatever its case and its blanks.
 fn choice(name: &str, choices: &[Value], text: &str) -> Option<Value> {
     let plain = text.trim().trim_matches(['"', '\'', '`']).to_ascii_lowercase().replace([' ', '-'], "_");
-    let plain = if name == "language" { language(&plain) } else { &plain };
+    let named = Language::named(&plain).filter(|_| name == "language");
+    let plain = named.map_or(plain.as_str(), |named| named.as_str());
     choices.iter().find(|choice| choice.as_str() == Some(plain)).cloned()
-}
-
-/// The usual other names of a language.
-fn language(name: &str) -> &str {
-    match name {
-        "python3" | "python_3" | "py" | "py3" | "ipython" | "cpython" => "python",
-        "js" | "node" | "nodejs" | "node.js" | "mjs" | "cjs" | "jsx" | "ecmascript" => "javascript",
-        "ts" | "tsx" | "mts" => "typescript",
-        "sh" | "shell" | "zsh" | "shell_script" | "console" | "terminal" => "bash",
-        other => other,
-    }
 }
 
 /// A number without a fraction, however it is written.
