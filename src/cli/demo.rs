@@ -35,26 +35,41 @@ pub(super) struct DemoArgs {
     repository: bool,
 }
 
-/// A line chart without any package: what a sandbox can draw when its Python has no matplotlib.
+/// A data set, as a person pastes one.
+const SALES: &str = "month,region,eur\nJan,north,1210\nJan,south,640\nFeb,north,1480\nFeb,south,700\nMar,north,1390\nMar,south,910\n";
+
+const LOAD: &str = r#"
+import csv, io
+sales = [{**row, "eur": int(row["eur"])} for row in csv.DictReader(io.StringIO(data))]
+print(len(sales), "rows,", sum(row["eur"] for row in sales), "EUR")
+"#;
+
+const TOTALS: &str = r#"
+totals = {}
+for row in sales:
+    totals[row["month"]] = totals.get(row["month"], 0) + row["eur"]
+totals
+"#;
+
+/// A bar chart, also where the sandbox's Python has no matplotlib.
 const PLOT: &str = r#"
 try:
     import matplotlib.pyplot as plt
     plt.figure(figsize=(4, 3))
-    plt.plot([n for n in range(50)], [n * n for n in range(50)])
-    plt.title("n squared")
+    plt.bar(totals.keys(), totals.values())
+    plt.title("Sales, EUR")
     plt.show()
 except ImportError:
     import struct, zlib
     class Plot:
-        """y = x * x as a PNG, drawn with the standard library."""
+        """Bars as a PNG, drawn with the standard library."""
         def _repr_png_(self):
-            width, height = 320, 240
+            width, height, most = 320, 240, max(totals.values())
             rows = [bytearray(b"\xff" * width * 3) for _ in range(height)]
-            for x in range(width):
-                y = height - 1 - int((x / width) ** 2 * (height - 1))
-                for dy in range(-1, 2):
-                    if 0 <= y + dy < height:
-                        rows[y + dy][3 * x:3 * x + 3] = b"\x1f\x77\xb4"
+            for n, total in enumerate(totals.values()):
+                left = 20 + n * 100
+                for y in range(height - 1 - int(total / most * (height - 20)), height):
+                    rows[y][3 * left:3 * (left + 80)] = b"\x1f\x77\xb4" * 80
             def chunk(kind, data):
                 body = kind + data
                 return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
@@ -67,10 +82,7 @@ except ImportError:
 
 const PRIVATE: &str = r#"
 print("Contact: maeve.byrne@example.com, card 4111 1111 1111 1111, IBAN IE29 AIBK 9311 5212 3456 78")
-print("band        rate   tax")
-print("0-42,000    20%    8,400.00")
-print("42,000+     40%    7,200.00")
-print("S.I. No. 123/2024, Directive 2006/112/EC, version 1.2.3.4")
+print("20% 8,400.00, 40% 7,200.00; S.I. No. 123/2024, Directive 2006/112/EC, version 1.2.3.4")
 "#;
 
 const COMMIT_CALLS: &str = r#"from collections import Counter
@@ -91,6 +103,7 @@ pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result
     }
     let (mut config, _) = load(&sources)?;
     config.bridge.servers.push(repository::server()?);
+    config.workflows = true;
     let app = App::start(config)?;
     let story = tell(app.mcp(), args.out.as_deref()).await;
     app.stop(Duration::from_secs(3)).await;
@@ -116,33 +129,27 @@ async fn tell(server: McpServer, out: Option<&Path>) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut client = Client::connect(server).await?;
 
-    say!("1. A model calls run_code. Nothing exists yet, so a sandbox is made for this conversation path.");
-    let first = client.run_code("x = 21\nprint('x is', x)", "main").await?;
+    say!("1. A model sends code and a data set. A sandbox is made for this path of the conversation.");
+    let first = client.with_data(LOAD, SALES).await?;
     show(&first);
     ensure!(
-        first["state"] == "fresh" && first["stdout"] == "x is 21\n",
+        first["state"] == "fresh" && first["stdout"] == "6 rows, 6330 EUR\n",
         "the first call went wrong: {first}"
     );
 
-    say!("2. The next call on the same path finds the variable.");
-    let second = client.run_code("x * 2", "main").await?;
+    say!("2. The next call on the path finds the variables.");
+    let second = client.run_code(TOTALS, "main").await?;
     show(&second);
-    ensure!(second["state"] == "kept" && second["output"] == "42", "state was not kept: {second}");
+    ensure!(second["state"] == "kept", "state was not kept: {second}");
 
-    say!("3. Another path of the conversation has its own sandbox and does not see it.");
-    let branch = client.run_code("print(x)", "what-if").await?;
+    say!("3. Another path, a branch, has a sandbox of its own and does not see them.");
+    let branch = client.run_code("print(sales)", "what-if").await?;
     show(&branch);
     ensure!(branch["error"]["name"] == "NameError", "the branch saw the variable: {branch}");
 
-    say!("4. A plot comes back as a picture.");
-    let (picture, result) = client.picture(PLOT).await?;
+    let (picture, _) = client.picture(PLOT).await?;
     let out = keep(&picture, out)?;
-    say!(
-        "   {} bytes of PNG in {}, kept as {}\n",
-        picture.len(),
-        out.display(),
-        result["artifacts"][0]["uri"]
-    );
+    say!("4. A chart comes back as a picture: {} bytes of PNG in {}.", picture.len(), out.display());
 
     say!("5. Personal data does not leave; figures that only look like it do.");
     let private = client.run_code(PRIVATE, "main").await?;
@@ -154,32 +161,36 @@ async fn tell(server: McpServer, out: Option<&Path>) -> anyhow::Result<()> {
     for figure in ["8,400.00", "7,200.00", "123/2024", "2006/112/EC", "1.2.3.4"] {
         ensure!(text.contains(figure), "{figure} did not survive: {text}");
     }
-    say!("   found: {}\n", private["guard"]["findings"]);
 
-    say!("6. Exact answers from rules that come with the call, one of each analysis.");
+    say!(
+        "6. run_analysis computes exactly, from rules that come with the call; the first of eight kinds says:"
+    );
+    let mut kinds = Vec::new();
     for (kind, parameters) in analyses() {
         let report = client.run_analysis(kind, parameters).await?;
         let text = report["text"].as_str().unwrap_or_default();
         ensure!(report["success"] == true && !text.is_empty(), "{kind} went wrong: {report}");
-        say!("   {kind}");
-        for line in text.lines().take_while(|line| !line.is_empty()).take(2) {
-            say!("   | {line}");
+        if kinds.is_empty() {
+            say!("   | {}", text.lines().next().unwrap_or_default());
         }
+        kinds.push(kind);
     }
-    say!();
+    say!("   done as well: {}", kinds[1..].join(", "));
 
     say!(
         "7. A program calls a tool of another server: a thousand commits go into the sandbox, one line comes out."
     );
-    let (calls, result) = (COMMIT_CALLS, client.run_code(COMMIT_CALLS, "main").await?);
+    let result = client.run_code(COMMIT_CALLS, "main").await?;
     show(&result);
     let into = result["toolCalls"][0]["bytes"].as_u64().unwrap_or_default();
     let out_of = result["stdout"].as_str().unwrap_or_default().len();
     ensure!(result["success"] == true && into > 1_000_000 && out_of < 500, "code mode went wrong: {result}");
-    say!(
-        "   {} lines of code; {into} bytes into the sandbox, {out_of} bytes to the model\n",
-        calls.lines().count()
-    );
+    say!("   {into} bytes into the sandbox, {out_of} bytes to the model");
+
+    say!("8. A workflow: two tasks side by side, a third takes both results; each result is a checkpoint.");
+    let (text, result) = client.workflow().await?;
+    ensure!(text == "completed" && result == 42, "the workflow went wrong: {text}, {result}");
+    say!("   {text}: 20 + 22 = {result}\n");
 
     say!(
         "Done in {:.1} s. Put `pathbox serve` into your client's configuration; see README.md.",
@@ -229,22 +240,18 @@ fn analyses() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// What came back, in as many lines as it has.
 fn show(result: &Value) {
-    say!(
-        "   state {}, exit {}, {} ms",
-        result["state"].as_str().unwrap_or("?"),
-        result["exitCode"],
-        result["executionTimeMs"]
-    );
+    let head = format!("{}, {} ms", result["state"].as_str().unwrap_or("?"), result["executionTimeMs"]);
     let text = [&result["stdout"], &result["output"]].map(|value| value.as_str().unwrap_or_default());
     let shown = if text[0].is_empty() { text[1] } else { text[0] };
-    for line in shown.lines() {
+    let error = result["error"]["name"]
+        .as_str()
+        .map(|name| format!("{name}: {}", result["error"]["message"].as_str().unwrap_or_default()));
+    say!("   {head}");
+    for line in shown.lines().map(str::to_owned).chain(error) {
         say!("   | {line}");
     }
-    if let Some(name) = result["error"]["name"].as_str() {
-        say!("   | {name}: {}", result["error"]["message"].as_str().unwrap_or_default());
-    }
-    say!();
 }
 
 /// A client of the MCP handler in this process, over the same lines that `serve` speaks.
@@ -296,6 +303,25 @@ impl Client {
             }
         }
         bail!("the server closed the connection")
+    }
+
+    /// Code with a data set beside it.
+    async fn with_data(&mut self, code: &str, data: &str) -> anyhow::Result<Value> {
+        let arguments = json!({ "code": code, "language": "python", "data": data });
+        Ok(self.tool("run_code", arguments, "main").await?["structuredContent"].take())
+    }
+
+    /// A small workflow: its status, and the result of its last task.
+    async fn workflow(&mut self) -> anyhow::Result<(String, Value)> {
+        let code = |id: &str, code: &str| json!({ "id": id, "type": "code_execution", "path": "fresh", "code": code });
+        let mut sum = code("sum", "data['left'] + data['right']");
+        sum["inputs"] = json!({ "left": { "from": "left" }, "right": { "from": "right" } });
+        let tasks = json!([code("left", "4 * 5"), code("right", "2 * 11"), sum]);
+        let begun = self.tool("run_workflow", json!({ "tasks": tasks, "wait_ms": 50_000 }), "main").await?;
+        let begun = &begun["structuredContent"];
+        let wanted = json!({ "workflow_id": begun["workflowId"], "task": "sum" });
+        let result = self.tool("get_workflow", wanted, "main").await?["structuredContent"]["result"].take();
+        Ok((begun["status"].as_str().unwrap_or_default().to_owned(), result))
     }
 
     async fn call(&mut self, code: &str, path: &str) -> anyhow::Result<Value> {

@@ -41,3 +41,10 @@ fn each_example_runs_as_it_stands() {
         assert!(said.lines().any(|line| line.starts_with(name) && line.contains(": ok")), "{name}: {said}");
     }
 }
+
+#[test]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+fn an_operator_serves_from_two_replicas() {
+    let said = ok(Command::new("python3").args(["tests/journeys/server.py", PROGRAM]));
+    assert!(said.contains("server: ok"), "{said}");
+}

@@ -41,6 +41,7 @@ fn code_may_come_from_a_file_or_from_standard_input() {
         command(data.path()).arg("run").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"print(6 * 9)").unwrap();
     assert_eq!(child.wait_with_output().unwrap().stdout, b"54\n");
+    assert_eq!(run(data.path(), &["--language", "js", "[1].length + 1"]).1, "2\n", "by its usual name");
 }
 
 #[test]
@@ -173,9 +174,13 @@ fn the_demo_tells_its_story_and_writes_a_picture_that_opens() {
     let output = demo.args(["demo", "--out"]).arg(&out).output().unwrap();
     let story = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{story}\n{}", String::from_utf8_lossy(&output.stderr));
-    for step in ["1. ", "2. ", "3. ", "4. ", "5. ", "[EMAIL_1]", "NameError", "8,400.00"] {
-        assert!(story.contains(step), "{step}: {story}");
+    let parts =
+        ["6 rows, 6330 EUR", "[EMAIL_1]", "NameError", "8,400.00", "1000 commits", "completed: 20 + 22 = 42"];
+    for part in ["1. ", "2. ", "3. ", "4. ", "5. ", "6. ", "7. ", "8. "].into_iter().chain(parts) {
+        assert!(story.contains(part), "{part}: {story}");
     }
+    assert!(story.lines().count() <= 30, "{story}");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let picture = image::load_from_memory(&std::fs::read(&out).unwrap()).unwrap();
     assert!(picture.width() > 100);
 }

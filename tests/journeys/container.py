@@ -1,20 +1,17 @@
-"""As on macOS or Windows: the program has no local host and uses `pathbox host` in a container. Arguments: the program, the image's archive.
+"""As on macOS or Windows: the program has no local host and uses one in a container. Arguments: the program, the image's archive.
 
     scripts/package --only image && python3 tests/journeys/container.py target/debug/pathbox target/packages/pathbox-0.1.0-amd64.oci.tar
 
-Needs podman and runc, as root. The commands are those of docs/deployment.md.
+Needs podman and runc, as root. The command is that of docs/deployment.md.
 """
+import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 program, archive = (Path(name).resolve() for name in sys.argv[1:3])
-PODMAN = ["podman", "--runtime", "runc"]
-KEY = os.urandom(16).hex()
 
 
 def run(command, **options):
@@ -24,29 +21,24 @@ def run(command, **options):
 
 
 with tempfile.TemporaryDirectory() as home:
+    # crun refuses machines with both versions of control groups, and a machine may not raise limits for its containers.
     limits = Path(home) / "containers.conf"
-    limits.write_text('[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n')
-    engine = {**os.environ, "CONTAINERS_CONF": str(limits)}
-    run([*PODMAN, "load", "--input", archive], env=engine)
-    # The network of the machine, where containers get none of their own; else `-p 127.0.0.1:3900:3900`.
-    made = run([*PODMAN, "run", "-d", "--network=host", "--security-opt", "unmask=ALL", "-e", "E2B_API_KEY", "--tmpfs", "/data:mode=1777",
-                "localhost/pathbox:latest", "host", "--listen", "127.0.0.1:3957"], env={**engine, "E2B_API_KEY": KEY}).strip()
+    limits.write_text('[engine]\nruntime = "runc"\n[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n')
+    # No local host here: what the machine could isolate by itself does not count.
+    client = {"PATH": os.environ["PATH"], "HOME": home, "CONTAINERS_CONF": str(limits), "PATHBOX_HOST_PYTHON": "/nowhere/python3"}
+    # The network of the machine, where containers get none of their own.
+    up = [program, "container", "up", "--json", "--runtime", "podman", "--image", archive, "--name", "pathbox-journey", "--port", "3957", "--",
+          "--network=host", "--tmpfs", "/data:mode=1777"]
     try:
-        url = "http://127.0.0.1:3957"
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"{url}/health").read()
-                break
-            except OSError:
-                time.sleep(0.1)
-        else:
-            sys.exit(f"the host did not come up: {run([*PODMAN, 'logs', made], env=engine)}")
-        # No local host here: what the machine could isolate by itself does not count.
-        client = {"PATH": os.environ["PATH"], "HOME": home, "E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": KEY}
+        assert json.loads(run(up, env=client))["state"] == "started"
         print(run([program, "doctor"], env=client))
         assert run([program, "run", "print(6 * 7)"], env=client) == "42\n"
         story = run([program, "demo", "--out", f"{home}/plot.png"], env=client, cwd=home)
         assert "[EMAIL_1]" in story and "NameError" in story and Path(home, "plot.png").read_bytes().startswith(b"\x89PNG"), story
+        run(["podman", "stop", "-t", "5", "pathbox-journey"], env=client)
+        assert run([program, "run", "print(6 * 7)"], env=client) == "42\n", "it is started again"
+        assert json.loads(run(up, env=client))["state"] == "running"
         print("container: ok")
     finally:
-        run([*PODMAN, "rm", "-f", "-t", "5", made], env=engine)
+        print(run([program, "container", "down"], env=client).strip())
+    assert subprocess.run(["podman", "container", "exists", "pathbox-journey"], env=client, check=False).returncode == 1
