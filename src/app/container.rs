@@ -201,6 +201,7 @@ async fn output(mut command: impl std::borrow::BorrowMut<Command>) -> anyhow::Re
 
 /// Waits until the host takes its key.
 async fn answers(host: &ContainerHost, patience: Duration) -> anyhow::Result<()> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build()?;
     let until = Instant::now() + patience;
     loop {

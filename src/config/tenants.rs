@@ -336,7 +336,7 @@ mod tests {
             [sandbox]
             allow_out = "pypi.org"
             [e2b]
-            templates = ["science"]
+            templates = "science"
             [tenants."acme.eu:1"]
             allow_out = ["*.acme.example", "2001:db8::/32"]
             on_timeout = "pause"

@@ -16,6 +16,7 @@ use crate::support::server::command;
 /// What the commands ask of a container runtime.
 const RUNTIME: &str = r#"#!/bin/sh
 cd "$(dirname "$0")" || exit 1
+unset PATHBOX_HOST_PYTHON
 begin() {
   PATHBOX_DATA_DIR="$PWD/data" E2B_API_KEY="$(cat key)" "$PROGRAM" $(cat arguments) </dev/null >>log 2>&1 &
   echo $! >pid

@@ -308,7 +308,7 @@ fn obeys(place: &str, schema: &Value, free: bool) {
 #[test]
 fn every_schema_obeys_the_strict_hosts_and_every_optional_may_be_filled_in() {
     // With a tool server and a template that may be named, so that what needs one is listed too.
-    let place = Place::new("", "", "[e2b]\ntemplates = [\"base\"]");
+    let place = Place::new("", "", "[e2b]\ntemplates = \"base\"");
     let mut server = place.serve();
     let ran = server.python("1");
     let base = [
