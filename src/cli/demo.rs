@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::load;
 use crate::app::App;
-use crate::config::Sources;
+use crate::config::{Sources, Values};
 use crate::domain::Entropy;
 use crate::mcp::McpServer;
 use crate::mcp::transport::stdio::Lines;
@@ -97,6 +97,7 @@ pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result
         repository::serve()?;
         return Ok(ExitCode::SUCCESS);
     }
+    use_container(&mut sources).await?;
     let scratch = std::env::temp_dir().join(format!("pathbox-demo-{}", Entropy::system().hex::<6>()));
     if !sources.flags.contains_key("data_dir") {
         sources.flags.insert("data_dir".into(), scratch.display().to_string());
@@ -110,6 +111,20 @@ pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result
     drop(std::fs::remove_dir_all(&scratch));
     story?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A host in a container is found by the data directory, which the story does not use.
+async fn use_container(sources: &mut Sources) -> anyhow::Result<()> {
+    let settings = Values::read(sources)?.config(&sources.environment)?;
+    if let Some(host) = settings.container {
+        crate::app::container::ensure(&host).await?;
+        for (key, value) in
+            [("e2b.api_key", host.key.expose()), ("e2b.api_url", &host.url), ("e2b.sandbox_url", &host.url)]
+        {
+            sources.flags.insert(key.into(), value.to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// Writes the picture where it was asked for; else here, or in the temporary directory where nothing can be written here.

@@ -130,6 +130,10 @@ fn one_command_starts_a_host_that_every_other_command_finds() {
     assert!(api["source"].as_str().unwrap().ends_with("container.json"), "{api}");
     assert!(!settings.to_string().contains(&key));
 
+    let out = machine.data.path().join("chart.png").display().to_string();
+    let story = machine.pathbox(&["demo", "--out", &out]);
+    assert!(text(&story).contains("completed: 20 + 22 = 42"), "{}", text(&story));
+
     // As after a restart of the machine.
     machine.stop();
     let again = machine.pathbox(&["run", "print(6 * 7)"]);
