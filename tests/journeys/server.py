@@ -56,7 +56,7 @@ def postgres(home):
     # The server refuses to be root.
     account = {}
     if os.getuid() == 0:
-        name = pwd.getpwnam("postgres")
+        name = next(entry for user in ("postgres", "nobody") for entry in pwd.getpwall() if entry.pw_name == user)
         account = {"user": name.pw_uid, "group": name.pw_gid}
         os.chown(data, name.pw_uid, name.pw_gid)
         os.chmod(home, 0o711)
