@@ -238,6 +238,8 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
             retention: config.retention,
             audit_retention: config.audit_retention,
             workflows: config.workflows,
+            cache_bytes: config.cache_bytes,
+            cache_age: config.cache_age,
             ..ExecutionOptions::default()
         },
         store: Arc::clone(&store),

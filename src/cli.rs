@@ -126,6 +126,9 @@ enum Command {
     /// Look at workflows, let one go on, stop one.
     #[command(subcommand)]
     Workflows(workflows::WorkflowsCommand),
+    /// Results of hermetic tasks that are kept: look at them, drop them.
+    #[command(subcommand)]
+    Cache(workflows::CacheCommand),
     /// API keys of callers over HTTP.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -253,6 +256,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Container(command) => container::container(command, sources).await,
         Command::Contexts(command) => contexts::contexts(command, sources).await,
         Command::Workflows(command) => workflows::workflows(command, sources).await,
+        Command::Cache(command) => workflows::cache(command, sources).await,
         Command::Executions(command) => contexts::executions(command, sources).await,
         Command::Audit(command) => audit::audit(command, sources).await,
         Command::Usage(args) => usage::usage(args, sources).await,

@@ -89,6 +89,10 @@ pub struct Config {
     pub code_execution: bool,
     /// Whether workflows are offered and driven.
     pub workflows: bool,
+    /// Bytes of a tenant's kept results of hermetic tasks.
+    pub cache_bytes: u64,
+    /// How long such a result is used.
+    pub cache_age: Duration,
     /// Characters of output in a result.
     pub output_chars: usize,
     /// How long a client waits for a result when it does not say.

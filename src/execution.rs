@@ -111,6 +111,10 @@ pub struct Options {
     pub audit_retention: Duration,
     /// Whether workflows are offered and driven here.
     pub workflows: bool,
+    /// Bytes of a tenant's kept results of hermetic tasks; 0 keeps none.
+    pub cache_bytes: u64,
+    /// How long such a result is used.
+    pub cache_age: Duration,
 }
 
 impl Default for Options {
@@ -126,6 +130,8 @@ impl Default for Options {
             retention: Duration::from_secs(30 * 86_400),
             audit_retention: Duration::from_secs(400 * 86_400),
             workflows: false,
+            cache_bytes: 256 << 20,
+            cache_age: Duration::from_secs(7 * 86_400),
         }
     }
 }
@@ -264,6 +270,15 @@ pub enum Progress {
     Running,
     /// It printed something.
     Output(Sanitized<OutputChunk>),
+    /// How far a workflow is.
+    Tasks {
+        /// Tasks that are over.
+        over: usize,
+        /// Tasks in all.
+        of: usize,
+        /// Ids of those that run.
+        running: Vec<String>,
+    },
 }
 
 /// Where progress goes. Bounded; a slow reader misses some.

@@ -63,17 +63,79 @@ CREATE TABLE pathbox.workflow_results (
     PRIMARY KEY (workflow_id, task, generation)
 );
 
+-- Results of hermetic tasks. The key is a hash of all that a result depends on, of tenant and owner too.
+CREATE TABLE pathbox.task_cache (
+    tenant_id       text        NOT NULL CHECK (length(tenant_id) BETWEEN 1 AND 128),
+    key             text        NOT NULL CHECK (length(key) = 64),
+    owner_principal text        NOT NULL,
+    execution_id    uuid        NOT NULL,           -- the run that computed it
+    language        text        NOT NULL,
+    body            text        NOT NULL,
+    bytes           bigint      NOT NULL CHECK (bytes >= 0),
+    hits            bigint      NOT NULL DEFAULT 0,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    used_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (tenant_id, key)
+);
+
+CREATE INDEX task_cache_used ON pathbox.task_cache (tenant_id, used_at);
+CREATE INDEX task_cache_age  ON pathbox.task_cache (created_at);
+
 DO $$
 DECLARE
   t text;
 BEGIN
-  FOREACH t IN ARRAY ARRAY['workflows', 'workflow_events', 'workflow_results'] LOOP
+  FOREACH t IN ARRAY ARRAY['workflows', 'workflow_events', 'workflow_results', 'task_cache'] LOOP
     EXECUTE format('ALTER TABLE pathbox.%I ENABLE ROW LEVEL SECURITY', t);
     EXECUTE format('ALTER TABLE pathbox.%I FORCE ROW LEVEL SECURITY', t);
     EXECUTE format('CREATE POLICY worker_all ON pathbox.%I TO pathbox_worker USING (true) WITH CHECK (true)', t);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON pathbox.%I TO pathbox_worker', t);
+    EXECUTE format('CREATE POLICY tenant_reads_own ON pathbox.%I FOR SELECT TO pathbox_tenant '
+                   'USING (tenant_id = (SELECT pathbox.bound_tenant()))', t);
   END LOOP;
 END $$;
+
+-- What a tenant may read: neither keys nor who drives it.
+GRANT SELECT (id, tenant_id, owner_principal, principal, conversation_id, path_id, purpose, trace_id, status, seq, created_at,
+              updated_at, finished_at)
+    ON pathbox.workflows TO pathbox_tenant;
+GRANT SELECT ON pathbox.workflow_events, pathbox.workflow_results, pathbox.task_cache TO pathbox_tenant;
+
+-- ---- what is written stays as it is --------------------------------------------------------------
+
+CREATE FUNCTION pathbox.guard_workflow() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF OLD.finished_at IS NOT NULL THEN
+    RAISE EXCEPTION 'workflow % is over (%)', OLD.id, OLD.status USING ERRCODE = 'check_violation';
+  END IF;
+  IF (NEW.id, NEW.tenant_id, NEW.owner_principal, NEW.principal, NEW.sees_tenant, NEW.conversation_id, NEW.path_id, NEW.purpose,
+      NEW.trace_id, NEW.idempotency_key, NEW.args_sha256, NEW.created_at)
+     IS DISTINCT FROM
+     (OLD.id, OLD.tenant_id, OLD.owner_principal, OLD.principal, OLD.sees_tenant, OLD.conversation_id, OLD.path_id, OLD.purpose,
+      OLD.trace_id, OLD.idempotency_key, OLD.args_sha256, OLD.created_at)
+     OR NEW.seq < OLD.seq OR NEW.lease_epoch < OLD.lease_epoch THEN
+    RAISE EXCEPTION 'workflow % cannot change what it was', OLD.id USING ERRCODE = 'check_violation';
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER guard_workflow BEFORE UPDATE ON pathbox.workflows
+    FOR EACH ROW EXECUTE FUNCTION pathbox.guard_workflow();
+
+-- Events and results go with their workflow, and not before.
+CREATE FUNCTION pathbox.guard_workflow_log() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF TG_OP = 'DELETE' AND NOT EXISTS (SELECT FROM pathbox.workflows w WHERE w.id = OLD.workflow_id) THEN
+    RETURN OLD;
+  END IF;
+  RAISE EXCEPTION 'what is written of workflow % stays', OLD.workflow_id USING ERRCODE = 'check_violation';
+END $$;
+CREATE TRIGGER guard_workflow_event BEFORE UPDATE OR DELETE ON pathbox.workflow_events
+    FOR EACH ROW EXECUTE FUNCTION pathbox.guard_workflow_log();
+CREATE TRIGGER guard_workflow_result BEFORE UPDATE OR DELETE ON pathbox.workflow_results
+    FOR EACH ROW EXECUTE FUNCTION pathbox.guard_workflow_log();
+REVOKE ALL ON FUNCTION pathbox.guard_workflow(), pathbox.guard_workflow_log() FROM PUBLIC;
 
 -- A workflow and its first event; or the one of the same key (outcome `known`, or `conflict` for other arguments); or
 -- `limit`, when the tenant has that many that are not over.
@@ -201,6 +263,63 @@ BEGIN
   RETURN gone;
 END $$;
 
+-- A result that is young enough; it counts as used.
+CREATE FUNCTION pathbox.cached_v1(p_tenant text, p_key text, p_age_ms bigint) RETURNS SETOF pathbox.task_cache
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  UPDATE pathbox.task_cache c SET hits = c.hits + 1, used_at = clock_timestamp()
+   WHERE c.tenant_id = p_tenant AND c.key = p_key AND c.created_at > clock_timestamp() - p_age_ms * interval '1 millisecond'
+  RETURNING c.*;
+$$;
+
+-- Keeps a result, and drops the tenant's least recently used ones beyond p_most bytes.
+CREATE FUNCTION pathbox.cache_v1(
+    p_tenant text, p_key text, p_owner text, p_execution uuid, p_language text, p_body text, p_bytes bigint, p_most bigint)
+    RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO pathbox.task_cache AS c (tenant_id, key, owner_principal, execution_id, language, body, bytes)
+  VALUES (p_tenant, p_key, p_owner, p_execution, p_language, p_body, p_bytes)
+  ON CONFLICT (tenant_id, key) DO UPDATE
+     SET execution_id = excluded.execution_id, body = excluded.body, bytes = excluded.bytes, hits = 0,
+         created_at = excluded.created_at, used_at = excluded.used_at;
+  DELETE FROM pathbox.task_cache c
+   WHERE c.tenant_id = p_tenant
+     AND c.key IN (SELECT s.key FROM (SELECT x.key, sum(x.bytes) OVER (ORDER BY x.used_at DESC, x.key) AS upto
+                                        FROM pathbox.task_cache x WHERE x.tenant_id = p_tenant) s
+                    WHERE s.upto > p_most);
+END $$;
+
+CREATE FUNCTION pathbox.cache_entries_v1(p_tenant text, p_most int)
+    RETURNS TABLE (key text, owner_principal text, execution_id uuid, language text, bytes bigint, hits bigint,
+                   created_at timestamptz, used_at timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT c.key, c.owner_principal, c.execution_id, c.language, c.bytes, c.hits, c.created_at, c.used_at
+    FROM pathbox.task_cache c WHERE c.tenant_id = p_tenant ORDER BY c.used_at DESC, c.key LIMIT p_most;
+$$;
+
+CREATE FUNCTION pathbox.clear_cache_v1(p_tenant text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  gone bigint;
+BEGIN
+  DELETE FROM pathbox.task_cache c WHERE c.tenant_id = p_tenant;
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
+END $$;
+
+CREATE FUNCTION pathbox.forget_cached_v1(p_age_ms bigint, p_batch int) RETURNS int
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  gone int;
+BEGIN
+  DELETE FROM pathbox.task_cache c
+   WHERE (c.tenant_id, c.key) IN (SELECT o.tenant_id, o.key FROM pathbox.task_cache o
+                                   WHERE o.created_at <= clock_timestamp() - p_age_ms * interval '1 millisecond'
+                                   ORDER BY o.created_at LIMIT p_batch FOR UPDATE SKIP LOCKED);
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
+END $$;
+
 DO $$
 DECLARE
   f regprocedure;
@@ -212,7 +331,9 @@ BEGIN
       'pathbox.claim_workflows_v1(text, bigint, int)', 'pathbox.renew_workflows_v1(text, bigint)',
       'pathbox.workflow_v1(text, uuid)', 'pathbox.workflows_v1(text, text, boolean, int)',
       'pathbox.workflow_events_v1(uuid, bigint, int)', 'pathbox.workflow_results_v1(uuid, text[])',
-      'pathbox.forget_workflows_v1(bigint, int)']::regprocedure[] LOOP
+      'pathbox.forget_workflows_v1(bigint, int)', 'pathbox.cached_v1(text, text, bigint)',
+      'pathbox.cache_v1(text, text, text, uuid, text, text, bigint, bigint)', 'pathbox.cache_entries_v1(text, int)',
+      'pathbox.clear_cache_v1(text)', 'pathbox.forget_cached_v1(bigint, int)']::regprocedure[] LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
     EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pathbox_server', f);
     EXECUTE format('ALTER FUNCTION %s OWNER TO pathbox_worker', f);

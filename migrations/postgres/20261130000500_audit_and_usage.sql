@@ -506,6 +506,7 @@ DECLARE
   n_reveals    bigint;
   n_workflows  bigint;
   n_permits    bigint;
+  n_cached     bigint;
   n_usage      bigint;
   v_entries    json;
   v_body       text;
@@ -534,6 +535,8 @@ BEGIN
   DELETE FROM pathbox.tool_permits t WHERE t.tenant_id = p_tenant
      AND (p_principal IS NULL OR t.owner_principal = p_principal OR t.principal = p_principal);
   GET DIAGNOSTICS n_permits = ROW_COUNT;
+  DELETE FROM pathbox.task_cache c WHERE c.tenant_id = p_tenant AND (p_principal IS NULL OR c.owner_principal = p_principal);
+  GET DIAGNOSTICS n_cached = ROW_COUNT;
   DELETE FROM pathbox.usage_days u WHERE u.tenant_id = p_tenant AND (p_principal IS NULL OR u.owner_principal = p_principal);
   GET DIAGNOSTICS n_usage = ROW_COUNT;
   WITH gone AS (
@@ -548,7 +551,8 @@ BEGIN
   v_body := json_build_object('erasure', json_build_object(
     'principalSha256', encode(sha256(convert_to(p_principal, 'UTF8')), 'hex'),
     'entries', coalesce(v_entries, '[]'), 'executions', n_executions, 'contexts', n_contexts, 'paths', n_paths,
-    'placeholders', n_numbers, 'shares', n_shares, 'reveals', n_reveals, 'workflows', n_workflows, 'toolPermits', n_permits, 'usageRows', n_usage))::text;
+    'placeholders', n_numbers, 'shares', n_shares, 'reveals', n_reveals, 'workflows', n_workflows, 'toolPermits', n_permits,
+    'cached', n_cached, 'usageRows', n_usage))::text;
   PERFORM pathbox.chain(p_tenant, NULL, v_body);
   RETURN v_body;
 END $$;

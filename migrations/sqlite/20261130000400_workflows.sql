@@ -52,3 +52,56 @@ CREATE TABLE workflow_results (
     bytes       INTEGER NOT NULL,
     PRIMARY KEY (workflow_id, task, generation)
 ) STRICT;
+
+-- Results of hermetic tasks. The key is a hash of all that a result depends on, of tenant and owner too.
+CREATE TABLE task_cache (
+    tenant_id       TEXT    NOT NULL CHECK (length(tenant_id) BETWEEN 1 AND 128),
+    key             TEXT    NOT NULL CHECK (length(key) = 64),
+    owner_principal TEXT    NOT NULL,
+    execution_id    TEXT    NOT NULL,
+    language        TEXT    NOT NULL,
+    body            TEXT    NOT NULL,
+    bytes           INTEGER NOT NULL CHECK (bytes >= 0),
+    hits            INTEGER NOT NULL DEFAULT 0,
+    created_at      INTEGER NOT NULL,
+    used_at         INTEGER NOT NULL,
+    PRIMARY KEY (tenant_id, key)
+) STRICT;
+
+CREATE INDEX task_cache_used ON task_cache (tenant_id, used_at);
+CREATE INDEX task_cache_age  ON task_cache (created_at);
+
+-- ---- what is written stays as it is --------------------------------------------------------------
+
+CREATE TRIGGER guard_workflow BEFORE UPDATE ON workflows
+BEGIN
+  SELECT RAISE(ABORT, 'this workflow is over') WHERE OLD.finished_at IS NOT NULL;
+  SELECT RAISE(ABORT, 'a workflow cannot change what it was')
+   WHERE NEW.id IS NOT OLD.id OR NEW.tenant_id IS NOT OLD.tenant_id OR NEW.owner_principal IS NOT OLD.owner_principal
+      OR NEW.principal IS NOT OLD.principal OR NEW.sees_tenant IS NOT OLD.sees_tenant
+      OR NEW.conversation_id IS NOT OLD.conversation_id OR NEW.path_id IS NOT OLD.path_id OR NEW.purpose IS NOT OLD.purpose
+      OR NEW.trace_id IS NOT OLD.trace_id OR NEW.idempotency_key IS NOT OLD.idempotency_key
+      OR NEW.args_sha256 IS NOT OLD.args_sha256 OR NEW.created_at IS NOT OLD.created_at
+      OR NEW.seq < OLD.seq OR NEW.lease_epoch < OLD.lease_epoch;
+END;
+
+CREATE TRIGGER guard_workflow_event BEFORE UPDATE ON workflow_events
+BEGIN
+  SELECT RAISE(ABORT, 'what is written of a workflow stays');
+END;
+
+CREATE TRIGGER guard_workflow_result BEFORE UPDATE ON workflow_results
+BEGIN
+  SELECT RAISE(ABORT, 'what is written of a workflow stays');
+END;
+
+-- Events and results go with their workflow, and not before.
+CREATE TRIGGER guard_workflow_event_delete BEFORE DELETE ON workflow_events
+BEGIN
+  SELECT RAISE(ABORT, 'what is written of a workflow stays') FROM workflows w WHERE w.id = OLD.workflow_id;
+END;
+
+CREATE TRIGGER guard_workflow_result_delete BEFORE DELETE ON workflow_results
+BEGIN
+  SELECT RAISE(ABORT, 'what is written of a workflow stays') FROM workflows w WHERE w.id = OLD.workflow_id;
+END;

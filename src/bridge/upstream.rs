@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::child::ServerProcess;
 use super::{BridgeError, Era, Server, Transport};
@@ -304,7 +305,7 @@ impl Upstream {
                 let (mut process, pipes) =
                     ServerProcess::start(command, args, env, cwd.as_deref(), &self.environment)
                         .map_err(|error| format!("the program {command:?} could not be started ({error})"))?;
-                match handler.serve_with_lifecycle(pipes, mode).await {
+                match apart(handler.serve_with_lifecycle(pipes, mode)).await? {
                     Ok(client) => (client, Some(process)),
                     Err(error) => {
                         // What it wrote on its way out arrives a moment later than its end.
@@ -315,7 +316,7 @@ impl Upstream {
             }
             Transport::Http { url, headers } => {
                 let transport = http(url, headers)?;
-                let client = handler.serve_with_lifecycle(transport, mode).await;
+                let client = apart(handler.serve_with_lifecycle(transport, mode)).await?;
                 (client.map_err(|error| refusal(&error))?, None)
             }
         };
@@ -382,6 +383,12 @@ impl Connection {
             process.end().await;
         }
     }
+}
+
+/// Does work in a task of its own: what it spawns would else keep the span of whoever asked first open for as long as the
+/// connection lasts.
+async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, String> {
+    AbortOnDropHandle::new(tokio::spawn(work)).await.map_err(|error| error.to_string())
 }
 
 /// The stream on which a server of 2026-07-28 tells that its tools changed. Not every one has it; then nothing is told.

@@ -52,6 +52,68 @@ pub(super) enum WorkflowsCommand {
     },
 }
 
+#[derive(Debug, Subcommand)]
+pub(super) enum CacheCommand {
+    /// List a tenant's kept results, the last used first.
+    Ls {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Drop all kept results of a tenant.
+    Clear {
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// Kept results in one list.
+const LISTED: u32 = 1_000;
+
+pub(super) async fn cache(command: CacheCommand, sources: Sources) -> anyhow::Result<ExitCode> {
+    let (config, store) = open(&sources).await?;
+    let tenant = |output: &Output| output.tenant.clone().unwrap_or_else(|| config.tenant.clone());
+    match command {
+        CacheCommand::Ls { output } => {
+            let entries = store.cache_entries(&tenant(&output), LISTED).await?;
+            if output.json {
+                let entries: Vec<_> = entries
+                    .iter()
+                    .map(|entry| {
+                        json!({"key": entry.key, "owner": entry.owner.as_str(), "executionId": entry.execution,
+                            "language": entry.language, "bytes": entry.bytes, "hits": entry.hits,
+                            "createdAt": entry.created_at.to_rfc3339(), "usedAt": entry.used_at.to_rfc3339()})
+                    })
+                    .collect();
+                super::contexts::print(&entries.into())?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let rows: Vec<[String; 6]> = entries
+                .iter()
+                .map(|entry| {
+                    [
+                        entry.key.chars().take(12).collect(),
+                        entry.language.to_string(),
+                        entry.bytes.to_string(),
+                        entry.hits.to_string(),
+                        entry.used_at.format("%F %T").to_string(),
+                        entry.execution.to_string(),
+                    ]
+                })
+                .collect();
+            table(&["key", "language", "bytes", "hits", "used", "execution"], &rows);
+        }
+        CacheCommand::Clear { output } => {
+            let dropped = store.clear_cache(&tenant(&output)).await?;
+            if output.json {
+                super::contexts::print(&json!({ "dropped": dropped }))?;
+            } else {
+                say!("{dropped} results dropped");
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 const BY: &str = "the operator";
 
 pub(super) async fn workflows(command: WorkflowsCommand, sources: Sources) -> anyhow::Result<ExitCode> {

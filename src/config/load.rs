@@ -278,6 +278,20 @@ const SETTINGS: &[Setting] = &[
         "Whether workflows are offered (run_workflow, get_workflow, control_workflow, /v1/workflows) and driven by this process.",
     ),
     plain(
+        "workflows.cache_mib",
+        &["PATHBOX_WORKFLOWS_CACHE_MIB"],
+        "256",
+        "0 to 1000000 (MiB)",
+        "Results of hermetic tasks that are kept for each tenant; 0 keeps none.",
+    ),
+    plain(
+        "workflows.cache_days",
+        &["PATHBOX_WORKFLOWS_CACHE_DAYS"],
+        "7",
+        "1 to 365 (days)",
+        "How long such a result is used.",
+    ),
+    plain(
         "output.max_chars",
         &["PATHBOX_OUTPUT_MAX_CHARS"],
         "50000",
@@ -815,6 +829,8 @@ impl Values {
             audit_retention: self.audit_retention()?,
             code_execution: self.boolean("code_execution")?,
             workflows: self.boolean("workflows.enabled")?,
+            cache_bytes: self.number::<u64>("workflows.cache_mib", 0, 1_000_000)? << 20,
+            cache_age: Duration::from_secs(86_400 * self.number("workflows.cache_days", 1, 365)?),
             output_chars: self.number("output.max_chars", 1_000, 1_000_000)?,
             patience: Duration::from_millis(self.number("output.patience_ms", 1_000, 3_600_000)?),
             inline_images: self.one_of(

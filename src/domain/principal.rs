@@ -281,12 +281,21 @@ impl ApiKey {
         (id.len() == ID_LEN && hex(id) && secret.len() == 64 && hex(secret)).then_some(id)
     }
 
+    /// Whether it is neither revoked nor expired.
+    pub fn is_good(&self, now: DateTime<Utc>) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| now < at)
+    }
+
+    /// The public part in the name of a key's principal.
+    pub fn id_in(principal: &str) -> Option<&str> {
+        principal.strip_prefix("key:")
+    }
+
     /// The principal behind a presented key, if it is this one and still good. Takes the same time whether the
     /// first or the last byte differs.
     pub fn opens(&self, presented: &str, now: DateTime<Utc>) -> Option<Principal> {
         let theirs = hash(presented);
-        let live = self.revoked_at.is_none() && self.expires_at.is_none_or(|at| now < at);
-        (same_bytes(&self.hash, &theirs) && live).then(|| Principal {
+        (same_bytes(&self.hash, &theirs) && self.is_good(now)).then(|| Principal {
             name: format!("key:{}", self.id),
             kind: self.kind,
             tenant: self.tenant.clone(),

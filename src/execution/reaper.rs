@@ -106,6 +106,16 @@ impl Cleanup {
                 }
             }
         }
+        loop {
+            match self.0.store().forget_cached(self.0.options().cache_age, BATCH).await {
+                Ok(gone) if gone >= BATCH => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "old cached results could not be removed");
+                    break;
+                }
+            }
+        }
         done.cleaned += self.0.release_dead_hosts(None).await;
         done.errors += self.bury().await;
         done.errors += self.reconcile().await;

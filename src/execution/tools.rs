@@ -267,9 +267,18 @@ impl Core {
         let catalog = bridge.catalog(&call.key.tenant).await;
         let desk = Desk::new(self, bridge, catalog, call, self.guard_for(call), key, began + timeout);
         let message = json!({"tool": name, "arguments": arguments}).to_string();
-        let decided = desk.decide(&message, &mut String::new()).await;
+        let span = tracing::debug_span!(
+            "tools.call",
+            otel.kind = "client",
+            tool.name = Empty,
+            tool.outcome = Empty,
+            tool.bytes = Empty
+        );
+        let mut called = String::new();
+        let decided = desk.decide(&message, &mut called).instrument(span.clone()).await;
         let outcome =
             decided.as_ref().map_or_else(|no| if no.kind == "tool" { "error" } else { no.kind }, |_| "ok");
+        span.record("tool.name", &called).record("tool.outcome", outcome);
         metrics::TOOL_CALLS.add(&[outcome], 1);
         let (answer, _) = decided.map_err(|no| (no.kind, no.message))?;
         let answer: Value =

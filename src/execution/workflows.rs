@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::analysis::Kind;
@@ -23,6 +24,7 @@ use crate::store::workflows::{
     Append, Appended, Created, MAX_LIVE_WORKFLOWS, NewWorkflow, StoredEvent, TaskResult,
 };
 use crate::store::{DynStore, StoreError, WorkflowRow};
+use crate::telemetry::trace::Trace;
 use crate::workflow::{Decision, Event, Plan, Refused, State, Task, TaskKind};
 
 use super::record::own_key;
@@ -187,23 +189,30 @@ impl Workflows {
         let parts = &self.0.parts;
         let event = serde_json::to_string(&Event::Planned { plan }).map_err(|error| internal(&error))?;
         let key = &call.key;
+        let id = parts.entropy.uuid_v7(&parts.clock);
+        let span = tracing::debug_span!(
+            "workflow.begin", otel.kind = "server", workflow.id = %id, app.tenant.id = %key.tenant,
+            app.conversation.id = %key.conversation, app.path.id = %key.path);
+        // It ends at once; its tasks, on whatever replica, are its children.
+        let trace = Trace::begin(&span, call.trace, parts.entropy.bytes());
+        let trace = trace.below(&span, parts.entropy.bytes());
         let mut hash = Sha256::new();
         for part in [key.conversation.as_str(), key.path.as_str(), &event] {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }
         let new = NewWorkflow {
-            id: parts.entropy.uuid_v7(&parts.clock),
+            id,
             key: key.clone(),
             principal: call.asker.principal.clone(),
             sees_tenant: call.asker.sees_tenant,
             purpose: purpose.map(|text| self.0.guard_for(&call).line(&text).into_inner()),
-            trace_id: call.trace.map(|trace| trace.parent_of(parts.entropy.bytes())),
+            trace_id: Some(trace.parent()),
             idempotency_key: call.idempotency_key.clone().map(|key| own_key(&call, key)),
             args_sha256: hex(&hash.finalize()),
             event,
         };
-        let id = match self.0.store().create_workflow(&new).await? {
+        let id = match self.0.store().create_workflow(&new).instrument(span).await? {
             Created::New => new.id,
             Created::Known(id) => id,
             Created::Conflict(id) => return Err(WorkflowError::KeyConflict(id)),

@@ -116,6 +116,12 @@ async fn report(mut to: To, mut news: mpsc::Receiver<Progress>) {
                         Progress::Queued { position } => status = format!("queued: {position} before this run"),
                         Progress::Creating => status = "making a sandbox".into(),
                         Progress::Running => status = "running".into(),
+                        Progress::Tasks { over, of, running } => {
+                            status = format!("{over} of {of} tasks are over");
+                            if !running.is_empty() {
+                                status.push_str(&format!("; running: {}", running.join(", ")));
+                            }
+                        }
                         Progress::Output(chunk) => {
                             if let OutputChunk::Stdout(text) | OutputChunk::Stderr(text) = &*chunk {
                                 output.push_str(text);

@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::StoreError;
-use crate::domain::{ContextKey, Owner, TenantId};
+use crate::domain::{ContextKey, ExecutionId, Language, Owner, TenantId};
 
 /// Workflows of a tenant that are not over at most.
 pub const MAX_LIVE_WORKFLOWS: u32 = 20;
@@ -146,6 +146,42 @@ pub struct HeldWorkflow {
     pub seq: i64,
 }
 
+/// A result of a hermetic task that is kept for the next one like it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewCached {
+    /// A hash of all that the result depends on.
+    pub key: String,
+    /// Whose task computed it.
+    pub owner: Owner,
+    /// The run that did.
+    pub execution: ExecutionId,
+    /// Its language.
+    pub language: Language,
+    /// The result, as JSON.
+    pub body: String,
+}
+
+/// A kept result, as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheEntry {
+    /// Its key.
+    pub key: String,
+    /// Whose task computed it.
+    pub owner: Owner,
+    /// The run that did.
+    pub execution: ExecutionId,
+    /// Its language.
+    pub language: Language,
+    /// Bytes of the result.
+    pub bytes: u64,
+    /// How often it was used.
+    pub hits: u64,
+    /// When it was computed.
+    pub created_at: DateTime<Utc>,
+    /// When it was last used.
+    pub used_at: DateTime<Utc>,
+}
+
 /// Workflows and their events.
 #[async_trait]
 pub trait Workflows: Send + Sync {
@@ -184,6 +220,26 @@ pub trait Workflows: Send + Sync {
 
     /// Renews all leases of a holder.
     async fn renew_workflows(&self, holder: &str, lease: Duration) -> Result<Vec<HeldWorkflow>, StoreError>;
+
+    /// A tenant's kept result that is younger than `age`, and the run that computed it. It counts as used.
+    async fn cached(
+        &self,
+        tenant: &TenantId,
+        key: &str,
+        age: Duration,
+    ) -> Result<Option<(String, ExecutionId)>, StoreError>;
+
+    /// Keeps a result; the tenant's least recently used ones beyond `most` bytes go.
+    async fn cache(&self, tenant: &TenantId, new: &NewCached, most: u64) -> Result<(), StoreError>;
+
+    /// A tenant's kept results, the last used first.
+    async fn cache_entries(&self, tenant: &TenantId, limit: u32) -> Result<Vec<CacheEntry>, StoreError>;
+
+    /// Drops all kept results of a tenant. Gives their number.
+    async fn clear_cache(&self, tenant: &TenantId) -> Result<u64, StoreError>;
+
+    /// Drops kept results that are older than `age`, at most `batch`.
+    async fn forget_cached(&self, age: Duration, batch: u32) -> Result<u32, StoreError>;
 
     /// Removes workflows that were over before `retention`, at most `batch`.
     async fn forget_workflows(&self, retention: Duration, batch: u32) -> Result<u32, StoreError>;

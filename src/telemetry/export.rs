@@ -163,7 +163,12 @@ pub(super) fn trace_of(span: &tracing::Span) -> Option<(u128, bool)> {
 
 /// The exported span that the calling task is in.
 pub(super) fn current_span() -> Option<[u8; 8]> {
-    context_of(&tracing::Span::current()).map(|context| context.span_id().to_bytes())
+    id_of(&tracing::Span::current())
+}
+
+/// The exported id of a span.
+pub(super) fn id_of(span: &tracing::Span) -> Option<[u8; 8]> {
+    context_of(span).map(|context| context.span_id().to_bytes())
 }
 
 fn context_of(span: &tracing::Span) -> Option<SpanContext> {

@@ -202,6 +202,24 @@ pub static WORKFLOWS: Counter =
 /// Runs of tasks of workflows.
 pub static WORKFLOW_TASKS: Counter =
     Counter::new("workflow_tasks.total", "Runs of tasks of workflows, by how they ended.", &["outcome"]);
+/// Looks for kept results of hermetic tasks.
+pub static WORKFLOW_CACHE: Counter = Counter::new(
+    "workflow_cache.total",
+    "Hermetic tasks that were looked for in the cache: hit (the kept result is used), miss (it is run).",
+    &["outcome"],
+);
+/// From a workflow's begin to its end.
+pub static WORKFLOW_DURATION: Histogram =
+    Histogram::new("workflow.duration_ms", "Milliseconds of a workflow, waiting included.", &["status"]);
+/// One run of a task.
+pub static WORKFLOW_TASK_DURATION: Histogram = Histogram::new(
+    "workflow_task.duration_ms",
+    "Milliseconds of one run of a task, waiting for a sandbox included, by its type.",
+    &["type"],
+);
+/// Workflows that this process drives.
+pub static WORKFLOWS_DRIVEN: Gauge =
+    Gauge::new("workflows.driven", "Workflows that this process drives at the moment.");
 
 /// All of them, in the order in which they are written.
 static COUNTERS: &[&Counter] = &[
@@ -226,6 +244,7 @@ static COUNTERS: &[&Counter] = &[
     &TOOL_CALLS,
     &WORKFLOWS,
     &WORKFLOW_TASKS,
+    &WORKFLOW_CACHE,
     &HOST_ENDS,
     &HOST_LIMITS,
     &HOST_EGRESS,
@@ -238,6 +257,7 @@ static GAUGES: &[&Gauge] = &[
     &PROVIDER_UP,
     &HTTP_CONNECTIONS,
     &HTTP_CONNECTION_LIMIT,
+    &WORKFLOWS_DRIVEN,
     &HOST_LIVE,
     &HOST_PAUSED,
     &HOST_SPAWNER_UP,
@@ -249,6 +269,8 @@ static HISTOGRAMS: &[&Histogram] = &[
     &QUEUE_WAIT,
     &SANDBOX_CREATE,
     &SANDBOX_RECONNECT,
+    &WORKFLOW_DURATION,
+    &WORKFLOW_TASK_DURATION,
     &HOST_BIRTHS,
     &DB_CLIENT,
     &E2B_CLIENT,

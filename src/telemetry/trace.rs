@@ -68,6 +68,17 @@ impl Trace {
         }
     }
 
+    /// The same trace, for what happens below `span`; `random` names the span where it is not exported.
+    pub fn below(self, span: &tracing::Span, random: [u8; 8]) -> Self {
+        let id = u64::from_be_bytes(export::id_of(span).unwrap_or(random)).max(1);
+        Self { caller: id, ..self }
+    }
+
+    /// The `traceparent` for what happens below its caller's span.
+    pub fn parent(self) -> String {
+        self.parent_of(self.caller.to_be_bytes())
+    }
+
     /// The `traceparent` of a request that is the span `span` of this trace.
     pub fn parent_of(self, span: [u8; 8]) -> String {
         let flags = u8::from(self.is_sampled);

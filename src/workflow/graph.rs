@@ -29,6 +29,8 @@ pub const MAX_ATTEMPTS: u32 = 10;
 pub const MAX_BACKOFF_MS: u64 = 300_000;
 /// The longest a workflow may take, 24 hours.
 pub const MAX_WORKFLOW_MS: u64 = 86_400_000;
+/// Files that a task hands on at most.
+pub const MAX_FILES: usize = 20;
 /// Tasks side by side at most.
 pub const MAX_WIDTH: u32 = 16;
 
@@ -53,6 +55,17 @@ pub enum TaskKind {
     McpTool,
     /// Computes `analysis_type` from `parameters`.
     Analysis,
+}
+
+impl TaskKind {
+    /// The word in plans.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CodeExecution => "code_execution",
+            Self::McpTool => "mcp_tool",
+            Self::Analysis => "analysis",
+        }
+    }
 }
 
 /// What a failed task does to the workflow.
@@ -91,6 +104,9 @@ pub struct Input {
     /// Used when there is no such part, or the task has no result. Without it the task is skipped, or fails.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
+    /// Instead of `pointer`: a file that the task left, by name. The code finds the path of a copy of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<String>,
     /// A constant, instead of `from`.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
@@ -183,6 +199,13 @@ pub struct Task {
     /// the name of a path of this conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// code_execution: files that it writes and later tasks need (`artifact`), at most 20 paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// code_execution: its result depends on code and inputs alone. It runs in a fresh sandbox, and one like it gets the same
+    /// result without running.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hermetic: bool,
     /// Tried again when it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
@@ -241,6 +264,7 @@ impl Task {
     pub fn lane(&self) -> Lane {
         match (self.kind, self.path.as_deref()) {
             (TaskKind::McpTool, _) | (_, Some("fresh")) => Lane::Alone,
+            _ if self.hermetic => Lane::Alone,
             (_, None | Some("own")) => Lane::Own,
             (_, Some(path)) => Lane::Named(path.to_owned()),
         }
@@ -272,6 +296,35 @@ impl Task {
         let inputs = self.inputs.values().chain(&self.for_each);
         let inputs = inputs.filter_map(|input| Some((input.from.as_deref()?, input.pointer.as_deref())));
         inputs.chain(self.when.iter().map(|when| (when.from.as_str(), when.pointer.as_deref())))
+    }
+
+    /// Each path is named once, and a name says which.
+    fn check_files(&self) -> Result<(), PlanError> {
+        let no = |problem: String| Err(PlanError::of(&self.id, problem));
+        if !self.files.is_empty() && self.kind != TaskKind::CodeExecution {
+            return no("`files` is for code".into());
+        }
+        if self.files.len() > MAX_FILES {
+            return no(format!("{} `files`; at most {MAX_FILES}", self.files.len()));
+        }
+        if self.for_each.is_some()
+            && (!self.files.is_empty() || self.for_each.iter().any(|list| list.artifact.is_some()))
+        {
+            return no("`for_each` goes with neither `files` nor an `artifact` as its list".into());
+        }
+        let mut names = BTreeSet::new();
+        for path in &self.files {
+            let name = file_name(path);
+            if path.len() > 1_024 || path.chars().any(char::is_control) || !is_file_name(name) {
+                return no(
+                    "`files`: a path ends in a name of 1 to 100 letters, digits, `.`, `_` and `-`".into()
+                );
+            }
+            if !names.insert(name) {
+                return no(format!("`files`: two are called {name}"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks what can be said of a task alone.
@@ -306,6 +359,13 @@ impl Task {
         if self.kind == TaskKind::McpTool && self.path.is_some() {
             return no("a tool of another server has no `path`".into());
         }
+        if self.hermetic
+            && (self.kind != TaskKind::CodeExecution
+                || self.path.as_deref().is_some_and(|path| path != "fresh"))
+        {
+            return no("`hermetic` is for code in a fresh sandbox".into());
+        }
+        self.check_files()?;
         if let Lane::Named(path) = self.lane()
             && let Err(error) = PathId::parse(path)
         {
@@ -328,8 +388,16 @@ impl Task {
             match (&input.from, &input.value) {
                 (Some(_), Some(_)) => return no(format!("input `{name}` has both `from` and `value`")),
                 (None, None) => return no(format!("input `{name}` needs `from` or `value`")),
-                (None, Some(_)) if input.pointer.is_some() || input.default.is_some() => {
-                    return no(format!("input `{name}`: `pointer` and `default` go with `from`"));
+                (None, Some(_))
+                    if input.pointer.is_some() || input.default.is_some() || input.artifact.is_some() =>
+                {
+                    return no(format!("input `{name}`: `pointer`, `artifact` and `default` go with `from`"));
+                }
+                _ if input.artifact.is_some() && input.pointer.is_some() => {
+                    return no(format!("input `{name}` has both `pointer` and `artifact`"));
+                }
+                _ if input.artifact.is_some() && self.kind != TaskKind::CodeExecution => {
+                    return no(format!("input `{name}`: only code takes an `artifact`"));
                 }
                 _ => {}
             }
@@ -359,10 +427,22 @@ impl Task {
     }
 }
 
+/// The name by which later tasks refer to a file of a task.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 /// The name under which errors tell of the list of a `for_each`.
 fn for_each() -> &'static String {
     static NAME: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| "for_each".to_owned());
     &NAME
+}
+
+/// What is safe as the last part of a path.
+fn is_file_name(name: &str) -> bool {
+    (1..=100).contains(&name.len())
+        && !name.starts_with('.')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
 /// RFC 6901.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::ExecutionId;
+
 use super::graph::{Effects, Lane, MAX_ITEMS, OnError, Plan, TaskKind};
 
 /// How often a task may be cut off before a decision is needed.
@@ -129,6 +131,10 @@ pub struct TaskState {
     pub bytes: u64,
     /// Its result is one of the cache.
     pub cached: bool,
+    /// The run that computed its result.
+    pub execution: Option<ExecutionId>,
+    /// Files that it left: where each is kept, by name.
+    pub artifacts: BTreeMap<String, String>,
 }
 
 /// What one task is on: a report about it names the run.
@@ -191,6 +197,12 @@ pub enum Event {
         /// It is one of the cache.
         #[serde(default)]
         cached: bool,
+        /// The run that computed it, where there is a record of one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        execution: Option<ExecutionId>,
+        /// Files that it left: where each is kept, by name.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        artifacts: BTreeMap<String, String>,
     },
     /// A run failed.
     Failed {
@@ -342,6 +354,8 @@ fn new_task(generation: u32, at: i64) -> TaskState {
         at,
         bytes: 0,
         cached: false,
+        execution: None,
+        artifacts: BTreeMap::new(),
     }
 }
 
@@ -377,7 +391,7 @@ impl State {
                 state.epoch = *epoch;
             }
             Event::Expanded { task, items } => self.expanded(task, *items, at)?,
-            Event::Completed { run, bytes, cached } => {
+            Event::Completed { run, bytes, cached, execution, artifacts } => {
                 let whole = self.in_phase(&run.task, &[Phase::Running, Phase::Expanded])?;
                 if whole.phase == Phase::Expanded {
                     self.all_items_over(&run.task)?;
@@ -385,7 +399,8 @@ impl State {
                     self.on_run(run)?;
                 }
                 let state = self.to(&run.task, Phase::Succeeded, at)?;
-                (state.bytes, state.cached) = (*bytes, *cached);
+                (state.bytes, state.cached, state.execution) = (*bytes, *cached, *execution);
+                state.artifacts.clone_from(artifacts);
             }
             Event::Failed { run, error, retry } => self.failed(run, error, *retry, at)?,
             Event::Interrupted { run } => self.interrupted(run, at)?,
@@ -781,7 +796,7 @@ mod tests {
     }
 
     fn completed(run: Running) -> Event {
-        Event::Completed { run, bytes: 1, cached: false }
+        Event::Completed { run, bytes: 1, cached: false, execution: None, artifacts: BTreeMap::new() }
     }
 
     /// Each event that could be thought of in a state, fitting or not.

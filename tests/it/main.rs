@@ -104,4 +104,5 @@ mod terminal;
 mod tool_search;
 mod topologies;
 mod upgrade;
+mod workflow_steering;
 mod workflows;

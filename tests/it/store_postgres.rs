@@ -50,6 +50,11 @@ async fn a_reader_sees_its_tenants_rows_and_no_credential_and_writes_nothing() {
     let store = world.store().await;
     first_run(&store, &key("acme", "c1", "main"), &Limits::default()).await;
     first_run(&store, &key("bolt", "c1", "main"), &Limits::default()).await;
+    for (id, tenant) in [(1, "acme"), (2, "bolt")] {
+        let workflow = crate::workflows::new(id, None, "x");
+        let workflow = pathbox::store::workflows::NewWorkflow { key: key(tenant, "c1", "main"), ..workflow };
+        store.create_workflow(&workflow).await.unwrap();
+    }
     let name = role("reader");
     let mut reader = login(world.database(), &name, &format!("grant pathbox_tenant to {name}")).await;
 
@@ -58,6 +63,14 @@ async fn a_reader_sees_its_tenants_rows_and_no_credential_and_writes_nothing() {
     run(&mut reader, "begin; set local pathbox.tenant_id = 'acme'").await.unwrap();
     assert_eq!(count(&mut reader, contexts).await, 1);
     assert_eq!(count(&mut reader, "select count(*) from pathbox.executions").await, 1);
+    for table in ["workflows", "workflow_events"] {
+        assert_eq!(
+            count(&mut reader, &format!("select count(tenant_id) from pathbox.{table}")).await,
+            1,
+            "{table}"
+        );
+    }
+    assert_eq!(count(&mut reader, "select count(body) from pathbox.workflow_results").await, 0);
     assert_eq!(count(&mut reader, "select count(*) from pathbox.contexts where tenant_id = 'bolt'").await, 0);
     run(&mut reader, "rollback").await.unwrap();
     assert_eq!(count(&mut reader, contexts).await, 0, "the setting is gone with its transaction");
@@ -86,6 +99,12 @@ async fn a_reader_sees_its_tenants_rows_and_no_credential_and_writes_nothing() {
         "insert into pathbox.conversation_paths (tenant_id, conversation_id, path_id) values ('acme', 'c', 'p')",
         "update pathbox.contexts set last_error = 'x'",
         "select idempotency_key from pathbox.executions",
+        "select idempotency_key from pathbox.workflows",
+        "select lease_owner from pathbox.workflows",
+        "update pathbox.workflows set status = 'aborted'",
+        "delete from pathbox.workflow_events",
+        "update pathbox.workflow_results set body = 'null'",
+        "select pathbox.workflow_events_v1(gen_random_uuid(), 0, 10)",
         "select count(*) from pathbox.doomed_sandboxes",
         "select count(*) from pathbox.tenant_logins",
         "select count(*) from pathbox.placeholders",

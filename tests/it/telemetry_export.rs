@@ -15,11 +15,13 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::{Value, json};
 
+use crate::code_mode::Place;
 use crate::e2b_door::Provider;
 use crate::http_metrics::read;
 use crate::support::fault_server::{FaultServer, Reply, Request, Step};
 use crate::support::http::HttpServer;
 use crate::support::server::{Server, command};
+use crate::workflows::on;
 
 /// How long a test waits for what must come. Generous: it bounds a hang, it measures nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -261,6 +263,82 @@ fn a_call_is_a_trace_of_its_caller_and_neither_code_nor_output_nor_secret_goes_o
         }
     }
     assert!(!server.log().contains("planted"), "{}", server.log());
+}
+
+#[test]
+fn the_tasks_of_a_workflow_are_in_the_trace_of_who_began_it() {
+    let (place, collector) = (Place::new("", "", ""), Collector::sound());
+    let mut served = place.command();
+    let server = HttpServer::start_with(collector.to(on(&mut served)));
+    let tasks = json!([
+        {"id": "ask", "type": "mcp_tool", "tool": "kit.echo", "arguments": {"value": "planted"}, "effects": "none"},
+        {"id": "work", "type": "code_execution", "code": "print(len(data['x']))", "inputs": {"x": {"from": "ask"}}},
+        {"id": "bad", "type": "code_execution", "code": "raise ValueError('planted')", "path": "fresh",
+            "on_error": "continue", "retry": {"max_attempts": 2, "backoff_ms": 0}},
+    ]);
+    let parent = format!("00-{TRACE}-{CALLER}-01");
+    let meta = json!({"dev.pathbox/conversationId": "chat-4711"});
+    let asked = json!({"tasks": tasks});
+    let begun = server.stateless(&[("traceparent", &parent)], "run_workflow", asked, meta).answer();
+    let id = begun["result"]["structuredContent"]["workflowId"].as_str().unwrap_or_else(|| panic!("{begun}"));
+    let until = Instant::now() + PATIENCE;
+    let spans = loop {
+        let spans = collector.spans_of(TRACE, &["workflow.begin"]);
+        let count = |name: &str| spans.iter().filter(|span| span.name == name).count();
+        if (count("workflow.task"), count("execution.call"), count("tools.call")) == (4, 3, 1) {
+            break spans;
+        }
+        assert!(Instant::now() < until, "{:?}", spans.iter().map(|span| &span.name).collect::<Vec<_>>());
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let begin = spans.iter().find(|span| span.name == "workflow.begin").unwrap();
+    assert_eq!(hex(&begin.parent_span_id), CALLER);
+    let mut tasks = BTreeMap::new();
+    for task in spans.iter().filter(|span| span.name == "workflow.task") {
+        assert_eq!(task.parent_span_id, begin.span_id, "{task:?}");
+        assert_eq!(attribute(task, "workflow.id").as_deref(), Some(id));
+        let say = |key: &str| attribute(task, key).unwrap();
+        let name =
+            format!("{} {}: {}", say("workflow.task"), say("workflow.attempt"), say("workflow.outcome"));
+        tasks.insert(task.span_id.clone(), name);
+    }
+    let called = spans.iter().filter(|span| ["execution.call", "tools.call"].contains(&span.name.as_str()));
+    let mut below: Vec<String> =
+        called.map(|span| format!("{} in {}", span.name, tasks[&span.parent_span_id])).collect();
+    below.sort();
+    assert_eq!(
+        below,
+        [
+            "execution.call in bad 1: failed",
+            "execution.call in bad 2: failed",
+            "execution.call in work 1: completed",
+            "tools.call in ask 1: completed"
+        ]
+    );
+    for request in collector.server.requests() {
+        assert!(!has(&request.body, "planted"), "a value goes out by {}", request.path);
+    }
+    // The log names what happens as it always did, and the numbers agree.
+    for (event, times) in
+        [("code_execution_started", 4), ("code_execution_completed", 2), ("code_execution_failed", 2)]
+    {
+        assert_eq!(server.log().matches(event).count(), times, "{event}: {}", server.log());
+    }
+    let over = "workflows_total{status=\"completed\"}";
+    while !read(&server).contains_key(over) || read(&server)["workflows_driven"] != 0.0 {
+        assert!(Instant::now() < until, "{:#?}", read(&server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let numbers = read(&server);
+    for (name, value) in [
+        ("workflow_tasks_total{outcome=\"completed\"}", 2.0),
+        ("workflow_tasks_total{outcome=\"failed\"}", 2.0),
+        ("workflow_task_duration_ms_count{type=\"code_execution\"}", 3.0),
+        ("workflow_task_duration_ms_count{type=\"mcp_tool\"}", 1.0),
+        ("workflow_duration_ms_count{status=\"completed\"}", 1.0),
+    ] {
+        assert_eq!(numbers.get(name), Some(&value), "{name}: {numbers:#?}");
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pathbox::domain::{ContextKey, Owner};
-use pathbox::store::workflows::{Append, Appended, Created, NewWorkflow, TaskResult};
+use pathbox::domain::{ContextKey, ExecutionId, Language, Owner};
+use pathbox::store::workflows::{Append, Appended, Created, NewCached, NewWorkflow, TaskResult};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -18,7 +18,7 @@ use crate::support::server::{Server, command};
 
 const LEASE: Duration = Duration::from_secs(15);
 
-fn new(id: u128, idempotency_key: Option<&str>, args: &str) -> NewWorkflow {
+pub(crate) fn new(id: u128, idempotency_key: Option<&str>, args: &str) -> NewWorkflow {
     NewWorkflow {
         id: Uuid::from_u128(id),
         key: key("acme", "c", "main"),
@@ -143,6 +143,87 @@ async fn events_are_numbered_and_a_lost_lease_writes_nothing(world: World) {
     assert_eq!(a.workflow_events(Uuid::from_u128(1), 0, 10).await.unwrap(), []);
 }
 
+async fn what_is_written_of_a_workflow_stays_as_it_is(world: World) {
+    let store = world.store().await;
+    store.create_workflow(&new(1, Some("k"), "x")).await.unwrap();
+    store.claim_workflows("a", LEASE, 8).await.unwrap();
+    let result = TaskResult { task: "t".into(), generation: 1, body: Some("1".into()), bytes: 1 };
+    let with_result = Append { results: vec![result], ..append(1, 1, Some(("a", 1)), "running") };
+    assert_eq!(store.append_workflow(&with_result).await.unwrap(), Appended::Done);
+    let refused = async |sql: &str, said: &str| {
+        let error = world.sql(sql).await.expect_err(sql);
+        assert!(error.to_string().contains(said), "{sql}: {error}");
+    };
+    for column in ["tenant_id", "owner_principal", "principal", "path_id", "purpose", "args_sha256"] {
+        refused(&format!("update workflows set {column} = 'z'"), "cannot change what it was").await;
+    }
+    refused("update workflows set seq = seq - 1", "cannot change what it was").await;
+    refused("update workflows set lease_epoch = 0", "cannot change what it was").await;
+    for sql in [
+        "update workflow_events set body = '{}'",
+        "update workflow_results set body = '2'",
+        "delete from workflow_events",
+        "delete from workflow_results",
+    ] {
+        refused(sql, "stays").await;
+    }
+    let last = append(1, 2, Some(("a", 1)), "completed");
+    assert_eq!(store.append_workflow(&last).await.unwrap(), Appended::Done);
+    refused("update workflows set status = 'running', finished_at = null", "is over").await;
+    assert_eq!(world.sql("delete from workflows").await.unwrap(), 1, "it goes as a whole");
+    assert_eq!(store.workflow_events(Uuid::from_u128(1), 0, 10).await.unwrap(), []);
+}
+
+async fn results_are_kept_for_one_tenant_up_to_a_size_and_an_age(world: World) {
+    let store = world.store().await;
+    let (acme, bolt) = (key("acme", "c", "main").tenant, key("bolt", "c", "main").tenant);
+    let new = |n: u128, owner: &str, bytes: usize| NewCached {
+        key: format!("{n:064x}"),
+        owner: Owner::principal(owner),
+        execution: ExecutionId(Uuid::from_u128(n)),
+        language: Language::Python,
+        body: "1".repeat(bytes),
+    };
+    let week = Duration::from_secs(7 * 86_400);
+    let name = |n: u128| format!("{n:064x}");
+    let left = async || -> Vec<String> {
+        let mut left: Vec<_> =
+            store.cache_entries(&acme, 10).await.unwrap().into_iter().map(|it| it.key).collect();
+        left.sort();
+        left
+    };
+    for n in 1..=3 {
+        store.cache(&acme, &new(n, "ann", 40), 100).await.unwrap();
+        world.advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(left().await, [name(2), name(3)], "the oldest made room");
+    assert_eq!(store.cached(&acme, &name(1), week).await.unwrap(), None);
+    assert_eq!(store.cached(&bolt, &name(2), week).await.unwrap(), None, "another tenant's");
+    let (body, execution) = store.cached(&acme, &name(2), week).await.unwrap().unwrap();
+    assert_eq!((body.len(), execution.0), (40, Uuid::from_u128(2)));
+    world.advance(Duration::from_secs(1)).await;
+    store.cache(&acme, &new(4, "bob", 40), 100).await.unwrap();
+    assert_eq!(left().await, [name(2), name(4)], "what was used stays");
+    let entries = store.cache_entries(&acme, 10).await.unwrap();
+    let two = entries.iter().find(|entry| entry.key == name(2)).unwrap();
+    assert_eq!((two.hits, two.bytes, two.language), (1, 40, Language::Python));
+    // A result that is larger than all room is not kept, and takes no other's.
+    store.cache(&bolt, &new(5, "bob", 200), 100).await.unwrap();
+    assert_eq!(store.cache_entries(&bolt, 10).await.unwrap(), []);
+    assert_eq!(left().await.len(), 2);
+    world.advance(week).await;
+    assert_eq!(store.cached(&acme, &name(2), week).await.unwrap(), None, "too old");
+    assert_eq!(store.forget_cached(week, 1).await.unwrap(), 1);
+    store.erase(&acme, Some("ann")).await.unwrap();
+    store.cache(&acme, &new(6, "ann", 1), 100).await.unwrap();
+    store.cache(&bolt, &new(7, "ann", 1), 100).await.unwrap();
+    let erased = store.erase(&acme, Some("ann")).await.unwrap();
+    assert!(erased.replace(' ', "").contains("\"cached\":1"), "{erased}");
+    assert_eq!(store.cached(&acme, &name(6), week).await.unwrap(), None);
+    assert_eq!(store.clear_cache(&bolt).await.unwrap(), 1);
+    assert_eq!(store.clear_cache(&bolt).await.unwrap(), 0);
+}
+
 async fn of_many_that_claim_at_once_each_workflow_has_one(world: World) {
     let store = world.store().await;
     for id in 1..=12 {
@@ -169,27 +250,29 @@ on_every_store! {
     events_are_numbered_and_a_lost_lease_writes_nothing,
     an_erasure_takes_workflows_with_all_that_they_hold,
     of_many_that_claim_at_once_each_workflow_has_one,
+    what_is_written_of_a_workflow_stays_as_it_is,
+    results_are_kept_for_one_tenant_up_to_a_size_and_an_age,
 }
 
-fn on(command: &mut Command) -> &mut Command {
+pub(crate) fn on(command: &mut Command) -> &mut Command {
     command.env("PATHBOX_WORKFLOWS_ENABLED", "true")
 }
 
-fn call(server: &mut Server, tool: &str, arguments: Value) -> Value {
+pub(crate) fn call(server: &mut Server, tool: &str, arguments: Value) -> Value {
     let mut answer = server.request("tools/call", json!({"name": tool, "arguments": arguments}));
     assert!(answer.get("error").is_none(), "{answer}");
     answer["result"].take()
 }
 
 /// Begins a workflow and waits for what it comes to, or what it waits for.
-fn run(server: &mut Server, arguments: Value) -> Value {
+pub(crate) fn run(server: &mut Server, arguments: Value) -> Value {
     let begun = call(server, "run_workflow", arguments);
     let id =
         begun["structuredContent"]["workflowId"].as_str().unwrap_or_else(|| panic!("{begun}")).to_owned();
     settle(server, &id)
 }
 
-fn settle(server: &mut Server, id: &str) -> Value {
+pub(crate) fn settle(server: &mut Server, id: &str) -> Value {
     loop {
         let seen = call(server, "get_workflow", json!({"workflow_id": id, "wait_ms": 50_000}));
         let status = seen["structuredContent"]["status"].as_str().unwrap_or_else(|| panic!("{seen}"));
@@ -199,7 +282,7 @@ fn settle(server: &mut Server, id: &str) -> Value {
     }
 }
 
-fn states(shown: &Value) -> Vec<(String, String)> {
+pub(crate) fn states(shown: &Value) -> Vec<(String, String)> {
     let tasks = shown["tasks"].as_array().unwrap();
     tasks
         .iter()
@@ -207,11 +290,11 @@ fn states(shown: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-fn state<'a>(shown: &'a Value, id: &str) -> &'a Value {
+pub(crate) fn state<'a>(shown: &'a Value, id: &str) -> &'a Value {
     shown["tasks"].as_array().unwrap().iter().find(|task| task["id"] == id).unwrap()
 }
 
-fn code(id: &str, code: &str, more: Value) -> Value {
+pub(crate) fn code(id: &str, code: &str, more: Value) -> Value {
     let mut task = json!({"id": id, "type": "code_execution", "code": code});
     task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     task

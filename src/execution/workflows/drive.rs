@@ -13,15 +13,16 @@ use futures::FutureExt;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::lock;
+use crate::domain::{ApiKey, lock};
 use crate::store::workflows::{Append, Appended, TaskResult};
 use crate::store::{StoreError, WorkflowRow};
 use crate::telemetry::{chain, metrics};
 use crate::workflow::{Action, Event, Lane, Phase, Running, State, Status};
 
-use super::task::{Came, Prepared, Work};
+use super::task::{Came, Made, Prepared, Work};
 use super::{Core, Flow, Held, WorkflowError, Workflows};
 use crate::execution::crash::crash_point;
 
@@ -33,6 +34,8 @@ const POLL: Duration = Duration::from_secs(1);
 const MOST: u32 = 8;
 /// Workflows that one replica drives at a time.
 const MAX_HELD: usize = 64;
+/// Between two looks whether who began a workflow may still run code, while its tasks run; before each task there is one.
+const VOUCHED: Duration = Duration::from_secs(15);
 /// A pause up to this long is waited for with the lease in hand.
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -75,7 +78,13 @@ async fn claiming(core: Arc<Core>) {
 fn take(core: &Arc<Core>, row: WorkflowRow) {
     crash_point!(core, "workflow.claimed");
     let held = Held { epoch: row.lease_epoch, wake: Arc::new(Notify::new()), lost: CancellationToken::new() };
-    if let Some(before) = lock(&core.flows.held).insert(row.id, held.clone()) {
+    let before = {
+        let mut all = lock(&core.flows.held);
+        let before = all.insert(row.id, held.clone());
+        metrics::WORKFLOWS_DRIVEN.set(all.len() as u64);
+        before
+    };
+    if let Some(before) = before {
         before.lost.cancel();
     }
     let core = Arc::clone(core);
@@ -87,6 +96,7 @@ fn take(core: &Arc<Core>, row: WorkflowRow) {
         if all.get(&id).is_some_and(|held| held.epoch == epoch) {
             all.remove(&id);
         }
+        metrics::WORKFLOWS_DRIVEN.set(all.len() as u64);
     });
 }
 
@@ -165,6 +175,8 @@ struct Driver {
     joins: JoinSet<(Running, Came)>,
     /// What has ended and is not written yet.
     reports: VecDeque<(Running, Came)>,
+    /// When the credential of its principal was last found good.
+    vouched: Option<Instant>,
 }
 
 async fn drive(core: Arc<Core>, row: WorkflowRow, held: Held) {
@@ -185,6 +197,7 @@ async fn drive(core: Arc<Core>, row: WorkflowRow, held: Held) {
         live: BTreeMap::new(),
         joins: JoinSet::new(),
         reports: VecDeque::new(),
+        vouched: None,
     };
     driver.go().await;
 }
@@ -256,7 +269,14 @@ impl Driver {
             return Ok(Step::Again);
         }
         let now = self.now();
-        for action in self.state.due(now, self.held.epoch) {
+        let due = self.state.due(now, self.held.epoch);
+        if self.needs_voucher(&due)
+            && let Some(by) = self.not_allowed().await?
+        {
+            self.write(vec![Event::Aborting { by }], Vec::new(), None).await?;
+            return Ok(Step::Again);
+        }
+        for action in due {
             if let Action::Wait(at) = action {
                 return Ok(Step::Idle(Some(Duration::from_millis(u64::try_from(at - now).unwrap_or(0)))));
             }
@@ -267,6 +287,26 @@ impl Driver {
         Ok(if self.state.status.is_over() { Step::Over } else { Step::Idle(None) })
     }
 
+    /// Whether it has to be known that its principal may still run code: before a task begins, and now and then while one runs.
+    fn needs_voucher(&self, due: &[Action]) -> bool {
+        let begins = due.iter().any(|action| matches!(action, Action::Begin(_)));
+        let is_old = self.vouched.is_none_or(|at| at.elapsed() >= VOUCHED);
+        matches!(self.state.status, Status::Running | Status::Paused)
+            && (begins || !self.live.is_empty() && is_old)
+    }
+
+    /// Why who began it may run nothing any more. An API key can be asked about; a token's user cannot.
+    async fn not_allowed(&mut self) -> Result<Option<String>, Fault> {
+        let Some(id) = ApiKey::id_in(&self.row.principal) else { return Ok(None) };
+        let key = self.core.store().api_key(id).await?;
+        if key.is_some_and(|key| key.is_good(self.core.parts.clock.now())) {
+            self.vouched = Some(Instant::now());
+            return Ok(None);
+        }
+        tracing::warn!(workflow.id = %self.row.id, "a workflow is aborted: the API key that began it is revoked or expired");
+        Ok(Some(format!("the server: API key {id} is revoked or expired")))
+    }
+
     /// Writes down how a run came out.
     async fn report(&mut self, run: &Running, came: Came) -> Result<Wrote, Fault> {
         crash_point!(self.core, "workflow.ran");
@@ -274,12 +314,13 @@ impl Driver {
         let generation = self.state.tasks.get(&run.task).map_or(1, |task| task.generation);
         let mut results = Vec::new();
         let event = match came {
-            Came::Done(value) => match self.core.keep(self.row.id, &run.task, generation, &value).await {
+            Came::Done(made) => match self.core.keep(self.row.id, &run.task, generation, &made.value).await {
                 Ok(kept) => {
                     crash_point!(self.core, "workflow.kept");
                     let bytes = kept.bytes;
                     results.push(kept);
-                    Event::Completed { run, bytes, cached: false }
+                    let Made { cached, execution, artifacts, .. } = made;
+                    Event::Completed { run, bytes, cached, execution, artifacts }
                 }
                 Err(WorkflowError::Plan(error)) => Event::Failed { run, error, retry: false },
                 Err(error) => return Err(error.into()),
@@ -394,6 +435,8 @@ impl Driver {
             inputs,
             cancel,
             lost: self.held.lost.clone(),
+            files: super::task::files_for(&self.state, &run.task),
+            trace: None,
         };
         self.joins.spawn(async move {
             let came = std::panic::AssertUnwindSafe(work.done()).catch_unwind().await;
@@ -416,7 +459,8 @@ impl Driver {
         let list = self.core.guarded(&self.row, Value::Array(list)).await;
         let kept = self.core.keep(self.row.id, task, generation, &list).await?;
         let run = Running { task: task.to_owned(), attempt: 0, epoch: self.held.epoch };
-        let event = Event::Completed { run, bytes: kept.bytes, cached: false };
+        let artifacts = BTreeMap::new();
+        let event = Event::Completed { run, bytes: kept.bytes, cached: false, execution: None, artifacts };
         self.write(vec![event], vec![kept], None).await.map(drop)
     }
 
@@ -429,6 +473,9 @@ impl Driver {
         if self.write(vec![Event::Ended { status }], Vec::new(), None).await? == Wrote::Done {
             crash_point!(self.core, "workflow.ended");
             metrics::WORKFLOWS.add(&[status.as_str()], 1);
+            let lasted = self.now() - self.row.created_at.timestamp_millis();
+            let lasted = Duration::from_millis(u64::try_from(lasted).unwrap_or(0));
+            metrics::WORKFLOW_DURATION.record(&[status.as_str()], lasted);
             tracing::info!(workflow.id = %self.row.id, status = status.as_str(), "a workflow is over");
         }
         Ok(())

@@ -4,22 +4,38 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::analysis::OutputFormat;
-use crate::domain::{Code, CodeRequest, ContextKey, Ended, Inputs, Language, Outcome, PathId, Timeout};
+use crate::domain::{
+    Code, CodeRequest, ContextKey, Ended, ExecutionId, Inputs, Language, Outcome, PathId, Timeout, hex,
+};
+use crate::e2b::NetworkPolicy;
 use crate::guard::Sanitized;
 use crate::store::WorkflowRow;
-use crate::telemetry::trace::Trace;
-use crate::workflow::{Input, Lane, Running, State, Task, TaskKind, When};
+use crate::store::workflows::NewCached;
+use crate::telemetry::trace::{self, Trace};
+use crate::telemetry::{chain, metrics};
+use crate::workflow::graph::file_name;
+use crate::workflow::{Input, Lane, Phase, Running, State, Task, TaskKind, When};
 
 use super::{Core, kind};
-use crate::execution::{AnalysisRequest, Asker, Call, Contexts, ExecutionError, Finished, Runs};
+use crate::execution::files::{Content, FileAction, FileAnswer, FilePath, Filed};
+use crate::execution::{
+    AnalysisRequest, Asker, Call, Contexts, ExecutionError, Files, Finished, Outputs, Runs,
+};
 
 /// Bytes of what one task is given.
 const MAX_DATA: usize = 5 << 20;
+/// Bytes of a result in the cache at most.
+const MAX_CACHED: usize = 1 << 20;
 /// Characters of an error in an event.
 const MAX_ERROR: usize = 2_000;
 /// How long a run that could not begin (a limit, a provider or a database that is away) is asked for again.
@@ -35,10 +51,30 @@ pub(super) enum Prepared {
     Unusable(String),
 }
 
+/// What a run made.
+#[derive(Debug, Clone)]
+pub(super) struct Made {
+    pub(super) value: Sanitized<Value>,
+    /// It is one of the cache.
+    pub(super) cached: bool,
+    /// The run that computed it, where there is a record of one.
+    pub(super) execution: Option<ExecutionId>,
+    /// Where its files are kept, by name.
+    pub(super) artifacts: BTreeMap<String, String>,
+}
+
+impl Made {
+    fn of(value: Sanitized<Value>, finished: Option<&Finished>) -> Self {
+        let kept = finished.into_iter().flat_map(|finished| &finished.record.artifacts);
+        let artifacts = kept.map(|kept| (kept.name.clone(), kept.uri.clone())).collect();
+        Self { value, cached: false, execution: finished.map(|finished| finished.execution), artifacts }
+    }
+}
+
 /// How a run came out.
 #[derive(Debug, Clone)]
 pub(super) enum Came {
-    Done(Sanitized<Value>),
+    Done(Made),
     Failed {
         error: String,
         retry: bool,
@@ -75,7 +111,7 @@ pub(super) fn prepare(state: &State, id: &str, values: &BTreeMap<String, Value>)
     }
     let mut inputs = Map::new();
     for (name, input) in &task.inputs {
-        match resolve(input, values) {
+        match resolve_in(state, input, values) {
             Ok(value) => inputs.insert(name.clone(), value),
             Err(Missing::Task(from)) => {
                 return Prepared::Skip(format!("`{from}` has no result for input `{name}`"));
@@ -109,6 +145,41 @@ enum Missing {
     Task(String),
     /// Its result has no such part.
     Part(String),
+}
+
+/// As [`resolve`], for a file too: its value is the path of the copy.
+fn resolve_in(state: &State, input: &Input, values: &BTreeMap<String, Value>) -> Result<Value, Missing> {
+    let (Some(from), Some(artifact)) = (&input.from, &input.artifact) else { return resolve(input, values) };
+    let there = state.tasks.get(from).filter(|from| from.phase == Phase::Succeeded);
+    let found = match there {
+        None => Err(Missing::Task(from.clone())),
+        Some(there) if there.artifacts.contains_key(artifact) => Ok(json!(copy_path(from, artifact))),
+        Some(there) => {
+            let names: Vec<&str> = there.artifacts.keys().take(10).map(String::as_str).collect();
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Err(Missing::Part(format!("`{from}` left no file {artifact:?}; it left {names}")))
+        }
+    };
+    match (found, &input.default) {
+        (Err(_), Some(default)) => Ok(default.clone()),
+        (found, _) => found,
+    }
+}
+
+/// Where a later task finds the copy of a file.
+fn copy_path(from: &str, artifact: &str) -> String {
+    format!("/tmp/inputs/{from}/{artifact}")
+}
+
+/// The files that a task is given: where each is kept, and where it goes.
+pub(super) fn files_for(state: &State, id: &str) -> Vec<(String, String)> {
+    let inputs = state.plan.task(id).into_iter().flat_map(|task| task.inputs.values());
+    let file = |input: &Input| {
+        let (from, artifact) = (input.from.as_deref()?, input.artifact.as_deref()?);
+        let uri = state.tasks.get(from)?.artifacts.get(artifact)?;
+        Some((uri.clone(), copy_path(from, artifact)))
+    };
+    inputs.filter_map(file).collect()
 }
 
 fn resolve(input: &Input, values: &BTreeMap<String, Value>) -> Result<Value, Missing> {
@@ -189,25 +260,46 @@ pub(super) struct Work {
     pub(super) inputs: Map<String, Value>,
     pub(super) cancel: CancellationToken,
     pub(super) lost: CancellationToken,
+    /// Files of earlier tasks: where each is kept, and where it goes.
+    pub(super) files: Vec<(String, String)>,
+    /// Filled as it begins.
+    pub(super) trace: Option<Trace>,
 }
 
 impl Work {
-    /// Runs it to its end.
-    pub(super) async fn done(self) -> Came {
+    /// Runs it to its end, as a child of the span that began the workflow.
+    pub(super) async fn done(mut self) -> Came {
+        let key = &self.row.key;
+        let span = tracing::debug_span!(
+            "workflow.task", workflow.id = %self.row.id, workflow.task = %self.run.task,
+            workflow.attempt = self.run.attempt, workflow.outcome = Empty, app.tenant.id = %key.tenant,
+            app.conversation.id = %key.conversation, app.path.id = %key.path);
+        let began = self.row.trace_id.as_deref().and_then(Trace::read);
+        let entropy = &self.core.parts.entropy;
+        let trace = Trace::begin(&span, began, entropy.bytes());
+        self.trace = Some(trace.below(&span, entropy.bytes()));
+        trace::within(trace, self.named().instrument(span)).await
+    }
+
+    /// Runs it, and says so in the log.
+    async fn named(self) -> Came {
         tracing::info!(
             workflow.id = %self.row.id, task = %self.run.task, attempt = self.run.attempt, "code_execution_started"
         );
+        let began = Instant::now();
         let came = match self.task.kind {
             TaskKind::McpTool => self.call_tool().await,
             TaskKind::CodeExecution | TaskKind::Analysis => self.run_keyed().await,
         };
-        let (event, error) = match &came {
-            Came::Done(_) => ("code_execution_completed", String::new()),
-            Came::Failed { error, .. } => ("code_execution_failed", error.len().to_string()),
-            _ => ("code_execution_interrupted", String::new()),
+        let (event, outcome) = match &came {
+            Came::Done(_) => ("code_execution_completed", "completed"),
+            Came::Failed { .. } => ("code_execution_failed", "failed"),
+            _ => ("code_execution_interrupted", "interrupted"),
         };
+        tracing::Span::current().record("workflow.outcome", outcome);
+        metrics::WORKFLOW_TASK_DURATION.record(&[self.task.kind.as_str()], began.elapsed());
         tracing::info!(
-            workflow.id = %self.row.id, task = %self.run.task, attempt = self.run.attempt, error.bytes = error, "{event}"
+            workflow.id = %self.row.id, task = %self.run.task, attempt = self.run.attempt, "{event}"
         );
         came
     }
@@ -237,7 +329,7 @@ impl Work {
                 sees_tenant: self.row.sees_tenant,
             },
             key: path,
-            trace: self.row.trace_id.as_deref().and_then(Trace::read),
+            trace: self.trace,
             idempotency_key: Some(self.key()),
             guard: None,
             person: None,
@@ -256,10 +348,20 @@ impl Work {
             let error = format!("its inputs have {} bytes; at most {MAX_DATA} can be given", data.len());
             return Came::Failed { error, retry: false };
         }
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let files = match self.read_files().await {
+            Ok(files) => files,
+            Err(error) => return Came::Failed { error, retry: true },
+        };
+        let key = self.cache_key(&data, &files);
+        if let Some(key) = &key
+            && let Some(kept) = self.cached(key).await
+        {
+            return kept;
+        }
+        let deadline = Instant::now() + PATIENCE;
         let mut pause = Duration::from_millis(200);
         let came = loop {
-            let error = match self.attempt(&runs, &data).await {
+            let error = match self.attempt(&runs, &data, &files, key.as_deref()).await {
                 Ok(came) => break came,
                 Err(error) => error,
             };
@@ -268,7 +370,7 @@ impl Work {
                 ExecutionError::Interrupted(_) => break Came::Interrupted,
                 ExecutionError::Cancelled if over => break Came::Stopped,
                 ExecutionError::Cancelled => break Came::Gone,
-                error if error.code().is_retryable() && tokio::time::Instant::now() < deadline => {
+                error if error.code().is_retryable() && Instant::now() < deadline => {
                     tracing::debug!(workflow.id = %self.row.id, task = %self.run.task, error = %error, "a task is asked for again");
                 }
                 error => {
@@ -292,7 +394,13 @@ impl Work {
         came
     }
 
-    async fn attempt(&self, runs: &Runs, data: &str) -> Result<Came, ExecutionError> {
+    async fn attempt(
+        &self,
+        runs: &Runs,
+        data: &str,
+        files: &[(FilePath, Bytes)],
+        cache_key: Option<&str>,
+    ) -> Result<Came, ExecutionError> {
         // No caller watches a single run's progress.
         let (news, _) = mpsc::channel(1);
         let purpose = Some(format!("workflow {} task {}", self.row.id, self.run.task));
@@ -314,7 +422,16 @@ impl Work {
             if let Err(error) = &analysed.report {
                 return wrong(error.to_string());
             }
-            return Ok(Came::Done(analysed.finished.outcome.map(report)));
+            let value = analysed.finished.outcome.clone().map(report);
+            return Ok(Came::Done(Made::of(value, Some(&analysed.finished))));
+        }
+        for (path, content) in files {
+            self.file(FileAction::Put {
+                path: path.clone(),
+                content: Content::Bytes(content.clone()),
+                expected: None,
+            })
+            .await?;
         }
         let code = Code::parse(self.task.code.clone().unwrap_or_default())
             .map_err(|error| ExecutionError::Internal(error.to_string()))?;
@@ -335,10 +452,127 @@ impl Work {
             if let Ok(printed) = serde_json::from_str(last.trim_end().lines().next_back().unwrap_or_default())
             {
                 // It was guarded as it was kept; once more, so that the type says so.
-                return Ok(Came::Done(self.core.guarded(&self.row, printed).await));
+                let value = self.core.guarded(&self.row, printed).await;
+                return Ok(Came::Done(self.with_files(Made::of(value, Some(&finished))).await?));
             }
         }
-        Ok(Came::Done(finished.outcome.map(value)))
+        let made = Made::of(finished.outcome.clone().map(value), Some(&finished));
+        let made = self.with_files(made).await?;
+        if let Some(key) = cache_key {
+            self.cache(key, &finished, &made).await;
+        }
+        Ok(Came::Done(made))
+    }
+
+    async fn file(&self, action: FileAction) -> Result<Filed, ExecutionError> {
+        let call = Call { idempotency_key: None, ..self.call() };
+        Files(Arc::clone(&self.core)).run(call, action, self.cancel.clone()).await
+    }
+
+    /// Takes out the files that later tasks refer to.
+    async fn with_files(&self, mut made: Made) -> Result<Made, ExecutionError> {
+        for path in &self.task.files {
+            let parsed = FilePath::parse(path.as_str());
+            let path_in = parsed.map_err(|error| ExecutionError::Internal(error.to_owned()))?;
+            if let FileAnswer::Got { artifact, .. } =
+                self.file(FileAction::Get { path: path_in }).await?.answer
+            {
+                made.artifacts.insert(file_name(path).to_owned(), artifact.uri);
+            }
+        }
+        Ok(made)
+    }
+
+    /// The files that it is given, from where they are kept.
+    async fn read_files(&self) -> Result<Vec<(FilePath, Bytes)>, String> {
+        let mut files = Vec::new();
+        for (uri, path) in &self.files {
+            let path = FilePath::parse(path.as_str()).map_err(str::to_owned)?;
+            let Some((execution, name)) = Outputs::parse_uri(uri) else {
+                return Err(format!("{uri} is no artifact"));
+            };
+            let read = self.core.outputs().read(execution, name, 0, super::MAX_RESULT).await;
+            let (bytes, whole) = read.map_err(|error| format!("{uri}: {}", chain(&error)))?;
+            if whole > bytes.len() as u64 {
+                return Err(format!("{uri} has {whole} bytes; at most {} are handed on", super::MAX_RESULT));
+            }
+            files.push((path, bytes));
+        }
+        Ok(files)
+    }
+
+    /// A hash of all that the result of a hermetic task depends on; `None` where nothing is cached. Tenant and owner are part
+    /// of it, so none is ever another's.
+    fn cache_key(&self, data: &str, files: &[(FilePath, Bytes)]) -> Option<String> {
+        let (parts, options, tenant) = (&self.core.parts, self.core.options(), &self.row.key.tenant);
+        let recipe = options.recipes.of(tenant);
+        // What reaches a network depends on more than its inputs; files that a task leaves are not kept with its result.
+        let is_closed = recipe.network == NetworkPolicy::Closed && recipe.mcp.is_none();
+        if !self.task.hermetic || options.cache_bytes == 0 || !is_closed || !self.task.files.is_empty() {
+            return None;
+        }
+        let guard = self.core.guard_for(&self.call()).report().policy_fingerprint;
+        let mut hash = Sha256::new();
+        let mut add = |part: &[u8]| {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        };
+        for part in [
+            "1",
+            tenant.as_str(),
+            self.row.key.owner.as_str(),
+            self.task.language.unwrap_or(Language::Python).as_str(),
+            env!("CARGO_PKG_VERSION"),
+            if parts.local.is_some() { "local" } else { "provider" },
+            recipe.template.as_deref().unwrap_or_default(),
+            &guard,
+            self.task.code.as_deref().unwrap_or_default(),
+            data,
+        ] {
+            add(part.as_bytes());
+        }
+        for (path, content) in files {
+            add(path.as_str().as_bytes());
+            add(content);
+        }
+        Some(hex(&hash.finalize()))
+    }
+
+    /// The kept result of an equal task. A cache that does not answer is as good as none.
+    async fn cached(&self, key: &str) -> Option<Came> {
+        let found = self.core.store().cached(&self.row.key.tenant, key, self.core.options().cache_age).await;
+        let found = found.unwrap_or_else(|error| {
+            tracing::warn!(error = %chain(&error), "the cache of results was not asked");
+            None
+        });
+        let kept = found.and_then(|(body, execution)| Some((serde_json::from_str(&body).ok()?, execution)));
+        metrics::WORKFLOW_CACHE.add(&[if kept.is_some() { "hit" } else { "miss" }], 1);
+        let (value, execution) = kept?;
+        // What the guard knows now counts, not what it knew then.
+        let value = self.core.guarded(&self.row, value).await;
+        Some(Came::Done(Made { value, cached: true, execution: Some(execution), artifacts: BTreeMap::new() }))
+    }
+
+    /// Keeps a result in which the guard found nothing: numbers of placeholders are those of one path.
+    async fn cache(&self, key: &str, finished: &Finished, made: &Made) {
+        let report = &finished.record.guard;
+        let is_clean =
+            report.findings.is_empty() && report.withheld + report.errors + report.type_changed == 0;
+        let body = made.value.to_string();
+        if !is_clean || finished.outcome.stdout.is_truncated() || body.len() > MAX_CACHED {
+            return;
+        }
+        let new = NewCached {
+            key: key.to_owned(),
+            owner: self.row.key.owner.clone(),
+            execution: finished.execution,
+            language: finished.language,
+            body,
+        };
+        let kept = self.core.store().cache(&self.row.key.tenant, &new, self.core.options().cache_bytes).await;
+        if let Err(error) = kept {
+            tracing::warn!(error = %chain(&error), "a result was not kept in the cache");
+        }
     }
 
     /// A run that ended without doing what it should.
@@ -375,7 +609,7 @@ impl Work {
             () = self.core.shutdown.cancelled() => return Came::Gone,
         };
         match called {
-            Ok(value) => Came::Done(self.core.guarded(&self.row, value).await),
+            Ok(value) => Came::Done(Made::of(self.core.guarded(&self.row, value).await, None)),
             Err((kind, message)) => {
                 let message = self.core.guard_for(&call).line(&message).into_inner();
                 let retry = ["tool", "timeout", "unavailable"].contains(&kind);

@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use super::run_code::Common;
 use crate::domain::Scope;
-use crate::execution::{Control, Flow};
-use crate::mcp::{McpServer, ToolError, schema};
+use crate::execution::{Control, Flow, Progress, ProgressSender};
+use crate::mcp::{McpServer, ToolError, progress, schema};
 use crate::workflow::{Decision, Plan, State, Task, picture};
 
 /// Begins one.
@@ -170,6 +170,15 @@ pub struct TaskView {
     /// Items of a `for_each`, and how many have ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     items: Option<String>,
+    /// The run that computed its result; look at it with get_execution.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution_id: Option<String>,
+    /// The result of an equal task was used.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cached: bool,
+    /// Files that it left, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    artifacts: BTreeMap<String, String>,
 }
 
 /// What all three give back of one workflow.
@@ -241,6 +250,9 @@ pub(crate) fn task_views(state: &State) -> Vec<TaskView> {
             reason: at.reason.clone(),
             bytes: (at.bytes > 0).then_some(at.bytes),
             items: (at.items > 0).then(|| format!("{over} of {}", at.items)),
+            execution_id: at.execution.map(|execution| execution.to_string()),
+            cached: at.cached,
+            artifacts: at.artifacts.clone(),
         })
     };
     state.plan.tasks.iter().filter_map(view).collect()
@@ -271,6 +283,19 @@ fn is_settled(state: &State) -> bool {
     state.status.is_over() || matches!(state.shown_status(), "waiting" | "paused")
 }
 
+/// How far it is, for one who waits.
+fn how_far(state: &State) -> Progress {
+    let tasks = || state.plan.tasks.iter().filter_map(|task| Some((task, state.tasks.get(&task.id)?)));
+    Progress::Tasks {
+        over: tasks().filter(|(_, at)| at.phase.is_over()).count(),
+        of: state.plan.tasks.len(),
+        running: tasks()
+            .filter(|(_, at)| at.phase.as_str() == "running")
+            .map(|(task, _)| task.id.clone())
+            .collect(),
+    }
+}
+
 impl McpServer {
     pub(in crate::mcp) async fn run_workflow(
         &self,
@@ -286,10 +311,11 @@ impl McpServer {
             idempotency_key: input.idempotency_key,
         };
         let (call, purpose, _) = self.common(common, &context).await?;
-        let (asker, service) = (call.asker.clone(), self.service().await?);
+        let (asker, service, news) =
+            (call.asker.clone(), self.service().await?, progress::reporter(&context));
         let flow =
             service.workflows.begin(call, purpose, plan(input.tasks, input.width, input.timeout_ms)).await?;
-        let flow = self.settled(&asker, flow, wait).await?;
+        let flow = self.settled(&asker, flow, wait, &news).await?;
         self.flow_result(&flow, None, false).await
     }
 
@@ -313,7 +339,7 @@ impl McpServer {
         };
         let id = id_of(&id)?;
         let flow = workflows.look(&asker, id).await?;
-        let flow = self.settled(&asker, flow, wait).await?;
+        let flow = self.settled(&asker, flow, wait, &progress::reporter(&context)).await?;
         if let Some(task) = input.task {
             let results = workflows.results(&flow, Some(std::slice::from_ref(&task))).await?;
             let Some(result) = results.get(&task) else {
@@ -358,17 +384,19 @@ impl McpServer {
         self.flow_result(&flow, None, false).await
     }
 
-    /// The workflow once there is nothing to wait for, or after `wait`.
+    /// The workflow once there is nothing to wait for, or after `wait`. Meanwhile `news` hears how far it is.
     async fn settled(
         &self,
         asker: &crate::execution::Asker,
         mut flow: Flow,
         wait: Option<Duration>,
+        news: &ProgressSender,
     ) -> Result<Flow, ToolError> {
         let Some(wait) = wait else { return Ok(flow) };
         let workflows = self.service().await?.workflows;
         let deadline = tokio::time::Instant::now() + wait;
         while !is_settled(&flow.state) {
+            let _ = news.try_send(how_far(&flow.state));
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             if left.is_zero() {
                 break;

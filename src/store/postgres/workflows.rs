@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::rows::Cells;
 use super::{PgStore, failure};
-use crate::domain::{Owner, TenantId};
+use crate::domain::{ExecutionId, Owner, TenantId};
 use crate::store::workflows::{
-    Append, Appended, Created, HeldWorkflow, MAX_LIVE_WORKFLOWS, NewWorkflow, StoredEvent, TaskResult,
-    WorkflowRow, Workflows,
+    Append, Appended, CacheEntry, Created, HeldWorkflow, MAX_LIVE_WORKFLOWS, NewCached, NewWorkflow,
+    StoredEvent, TaskResult, WorkflowRow, Workflows,
 };
 use crate::store::{StoreError, measure::measure, millis, storable};
 
@@ -216,6 +216,96 @@ impl Workflows for PgStore {
             .call(measure!("forget_workflows"), || async {
                 sqlx::query_scalar("select pathbox.forget_workflows_v1($1, $2)")
                     .bind(millis(retention))
+                    .bind(most(batch))
+                    .fetch_one(&self.pool())
+                    .await
+            })
+            .await?;
+        Ok(gone.unsigned_abs())
+    }
+
+    async fn cached(
+        &self,
+        tenant: &TenantId,
+        key: &str,
+        age: Duration,
+    ) -> Result<Option<(String, ExecutionId)>, StoreError> {
+        let row = self
+            .call(measure!("cached", tenant), || async {
+                sqlx::query("select body, execution_id from pathbox.cached_v1($1, $2, $3)")
+                    .bind(tenant.as_str())
+                    .bind(key)
+                    .bind(millis(age))
+                    .fetch_optional(&self.pool())
+                    .await
+            })
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let cells = Cells::new(&row, "task_cache", key);
+        Ok(Some((cells.get("body")?, ExecutionId(cells.get("execution_id")?))))
+    }
+
+    async fn cache(&self, tenant: &TenantId, new: &NewCached, most: u64) -> Result<(), StoreError> {
+        self.call(measure!("cache", tenant), || async {
+            sqlx::query("select pathbox.cache_v1($1, $2, $3, $4, $5, $6, $7, $8)")
+                .bind(tenant.as_str())
+                .bind(&new.key)
+                .bind(new.owner.as_str())
+                .bind(new.execution.0)
+                .bind(new.language.as_str())
+                .bind(&new.body)
+                .bind(i64::try_from(new.body.len()).unwrap_or(i64::MAX))
+                .bind(i64::try_from(most).unwrap_or(i64::MAX))
+                .execute(&self.pool())
+                .await
+                .map(drop)
+        })
+        .await
+    }
+
+    async fn cache_entries(&self, tenant: &TenantId, limit: u32) -> Result<Vec<CacheEntry>, StoreError> {
+        let rows = self
+            .call(measure!("cache_entries", tenant), || async {
+                sqlx::query("select * from pathbox.cache_entries_v1($1, $2)")
+                    .bind(tenant.as_str())
+                    .bind(most(limit))
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        let entry = |row: &PgRow| {
+            let cells = Cells::new(row, "task_cache", tenant);
+            Ok(CacheEntry {
+                key: cells.get("key")?,
+                owner: cells.parse("owner_principal")?,
+                execution: ExecutionId(cells.get("execution_id")?),
+                language: cells.parse("language")?,
+                bytes: cells.get::<i64>("bytes")?.unsigned_abs(),
+                hits: cells.get::<i64>("hits")?.unsigned_abs(),
+                created_at: cells.get("created_at")?,
+                used_at: cells.get("used_at")?,
+            })
+        };
+        rows.iter().map(entry).collect()
+    }
+
+    async fn clear_cache(&self, tenant: &TenantId) -> Result<u64, StoreError> {
+        let gone: i64 = self
+            .call(measure!("clear_cache", tenant), || async {
+                sqlx::query_scalar("select pathbox.clear_cache_v1($1)")
+                    .bind(tenant.as_str())
+                    .fetch_one(&self.pool())
+                    .await
+            })
+            .await?;
+        Ok(gone.unsigned_abs())
+    }
+
+    async fn forget_cached(&self, age: Duration, batch: u32) -> Result<u32, StoreError> {
+        let gone: i32 = self
+            .call(measure!("forget_cached"), || async {
+                sqlx::query_scalar("select pathbox.forget_cached_v1($1, $2)")
+                    .bind(millis(age))
                     .bind(most(batch))
                     .fetch_one(&self.pool())
                     .await

@@ -246,6 +246,7 @@ const ERASE: &[(&str, &str)] = &[
         "toolPermits",
         "DELETE FROM tool_permits WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2 OR principal = ?2)",
     ),
+    ("cached", "DELETE FROM task_cache WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2)"),
     ("usageRows", "DELETE FROM usage_days WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2)"),
 ];
 

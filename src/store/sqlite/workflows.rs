@@ -8,11 +8,11 @@ use uuid::Uuid;
 
 use super::rows::Cells;
 use super::{SqliteStore, failure};
-use crate::domain::{Owner, TenantId};
+use crate::domain::{ExecutionId, Owner, TenantId};
 use crate::store::measure::measure;
 use crate::store::workflows::{
-    Append, Appended, Created, HeldWorkflow, MAX_LIVE_WORKFLOWS, NewWorkflow, StoredEvent, TaskResult,
-    WorkflowRow, Workflows,
+    Append, Appended, CacheEntry, Created, HeldWorkflow, MAX_LIVE_WORKFLOWS, NewCached, NewWorkflow,
+    StoredEvent, TaskResult, WorkflowRow, Workflows,
 };
 use crate::store::{StoreError, millis};
 
@@ -287,6 +287,115 @@ impl Workflows for SqliteStore {
         let gone = sqlx::query(
             "DELETE FROM workflows WHERE id IN \
              (SELECT id FROM workflows WHERE finished_at < ? ORDER BY finished_at LIMIT ?)",
+        )
+        .bind(before)
+        .bind(batch)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        transaction.commit_lightly().await?;
+        Ok(u32::try_from(gone.rows_affected()).unwrap_or(u32::MAX))
+    }
+
+    async fn cached(
+        &self,
+        tenant: &TenantId,
+        key: &str,
+        age: Duration,
+    ) -> Result<Option<(String, ExecutionId)>, StoreError> {
+        let now = self.now_ms();
+        let mut transaction = self.write(measure!("cached", tenant)).await?;
+        let row = sqlx::query(
+            "UPDATE task_cache SET hits = hits + 1, used_at = ?1 WHERE tenant_id = ?2 AND key = ?3 AND created_at > ?1 - ?4 \
+             RETURNING body, execution_id, key",
+        )
+        .bind(now)
+        .bind(tenant.as_str())
+        .bind(key)
+        .bind(millis(age))
+        .fetch_optional(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        transaction.commit_lightly().await?;
+        let Some(row) = row else { return Ok(None) };
+        let cells = Cells::new(&row, "task_cache", "key");
+        Ok(Some((cells.get::<&str>("body")?.to_owned(), cells.parse("execution_id")?)))
+    }
+
+    async fn cache(&self, tenant: &TenantId, new: &NewCached, most: u64) -> Result<(), StoreError> {
+        let now = self.now_ms();
+        let mut transaction = self.write(measure!("cache", tenant)).await?;
+        sqlx::query(
+            "INSERT OR REPLACE INTO task_cache (tenant_id, key, owner_principal, execution_id, language, body, bytes, \
+             created_at, used_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)",
+        )
+        .bind(tenant.as_str())
+        .bind(&new.key)
+        .bind(new.owner.as_str())
+        .bind(new.execution.to_string())
+        .bind(new.language.as_str())
+        .bind(&new.body)
+        .bind(i64::try_from(new.body.len()).unwrap_or(i64::MAX))
+        .bind(now)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        sqlx::query(
+            "DELETE FROM task_cache WHERE tenant_id = ?1 AND key IN (SELECT key FROM \
+             (SELECT key, sum(bytes) OVER (ORDER BY used_at DESC, key) AS upto FROM task_cache WHERE tenant_id = ?1) \
+             WHERE upto > ?2)",
+        )
+        .bind(tenant.as_str())
+        .bind(i64::try_from(most).unwrap_or(i64::MAX))
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        // What is lost with the power is computed again.
+        transaction.commit_lightly().await
+    }
+
+    async fn cache_entries(&self, tenant: &TenantId, limit: u32) -> Result<Vec<CacheEntry>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT key, owner_principal, execution_id, language, bytes, hits, created_at, used_at FROM task_cache \
+             WHERE tenant_id = ? ORDER BY used_at DESC, key LIMIT ?",
+        )
+        .bind(tenant.as_str())
+        .bind(limit)
+        .fetch_all(&mut *self.read(measure!("cache_entries", tenant)).await?)
+        .await
+        .map_err(failure)?;
+        let entry = |row: &SqliteRow| {
+            let cells = Cells::new(row, "task_cache", "key");
+            Ok(CacheEntry {
+                key: cells.get::<&str>("key")?.to_owned(),
+                owner: cells.parse("owner_principal")?,
+                execution: cells.parse("execution_id")?,
+                language: cells.parse("language")?,
+                bytes: cells.get::<i64>("bytes")?.unsigned_abs(),
+                hits: cells.get::<i64>("hits")?.unsigned_abs(),
+                created_at: cells.time("created_at")?,
+                used_at: cells.time("used_at")?,
+            })
+        };
+        rows.iter().map(entry).collect()
+    }
+
+    async fn clear_cache(&self, tenant: &TenantId) -> Result<u64, StoreError> {
+        let mut transaction = self.write(measure!("clear_cache", tenant)).await?;
+        let gone = sqlx::query("DELETE FROM task_cache WHERE tenant_id = ?")
+            .bind(tenant.as_str())
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+        transaction.commit().await?;
+        Ok(gone.rows_affected())
+    }
+
+    async fn forget_cached(&self, age: Duration, batch: u32) -> Result<u32, StoreError> {
+        let before = self.now_ms() - millis(age);
+        let mut transaction = self.write(measure!("forget_cached")).await?;
+        let gone = sqlx::query(
+            "DELETE FROM task_cache WHERE rowid IN (SELECT rowid FROM task_cache WHERE created_at <= ? LIMIT ?)",
         )
         .bind(before)
         .bind(batch)
