@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -23,6 +24,7 @@ use crate::domain::principal::Scope;
 use crate::domain::{ContextKey, ConversationId, ErrorCode, PathId};
 use crate::execution::{Asker, Call, Flow, WorkflowError, Workflows};
 use crate::mcp::tools::workflows::{ControlInput, plan, task_views};
+use crate::telemetry::trace::Trace;
 use crate::workflow::{Task, picture};
 
 /// Workflows in a list.
@@ -46,7 +48,7 @@ impl From<WorkflowError> for Problem {
     fn from(error: WorkflowError) -> Self {
         let status = match &error {
             WorkflowError::Execution(_) => None,
-            WorkflowError::Plan(_) => Some(StatusCode::BAD_REQUEST),
+            WorkflowError::Plan(_) => Some(StatusCode::UNPROCESSABLE_ENTITY),
             WorkflowError::Refused(_) | WorkflowError::KeyConflict(_) => Some(StatusCode::CONFLICT),
             WorkflowError::Unknown(_) => Some(StatusCode::NOT_FOUND),
             WorkflowError::Limit => Some(StatusCode::TOO_MANY_REQUESTS),
@@ -135,7 +137,7 @@ async fn list(by: By) -> Result<Response, Problem> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Begin {
-    tasks: Vec<Task>,
+    tasks: Vec<Value>,
     width: Option<u32>,
     timeout_ms: Option<u64>,
     purpose: Option<String>,
@@ -145,10 +147,22 @@ struct Begin {
     idempotency_key: Option<String>,
 }
 
-async fn begin(by: By, bytes: Bytes) -> Result<Response, Problem> {
+/// What the document does not say in full: which tasks hold together.
+fn unusable(message: impl AsRef<str>) -> Problem {
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::InvalidArgument, message)
+}
+
+fn tasks(given: Vec<Value>) -> Result<Vec<Task>, Problem> {
+    let task = |(at, task): (usize, Value)| {
+        serde_json::from_value(task).map_err(|error| unusable(format!("body, `tasks[{at}]`: {error}")))
+    };
+    given.into_iter().enumerate().map(task).collect()
+}
+
+async fn begin(by: By, headers: http::HeaderMap, bytes: Bytes) -> Result<Response, Problem> {
     let ask: Begin = body(&bytes)?;
     if ask.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > 200) {
-        return Err(Problem::argument("body, `idempotency_key`: 1 to 200 bytes"));
+        return Err(unusable("body, `idempotency_key`: 1 to 200 bytes"));
     }
     let key = ContextKey {
         tenant: by.asker.tenant.clone(),
@@ -159,13 +173,13 @@ async fn begin(by: By, bytes: Bytes) -> Result<Response, Problem> {
     let call = Call {
         key,
         asker: by.asker,
-        trace: None,
+        trace: headers.get("traceparent").and_then(|parent| parent.to_str().ok()).and_then(Trace::read),
         idempotency_key: ask.idempotency_key,
         guard: None,
         person: None,
     };
     let purpose = ask.purpose.map(|text| text.chars().take(200).collect());
-    let flow = by.workflows.begin(call, purpose, plan(ask.tasks, ask.width, ask.timeout_ms)).await?;
+    let flow = by.workflows.begin(call, purpose, plan(tasks(ask.tasks)?, ask.width, ask.timeout_ms)).await?;
     Ok((StatusCode::CREATED, Json(view(&flow))).into_response())
 }
 
@@ -178,7 +192,8 @@ struct Which {
     task: Option<String>,
 }
 
-async fn results(of: Of, which: Query<Which>) -> Result<Response, Problem> {
+async fn results(of: Of, which: Result<Query<Which>, QueryRejection>) -> Result<Response, Problem> {
+    let Query(which) = which.map_err(|error| Problem::argument(error.body_text()))?;
     let flow = of.by.workflows.look(&of.by.asker, of.id).await?;
     let tasks = match &which.task {
         Some(task) => vec![task.clone()],
@@ -190,9 +205,12 @@ async fn results(of: Of, which: Query<Which>) -> Result<Response, Problem> {
 async fn control(of: Of, bytes: Bytes) -> Result<Response, Problem> {
     // As the tool takes it, where the workflow is an argument.
     let mut input: serde_json::Map<String, Value> = body(&bytes)?;
+    if let Some(Value::Array(given)) = input.get("tasks") {
+        tasks(given.clone())?;
+    }
     input.insert("workflow_id".into(), json!(of.id));
     let input: ControlInput = body(&Value::Object(input).to_string().into())?;
-    let control = input.control().map_err(Problem::argument)?;
+    let control = input.control().map_err(unusable)?;
     Ok(Json(view(&of.by.workflows.control(&of.by.asker, of.id, &control).await?)).into_response())
 }
 
@@ -237,9 +255,14 @@ impl Following {
     }
 }
 
-async fn events(of: Of, query: Query<After>, headers: http::HeaderMap) -> Result<Response, Problem> {
+async fn events(
+    of: Of,
+    query: Result<Query<After>, QueryRejection>,
+    headers: http::HeaderMap,
+) -> Result<Response, Problem> {
+    let Query(query) = query.map_err(|error| Problem::argument(error.body_text()))?;
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let after = match last.or(query.0.after) {
+    let after = match last.or(query.after) {
         None => 0,
         Some(text) => text
             .parse::<i64>()
@@ -285,6 +308,7 @@ pub(super) fn document(
     let task = json!({ "name": "task", "in": "query", "required": false, "schema": { "type": "string" } });
     let conflict = [
         unknown[0],
+        ("422", "The tasks do not hold together, or an argument that the action needs is missing."),
         (
             "409",
             "The workflow or task is in a state that this does not fit, or the key was used with other arguments.",
