@@ -29,7 +29,7 @@ use crate::domain::{
 use crate::execution::paths::{PathChange, PathError, PathRow};
 use crate::execution::{
     Asker, ContextRow, Contexts, Execution, ExecutionError, ExecutionRow, ExecutionStatus, Health, Paths,
-    Reads, Runs, Starting, Usage,
+    Reads, Runs, Starting, Usage, WorkflowRow, Workflows,
 };
 use crate::guard::own_words;
 
@@ -61,14 +61,16 @@ pub struct Service {
     paths: Paths,
     usage: Usage,
     health: Health,
+    workflows: Workflows,
     bridge: Option<crate::bridge::Bridge>,
 }
 
 impl Service {
     /// Its parts of a running service.
     pub fn of(execution: &Execution) -> Self {
-        let Execution { runs, reads, contexts, paths, usage, health, bridge, .. } = execution.clone();
-        Self { runs, reads, contexts, paths, usage, health, bridge }
+        let Execution { runs, reads, contexts, paths, usage, health, workflows, bridge, .. } =
+            execution.clone();
+        Self { runs, reads, contexts, paths, usage, health, workflows, bridge }
     }
 }
 
@@ -246,9 +248,13 @@ async fn live(
 /// Everything that the page shows. It has times and no ages, so that it is equal when nothing has happened.
 async fn state(service: &Service, by: &Operator) -> Result<Value, ExecutionError> {
     let (mut contexts, mut runs, mut cost) = (Vec::new(), Vec::new(), Vec::new());
+    let mut flows = Vec::new();
     for tenant in by.each() {
         contexts.extend(service.contexts.all(tenant).await?);
         runs.extend(service.reads.latest(tenant, RECENT).await?);
+        if service.workflows.is_on() {
+            flows.extend(service.workflows.latest(tenant, RECENT).await?.iter().map(workflow));
+        }
         cost.extend(service.usage.report(tenant, None, service.usage.this_month(), UsageBy::Tenant).await?);
     }
     let mut findings: BTreeMap<String, u64> = BTreeMap::new();
@@ -261,6 +267,7 @@ async fn state(service: &Service, by: &Operator) -> Result<Value, ExecutionError
         "version": env!("CARGO_PKG_VERSION"),
         "checks": service.health.checks().await,
         "contexts": contexts.iter().map(context).collect::<Vec<_>>(),
+        "workflows": flows,
         "runs": runs.iter().map(|row| run(service, by, row)).collect::<Vec<_>>(),
         "findings": findings,
         "cost": { "currency": service.usage.currency(), "lines": cost },
@@ -287,6 +294,14 @@ fn context(row: &ContextRow) -> Value {
         "id": row.id, "tenant": row.key.tenant, "owner": row.key.owner, "conversation": row.key.conversation,
         "path": row.key.path, "status": row.status, "createdAt": row.created_at, "lastUsedAt": row.last_used_at,
         "expiresAt": row.expires_at, "executions": row.execution_count,
+    })
+}
+
+fn workflow(row: &WorkflowRow) -> Value {
+    json!({
+        "id": row.id, "tenant": row.key.tenant, "owner": row.key.owner, "conversation": row.key.conversation,
+        "path": row.key.path, "purpose": row.purpose, "status": row.status, "createdAt": row.created_at,
+        "finishedAt": row.finished_at, "isDriven": row.lease_owner.is_some(), "events": row.seq,
     })
 }
 

@@ -75,7 +75,7 @@ pub use reaper::Cleanup;
 pub use recall::{Asker, Begun, Reads, Recalled};
 pub use recipe::{Recipe, Recipes};
 
-pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus};
+pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus, WorkflowRow};
 pub use policies::Policies;
 pub use remembered_tools::StoredPins;
 pub use reveal::{Credentials, Revealed, TokenKey};

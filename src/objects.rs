@@ -202,6 +202,24 @@ impl Objects {
         }
     }
 
+    /// Removes all objects below a key; says how many.
+    ///
+    /// # Errors
+    /// [`ObjectError::Failed`]: some may be left.
+    pub async fn remove_below(&self, key: &str) -> Result<usize, ObjectError> {
+        let all = self.store.list(Some(&self.path(key))).map_ok(|found| found.location).boxed();
+        let mut gone = self.store.delete_stream(all);
+        let mut removed = 0;
+        while let Some(one) = gone.next().await {
+            match one.map_err(ObjectError::from) {
+                Ok(_) => removed += 1,
+                Err(ObjectError::Missing) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(removed)
+    }
+
     /// Removes objects that were last written before `cutoff`. Gives how many runs' objects, or objects of a bucket,
     /// went. What cannot be removed now is removed by the next pass.
     pub async fn remove_before(&self, cutoff: DateTime<Utc>) -> usize {

@@ -235,7 +235,7 @@ $$;
 CREATE FUNCTION pathbox.workflows_v1(p_tenant text, p_owner text, p_live boolean, p_most int) RETURNS SETOF pathbox.workflows
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT w.* FROM pathbox.workflows w
-   WHERE w.tenant_id = p_tenant AND (p_owner IS NULL OR w.owner_principal = p_owner)
+   WHERE (p_tenant IS NULL OR w.tenant_id = p_tenant) AND (p_owner IS NULL OR w.owner_principal = p_owner)
      AND (NOT p_live OR w.finished_at IS NULL)
    ORDER BY w.created_at DESC LIMIT p_most;
 $$;

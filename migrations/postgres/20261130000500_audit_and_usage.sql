@@ -507,6 +507,7 @@ DECLARE
   n_workflows  bigint;
   n_permits    bigint;
   n_cached     bigint;
+  n_keys       bigint;
   n_usage      bigint;
   v_entries    json;
   v_body       text;
@@ -537,6 +538,8 @@ BEGIN
   GET DIAGNOSTICS n_permits = ROW_COUNT;
   DELETE FROM pathbox.task_cache c WHERE c.tenant_id = p_tenant AND (p_principal IS NULL OR c.owner_principal = p_principal);
   GET DIAGNOSTICS n_cached = ROW_COUNT;
+  DELETE FROM pathbox.api_keys k WHERE k.key->>'tenant' = p_tenant AND (p_principal IS NULL OR 'key:' || k.id = p_principal);
+  GET DIAGNOSTICS n_keys = ROW_COUNT;
   DELETE FROM pathbox.usage_days u WHERE u.tenant_id = p_tenant AND (p_principal IS NULL OR u.owner_principal = p_principal);
   GET DIAGNOSTICS n_usage = ROW_COUNT;
   WITH gone AS (
@@ -552,11 +555,11 @@ BEGIN
     'principalSha256', encode(sha256(convert_to(p_principal, 'UTF8')), 'hex'),
     'entries', coalesce(v_entries, '[]'), 'executions', n_executions, 'contexts', n_contexts, 'paths', n_paths,
     'placeholders', n_numbers, 'shares', n_shares, 'reveals', n_reveals, 'workflows', n_workflows, 'toolPermits', n_permits,
-    'cached', n_cached, 'usageRows', n_usage))::text;
+    'cached', n_cached, 'keys', n_keys, 'usageRows', n_usage))::text;
   PERFORM pathbox.chain(p_tenant, NULL, v_body);
   RETURN v_body;
 END $$;
-GRANT DELETE ON pathbox.reveals, pathbox.conversation_paths, pathbox.placeholders TO pathbox_worker;
+GRANT DELETE ON pathbox.reveals, pathbox.conversation_paths, pathbox.placeholders, pathbox.api_keys TO pathbox_worker;
 
 -- ---- owners --------------------------------------------------------------------------------------
 

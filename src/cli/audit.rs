@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::contexts::{open, print, show};
-use crate::config::Sources;
+use crate::config::{Config, Sources};
 use crate::domain::{EndReason, TenantId};
+use crate::objects::Objects;
 use crate::store::{Chain, ChainHead, ContextFilter, DynStore, End, Fault, verify};
 
 #[derive(Debug, Subcommand)]
@@ -153,7 +154,30 @@ pub(super) async fn tenants(command: TenantsCommand, sources: Sources) -> anyhow
     let body = store.erase(&tenant, principal.as_deref()).await?;
     let mut answer: Value = serde_json::from_str(&body)?;
     let answer = answer["erasure"].take();
-    let answer = json!({ "tenant": tenant, "ended": ended, "erased": answer });
+    let objects = objects_of_the_erased(&config, &store, &tenant).await.context(
+        "the rows are erased, and some whole outputs and files of theirs are left; say it again when the object store answers",
+    )?;
+    let answer = json!({ "tenant": tenant, "ended": ended, "erased": answer, "objects": objects });
     show(&answer, json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes the objects of runs whose entries were erased, now or before; says how many. The chain names those runs still.
+async fn objects_of_the_erased(
+    config: &Config,
+    store: &DynStore,
+    tenant: &TenantId,
+) -> anyhow::Result<usize> {
+    let objects = Objects::open(&config.objects)?;
+    let (mut after, mut removed) = (0, 0);
+    loop {
+        let entries = store.chain(tenant, after, 500).await?;
+        let Some(last) = entries.last() else { return Ok(removed) };
+        after = last.n;
+        for execution in
+            entries.iter().filter(|entry| entry.body.is_none()).filter_map(|entry| entry.execution)
+        {
+            removed += objects.remove_below(&execution.to_string()).await?;
+        }
+    }
 }

@@ -121,7 +121,7 @@ pub(super) async fn workflows(command: WorkflowsCommand, sources: Sources) -> an
     let tenant = |output: &Output| output.tenant.clone().unwrap_or_else(|| config.tenant.clone());
     match command {
         WorkflowsCommand::Ls { output, all } => {
-            let rows = store.workflows(&tenant(&output), None, !all, 200).await?;
+            let rows = store.workflows(Some(&tenant(&output)), None, !all, 200).await?;
             if output.json {
                 let rows: Vec<_> = rows
                     .iter()

@@ -30,7 +30,7 @@ function age(since) {
 const duration = (ms) => ms == null ? "–" : ms < 1000 ? ms + " ms" : ms < 60000 ? (ms / 1000).toFixed(1) + " s" : Math.round(ms / 60000) + " min";
 const count = (number, what) => number + " " + what + (number === 1 ? "" : "s");
 const place = (at) => JSON.stringify([at.tenant, at.owner, at.conversation, at.path]);
-const tone = { completed: "good", running: "good", ready: "good", active: "", queued: "warn", creating: "warn", timed_out: "warn", cancelled: "warn", interrupted: "bad", died: "bad", failed: "bad" };
+const tone = { completed: "good", running: "good", ready: "good", active: "", queued: "warn", creating: "warn", timed_out: "warn", cancelled: "warn", interrupted: "bad", died: "bad", failed: "bad", paused: "warn", aborting: "warn", aborted: "bad" };
 const pill = (text, kind) => el("span", { class: "pill " + (kind ?? tone[text] ?? "") }, text.replace("_", " "));
 
 async function act(what, body, done) {
@@ -126,6 +126,13 @@ const recentRow = (run) => el("tr", {},
   el("td", {}, Object.entries(run.findings || {}).map(([rule, count]) => rule + " " + count).join(", ") || "–"),
   el("td", { class: "num" }, age(run.createdAt)));
 
+const flowRow = (flow) => el("tr", {},
+  el("td", {}, `${flow.conversation} / ${flow.path}`, flow.purpose && el("span", { class: "purpose" }, flow.purpose)),
+  el("td", {}, pill(flow.status), !flow.finishedAt && !flow.isDriven && el("span", { class: "purpose" }, "waits for a server")),
+  el("td", { class: "num" }, flow.events.toLocaleString()),
+  el("td", { class: "num" }, flow.finishedAt ? duration(Date.parse(flow.finishedAt) - Date.parse(flow.createdAt)) : "–"),
+  el("td", { class: "num" }, age(flow.createdAt)));
+
 function fill(id, children, empty) {
   $(id).replaceChildren(...(children.length ? children : [el("p", { class: "empty" }, empty)]));
 }
@@ -146,6 +153,9 @@ function draw() {
   $("numbers").replaceChildren(...numbers.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
   drawTree();
   fill("live", live.map(job), "Nothing runs.");
+  $("flows").hidden = !state.workflows.length;
+  const flows = [...state.workflows].sort((a, b) => !!a.finishedAt - !!b.finishedAt).slice(0, 12).map(flowRow);
+  fill("workflows", [table([["Where"], ["State"], ["Events", "num"], ["Took", "num"], ["Ago", "num"]], flows)], "");
   const recent = state.runs.filter((run) => !run.lives).slice(0, 12).map(recentRow);
   fill("recent", recent.length ? [table([["Where"], ["Language"], ["End"], ["Took", "num"], ["Findings"], ["Ago", "num"]], recent)] : [], "No run yet.");
   const lines = [...state.cost.lines].sort((a, b) => b.sandboxMs - a.sandboxMs).map((line) => el("tr", {}, el("td", {}, line.tenant), el("td", { class: "num" }, line.executions.toLocaleString()),

@@ -18,7 +18,7 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::analysis::Kind;
-use crate::domain::{Code, ErrorCode, ExecutionId, PathId, hex, lock};
+use crate::domain::{Code, ErrorCode, ExecutionId, PathId, TenantId, hex, lock};
 use crate::guard::Sanitized;
 use crate::store::workflows::{
     Append, Appended, Created, MAX_LIVE_WORKFLOWS, NewWorkflow, StoredEvent, TaskResult,
@@ -272,7 +272,19 @@ impl Workflows {
         live: bool,
         limit: u32,
     ) -> Result<Vec<WorkflowRow>, WorkflowError> {
-        Ok(self.0.store().workflows(&asker.tenant, asker.lists().as_ref(), live, limit).await?)
+        Ok(self.0.store().workflows(Some(&asker.tenant), asker.lists().as_ref(), live, limit).await?)
+    }
+
+    /// The latest workflows of a tenant, or of every one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn latest(
+        &self,
+        tenant: Option<&TenantId>,
+        limit: u32,
+    ) -> Result<Vec<WorkflowRow>, ExecutionError> {
+        Ok(self.0.store().workflows(tenant, None, false, limit).await?)
     }
 
     /// Whether workflows are offered here.

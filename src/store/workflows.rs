@@ -191,10 +191,10 @@ pub trait Workflows: Send + Sync {
     /// A workflow of a tenant.
     async fn workflow(&self, tenant: &TenantId, id: Uuid) -> Result<Option<WorkflowRow>, StoreError>;
 
-    /// A tenant's workflows, the latest first; of one owner or of all.
+    /// Workflows of a tenant or of every one, the latest first; of one owner or of all.
     async fn workflows(
         &self,
-        tenant: &TenantId,
+        tenant: Option<&TenantId>,
         owner: Option<&Owner>,
         live: bool,
         limit: u32,

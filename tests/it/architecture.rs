@@ -62,6 +62,7 @@ const HANDED_ON: &[&str] = &[
     "PathRow",
     "PathStatus",
     "StoreError",
+    "WorkflowRow",
 ];
 
 /// Wiring may name everything.

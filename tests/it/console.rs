@@ -17,7 +17,14 @@ fn key(data: &Path, tenant: &str, scopes: &str) -> String {
 
 fn server(data: &Path) -> HttpServer {
     let mut command = command(data);
-    command.args(["--set", "http.console=true", "--set", "http.auth=required"]);
+    command.args([
+        "--set",
+        "http.console=true",
+        "--set",
+        "http.auth=required",
+        "--set",
+        "workflows.enabled=true",
+    ]);
     HttpServer::start_with(&mut command)
 }
 

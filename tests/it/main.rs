@@ -34,6 +34,7 @@ mod e2b_faults_page;
 #[cfg(target_os = "linux")]
 mod e2b_local;
 mod e2b_streams;
+mod erasure;
 mod files_transfer;
 mod generated;
 mod guard_cli;

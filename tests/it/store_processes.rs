@@ -51,9 +51,21 @@ struct Job {
     calls: u32,
     /// Leases so short that a killed process is noticed within the test; runs then have idempotency keys.
     is_killed: bool,
-    /// Runs that each tenant may make.
-    quota: Option<u64>,
+    /// What each tenant may use.
+    quota: Option<Ration>,
 }
+
+/// How much of what.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Ration {
+    Runs(u64),
+    /// Money for so many runs.
+    MoneyFor(u64),
+    Seconds(u64),
+}
+
+/// The price of a run in millionths.
+const PRICE: u64 = 10_000;
 
 impl Job {
     async fn open(&self) -> DynStore {
@@ -76,9 +88,15 @@ impl Job {
         if self.is_killed {
             let lease = Duration::from_millis(400);
             Limits { create_lease: lease, create_timeout: Duration::from_millis(100), ..Limits::default() }
-        } else if self.quota.is_some() {
-            let quota = Quota { executions: self.quota, ..Quota::default() };
-            Limits { quota, per_tenant: 100, per_conversation: 100, ..Limits::default() }
+        } else if let Some(ration) = self.quota {
+            let quota = match ration {
+                Ration::Runs(runs) => Quota { executions: Some(runs), ..Quota::default() },
+                Ration::MoneyFor(runs) => Quota { money_micros: Some(runs * PRICE), ..Quota::default() },
+                Ration::Seconds(seconds) => Quota { sandbox_seconds: Some(seconds), ..Quota::default() },
+            };
+            let prices = Prices { execution_micros: PRICE, ..Prices::default() };
+            let ttl = Duration::from_secs(600);
+            Limits { quota, prices, ttl, per_tenant: 100, per_conversation: 100, ..Limits::default() }
         } else {
             Limits::default()
         }
@@ -279,7 +297,12 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
 }
 
 /// 64 callers of three processes ask for more than there is: each tenant gets its quota, and not one run more.
-async fn a_quota_is_exact_over_processes(store: String, quota: u64) {
+async fn a_quota_is_exact_over_processes(store: String, ration: Ration) {
+    let (quota, unit) = match ration {
+        Ration::Runs(runs) => (runs, 1),
+        Ration::MoneyFor(runs) => (runs, PRICE),
+        Ration::Seconds(_) => panic!("sandboxes come back"),
+    };
     let dir = place();
     let job = |seed, callers| Job {
         store: store.clone(),
@@ -288,7 +311,7 @@ async fn a_quota_is_exact_over_processes(store: String, quota: u64) {
         callers,
         calls: 12,
         is_killed: false,
-        quota: Some(quota),
+        quota: Some(ration),
     };
     let mut processes: Vec<Child> = [(1, 22), (2, 21), (3, 21)].map(|(seed, n)| job(seed, n).spawn()).into();
     for process in &mut processes {
@@ -307,7 +330,7 @@ async fn a_quota_is_exact_over_processes(store: String, quota: u64) {
     let tenant = TenantId::parse("t0").unwrap();
     let refused = ask(&key(tenant.as_str(), "c0", "p0"));
     match store.acquire(&refused, &job(0, 0).limits()).await.unwrap() {
-        Acquired::Quota(reached) => assert_eq!((reached.used, reached.reserved), (quota, 1)),
+        Acquired::Quota(reached) => assert_eq!((reached.used, reached.reserved), (quota * unit, unit)),
         other => panic!("{other:?}"),
     }
     assert_eq!(store.execution(&tenant, refused.execution.id).await.unwrap(), None, "it leaves no row");
@@ -316,14 +339,74 @@ async fn a_quota_is_exact_over_processes(store: String, quota: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_is_exact_over_processes_on_sqlite() {
     let dir = tempfile::tempdir().unwrap();
-    a_quota_is_exact_over_processes(format!("sqlite:{}", dir.path().display()), 100).await;
+    a_quota_is_exact_over_processes(format!("sqlite:{}", dir.path().display()), Ration::Runs(100)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_of_money_is_exact_over_processes_on_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    a_quota_is_exact_over_processes(format!("sqlite:{}", dir.path().display()), Ration::MoneyFor(50)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_quota_of_money_is_exact_over_processes_on_postgres() {
+    let database = cluster().await.database().await;
+    a_quota_is_exact_over_processes(database.url().expose().to_owned(), Ration::MoneyFor(50)).await;
+}
+
+/// Sandboxes that live hold what they may take yet: there are as many as the seconds are enough for, and never one more.
+async fn a_quota_of_seconds_is_kept_over_processes(store: String) {
+    let dir = place();
+    // One that runs may take 690, one that rests 600: five of either kind, six of neither, and what those that ended took.
+    let job = |seed, callers| Job {
+        store: store.clone(),
+        dir: dir.path().to_owned(),
+        seed,
+        callers,
+        calls: 12,
+        is_killed: false,
+        quota: Some(Ration::Seconds(5 * 690 + 200)),
+    };
+    let store = job(0, 0).open().await;
+    let mut processes: Vec<Child> = [(1, 22), (2, 21), (3, 21)].map(|(seed, n)| job(seed, n).spawn()).into();
+    let mut most = 0;
+    let mut look = async || {
+        let mut tenants: HashMap<String, u32> = HashMap::new();
+        for row in store.contexts(&ContextFilter::default()).await.unwrap() {
+            *tenants.entry(row.key.tenant.to_string()).or_default() += 1;
+        }
+        most = most.max(tenants.values().copied().max().unwrap_or(0));
+        most
+    };
+    while processes.iter_mut().any(|process| process.try_wait().unwrap().is_none()) {
+        look().await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for mut process in processes {
+        assert!(process.wait().unwrap().success(), "a process failed; its output is above");
+    }
+    assert_eq!(look().await, 5, "the quota was reached and never passed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_of_seconds_is_kept_over_processes_on_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    a_quota_of_seconds_is_kept_over_processes(format!("sqlite:{}", dir.path().display())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_quota_of_seconds_is_kept_over_processes_on_postgres() {
+    let database = cluster().await.database().await;
+    a_quota_of_seconds_is_kept_over_processes(database.url().expose().to_owned()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 async fn a_quota_is_exact_over_processes_on_postgres() {
     let database = cluster().await.database().await;
-    a_quota_is_exact_over_processes(database.url().expose().to_owned(), 100).await;
+    a_quota_is_exact_over_processes(database.url().expose().to_owned(), Ration::Runs(100)).await;
 }
 
 async fn killed_processes_leave_nothing(store: String, rounds: u32) {

@@ -62,8 +62,8 @@ async fn a_workflow_is_made_once_a_key_and_counted(world: World) {
     assert_eq!(store.create_workflow(&new(21, None, "x")).await.unwrap(), Created::Limit);
     let tenant = key("acme", "c", "main").tenant;
     let other = key("other", "c", "main").tenant;
-    assert_eq!(store.workflows(&tenant, None, true, 100).await.unwrap().len(), 20);
-    assert_eq!(store.workflows(&tenant, Some(&Owner::principal("bob")), true, 100).await.unwrap(), []);
+    assert_eq!(store.workflows(Some(&tenant), None, true, 100).await.unwrap().len(), 20);
+    assert_eq!(store.workflows(Some(&tenant), Some(&Owner::principal("bob")), true, 100).await.unwrap(), []);
     assert_eq!(store.workflow(&other, Uuid::from_u128(1)).await.unwrap(), None);
     let row = store.workflow(&tenant, Uuid::from_u128(1)).await.unwrap().unwrap();
     assert_eq!((row.seq, row.status.as_str(), row.principal.as_str()), (1, "running", "ann"));

@@ -73,15 +73,15 @@ impl Workflows for PgStore {
 
     async fn workflows(
         &self,
-        tenant: &TenantId,
+        tenant: Option<&TenantId>,
         owner: Option<&Owner>,
         live: bool,
         limit: u32,
     ) -> Result<Vec<WorkflowRow>, StoreError> {
         let rows = self
-            .call(measure!("workflows", tenant), || async {
+            .call(measure!("workflows"), || async {
                 sqlx::query("select * from pathbox.workflows_v1($1, $2, $3, $4)")
-                    .bind(tenant.as_str())
+                    .bind(tenant.map(TenantId::as_str))
                     .bind(owner.map(Owner::as_str))
                     .bind(live)
                     .bind(most(limit))

@@ -242,6 +242,7 @@ const ERASE: &[(&str, &str)] = &[
         "workflows",
         "DELETE FROM workflows WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2 OR principal = ?2)",
     ),
+    ("keys", "DELETE FROM api_keys WHERE key->>'tenant' = ?1 AND (?2 IS NULL OR 'key:' || id = ?2)"),
     (
         "toolPermits",
         "DELETE FROM tool_permits WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2 OR principal = ?2)",
