@@ -382,7 +382,10 @@ fn held(config: &Config) -> Vec<Secret> {
     }
     if let Some(export) = &config.telemetry.export {
         // `Bearer` and what follows: each also alone.
-        let values = export.headers.values().filter_map(|value| value.to_str().ok());
+        let values = export
+            .targets()
+            .flat_map(|target| target.headers.values())
+            .filter_map(|value| value.to_str().ok());
         let parts = values.flat_map(|value| std::iter::once(value).chain(value.split_whitespace()));
         held.extend(parts.filter(|part| !is_word(part)).map(Secret::new));
     }

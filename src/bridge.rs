@@ -21,6 +21,7 @@ use crate::domain::{TenantId, lock};
 mod catalog;
 mod child;
 mod names;
+mod oauth;
 mod pattern;
 mod pins;
 pub mod search;
@@ -31,6 +32,7 @@ mod vectors;
 
 use catalog::Listed;
 pub use catalog::{Catalog, Problem, Tool};
+pub use oauth::OAuth;
 pub use pattern::Pattern;
 pub use pins::{Change, PinStore};
 pub use server::{Era, Server, Transport};

@@ -296,9 +296,13 @@ fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
 /// The W3C trace of a request: from `_meta`, else from the HTTP header.
 fn trace(context: &RequestContext<RoleServer>) -> Option<Trace> {
     let parts = context.extensions.get::<http::request::Parts>();
+    let meta = |name: &str| context.meta.0.get(name).and_then(Value::as_str);
     let header =
-        || parts.and_then(|parts| parts.headers.get("traceparent")).and_then(|value| value.to_str().ok());
-    context.meta.0.get("traceparent").and_then(Value::as_str).or_else(header).and_then(Trace::read)
+        |name: &str| parts.and_then(|parts| parts.headers.get(name)).and_then(|value| value.to_str().ok());
+    match meta("traceparent") {
+        Some(parent) => Some(Trace::read(parent)?.with_state(meta("tracestate"))),
+        None => Some(Trace::read(header("traceparent")?)?.with_state(header("tracestate"))),
+    }
 }
 
 impl ServerHandler for McpServer {

@@ -59,6 +59,8 @@ pub mod header {
     pub const CONNECT_TIMEOUT: &str = "connect-timeout-ms";
     /// W3C Trace Context: which trace a request belongs to.
     pub const TRACEPARENT: &str = "traceparent";
+    /// What tracing systems along the way have added to it.
+    pub const TRACESTATE: &str = "tracestate";
     /// Connect's version, always `1`.
     pub const CONNECT_VERSION: &str = "connect-protocol-version";
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Pattern;
+use super::{OAuth, Pattern};
 use crate::domain::TenantId;
 use crate::wire::Secret;
 
@@ -42,7 +42,7 @@ impl Server {
     pub(super) fn any(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            transport: Transport::Http { url: String::new(), headers: BTreeMap::new() },
+            transport: Transport::Http { url: String::new(), headers: BTreeMap::new(), oauth: None },
             tenants: Vec::new(),
             allow: Vec::new(),
             deny: Vec::new(),
@@ -74,10 +74,11 @@ impl Server {
 
     /// The values that must not appear in anything that is shown.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
-        match &self.transport {
-            Transport::Stdio { env, .. } => env.values(),
-            Transport::Http { headers, .. } => headers.values(),
-        }
+        let (given, oauth) = match &self.transport {
+            Transport::Stdio { env, .. } => (env.values(), None),
+            Transport::Http { headers, oauth, .. } => (headers.values(), oauth.as_ref()),
+        };
+        given.chain(oauth.into_iter().flat_map(OAuth::secrets))
     }
 }
 
@@ -101,6 +102,8 @@ pub enum Transport {
         url: String,
         /// Sent with each request.
         headers: BTreeMap<String, Secret>,
+        /// How its access tokens are got, where it wants some.
+        oauth: Option<OAuth>,
     },
 }
 

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::child::ServerProcess;
+use super::oauth::{Authorized, Tokens};
 use super::{BridgeError, Era, Server, Transport};
 
 /// Pages of a list, and tools in all; a list that goes on is cut there.
@@ -73,6 +74,7 @@ pub(super) struct Upstream {
     environment: Arc<BTreeMap<String, String>>,
     state: Mutex<State>,
     permits: Semaphore,
+    tokens: Option<Arc<Tokens>>,
     versions: AtomicU64,
 }
 
@@ -120,7 +122,13 @@ impl ClientHandler for Handler {
 impl Upstream {
     pub(super) fn new(server: Server, environment: Arc<BTreeMap<String, String>>) -> Self {
         let permits = Semaphore::new(server.concurrency);
-        Self { server, environment, state: Mutex::default(), permits, versions: AtomicU64::new(1) }
+        let tokens = match &server.transport {
+            Transport::Http { url, oauth: Some(oauth), .. } => {
+                Some(Arc::new(Tokens::new(oauth.clone(), url.clone())))
+            }
+            _ => None,
+        };
+        Self { server, environment, state: Mutex::default(), permits, tokens, versions: AtomicU64::new(1) }
     }
 
     /// The server's tools; of a running one that has said nothing of a change, those that it listed before.
@@ -314,8 +322,8 @@ impl Upstream {
                     }
                 }
             }
-            Transport::Http { url, headers } => {
-                let transport = http(url, headers)?;
+            Transport::Http { url, headers, .. } => {
+                let transport = http(url, headers, self.tokens.clone())?;
                 let client = apart(handler.serve_with_lifecycle(transport, mode)).await?;
                 (client.map_err(|error| refusal(&error))?, None)
             }
@@ -339,7 +347,8 @@ impl Upstream {
     /// A text of the server without the secrets that it was given.
     fn hide(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for secret in self.server.secrets() {
+        let granted = self.tokens.as_ref().map(|tokens| tokens.secrets()).unwrap_or_default();
+        for secret in self.server.secrets().chain(&granted) {
             let parts = std::iter::once(secret.expose()).chain(secret.expose().split_whitespace());
             for part in parts.filter(|part| part.len() >= 6) {
                 text = text.replace(part, "[secret]");
@@ -405,7 +414,8 @@ async fn follow_changes(peer: rmcp::Peer<RoleClient>, changed: Arc<AtomicBool>) 
 
 fn refusal(error: &ClientInitializeError) -> String {
     if error.is_authorization_required() {
-        return "it asks for authorization: give its token in `headers`".to_owned();
+        return "it asks for authorization: give its token in `headers`, or say in `oauth` where one is got"
+            .to_owned();
     }
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -422,7 +432,8 @@ fn refusal(error: &ClientInitializeError) -> String {
 fn http(
     url: &str,
     headers: &BTreeMap<String, crate::wire::Secret>,
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+    tokens: Option<Arc<Tokens>>,
+) -> Result<StreamableHttpClientTransport<Authorized>, String> {
     // Fails when one is installed already, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
@@ -444,7 +455,7 @@ fn http(
         custom.insert(name, value);
     }
     config.custom_headers = custom;
-    Ok(StreamableHttpClientTransport::with_client(client, config))
+    Ok(StreamableHttpClientTransport::with_client(Authorized { http: client, tokens }, config))
 }
 
 /// Asks for all pages and reads them tool by tool. The result arrives raw where rmcp cannot read it whole.

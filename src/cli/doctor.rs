@@ -80,10 +80,12 @@ async fn examine(config: Config) -> Vec<Check> {
         checks.push(Check::new(
             "collector",
             answered
-                .map(|after| format!("{} answers, in {} ms", export.endpoint, after.as_millis()))
+                .map(|after| {
+                    let urls: Vec<&str> = export.targets().map(|target| target.url.as_str()).collect();
+                    format!("{} answers, in {} ms", urls.join(" and "), after.as_millis())
+                })
                 .map_err(|why| {
-                    let what = format!("{}{why}", export.endpoint);
-                    (what, "check OTEL_EXPORTER_OTLP_ENDPOINT and the collector; calls do not need it".into())
+                    (why, "check OTEL_EXPORTER_OTLP_ENDPOINT and the collector; calls do not need it".into())
                 }),
         ));
     }

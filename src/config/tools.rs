@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::load::{ConfigError, Source, Values};
-use crate::bridge::{Embeddings, Era, Options, Pattern, Server, Transport};
+use crate::bridge::{Embeddings, Era, OAuth, Options, Pattern, Server, Transport};
 use crate::domain::TenantId;
 use crate::wire::Secret;
 
@@ -34,6 +34,11 @@ pub(super) const SERVER_SETTINGS: &[[&str; 3]] = &[
     ["cwd", "a directory", "Where it runs."],
     ["url", "an http or https URL", "Instead of `command`: a server that speaks Streamable HTTP."],
     ["headers", "as `env`", "Sent with each request, for example `Authorization`."],
+    [
+        "oauth",
+        "a table: `token_url`, `client_id`, `client_secret` and `refresh_token` (each as in `env`), `scope`",
+        "How access tokens are got: by the refresh token when there is one, else by client credentials. They are renewed in time, and when one is refused.",
+    ],
     ["tenants", "a list of tenants", "Who has the server; everybody when not set."],
     ["allow", "a list of patterns with `*`", "Tools that may be called; all when not set."],
     ["deny", "a list of patterns with `*`", "Tools that may not, whatever `allow` says."],
@@ -94,6 +99,7 @@ struct Entry {
     url: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, Given>,
+    oauth: Option<OAuthEntry>,
     #[serde(default)]
     tenants: Vec<String>,
     #[serde(default)]
@@ -110,6 +116,40 @@ struct Entry {
     #[serde(default)]
     pinned: bool,
     protocol: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OAuthEntry {
+    token_url: String,
+    client_id: String,
+    client_secret: Option<Given>,
+    refresh_token: Option<Given>,
+    scope: Option<String>,
+}
+
+impl OAuthEntry {
+    fn read(self, environment: &BTreeMap<String, String>) -> Result<OAuth, String> {
+        let url = reqwest::Url::parse(&self.token_url).map_err(|error| format!("token_url: {error}"))?;
+        let is_here = url.host_str().is_some_and(|host| ["127.0.0.1", "[::1]", "localhost"].contains(&host));
+        if url.scheme() != "https" && !(url.scheme() == "http" && is_here) {
+            return Err("token_url has to be https, except on this machine".to_owned());
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("token_url holds a name and password (use `client_secret`)".to_owned());
+        }
+        if self.client_secret.is_none() && self.refresh_token.is_none() {
+            return Err("`client_secret` or `refresh_token` has to be there".to_owned());
+        }
+        let read = |given: Option<Given>| given.map(|given| given.read(environment)).transpose();
+        Ok(OAuth {
+            token_url: self.token_url,
+            client_id: self.client_id,
+            client_secret: read(self.client_secret)?,
+            refresh_token: read(self.refresh_token)?,
+            scope: self.scope,
+        })
+    }
 }
 
 /// A value, or where it is.
@@ -219,6 +259,9 @@ fn server(entry: toml::Value, environment: &BTreeMap<String, String>) -> Result<
             if !entry.headers.is_empty() {
                 return Err(("headers", "a server with `command` has none".to_owned()));
             }
+            if entry.oauth.is_some() {
+                return Err(("oauth", "a server with `command` has none".to_owned()));
+            }
             Transport::Stdio { command, args: entry.args, env: read("env", &entry.env)?, cwd: entry.cwd }
         }
         (None, Some(url)) => {
@@ -236,7 +279,17 @@ fn server(entry: toml::Value, environment: &BTreeMap<String, String>) -> Result<
             if !entry.env.is_empty() || !entry.args.is_empty() || entry.cwd.is_some() {
                 return Err(("url", "a server with `url` has no `args`, `env` or `cwd`".to_owned()));
             }
-            Transport::Http { url, headers: read("headers", &entry.headers)? }
+            if entry.oauth.is_some()
+                && entry.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"))
+            {
+                return Err(("oauth", "`headers` has an Authorization already".to_owned()));
+            }
+            let oauth = entry.oauth.map(|oauth| oauth.read(environment)).transpose();
+            Transport::Http {
+                url,
+                headers: read("headers", &entry.headers)?,
+                oauth: oauth.map_err(|problem| ("oauth", problem))?,
+            }
         }
         _ => return Err(("command", "exactly one of `command` and `url` has to be there".to_owned())),
     };
@@ -335,6 +388,18 @@ mod tests {
             ("name = \"X\"\ncommand = \"a\"", "\"X\" does not fit"),
             ("name = \"x\"\nurl = \"ftp://b/\"", "no http or https URL"),
             ("name = \"x\"\nurl = \"http://u:secret@b/\"", "no http or https URL"),
+            (
+                "name = \"x\"\nurl = \"http://b/\"\noauth = { token_url = \"http://c/\", client_id = \"i\", client_secret = \"secret\" }",
+                "token_url has to be https",
+            ),
+            (
+                "name = \"x\"\nurl = \"http://b/\"\noauth = { token_url = \"https://c/\", client_id = \"i\" }",
+                "`client_secret` or `refresh_token` has to be there",
+            ),
+            (
+                "name = \"x\"\ncommand = \"a\"\noauth = { token_url = \"https://c/\", client_id = \"i\", client_secret = \"secret\" }",
+                "a server with `command` has none",
+            ),
             ("name = \"x\"\ncommand = \"a\"\ntimeout_ms = 1", "1 is out of range; allowed: 100 to 600000"),
             ("name = \"x\"\ncommand = \"a\"\nconcurrency = 0", "0 is out of range"),
             ("name = \"x\"\ncommand = \"a\"\nprotocol = \"1999\"", "\"1999\" is not known"),

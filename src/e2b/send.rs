@@ -175,8 +175,8 @@ impl E2bClient {
         let mut request = client
             .request(call.method.clone(), url)
             .header(header::API_KEY, sensitive(self.endpoint.api_key.expose())?);
-        if let Some(parent) = self.traceparent() {
-            request = request.header(header::TRACEPARENT, parent);
+        for (name, value) in self.trace() {
+            request = request.header(name, value);
         }
         if let Some(key) = call.idempotency_key {
             request = request.header(header::IDEMPOTENCY_KEY, key);
@@ -196,9 +196,12 @@ impl E2bClient {
         Err(E2bError::from_control(status, retry_after(&headers), &body, call.subject, &hide))
     }
 
-    /// The header that ties a request to the trace of the calling task.
-    fn traceparent(&self) -> Option<String> {
-        trace::outgoing(self.shared.entropy.bytes())
+    /// The headers that tie a request to the trace of the calling task.
+    fn trace(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+        let (parent, state) = trace::outgoing(self.shared.entropy.bytes()).unzip();
+        [(header::TRACEPARENT, parent), (header::TRACESTATE, state.flatten())].into_iter().filter_map(
+            |(name, value)| Some((HeaderName::from_static(name), HeaderValue::try_from(value?).ok()?)),
+        )
     }
 
     /// A request to a port of a sandbox, with the headers that route and authorise it.
@@ -219,9 +222,7 @@ impl E2bClient {
         let name = HeaderName::from_static;
         headers.insert(name(header::SANDBOX_ID), sensitive(id)?);
         headers.insert(name(header::SANDBOX_PORT), HeaderValue::from(port));
-        if let Some(parent) = self.traceparent().and_then(|parent| HeaderValue::try_from(parent).ok()) {
-            headers.insert(name(header::TRACEPARENT), parent);
-        }
+        headers.extend(self.trace());
         if let Some(token) = &access.envd_token {
             headers.insert(name(header::ACCESS_TOKEN), sensitive(token.expose())?);
         }

@@ -59,8 +59,8 @@ impl Core {
             app.tenant.id = %call.key.tenant, app.conversation.id = %call.key.conversation,
             app.path.id = %call.key.path, code.language = %language,
             execution.id = Empty, error.type = Empty, otel.status_code = Empty);
-        let trace = Trace::begin(&span, call.trace, self.parts.entropy.bytes());
-        call.trace = Some(trace);
+        let trace = Trace::begin(&span, call.trace.take(), self.parts.entropy.bytes());
+        call.trace = Some(trace.clone());
         (span, trace)
     }
 
@@ -91,7 +91,7 @@ impl Core {
                 purpose: request.purpose.as_deref().map(|text| self.guard_for(call).line(text).into_inner()),
                 code_sha256: hash(&[request.code.as_str()]),
                 principal: Some(call.asker.principal.clone()),
-                trace_id: call.trace.map(|trace| trace.to_string()),
+                trace_id: call.trace.as_ref().map(ToString::to_string),
                 idempotency: call
                     .idempotency_key
                     .clone()

@@ -362,7 +362,7 @@ async fn ready(process: &mut Process, lines: &mut Lines) -> Result<Ready, E2bErr
 /// Sends lines in order, many in one request.
 async fn write(processes: Processes, pid: u32, mut lines: mpsc::Receiver<String>, closed: CancellationToken) {
     let mut batch = Vec::new();
-    loop {
+    'lines: loop {
         let line = tokio::select! {
             biased;
             () = closed.cancelled() => break,
@@ -377,22 +377,24 @@ async fn write(processes: Processes, pid: u32, mut lines: mpsc::Receiver<String>
             batch.push(b'\n');
         }
         for piece in batch.chunks(BATCH) {
+            // Whether it arrived is not known, and it must not arrive twice: the relay ends, and its programs learn it.
             match timeout(WRITE, processes.send_stdin(pid, piece)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    // Whether it arrived is not known, and it must not arrive twice.
                     tracing::warn!(error = %chain(&error), "the tools relay takes nothing");
-                    return closed.cancel();
+                    break 'lines;
                 }
                 Err(_) => {
                     tracing::warn!("the tools relay takes nothing in time");
-                    return closed.cancel();
+                    break 'lines;
                 }
             }
         }
         batch.clear();
     }
-    let _ = timeout(WRITE, processes.send_stdin(pid, b"quit\n")).await;
+    closed.cancel();
+    // On a line of its own, whatever came before.
+    let _ = timeout(WRITE, processes.send_stdin(pid, b"\nquit\n")).await;
 }
 
 /// Reads what the relay writes, over as many connections as it takes.

@@ -816,8 +816,9 @@ impl Desk {
     fn meta(&self, number: usize) -> Map<String, Value> {
         let mut meta = Map::new();
         meta.insert("dev.pathbox/idempotencyKey".to_owned(), json!(format!("{}:{number}", self.key)));
-        if let Some(trace) = self.call.trace {
-            meta.insert("traceparent".to_owned(), json!(trace.parent_of(self.core.parts.entropy.bytes())));
+        if let Some(trace) = &self.call.trace {
+            meta.insert("traceparent".to_owned(), json!(trace.at_hand(self.core.parts.entropy.bytes())));
+            meta.extend(trace.state().map(|state| ("tracestate".to_owned(), json!(state))));
         }
         meta
     }

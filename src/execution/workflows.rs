@@ -194,7 +194,7 @@ impl Workflows {
             "workflow.begin", otel.kind = "server", workflow.id = %id, app.tenant.id = %key.tenant,
             app.conversation.id = %key.conversation, app.path.id = %key.path);
         // It ends at once; its tasks, on whatever replica, are its children.
-        let trace = Trace::begin(&span, call.trace, parts.entropy.bytes());
+        let trace = Trace::begin(&span, call.trace.clone(), parts.entropy.bytes());
         let trace = trace.below(&span, parts.entropy.bytes());
         let mut hash = Sha256::new();
         for part in [key.conversation.as_str(), key.path.as_str(), &event] {

@@ -4,6 +4,8 @@
 //! task sends what is in the queue, and every so often what the instruments say. Only spans of this program go out, with
 //! the fields that they name; log lines do not.
 
+use std::io::Write;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,7 +29,7 @@ use opentelemetry_sdk::trace::{
     IdGenerator, RandomIdGenerator, SdkTracerProvider, Span, SpanData, SpanProcessor,
 };
 use prost::Message;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Client, StatusCode};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinHandle;
@@ -45,16 +47,34 @@ use super::metrics::{self, BOUNDS, Data, Reading, SPANS_DROPPED};
 /// Where spans and metrics go, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The collector's base URL, without a slash at its end; `/v1/traces` and `/v1/metrics` are below it.
-    pub endpoint: String,
-    /// Headers of each request. Their values are marked as sensitive.
-    pub headers: HeaderMap,
+    /// Where spans go; nowhere when left out.
+    pub traces: Option<Target>,
+    /// Where metrics go; nowhere when left out.
+    pub metrics: Option<Target>,
+    /// Whether what goes out is compressed by gzip.
+    pub gzip: bool,
     /// The name that this service goes by.
     pub service: String,
     /// How long a request may take.
     pub timeout: Duration,
     /// Between two reports of the metrics.
     pub metric_interval: Duration,
+}
+
+/// Where one kind of data goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The whole address.
+    pub url: String,
+    /// Headers of each request. Their values are marked as sensitive.
+    pub headers: HeaderMap,
+}
+
+impl Options {
+    /// Where anything goes.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.traces.iter().chain(&self.metrics)
+    }
 }
 
 /// Spans that wait at most; the next ones are dropped and counted.
@@ -137,20 +157,26 @@ pub async fn finish() {
 pub async fn probe(options: &Options) -> Result<Duration, String> {
     let collector = Collector::new(options.clone(), &resource(options))?;
     let began = Instant::now();
-    for path in [TRACES, METRICS] {
-        collector.post(path, Vec::new()).await.map_err(|refusal| format!("{path}: {}", refusal.problem))?;
+    for target in options.targets() {
+        let asked = collector.post(target, Vec::new()).await;
+        asked.map_err(|refusal| format!("{}: {}", target.url, refusal.problem))?;
     }
     Ok(began.elapsed())
 }
 
 /// Makes a span that has not begun yet the child of a span elsewhere.
-pub(super) fn adopt(span: &tracing::Span, trace: u128, parent: u64, is_sampled: bool) {
+pub(super) fn adopt(
+    span: &tracing::Span,
+    (trace, parent): (u128, u64),
+    is_sampled: bool,
+    state: Option<&str>,
+) {
     if RUNNING.get().is_none() {
         return;
     }
+    let state = state.and_then(|state| TraceState::from_str(state).ok()).unwrap_or_default();
     let flags = TraceFlags::default().with_sampled(is_sampled);
-    let remote =
-        SpanContext::new(TraceId::from(trace), SpanId::from(parent), flags, true, TraceState::default());
+    let remote = SpanContext::new(TraceId::from(trace), SpanId::from(parent), flags, true, state);
     // Fails where no one watches the span, and then there is nothing to be said of it.
     let _ = span.set_parent(Context::new().with_remote_span_context(remote));
 }
@@ -213,9 +239,6 @@ impl SpanProcessor for Queue {
     }
 }
 
-const TRACES: &str = "/v1/traces";
-const METRICS: &str = "/v1/metrics";
-
 /// The collector, as seen from here.
 struct Collector {
     options: Options,
@@ -244,7 +267,7 @@ impl Collector {
             // A redirect would carry the headers to wherever it points.
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("pathbox/", env!("CARGO_PKG_VERSION")));
-        if !options.endpoint.starts_with("https:") {
+        if !options.targets().any(|target| target.url.starts_with("https:")) {
             builder = builder.tls_certs_only([]);
         }
         let client = builder.build().map_err(|error| {
@@ -287,6 +310,7 @@ impl Collector {
     }
 
     async fn send_batch(&self, batch: Vec<SpanData>, closing: &CancellationToken) {
+        let Some(target) = &self.options.traces else { return };
         let spans = batch.len() as u64;
         let request = ExportTraceServiceRequest {
             resource_spans: group_spans_by_resource_and_scope(batch, &self.resource),
@@ -294,7 +318,7 @@ impl Collector {
         let bytes = request.encode_to_vec();
         let mut pauses = PAUSES.into_iter();
         let refusal = loop {
-            let refusal = match self.post(TRACES, bytes.clone()).await {
+            let refusal = match self.post(target, bytes.clone()).await {
                 Ok(answer) => {
                     let partial = ExportTraceServiceResponse::decode(answer.as_slice()).unwrap_or_default();
                     let rejected = partial.partial_success.map_or(0, |part| part.rejected_spans);
@@ -324,6 +348,7 @@ impl Collector {
     /// Sends what the instruments say, every so often and at the end. Numbers add up, so what was not taken is in the
     /// next report.
     async fn send_metrics(&self, closing: &CancellationToken) {
+        let Some(target) = &self.options.metrics else { return };
         let every = self.options.metric_interval;
         let mut ticks = interval_at(Instant::now() + every, every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -333,7 +358,7 @@ impl Collector {
                 _ = ticks.tick() => {}
                 () = closing.cancelled() => is_last = true,
             }
-            if let Err(refusal) = self.post(METRICS, self.report().encode_to_vec()).await {
+            if let Err(refusal) = self.post(target, self.report().encode_to_vec()).await {
                 self.complain(&refusal.problem);
             }
         }
@@ -360,13 +385,16 @@ impl Collector {
     }
 
     /// One request; its answer's body.
-    async fn post(&self, path: &str, bytes: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+    async fn post(&self, target: &Target, bytes: Vec<u8>) -> Result<Vec<u8>, Refusal> {
         let request = self
             .client
-            .post(format!("{}{path}", self.options.endpoint))
-            .headers(self.options.headers.clone())
-            .header(CONTENT_TYPE, "application/x-protobuf")
-            .body(bytes);
+            .post(&target.url)
+            .headers(target.headers.clone())
+            .header(CONTENT_TYPE, "application/x-protobuf");
+        let request = match self.options.gzip.then(|| gzip(&bytes)) {
+            Some(Ok(packed)) => request.header(CONTENT_ENCODING, "gzip").body(packed),
+            _ => request.body(bytes),
+        };
         let broke = |error: reqwest::Error| Refusal {
             problem: super::chain(&error.without_url()),
             later: Some(None),
@@ -414,6 +442,12 @@ impl Collector {
         self.told.store(dropped, Ordering::Relaxed);
         tracing::warn!(problem, dropped, "the collector of spans and metrics does not take them");
     }
+}
+
+fn gzip(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes)?;
+    encoder.finish()
 }
 
 /// An instrument in OTLP's terms. It has no unit: the name says it, and Prometheus would add it to the name once more.

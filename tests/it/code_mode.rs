@@ -65,13 +65,13 @@ fn output(result: &Value) -> &Value {
     &result["structuredContent"]
 }
 
-fn stdout(result: &Value) -> String {
+pub(crate) fn stdout(result: &Value) -> String {
     let out = output(result);
     assert_eq!(out["success"], true, "{result:#}");
     out["stdout"].as_str().unwrap().to_owned()
 }
 
-fn run(server: &mut Server, language: &str, code: &str) -> Value {
+pub(crate) fn run(server: &mut Server, language: &str, code: &str) -> Value {
     server.call(json!({"code": code, "language": language, "timeout_ms": 60_000}), json!({}))
 }
 
@@ -637,28 +637,50 @@ fn the_same_in_the_tier_without_namespaces() {
     }
 }
 
+/// A sandbox host in another process.
+pub(crate) struct Host {
+    pub(crate) url: String,
+    child: std::process::Child,
+    _data: tempfile::TempDir,
+}
+
+impl Host {
+    pub(crate) fn start() -> Self {
+        use std::io::BufRead;
+        let data = tempfile::tempdir().unwrap();
+        let mut child = command(data.path())
+            .args(["host", "--listen", "127.0.0.1:0", "--api-key", "e2b_0123456789"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().rsplit_once("E2B_SANDBOX_URL=").unwrap().1.to_owned();
+        Self { url, child, _data: data }
+    }
+
+    /// Settings of a server that reaches it at this address, as E2B is reached.
+    pub(crate) fn settings(&self, url: &str) -> String {
+        format!("[e2b]\napi_key = \"e2b_0123456789\"\napi_url = {url:?}\nsandbox_url = {url:?}\n")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// A sandbox host in another process, reached as E2B is.
 #[test]
 fn the_same_through_a_provider_of_e2bs_protocol() {
-    use std::io::BufRead;
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = command(dir.path())
-        .args(["host", "--listen", "127.0.0.1:0", "--api-key", "e2b_0123456789"])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    std::io::BufReader::new(host.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let url = line.trim().rsplit_once("E2B_SANDBOX_URL=").unwrap().1.to_owned();
-    let more = format!("[e2b]\napi_key = \"e2b_0123456789\"\napi_url = {url:?}\nsandbox_url = {url:?}\n");
-    let place = Place::new("", "", &more);
+    let host = Host::start();
+    let place = Place::new("", "", &host.settings(&host.url));
     let mut server = place.serve();
     let code = "from tools import kit\nprint(kit.add(a=2, b=data['b'])['sum'])";
     let result = server.call(json!({"code": code, "language": "python", "data": {"b": 3}}), json!({}));
     assert_eq!(stdout(&result), "5\n");
-    drop(server);
-    host.kill().unwrap();
-    host.wait().unwrap();
 }
 
 /// An OpenAI-compatible endpoint for which a text about history is near to one about commits. Gives its base URL.
@@ -774,7 +796,7 @@ fn servers_of_others_are_listed_and_called_from_one_program() {
 }
 
 /// Waits for something that another process does.
-fn until(mut happened: impl FnMut() -> bool) {
+pub(crate) fn until(mut happened: impl FnMut() -> bool) {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while !happened() {
         assert!(std::time::Instant::now() < end, "it did not happen");

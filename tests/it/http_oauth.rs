@@ -45,8 +45,8 @@ enum Mood {
 }
 
 /// An authorization server: its metadata, its keys, and how often it was asked for them.
-struct Issuer {
-    url: String,
+pub(crate) struct Issuer {
+    pub(crate) url: String,
     mood: Arc<Mutex<Mood>>,
     keys: Arc<Mutex<Value>>,
     asked: Arc<AtomicUsize>,
@@ -58,7 +58,7 @@ fn jwk(which: usize) -> Value {
 }
 
 impl Issuer {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let keys = Arc::new(Mutex::new(json!({"keys": [jwk(0)]})));
@@ -115,13 +115,13 @@ impl Issuer {
             "scope": "openid run read", "tenant": "acme"})
     }
 
-    fn token(&self, change: impl FnOnce(&mut Value)) -> String {
+    pub(crate) fn token(&self, change: impl FnOnce(&mut Value)) -> String {
         let mut claims = self.claims();
         change(&mut claims);
         sign(0, "k0", &claims)
     }
 
-    fn server(&self, data: &Path) -> HttpServer {
+    pub(crate) fn server(&self, data: &Path) -> HttpServer {
         HttpServer::start_with(
             command(data)
                 .env("PATHBOX_HTTP_PUBLIC_URL", "https://mcp.example.com")

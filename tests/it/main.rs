@@ -20,6 +20,7 @@ mod analysis_timeline;
 mod architecture;
 mod backup;
 mod code_mode;
+mod code_mode_faults;
 mod code_mode_http;
 mod console;
 #[cfg(target_os = "linux")]

@@ -2,6 +2,7 @@
 //! demand; what it gets is decoded with the messages of OpenTelemetry itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ impl Collector {
 
     fn spans(&self) -> Vec<Span> {
         let requests = self.server.requests();
-        let bodies = requests.iter().filter(|request| request.path == "/v1/traces").map(|it| &it.body);
+        let bodies = requests.iter().filter(|request| request.path == "/v1/traces").map(body);
         let messages = bodies.map(|body| ExportTraceServiceRequest::decode(body.as_slice()).unwrap());
         let resources = messages.flat_map(|message| message.resource_spans);
         resources.flat_map(|it| it.scope_spans).flat_map(|scope| scope.spans).collect()
@@ -94,6 +95,21 @@ impl Collector {
             }
             assert!(Instant::now() < until, "no metrics: {:?}", self.server.lines());
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// What a request holds, unpacked.
+fn body(request: &Request) -> Vec<u8> {
+    match request.header("content-encoding") {
+        Some("gzip") => {
+            let mut out = Vec::new();
+            flate2::read::GzDecoder::new(request.body.as_slice()).read_to_end(&mut out).unwrap();
+            out
+        }
+        other => {
+            assert_eq!(other, None);
+            request.body.clone()
         }
     }
 }
@@ -395,10 +411,44 @@ fn a_call_that_cannot_be_done_is_an_error_by_its_code() {
 }
 
 #[test]
+fn spans_and_metrics_go_each_to_its_own_place_packed_and_with_its_own_key() {
+    let (data, spans, metrics) = (tempfile::tempdir().unwrap(), Collector::sound(), Collector::sound());
+    let mut command = command(data.path());
+    command
+        .env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("{}/v1/traces", spans.url()))
+        .env("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", format!("{}/own/metrics?tenant=1", metrics.url()))
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "key=planted-all")
+        .env("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "key=planted-traces")
+        .env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+        .env("OTEL_METRIC_EXPORT_INTERVAL", "500");
+    let mut server = Server::start_with(command.arg("serve"));
+    server.call(python("1"), json!({"traceparent": format!("00-{TRACE}-{CALLER}-01")}));
+    spans.spans_of(TRACE, &["execution.call"]);
+    let until = Instant::now() + PATIENCE;
+    while metrics.server.lines().is_empty() {
+        assert!(Instant::now() < until, "no metrics came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let of = |collector: &Collector, path: &str, key: &str| {
+        for request in collector.server.requests() {
+            let said = (request.path.as_str(), request.header("key"), request.header("content-encoding"));
+            assert_eq!(said, (path, Some(key), Some("gzip")));
+        }
+    };
+    of(&spans, "/v1/traces", "planted-traces");
+    of(&metrics, "/own/metrics?tenant=1", "planted-all");
+    let request = &metrics.server.requests()[0];
+    let report = ExportMetricsServiceRequest::decode(body(request).as_slice()).unwrap();
+    assert!(!report.resource_metrics.is_empty());
+}
+
+#[test]
 fn the_provider_is_told_the_exported_span_that_asks_it() {
     let (provider, collector) = (Provider::start(|_| None), Collector::sound());
     let mut server = Server::start_with(collector.to(&mut provider.command()).arg("serve"));
-    server.call(python("1"), json!({"traceparent": format!("00-{TRACE}-{CALLER}-01")}));
+    let meta =
+        json!({"traceparent": format!("00-{TRACE}-{CALLER}-01"), "tracestate": "congo=t61rcWkgMzE,rojo=1"});
+    server.call(python("1"), meta);
     server.python("2");
     let spans = collector.spans_of(TRACE, &["e2b.create", "sandbox.run"]);
     let requests = provider.faults.requests();
@@ -407,6 +457,8 @@ fn the_provider_is_told_the_exported_span_that_asks_it() {
         let span = spans.iter().find(|span| span.name == name).unwrap();
         let expected = format!("00-{TRACE}-{}-01", hex(&span.span_id));
         assert_eq!(request.header("traceparent"), Some(expected.as_str()), "{line}");
+        assert_eq!(request.header("tracestate"), Some("congo=t61rcWkgMzE,rojo=1"), "{line}");
+        assert_eq!(span.trace_state, "congo=t61rcWkgMzE,rojo=1", "{name}");
     }
     // A call without a trace begins one: the same for the provider, the record and the collector.
     let begun = requests.iter().rfind(|request| request.path == "/execute").unwrap();
@@ -549,13 +601,47 @@ fn a_bad_collector_stops_the_start_and_config_and_doctor_tell_of_a_good_one() {
     assert!(shown.contains(&collector.url()) && shown.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{shown}");
     assert!(shown.contains("otel.headers") && !shown.contains("planted"), "{shown}");
 
-    for (collector, is_ok, detail) in
-        [(&Collector::sound(), true, "answers, in "), (&collector, false, "/v1/metrics: it answers 404")]
-    {
+    for (collector, is_ok, detail) in [
+        (&Collector::sound(), true, "/v1/metrics answers, in "),
+        (&collector, false, "/v1/metrics: it answers 404"),
+    ] {
         let doctor = collector.to(&mut command(data.path())).args(["doctor", "--json"]).output().unwrap();
         let checks: Vec<Value> = serde_json::from_slice(&doctor.stdout).unwrap();
         let check = checks.iter().find(|check| check["name"] == "collector").unwrap();
         assert_eq!(check["ok"], is_ok, "{check}");
         assert!(check["detail"].as_str().unwrap().contains(detail), "{check}");
     }
+}
+
+#[test]
+fn a_tool_call_is_a_span_of_its_run_and_its_server_learns_which() {
+    let (place, collector) = (Place::new("", "", ""), Collector::sound());
+    let mut server = Server::start_with(collector.to(&mut place.command()).arg("serve"));
+    let code = "from tools import kit\nprint(kit.add(a=2, b=3)['sum'], kit.echo(value='planted')['value'])";
+    let ran = server.call(python(code), json!({"traceparent": format!("00-{TRACE}-{CALLER}-01")}));
+    assert_eq!(ran["structuredContent"]["stdout"], "5 planted\n", "{ran:#}");
+    let until = Instant::now() + PATIENCE;
+    let spans = loop {
+        let spans = collector.spans_of(TRACE, &["tools.call", "execution.call"]);
+        if spans.iter().filter(|span| span.name == "tools.call").count() == 2 {
+            break spans;
+        }
+        assert!(Instant::now() < until, "{spans:#?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let call = spans.iter().find(|span| span.name == "execution.call").unwrap();
+    for name in ["kit.add", "kit.echo"] {
+        let is_it = |span: &&Span| attribute(span, "tool.name").as_deref() == Some(name);
+        let tool = spans.iter().find(is_it).unwrap();
+        assert_eq!((tool.name.as_str(), tool.kind), ("tools.call", 3), "a client's span");
+        assert_eq!(attribute(tool, "tool.outcome").as_deref(), Some("ok"));
+        let mut above = tool;
+        while let Some(parent) = spans.iter().find(|span| span.span_id == above.parent_span_id) {
+            above = parent;
+        }
+        assert_eq!(above.span_id, call.span_id, "{name} is within the call: {spans:#?}");
+        let told = place.calls(name.trim_start_matches("kit."));
+        assert_eq!(told[0]["meta"]["traceparent"], format!("00-{TRACE}-{}-01", hex(&tool.span_id)));
+    }
+    assert!(spans.iter().all(|span| span.attributes.iter().all(|pair| !text(pair).contains("planted"))));
 }

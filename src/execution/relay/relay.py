@@ -54,6 +54,7 @@ class Relay:
         self.kept = []  # (number, line), oldest first
         self.kept_bytes = 0
         self.out = bytearray()
+        self.is_within_line = False
         self.from_server = bytearray()
         self.from_programs = bytearray()
         self.programs = {}  # name -> [descriptor, waiting bytes, [(call, bytes)]]
@@ -95,7 +96,10 @@ class Relay:
                     for line in lines(self.from_programs):
                         self.tell(line)
                 elif fd == 1:
-                    del self.out[: write(1, self.out)]
+                    taken = write(1, self.out)
+                    if taken:
+                        self.is_within_line = self.out[taken - 1 : taken] != b"\n"
+                        del self.out[:taken]
                 else:
                     self.serve(by_descriptor[fd])
             if not os.path.exists(self.calls_path):
@@ -111,7 +115,9 @@ class Relay:
             while self.kept and self.kept[0][0] <= upto:
                 self.kept_bytes -= len(self.kept.pop(0)[1])
         elif word == b"again":
-            self.out = bytearray(b"".join(text for number, text in self.kept if number >= int(rest)))
+            # A line whose beginning is out already is finished first: else the next one would become a part of it.
+            end = self.out.find(b"\n") + 1 if self.is_within_line else 0
+            self.out = self.out[:end] + b"".join(text for number, text in self.kept if number >= int(rest))
         elif word == b"file":
             path, _, text = rest.partition(b" ")
             self.keep_file(path.decode(), json.loads(text))

@@ -17,6 +17,7 @@ class ToolError extends Error {
 }
 
 const GONE = 'the way to the tools is gone; run the code again';
+const BROKE = 'the way to the tools broke while the call was under way; the call may have had effects: look before you call again';
 let link = null;
 
 // The pipes of this process to one relay.
@@ -44,7 +45,7 @@ class Link {
   }
 
   fail() {
-    for (const { reject, tool } of this.pending.values()) reject(new ToolError(GONE, tool, 'gone'));
+    for (const { reject, tool } of this.pending.values()) reject(new ToolError(BROKE, tool, 'gone'));
     this.pending.clear();
     if (link === this) link = null;
     this.rested();

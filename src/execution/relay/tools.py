@@ -81,12 +81,13 @@ class _Link:
             if not _select.select([], [self.out], [], 1.0)[1]:
                 self.check()
 
-    def check(self):
+    def check(self, sent=False):
         try:
             _os.kill(self.relay, 0)
             _os.stat(self.path)
         except OSError:
-            raise ToolError("the way to the tools is gone; run the code again", kind="gone") from None
+            text = "the way to the tools broke while the call was under way; the call may have had effects: look before you call again"
+            raise ToolError(text if sent else "the way to the tools is gone; run the code again", kind="gone") from None
 
     def take(self):
         try:
@@ -118,7 +119,7 @@ class _Link:
                 if _select.select([self.into], [], [], 1.0)[0]:
                     self.take()
                 else:
-                    self.check()
+                    self.check(sent=True)
             finally:
                 self.reading.release()
         return self.done.pop(call)
@@ -217,7 +218,7 @@ async def _await(message):
             await asyncio.wait({future}, timeout=1.0)
             if call not in link.done:
                 readable()
-                link.check()
+                link.check(sent=True)
         return _value(link.done.pop(call), message.get("tool"))
     except BaseException as error:
         if not isinstance(error, ToolError):

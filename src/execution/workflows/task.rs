@@ -329,7 +329,7 @@ impl Work {
                 sees_tenant: self.row.sees_tenant,
             },
             key: path,
-            trace: self.trace,
+            trace: self.trace.clone(),
             idempotency_key: Some(self.key()),
             guard: None,
             person: None,
