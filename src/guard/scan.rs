@@ -26,7 +26,9 @@ use std::sync::LazyLock;
 use aho_corasick::packed;
 
 use super::classes::{Block, alphanumeric_or, classify};
+use super::heads;
 use super::rule::{Detectors, RULES, RuleId, Rules};
+use super::table;
 use super::view;
 use super::words::{Name, Told, WORDS};
 use super::{Kind, Known};
@@ -186,6 +188,7 @@ fn scan_view(
 pub(super) fn is_telling(name: &str) -> bool {
     use super::words::Name::{Named, Other, Worded};
     name.len() <= 64 && !matches!(name::NAMES.kind(plain_name(name).as_bytes()), Named | Other | Worded)
+        || !heads::meaning(name).is_empty()
 }
 
 /// A name as it reads, without what stands around it: `user[password]`, `Password:`, with an invisible sign inside.
@@ -205,6 +208,12 @@ pub(super) fn named_value(name: &str, text: &str, from: usize) -> Vec<Finding> {
     use super::words::Name::{Address, Authorization, Cookie, Key, Password, Person, Pin, Secret};
     let name = plain_name(name);
     let kind = name::NAMES.kind(name.as_bytes());
+    let meant = heads::meaning(&name);
+    if let Some(((start, end), rule)) =
+        heads::cell(meant, &text[from..], heads::Place::Wide).filter(|_| !heads::only_secret(meant))
+    {
+        return vec![table::finding(from + start, from + end, rule)];
+    }
     if ![Password, Secret, Key, Pin, Person, Address, Authorization, Cookie].contains(&kind) {
         return Vec::new();
     }

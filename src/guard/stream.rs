@@ -12,6 +12,7 @@ use super::pem::{self, Extent};
 use super::policy::{Action, Mode};
 use super::redact::{Strings, Tools, redact, settle};
 use super::scan::{Finding, LEFT, Scratch, named_value, near, placeholder_around, scan};
+use super::table::{self, Tables};
 use super::{Guard, Numbering, Report, Sanitized};
 
 /// Who wants to see text before it is forgotten: what of it is kept, how much of the stream lies before that, how far into
@@ -66,6 +67,8 @@ pub(super) struct Engine {
     goes_on: bool,
     /// What strings of JSON the line before that ends in.
     strings: Strings,
+    /// The tables that the text is in the middle of.
+    tables: Tables,
     /// Whether placeholders carry numbers.
     pub(super) numbered: bool,
     /// Where findings are, when somebody wants to know.
@@ -147,6 +150,7 @@ impl Engine {
             swallowing: false,
             goes_on: false,
             strings: Strings::default(),
+            tables: Tables::default(),
             numbered,
             places: None,
         }
@@ -179,7 +183,7 @@ impl Engine {
             return out;
         }
         (self.unchanged, self.goes_on, self.swallowing) = (LEFT, false, false);
-        self.strings = Strings::default();
+        (self.strings, self.tables) = (Strings::default(), Tables::default());
         self.tail.clear();
         let tail = name.char_indices().rev().take(64).last().map_or(0, |(at, _)| at);
         // The name as what went out before, so that rules see it as the label that it is.
@@ -244,6 +248,17 @@ impl Engine {
                 self.swallowing = start == text.len() && !last;
             }
             let Some(step) = next_step(text, start, last) else { break };
+            // The name of a `Series` stands behind its values.
+            let step = match step {
+                Step::Lines(end) if !last && text[..end].ends_with('\n') => {
+                    let end = table::may_be_series(text, start, end).unwrap_or(end);
+                    if end == start {
+                        break;
+                    }
+                    Step::Lines(end)
+                }
+                step => step,
+            };
             let long = matches!(step, Step::LongLine(_));
             let (end, findings) = match step {
                 Step::Key(end) => {
@@ -251,10 +266,11 @@ impl Engine {
                     settled(&self.guard, text, (start, end), &mut findings);
                     (end, Some(findings))
                 }
-                Step::Lines(end) => (end, self.find(text, start, end)),
-                Step::LongLine(end) => match self.find(text, start, end) {
+                Step::Lines(end) => (end, self.find(text, start, end, true)),
+                Step::LongLine(end) => match self.find(text, start, end, false) {
                     Some(mut findings) => {
                         let cut = safe_cut(text, start, end, &findings);
+                        let cut = self.find_in_tables(text, (start, cut), &mut findings);
                         findings.retain(|finding| finding.end <= cut);
                         (cut, Some(findings))
                     }
@@ -285,11 +301,30 @@ impl Engine {
         out.push_str(FAULT);
     }
 
-    /// The settled findings between `start` and `end`; nothing when the guard itself failed.
-    fn find(&mut self, text: &str, start: usize, end: usize) -> Option<Vec<Finding>> {
+    /// The part of a longer line up to `cut` as part of a table: adds what is found; where it is better cut.
+    fn find_in_tables(
+        &mut self,
+        text: &str,
+        (start, cut): (usize, usize),
+        findings: &mut Vec<Finding>,
+    ) -> usize {
+        let goes_on = self.goes_on;
+        let whole = self.tables.look(text, start, cut, goes_on, findings);
+        settled(&self.guard, text, (start, cut), findings);
+        let crosses = |finding: &Finding| finding.start < whole && finding.end > whole;
+        if whole > start && !findings.iter().any(crosses) { whole } else { cut }
+    }
+
+    /// The settled findings between `start` and `end`; nothing when the guard itself failed. Tables are followed as the text
+    /// comes, `first`; what is looked at again is no row more.
+    fn find(&mut self, text: &str, start: usize, end: usize, first: bool) -> Option<Vec<Finding>> {
         let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
+        let tables = &mut self.tables;
         let done = catch_unwind(AssertUnwindSafe(|| {
             scan(text.as_bytes(), start, end, goes_on, &guard.0.known, scratch);
+            if first {
+                tables.look(text, start, end, goes_on, &mut scratch.findings);
+            }
             settled(guard, text, (start, end), &mut scratch.findings);
         }));
         done.ok().map(|()| std::mem::take(&mut self.scratch.findings))
@@ -376,7 +411,7 @@ impl Engine {
         numbering: &mut Numbering,
         out: &mut String,
     ) -> bool {
-        let Some(more) = self.find(whole, from, whole.len()) else {
+        let Some(more) = self.find(whole, from, whole.len(), false) else {
             out.truncate(before);
             self.fail(out);
             return false;

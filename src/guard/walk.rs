@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::aside::Aside;
+use super::nested::{COLUMNS, ROWS};
 use super::picture::{self, Content, Look};
 use super::policy::Mode;
 use super::scan::{holds_placeholder, is_telling};
 use super::stream::WITHHELD;
-use super::{Guard, Numbering, Report, embedded};
+use super::{Guard, Numbering, Report, embedded, heads};
 
 /// How deep a value may be nested.
 const MAX_DEPTH: usize = 128;
@@ -23,9 +24,6 @@ pub(super) const TOO_DEEP: &str = "[TOO_DEEP]";
 const NAMES: [&str; 6] = ["key", "name", "id", "variable", "field", "header"];
 /// Fields that hold what the name of their object says.
 const VALUES: [&str; 9] = ["value", "values", "val", "current", "previous", "old", "new", "plaintext", "raw"];
-/// Fields that hold the names of a table's columns, and those that hold its rows.
-const COLUMNS: [&str; 4] = ["columns", "headers", "header", "fields"];
-const ROWS: [&str; 4] = ["data", "rows", "values", "records"];
 
 fn is_one_of(name: &str, names: &[&str]) -> bool {
     names.iter().any(|known| name.eq_ignore_ascii_case(known))
@@ -158,6 +156,10 @@ impl Walk<'_> {
                 }
                 (value, _, Some(label)) if inherits => self.under(label, value, depth + 1),
                 (value, ..) if inherits && is_telling(name) => self.under(name, value, depth + 1),
+                // Under the name of a column stand its values, by whatever names their rows have.
+                (value, ..) if speaks_below(name) && !is_telling(&field) => {
+                    self.under(name, value, depth + 1)
+                }
                 // A picture or document in an object of its own.
                 (value, ..) if is_media_type(name) && (inherits || field.eq_ignore_ascii_case("data")) => {
                     self.under(name, value, depth + 1)
@@ -183,6 +185,12 @@ fn apart(key: String, taken: &Map<String, Value>, same: &mut HashMap<String, usi
             return other;
         }
     }
+}
+
+/// Whether a name speaks for all below it. That of a secret does not: a token has a type and a date too.
+fn speaks_below(name: &str) -> bool {
+    let meant = heads::meaning(name);
+    !meant.is_empty() && !heads::only_secret(meant)
 }
 
 /// The names of a table's columns, if these are any and one of them tells something.

@@ -163,6 +163,13 @@ impl Set {
     }
 }
 
+impl Set {
+    /// All words.
+    pub(super) fn words(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flatten().map(String::as_str)
+    }
+}
+
 impl From<Vec<String>> for Set {
     fn from(words: Vec<String>) -> Self {
         let mut by_length = Vec::new();

@@ -1,0 +1,532 @@
+//! What the head of a column, or the name of a field, says of the values under it: `rules/heads.toml`, read.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, OnceLock};
+
+use regex::{Regex, RegexBuilder};
+use serde::Deserialize;
+
+use super::confirm;
+use super::rule::{RULES, RuleId};
+use super::scan::holds_placeholder;
+use super::words::Set;
+
+/// No longer text is a head, and no longer one a value.
+const LONGEST_HEAD: usize = 48;
+const LONGEST_VALUE: usize = 512;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    qualifiers: Set,
+    no_secret: Set,
+    head: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    rule: String,
+    #[serde(default)]
+    form: String,
+    shape: Option<Shape>,
+    check: Option<Check>,
+    words: Vec<String>,
+    #[serde(default)]
+    weak: Vec<String>,
+}
+
+/// What a value must look like where no form says enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Shape {
+    Phone,
+    Password,
+    Secret,
+    Name,
+    Address,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Check {
+    Card,
+    Iban,
+    Ppsn,
+    Nhs,
+    Nif,
+    Nino,
+    Nir,
+    Utr,
+    Luhn,
+    Ssn,
+    DeTaxId,
+    InPan,
+    CodiceFiscale,
+}
+
+impl Check {
+    /// Whether letters and digits of a value, its form confirmed, pass.
+    fn passes(self, text: &[u8]) -> bool {
+        match self {
+            Self::Card => confirm::luhn(text) && confirm::card_range(text) != confirm::CardRange::None,
+            Self::Iban => confirm::iban(text),
+            Self::Ppsn => confirm::ppsn(text),
+            Self::Nhs => confirm::nhs(text),
+            Self::Nif => confirm::nif(text),
+            Self::Nino => confirm::nino(text),
+            Self::Nir => text.len() == 15 && text.iter().all(u8::is_ascii_digit) && confirm::nir(text),
+            Self::Utr => text.len() == 10 && confirm::utr(text),
+            Self::Luhn => confirm::luhn(text),
+            Self::Ssn => {
+                let number = |part: &[u8]| part.iter().fold(0, |sum, b| sum * 10 + u32::from(b - b'0'));
+                text.len() == 9 && confirm::ssn(number(&text[..3]), number(&text[3..5]), number(&text[5..]))
+            }
+            Self::DeTaxId => confirm::de_tax_id(text),
+            Self::InPan => confirm::in_pan(text),
+            Self::CodiceFiscale => confirm::codice_fiscale(text),
+        }
+    }
+}
+
+/// One thing that a head may mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sense {
+    column: u16,
+    weak: bool,
+}
+
+/// All that a head may mean; nothing for most.
+pub(super) type Meaning = &'static [Sense];
+
+struct Column {
+    rule: RuleId,
+    form: String,
+    compiled: OnceLock<Option<Regex>>,
+    shape: Option<Shape>,
+    check: Option<Check>,
+}
+
+struct Heads {
+    qualifiers: Set,
+    no_secret: Set,
+    columns: Vec<Column>,
+    by_words: HashMap<String, Vec<Sense>>,
+    /// A bit for each three bytes that a word of a head may end in.
+    ends: Box<[u64; 512]>,
+}
+
+#[expect(clippy::expect_used, reason = "the file is part of the program; every test reads it")]
+static HEADS: LazyLock<Heads> = LazyLock::new(|| {
+    Heads::new(toml::from_str(include_str!("rules/heads.toml")).expect("heads.toml parses"))
+});
+
+impl Heads {
+    fn new(file: File) -> Self {
+        let mut heads = Self {
+            qualifiers: file.qualifiers,
+            no_secret: file.no_secret,
+            columns: Vec::new(),
+            by_words: HashMap::new(),
+            ends: Box::new([0; 512]),
+        };
+        for row in file.head {
+            let column = heads.columns.len() as u16;
+            for (words, weak) in [(&row.words, false), (&row.weak, true)] {
+                for word in words {
+                    heads.by_words.entry(word.clone()).or_default().push(Sense { column, weak });
+                    heads.note(word);
+                }
+            }
+            let rule = RULES.list.iter().position(|rule| rule.id == row.rule);
+            let rule = rule.unwrap_or_default() as RuleId;
+            let (form, compiled) = (row.form, OnceLock::new());
+            heads.columns.push(Column { rule, form, compiled, shape: row.shape, check: row.check });
+        }
+        let qualifiers: Vec<String> = heads.qualifiers.words().map(str::to_owned).collect();
+        qualifiers.iter().for_each(|word| heads.note(word));
+        heads
+    }
+
+    fn note(&mut self, words: &str) {
+        for word in words.split(' ') {
+            let place = end_of(word.as_bytes());
+            // Before a word of two letters anything may stand.
+            let places = if word.len() == 2 {
+                (0..32).map(|third| third << 10 | place).collect()
+            } else {
+                vec![place]
+            };
+            for place in places {
+                self.ends[place / 64] |= 1 << (place % 64);
+            }
+        }
+    }
+
+    /// What words mean: they themselves, their last ones without qualifiers behind, their first ones with nothing but
+    /// qualifiers behind, or all in one.
+    fn meaning(&self, words: &str) -> Option<&Vec<Sense>> {
+        if let Some(found) = self.by_words.get(words) {
+            return Some(found);
+        }
+        let all: Vec<&str> = words.split(' ').collect();
+        let qualifies = |word: &&str| self.qualifiers.holds(word.as_bytes());
+        let kept = all.len() - all.iter().rev().take_while(|word| qualifies(word)).count();
+        let secret = |found: &&Vec<Sense>| {
+            found.iter().any(|sense| self.columns[usize::from(sense.column)].is_secret())
+        };
+        let last =
+            (1..=kept.min(4)).rev().find_map(|count| self.by_words.get(&all[kept - count..kept].join(" ")));
+        let counts = all.last().is_some_and(|word| ["id", "ids", "number", "count", "code"].contains(word));
+        if let Some(found) = last {
+            return (!(counts && kept < all.len() && secret(&found))).then_some(found);
+        }
+        let first = (1..=all.len().min(5)).rev().find_map(|count| {
+            self.by_words.get(&all[..count].join(" ")).filter(|_| all[count..].iter().all(qualifies))
+        });
+        first.or_else(|| self.by_words.get(&all.concat()))
+    }
+}
+
+/// The last three bytes of a word as a number of fifteen bits.
+fn end_of(word: &[u8]) -> usize {
+    word[word.len().saturating_sub(3)..].iter().fold(0, |place, byte| place << 5 | usize::from(byte & 31))
+}
+
+/// Whether a word may be the last of a head. Cheap: for text in which hardly anything is one.
+pub(super) fn may_end(word: &[u8]) -> bool {
+    let end = &word[word.len().saturating_sub(3)..];
+    if !word.last().is_some_and(u8::is_ascii_alphabetic) || !end.is_ascii() {
+        return !word.is_empty();
+    }
+    let place = end_of(word);
+    HEADS.ends[place / 64] >> (place % 64) & 1 == 1
+}
+
+/// What a head means.
+pub(super) fn meaning(head: &str) -> Meaning {
+    if head.len() > LONGEST_HEAD {
+        return &[];
+    }
+    let words = plain(head);
+    if words.is_empty() || words.bytes().filter(|byte| *byte == b' ').count() > 5 {
+        return &[];
+    }
+    HEADS.meaning(&words).map_or(&[], Vec::as_slice)
+}
+
+/// Whether a head is in the list just as it is, and not by what is left of it.
+pub(super) fn is_whole(head: &str) -> bool {
+    HEADS.by_words.contains_key(&plain(head))
+}
+
+/// A head in small letters without accents, its words with one blank between.
+fn plain(head: &str) -> String {
+    let mut out = String::with_capacity(head.len());
+    let mut chars = head.chars().peekable();
+    let mut before = ' ';
+    while let Some(c) = chars.next() {
+        let hump = c.is_uppercase()
+            && (before.is_lowercase()
+                || before.is_uppercase() && chars.peek().is_some_and(|next| next.is_lowercase()));
+        if hump
+            || before.is_ascii_digit() != c.is_ascii_digit() && before.is_lowercase() && c.is_ascii_digit()
+        {
+            out.push(' ');
+        }
+        before = c;
+        match c {
+            'a'..='z' | '0'..='9' => out.push(c),
+            'A'..='Z' => out.push(c.to_ascii_lowercase()),
+            'ß' => out.push_str("ss"),
+            'æ' | 'Æ' => out.push('a'),
+            'œ' | 'Œ' => out.push_str("oe"),
+            'º' | '°' => out.push(' '),
+            c if c.is_alphabetic() => out.extend(c.to_lowercase().map(bare)),
+            '\u{300}'..='\u{36f}' => {}
+            _ => out.push(' '),
+        }
+    }
+    out.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A small letter without its accent.
+fn bare(letter: char) -> char {
+    match letter {
+        'à'..='å' | 'ā' | 'ă' | 'ą' => 'a',
+        'ç' | 'ć' | 'č' => 'c',
+        'ď' | 'đ' => 'd',
+        'è'..='ë' | 'ē' | 'ė' | 'ę' | 'ě' => 'e',
+        'ğ' => 'g',
+        'ì'..='ï' | 'ī' | 'į' | 'ı' => 'i',
+        'ł' => 'l',
+        'ñ' | 'ń' | 'ň' => 'n',
+        'ò'..='ö' | 'ø' | 'ő' => 'o',
+        'ř' => 'r',
+        'ś' | 'ş' | 'š' | 'ș' => 's',
+        'ţ' | 'ť' | 'ț' => 't',
+        'ù'..='ü' | 'ū' | 'ů' | 'ű' | 'ų' => 'u',
+        'ý' | 'ÿ' => 'y',
+        'ź' | 'ż' | 'ž' => 'z',
+        other => other,
+    }
+}
+
+/// How much a place says beside the head itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A column or a field among others.
+    Wide,
+    /// A column alone: too little for a secret.
+    Alone,
+    /// A line `name: value`: too little for an identifier whose check digits cannot be.
+    Line,
+}
+
+/// Where in a cell a value of what its head means stands, and the rule.
+pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, usize), RuleId)> {
+    if meant.is_empty() || text.len() > LONGEST_VALUE + 64 {
+        return None;
+    }
+    let blank = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{a0}');
+    let mut value = text.trim_matches(blank);
+    for quote in ["\\\"", "\"", "'"] {
+        if let Some(inner) = value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
+            value = inner.trim_matches(blank);
+            break;
+        }
+    }
+    if value.is_empty() || value.len() > LONGEST_VALUE || holds_placeholder(value) {
+        return None;
+    }
+    let start = value.as_ptr() as usize - text.as_ptr() as usize;
+    let whole = value.strip_suffix(".0").filter(|whole| whole.bytes().all(|byte| byte.is_ascii_digit()));
+    meant.iter().find_map(|sense| {
+        let column = &HEADS.columns[usize::from(sense.column)];
+        let fits = match column.shape {
+            None => {
+                let checked = sense.weak || place == Place::Line && column.check.is_some();
+                column.fits(whole.unwrap_or(value), checked)
+            }
+            Some(Shape::Phone) => is_phone(whole.unwrap_or(value), sense.weak),
+            Some(shape @ (Shape::Password | Shape::Secret)) => {
+                place != Place::Alone && is_secret(value, shape == Shape::Password, sense.weak)
+            }
+            Some(Shape::Name) => is_name(value),
+            Some(Shape::Address) => is_address(value),
+        };
+        fits.then_some(((start, start + value.len()), column.rule))
+    })
+}
+
+/// Whether all that a head may mean is a secret.
+pub(super) fn only_secret(meant: Meaning) -> bool {
+    meant.iter().all(|sense| HEADS.columns[usize::from(sense.column)].is_secret())
+}
+
+impl Column {
+    fn is_secret(&self) -> bool {
+        matches!(self.shape, Some(Shape::Password | Shape::Secret))
+    }
+
+    fn fits(&self, value: &str, weak: bool) -> bool {
+        if value.len() > 64 {
+            return false;
+        }
+        let form = self.compiled.get_or_init(|| {
+            let whole = format!("^(?:{})$", self.form);
+            RegexBuilder::new(&whole).case_insensitive(true).unicode(false).build().ok()
+        });
+        if !form.as_ref().is_some_and(|form| form.is_match(value)) {
+            return false;
+        }
+        if !weak {
+            return true;
+        }
+        let plain: Vec<u8> = value.bytes().filter(u8::is_ascii_alphanumeric).collect();
+        self.check.is_some_and(|check| check.passes(&plain))
+    }
+}
+
+/// 6 to 15 digits with what stands between those of a telephone number. What is only digits may be a count: it needs a
+/// zero before, or more digits than counts have.
+fn is_phone(value: &str, weak: bool) -> bool {
+    let text: String =
+        value.chars().map(|c| if matches!(c, '\u{a0}' | '\u{202f}') { ' ' } else { c }).collect();
+    let text = text.split_once(['x', 'e']).map_or(&*text, |(number, _)| number.trim_end());
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    let rest = text.strip_prefix('+').unwrap_or(text);
+    let signs = |c: char| c.is_ascii_digit() || matches!(c, ' ' | '(' | ')' | '.' | '/' | '-' | '\u{2011}');
+    let numeric = rest.starts_with(|c: char| c.is_ascii_digit() || c == '(')
+        && rest.ends_with(|c: char| c.is_ascii_digit())
+        && rest.chars().all(signs);
+    if !numeric || !(6..=15).contains(&digits) || text.contains(" -") || text.len() > 32 {
+        return false;
+    }
+    let bytes = text.as_bytes();
+    // A date; a decimal number.
+    if bytes.len() >= 10 && bytes[4] == b'-' && bytes[7] == b'-' && matches!(&bytes[..2], b"19" | b"20") {
+        return false;
+    }
+    let points = bytes.iter().filter(|byte| **byte == b'.').count();
+    if points == 1 && digits + 1 == bytes.len() {
+        return false;
+    }
+    if digits < bytes.len() || bytes[0] == b'0' {
+        return true;
+    }
+    if weak { (9..=13).contains(&digits) } else { (8..=13).contains(&digits) }
+}
+
+/// What a password or key looks like that its head alone speaks of: no word, path, template, date, number, call.
+fn is_secret(value: &str, password: bool, weak: bool) -> bool {
+    let bytes = value.as_bytes();
+    if bytes.len() < 6 || bytes.iter().any(u8::is_ascii_whitespace) || HEADS.no_secret.holds(bytes) {
+        return false;
+    }
+    let count = |test: fn(&u8) -> bool| bytes.iter().filter(|byte| test(byte)).count();
+    let (lower, upper, digit) =
+        (count(u8::is_ascii_lowercase), count(u8::is_ascii_uppercase), count(u8::is_ascii_digit));
+    let joint = count(|byte| b"_.-/:".contains(byte));
+    let other = bytes.len() - value.bytes().filter(u8::is_ascii).count();
+    let symbol = bytes.len() - lower - upper - digit - joint - other;
+    let masked = count(|byte| b"*xX.-#".contains(byte)) == bytes.len() || other == bytes.len();
+    let around = [("[", "]"), ("<", ">"), ("${", "}"), ("{{", "}}"), ("%", "%"), ("(", ")")];
+    let escaped = value.contains("\\u");
+    let template = around.iter().any(|(open, close)| value.starts_with(open) && value.ends_with(close))
+        || value.starts_with('$') && symbol == 1;
+    let code = value.contains("=>")
+        || value.contains("://")
+        || value.starts_with("--")
+        || value.starts_with("arn:")
+        || (value.contains('(') || value.contains('[')) && value.ends_with([')', ']', ',', ';']);
+    let uuid = bytes.len() == 36 && count(|byte| *byte == b'-') == 4 && count(u8::is_ascii_hexdigit) == 32;
+    let number = lower + upper == 0 && symbol == 0 || value.parse::<f64>().is_ok();
+    let path = joint > 0 && value.contains(['/', '\\']) && (digit == 0 || upper == 0);
+    if masked || escaped || template || code || uuid || number || path {
+        return false;
+    }
+    // Words with joints between, a number behind each at most: `customer_segment_2024`.
+    let worded = symbol == 0
+        && other == 0
+        && value.split(['_', '.', '-', '/', ':']).all(|part| {
+            part.bytes().all(|byte| byte.is_ascii_alphabetic())
+                || part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_digit())
+        });
+    if worded {
+        return password && !weak && joint == 0 && lower == bytes.len();
+    }
+    let classes = [lower, upper, digit, symbol].iter().filter(|count| **count > 0).count();
+    if weak {
+        return bytes.len() >= 8 && classes >= 3 || bytes.len() >= 20 && digit > 0 && lower + upper > 0;
+    }
+    classes >= 2 || bytes.len() >= 16
+}
+
+/// Two to five words that begin with a capital.
+fn is_name(value: &str) -> bool {
+    let words: Vec<&str> = value.split(' ').filter(|word| !word.is_empty()).collect();
+    let lettered =
+        |word: &str| word.chars().all(|c| c.is_alphabetic() || matches!(c, '\'' | '’' | '-' | '.'));
+    (1..=5).contains(&words.len())
+        && words.iter().all(|word| lettered(word))
+        && words.iter().filter(|word| word.starts_with(char::is_uppercase)).count() * 2 > words.len()
+        && value.chars().any(char::is_lowercase)
+}
+
+/// Words with a short number before or behind.
+fn is_address(value: &str) -> bool {
+    let numbered = value.split([' ', ',']).any(|word| {
+        word.len() <= 5
+            && word.starts_with(|c: char| c.is_ascii_digit())
+            && word.chars().all(char::is_alphanumeric)
+    });
+    numbered && value.contains(' ') && value.chars().filter(|c| c.is_alphabetic()).count() >= 5
+}
+
+/// Whether any head finds by this rule.
+#[cfg(test)]
+pub(super) fn has_rule(id: &str) -> bool {
+    HEADS.columns.iter().any(|column| RULES.list[usize::from(column.rule)].id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(head: &str) -> Vec<&str> {
+        let rule = |sense: &Sense| {
+            let rule = HEADS.columns[usize::from(sense.column)].rule;
+            RULES.list[usize::from(rule)].id.as_str()
+        };
+        meaning(head).iter().map(rule).collect()
+    }
+
+    #[test]
+    fn a_head_is_read_by_its_last_words_or_its_first_ones() {
+        for (head, rule) in [
+            ("bsn", "nl-bsn"),
+            ("client_home_phone", "phone-labelled"),
+            ("numéro contribuinte", "pt-nif"),
+            ("nhsNumber", "uk-nhs"),
+            ("phone_1", "phone-labelled"),
+            ("Fødselsnummer", "no-birth-number"),
+            ("DB_PASSWORD", "password"),
+            ("nationalRegisterNumber", "be-register"),
+            ("N° SS", "fr-nir"),
+        ] {
+            assert_eq!(rules(head).first(), Some(&rule), "{head}");
+        }
+        for head in
+            ["phone_model", "card_count", "password_changed_at", "email_open_rate", "token_id", "amount", ""]
+        {
+            assert_eq!(rules(head), Vec::<&str>::new(), "{head}");
+        }
+    }
+
+    #[test]
+    fn every_row_names_a_rule_and_compiles_and_weak_words_have_a_check() {
+        for column in &HEADS.columns {
+            let rule = &RULES.list[usize::from(column.rule)].id;
+            let form = RegexBuilder::new(&column.form).unicode(false).build();
+            assert!(form.is_ok() && (column.shape.is_some() || !column.form.is_empty()), "{rule}");
+        }
+        let file: File = toml::from_str(include_str!("rules/heads.toml")).unwrap();
+        for row in &file.head {
+            assert!(RULES.list.iter().any(|rule| rule.id == row.rule), "{}", row.rule);
+            assert!(row.weak.is_empty() || row.check.is_some() || row.shape.is_some(), "{}", row.rule);
+            for word in row.words.iter().chain(&row.weak) {
+                assert!(plain(word) == *word && may_end(word.as_bytes()), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cell_needs_the_form_and_under_a_weak_head_the_check() {
+        let found = |head: &str, value: &str| cell(meaning(head), value, Place::Wide).is_some();
+        for (head, value) in [
+            ("bsn", "163270703.0"),
+            ("phone", "087 123 4567"),
+            ("mobile", "353871234567"),
+            ("card", "4111111111111111"),
+            ("password", "swordfish"),
+            ("api_key", "kQ9x00017Lm2Tz8Rw"),
+        ] {
+            assert!(found(head, value), "{head} {value}");
+        }
+        for (head, value) in [
+            ("bsn", "1632.70"),
+            ("phone", "2024-01-02"),
+            ("mobile", "4123314"),
+            ("card", "4111111111111112"),
+            ("sin", "0.841471"),
+            ("token", "hello_world"),
+            ("token", "swordfish"),
+            ("password", "${DB_PASSWORD}"),
+            ("key", "order.total"),
+        ] {
+            assert!(!found(head, value), "{head} {value}");
+        }
+        assert!(cell(meaning("password"), "swordfish", Place::Alone).is_none());
+    }
+}

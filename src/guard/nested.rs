@@ -1,0 +1,368 @@
+//! What is nested, as text: JSON in any layout, what Python and JavaScript print of their values, tables of HTML.
+//!
+//! A key speaks for all below it, but where another does; the names in `columns` speak for the rows beside them, and the
+//! first row of a list of rows for the others. One lenient walker reads all of them. It sleeps until a name of interest
+//! stands in quotes or before a colon, and while it wakes it keeps no more than the names that are open.
+
+use std::sync::Arc;
+
+use memchr::{memchr_iter, memchr3_iter};
+
+use super::heads::{self, Meaning, Place};
+use super::scan::{Finding, placeholder_len};
+use super::table::finding;
+
+/// No deeper nesting and no wider row is followed.
+const MAX_DEPTH: usize = 64;
+const MAX_CELLS: usize = 256;
+/// The longest string that is read as one.
+const LONGEST: usize = 1024;
+
+/// Fields that hold the names of a table's columns, and those that hold its rows.
+pub(super) const COLUMNS: [&str; 6] = ["columns", "cols", "fields", "headers", "header", "column_names"];
+pub(super) const ROWS: [&str; 4] = ["data", "rows", "values", "records"];
+
+/// What is open.
+#[derive(Debug, Default)]
+pub(super) struct Nested {
+    open: Vec<Frame>,
+    /// The head that a list by itself may be for the lists behind it.
+    loose: Option<Arc<[Meaning]>>,
+    /// Numbers under a name that has another meaning too, which are not of the form of it.
+    pub(super) counts: Vec<(usize, usize)>,
+    html: Html,
+}
+
+#[derive(Debug, Default)]
+struct Frame {
+    bracket: u8,
+    /// What the keys above say.
+    meant: Meaning,
+    /// What the key says whose value comes.
+    key: Option<Key>,
+    /// A string that may be a key.
+    last: Option<Key>,
+    at: usize,
+    /// The columns of the rows that this list holds, or of this row.
+    columns: Option<Arc<[Meaning]>>,
+    /// The names in this list so far, as a row of names.
+    names: Vec<Meaning>,
+    /// Whether anything else stands in it.
+    mixed: bool,
+    /// Whether this list is the value of `columns`.
+    is_columns: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Key {
+    meant: Meaning,
+    columns: bool,
+    rows: bool,
+}
+
+fn key(name: &str) -> Key {
+    let is = |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known));
+    let meant: Meaning =
+        if name.contains("\\u") { heads::meaning(&unescaped(name)) } else { heads::meaning(name) };
+    Key { meant, columns: is(&COLUMNS), rows: is(&ROWS) }
+}
+
+/// A name with its `\u00e9` decoded.
+fn unescaped(name: &str) -> String {
+    serde_json::from_str(&format!("\"{name}\"")).unwrap_or_else(|_| name.to_owned())
+}
+
+impl Nested {
+    /// Looks at a piece; where it should end for the next to begin with a whole value.
+    pub(super) fn look(&mut self, text: &str, start: usize, end: usize, out: &mut Vec<Finding>) -> usize {
+        let mut whole = end;
+        let mut at = start;
+        if self.html.open || memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some() {
+            self.html.look(text, start, end, out);
+        }
+        for line in text[start..end].split_inclusive('\n') {
+            if !self.open.is_empty()
+                || self.loose.is_some() && line.starts_with(['[', '('])
+                || wakes(line.as_bytes())
+            {
+                let done = self.line(line, at, out);
+                if !line.ends_with('\n') {
+                    whole = at + done;
+                }
+            } else if !line.trim().is_empty() {
+                self.loose = None;
+            }
+            at += line.len();
+        }
+        whole
+    }
+
+    /// Reads a line; how far it got with whole tokens. A line in which two values stand side by side, with nothing between, is
+    /// none of ours, and what is open around it neither: prose. So is what was replaced without quotes around it.
+    fn line(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> usize {
+        let before = (out.len(), self.counts.len());
+        let done = self.tokens(line, base, out);
+        done.unwrap_or_else(|| {
+            out.truncate(before.0);
+            self.counts.truncate(before.1);
+            self.open.clear();
+            self.loose = None;
+            line.len()
+        })
+    }
+
+    fn tokens(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> Option<usize> {
+        let bytes = line.as_bytes();
+        let (mut at, mut beside) = (0, false);
+        while at < bytes.len() {
+            let byte = bytes[at];
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' => {
+                    at += 1;
+                    continue;
+                }
+                b'[' | b'{' | b'(' => {
+                    if byte == b'[' && placeholder_len(&bytes[at..]).is_some() {
+                        return None;
+                    }
+                    // A call: `Decimal('12.50')` stands for one value.
+                    self.opens(byte, byte == b'(' && beside);
+                }
+                b']' | b'}' | b')' => self.closes(),
+                b',' => {
+                    if let Some(top) = self.open.last_mut() {
+                        top.at += 1;
+                        (top.key, top.last) = (None, None);
+                    }
+                }
+                b':' => {
+                    if let Some(top) =
+                        self.open.last_mut().filter(|top| top.bracket == b'{' && top.key.is_none())
+                    {
+                        top.key = top.last.take();
+                    }
+                }
+                b'"' | b'\'' => {
+                    // `b'..'`, `u'..'`
+                    if beside && !bytes[at - 1].is_ascii_alphabetic() {
+                        return None;
+                    }
+                    let Some(len) = quoted(&bytes[at..]) else {
+                        let more = bytes.len() - at < LONGEST && !bytes.ends_with(b"\n");
+                        return more.then_some(at);
+                    };
+                    self.value(&line[at + 1..at + len - 1], base + at + 1, true, out);
+                    (at, beside) = (at + len, true);
+                    continue;
+                }
+                _ if beside => return None,
+                _ => {
+                    let len =
+                        bytes[at..].iter().take_while(|byte| !b" \t\r\n[]{}(),:\"'".contains(byte)).count();
+                    let word = &line[at..at + len];
+                    let number =
+                        word.trim_start_matches(['-', '+']).starts_with(|c: char| c.is_ascii_digit());
+                    self.word(word, base + at, number, out);
+                    (at, beside) = (at + len, true);
+                    continue;
+                }
+            }
+            (at, beside) = (at + 1, false);
+        }
+        Some(bytes.len())
+    }
+
+    fn word(&mut self, word: &str, at: usize, number: bool, out: &mut Vec<Finding>) {
+        if number {
+            return self.value(word, at, false, out);
+        }
+        if let Some(top) = self.open.last_mut() {
+            if top.bracket == b'{' && top.key.is_none() {
+                top.last = Some(key(word));
+            } else {
+                top.mixed = true;
+            }
+        }
+    }
+
+    fn opens(&mut self, bracket: u8, call: bool) {
+        if self.open.len() >= MAX_DEPTH {
+            self.open.clear();
+        }
+        let mut frame = Frame { bracket, ..Frame::default() };
+        match self.open.last_mut() {
+            Some(top) if top.bracket == b'{' => {
+                let key = top.key.unwrap_or(Key { meant: &[], columns: false, rows: false });
+                frame.meant = if key.meant.is_empty() { top.meant } else { key.meant };
+                frame.is_columns = key.columns;
+                if key.rows {
+                    frame.columns.clone_from(&top.columns);
+                }
+            }
+            Some(top) => {
+                frame.meant = top.meant;
+                frame.columns.clone_from(&top.columns);
+                if call {
+                    // The value inside is this list's.
+                    let column = top.columns.as_ref().and_then(|columns| columns.get(top.at));
+                    frame.meant = column.copied().unwrap_or(top.meant);
+                    frame.columns = None;
+                }
+                top.mixed |= !call && top.names.len() > 1;
+            }
+            None => frame.columns.clone_from(&self.loose),
+        }
+        self.open.push(frame);
+    }
+
+    fn closes(&mut self) {
+        let Some(frame) = self.open.pop() else { return };
+        let head = |names: Vec<Meaning>| -> Option<Arc<[Meaning]>> {
+            names.iter().any(|name| !name.is_empty()).then(|| names.into())
+        };
+        let row = frame.bracket != b'{' && !frame.mixed && frame.names.len() == frame.at + 1;
+        match self.open.last_mut() {
+            Some(top) if frame.is_columns => {
+                top.columns = head(frame.names);
+            }
+            Some(top) if top.bracket != b'{' => {
+                if row && top.at == 0 && top.columns.is_none() && frame.names.len() > 1 {
+                    top.columns = head(frame.names);
+                }
+            }
+            Some(_) => {}
+            None if row && frame.names.len() > 1 && frame.columns.is_none() => self.loose = head(frame.names),
+            None => {}
+        }
+    }
+
+    /// A string or a number.
+    fn value(&mut self, value: &str, at: usize, string: bool, out: &mut Vec<Finding>) {
+        let Some(top) = self.open.last_mut() else { return };
+        if top.bracket == b'{' && top.key.is_none() {
+            top.last =
+                Some(if string { key(value) } else { Key { meant: &[], columns: false, rows: false } });
+            return;
+        }
+        let meant = match top.bracket {
+            b'{' => top.key.map(|key| key.meant).filter(|meant| !meant.is_empty()).unwrap_or(top.meant),
+            _ => match top.columns.as_ref().and_then(|columns| columns.get(top.at)) {
+                Some(column) => column,
+                None => top.meant,
+            },
+        };
+        if top.bracket != b'{' {
+            if string && top.names.len() < MAX_CELLS && top.names.len() == top.at {
+                top.names.push(heads::meaning(value));
+            } else {
+                top.mixed = true;
+            }
+        }
+        if let Some(((from, to), rule)) = heads::cell(meant, value, Place::Wide) {
+            out.push(finding(at + from, at + to, rule));
+        } else if !string && !meant.is_empty() {
+            self.counts.push((at, at + value.len()));
+        }
+    }
+}
+
+/// The length of the string that begins at a quote, both included, if it ends on the line.
+fn quoted(bytes: &[u8]) -> Option<usize> {
+    let quote = bytes[0];
+    let mut at = 1;
+    while at < bytes.len().min(LONGEST) {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'\n' => return None,
+            byte if byte == quote => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// Whether a line holds a name of interest in quotes or before a colon, or opens a list and nothing else.
+fn wakes(line: &[u8]) -> bool {
+    if line.len() <= 4 && line.iter().any(|byte| b"[{(".contains(byte)) {
+        return line.iter().all(|byte| b"[{( \n\r,".contains(byte));
+    }
+    memchr3_iter(b'"', b'\'', b':', line).any(|at| {
+        let word = word_before(&line[..at]);
+        heads::may_end(word) && {
+            let from = line[..at].iter().rposition(|byte| b"\"'{,[(".contains(byte)).map_or(0, |at| at + 1);
+            let from = from.max(at.saturating_sub(48));
+            std::str::from_utf8(&line[from..at]).is_ok_and(|name| {
+                let key = key(name.trim());
+                key.columns || !key.meant.is_empty()
+            })
+        }
+    })
+}
+
+fn word_before(line: &[u8]) -> &[u8] {
+    let len =
+        line.iter().rev().take(24).take_while(|byte| byte.is_ascii_alphanumeric() || **byte >= 0x80).count();
+    &line[line.len() - len..]
+}
+
+/// The table of HTML that is open.
+#[derive(Debug, Default)]
+struct Html {
+    open: bool,
+    columns: Option<Vec<Meaning>>,
+    /// What the cells of the first row mean, as heads.
+    names: Vec<Meaning>,
+    /// Whether a cell of data is among them.
+    data: bool,
+    at: usize,
+}
+
+impl Html {
+    fn look(&mut self, text: &str, start: usize, end: usize, out: &mut Vec<Finding>) {
+        let bytes = &text.as_bytes()[..end];
+        let mut cell = None;
+        for open in memchr_iter(b'<', &bytes[start..]).map(|at| start + at) {
+            let closing = bytes.get(open + 1) == Some(&b'/');
+            let name = &bytes[open + 1 + usize::from(closing)..];
+            let len = name.iter().take(8).take_while(|byte| byte.is_ascii_alphabetic()).count();
+            let tag = name[..len].to_ascii_lowercase();
+            match (&tag[..], closing) {
+                (b"table", closing) => *self = Self { open: !closing, ..Self::default() },
+                (b"tr", false) => {
+                    self.open = true;
+                    (self.at, self.names, self.data) = (0, Vec::new(), false);
+                }
+                (b"tr", true) if self.columns.is_none() && !self.data => {
+                    let names = std::mem::take(&mut self.names);
+                    self.columns = names.iter().any(|name| !name.is_empty()).then_some(names);
+                }
+                (b"th" | b"td", false) => {
+                    let inside = memchr::memchr(b'>', &bytes[open..]).map(|at| open + at + 1);
+                    cell = inside.map(|from| (from, tag[1] == b'd'));
+                }
+                (b"th" | b"td", true) => {
+                    let Some((from, data)) = cell.take().filter(|(from, _)| *from <= open) else {
+                        self.at += 1;
+                        continue;
+                    };
+                    self.cell(text, (from, open), data, out);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn cell(&mut self, text: &str, (from, to): (usize, usize), data: bool, out: &mut Vec<Finding>) {
+        if let Some(columns) = &self.columns {
+            let meant = columns.get(self.at).copied().unwrap_or_default();
+            if let Some(((start, end), rule)) = heads::cell(meant, &text[from..to], Place::Wide) {
+                out.push(finding(from + start, from + end, rule));
+            }
+        } else if self.names.len() < MAX_CELLS {
+            let name = text[from..to].trim();
+            self.names.push(heads::meaning(name));
+            self.data |= data && name.starts_with(|c: char| c.is_ascii_digit());
+        }
+        self.at += 1;
+    }
+}
