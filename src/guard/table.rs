@@ -236,7 +236,7 @@ impl Tables {
                 return true;
             }
         }
-        let key = text.trim_end().strip_suffix(':').filter(|key| key.len() <= 48 && may_have_head(key));
+        let key = text.trim_end().strip_suffix(':').filter(|key| is_name(key) && may_have_head(key));
         let meant = key.map_or(&[][..], |key| heads::meaning(key.trim_matches(['"', '\''])));
         self.list = (!meant.is_empty()).then_some((meant, indent));
         self.list.is_some()
