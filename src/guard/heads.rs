@@ -279,7 +279,7 @@ pub(super) enum Place {
     Wide,
     /// A column alone: too little for a secret.
     Alone,
-    /// A line `name: value`: too little for an identifier whose check digits cannot be.
+    /// A line `name: value`: too little for an identifier without a check that it passes.
     Line,
 }
 
@@ -305,15 +305,15 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         let column = &HEADS.columns[usize::from(sense.column)];
         let fits = match column.shape {
             None => {
-                let checked = sense.weak || place == Place::Line && column.check.is_some();
-                column.fits(whole.unwrap_or(value), checked)
+                let line = place == Place::Line;
+                (!line || column.check.is_some()) && column.fits(whole.unwrap_or(value), sense.weak || line)
             }
             Some(Shape::Phone) => is_phone(whole.unwrap_or(value), sense.weak),
             Some(shape @ (Shape::Password | Shape::Secret)) => {
                 place != Place::Alone && is_secret(value, shape == Shape::Password, sense.weak)
             }
-            Some(Shape::Name) => is_name(value),
-            Some(Shape::Address) => is_address(value),
+            Some(Shape::Name) => place != Place::Line && is_name(value),
+            Some(Shape::Address) => place != Place::Line && is_address(value),
         };
         fits.then_some(((start, start + value.len()), column.rule))
     })
