@@ -225,10 +225,14 @@ impl Nested {
             Some(top) if frame.is_columns => {
                 top.columns = head(frame.names);
             }
-            Some(top) if top.bracket != b'{' => {
-                if row && top.at == 0 && top.columns.is_none() && frame.names.len() > 1 {
-                    top.columns = head(frame.names);
-                }
+            Some(top)
+                if top.bracket != b'{'
+                    && row
+                    && top.at == 0
+                    && top.columns.is_none()
+                    && frame.names.len() > 1 =>
+            {
+                top.columns = head(frame.names);
             }
             Some(_) => {}
             None if row && frame.names.len() > 1 && frame.columns.is_none() => self.loose = head(frame.names),

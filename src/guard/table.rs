@@ -230,11 +230,11 @@ impl Tables {
     fn listed(&mut self, line: &str, found: &mut Found<'_>) -> bool {
         let text = line.trim_start();
         let indent = line.len() - text.len();
-        if let (Some((meant, above)), Some(item)) = (self.list, text.strip_prefix("- ")) {
-            if indent >= above {
-                found.cell(meant, line, (line.len() - item.len(), line.len()), Place::Wide);
-                return true;
-            }
+        if let (Some((meant, above)), Some(item)) = (self.list, text.strip_prefix("- "))
+            && indent >= above
+        {
+            found.cell(meant, line, (line.len() - item.len(), line.len()), Place::Wide);
+            return true;
         }
         let key = text.trim_end().strip_suffix(':').filter(|key| is_name(key) && may_have_head(key));
         let meant = key.map_or(&[][..], |key| heads::meaning(key.trim_matches(['"', '\''])));
