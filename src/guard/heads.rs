@@ -203,9 +203,16 @@ pub(super) fn may_end(word: &[u8]) -> bool {
     HEADS.ends[place / 64] >> (place % 64) & 1 == 1
 }
 
+/// Whether the last word of a text may be the last of a head.
+fn may_be_head(text: &str) -> bool {
+    let text = text.trim_end_matches(|c: char| !c.is_alphanumeric());
+    let within = |byte: &u8| byte.is_ascii_alphanumeric() || *byte >= 0x80;
+    text.as_bytes().rsplit(|byte| !within(byte)).next().is_some_and(may_end)
+}
+
 /// What a head means.
 pub(super) fn meaning(head: &str) -> Meaning {
-    if head.len() > LONGEST_HEAD {
+    if head.len() > LONGEST_HEAD || !may_be_head(head) {
         return &[];
     }
     let words = plain(head);
@@ -217,7 +224,7 @@ pub(super) fn meaning(head: &str) -> Meaning {
 
 /// Whether a head is in the list just as it is, and not by what is left of it.
 pub(super) fn is_whole(head: &str) -> bool {
-    HEADS.by_words.contains_key(&plain(head))
+    may_be_head(head) && HEADS.by_words.contains_key(&plain(head))
 }
 
 /// A head in small letters without accents, its words with one blank between.

@@ -382,15 +382,18 @@ fn split(line: &str, sign: char) -> (Vec<Span>, bool) {
     (fields, quoted)
 }
 
+fn is_sign_of_name(c: char) -> bool {
+    c.is_alphanumeric() || " _.#/()%°'’*-".contains(c)
+}
+
 /// Whether a text may be the head of a column: a name of a few words.
 fn is_name(text: &str) -> bool {
     let text = text.trim_matches(['"', '\'', '*', '`']);
-    let sign = |c: char| c.is_alphanumeric() || " _.#/()%°'’*-".contains(c);
     text.is_empty()
         || text == "(index)"
         || text.chars().count() <= 41
             && text.starts_with(|c: char| c.is_alphabetic() || matches!(c, '#' | '_'))
-            && text.chars().all(sign)
+            && text.chars().all(is_sign_of_name)
             && text.split(' ').count() <= 5
 }
 
@@ -436,6 +439,9 @@ fn separated_head(line: &str) -> Option<Head> {
 
 fn fixed_head(line: &str) -> Option<Head> {
     let line = line.trim_end_matches([' ', '\\', '\r']);
+    if !line.chars().all(|c| is_sign_of_name(c) || matches!(c, '\t' | '"' | '`')) {
+        return None;
+    }
     let parts = segments(line);
     let mut cells = Vec::new();
     for &(start, end) in &parts {
