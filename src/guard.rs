@@ -90,6 +90,8 @@ struct Inner {
     known: Known,
     /// What the policy does, by the place of a kind in [`Kind::ALL`].
     actions: Vec<Action>,
+    /// Whether a kind counts that is let through by default.
+    wants_all: bool,
 }
 
 impl Default for Guard {
@@ -120,7 +122,9 @@ impl Guard {
     fn with(policy: Policy, allowed: allow::Allowed, known: Known) -> Self {
         let fingerprint = policy.fingerprint();
         let actions = Kind::ALL.iter().map(|kind| policy.action(*kind)).collect();
-        Self(Arc::new(Inner { policy, fingerprint, allowed, known, actions }))
+        let off = |kind: &&Kind| kind.default_action() == Action::Allow;
+        let wants_all = Kind::ALL.iter().filter(off).any(|kind| policy.action(*kind) != Action::Allow);
+        Self(Arc::new(Inner { policy, fingerprint, allowed, known, actions, wants_all }))
     }
 
     /// The policy.

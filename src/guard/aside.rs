@@ -104,6 +104,7 @@ fn secrets_only(guard: &Guard) -> Guard {
         allowed: inner.allowed.clone(),
         known: inner.known.clone(),
         actions,
+        wants_all: false,
     }))
 }
 

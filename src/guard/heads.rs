@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, OnceLock};
 
+use aho_corasick::packed;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
+use super::classes::{Block, classify};
 use super::confirm;
+use super::policy::Action;
 use super::rule::{RULES, RuleId};
 use super::scan::holds_placeholder;
 use super::words::Set;
@@ -114,6 +117,7 @@ struct Heads {
     by_words: HashMap<String, Vec<Sense>>,
     /// A bit for each three bytes that a word of a head may end in.
     ends: Box<[u64; 512]>,
+    gate: Gate,
 }
 
 #[expect(clippy::expect_used, reason = "the file is part of the program; every test reads it")]
@@ -129,6 +133,7 @@ impl Heads {
             columns: Vec::new(),
             by_words: HashMap::new(),
             ends: Box::new([0; 512]),
+            gate: Gate::default(),
         };
         for row in file.head {
             let column = heads.columns.len() as u16;
@@ -145,7 +150,32 @@ impl Heads {
         }
         let qualifiers: Vec<String> = heads.qualifiers.words().map(str::to_owned).collect();
         qualifiers.iter().for_each(|word| heads.note(word));
+        heads.gate = heads.gate();
         heads
+    }
+
+    /// What a line must hold to be looked at. Of a head that is its last word, but for those that say nothing of their own.
+    fn gate(&self) -> Gate {
+        let mut words: HashMap<Vec<u8>, u8> = HashMap::new();
+        for (head, senses) in &self.by_words {
+            let all: Vec<&str> = head.split(' ').collect();
+            let telling = all.iter().rev().find(|word| !self.qualifiers.holds(word.as_bytes()));
+            let off = senses.iter().all(|sense| {
+                let rule = self.columns[usize::from(sense.column)].rule;
+                RULES.list[usize::from(rule)].kind.default_action() == Action::Allow
+            });
+            let word = telling.unwrap_or(&all[0]);
+            *words.entry(word.as_bytes().to_vec()).or_default() |= if off { OFF } else { HEAD };
+            // `CreditCard` is in the list as one word too.
+            *words.entry(all.concat().into_bytes()).or_default() |= if off { OFF } else { HEAD };
+        }
+        for word in self.qualifiers.words().filter(|word| word.len() > 3 || ["id", "no", "nr"].contains(word)) {
+            *words.entry(word.as_bytes().to_vec()).or_default() |= QUALIFIER;
+        }
+        for word in super::nested::COLUMNS {
+            *words.entry(word.rsplit('_').next().unwrap_or(word).as_bytes().to_vec()).or_default() |= COLUMNS;
+        }
+        Gate::new(words)
     }
 
     fn note(&mut self, words: &str) {
@@ -185,6 +215,179 @@ impl Heads {
             self.by_words.get(&all[..count].join(" ")).filter(|_| all[count..].iter().all(qualifies))
         });
         first.or_else(|| self.by_words.get(&all.concat()))
+    }
+}
+
+/// What a word is, as bits: the last of a head, the same of a kind that is let through by default, a qualifier behind one, and
+/// a name of what holds the names of columns.
+const HEAD: u8 = 1;
+const OFF: u8 = 2;
+const QUALIFIER: u8 = 4;
+const COLUMNS: u8 = 8;
+
+/// Finds the words that a head may end in, in text in which hardly any is one.
+#[derive(Default)]
+struct Gate {
+    /// Words by their hash, in the first free place from there on.
+    words: Vec<(u64, u8)>,
+    /// A bit for each sort of letters that one may end in: its last four, or all of a shorter one.
+    ends: Vec<u64>,
+    abroad: Option<packed::Searcher>,
+}
+
+impl Gate {
+    fn new(words: HashMap<Vec<u8>, u8>) -> Self {
+        let abroad = words.keys().filter_map(|word| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
+        let abroad: Vec<String> = abroad
+            .flat_map(|word| {
+                let first = word.chars().next().into_iter().flat_map(char::to_uppercase);
+                [word.to_owned(), first.chain(word.chars().skip(1)).collect()]
+            })
+            .collect();
+        let abroad = packed::Config::new().builder().extend(abroad).build();
+        let mut gate = Self { words: vec![(0, 0); 4096], ends: vec![0; 512], abroad };
+        for (word, sort) in words {
+            let place = gate.place(&word);
+            gate.words[place] = (Self::hash(&word), sort);
+            let end = Self::end(&word, word.len());
+            gate.ends[end / 64] |= 1 << (end % 64);
+        }
+        gate
+    }
+
+    fn hash(word: &[u8]) -> u64 {
+        word.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte | 0x20)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+
+    /// Where a word is, or would be.
+    fn place(&self, word: &[u8]) -> usize {
+        let hash = Self::hash(word);
+        let mut place = (hash >> 20) as usize & (self.words.len() - 1);
+        while self.words[place].0 != 0 && self.words[place].0 != hash {
+            place = (place + 1) & (self.words.len() - 1);
+        }
+        place
+    }
+
+    /// The bit of a word of `len` letters that ends a text.
+    fn end(text: &[u8], len: usize) -> usize {
+        let last = text.last_chunk::<4>().copied().unwrap_or_else(|| {
+            let mut last = [0; 4];
+            last[4 - text.len()..].copy_from_slice(text);
+            last
+        });
+        let letters = !0 << (32 - 8 * len.min(4));
+        (((u32::from_le_bytes(last) | 0x2020_2020) & letters).wrapping_mul(0x9e37_79b1) >> 17) as usize
+    }
+
+    /// Whether a word of `len` letters (of four or more four) that ends at a place may be one. Cheap.
+    fn may_end(&self, text: &[u8], end: usize, len: usize) -> bool {
+        let place = Self::end(&text[..end], len);
+        // `userSSN` ends in a word of its own.
+        self.ends[place / 64] >> (place % 64) & 1 == 1
+            || len == 4 && text[end - 3..end].iter().any(u8::is_ascii_uppercase)
+    }
+
+    /// Whether it is one, and what follows it lets it be.
+    fn ends(&self, text: &[u8], end: usize, all: bool) -> bool {
+        let letters = text[..end].iter().rev().take(32).take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let start = end - letters;
+        // A word with an accent, or one that is escaped.
+        if start > 0 && (text[start - 1] >= 0x80 || text[start.saturating_sub(6)..start].starts_with(b"\\u")) {
+            return true;
+        }
+        // `1cc` is one word.
+        let joined = start > 0 && text[start - 1].is_ascii_digit();
+        let is = |from: usize, to: usize| {
+            let (_, sort) = self.words[self.place(&text[start + from..start + to])];
+            let listed = sort & COLUMNS != 0 && text.get(end).is_some_and(|byte| b"\"':".contains(byte));
+            (sort & HEAD != 0 || all && sort & OFF != 0 || listed, sort & QUALIFIER != 0)
+        };
+        if !joined && is(0, letters).0 {
+            return true;
+        }
+        // By humps, as `clientPhoneNumber` has them, from behind.
+        let mut to = letters;
+        let hump = |at: &usize| {
+            let at = start + at;
+            let (before, here, behind) = (text[at - 1], text[at], text.get(at + 1));
+            here.is_ascii_uppercase()
+                && (before.is_ascii_lowercase() || behind.is_some_and(u8::is_ascii_lowercase))
+        };
+        while let Some(from) = (1..to).rev().find(hump) {
+            let (head, qualifies) = is(from, to);
+            if head {
+                return true;
+            }
+            if !qualifies {
+                return false;
+            }
+            to = from;
+        }
+        to < letters && is(0, to).0
+    }
+}
+
+/// The places behind words that a head may end in.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    pub(super) places: Vec<usize>,
+    blocks: Vec<Block>,
+}
+
+impl Words {
+    /// Finds them in `text[start..end]`; those of kinds that are let through by default too where `all` count.
+    pub(super) fn fill(&mut self, text: &[u8], (start, end): (usize, usize), all: bool) {
+        self.places.clear();
+        let gate = &HEADS.gate;
+        classify(&text[start..end], &mut self.blocks);
+        let (mut base, mut before, mut odd) = (start, 0, 0);
+        for pair in self.blocks.windows(2) {
+            let here = pair[0].alpha;
+            let ends = here & !(here >> 1 | pair[1].alpha << 63);
+            let behind = |by: u32| here << by | before >> (64 - by);
+            // By their letters: two, three, four and more; one, where an accent stands before it.
+            let (two, three, four) = (behind(1), behind(1) & behind(2), behind(1) & behind(2) & behind(3));
+            let strange = pair[0].odd | odd;
+            let digits = if strange == 0 { 0 } else { pair[0].digit << 1 };
+            let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
+            (before, odd) = (here, pair[0].odd);
+            let mut left = ends & two;
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                let at = base + bit as usize + 1;
+                let len = 2 + (three >> bit & 1) as usize + (four >> bit & 1) as usize;
+                if gate.may_end(text, at, len) && gate.ends(text, at, all) {
+                    self.places.push(at);
+                }
+            }
+            if accented != 0 {
+                self.accented(text, (base, accented), all);
+            }
+            base += 64;
+        }
+        if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
+            self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
+        }
+        if !self.places.is_sorted() {
+            self.places.sort_unstable();
+        }
+    }
+
+    /// Words of up to three letters behind a letter with an accent or an escaped one, which may be the end of one.
+    fn accented(&mut self, text: &[u8], (base, mut starts): (usize, u64), all: bool) {
+        while starts != 0 {
+            let at = base + starts.trailing_zeros() as usize;
+            starts &= starts - 1;
+            let len = text[at..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
+            let escaped = text[..at].last_chunk::<6>().is_some_and(|six| six.starts_with(b"\\u"));
+            if len < 4 && (escaped || text[at - 1] >= 0x80) && HEADS.gate.ends(text, at + len, all) {
+                self.places.push(at + len);
+            }
+        }
     }
 }
 

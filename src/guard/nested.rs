@@ -15,6 +15,8 @@ use super::table::finding;
 /// No deeper nesting and no wider row is followed.
 const MAX_DEPTH: usize = 64;
 const MAX_CELLS: usize = 256;
+/// No longer line opens brackets and holds nothing else.
+pub(super) const SHORT: usize = 4;
 /// The longest string that is read as one.
 const LONGEST: usize = 1024;
 
@@ -30,6 +32,10 @@ pub(super) struct Nested {
     loose: Option<Arc<[Meaning]>>,
     /// Numbers under a name that has another meaning too, which are not of the form of it.
     pub(super) counts: Vec<(usize, usize)>,
+    /// A string outside of all brackets, which may be a key.
+    first: Option<Key>,
+    /// Whether anything that is open says something of what stands in it.
+    awake: bool,
     html: Html,
 }
 
@@ -73,35 +79,88 @@ fn unescaped(name: &str) -> String {
 }
 
 impl Nested {
-    /// Looks at a piece; where it should end for the next to begin with a whole value.
-    pub(super) fn look(&mut self, text: &str, start: usize, end: usize, out: &mut Vec<Finding>) -> usize {
-        let mut whole = end;
-        let mut at = start;
+    /// Looks at the tables of HTML in a piece.
+    pub(super) fn tags(&mut self, text: &str, (start, end): (usize, usize), out: &mut Vec<Finding>) {
         if self.html.open || memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some() {
             self.html.look(text, start, end, out);
         }
-        for line in text[start..end].split_inclusive('\n') {
-            if !self.open.is_empty()
-                || self.loose.is_some() && line.starts_with(['[', '('])
-                || wakes(line.as_bytes())
-            {
-                let done = self.line(line, at, out);
-                if !line.ends_with('\n') {
-                    whole = at + done;
-                }
-            } else if !line.trim().is_empty() {
-                self.loose = None;
-            }
-            at += line.len();
+    }
+
+    /// Whether nothing is open.
+    pub(super) fn sleeps(&self) -> bool {
+        !self.awake && self.open.is_empty()
+    }
+
+    /// Reads a line, which holds a word of a head where it is `telling`: where the next piece should begin if this one ends
+    /// here, where it is read at all.
+    pub(super) fn line(
+        &mut self,
+        text: &str,
+        (start, end): (usize, usize),
+        telling: bool,
+        out: &mut Vec<Finding>,
+    ) -> Option<usize> {
+        if !telling && end - start > SHORT && self.sleeps() {
+            return None;
         }
-        whole
+        let line = &text[start..end];
+        let bytes = line.as_bytes();
+        if self.open.is_empty() {
+            let goes_on = self.loose.is_some() && line.starts_with(['[', '(']);
+            if !goes_on && !(if telling { wakes(bytes) } else { opens_only(bytes) }) {
+                if !line.trim().is_empty() {
+                    (self.loose, self.awake) = (None, false);
+                }
+                return None;
+            }
+        } else if !telling && !self.awake {
+            self.pass(bytes);
+            return None;
+        }
+        let done = self.read(line, start, out);
+        let speaks = |frame: &Frame| {
+            !frame.meant.is_empty()
+                || frame.is_columns
+                || frame.columns.is_some()
+                || frame.key.is_some_and(|key| key.columns || !key.meant.is_empty())
+                || frame.names.iter().any(|name| !name.is_empty())
+        };
+        self.awake = self.loose.is_some() || self.open.iter().any(speaks);
+        Some(start + done)
+    }
+
+    /// Goes over a line of which only the brackets at its ends matter, for nothing that is open says anything.
+    fn pass(&mut self, line: &[u8]) {
+        let line = line.trim_ascii();
+        let (Some(first), Some(last)) = (line.first(), line.last()) else { return };
+        for _ in line.iter().take_while(|byte| b"]})".contains(byte)) {
+            self.open.pop();
+        }
+        let openers = line.iter().rev().take_while(|byte| b"[{(".contains(byte)).count();
+        for bracket in &line[line.len() - openers..] {
+            self.opens(*bracket, false);
+        }
+        if openers > 0 {
+            return;
+        }
+        if !matches!(last, b',' | b'"' | b'\'' | b']' | b'}' | b')') && !last.is_ascii_alphanumeric() {
+            self.open.clear();
+        }
+        let Some(top) = self.open.last_mut() else { return };
+        top.at += usize::from(*last == b',');
+        if b"\"'".contains(first) && top.names.len() < MAX_CELLS {
+            top.names.push(&[]);
+        } else {
+            top.mixed = true;
+        }
     }
 
     /// Reads a line; how far it got with whole tokens. A line in which two values stand side by side, with nothing between, is
     /// none of ours, and what is open around it neither: prose. So is what was replaced without quotes around it.
-    fn line(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> usize {
+    fn read(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> usize {
         let before = (out.len(), self.counts.len());
         let done = self.tokens(line, base, out);
+        self.first = None;
         done.unwrap_or_else(|| {
             out.truncate(before.0);
             self.counts.truncate(before.1);
@@ -130,12 +189,17 @@ impl Nested {
                 }
                 b']' | b'}' | b')' => self.closes(),
                 b',' => {
+                    self.first = None;
                     if let Some(top) = self.open.last_mut() {
                         top.at += 1;
                         (top.key, top.last) = (None, None);
                     }
                 }
                 b':' => {
+                    // A line within what began unseen.
+                    if let Some(key) = self.first.take().filter(|_| self.open.is_empty()) {
+                        self.open.push(Frame { bracket: b'{', last: Some(key), ..Frame::default() });
+                    }
                     if let Some(top) =
                         self.open.last_mut().filter(|top| top.bracket == b'{' && top.key.is_none())
                     {
@@ -176,6 +240,7 @@ impl Nested {
         if number {
             return self.value(word, at, false, out);
         }
+        self.first = None;
         if let Some(top) = self.open.last_mut() {
             if top.bracket == b'{' && top.key.is_none() {
                 top.last = Some(key(word));
@@ -242,7 +307,10 @@ impl Nested {
 
     /// A string or a number.
     fn value(&mut self, value: &str, at: usize, string: bool, out: &mut Vec<Finding>) {
-        let Some(top) = self.open.last_mut() else { return };
+        let Some(top) = self.open.last_mut() else {
+            self.first = string.then(|| key(value));
+            return;
+        };
         if top.bracket == b'{' && top.key.is_none() {
             top.last =
                 Some(if string { key(value) } else { Key { meant: &[], columns: false, rows: false } });
@@ -285,11 +353,13 @@ fn quoted(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// Whether a line holds a name of interest in quotes or before a colon, or opens a list and nothing else.
+/// Whether a line opens a bracket and holds nothing else.
+fn opens_only(line: &[u8]) -> bool {
+    line.iter().any(|byte| b"[{(".contains(byte)) && line.iter().all(|byte| b"[{( \n\r,".contains(byte))
+}
+
+/// Whether a line holds a name of interest in quotes or before a colon.
 fn wakes(line: &[u8]) -> bool {
-    if line.len() <= 4 && line.iter().any(|byte| b"[{(".contains(byte)) {
-        return line.iter().all(|byte| b"[{( \n\r,".contains(byte));
-    }
     memchr3_iter(b'"', b'\'', b':', line).any(|at| {
         let word = word_before(&line[..at]);
         heads::may_end(word) && {

@@ -309,7 +309,7 @@ impl Engine {
         findings: &mut Vec<Finding>,
     ) -> usize {
         let goes_on = self.goes_on;
-        let whole = self.tables.look(text, start, cut, goes_on, findings);
+        let whole = self.tables.look(text, (start, cut), goes_on, self.guard.0.wants_all, findings);
         settled(&self.guard, text, (start, cut), findings);
         let crosses = |finding: &Finding| finding.start < whole && finding.end > whole;
         if whole > start && !findings.iter().any(crosses) { whole } else { cut }
@@ -323,7 +323,7 @@ impl Engine {
         let done = catch_unwind(AssertUnwindSafe(|| {
             scan(text.as_bytes(), start, end, goes_on, &guard.0.known, scratch);
             if first {
-                tables.look(text, start, end, goes_on, &mut scratch.findings);
+                tables.look(text, (start, end), goes_on, guard.0.wants_all, &mut scratch.findings);
             }
             settled(guard, text, (start, end), &mut scratch.findings);
         }));

@@ -6,7 +6,7 @@
 //! likes and come in any pieces.
 
 use super::heads::{self, Meaning, Place};
-use super::nested::Nested;
+use super::nested::{self, Nested};
 use super::rule::{RULES, RuleId};
 use super::scan::{Finding, holds_placeholder};
 
@@ -20,6 +20,8 @@ const MAX_FIELDS: usize = 256;
 const MISFITS: [u8; 2] = [4, 9];
 /// The most lines of a `Series` that stand before its name; pandas prints 60.
 const SERIES: usize = 64;
+/// No line of one is longer.
+const LONGEST_SERIES: usize = 201;
 
 /// What is known of the tables that a text is in the middle of.
 #[derive(Debug, Default)]
@@ -35,6 +37,7 @@ pub(super) struct Tables {
     /// So many lines to come are known to be of none.
     plain: usize,
     nested: Nested,
+    words: heads::Words,
 }
 
 #[derive(Debug)]
@@ -87,7 +90,7 @@ fn series_value(line: &str) -> Option<(usize, usize)> {
     let line = line.trim_end();
     let gap = line.find("  ").filter(|at| *at > 0)?;
     let value = gap + line[gap..].find(|c| c != ' ')?;
-    (line.len() <= 200 && !line[value..].contains("  ")).then_some((value, line.len()))
+    (line.len() < LONGEST_SERIES && !line[value..].contains("  ")).then_some((value, line.len()))
 }
 
 /// What the line behind a `Series` says its values are: `Name: ssn, dtype: object`.
@@ -122,44 +125,79 @@ pub(super) fn finding(start: usize, end: usize, rule: RuleId) -> Finding {
 
 impl Tables {
     /// Looks at `text[start..end]`, which follows what was looked at before; `goes_on` with a line. Where it ends within a value
-    /// that is not whole yet, that is where the next piece should begin.
+    /// that is not whole yet, that is where the next piece should begin. `all` kinds count, or those that are hidden unless a
+    /// policy says otherwise.
+    ///
+    /// A line is parsed only where it holds a word of a head, or where one is open.
     pub(super) fn look(
         &mut self,
         text: &str,
-        start: usize,
-        end: usize,
+        (start, end): Span,
         goes_on: bool,
+        all: bool,
         out: &mut Vec<Finding>,
     ) -> usize {
+        let bytes = text.as_bytes();
         let before = out.len();
-        let whole_end = self.nested.look(text, start, end, out);
-        let mut counts = std::mem::take(&mut self.nested.counts);
-        let mut at = start;
-        for line in text[start..end].split_inclusive('\n') {
-            if at > start || !goes_on {
-                self.line(text, at, line.trim_end_matches('\n'), out, &mut counts);
-            }
-            at += line.len();
+        let mut words = std::mem::take(&mut self.words);
+        words.fill(bytes, (start, end), all);
+        let mut words_left = &words.places[..];
+        let ahead = &bytes[start..bytes.len().min(end + SERIES * LONGEST_SERIES)];
+        let series = self.series.1 > 0 || memchr::memmem::find(ahead, b"\nName: ").is_some();
+        if !series {
+            self.plain = 0;
         }
-        // What a label near it makes of a number is wrong where a head says that it is a count or an amount.
-        let ours = out.split_off(before);
-        out.retain(|found| {
-            let labelled = found.rule == RULES.detectors.phone_labelled;
-            !labelled || !counts.iter().any(|(start, end)| found.start < *end && found.end > *start)
-        });
-        // What has been found whole needs no second reason.
-        let mut known: Vec<Span> = out.iter().map(|found| (found.start, found.end)).collect();
-        known.sort_unstable();
-        out.extend(ours.into_iter().filter(|found| {
-            let behind = known.partition_point(|(start, _)| *start <= found.start);
-            !known[..behind].iter().rev().take(2).any(|(_, end)| *end >= found.end)
-        }));
-        whole_end
+        let labelled = out.iter().any(|found| found.rule == RULES.detectors.phone_labelled);
+        self.nested.tags(text, (start, end), out);
+        let (mut at, mut whole, mut counts) = (start, end, Vec::new());
+        while at < end {
+            // Lines with nothing to say where nothing is open, as nearly all are.
+            if !series && self.head.is_none() && self.list.is_none() && self.nested.sleeps() {
+                let stop = words_left.first().map_or(end, |place| place - 1);
+                let mut line = at;
+                for feed in memchr::memchr_iter(b'\n', &bytes[at..stop]) {
+                    if at + feed + 1 - line <= nested::SHORT {
+                        break;
+                    }
+                    line = at + feed + 1;
+                }
+                at = line;
+                if at == end {
+                    break;
+                }
+            }
+            let next = memchr::memchr(b'\n', &bytes[at..end]).map_or(end, |feed| at + feed + 1);
+            let passed = words_left.iter().take_while(|place| **place <= next).count();
+            words_left = &words_left[passed..];
+            let telling = passed > 0;
+            if let Some(done) = self.nested.line(text, (at, next), telling, out) {
+                whole = if bytes[next - 1] == b'\n' { whole } else { done };
+            }
+            if (at > start || !goes_on) && (telling || series || self.head.is_some() || self.list.is_some()) {
+                let line = text[at..next].trim_end_matches('\n');
+                self.line(text, at, line, (telling, series), out, labelled.then_some(&mut counts));
+            }
+            at = next;
+        }
+        self.words = words;
+        counts.append(&mut self.nested.counts);
+        if out.len() > before || labelled && !counts.is_empty() {
+            only_once(before, &counts, out);
+        }
+        whole
     }
 
-    fn line(&mut self, text: &str, at: usize, line: &str, out: &mut Vec<Finding>, counts: &mut Vec<Span>) {
+    fn line(
+        &mut self,
+        text: &str,
+        at: usize,
+        line: &str,
+        (telling, series): (bool, bool),
+        out: &mut Vec<Finding>,
+        counts: Option<&mut Vec<Span>>,
+    ) {
         let found = &mut Found { out, line: at };
-        if self.in_series(text, at, line, found) {
+        if series && self.in_series(text, at, line, found) {
             return;
         }
         let first = line.bytes().find(|byte| *byte != b' ');
@@ -168,22 +206,16 @@ impl Tables {
             self.head = None;
             return;
         };
-        if is_rule(line) {
+        if self.head.is_some() && (is_rule(line) || self.row(line, found, counts)) {
             return;
         }
-        if self.head.is_some() && self.row(line, found, counts) {
-            return;
-        }
-        if self.listed(line, found) {
+        if (telling || self.list.is_some()) && self.listed(line, found) {
             return;
         }
         let begins = first.is_ascii_alphabetic()
             || matches!(first, b'|' | b'"' | b'#' | b'_' | b'(' | b',' | b'\t')
             || first >= 0x80;
-        if line.len() > LONGEST_LINE || !begins || !may_have_head(line) {
-            return;
-        }
-        if self.named_row(line, found) {
+        if !telling || line.len() > LONGEST_LINE || !begins || self.named_row(line, found) {
             return;
         }
         // Under a head of pandas a line of its own names the index.
@@ -236,14 +268,14 @@ impl Tables {
             found.cell(meant, line, (line.len() - item.len(), line.len()), Place::Wide);
             return true;
         }
-        let key = text.trim_end().strip_suffix(':').filter(|key| is_name(key) && may_have_head(key));
+        let key = text.trim_end().strip_suffix(':').filter(|key| is_name(key));
         let meant = key.map_or(&[][..], |key| heads::meaning(key.trim_matches(['"', '\''])));
         self.list = (!meant.is_empty()).then_some((meant, indent));
         self.list.is_some()
     }
 
     /// Whether a line is a row of the table that is open.
-    fn row(&mut self, line: &str, found: &mut Found<'_>, counts: &mut Vec<Span>) -> bool {
+    fn row(&mut self, line: &str, found: &mut Found<'_>, counts: Option<&mut Vec<Span>>) -> bool {
         let Some(head) = &self.head else { return false };
         let before = found.out.len();
         let fits = match head.layout {
@@ -283,7 +315,7 @@ impl Tables {
         };
         if fits {
             self.misfits = 0;
-            if head.columns.len() > 1 {
+            if let Some(counts) = counts.filter(|_| head.columns.len() > 1) {
                 let cells = bare_numbers(line, head.layout);
                 counts.extend(cells.iter().map(|(start, end)| (found.line + start, found.line + end)));
             }
@@ -339,9 +371,20 @@ impl Tables {
     }
 }
 
-/// Whether any word of a line may be the last of a head.
-fn may_have_head(line: &str) -> bool {
-    line.as_bytes().split(|byte| !(byte.is_ascii_alphanumeric() || *byte >= 0x80)).any(heads::may_end)
+/// What a label near it makes of a number is wrong where a head says that it is a count or an amount; and what has been found
+/// whole needs no second reason: of what stands in `out` from `before` on, that is left which adds something.
+fn only_once(before: usize, counts: &[Span], out: &mut Vec<Finding>) {
+    let ours = out.split_off(before);
+    out.retain(|found| {
+        let labelled = found.rule == RULES.detectors.phone_labelled;
+        !labelled || !counts.iter().any(|(start, end)| found.start < *end && found.end > *start)
+    });
+    let mut known: Vec<Span> = out.iter().map(|found| (found.start, found.end)).collect();
+    known.sort_unstable();
+    out.extend(ours.into_iter().filter(|found| {
+        let behind = known.partition_point(|(start, _)| *start <= found.start);
+        !known[..behind].iter().rev().take(2).any(|(_, end)| *end >= found.end)
+    }));
 }
 
 /// The bare numbers of a row, each a cell: no label in the line above speaks of them.
@@ -483,7 +526,10 @@ fn fixed_head(line: &str) -> Option<Head> {
     } else {
         Layout::Fixed(parts.len() > 1)
     };
-    columns.iter().any(|column| !column.meant.is_empty()).then_some(Head { layout, columns })
+    // A column alone says nothing of a secret, and neither do words with one blank between.
+    let alone = columns.len() == 1 || layout != Layout::Fixed(true);
+    let speaks = |column: &Column| !column.meant.is_empty() && !(alone && heads::only_secret(column.meant));
+    columns.iter().any(speaks).then_some(Head { layout, columns })
 }
 
 /// Parts of a line with two or more blanks between.
