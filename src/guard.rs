@@ -202,9 +202,10 @@ impl Guard {
         self.0.actions[kind as usize]
     }
 
-    /// Whether an allow-list names this value.
+    /// Whether an allow-list names this value, or it is an address that identifies nobody.
     fn lets_through(&self, kind: Kind, value: &str) -> bool {
-        kind != Kind::KnownSecret && self.0.allowed.lets_through(kind, value)
+        let nobody = || kind == Kind::Ip && !self.0.policy.every_address && allow::identifies_nobody(value);
+        kind != Kind::KnownSecret && (self.0.allowed.lets_through(kind, value) || nobody())
     }
 }
 
@@ -225,10 +226,7 @@ pub fn never_say(known: &Known) {
 static OWN: OnceLock<Guard> = OnceLock::new();
 
 fn own_guard(known: &Known) -> Guard {
-    let networks = ["0.0.0.0", "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::", "::1"];
-    let allow = AllowList { networks: networks.map(str::to_owned).to_vec(), ..AllowList::default() };
-    #[expect(clippy::expect_used, reason = "constant networks; a test says so")]
-    Guard::knowing(Policy { allow, ..Policy::default() }, known).expect("a policy that works")
+    Guard::with(Policy::default(), allow::Allowed::default(), known.clone())
 }
 
 /// The first placeholder that a text holds, such as `[EMAIL_1]`: written by whoever read one and took it for the value.

@@ -1,6 +1,6 @@
 //! Allow-lists, ready to use: what is let through though a rule finds it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use regex::{Regex, RegexBuilder};
 
@@ -124,6 +124,37 @@ fn parse_network(text: &str) -> Option<(u128, u32, bool)> {
     (prefix <= most).then_some((bits, prefix, six))
 }
 
+/// Whether an address identifies nobody: of this machine, of a private or a link's network, of documentation, a mask.
+pub(super) fn identifies_nobody(value: &str) -> bool {
+    let plain = value.split(['/', '%']).next().unwrap_or(value);
+    let private = |address: Ipv4Addr| {
+        let bits = address.to_bits();
+        let shared = bits >> 22 == u32::from_be_bytes([100, 64, 0, 0]) >> 22;
+        let mask = bits >> 24 == 255 && (!bits).wrapping_add(1).is_power_of_two();
+        address.is_loopback()
+            || address.octets()[0] == 0
+            || address.is_private()
+            || address.is_link_local()
+            || address.is_documentation()
+            || shared
+            || mask
+    };
+    match plain.parse() {
+        Ok(IpAddr::V4(address)) => private(address),
+        Ok(IpAddr::V6(address)) => {
+            let [first, second, ..] = address.segments();
+            address.is_loopback()
+                || address.is_unspecified()
+                || address.is_unique_local()
+                || address.is_unicast_link_local()
+                || (first, second) == (0x2001, 0xdb8)
+                || first == 0x3fff && second < 0x1000
+                || address.to_ipv4_mapped().is_some_and(private)
+        }
+        Err(_) => false,
+    }
+}
+
 fn same_prefix(a: u128, b: u128, prefix: u32) -> bool {
     prefix == 0 || (a ^ b) >> (128 - prefix) == 0
 }
@@ -167,6 +198,35 @@ mod tests {
             (Kind::DatabaseUrl, "postgres://u:pw12345@evil.org,example.com/db"),
         ] {
             assert!(!allowed.lets_through(kind, bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_identify_nobody_are_known_by_their_class() {
+        for none in [
+            "127.0.0.1",
+            "0.0.0.0/0",
+            "10.1.2.3",
+            "172.16.0.0/12",
+            "192.168.1.9",
+            "169.254.1.1",
+            "203.0.113.9",
+            "100.64.0.1",
+            "255.255.255.0",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fd12::1",
+            "fe80::1%eth0",
+            "2001:db8::1",
+            "::ffff:10.0.0.1",
+        ] {
+            assert!(identifies_nobody(none), "{none}");
+        }
+        for some in
+            ["8.8.8.8", "172.32.0.1", "100.128.0.1", "255.1.2.3", "2a02:8084::1", "::ffff:8.8.8.8", "x"]
+        {
+            assert!(!identifies_nobody(some), "{some}");
         }
     }
 

@@ -203,6 +203,22 @@ pub(super) fn ppsn(text: &[u8]) -> bool {
     letters[0].to_ascii_uppercase() == expected
 }
 
+/// Whether the check digit of a VAT number may be right, where the country's is known: Germany's and Ireland's.
+pub(super) fn may_be_vat(text: &[u8]) -> bool {
+    match text.split_at_checked(2) {
+        Some((b"DE", digits)) if digits.len() == 9 && digits.iter().all(u8::is_ascii_digit) => {
+            // ISO/IEC 7064, MOD 11,10.
+            let product = digits[..8].iter().fold(10, |product, digit| {
+                let sum = (u32::from(digit - b'0') + product) % 10;
+                (if sum == 0 { 10 } else { sum }) * 2 % 11
+            });
+            (11 - product) % 10 == u32::from(digits[8] - b'0')
+        }
+        Some((b"IE", number)) if number[..7.min(number.len())].iter().all(u8::is_ascii_digit) => ppsn(number),
+        _ => true,
+    }
+}
+
 /// Whether area, group and serial of a US social security number were ever given out (20 CFR 422.103).
 /// Areas of 9xx are individual taxpayer numbers, with their own groups.
 pub(super) fn ssn(area: u32, group: u32, serial: u32) -> bool {

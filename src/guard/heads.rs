@@ -169,7 +169,8 @@ impl Heads {
             // `CreditCard` is in the list as one word too.
             *words.entry(all.concat().into_bytes()).or_default() |= if off { OFF } else { HEAD };
         }
-        for word in self.qualifiers.words().filter(|word| word.len() > 3 || ["id", "no", "nr"].contains(word)) {
+        for word in self.qualifiers.words().filter(|word| word.len() > 3 || ["id", "no", "nr"].contains(word))
+        {
             *words.entry(word.as_bytes().to_vec()).or_default() |= QUALIFIER;
         }
         for word in super::nested::COLUMNS {
@@ -237,7 +238,8 @@ struct Gate {
 
 impl Gate {
     fn new(words: HashMap<Vec<u8>, u8>) -> Self {
-        let abroad = words.keys().filter_map(|word| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
+        let abroad =
+            words.keys().filter_map(|word| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
         let abroad: Vec<String> = abroad
             .flat_map(|word| {
                 let first = word.chars().next().into_iter().flat_map(char::to_uppercase);
@@ -249,7 +251,7 @@ impl Gate {
         for (word, sort) in words {
             let place = gate.place(&word);
             gate.words[place] = (Self::hash(&word), sort);
-            let end = Self::end(&word, word.len());
+            let end = Self::end(Self::last(&word), word.len());
             gate.ends[end / 64] |= 1 << (end % 64);
         }
         gate
@@ -271,23 +273,42 @@ impl Gate {
         place
     }
 
-    /// The bit of a word of `len` letters that ends a text.
-    fn end(text: &[u8], len: usize) -> usize {
-        let last = text.last_chunk::<4>().copied().unwrap_or_else(|| {
-            let mut last = [0; 4];
-            last[4 - text.len()..].copy_from_slice(text);
-            last
-        });
+    /// The last four bytes of a text.
+    #[inline]
+    fn last(text: &[u8]) -> u32 {
+        match text.last_chunk::<4>() {
+            Some(last) => u32::from_le_bytes(*last),
+            None => text.iter().fold(0, |last, byte| last >> 8 | u32::from(*byte) << 24),
+        }
+    }
+
+    /// The bit of a word of `len` letters that ends so.
+    #[inline]
+    fn end(last: u32, len: usize) -> usize {
         let letters = !0 << (32 - 8 * len.min(4));
-        (((u32::from_le_bytes(last) | 0x2020_2020) & letters).wrapping_mul(0x9e37_79b1) >> 17) as usize
+        (((last | 0x2020_2020) & letters).wrapping_mul(0x9e37_79b1) >> 17) as usize
     }
 
     /// Whether a word of `len` letters (of four or more four) that ends at a place may be one. Cheap.
+    #[inline]
     fn may_end(&self, text: &[u8], end: usize, len: usize) -> bool {
-        let place = Self::end(&text[..end], len);
+        let last = Self::last(&text[..end]);
+        let place = Self::end(last, len);
         // `userSSN` ends in a word of its own.
-        self.ends[place / 64] >> (place % 64) & 1 == 1
-            || len == 4 && text[end - 3..end].iter().any(u8::is_ascii_uppercase)
+        self.ends[place / 64] >> (place % 64) & 1 == 1 || len == 4 && last & 0x2020_2000 != 0x2020_2000
+    }
+
+    /// Words of up to three letters behind a letter with an accent or an escaped one, which may be the end of one.
+    fn accented(&self, text: &[u8], (base, mut starts): (usize, u64), all: bool, places: &mut Vec<usize>) {
+        while starts != 0 {
+            let at = base + starts.trailing_zeros() as usize;
+            starts &= starts - 1;
+            let len = text[at..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
+            let escaped = text[..at].last_chunk::<6>().is_some_and(|six| six.starts_with(b"\\u"));
+            if len < 4 && (escaped || text[at - 1] >= 0x80) && self.ends(text, at + len, all) {
+                places.push(at + len);
+            }
+        }
     }
 
     /// Whether it is one, and what follows it lets it be.
@@ -295,7 +316,8 @@ impl Gate {
         let letters = text[..end].iter().rev().take(32).take_while(|byte| byte.is_ascii_alphabetic()).count();
         let start = end - letters;
         // A word with an accent, or one that is escaped.
-        if start > 0 && (text[start - 1] >= 0x80 || text[start.saturating_sub(6)..start].starts_with(b"\\u")) {
+        if start > 0 && (text[start - 1] >= 0x80 || text[start.saturating_sub(6)..start].starts_with(b"\\u"))
+        {
             return true;
         }
         // `1cc` is one word.
@@ -365,7 +387,7 @@ impl Words {
                 }
             }
             if accented != 0 {
-                self.accented(text, (base, accented), all);
+                gate.accented(text, (base, accented), all, &mut self.places);
             }
             base += 64;
         }
@@ -374,19 +396,6 @@ impl Words {
         }
         if !self.places.is_sorted() {
             self.places.sort_unstable();
-        }
-    }
-
-    /// Words of up to three letters behind a letter with an accent or an escaped one, which may be the end of one.
-    fn accented(&mut self, text: &[u8], (base, mut starts): (usize, u64), all: bool) {
-        while starts != 0 {
-            let at = base + starts.trailing_zeros() as usize;
-            starts &= starts - 1;
-            let len = text[at..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
-            let escaped = text[..at].last_chunk::<6>().is_some_and(|six| six.starts_with(b"\\u"));
-            if len < 4 && (escaped || text[at - 1] >= 0x80) && HEADS.gate.ends(text, at + len, all) {
-                self.places.push(at + len);
-            }
         }
     }
 }
@@ -618,9 +627,8 @@ fn is_secret(value: &str, password: bool, weak: bool) -> bool {
     }
     // Words with joints between, a number behind each at most: `customer_segment_2024`.
     let worded = symbol == 0
-        && other == 0
         && value.split(['_', '.', '-', '/', ':']).all(|part| {
-            part.bytes().all(|byte| byte.is_ascii_alphabetic())
+            part.chars().all(char::is_alphabetic)
                 || part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_digit())
         });
     if worded {

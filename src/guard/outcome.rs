@@ -658,7 +658,7 @@ mod tests {
     fn a_recorded_outcome_is_what_todays_policy_makes_of_it() {
         let allowing = guard(Mode::Enforce, &[(Kind::Ip, Action::Allow)]);
         let mut run = run(&allowing);
-        run.push(OutputChunk::Stdout("bob@example.com from 203.0.113.9\n".to_owned()));
+        run.push(OutputChunk::Stdout("bob@example.com from 185.12.44.9\n".to_owned()));
         let formats = Map::from_iter([("text".to_owned(), json!("shown"))]);
         run.push(OutputChunk::Result(RichResult { formats, is_main: true }));
         let done = ended(run);
@@ -673,7 +673,7 @@ mod tests {
 
         // The same policy: nothing is new.
         let (text, _, report) = again(&allowing, rows.clone());
-        assert_eq!((text.as_str(), &report), ("[EMAIL_1] from 203.0.113.9\n", &done.report));
+        assert_eq!((text.as_str(), &report), ("[EMAIL_1] from 185.12.44.9\n", &done.report));
         // A tighter one. What has no number gets none, or the next run's first would be the same.
         let (text, _, report) = again(&Guard::default(), rows.clone());
         assert_eq!(text, "[EMAIL_1] from [IP]\n");
@@ -681,7 +681,7 @@ mod tests {
         assert_eq!(counts, [(Kind::Email, 1), (Kind::Ip, 1)]);
         assert_eq!(report.policy_fingerprint, Guard::default().report().policy_fingerprint);
         let mut numbering = Numbering::new([7; 32], rows.clone());
-        let (next, _) = Guard::default().text("198.51.100.77 and 203.0.113.9", &mut numbering);
+        let (next, _) = Guard::default().text("5.9.11.77 and 185.12.44.9", &mut numbering);
         assert_eq!(next.get(), "[IP_1] and [IP_2]");
         let rows = rows.into_iter().chain(numbering.take_fresh()).collect();
         assert_eq!(again(&Guard::default(), rows).0, "[EMAIL_1] from [IP_2]\n");
@@ -690,10 +690,10 @@ mod tests {
         let (text, results, report) = again(&blocking, Vec::new());
         assert_eq!((text.as_str(), results, report.blocked), ("", 0, true));
         let file = |is_output| {
-            blocking.recorded_file(b"from 203.0.113.9\n", is_output, Numbering::alone()).is_none()
+            blocking.recorded_file(b"from 185.12.44.9\n", is_output, Numbering::alone()).is_none()
         };
         assert!(file(true) && file(false));
-        let kept = Guard::default().recorded_file("from 203.0.113.9 é".as_bytes(), true, Numbering::alone());
+        let kept = Guard::default().recorded_file("from 185.12.44.9 é".as_bytes(), true, Numbering::alone());
         assert_eq!(kept.unwrap().get(), "from [IP] é".as_bytes());
     }
 }

@@ -214,6 +214,8 @@ pub struct PolicyFile {
     pub mask_keep: u8,
     /// Whether placeholders carry numbers: `[EMAIL_1]` or `[EMAIL]`.
     pub numbered: bool,
+    /// Whether addresses count that identify nobody: of this machine, of private networks, of documentation, masks.
+    pub every_address: bool,
     /// What becomes of files that the guard cannot look into.
     pub opaque_files: OpaqueFiles,
     /// Overlays by tenant.
@@ -250,6 +252,7 @@ impl Default for PolicyFile {
             known: KnownNames::default(),
             mask_keep: 4,
             numbered: true,
+            every_address: false,
             opaque_files: OpaqueFiles::default(),
             tenants: BTreeMap::new(),
             conversations: BTreeMap::new(),
@@ -276,6 +279,9 @@ pub struct Policy {
     pub mask_keep: u8,
     /// Whether placeholders carry numbers.
     pub numbered: bool,
+    /// Whether addresses count that identify nobody.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub every_address: bool,
     /// What becomes of files that the guard cannot look into.
     #[serde(skip_serializing_if = "OpaqueFiles::is_default")]
     pub opaque_files: OpaqueFiles,
@@ -363,6 +369,7 @@ impl PolicyFile {
             allow: self.allow.clone(),
             mask_keep: self.mask_keep.min(8),
             numbered: self.numbered,
+            every_address: self.every_address,
             opaque_files: self.opaque_files,
             refused: refused.collect(),
         };

@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn only_what_json_takes_for_a_number_gets_quotes() {
-        for value in ["203.0.113.9", "219-09-9998", "0871234567", "1e5e5", "--1"] {
+        for value in ["185.12.44.9", "219-09-9998", "0871234567", "1e5e5", "--1"] {
             let mut found = finding(1, 1 + value.len(), Kind::Ip);
             assert!(!json_number(format!("[{value}]").as_bytes(), &mut found), "{value}");
         }

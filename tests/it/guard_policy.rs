@@ -36,7 +36,7 @@ fn what_an_allow_list_names_goes_out_and_what_is_near_it_does_not() {
     let mut server = serve(
         data.path(),
         "version = \"2026-11\"\n[allow]\nexact = [\"info@revenue.ie\"]\npatterns = [\"test-[0-9]+@example[.]org\"]\n\
-         domains = [\"example.com\"]\nnetworks = [\"198.51.100.0/24\"]\n",
+         domains = [\"example.com\"]\nnetworks = [\"5.9.11.0/24\"]\n",
     );
     for (said, shown) in [
         ("info(at)revenue.ie", "info@revenue.ie"),
@@ -45,8 +45,8 @@ fn what_an_allow_list_names_goes_out_and_what_is_near_it_does_not() {
         ("test-12(at)example.org.evil.net", "[EMAIL_2]"),
         ("bob(at)mail.example.com", "bob@mail.example.com"),
         ("bob(at)notexample.com", "[EMAIL_3]"),
-        ("host 198.51.100.7", "host 198.51.100.7"),
-        ("host 203.0.113.7", "host [IP_1]"),
+        ("host 5.9.11.7", "host 5.9.11.7"),
+        ("host 185.12.44.7", "host [IP_1]"),
     ] {
         let result = print(&mut server, said);
         assert_eq!(result["stdout"], format!("{shown}\n"), "{said}");
@@ -79,13 +79,13 @@ fn each_kind_is_dealt_with_as_the_policy_says() {
     );
     let result = print(
         &mut server,
-        "bob(at)example.org bob(at)example.org 4111 1111 1111 1111 DE89 3704 0044 0532 0130 00 203.0.113.7 00:1B:44:11:3A:B7",
+        "bob(at)example.org bob(at)example.org 4111 1111 1111 1111 DE89 3704 0044 0532 0130 00 185.12.44.7 00:1B:44:11:3A:B7",
     );
     let stdout = result["stdout"].as_str().unwrap();
     let words: Vec<&str> = stdout.split_whitespace().collect();
     assert!(words[0].starts_with("[EMAIL:") && words[0] == words[1], "{stdout}");
     assert!(
-        stdout.contains("**** **** **** 1111") && stdout.contains("[IBAN_1] 203.0.113.7 [MAC_1]"),
+        stdout.contains("**** **** **** 1111") && stdout.contains("[IBAN_1] 185.12.44.7 [MAC_1]"),
         "{stdout}"
     );
     // What blocks leaves nothing of the result, wherever it stood.
@@ -106,12 +106,12 @@ fn each_kind_is_dealt_with_as_the_policy_says() {
 fn what_is_read_of_an_earlier_run_is_what_todays_policy_lets_out() {
     let data = tempfile::tempdir().unwrap();
     let mut server = serve(data.path(), "version = \"1\"\n[kinds]\nIP = \"allow\"\n");
-    let short = print(&mut server, "bob(at)example.org from 203.0.113.9");
-    assert_eq!(short["stdout"], "[EMAIL_1] from 203.0.113.9\n");
-    let long = server.python("print('from 203.0.113.9, as was said\\n' * 4_000)")["structuredContent"].take();
+    let short = print(&mut server, "bob(at)example.org from 185.12.44.9");
+    assert_eq!(short["stdout"], "[EMAIL_1] from 185.12.44.9\n");
+    let long = server.python("print('from 185.12.44.9, as was said\\n' * 4_000)")["structuredContent"].take();
     let uri = long["artifacts"][0]["uri"].as_str().unwrap().to_owned();
     print(&mut server, "held");
-    server.python("open('f.txt', 'w').write('from 203.0.113.9')");
+    server.python("open('f.txt', 'w').write('from 185.12.44.9')");
     let got = call(&mut server, "files", json!({ "action": "get", "path": "f.txt" }));
     let file = got["structuredContent"]["artifact"]["uri"].as_str().unwrap().to_owned();
     let read = |server: &mut Server| {
@@ -125,14 +125,14 @@ fn what_is_read_of_an_earlier_run_is_what_todays_policy_lets_out() {
         [whole, page, output, file]
     };
     for shown in read(&mut server) {
-        assert!(shown.to_string().contains("from 203.0.113.9"), "{shown}");
+        assert!(shown.to_string().contains("from 185.12.44.9"), "{shown}");
     }
     drop(server);
 
     let mut server = serve(data.path(), "version = \"2\"\n");
     let shown = read(&mut server);
     for shown in &shown {
-        assert!(!shown.to_string().contains("203.0") && shown.to_string().contains("from [IP]"), "{shown}");
+        assert!(!shown.to_string().contains("185.12") && shown.to_string().contains("from [IP]"), "{shown}");
     }
     let whole = &shown[0]["structuredContent"];
     assert_eq!(whole["guard"]["policy"], "2");

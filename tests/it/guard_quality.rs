@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use base64::Engine as _;
-use pathbox::guard::{Guard, Kind, Numbering};
+use pathbox::guard::{Guard, Kind, Numbering, Policy};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -58,6 +58,11 @@ fn group(span: &Span) -> Option<&'static str> {
     }
 }
 
+/// The corpora count addresses of documentation and of private networks too.
+fn every_address() -> Guard {
+    Guard::new(Policy { every_address: true, ..Policy::default() }).unwrap()
+}
+
 fn covered(found: &[(usize, usize)], start: usize, end: usize) -> bool {
     let hidden: usize =
         found.iter().map(|(from, to)| (*to).min(end).saturating_sub((*from).max(start))).sum();
@@ -89,7 +94,7 @@ impl Score {
 
 #[test]
 fn recall_and_false_positives_on_the_labelled_corpus() {
-    let guard = Guard::default();
+    let guard = every_address();
     let mut scores: BTreeMap<(&str, String), Score> = BTreeMap::new();
     let (mut wrong, mut hard) = (Vec::new(), 0);
     let (mut wrong_full, mut full) = (Vec::new(), 0);
@@ -212,11 +217,12 @@ fn what_a_head_says_is_found_in_every_layout_of_a_table() {
     }
     println!("negatives touched {}/{negatives}", touched.len());
     for (kind, least) in
-        [("table pii", 0.99), ("table phone", 0.99), ("other pii", 0.95), ("other structured", 1.0)]
+        [("table pii", 0.99), ("table phone", 0.99), ("other pii", 0.96), ("other structured", 1.0)]
     {
         assert!(scores[kind].rate() >= least, "{kind}");
     }
-    assert!(touched.len() * 100 <= negatives * 5);
+    // At most one in two hundred.
+    assert!(touched.len() * 200 <= negatives, "{touched:#?}");
 }
 
 /// Columns that only sound like personal ones, in the layouts of programs.
@@ -330,7 +336,7 @@ fn published_forms_are_found_and_ordinary_lines_are_left_alone() {
 /// the rules were tuned by it. `«` and `»` stand around what must be hidden, `⏎` for the end of a line, `·` for nothing.
 #[test]
 fn forms_and_phrasings_that_no_rule_was_made_from() {
-    let guard = Guard::default();
+    let guard = every_address();
     let mut scores: BTreeMap<&str, Score> = BTreeMap::new();
     let (mut missed, mut touched) = (Vec::new(), Vec::new());
     for line in include_str!("../fixtures/guard/phrasings.txt").lines() {
@@ -509,9 +515,9 @@ fn what_excuses_a_number_or_a_value_does_not_excuse_its_likes() {
         ("from 2.5.29.15:8080", "from [IP_1]:8080"),
         ("8.8.8.8 Google", "[IP_1] Google"),
         ("peer http://3.94.12.8/x", "peer http://[IP_1]/x"),
-        ("host/10.1.2.3:9092", "host/[IP_1]:9092"),
-        ("[2001:db8::1]:443", "[[IP_1]]:443"),
-        ("2001:DB8::A1", "[IP_1]"),
+        ("host/24.1.2.3:9092", "host/[IP_1]:9092"),
+        ("[2a02:8084::1]:443", "[[IP_1]]:443"),
+        ("2A02:8084::A1", "[IP_1]"),
         ("Phone: 04-2209186 (IRS office)", "Phone: [PHONE_1] (IRS office)"),
         ("My Israeli number is 09-7625400", "My Israeli number is [PHONE_1]"),
         ("ring (0172) 181119 now", "ring [PHONE_1] now"),

@@ -130,19 +130,25 @@ mod tests {
         let guard = Guard::default();
         for (text, clean) in [
             ("connect from mail.example.com[2a02:8084:20::442]", "connect from mail.example.com[[IP_1]]"),
-            ("relay=mx.example.net[2001:db8:85a3::8a2e:370:7334]:25", "relay=mx.example.net[[IP_1]]:25"),
-            ("from unknown[2001:db8:85a3:8d3:1319:8a2e:370:7348]", "from unknown[[IP_1]]"),
-            ("connect from localhost[::1]", "connect from localhost[[IP_1]]"),
-            ("from unknown[2001:db8::]", "from unknown[[IP_1]]"),
-            ("?2001:db8::1", "?[IP_1]"),
+            ("relay=mx.example.net[2a02:8084:85a3::8a2e:370:7334]:25", "relay=mx.example.net[[IP_1]]:25"),
+            ("from unknown[2a02:8084:85a3:8d3:1319:8a2e:370:7348]", "from unknown[[IP_1]]"),
+            ("from unknown[2a02:8084::]", "from unknown[[IP_1]]"),
+            ("?2a02:8084::1", "?[IP_1]"),
         ] {
             assert_eq!(*guard.check(text).text, *clean);
         }
-        for text in ["rows[::2]", "sparse[1::2]", "toks2[::2]", "children()[::2]", "grid[0][::2]", "(?::0*?"]
-        {
+        for text in [
+            "rows[::2]",
+            "sparse[1::2]",
+            "toks2[::2]",
+            "children()[::2]",
+            "connect from localhost[::1]",
+            "grid[0][::2]",
+            "(?::0*?",
+        ] {
             assert_eq!(*guard.check(text).text, *text);
         }
-        for unit in ["::1[", "::2["] {
+        for unit in ["::3[", "::2["] {
             assert_eq!(*guard.check(&unit.repeat(40)).text, *"[IP_1][".repeat(40));
         }
     }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use super::name::ends;
 use super::token::{Look, look};
-use super::{Scanner, first_line, last_line};
+use super::{LEFT, Scanner, first_line, last_line};
 use crate::guard::confirm::{self, CardRange};
 use crate::guard::rule::{RULES, RuleId};
 
@@ -163,6 +163,9 @@ impl Scanner<'_> {
             return 1;
         }
         // `card_4111111111111111`
+        if before == b'_' && here.len == 7 && self.letter_behind(here) {
+            return 1;
+        }
         if before == b'_' && here.len >= 12 && self.labelled(self.ids.card_labelled, here.start, 12) {
             return self.card(groups, index);
         }
@@ -227,7 +230,9 @@ impl Scanner<'_> {
         if group.len == 8 && self.byte(group.end()) == b'-' {
             return self.dashed_nif(group);
         }
-        if !(1..=2).contains(&letters) || is_word_byte(self.byte(end)) {
+        // `form11_3632383U_2024.pdf`
+        let within = self.byte(end) == b'_' && self.byte(end - 1).is_ascii_uppercase();
+        if !(1..=2).contains(&letters) || is_word_byte(self.byte(end)) && !within {
             return false;
         }
         let text = &self.text[group.start..end];
@@ -984,13 +989,52 @@ impl Scanner<'_> {
                 CardRange::Rare if self.rules.has_context(labelled, self.label(start, FAR_LABEL)) => labelled,
                 CardRange::Rare | CardRange::None => continue,
             };
-            if taken.len() == 4 && self.is_list_of_codes(taken) || self.ends_uuid(start, end) {
+            let reason = rule == labelled || self.has_reason(groups, (index, form.len()));
+            if !reason || taken.len() == 4 && self.is_list_of_codes(taken) || self.ends_uuid(start, end) {
                 continue;
             }
             self.hit(rule, start, end);
             return form.len();
         }
         0
+    }
+
+    /// Whether more than its digits speaks for a card: a word, the networks' groups, prose around it, or that it stands alone.
+    /// In a row of numbers it is one of them, and so it is below a like number that is none.
+    fn has_reason(&self, groups: &[Group], (index, len): (usize, usize)) -> bool {
+        let (first, last) = (groups[index], groups[index + len - 1]);
+        let (start, end) = (first.start, last.end());
+        if self.rules.has_context(self.ids.card_labelled, self.label(start, FAR_LABEL)) {
+            return true;
+        }
+        let before = last_line(self.before(start, LEFT));
+        let after = super::first_line(&self.text[end..self.to.min(end + LEFT)]);
+        let numbers =
+            |text: &'_ [u8]| text.split(|byte| !byte.is_ascii_digit()).filter(|run| run.len() > 2).count();
+        if len > 1 {
+            // A fifth group of four is one of a row.
+            let beside = index > 0 || groups.len() > index + len;
+            return self.byte(first.end()) == b'-' || !beside && numbers(before) + numbers(after) < 4;
+        }
+        let fraction = before.ends_with(b".");
+        let like = |run: &&[u8]| run.len() == first.len && run.iter().all(u8::is_ascii_digit);
+        let runs =
+            || before.split(|byte| !byte.is_ascii_digit()).chain(after.split(|byte| !byte.is_ascii_digit()));
+        // A list of numbers that all pass is no chance.
+        let all_pass = runs().filter(like).count() > 0
+            && runs().filter(|run| run.len() > 2).all(|run| run.len() == first.len && confirm::luhn(run));
+        let others = numbers(before) + numbers(after);
+        let prose = |text: &[u8]| {
+            text.windows(5).any(|five| {
+                five[2] == b' ' && five.iter().filter(|byte| byte.is_ascii_alphabetic()).count() == 4
+            })
+        };
+        let above = self.before(start, LEFT).strip_suffix(before).and_then(|above| above.strip_suffix(b"\n"));
+        let column = above.is_some_and(|above| {
+            let mut like = last_line(above).split(|byte| !byte.is_ascii_digit()).filter(like).peekable();
+            like.peek().is_some() && like.all(|run| !confirm::luhn(run))
+        });
+        !fraction && !column && (all_pass || others == 0 || others < 2 && (prose(before) || prose(after)))
     }
 
     /// Whether these are the last twelve digits of a UUID.
@@ -1164,7 +1208,7 @@ impl Scanner<'_> {
             && (8..=12).contains(&body.len())
             && digits + 2 >= body.len()
             && body.iter().all(u8::is_ascii_alphanumeric);
-        if vat && self.labelled(self.ids.eu_vat, at, 32) {
+        if vat && confirm::may_be_vat(word) && self.labelled(self.ids.eu_vat, at, 32) {
             return self.hit(self.ids.eu_vat, at, end);
         }
         let capitals = word[..2].iter().all(u8::is_ascii_uppercase) && self.byte_before(at) != b'-';
