@@ -115,8 +115,6 @@ struct Heads {
     no_secret: Set,
     columns: Vec<Column>,
     by_words: HashMap<String, Vec<Sense>>,
-    /// A bit for each three bytes that a word of a head may end in.
-    ends: Box<[u64; 512]>,
     gate: Gate,
 }
 
@@ -132,7 +130,6 @@ impl Heads {
             no_secret: file.no_secret,
             columns: Vec::new(),
             by_words: HashMap::new(),
-            ends: Box::new([0; 512]),
             gate: Gate::default(),
         };
         for row in file.head {
@@ -140,7 +137,6 @@ impl Heads {
             for (words, weak) in [(&row.words, false), (&row.weak, true)] {
                 for word in words {
                     heads.by_words.entry(word.clone()).or_default().push(Sense { column, weak });
-                    heads.note(word);
                 }
             }
             let rule = RULES.list.iter().position(|rule| rule.id == row.rule);
@@ -148,8 +144,6 @@ impl Heads {
             let (form, compiled) = (row.form, OnceLock::new());
             heads.columns.push(Column { rule, form, compiled, shape: row.shape, check: row.check });
         }
-        let qualifiers: Vec<String> = heads.qualifiers.words().map(str::to_owned).collect();
-        qualifiers.iter().for_each(|word| heads.note(word));
         heads.gate = heads.gate();
         heads
     }
@@ -177,21 +171,6 @@ impl Heads {
             *words.entry(word.rsplit('_').next().unwrap_or(word).as_bytes().to_vec()).or_default() |= COLUMNS;
         }
         Gate::new(words)
-    }
-
-    fn note(&mut self, words: &str) {
-        for word in words.split(' ') {
-            let place = end_of(word.as_bytes());
-            // Before a word of two letters anything may stand.
-            let places = if word.len() == 2 {
-                (0..32).map(|third| third << 10 | place).collect()
-            } else {
-                vec![place]
-            };
-            for place in places {
-                self.ends[place / 64] |= 1 << (place % 64);
-            }
-        }
     }
 
     /// What words mean: they themselves, their last ones without qualifiers behind, their first ones with nothing but
@@ -231,8 +210,9 @@ const COLUMNS: u8 = 8;
 struct Gate {
     /// Words by their hash, in the first free place from there on.
     words: Vec<(u64, u8)>,
-    /// A bit for each sort of letters that one may end in: its last four, or all of a shorter one.
-    ends: Vec<u64>,
+    /// A bit for each sort of letters that one may end in: its last four, or all of a shorter one. Of heads that count by
+    /// default, of all, and of qualifiers.
+    ends: [Vec<u64>; 3],
     abroad: Option<packed::Searcher>,
 }
 
@@ -247,12 +227,15 @@ impl Gate {
             })
             .collect();
         let abroad = packed::Config::new().builder().extend(abroad).build();
-        let mut gate = Self { words: vec![(0, 0); 4096], ends: vec![0; 512], abroad };
+        let mut gate = Self { words: vec![(0, 0); 4096], ends: [const { Vec::new() }; 3], abroad };
+        gate.ends.iter_mut().for_each(|bits| bits.resize(512, 0));
         for (word, sort) in words {
             let place = gate.place(&word);
             gate.words[place] = (Self::hash(&word), sort);
             let end = Self::end(Self::last(&word), word.len());
-            gate.ends[end / 64] |= 1 << (end % 64);
+            for (bits, sorts) in gate.ends.iter_mut().zip([HEAD | COLUMNS, HEAD | COLUMNS | OFF, QUALIFIER]) {
+                bits[end / 64] |= u64::from(sort & sorts != 0) << (end % 64);
+            }
         }
         gate
     }
@@ -291,11 +274,15 @@ impl Gate {
 
     /// Whether a word of `len` letters (of four or more four) that ends at a place may be one. Cheap.
     #[inline]
-    fn may_end(&self, text: &[u8], end: usize, len: usize) -> bool {
+    fn may_end(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
         let last = Self::last(&text[..end]);
         let place = Self::end(last, len);
-        // `userSSN` ends in a word of its own.
-        self.ends[place / 64] >> (place % 64) & 1 == 1 || len == 4 && last & 0x2020_2000 != 0x2020_2000
+        let bit = |bits: &[u64]| bits[place / 64] >> (place % 64) & 1 == 1;
+        // `userSSN` and `phoneNumber` end in a word of their own: one with a capital.
+        let capital =
+            |within: usize| text[end.saturating_sub(within)..end].iter().any(|byte| byte & 0x20 == 0);
+        bit(&self.ends[usize::from(all)])
+            || len == 4 && (last & 0x2020_2000 != 0x2020_2000 || bit(&self.ends[2]) && capital(8))
     }
 
     /// Words of up to three letters behind a letter with an accent or an escaped one, which may be the end of one.
@@ -382,7 +369,7 @@ impl Words {
                 left &= left - 1;
                 let at = base + bit as usize + 1;
                 let len = 2 + (three >> bit & 1) as usize + (four >> bit & 1) as usize;
-                if gate.may_end(text, at, len) && gate.ends(text, at, all) {
+                if gate.may_end(text, at, len, all) && gate.ends(text, at, all) {
                     self.places.push(at);
                 }
             }
@@ -400,26 +387,15 @@ impl Words {
     }
 }
 
-/// The last three bytes of a word as a number of fifteen bits.
-fn end_of(word: &[u8]) -> usize {
-    word[word.len().saturating_sub(3)..].iter().fold(0, |place, byte| place << 5 | usize::from(byte & 31))
-}
-
-/// Whether a word may be the last of a head. Cheap: for text in which hardly anything is one.
-pub(super) fn may_end(word: &[u8]) -> bool {
-    let end = &word[word.len().saturating_sub(3)..];
-    if !word.last().is_some_and(u8::is_ascii_alphabetic) || !end.is_ascii() {
-        return !word.is_empty();
-    }
-    let place = end_of(word);
-    HEADS.ends[place / 64] >> (place % 64) & 1 == 1
-}
-
-/// Whether the last word of a text may be the last of a head.
-fn may_be_head(text: &str) -> bool {
-    let text = text.trim_end_matches(|c: char| !c.is_alphanumeric());
-    let within = |byte: &u8| byte.is_ascii_alphanumeric() || *byte >= 0x80;
-    text.as_bytes().rsplit(|byte| !within(byte)).next().is_some_and(may_end)
+/// Whether a text holds a word that a head may end in.
+pub(super) fn may_be_head(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    !text.is_ascii()
+        || bytes.iter().enumerate().any(|(at, byte)| {
+            byte.is_ascii_alphabetic()
+                && !bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
+                && HEADS.gate.ends(bytes, at + 1, true)
+        })
 }
 
 /// What a head means.
@@ -714,7 +690,7 @@ mod tests {
             assert!(RULES.list.iter().any(|rule| rule.id == row.rule), "{}", row.rule);
             assert!(row.weak.is_empty() || row.check.is_some() || row.shape.is_some(), "{}", row.rule);
             for word in row.words.iter().chain(&row.weak) {
-                assert!(plain(word) == *word && may_end(word.as_bytes()), "{word}");
+                assert!(plain(word) == *word && may_be_head(word), "{word}");
             }
         }
     }

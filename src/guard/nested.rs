@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use memchr::{memchr_iter, memchr3_iter};
+use memchr::memchr_iter;
 
 use super::heads::{self, Meaning, Place};
 use super::scan::{Finding, placeholder_len};
@@ -91,15 +91,16 @@ impl Nested {
         !self.awake && self.open.is_empty()
     }
 
-    /// Reads a line, which holds a word of a head where it is `telling`: where the next piece should begin if this one ends
+    /// Reads a line, which holds the ends of words of a head at the places that are `telling`: where the next piece should begin if this one ends
     /// here, where it is read at all.
     pub(super) fn line(
         &mut self,
         text: &str,
         (start, end): (usize, usize),
-        telling: bool,
+        places: &[usize],
         out: &mut Vec<Finding>,
     ) -> Option<usize> {
+        let telling = !places.is_empty();
         if !telling && end - start > SHORT && self.sleeps() {
             return None;
         }
@@ -107,7 +108,13 @@ impl Nested {
         let bytes = line.as_bytes();
         if self.open.is_empty() {
             let goes_on = self.loose.is_some() && line.starts_with(['[', '(']);
-            if !goes_on && !(if telling { wakes(bytes) } else { opens_only(bytes) }) {
+            if !goes_on
+                && !(if telling {
+                    wakes(bytes, places.iter().map(|place| place - start))
+                } else {
+                    opens_only(bytes)
+                })
+            {
                 if !line.trim().is_empty() {
                     (self.loose, self.awake) = (None, false);
                 }
@@ -358,11 +365,13 @@ fn opens_only(line: &[u8]) -> bool {
     line.iter().any(|byte| b"[{(".contains(byte)) && line.iter().all(|byte| b"[{( \n\r,".contains(byte))
 }
 
-/// Whether a line holds a name of interest in quotes or before a colon.
-fn wakes(line: &[u8]) -> bool {
-    memchr3_iter(b'"', b'\'', b':', line).any(|at| {
-        let word = word_before(&line[..at]);
-        heads::may_end(word) && {
+/// Whether one of the words that end at `places` is of a name of interest, in quotes or before a colon.
+fn wakes(line: &[u8], places: impl Iterator<Item = usize>) -> bool {
+    let mut places = places;
+    places.any(|place| {
+        let between = |byte: &&u8| byte.is_ascii_alphanumeric() || b"_- .".contains(byte) || **byte >= 0x80;
+        let at = place + line[place..].iter().take(24).take_while(between).count();
+        line.get(at).is_some_and(|byte| b"\"':".contains(byte)) && {
             let from = line[..at].iter().rposition(|byte| b"\"'{,[(".contains(byte)).map_or(0, |at| at + 1);
             let from = from.max(at.saturating_sub(48));
             std::str::from_utf8(&line[from..at]).is_ok_and(|name| {
@@ -371,12 +380,6 @@ fn wakes(line: &[u8]) -> bool {
             })
         }
     })
-}
-
-fn word_before(line: &[u8]) -> &[u8] {
-    let len =
-        line.iter().rev().take(24).take_while(|byte| byte.is_ascii_alphanumeric() || **byte >= 0x80).count();
-    &line[line.len() - len..]
 }
 
 /// The table of HTML that is open.

@@ -197,7 +197,8 @@ pub struct KnownNames {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyFile {
-    /// The version that reports carry, at most 64 characters.
+    /// The version that reports carry, at most 64 characters; `unnamed` where a file gives none.
+    #[serde(default = "unnamed")]
     pub version: String,
     /// The mode of the deployment.
     pub mode: Mode,
@@ -239,6 +240,10 @@ impl OpaqueFiles {
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
+}
+
+fn unnamed() -> String {
+    "unnamed".to_owned()
 }
 
 impl Default for PolicyFile {

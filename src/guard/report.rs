@@ -82,6 +82,9 @@ pub struct Report {
     pub errors: u64,
     /// Whether a finding's action withholds the whole result.
     pub blocked: bool,
+    /// What a level of the policy asked for and did not get, for the level above does not allow it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
     /// Bytes looked at.
     pub bytes_in: u64,
     /// Bytes let out.
@@ -102,6 +105,11 @@ impl Report {
             mode: policy.mode,
             requested: policy.requested,
             decided_by: policy.decided_by,
+            refused: policy
+                .refused
+                .iter()
+                .map(|(scope, what)| format!("{what} ({})", format!("{scope:?}").to_lowercase()))
+                .collect(),
             ..Self::default()
         }
     }

@@ -5,6 +5,7 @@
 //! JSON, what Python and JavaScript print of their values, HTML. What is kept of a table is its head, so it may be as long as it
 //! likes and come in any pieces.
 
+use super::classes::only;
 use super::heads::{self, Meaning, Place};
 use super::nested::{self, Nested};
 use super::rule::{RULES, RuleId};
@@ -14,6 +15,8 @@ use super::scan::{Finding, holds_placeholder};
 const LONGEST_LINE: usize = 4000;
 /// The most columns of a head that is not separated by signs.
 const MAX_WORDS: usize = 64;
+/// The most words of a head with one blank between them.
+const LONGEST_PROSE: usize = 24;
 /// The most columns of any.
 const MAX_FIELDS: usize = 256;
 /// After so many lines in a row that do not fit, a head is over: with fields that a sign separates, and of fixed width.
@@ -168,11 +171,12 @@ impl Tables {
             }
             let next = memchr::memchr(b'\n', &bytes[at..end]).map_or(end, |feed| at + feed + 1);
             let passed = words_left.iter().take_while(|place| **place <= next).count();
-            words_left = &words_left[passed..];
-            let telling = passed > 0;
-            if let Some(done) = self.nested.line(text, (at, next), telling, out) {
+            let (places, rest) = words_left.split_at(passed);
+            words_left = rest;
+            if let Some(done) = self.nested.line(text, (at, next), places, out) {
                 whole = if bytes[next - 1] == b'\n' { whole } else { done };
             }
+            let telling = passed > 0;
             if (at > start || !goes_on) && (telling || series || self.head.is_some() || self.list.is_some()) {
                 let line = text[at..next].trim_end_matches('\n');
                 self.line(text, at, line, (telling, series), out, labelled.then_some(&mut counts));
@@ -442,7 +446,9 @@ fn is_name(text: &str) -> bool {
 
 /// The head of a table, if a line is one.
 fn find_head(line: &str) -> Option<Head> {
-    if line.contains("://") {
+    // What stands in no name and between none.
+    static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?~^\\");
+    if line.bytes().any(|byte| OTHER[usize::from(byte)]) {
         return None;
     }
     separated_head(line).or_else(|| fixed_head(line))
@@ -495,9 +501,16 @@ fn fixed_head(line: &str) -> Option<Head> {
         }
         // The longest known heads of several words, else each word: pandas puts one blank between columns.
         let inner = words(part);
+        if parts.len() < 2 && inner.len() > LONGEST_PROSE {
+            return None;
+        }
+        let telling: Vec<bool> =
+            inner.iter().map(|(from, to)| heads::may_be_head(&part[*from..*to])).collect();
         let mut at = 0;
         while at < inner.len() {
-            let known = |to: &usize| heads::is_whole(&part[inner[at].0..inner[*to].1]);
+            let known = |to: &usize| {
+                telling[at..=*to].contains(&true) && heads::is_whole(&part[inner[at].0..inner[*to].1])
+            };
             let to = (at + 1..inner.len().min(at + 6)).rev().find(known).unwrap_or(at);
             cells.push((start + inner[at].0, start + inner[to].1));
             at = to + 1;

@@ -98,6 +98,9 @@ fn each_kind_is_dealt_with_as_the_policy_says() {
         (&json!(""), &json!(""), &json!(""))
     );
     assert_eq!(content["guard"]["findings"]["PRIVATE_KEY"], 1, "{blocked}");
+    assert_eq!(content["guard"]["policy"], "unnamed");
+    let said = content["notes"].to_string();
+    assert!(said.contains("nothing of this result is shown") && said.contains("PRIVATE_KEY"), "{said}");
     assert!(!blocked.to_string().contains("harmless") && !blocked.to_string().contains("MIIE"), "{blocked}");
 }
 
@@ -225,6 +228,8 @@ fn a_conversation_and_a_call_loosen_only_what_stands_above_allows_and_may_always
     let arguments = json!({"code": "print('a' + chr(64) + 'b.ie')", "language": "python"});
     let answer = server.call(arguments, json!({"dev.pathbox/guard": bad_pattern}));
     assert_eq!(answer["structuredContent"]["stdout"], "[EMAIL_1]\n", "{answer}");
+    // What was asked for and not done is said.
+    assert!(answer["structuredContent"]["notes"].to_string().contains("allow-list (call)"), "{answer}");
     let data = tempfile::tempdir().unwrap();
     let policy = format!("{open}allow_off = true\n");
     let mut server =

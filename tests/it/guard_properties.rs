@@ -1018,3 +1018,58 @@ fn an_invisible_sign_in_a_name_moves_nothing_in_its_value() {
         assert!(!out.to_string().contains("hunter2"), "{}", out.get());
     }
 }
+
+/// Rows of numbers in the layouts of programs, 96,000 in all: at most one in ten thousand changes.
+#[test]
+fn random_rows_of_numbers_are_left_alone() {
+    const BLOCK: usize = 400;
+    let mut dice = Dice(7);
+    let mut roll = |bound: u64| dice.roll(bound as usize) as u64;
+    let mut digits = |len: usize| -> String {
+        (0..len)
+            .map(|at| char::from(b'0' + (roll(if at == 0 { 9 } else { 10 }) as u8) + u8::from(at == 0)))
+            .collect()
+    };
+    let guard = Guard::default();
+    let mut changed = Vec::new();
+    for block in 0..20 {
+        for layout in 0..12 {
+            let rows: Vec<String> = (0..BLOCK)
+                .map(|row| match layout {
+                    0 => (0..4).map(|_| digits(4)).collect::<Vec<_>>().join(" "),
+                    1 => (0..4).map(|_| digits(6)).collect::<Vec<_>>().join("  "),
+                    2 => (0..3).map(|_| format!(".{}", digits(16))).collect::<Vec<_>>().join(" "),
+                    3 => format!("{row},{},{}.{}", digits(16), digits(3), digits(2)),
+                    4 => (0..3)
+                        .map(|_| format!("{}.{}e+00", digits(1), digits(18)))
+                        .collect::<Vec<_>>()
+                        .join(" "),
+                    5 => format!(
+                        "<path d=\"M{}.{} {}.{}L{} {}\"/>",
+                        digits(3),
+                        digits(9),
+                        digits(2),
+                        digits(9),
+                        digits(4),
+                        digits(4)
+                    ),
+                    6 => format!("[-{}.{}, {}.{}],", digits(1), digits(15), digits(2), digits(15)),
+                    7 => (0..8).map(|_| digits(2)).collect::<Vec<_>>().join(", "),
+                    8 => format!(
+                        "{:08x}  {}",
+                        row * 16,
+                        (0..16).map(|_| digits(2)).collect::<Vec<_>>().join(" ")
+                    ),
+                    9 => format!("{row:<5}  {}  {}", digits(15), digits(5)),
+                    10 => format!("{}\t{}\t{}", digits(13), digits(13), digits(1)),
+                    _ => digits(16),
+                })
+                .collect();
+            let text = rows.join("\n");
+            let (out, _) = guard.text(&text, &mut Numbering::alone());
+            let lines = rows.iter().zip(out.lines()).filter(|(before, after)| before != after);
+            changed.extend(lines.map(|(before, after)| format!("{block} {layout}: {before} -> {after}")));
+        }
+    }
+    assert!(changed.len() * 10_000 <= 12 * 20 * BLOCK, "{} {changed:#?}", changed.len());
+}

@@ -1000,41 +1000,44 @@ impl Scanner<'_> {
     }
 
     /// Whether more than its digits speaks for a card: a word, the networks' groups, prose around it, or that it stands alone.
-    /// In a row of numbers it is one of them, and so it is below a like number that is none.
+    /// In a row of numbers it is one of them, and so it is below a like number that is no card.
     fn has_reason(&self, groups: &[Group], (index, len): (usize, usize)) -> bool {
         let (first, last) = (groups[index], groups[index + len - 1]);
         let (start, end) = (first.start, last.end());
         if self.rules.has_context(self.ids.card_labelled, self.label(start, FAR_LABEL)) {
             return true;
         }
-        let before = last_line(self.before(start, LEFT));
-        let after = super::first_line(&self.text[end..self.to.min(end + LEFT)]);
-        let numbers =
-            |text: &'_ [u8]| text.split(|byte| !byte.is_ascii_digit()).filter(|run| run.len() > 2).count();
+        let near = self.before(start, LEFT);
+        let before = last_line(near);
+        let above = &near[..near.len() - before.len()];
+        let after = first_line(&self.text[end..self.to.min(end + LEFT)]);
+        let no_card =
+            |digits: &[u8]| !confirm::luhn(digits) || confirm::card_range(digits) == CardRange::None;
         if len > 1 {
-            // A fifth group of four is one of a row.
+            let lens: Vec<usize> = groups[index..index + len].iter().map(|group| group.len).collect();
             let beside = index > 0 || groups.len() > index + len;
-            return self.byte(first.end()) == b'-' || !beside && numbers(before) + numbers(after) < 4;
+            // A row of as many numbers of the same lengths.
+            let row = |line: &[u8]| {
+                let runs: Vec<&[u8]> = runs(line).collect();
+                runs.iter().map(|run| run.len()).eq(lens.iter().copied()) && no_card(&runs.concat())
+            };
+            let dashed = self.byte(first.end()) == b'-';
+            return dashed || !beside && !above.split(|byte| *byte == b'\n').any(row);
         }
-        let fraction = before.ends_with(b".");
-        let like = |run: &&[u8]| run.len() == first.len && run.iter().all(u8::is_ascii_digit);
-        let runs =
-            || before.split(|byte| !byte.is_ascii_digit()).chain(after.split(|byte| !byte.is_ascii_digit()));
-        // A list of numbers that all pass is no chance.
-        let all_pass = runs().filter(like).count() > 0
-            && runs().filter(|run| run.len() > 2).all(|run| run.len() == first.len && confirm::luhn(run));
-        let others = numbers(before) + numbers(after);
+        let like = |run: &&[u8]| run.len() == first.len;
+        if before.ends_with(b".") || runs(above).filter(like).any(no_card) {
+            return false;
+        }
+        let others: Vec<&[u8]> = runs(before).chain(runs(after)).collect();
+        // Like numbers that all are cards are no chance.
+        let likes = || others.iter().filter(|run| run.len() == first.len);
+        let all =
+            likes().all(|run| !no_card(run)) && (likes().count() == others.len() || likes().count() > 1);
         let prose = |text: &[u8]| {
-            text.windows(5).any(|five| {
-                five[2] == b' ' && five.iter().filter(|byte| byte.is_ascii_alphabetic()).count() == 4
-            })
+            let letters = |five: &[u8]| five.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
+            text.windows(5).any(|five| five[2] == b' ' && letters(five) == 4)
         };
-        let above = self.before(start, LEFT).strip_suffix(before).and_then(|above| above.strip_suffix(b"\n"));
-        let column = above.is_some_and(|above| {
-            let mut like = last_line(above).split(|byte| !byte.is_ascii_digit()).filter(like).peekable();
-            like.peek().is_some() && like.all(|run| !confirm::luhn(run))
-        });
-        !fraction && !column && (all_pass || others == 0 || others < 2 && (prose(before) || prose(after)))
+        all || others.iter().filter(|run| run.len() > 2).count() < 2 && (prose(before) || prose(after))
     }
 
     /// Whether these are the last twelve digits of a UUID.
@@ -1332,6 +1335,11 @@ fn is_well_known(parts: [u32; 4]) -> bool {
 
 fn group_is_year(group: &Group, value: u32) -> bool {
     group.len == 4 && (1900..=2100).contains(&value)
+}
+
+/// Runs of digits.
+fn runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| !byte.is_ascii_digit()).filter(|run| !run.is_empty())
 }
 
 fn is_joint(byte: u8) -> bool {

@@ -692,10 +692,24 @@ fn notes(finished: &Finished) -> Vec<String> {
     if outcome.results_dropped > 0 {
         notes.push(format!("{} more displays were left out", outcome.results_dropped));
     }
-    if finished.record.guard.withheld > 0 {
+    let guard = &finished.record.guard;
+    if guard.withheld > 0 {
         notes.push(format!(
             "{} parts were withheld by the guard, which cannot look into them",
-            finished.record.guard.withheld
+            guard.withheld
+        ));
+    }
+    if guard.blocked {
+        let kinds: Vec<_> = guard.findings.keys().map(|kind| kind.as_str()).collect();
+        notes.push(format!(
+            "nothing of this result is shown: the policy blocks results that hold what was found in it ({})",
+            kinds.join(", ")
+        ));
+    }
+    if !guard.refused.is_empty() {
+        notes.push(format!(
+            "the guard did not do what was asked, for the level above does not say `allow_off = true`: {}",
+            guard.refused.join(", ")
         ));
     }
     notes
