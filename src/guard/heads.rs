@@ -389,11 +389,13 @@ impl Words {
 
 /// Whether a text holds a word that a head may end in.
 pub(super) fn may_be_head(text: &str) -> bool {
-    let bytes = text.as_bytes();
+    let (bytes, mut letters) = (text.as_bytes(), 0);
     !text.is_ascii()
         || bytes.iter().enumerate().any(|(at, byte)| {
-            byte.is_ascii_alphabetic()
+            letters = if byte.is_ascii_alphabetic() { letters + 1 } else { 0 };
+            letters > 1
                 && !bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
+                && HEADS.gate.may_end(bytes, at + 1, letters.min(4), true)
                 && HEADS.gate.ends(bytes, at + 1, true)
         })
 }
