@@ -541,7 +541,7 @@ fn fixed_head(line: &str) -> Option<Head> {
     };
     // A column alone says nothing of a secret, and neither do words with one blank between.
     let alone = columns.len() == 1 || layout != Layout::Fixed(true);
-    let speaks = |column: &Column| !column.meant.is_empty() && !(alone && heads::only_secret(column.meant));
+    let speaks = |column: &Column| !(column.meant.is_empty() || alone && heads::only_secret(column.meant));
     columns.iter().any(speaks).then_some(Head { layout, columns })
 }
 
