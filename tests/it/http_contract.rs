@@ -21,6 +21,7 @@ fn a_fuzzer_that_reads_the_document_finds_no_difference() {
         command(data.path())
             .env("PATHBOX_HTTP_AUTH", "required")
             .env("PATHBOX_HTTP_REQUESTS_PER_MINUTE", "0")
+            .env("PATHBOX_WORKFLOWS_ENABLED", "true")
             .env("CRON_SECRET", "a-secret-for-the-scheduler"),
     );
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

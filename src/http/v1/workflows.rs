@@ -15,7 +15,8 @@ use axum::{Json, Router, body::Bytes, routing::get, routing::post};
 use futures::stream;
 use http::StatusCode;
 use http::request::Parts;
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -138,13 +139,22 @@ async fn list(by: By) -> Result<Response, Problem> {
 #[serde(deny_unknown_fields)]
 struct Begin {
     tasks: Vec<Value>,
-    width: Option<u32>,
+    #[serde(default, deserialize_with = "whole")]
+    width: Option<u64>,
+    #[serde(default, deserialize_with = "whole")]
     timeout_ms: Option<u64>,
     purpose: Option<String>,
     conversation: ConversationId,
     #[serde(default = "PathId::main")]
     path: PathId,
     idempotency_key: Option<String>,
+}
+
+/// An integer as JSON Schema has it: 10.0 is one.
+fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let number = serde_json::Number::deserialize(from)?;
+    let whole = number.as_u64().or_else(|| number.as_f64()?.to_string().parse().ok());
+    whole.map(Some).ok_or_else(|| D::Error::custom(format!("{number} is not a whole number from 0 on")))
 }
 
 /// What the document does not say in full: which tasks hold together.
@@ -178,8 +188,10 @@ async fn begin(by: By, headers: http::HeaderMap, bytes: Bytes) -> Result<Respons
         guard: None,
         person: None,
     };
+    // One that is too large is refused with the plan.
+    let width = ask.width.map(|width| u32::try_from(width).unwrap_or(u32::MAX));
     let purpose = ask.purpose.map(|text| text.chars().take(200).collect());
-    let flow = by.workflows.begin(call, purpose, plan(tasks(ask.tasks)?, ask.width, ask.timeout_ms)).await?;
+    let flow = by.workflows.begin(call, purpose, plan(tasks(ask.tasks)?, width, ask.timeout_ms)).await?;
     Ok((StatusCode::CREATED, Json(view(&flow))).into_response())
 }
 
