@@ -1,58 +1,68 @@
--- The audit chain, what was used, and quotas (docs/adr/0056, docs/adr/0057).
+-- The audit chain, what was used, and quotas (docs/adr/0056, docs/adr/0057, docs/adr/0065).
 --
 -- Whoever ends a run does it by writing its row, so triggers on that row are the one place that sees every end: the
--- server's record, a clean-up, another replica's. They are deferred: the lock of a tenant's head is the last one that a
+-- server's record, a clean-up, another replica's. They are deferred: a lane of the tenant's chain is the last lock that a
 -- transaction takes, and so none waits for another in a circle.
+--
+-- A tenant's chain has up to 64 lanes, each a chain of its own. A transaction takes the first one that no other holds, and
+-- keeps it until it has committed: so ends of one tenant commit side by side, and one that is alone writes lane 0.
 --
 -- Serves programs from 0.1.0 on: they write the same rows, and the triggers count for them.
 
 -- ---- tables --------------------------------------------------------------------------------------
 
--- A row an end of a run, in order, each with a hash over the one before it:
--- hash = sha256(previous hash, newline, tenant, newline, n, newline, body_sha256), all as text, lower-case hex.
+-- A row an end of a run, in order, each with a hash over the one before it in its lane:
+-- hash = sha256(previous hash, newline, tenant, newline, lane, newline, n, newline, body_sha256), all as text, lower-case
+-- hex. Entries about one run are in one lane.
 CREATE TABLE pathbox.audit_log (
     tenant_id    text        NOT NULL,
+    lane         smallint    NOT NULL,
     n            bigint      NOT NULL CHECK (n > 0),
     at           timestamptz NOT NULL,
     execution_id uuid,                                               -- NULL: an erasure
     body         text,                                               -- NULL: erased since
     body_sha256  text        NOT NULL CHECK (length(body_sha256) = 64),
     hash         text        NOT NULL CHECK (length(hash) = 64),
-    PRIMARY KEY (tenant_id, n)
+    PRIMARY KEY (tenant_id, lane, n)
 );
 CREATE INDEX audit_log_execution ON pathbox.audit_log (execution_id);
-CREATE INDEX audit_log_at ON pathbox.audit_log (tenant_id, at);
 
--- Where a tenant's chain ends, and where it begins since retention took what was before.
+-- Where a lane ends, and where it begins since retention took what was before.
 CREATE TABLE pathbox.audit_heads (
-    tenant_id   text   PRIMARY KEY,
-    n           bigint NOT NULL DEFAULT 0,
-    hash        text   NOT NULL DEFAULT repeat('0', 64),
-    anchor_n    bigint NOT NULL DEFAULT 0,
-    anchor_hash text   NOT NULL DEFAULT repeat('0', 64)
+    tenant_id   text        NOT NULL,
+    lane        smallint    NOT NULL,
+    n           bigint      NOT NULL,
+    hash        text        NOT NULL,
+    anchor_n    bigint      NOT NULL DEFAULT 0,
+    anchor_hash text        NOT NULL DEFAULT repeat('0', 64),
+    anchor_at   timestamptz,                                         -- when the last entry that was taken had been written
+    PRIMARY KEY (tenant_id, lane)
 ) WITH (fillfactor = 50);
 
 -- What a path used on a day (UTC). Runs count when they end, sandboxes when they end, each on the days that they lived.
+-- Whoever counts writes the rows of its lane, so that none waits for a row; a reader adds the lanes up.
 CREATE TABLE pathbox.usage_days (
     tenant_id       text    NOT NULL,
     owner_principal text    NOT NULL,
     conversation_id text    NOT NULL,
     path_id         text    NOT NULL,
     day             date    NOT NULL,
+    lane            smallint NOT NULL,
     executions      bigint  NOT NULL DEFAULT 0,
     run_ms          bigint  NOT NULL DEFAULT 0,
     sandbox_ms      bigint  NOT NULL DEFAULT 0,
     output_bytes    bigint  NOT NULL DEFAULT 0,
-    PRIMARY KEY (tenant_id, day, owner_principal, conversation_id, path_id)
+    PRIMARY KEY (tenant_id, day, owner_principal, conversation_id, path_id, lane)
 ) WITH (fillfactor = 70);
 
 -- The same for a whole tenant, which is what a quota looks at.
 CREATE TABLE pathbox.usage_totals (
-    tenant_id  text   NOT NULL,
-    day        date   NOT NULL,
-    executions bigint NOT NULL DEFAULT 0,
-    sandbox_ms bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (tenant_id, day)
+    tenant_id  text     NOT NULL,
+    day        date     NOT NULL,
+    lane       smallint NOT NULL,
+    executions bigint   NOT NULL DEFAULT 0,
+    sandbox_ms bigint   NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant_id, day, lane)
 ) WITH (fillfactor = 50);
 
 -- Which quotas differ from the configured ones; NULL is the configured one.
@@ -92,15 +102,15 @@ CREATE FUNCTION pathbox.guard_audit() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF TG_OP = 'DELETE' THEN
-    IF OLD.n > (SELECT h.anchor_n FROM pathbox.audit_heads h WHERE h.tenant_id = OLD.tenant_id) THEN
-      RAISE EXCEPTION 'entry % of the audit chain of % stays', OLD.n, OLD.tenant_id USING ERRCODE = 'check_violation';
+    IF OLD.n > (SELECT h.anchor_n FROM pathbox.audit_heads h WHERE h.tenant_id = OLD.tenant_id AND h.lane = OLD.lane) THEN
+      RAISE EXCEPTION 'entry % of lane % of the audit chain of % stays', OLD.n, OLD.lane, OLD.tenant_id USING ERRCODE = 'check_violation';
     END IF;
     RETURN OLD;
   END IF;
   IF NEW.body IS NOT NULL
-     OR (NEW.tenant_id, NEW.n, NEW.at, NEW.execution_id, NEW.body_sha256, NEW.hash)
-        IS DISTINCT FROM (OLD.tenant_id, OLD.n, OLD.at, OLD.execution_id, OLD.body_sha256, OLD.hash) THEN
-    RAISE EXCEPTION 'entry % of the audit chain of % stays', OLD.n, OLD.tenant_id USING ERRCODE = 'check_violation';
+     OR (NEW.tenant_id, NEW.lane, NEW.n, NEW.at, NEW.execution_id, NEW.body_sha256, NEW.hash)
+        IS DISTINCT FROM (OLD.tenant_id, OLD.lane, OLD.n, OLD.at, OLD.execution_id, OLD.body_sha256, OLD.hash) THEN
+    RAISE EXCEPTION 'entry % of lane % of the audit chain of % stays', OLD.n, OLD.lane, OLD.tenant_id USING ERRCODE = 'check_violation';
   END IF;
   RETURN NEW;
 END $$;
@@ -173,49 +183,71 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     'resultSha256', encode(sha256(convert_to(x.result::text, 'UTF8')), 'hex'))::text
 $$;
 
--- The head of a tenant's chain, locked. Whoever counts takes it first, so that a tenant's ends go one after the other.
-CREATE FUNCTION pathbox.lock_head(p_tenant text) RETURNS pathbox.audit_heads
+-- A lane for this transaction until its end: the first that no other holds, and when all are held, the one it waits for.
+-- p_lane: this one and no other.
+CREATE FUNCTION pathbox.take_lane(p_tenant text, p_lane smallint) RETURNS smallint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  h pathbox.audit_heads;
+  v_base bigint := hashtextextended('pathbox.lane:' || p_tenant, 0);
+  v_wait bigint := coalesce(p_lane, pg_backend_pid() % 64);
 BEGIN
-  LOOP
-    SELECT a.* INTO h FROM pathbox.audit_heads a WHERE a.tenant_id = p_tenant FOR NO KEY UPDATE;
-    IF FOUND THEN
-      RETURN h;
-    END IF;
-    INSERT INTO pathbox.audit_heads (tenant_id) VALUES (p_tenant) ON CONFLICT DO NOTHING;
-  END LOOP;
+  IF p_lane IS NULL THEN
+    FOR k IN 0..63 LOOP
+      IF pg_try_advisory_xact_lock(v_base # k::bigint) THEN
+        RETURN k;
+      END IF;
+    END LOOP;
+  END IF;
+  PERFORM pg_advisory_xact_lock(v_base # v_wait);
+  RETURN v_wait;
 END $$;
 
-CREATE FUNCTION pathbox.chain(p_tenant text, p_execution uuid, p_body text) RETURNS bigint
+-- The next entry of a lane that this transaction has taken.
+CREATE FUNCTION pathbox.chain(p_tenant text, p_lane smallint, p_execution uuid, p_body text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_body text := encode(sha256(convert_to(p_body, 'UTF8')), 'hex');
-  h      pathbox.audit_heads := pathbox.lock_head(p_tenant);
+  v_n    bigint;
+  v_hash text;
 BEGIN
-  h.n := h.n + 1;
-  h.hash := encode(sha256(convert_to(h.hash || E'\n' || p_tenant || E'\n' || h.n || E'\n' || v_body, 'UTF8')), 'hex');
-  INSERT INTO pathbox.audit_log (tenant_id, n, at, execution_id, body, body_sha256, hash)
-  VALUES (p_tenant, h.n, clock_timestamp(), p_execution, p_body, v_body, h.hash);
-  UPDATE pathbox.audit_heads a SET n = h.n, hash = h.hash WHERE a.tenant_id = p_tenant;
-  RETURN h.n;
+  UPDATE pathbox.audit_heads a
+     SET n = a.n + 1, hash = pathbox.entry_hash(a.hash, p_tenant, p_lane, a.n + 1, v_body)
+   WHERE a.tenant_id = p_tenant AND a.lane = p_lane RETURNING a.n, a.hash INTO v_n, v_hash;
+  IF NOT FOUND THEN
+    v_n := 1;
+    v_hash := pathbox.entry_hash(repeat('0', 64), p_tenant, p_lane, 1, v_body);
+    INSERT INTO pathbox.audit_heads (tenant_id, lane, n, hash) VALUES (p_tenant, p_lane, v_n, v_hash);
+  END IF;
+  INSERT INTO pathbox.audit_log (tenant_id, lane, n, at, execution_id, body, body_sha256, hash)
+  VALUES (p_tenant, p_lane, v_n, clock_timestamp(), p_execution, p_body, v_body, v_hash);
 END $$;
 
-CREATE FUNCTION pathbox.add_usage(p_tenant text, p_owner text, p_conversation text, p_path text, p_day date,
+CREATE FUNCTION pathbox.entry_hash(p_previous text, p_tenant text, p_lane smallint, p_n bigint, p_body_sha256 text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
+    p_previous || E'\n' || p_tenant || E'\n' || p_lane || E'\n' || p_n || E'\n' || p_body_sha256, 'UTF8')), 'hex')
+$$;
+
+CREATE FUNCTION pathbox.add_usage(p_tenant text, p_lane smallint, p_owner text, p_conversation text, p_path text, p_day date,
     p_executions bigint, p_run_ms bigint, p_sandbox_ms bigint, p_output_bytes bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  INSERT INTO pathbox.usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, executions, run_ms,
-      sandbox_ms, output_bytes)
-  VALUES (p_tenant, p_owner, p_conversation, p_path, p_day, p_executions, p_run_ms, p_sandbox_ms, p_output_bytes)
-  ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
-     SET executions = u.executions + excluded.executions, run_ms = u.run_ms + excluded.run_ms,
-         sandbox_ms = u.sandbox_ms + excluded.sandbox_ms, output_bytes = u.output_bytes + excluded.output_bytes;
-  INSERT INTO pathbox.usage_totals AS u (tenant_id, day, executions, sandbox_ms)
-  VALUES (p_tenant, p_day, p_executions, p_sandbox_ms)
-  ON CONFLICT (tenant_id, day) DO UPDATE
-     SET executions = u.executions + excluded.executions, sandbox_ms = u.sandbox_ms + excluded.sandbox_ms;
+  UPDATE pathbox.usage_days u
+     SET executions = u.executions + p_executions, run_ms = u.run_ms + p_run_ms, sandbox_ms = u.sandbox_ms + p_sandbox_ms,
+         output_bytes = u.output_bytes + p_output_bytes
+   WHERE u.tenant_id = p_tenant AND u.day = p_day AND u.owner_principal = p_owner AND u.conversation_id = p_conversation
+     AND u.path_id = p_path AND u.lane = p_lane;
+  IF NOT FOUND THEN
+    INSERT INTO pathbox.usage_days (tenant_id, owner_principal, conversation_id, path_id, day, lane, executions, run_ms,
+        sandbox_ms, output_bytes)
+    VALUES (p_tenant, p_owner, p_conversation, p_path, p_day, p_lane, p_executions, p_run_ms, p_sandbox_ms, p_output_bytes);
+  END IF;
+  UPDATE pathbox.usage_totals u SET executions = u.executions + p_executions, sandbox_ms = u.sandbox_ms + p_sandbox_ms
+   WHERE u.tenant_id = p_tenant AND u.day = p_day AND u.lane = p_lane;
+  IF NOT FOUND THEN
+    INSERT INTO pathbox.usage_totals (tenant_id, day, lane, executions, sandbox_ms)
+    VALUES (p_tenant, p_day, p_lane, p_executions, p_sandbox_ms);
+  END IF;
 END $$;
 
 -- Whether an ended run reached its sandbox, as far as anybody knows: one that was abandoned did not, and costs nothing.
@@ -228,14 +260,17 @@ $$;
 CREATE FUNCTION pathbox.guard_ended_execution() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  was pathbox.executions;
+  was  pathbox.executions;
+  lane smallint;
 BEGIN
   IF TG_OP = 'UPDATE' AND OLD.finished_at IS NOT NULL THEN
     was := OLD;
+    lane := (SELECT a.lane FROM pathbox.audit_log a WHERE a.execution_id = NEW.id AND a.tenant_id = NEW.tenant_id LIMIT 1);
   END IF;
-  PERFORM pathbox.chain(NEW.tenant_id, NEW.id, pathbox.audit_body(NEW));
+  lane := pathbox.take_lane(NEW.tenant_id, lane);
+  PERFORM pathbox.chain(NEW.tenant_id, lane, NEW.id, pathbox.audit_body(NEW));
   IF pathbox.has_run(NEW) THEN
-    PERFORM pathbox.add_usage(NEW.tenant_id, NEW.owner_principal, NEW.conversation_id, NEW.path_id,
+    PERFORM pathbox.add_usage(NEW.tenant_id, lane, NEW.owner_principal, NEW.conversation_id, NEW.path_id,
         (coalesce(was.finished_at, NEW.finished_at) AT TIME ZONE 'UTC')::date, CASE WHEN was.id IS NOT NULL AND pathbox.has_run(was) THEN 0 ELSE 1 END,
         coalesce(NEW.duration_ms, 0) - coalesce(was.duration_ms, 0), 0,
         coalesce(NEW.output_bytes, 0) - coalesce(was.output_bytes, 0));
@@ -256,11 +291,11 @@ DECLARE
   v_from timestamp := NEW.ready_at AT TIME ZONE 'UTC';
   v_end  timestamp := NEW.ended_at AT TIME ZONE 'UTC';
   v_to   timestamp;
+  lane   smallint := pathbox.take_lane(NEW.tenant_id, NULL);
 BEGIN
-  PERFORM pathbox.lock_head(NEW.tenant_id);
   WHILE v_from < v_end LOOP
     v_to := least(v_end, date_trunc('day', v_from) + interval '1 day');
-    PERFORM pathbox.add_usage(NEW.tenant_id, NEW.owner_principal, NEW.conversation_id, NEW.path_id, v_from::date, 0, 0,
+    PERFORM pathbox.add_usage(NEW.tenant_id, lane, NEW.owner_principal, NEW.conversation_id, NEW.path_id, v_from::date, 0, 0,
         (extract(epoch FROM v_to - v_from) * 1000)::bigint, 0);
     v_from := v_to;
   END LOOP;
@@ -278,76 +313,82 @@ DECLARE
   x pathbox.executions;
 BEGIN
   FOR x IN SELECT e.* FROM pathbox.executions e WHERE e.finished_at IS NOT NULL ORDER BY e.finished_at, e.seq LOOP
-    PERFORM pathbox.chain(x.tenant_id, x.id, pathbox.audit_body(x));
+    PERFORM pathbox.chain(x.tenant_id, 0::smallint, x.id, pathbox.audit_body(x));
     IF pathbox.has_run(x) THEN
-      PERFORM pathbox.add_usage(x.tenant_id, x.owner_principal, x.conversation_id, x.path_id,
+      PERFORM pathbox.add_usage(x.tenant_id, 0::smallint, x.owner_principal, x.conversation_id, x.path_id,
           (x.finished_at AT TIME ZONE 'UTC')::date, 1, coalesce(x.duration_ms, 0), 0, coalesce(x.output_bytes, 0));
     END IF;
   END LOOP;
 END $$;
-INSERT INTO pathbox.usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, sandbox_ms)
-SELECT e.tenant_id, e.owner_principal, e.conversation_id, e.path_id, (e.ended_at AT TIME ZONE 'UTC')::date,
+INSERT INTO pathbox.usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, lane, sandbox_ms)
+SELECT e.tenant_id, e.owner_principal, e.conversation_id, e.path_id, (e.ended_at AT TIME ZONE 'UTC')::date, 0,
        sum((extract(epoch FROM e.ended_at - e.ready_at) * 1000)::bigint)
   FROM pathbox.execution_contexts e WHERE e.ended_at > e.ready_at GROUP BY 1, 2, 3, 4, 5
-ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
+ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id, lane) DO UPDATE
    SET sandbox_ms = u.sandbox_ms + excluded.sandbox_ms;
-INSERT INTO pathbox.usage_totals AS u (tenant_id, day, sandbox_ms)
-SELECT d.tenant_id, d.day, sum(d.sandbox_ms) FROM pathbox.usage_days d GROUP BY 1, 2
-ON CONFLICT (tenant_id, day) DO UPDATE SET sandbox_ms = u.sandbox_ms + excluded.sandbox_ms;
+INSERT INTO pathbox.usage_totals AS u (tenant_id, day, lane, sandbox_ms)
+SELECT d.tenant_id, d.day, 0, sum(d.sandbox_ms) FROM pathbox.usage_days d GROUP BY 1, 2
+ON CONFLICT (tenant_id, day, lane) DO UPDATE SET sandbox_ms = u.sandbox_ms + excluded.sandbox_ms;
 RESET ROLE;
 
 -- ---- reading the chain, and what retention takes of it -------------------------------------------
 
--- Entries after one, with what the run's row says now, if this is the last entry about it and the row is still there.
-CREATE FUNCTION pathbox.all_chain_v1(p_tenant text, p_after bigint, p_limit integer)
+-- Entries of a lane after one, with what the run's row says now, if this is the last entry about it and the row is there.
+CREATE FUNCTION pathbox.all_chain_v1(p_tenant text, p_lane smallint, p_after bigint, p_limit integer)
 RETURNS TABLE (n bigint, at timestamptz, execution_id uuid, body text, body_sha256 text, hash text, row_now text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT a.n, a.at, a.execution_id, a.body, a.body_sha256, a.hash,
          CASE WHEN x.id IS NOT NULL THEN pathbox.audit_body(x) END
-    FROM (SELECT l.* FROM pathbox.audit_log l WHERE l.tenant_id = p_tenant AND l.n > p_after
+    FROM (SELECT l.* FROM pathbox.audit_log l WHERE l.tenant_id = p_tenant AND l.lane = p_lane AND l.n > p_after
            ORDER BY l.n LIMIT p_limit) a
     LEFT JOIN pathbox.executions x
       ON x.id = a.execution_id AND x.finished_at IS NOT NULL
      AND NOT EXISTS (SELECT FROM pathbox.audit_log b
-                      WHERE b.execution_id = a.execution_id AND b.tenant_id = a.tenant_id AND b.n > a.n)
+                      WHERE b.execution_id = a.execution_id AND b.tenant_id = a.tenant_id AND b.lane = a.lane AND b.n > a.n)
    ORDER BY a.n
 $$;
 
 CREATE FUNCTION pathbox.all_chain_heads_v1() RETURNS SETOF pathbox.audit_heads
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT h.* FROM pathbox.audit_heads h ORDER BY h.tenant_id
+  SELECT h.* FROM pathbox.audit_heads h ORDER BY h.tenant_id, h.lane
 $$;
 
--- Ended runs that no entry speaks of.
+-- Ended runs that no entry of a lane with a head speaks of.
 CREATE FUNCTION pathbox.all_unchained_v1(p_tenant text) RETURNS SETOF uuid
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT x.id FROM pathbox.executions x
    WHERE x.tenant_id = p_tenant AND x.finished_at IS NOT NULL
-     AND NOT EXISTS (SELECT FROM pathbox.audit_log a WHERE a.execution_id = x.id AND a.tenant_id = x.tenant_id)
+     AND NOT EXISTS (SELECT FROM pathbox.audit_log a JOIN pathbox.audit_heads h USING (tenant_id, lane)
+                      WHERE a.execution_id = x.id AND a.tenant_id = x.tenant_id)
      -- an entry that retention took came with its row's end, and the row may be kept longer for its idempotency key
-     AND x.finished_at > coalesce((SELECT min(a.at) FROM pathbox.audit_log a WHERE a.tenant_id = p_tenant),
-                                  CASE WHEN EXISTS (SELECT FROM pathbox.audit_heads h WHERE h.tenant_id = p_tenant AND h.anchor_n > 0)
-                                       THEN 'infinity' ELSE '-infinity' END::timestamptz)
+     AND x.finished_at > coalesce((SELECT max(h.anchor_at) FROM pathbox.audit_heads h WHERE h.tenant_id = p_tenant),
+                                  '-infinity')
    ORDER BY x.seq LIMIT 1000
 $$;
 
--- Takes the beginning of each chain that is older than that; the rest still verifies, from its anchor on.
+-- Takes the beginning of each lane that is older than that; the rest still verifies, from its anchor on. All lanes of a
+-- tenant go up to one moment, so that an erasure's entry is not gone before those that it names.
 CREATE FUNCTION pathbox.all_prune_chain_v1(p_retention_ms bigint, p_batch integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  h    record;
-  cut  pathbox.audit_log;
-  n    bigint;
-  gone bigint := 0;
+  v_old   timestamptz := clock_timestamp() - p_retention_ms * interval '1 ms';
+  v_until timestamptz;
+  t       text;
+  n       bigint;
+  gone    bigint := 0;
 BEGIN
-  FOR h IN SELECT a.tenant_id, a.anchor_n FROM pathbox.audit_heads a
-            WHERE a.n > a.anchor_n ORDER BY a.tenant_id FOR NO KEY UPDATE SKIP LOCKED LOOP
-    SELECT l.* INTO cut FROM pathbox.audit_log l
-     WHERE l.tenant_id = h.tenant_id AND l.n <= h.anchor_n + p_batch
-       AND l.at < clock_timestamp() - p_retention_ms * interval '1 ms' ORDER BY l.n DESC LIMIT 1;
-    CONTINUE WHEN NOT FOUND;
-    UPDATE pathbox.audit_heads a SET anchor_n = cut.n, anchor_hash = cut.hash WHERE a.tenant_id = h.tenant_id;
-    DELETE FROM pathbox.audit_log l WHERE l.tenant_id = h.tenant_id AND l.n <= cut.n;
+  FOR t IN SELECT DISTINCT h.tenant_id FROM pathbox.audit_heads h JOIN pathbox.audit_log l USING (tenant_id, lane)
+            WHERE l.n = h.anchor_n + 1 AND l.at < v_old ORDER BY 1 LOOP
+    PERFORM FROM pathbox.audit_heads h WHERE h.tenant_id = t ORDER BY h.lane FOR NO KEY UPDATE;
+    v_until := least(v_old, (SELECT min(l.at) FROM pathbox.audit_heads h JOIN pathbox.audit_log l USING (tenant_id, lane)
+                              WHERE h.tenant_id = t AND l.n = h.anchor_n + p_batch + 1));
+    UPDATE pathbox.audit_heads h SET anchor_n = cut.n, anchor_hash = cut.hash, anchor_at = cut.at
+      FROM (SELECT DISTINCT ON (l.lane) l.lane, l.n, l.hash, l.at
+              FROM pathbox.audit_heads o JOIN pathbox.audit_log l USING (tenant_id, lane)
+             WHERE o.tenant_id = t AND l.n <= o.anchor_n + p_batch AND l.at < v_until ORDER BY l.lane, l.n DESC) cut
+     WHERE h.tenant_id = t AND h.lane = cut.lane;
+    DELETE FROM pathbox.audit_log l USING pathbox.audit_heads h
+     WHERE h.tenant_id = t AND l.tenant_id = t AND l.lane = h.lane AND l.n <= h.anchor_n;
     GET DIAGNOSTICS n = ROW_COUNT;
     gone := gone + n;
   END LOOP;
@@ -361,11 +402,12 @@ CREATE FUNCTION pathbox.all_usage_v1(p_tenant text, p_owner text, p_from date, p
 RETURNS TABLE (tenant_id text, owner_principal text, conversation_id text, path_id text, day date,
                executions bigint, run_ms bigint, sandbox_ms bigint, output_bytes bigint, since timestamptz, read_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT u.tenant_id, u.owner_principal, u.conversation_id, u.path_id, u.day, u.executions, u.run_ms, u.sandbox_ms,
-         u.output_bytes, NULL::timestamptz, clock_timestamp()
+  SELECT u.tenant_id, u.owner_principal, u.conversation_id, u.path_id, u.day, sum(u.executions)::bigint,
+         sum(u.run_ms)::bigint, sum(u.sandbox_ms)::bigint, sum(u.output_bytes)::bigint, NULL::timestamptz, clock_timestamp()
     FROM pathbox.usage_days u
    WHERE u.day BETWEEN p_from AND p_to AND (p_tenant IS NULL OR u.tenant_id = p_tenant)
      AND (p_owner IS NULL OR u.owner_principal = p_owner)
+   GROUP BY 1, 2, 3, 4, 5
   UNION ALL
   SELECT e.tenant_id, e.owner_principal, e.conversation_id, e.path_id, NULL, 0, 0, 0, 0, e.ready_at, clock_timestamp()
     FROM pathbox.execution_contexts e
@@ -513,7 +555,9 @@ DECLARE
   v_body       text;
 BEGIN
   SET CONSTRAINTS ALL IMMEDIATE;
-  PERFORM pathbox.lock_head(p_tenant);
+  FOR lane IN 0..63 LOOP                                               -- no run of the tenant ends meanwhile
+    PERFORM pathbox.take_lane(p_tenant, lane::smallint);
+  END LOOP;
   DELETE FROM pathbox.executions x WHERE x.tenant_id = p_tenant AND x.finished_at IS NOT NULL
      AND (p_principal IS NULL OR x.owner_principal = p_principal OR x.principal = p_principal);
   GET DIAGNOSTICS n_executions = ROW_COUNT;
@@ -546,17 +590,18 @@ BEGIN
     UPDATE pathbox.audit_log a SET body = NULL
      WHERE a.tenant_id = p_tenant AND a.body IS NOT NULL AND a.execution_id IS NOT NULL
        AND (p_principal IS NULL OR a.body::json->>'owner' = p_principal OR a.body::json->>'principal' = p_principal)
-    RETURNING a.n
+    RETURNING a.lane, a.n
   )
-  SELECT json_agg(json_build_array(r.lo, r.hi) ORDER BY r.lo) INTO v_entries
-    FROM (SELECT min(g.n) AS lo, max(g.n) AS hi
-            FROM (SELECT gone.n, gone.n - row_number() OVER (ORDER BY gone.n) AS island FROM gone) g GROUP BY g.island) r;
+  SELECT json_agg(json_build_array(r.lane, r.lo, r.hi) ORDER BY r.lane, r.lo) INTO v_entries
+    FROM (SELECT g.lane, min(g.n) AS lo, max(g.n) AS hi
+            FROM (SELECT gone.lane, gone.n, gone.n - row_number() OVER (PARTITION BY gone.lane ORDER BY gone.n) AS island
+                    FROM gone) g GROUP BY g.lane, g.island) r;
   v_body := json_build_object('erasure', json_build_object(
     'principalSha256', encode(sha256(convert_to(p_principal, 'UTF8')), 'hex'),
     'entries', coalesce(v_entries, '[]'), 'executions', n_executions, 'contexts', n_contexts, 'paths', n_paths,
     'placeholders', n_numbers, 'shares', n_shares, 'reveals', n_reveals, 'workflows', n_workflows, 'toolPermits', n_permits,
     'cached', n_cached, 'keys', n_keys, 'usageRows', n_usage))::text;
-  PERFORM pathbox.chain(p_tenant, NULL, v_body);
+  PERFORM pathbox.chain(p_tenant, 0::smallint, NULL, v_body);
   RETURN v_body;
 END $$;
 GRANT DELETE ON pathbox.reveals, pathbox.conversation_paths, pathbox.placeholders, pathbox.api_keys TO pathbox_worker;
@@ -570,12 +615,12 @@ BEGIN
   GRANT CREATE ON SCHEMA pathbox TO pathbox_app, pathbox_worker;        -- an owner needs it for a moment
   FOR f IN SELECT p.oid::regprocedure AS name, p.proname FROM pg_proc p
             WHERE p.pronamespace = 'pathbox'::regnamespace
-              AND p.proname IN ('guard_audit', 'guard_execution_delete', 'audit_body', 'lock_head', 'has_run', 'chain', 'add_usage',
+              AND p.proname IN ('guard_audit', 'guard_execution_delete', 'audit_body', 'take_lane', 'entry_hash', 'has_run', 'chain', 'add_usage',
                                 'guard_ended_execution', 'guard_ended_context', 'all_chain_v1', 'all_chain_heads_v1',
                                 'all_unchained_v1', 'all_prune_chain_v1', 'all_usage_v1', 'all_quota_v1',
                                 'all_set_quota_v1', 'all_erase_v1', 'over_quota', 'acquire_v3') LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.name);
-    IF f.proname IN ('audit_body', 'lock_head', 'chain', 'add_usage', 'has_run') THEN
+    IF f.proname IN ('audit_body', 'take_lane', 'entry_hash', 'chain', 'add_usage', 'has_run') THEN
       EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pathbox_worker', f.name);
     ELSIF f.proname = 'over_quota' THEN
       EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pathbox_app', f.name);

@@ -24,15 +24,15 @@ pub(super) enum AuditCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Write the entries as JSON lines. An entry's hash is the SHA-256 of the hash before it, the tenant, n and the
-    /// SHA-256 of its body, each as text on a line.
+    /// Write the entries as JSON lines. An entry's hash is the SHA-256 of the hash before it in its lane, the tenant, the
+    /// lane, n and the SHA-256 of its body, each as text on a line.
     Export {
         /// Only this tenant's; every tenant's when not set.
         #[arg(long, value_name = "ID")]
         tenant: Option<TenantId>,
-        /// Only entries after this one.
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        after: i64,
+        /// Only entries after these: the last n of each lane that an earlier export has. Needs `--tenant`.
+        #[arg(long, value_name = "LANE:N", value_delimiter = ',', requires = "tenant", value_parser = parse_place)]
+        after: Vec<(i16, i64)>,
     },
 }
 
@@ -59,10 +59,18 @@ pub(super) struct Erase {
     json: bool,
 }
 
-async fn heads(store: &DynStore, tenant: Option<&TenantId>) -> anyhow::Result<Vec<ChainHead>> {
-    let mut heads = store.chain_heads().await?;
-    heads.retain(|head| tenant.is_none_or(|tenant| head.tenant == *tenant));
-    Ok(heads)
+fn parse_place(text: &str) -> Result<(i16, i64), String> {
+    let place = text.split_once(':').and_then(|(lane, n)| Some((lane.parse().ok()?, n.parse().ok()?)));
+    place.ok_or_else(|| "give a lane and the number of an entry in it, for example 0:120".to_owned())
+}
+
+/// The tenants that have a chain.
+async fn chains(store: &DynStore, tenant: Option<&TenantId>) -> anyhow::Result<Vec<TenantId>> {
+    let heads = store.chain_heads().await?;
+    let mut tenants: Vec<TenantId> = heads.into_iter().map(|head| head.tenant).collect();
+    tenants.dedup();
+    tenants.retain(|it| tenant.is_none_or(|tenant| it == tenant));
+    Ok(tenants)
 }
 
 pub(super) async fn audit(command: AuditCommand, sources: Sources) -> anyhow::Result<ExitCode> {
@@ -70,35 +78,35 @@ pub(super) async fn audit(command: AuditCommand, sources: Sources) -> anyhow::Re
     match command {
         AuditCommand::Verify { tenant, json } => {
             let mut sound = true;
-            let mut chains = Vec::new();
-            for head in heads(&store, tenant.as_ref()).await? {
-                let chain = verify(&*store, head, |_, _| {}).await?;
+            let mut found = Vec::new();
+            for tenant in chains(&store, tenant.as_ref()).await? {
+                let chain = verify(&*store, &tenant, |_, _| {}).await?;
                 sound &= chain.faults.is_empty();
                 if json {
-                    chains.push(chain_json(&chain));
+                    found.push(chain_json(&chain));
                 } else {
                     print_chain(&chain);
                 }
             }
             if json {
-                print(&json!({ "sound": sound, "chains": chains }))?;
+                print(&json!({ "sound": sound, "chains": found }))?;
             } else if sound {
                 say!("sound");
             }
             Ok(ExitCode::from(u8::from(!sound)))
         }
         AuditCommand::Export { tenant, after } => {
-            for head in heads(&store, tenant.as_ref()).await? {
-                let tenant = head.tenant.clone();
-                verify(&*store, head, |previous, entry| {
-                    if entry.n > after {
-                        let line = json!({
-                            "tenant": tenant, "n": entry.n, "at": entry.at, "execution": entry.execution,
-                            "previous": previous, "hash": entry.hash, "bodySha256": entry.body_sha256,
-                            "body": entry.body,
-                        });
-                        say!("{line}");
+            for tenant in chains(&store, tenant.as_ref()).await? {
+                verify(&*store, &tenant, |previous, entry| {
+                    if after.iter().any(|(lane, n)| *lane == entry.lane && entry.n <= *n) {
+                        return;
                     }
+                    let line = json!({
+                        "tenant": tenant, "lane": entry.lane, "n": entry.n, "at": entry.at,
+                        "execution": entry.execution, "previous": previous, "hash": entry.hash,
+                        "bodySha256": entry.body_sha256, "body": entry.body,
+                    });
+                    say!("{line}");
                 })
                 .await?;
             }
@@ -108,27 +116,25 @@ pub(super) async fn audit(command: AuditCommand, sources: Sources) -> anyhow::Re
 }
 
 fn chain_json(chain: &Chain) -> Value {
-    let fault = |fault: &Fault| json!({ "n": fault.n, "execution": fault.execution, "what": fault.what });
-    let head = &chain.head;
+    let lane = |head: &ChainHead| json!({ "lane": head.lane, "from": head.anchor_n + 1, "to": head.n, "hash": head.hash });
+    let fault = |fault: &Fault| {
+        let (lane, n) = fault.place.unzip();
+        json!({ "lane": lane, "n": n, "execution": fault.execution, "what": fault.what })
+    };
     json!({
-        "tenant": head.tenant, "from": head.anchor_n + 1, "to": head.n, "hash": head.hash, "entries": chain.entries,
+        "tenant": chain.tenant, "lanes": chain.lanes.iter().map(lane).collect::<Vec<_>>(), "entries": chain.entries,
         "erased": chain.erased, "faults": chain.faults.iter().map(fault).collect::<Vec<_>>(),
     })
 }
 
 fn print_chain(chain: &Chain) {
-    let head = &chain.head;
     let erased = if chain.erased > 0 { format!(", {} erased", chain.erased) } else { String::new() };
-    say!(
-        "{}: {} entries from {}{erased}, head {} {}",
-        head.tenant,
-        chain.entries,
-        head.anchor_n + 1,
-        head.n,
-        head.hash
-    );
+    say!("{}: {} entries{erased}", chain.tenant, chain.entries);
+    for head in &chain.lanes {
+        say!("  lane {}: from {}, head {} {}", head.lane, head.anchor_n + 1, head.n, head.hash);
+    }
     for fault in &chain.faults {
-        let place = fault.n.map_or(String::new(), |n| format!("entry {n}: "));
+        let place = fault.place.map_or(String::new(), |(lane, n)| format!("lane {lane}, entry {n}: "));
         let run = fault.execution.map_or(String::new(), |id| format!(" (execution {id})"));
         say!("  {place}{}{run}", fault.what);
     }

@@ -1,10 +1,11 @@
 //! The audit chain, what was used, and quotas.
 //!
-//! Each end of a run is an entry of its tenant's chain, written in the transaction that ends the run. An entry's hash
-//! covers the one before it, so that anyone who changes, removes or inserts one changes every hash after it; [`verify`] finds
-//! the place. Somebody who may write to the whole database can also compute a chain anew: compare with an export that is
+//! Each end of a run is an entry of its tenant's chain, written in the transaction that ends the run. A chain has lanes, so
+//! that ends of one tenant need not wait for each other. An entry's hash covers the one before it in its lane, so that
+//! anyone who changes, removes or inserts one changes every hash after it; [`verify`] finds the place. Somebody who may write to the whole database can also compute a chain anew: compare with an export that is
 //! kept elsewhere.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,7 +20,9 @@ use crate::domain::{ContextKey, ExecutionId, OwnQuota, Owner, TenantId, hex};
 /// An entry of a tenant's audit chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainEntry {
-    /// Its place, from 1.
+    /// Its lane.
+    pub lane: i16,
+    /// Its place in the lane, from 1.
     pub n: i64,
     /// When it was written.
     pub at: DateTime<Utc>,
@@ -35,12 +38,14 @@ pub struct ChainEntry {
     pub row_now: Option<String>,
 }
 
-/// Where a tenant's chain begins and ends.
+/// Where a lane of a tenant's chain begins and ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainHead {
     /// Whose.
     pub tenant: TenantId,
-    /// The last entry; 0 when there was none yet.
+    /// Which lane: 0 for a tenant whose runs ended one after the other.
+    pub lane: i16,
+    /// The last entry.
     pub n: i64,
     /// Its hash.
     pub hash: String,
@@ -66,16 +71,22 @@ pub struct UsageFilter {
 /// The audit chain, what was used, and quotas.
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// Each tenant's chain, by tenant.
+    /// The lanes of each tenant's chain, by tenant and lane.
     async fn chain_heads(&self) -> Result<Vec<ChainHead>, StoreError>;
 
-    /// Entries of a tenant after entry `after`, in order.
-    async fn chain(&self, tenant: &TenantId, after: i64, limit: u32) -> Result<Vec<ChainEntry>, StoreError>;
+    /// Entries of a tenant's lane after entry `after`, in order.
+    async fn chain(
+        &self,
+        tenant: &TenantId,
+        lane: i16,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<ChainEntry>, StoreError>;
 
     /// Runs that have ended and that no entry is about: no one but a stranger to Pathbox writes those.
     async fn unchained(&self, tenant: &TenantId) -> Result<Vec<ExecutionId>, StoreError>;
 
-    /// Takes entries that are older than that from the beginning of each chain, at most `batch` of each. The rest still
+    /// Takes entries that are older than that from the beginning of each lane, at most `batch` of each. The rest still
     /// verifies. Says how many.
     async fn prune_chain(&self, retention: Duration, batch: u32) -> Result<u64, StoreError>;
 
@@ -94,19 +105,21 @@ pub trait Ledger: Send + Sync {
 }
 
 /// The hash of an entry.
-pub(super) fn entry_hash(previous: &str, tenant: &str, n: i64, body_sha256: &str) -> String {
-    sha256(&format!("{previous}\n{tenant}\n{n}\n{body_sha256}"))
+pub(super) fn entry_hash(previous: &str, tenant: &str, lane: i16, n: i64, body_sha256: &str) -> String {
+    sha256(&format!("{previous}\n{tenant}\n{lane}\n{n}\n{body_sha256}"))
 }
 
 pub(super) fn sha256(text: &str) -> String {
     hex(&Sha256::digest(text.as_bytes()))
 }
 
-/// What a walk over one chain found.
+/// What a walk over one tenant's chain found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Where it begins and ends.
-    pub head: ChainHead,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Where each of its lanes begins and ends.
+    pub lanes: Vec<ChainHead>,
     /// Entries that were looked at.
     pub entries: u64,
     /// Entries whose bodies an erasure took.
@@ -118,8 +131,8 @@ pub struct Chain {
 /// A place where a chain is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The entry; `None` when it is about no entry.
-    pub n: Option<i64>,
+    /// The lane and the entry in it; `None` when it is about no entry.
+    pub place: Option<(i16, i64)>,
     /// The run, if the place is about one.
     pub execution: Option<ExecutionId>,
     /// What is wrong, for people.
@@ -131,46 +144,82 @@ const PAGE: u32 = 1000;
 /// Faults that are said; anyone who changed more than those is found out by them.
 const MOST_FAULTS: usize = 100;
 
-/// Walks a tenant's chain from where it begins to its end. `each` gets every entry with the hash before it.
+/// Walks a tenant's chain, each lane from where it begins to its end. `each` gets every entry with the hash before it.
 ///
 /// # Errors
 /// The store's.
 pub async fn verify(
     store: &dyn super::ContextStore,
-    head: ChainHead,
+    tenant: &TenantId,
     mut each: impl FnMut(&str, &ChainEntry),
 ) -> Result<Chain, StoreError> {
-    let mut walk = Walk::new(&head);
+    let mut walk = Walk::default();
+    // Runs end while this walks, and an erasure in one lane takes bodies of others: what has come since is read, too.
     loop {
-        let page = store.chain(&head.tenant, walk.n, PAGE).await?;
-        let Some(last) = page.last().map(|entry| entry.n) else { break };
-        for entry in &page {
-            each(&walk.hash.clone(), entry);
-            walk.look_at(head.tenant.as_str(), entry);
+        let before = walk.entries;
+        for head in heads(store, tenant).await? {
+            let mut lane = walk.lanes.remove(&head.lane).unwrap_or_else(|| Lane::new(head));
+            loop {
+                let page = store.chain(tenant, lane.head.lane, lane.n, PAGE).await?;
+                for entry in &page {
+                    each(&lane.hash, entry);
+                    walk.look_at(&mut lane, entry);
+                }
+                if page.len() < PAGE as usize {
+                    break;
+                }
+            }
+            walk.lanes.insert(lane.head.lane, lane);
         }
-        walk.n = last;
+        if walk.entries == before || walk.unnamed().is_empty() {
+            break;
+        }
     }
-    // The head again: while this walked, the chain grew.
-    let now = store.chain_heads().await?.into_iter().find(|it| it.tenant == head.tenant);
-    walk.end(&head, now.as_ref());
-    for execution in store.unchained(&head.tenant).await? {
+    walk.end(&heads(store, tenant).await?);
+    for execution in store.unchained(tenant).await? {
         walk.fault(None, Some(execution), "this run has ended and no entry is about it".to_owned());
     }
     walk.faults.truncate(MOST_FAULTS);
-    Ok(Chain { head, entries: walk.entries, erased: walk.erased.len() as u64, faults: walk.faults })
+    Ok(Chain {
+        tenant: tenant.clone(),
+        entries: walk.entries,
+        erased: walk.erased.len() as u64,
+        faults: walk.faults,
+        lanes: walk.lanes.into_values().map(|lane| lane.head).collect(),
+    })
 }
 
+async fn heads(store: &dyn super::ContextStore, tenant: &TenantId) -> Result<Vec<ChainHead>, StoreError> {
+    let mut heads = store.chain_heads().await?;
+    heads.retain(|head| head.tenant == *tenant);
+    Ok(heads)
+}
+
+#[derive(Default)]
 struct Walk {
+    lanes: BTreeMap<i16, Lane>,
+    entries: u64,
+    /// Places without a body, and those that erasures name: a lane, and the first and the last in it.
+    erased: Vec<(i16, i64)>,
+    named: Vec<(i16, i64, i64)>,
+    faults: Vec<Fault>,
+}
+
+/// How far one lane has been walked.
+struct Lane {
+    /// As it was when the walk came to it.
+    head: ChainHead,
     n: i64,
     hash: String,
-    entries: u64,
-    /// Places without a body, and those that erasures name.
-    erased: Vec<i64>,
-    named: Vec<(i64, i64)>,
-    faults: Vec<Fault>,
-    /// The hash of the entry that the head spoke of when the walk began.
+    /// The hash of the entry that the head speaks of.
     at_head: Option<String>,
-    head_n: i64,
+}
+
+impl Lane {
+    fn new(head: ChainHead) -> Self {
+        let at_head = (head.n == head.anchor_n).then(|| head.anchor_hash.clone());
+        Self { n: head.anchor_n, hash: head.anchor_hash.clone(), at_head, head }
+    }
 }
 
 #[derive(Deserialize)]
@@ -180,40 +229,28 @@ struct ErasureBody {
 
 #[derive(Deserialize)]
 struct Erasure {
-    entries: Vec<(i64, i64)>,
+    entries: Vec<(i16, i64, i64)>,
 }
 
 impl Walk {
-    fn new(head: &ChainHead) -> Self {
-        Self {
-            n: head.anchor_n,
-            hash: head.anchor_hash.clone(),
-            entries: 0,
-            erased: Vec::new(),
-            named: Vec::new(),
-            faults: Vec::new(),
-            at_head: (head.n == head.anchor_n).then(|| head.anchor_hash.clone()),
-            head_n: head.n,
-        }
+    fn fault(&mut self, place: Option<(i16, i64)>, execution: Option<ExecutionId>, what: String) {
+        self.faults.push(Fault { place, execution, what });
     }
 
-    fn fault(&mut self, n: Option<i64>, execution: Option<ExecutionId>, what: String) {
-        self.faults.push(Fault { n, execution, what });
-    }
-
-    fn look_at(&mut self, tenant: &str, entry: &ChainEntry) {
-        let (n, run) = (Some(entry.n), entry.execution);
+    fn look_at(&mut self, lane: &mut Lane, entry: &ChainEntry) {
+        let (place, run) = (Some((entry.lane, entry.n)), entry.execution);
+        let tenant = lane.head.tenant.as_str();
         self.entries += 1;
-        if entry.n != self.n + 1 {
-            let (from, to) = (self.n + 1, entry.n - 1);
-            self.fault(Some(from), None, format!("entries {from} to {to} are missing"));
-        } else if entry_hash(&self.hash, tenant, entry.n, &entry.body_sha256) != entry.hash {
-            self.fault(n, run, "its hash does not follow from the entry before it".to_owned());
+        if entry.n != lane.n + 1 {
+            let (from, to) = (lane.n + 1, entry.n - 1);
+            self.fault(Some((entry.lane, from)), None, format!("entries {from} to {to} are missing"));
+        } else if entry_hash(&lane.hash, tenant, entry.lane, entry.n, &entry.body_sha256) != entry.hash {
+            self.fault(place, run, "its hash does not follow from the entry before it".to_owned());
         }
         match &entry.body {
-            None => self.erased.push(entry.n),
+            None => self.erased.push((entry.lane, entry.n)),
             Some(body) if sha256(body) != entry.body_sha256 => {
-                self.fault(n, run, "what it says was changed".to_owned());
+                self.fault(place, run, "what it says was changed".to_owned());
             }
             Some(body) => {
                 if run.is_none()
@@ -223,36 +260,44 @@ impl Walk {
                 }
                 if entry.row_now.as_ref().is_some_and(|row| row != body) {
                     let fields = changed(body, entry.row_now.as_deref().unwrap_or_default());
-                    self.fault(n, run, format!("the run's row was changed since: {fields}"));
+                    self.fault(place, run, format!("the run's row was changed since: {fields}"));
                 }
             }
         }
-        (self.n, self.hash) = (entry.n, entry.hash.clone());
-        if entry.n == self.head_n {
-            self.at_head = Some(self.hash.clone());
+        (lane.n, lane.hash) = (entry.n, entry.hash.clone());
+        if entry.n == lane.head.n {
+            lane.at_head = Some(lane.hash.clone());
         }
     }
 
-    fn end(&mut self, head: &ChainHead, now: Option<&ChainHead>) {
-        match &self.at_head {
-            None if now.is_some_and(|now| now.anchor_n >= head.n) => {}
-            None => {
-                let (end, n) = (self.n, head.n);
-                self.fault(Some(end), None, format!("the chain ends here, and its head says {n}"));
+    /// Places without a body that no erasure names.
+    fn unnamed(&self) -> Vec<(i16, i64)> {
+        let is_named = |&(lane, n): &(i16, i64)| {
+            self.named.iter().any(|(at, low, high)| *at == lane && (low..=high).contains(&&n))
+        };
+        self.erased.iter().copied().filter(|place| !is_named(place)).collect()
+    }
+
+    /// Holds the ends against the heads: as they were, and as they are now that retention may have taken entries.
+    fn end(&mut self, now: &[ChainHead]) {
+        let mut faults = Vec::new();
+        for Lane { head, n, at_head, .. } in self.lanes.values() {
+            let (lane, said) = (head.lane, head.n);
+            match at_head {
+                None if now.iter().any(|now| now.lane == lane && now.anchor_n >= said) => {}
+                None => {
+                    faults.push(((lane, *n), format!("the lane ends here, and its head says {said}")));
+                }
+                Some(hash) if *hash != head.hash => {
+                    faults.push(((lane, said), "its hash is not the one that the head has".to_owned()));
+                }
+                Some(_) => {}
             }
-            Some(hash) if *hash != head.hash => {
-                self.fault(Some(head.n), None, "its hash is not the one that the head has".to_owned());
-            }
-            Some(_) => {}
         }
-        let unnamed: Vec<i64> = self
-            .erased
-            .iter()
-            .copied()
-            .filter(|n| !self.named.iter().any(|(low, high)| (low..=high).contains(&n)))
-            .collect();
-        for n in unnamed {
-            self.fault(Some(n), None, "what it says is gone, and no erasure names it".to_owned());
+        let gone = "what it says is gone, and no erasure names it";
+        faults.extend(self.unnamed().into_iter().map(|place| (place, gone.to_owned())));
+        for (place, what) in faults {
+            self.fault(Some(place), None, what);
         }
     }
 }

@@ -71,11 +71,17 @@ fn what_ran_is_in_the_audit_chain_counts_and_can_be_erased() {
         let value = serde_json::from_slice(&output.stdout);
         (output.status.code().unwrap(), value.unwrap_or_else(|_| panic!("{output:?}")))
     };
+    let lines = |args: &[&str]| {
+        let output = command(data.path()).args(args).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
     assert_eq!(run(data.path(), &["print('ran')"]).0, 0);
     let (code, found) = json(&["audit", "verify", "--json"]);
     assert_eq!((code, &found["sound"], &found["chains"][0]["entries"]), (0, &true.into(), &1.into()));
     let (_, line) = json(&["audit", "export"]);
-    assert_eq!((&line["tenant"], &line["n"]), (&"local".into(), &1.into()));
+    assert_eq!((&line["tenant"], &line["lane"], &line["n"]), (&"local".into(), &0.into(), &1.into()));
+    let (_, rest) = lines(&["audit", "export", "--tenant", "local", "--after", "0:1"]);
+    assert_eq!(rest, "", "a later export goes on where an earlier one ended");
     assert!(line["body"].as_str().unwrap().contains("\"status\":\"completed\""), "{line}");
 
     let price = ["--set", "usage.price_execution=0.5"];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pathbox::domain::usage::{UsageBy, report};
 use pathbox::domain::{ContextKey, EndReason, OwnQuota, Owner, Period, Prices, Quota, QuotaKind, TenantId};
 use pathbox::store::{
-    Acquire, Acquired, Chain, ContextFilter, ContextRow, DynStore, ExecutionStatus, Limits, ToolPermit,
+    Acquire, Acquired, Chain, ChainHead, ContextFilter, ContextRow, DynStore, ExecutionStatus, Limits, ToolPermit,
     UsageFilter, verify,
 };
 
@@ -60,14 +60,23 @@ async fn begun(store: &DynStore, key: &ContextKey) -> (Acquire, ContextRow) {
 }
 
 async fn chain(store: &DynStore, name: &str) -> Chain {
-    let heads = store.chain_heads().await.unwrap();
-    let head = heads.into_iter().find(|head| head.tenant.as_str() == name).unwrap();
-    verify(&**store, head, |_, _| {}).await.unwrap()
+    verify(&**store, &tenant(name), |_, _| {}).await.unwrap()
 }
 
-/// The faults, each as its place and its words.
+/// The faults, each as its place in lane 0 and its words.
 async fn faults(store: &DynStore) -> Vec<(Option<i64>, String)> {
-    chain(store, "acme").await.faults.into_iter().map(|fault| (fault.n, fault.what)).collect()
+    let in_lane_0 = |(lane, n)| {
+        assert_eq!(lane, 0, "ends that come one after the other are in one lane");
+        n
+    };
+    let found = chain(store, "acme").await.faults;
+    found.into_iter().map(|fault| (fault.place.map(in_lane_0), fault.what)).collect()
+}
+
+/// Where the only lane of a chain ends.
+fn only_head(chain: &Chain) -> &ChainHead {
+    assert_eq!(chain.lanes.len(), 1, "{chain:?}");
+    &chain.lanes[0]
 }
 
 async fn each_end_of_a_run_is_an_entry_of_its_tenants_chain(world: World) {
@@ -81,13 +90,13 @@ async fn each_end_of_a_run_is_an_entry_of_its_tenants_chain(world: World) {
     assert!(store.abandon(&queued.key.tenant, queued.execution.id, gone, None).await.unwrap());
 
     let acme = chain(&store, "acme").await;
-    assert_eq!((acme.entries, acme.head.n, acme.faults.len()), (3, 3, 0), "{acme:?}");
+    assert_eq!((acme.entries, only_head(&acme).n, acme.faults.len()), (3, 3, 0), "{acme:?}");
     assert_eq!(chain(&store, "other").await.entries, 1);
-    let entries = store.chain(&tenant("acme"), 0, 10).await.unwrap();
+    let entries = store.chain(&tenant("acme"), 0, 0, 10).await.unwrap();
     let body: serde_json::Value = serde_json::from_str(entries[2].body.as_deref().unwrap()).unwrap();
     assert_eq!((&body["status"], &body["principal"]), (&"cancelled".into(), &"key:ci".into()));
     assert_eq!(entries[2].execution, Some(queued.execution.id));
-    assert_eq!(store.chain(&tenant("acme"), 2, 10).await.unwrap().len(), 1);
+    assert_eq!(store.chain(&tenant("acme"), 0, 2, 10).await.unwrap().len(), 1);
 }
 
 async fn a_run_that_was_given_up_and_ended_well_has_two_entries(world: World) {
@@ -117,7 +126,8 @@ async fn records_at_the_same_time_make_one_chain(world: World) {
         path.unwrap();
     }
     let chain = chain(&first, "acme").await;
-    assert_eq!((chain.entries, chain.head.n, chain.faults.len()), (24, 24, 0), "{chain:?}");
+    let ends: i64 = chain.lanes.iter().map(|head| head.n).sum();
+    assert_eq!((chain.entries, ends, chain.faults.len()), (24, 24, 0), "{chain:?}");
 }
 
 /// SQL as somebody who owns the database and switches the guards off.
@@ -174,7 +184,7 @@ async fn what_was_changed_is_found_with_its_place(world: World) {
     assert_eq!(faults(&store).await[0], (Some(4), "entries 4 to 4 are missing".to_owned()));
     tamper(&world, "DELETE FROM audit_log WHERE n = 5").await;
     let found = faults(&store).await;
-    assert_eq!(found[0], (Some(3), "the chain ends here, and its head says 5".to_owned()));
+    assert_eq!(found[0], (Some(3), "the lane ends here, and its head says 5".to_owned()));
     assert_eq!(
         found.iter().filter(|(_, what)| what.contains("no entry is about it")).count(),
         2,
@@ -200,7 +210,7 @@ async fn what_has_ended_stays_as_it_is(world: World) {
     if world.is_postgres() {
         for sql in [
             "DELETE FROM executions",
-            "INSERT INTO audit_log VALUES ('acme', 2, now(), NULL, '', repeat('0', 64), repeat('0', 64))",
+            "INSERT INTO audit_log VALUES ('acme', 0, 2, now(), NULL, '', repeat('0', 64), repeat('0', 64))",
         ] {
             let bound = format!("set role pathbox_app; set pathbox.tenant_id = 'acme'; {sql}");
             let refused = world.sql(&bound).await;
@@ -222,7 +232,7 @@ async fn what_retention_leaves_still_verifies(world: World) {
     assert_eq!(chain(&store, "acme").await.faults, []);
     run(&store, "acme", "main").await;
     let chain = chain(&store, "acme").await;
-    assert_eq!((chain.head.anchor_n, chain.entries, chain.faults.len()), (3, 1, 0), "{chain:?}");
+    assert_eq!((only_head(&chain).anchor_n, chain.entries, chain.faults.len()), (3, 1, 0), "{chain:?}");
 }
 
 /// The days around today, by the database's clock.
@@ -404,7 +414,7 @@ async fn an_erasure_leaves_a_chain_that_verifies_and_says_what_went(world: World
         (&1.into(), &1.into(), &1.into(), &1.into())
     );
     assert!(!store.tool_permitted(&permit).await.unwrap());
-    assert_eq!(said["entries"], serde_json::json!([[2, 2]]));
+    assert_eq!(said["entries"], serde_json::json!([[0, 2, 2]]));
     assert!(!said.to_string().contains("them"), "{said}");
     let chain_now = chain(&store, "acme").await;
     assert_eq!((chain_now.entries, chain_now.erased, chain_now.faults.len()), (4, 1, 0), "{chain_now:?}");
@@ -416,4 +426,90 @@ async fn an_erasure_leaves_a_chain_that_verifies_and_says_what_went(world: World
     let chain_now = chain(&store, "acme").await;
     assert_eq!((chain_now.erased, chain_now.faults.len()), (3, 0), "{chain_now:?}");
     assert_eq!(world.number("SELECT count(*) FROM executions").await, 0);
+}
+
+/// SQL that ends a run as another program would.
+fn ended_as(status: &str, ask: &Acquire) -> String {
+    format!(
+        "update pathbox.executions set status = '{status}', finished_at = clock_timestamp(), lease_expires_at = null
+          where id = '{}'",
+        ask.execution.id
+    )
+}
+
+/// Ends of one tenant commit side by side, each in a lane of its own, and what is about one run stays together.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn an_end_does_not_wait_for_the_commit_of_another() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let (slow, _) = begun(&store, &key("acme", "c1", "slow")).await;
+    let (quick, quick_context) = begun(&store, &key("acme", "c1", "quick")).await;
+    let (given_up, given_up_context) = begun(&store, &key("acme", "c1", "given-up")).await;
+
+    // A transaction that has ended a run, up to its commit.
+    let mut open = world.database().connect().await;
+    let sql = format!("begin; {}; set constraints all immediate", ended_as("failed", &slow));
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut open).await.unwrap();
+    assert!(store.record(&finished(&quick, quick_context.id), &limits()).await.unwrap());
+    let manual = end(&quick.key, quick_context.id, None, EndReason::Manual);
+    assert!(store.end(&manual, &limits()).await.unwrap());
+    world.sql(&ended_as("interrupted", &given_up)).await.unwrap();
+    sqlx::raw_sql("commit").execute(&mut open).await.unwrap();
+
+    // It had ended well, and both entries about it are in one lane, although the first one is free again.
+    assert!(store.record(&finished(&given_up, given_up_context.id), &limits()).await.unwrap());
+    run(&store, "acme", "later").await;
+    let lanes = |chain: &Chain| chain.lanes.iter().map(|head| (head.lane, head.n)).collect::<Vec<_>>();
+    let found = chain(&store, "acme").await;
+    assert_eq!((lanes(&found), found.faults.as_slice()), (vec![(0, 2), (1, 3)], [].as_slice()), "{found:?}");
+    let rows = store.usage(&this_week(&store).await).await.unwrap();
+    let runs: Vec<(&str, u64)> = rows.iter().map(|row| (row.key.path.as_str(), row.executions)).collect();
+    for path in ["quick", "given-up", "later"] {
+        assert!(runs.contains(&(path, 1)), "one row a path and day, whichever lanes counted it: {runs:?}");
+    }
+
+    tamper(&world, "UPDATE audit_log SET body = replace(body, 'key:ci', 'key:no') WHERE lane = 1 AND n = 2")
+        .await;
+    let fault = &chain(&store, "acme").await.faults[0];
+    assert_eq!((fault.place, fault.what.as_str()), (Some((1, 2)), "what it says was changed"));
+    tamper(&world, "UPDATE audit_log SET body = replace(body, 'key:no', 'key:ci') WHERE lane = 1 AND n = 2")
+        .await;
+    tamper(
+        &world,
+        "UPDATE audit_log SET lane = 2 WHERE lane = 1; UPDATE audit_heads SET lane = 2 WHERE lane = 1",
+    )
+    .await;
+    let fault = &chain(&store, "acme").await.faults[0];
+    assert_eq!(fault.place, Some((2, 1)), "a lane stays what it was written as: {}", fault.what);
+    tamper(&world, "DELETE FROM audit_heads WHERE lane = 2").await;
+    let found = chain(&store, "acme").await.faults;
+    let lost = found.iter().filter(|fault| fault.what.contains("no entry is about it")).count();
+    assert_eq!(lost, 2, "a lane without its head counts for nothing: {found:?}");
+}
+
+/// What an erasure takes of one lane is named in another.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn an_erasure_names_the_lanes_of_what_it_takes() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let (slow, _) = begun(&store, &key("acme", "c1", "slow")).await;
+    let mut open = world.database().connect().await;
+    let sql = format!("begin; {}; set constraints all immediate", ended_as("failed", &slow));
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut open).await.unwrap();
+    run(&store, "acme", "quick").await;
+    sqlx::raw_sql("commit").execute(&mut open).await.unwrap();
+    let said = store.erase(&tenant("acme"), None).await.unwrap();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["erasure"]["entries"], serde_json::json!([[0, 1, 1], [1, 1, 1]]));
+    let found = chain(&store, "acme").await;
+    assert_eq!((found.entries, found.erased, found.faults.as_slice()), (3, 2, [].as_slice()), "{found:?}");
+    // Retention takes each lane by itself.
+    world.advance(Duration::from_secs(7200)).await;
+    assert_eq!(store.prune_chain(Duration::from_secs(3600), 1).await.unwrap(), 2);
+    assert_eq!(store.prune_chain(Duration::from_secs(3600), 1).await.unwrap(), 1);
+    let found = chain(&store, "acme").await;
+    // The bodies and the entry that named them are gone together.
+    assert_eq!((found.entries, found.faults.as_slice()), (0, [].as_slice()), "{found:?}");
 }

@@ -27,6 +27,7 @@ impl Ledger for PgStore {
                 let cells = Cells::new(row, "audit_heads", "?");
                 Ok(ChainHead {
                     tenant: cells.parse("tenant_id")?,
+                    lane: cells.get("lane")?,
                     n: cells.get("n")?,
                     hash: cells.get("hash")?,
                     anchor_n: cells.get("anchor_n")?,
@@ -36,11 +37,18 @@ impl Ledger for PgStore {
             .collect()
     }
 
-    async fn chain(&self, tenant: &TenantId, after: i64, limit: u32) -> Result<Vec<ChainEntry>, StoreError> {
+    async fn chain(
+        &self,
+        tenant: &TenantId,
+        lane: i16,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<ChainEntry>, StoreError> {
         let rows = self
             .call(measure!("chain", tenant), || async {
-                sqlx::query("select * from pathbox.all_chain_v1($1, $2, $3)")
+                sqlx::query("select * from pathbox.all_chain_v1($1, $2, $3, $4)")
                     .bind(tenant.as_str())
+                    .bind(lane)
                     .bind(after)
                     .bind(i32::try_from(limit).unwrap_or(i32::MAX))
                     .fetch_all(&self.pool())
@@ -50,6 +58,7 @@ impl Ledger for PgStore {
         let read = |row: &PgRow| {
             let cells = Cells::new(row, "audit_log", "?");
             Ok(ChainEntry {
+                lane,
                 n: cells.get("n")?,
                 at: cells.get("at")?,
                 execution: cells.get::<Option<uuid::Uuid>>("execution_id")?.map(ExecutionId),

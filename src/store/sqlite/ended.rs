@@ -116,6 +116,9 @@ async fn add(
     .map_err(failure)
 }
 
+/// There is one writer, so a chain has one lane.
+pub(super) const LANE: i16 = 0;
+
 /// Adds an entry to a tenant's chain.
 pub(super) async fn append(
     connection: &mut SqliteConnection,
@@ -131,7 +134,7 @@ pub(super) async fn append(
         .map_err(failure)?;
     let (n, previous) = head.unwrap_or_else(|| (0, "0".repeat(64)));
     let body_sha256 = sha256(body);
-    let hash = entry_hash(&previous, tenant, n + 1, &body_sha256);
+    let hash = entry_hash(&previous, tenant, LANE, n + 1, &body_sha256);
     sqlx::query(
         "INSERT INTO audit_log (tenant_id, n, at, execution_id, body, body_sha256, hash) VALUES (?, ?, ?, ?, ?, ?, ?)",
     )

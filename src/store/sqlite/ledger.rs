@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use sqlx::SqliteConnection;
 
-use super::ended::{append, body, with_result};
+use super::ended::{LANE, append, body, with_result};
 use super::rows::Cells;
 use super::{SqliteStore, failure, time};
 use crate::domain::usage::UsageRow;
@@ -28,6 +28,7 @@ impl Ledger for SqliteStore {
                 let cells = Cells::new(row, "audit_heads", "tenant_id");
                 Ok(ChainHead {
                     tenant: cells.parse("tenant_id")?,
+                    lane: LANE,
                     n: cells.get("n")?,
                     hash: cells.get("hash")?,
                     anchor_n: cells.get("anchor_n")?,
@@ -37,7 +38,16 @@ impl Ledger for SqliteStore {
             .collect()
     }
 
-    async fn chain(&self, tenant: &TenantId, after: i64, limit: u32) -> Result<Vec<ChainEntry>, StoreError> {
+    async fn chain(
+        &self,
+        tenant: &TenantId,
+        lane: i16,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<ChainEntry>, StoreError> {
+        if lane != LANE {
+            return Ok(Vec::new());
+        }
         let rows = sqlx::query(concat!(
             "SELECT a.n, a.at, a.execution_id, a.body, a.body_sha256, a.hash, x.result, ",
             "CASE WHEN x.id IS NOT NULL THEN ",
@@ -62,6 +72,7 @@ impl Ledger for SqliteStore {
                 let row_now = cells.get::<Option<&str>>("row_now")?;
                 let result = cells.get::<Option<&str>>("result")?;
                 Ok(ChainEntry {
+                    lane,
                     n: cells.get("n")?,
                     at: time(cells.get("at")?),
                     execution: cells.parse_optional("execution_id")?,
@@ -251,14 +262,14 @@ const ERASE: &[(&str, &str)] = &[
     ("usageRows", "DELETE FROM usage_days WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2)"),
 ];
 
-/// Places as ranges, both ends included.
-fn ranges(mut places: Vec<i64>) -> Vec<(i64, i64)> {
+/// Places as ranges of the lane, both ends included.
+fn ranges(mut places: Vec<i64>) -> Vec<(i16, i64, i64)> {
     places.sort_unstable();
-    let mut ranges: Vec<(i64, i64)> = Vec::new();
+    let mut ranges: Vec<(i16, i64, i64)> = Vec::new();
     for n in places {
         match ranges.last_mut() {
-            Some((_, high)) if *high + 1 == n => *high = n,
-            _ => ranges.push((n, n)),
+            Some((_, _, high)) if *high + 1 == n => *high = n,
+            _ => ranges.push((LANE, n, n)),
         }
     }
     ranges
