@@ -31,8 +31,8 @@ CREATE INDEX audit_log_execution ON pathbox.audit_log (execution_id);
 CREATE TABLE pathbox.audit_heads (
     tenant_id   text        NOT NULL,
     lane        smallint    NOT NULL,
-    n           bigint      NOT NULL,
-    hash        text        NOT NULL,
+    n           bigint      NOT NULL DEFAULT 0,
+    hash        text        NOT NULL DEFAULT repeat('0', 64),
     anchor_n    bigint      NOT NULL DEFAULT 0,
     anchor_hash text        NOT NULL DEFAULT repeat('0', 64),
     anchor_at   timestamptz,                                         -- when the last entry that was taken had been written
@@ -168,10 +168,12 @@ CREATE TRIGGER guard_execution_delete BEFORE DELETE ON pathbox.executions
 
 -- ---- the triggers --------------------------------------------------------------------------------
 
--- A run as the chain has it. Times in microseconds since 1970, which no setting of a session changes.
+-- A run as the chain has it. Times in microseconds since 1970, which no setting of a session changes. In plpgsql, as
+-- what follows: a session plans it once.
 CREATE FUNCTION pathbox.audit_body(x pathbox.executions) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT json_build_object(
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN json_build_object(
     'execution', x.id, 'owner', x.owner_principal, 'conversation', x.conversation_id, 'path', x.path_id,
     'context', x.context_id, 'tool', x.tool, 'language', x.language, 'purpose', x.purpose,
     'codeSha256', x.code_sha256, 'principal', x.principal, 'traceId', x.trace_id, 'status', x.status,
@@ -180,8 +182,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     'startedAt', (extract(epoch FROM x.started_at) * 1000000)::bigint,
     'finishedAt', (extract(epoch FROM x.finished_at) * 1000000)::bigint,
     'durationMs', x.duration_ms, 'queuedMs', x.queued_ms, 'outputBytes', x.output_bytes, 'findings', x.findings,
-    'resultSha256', encode(sha256(convert_to(x.result::text, 'UTF8')), 'hex'))::text
-$$;
+    'resultSha256', encode(sha256(convert_to(x.result::text, 'UTF8')), 'hex'))::text;
+END $$;
 
 -- A lane for this transaction until its end: the first that no other holds, and when all are held, the one it waits for.
 -- p_lane: this one and no other.
@@ -210,23 +212,17 @@ DECLARE
   v_n    bigint;
   v_hash text;
 BEGIN
-  UPDATE pathbox.audit_heads a
-     SET n = a.n + 1, hash = pathbox.entry_hash(a.hash, p_tenant, p_lane, a.n + 1, v_body)
-   WHERE a.tenant_id = p_tenant AND a.lane = p_lane RETURNING a.n, a.hash INTO v_n, v_hash;
-  IF NOT FOUND THEN
-    v_n := 1;
-    v_hash := pathbox.entry_hash(repeat('0', 64), p_tenant, p_lane, 1, v_body);
-    INSERT INTO pathbox.audit_heads (tenant_id, lane, n, hash) VALUES (p_tenant, p_lane, v_n, v_hash);
-  END IF;
+  LOOP
+    UPDATE pathbox.audit_heads a
+       SET n = a.n + 1, hash = encode(sha256(convert_to(
+             a.hash || E'\n' || p_tenant || E'\n' || p_lane || E'\n' || (a.n + 1) || E'\n' || v_body, 'UTF8')), 'hex')
+     WHERE a.tenant_id = p_tenant AND a.lane = p_lane RETURNING a.n, a.hash INTO v_n, v_hash;
+    EXIT WHEN FOUND;
+    INSERT INTO pathbox.audit_heads (tenant_id, lane) VALUES (p_tenant, p_lane);
+  END LOOP;
   INSERT INTO pathbox.audit_log (tenant_id, lane, n, at, execution_id, body, body_sha256, hash)
   VALUES (p_tenant, p_lane, v_n, clock_timestamp(), p_execution, p_body, v_body, v_hash);
 END $$;
-
-CREATE FUNCTION pathbox.entry_hash(p_previous text, p_tenant text, p_lane smallint, p_n bigint, p_body_sha256 text) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
-  SELECT pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
-    p_previous || E'\n' || p_tenant || E'\n' || p_lane || E'\n' || p_n || E'\n' || p_body_sha256, 'UTF8')), 'hex')
-$$;
 
 CREATE FUNCTION pathbox.add_usage(p_tenant text, p_lane smallint, p_owner text, p_conversation text, p_path text, p_day date,
     p_executions bigint, p_run_ms bigint, p_sandbox_ms bigint, p_output_bytes bigint) RETURNS void
@@ -252,9 +248,10 @@ END $$;
 
 -- Whether an ended run reached its sandbox, as far as anybody knows: one that was abandoned did not, and costs nothing.
 CREATE FUNCTION pathbox.has_run(x pathbox.executions) RETURNS boolean
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT x.started_at IS NOT NULL AND (x.duration_ms IS NOT NULL OR x.status = 'interrupted')
-$$;
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN x.started_at IS NOT NULL AND (x.duration_ms IS NOT NULL OR x.status = 'interrupted');
+END $$;
 
 -- SECURITY DEFINER, because a deferred trigger runs as whoever commits.
 CREATE FUNCTION pathbox.guard_ended_execution() RETURNS trigger
@@ -615,12 +612,12 @@ BEGIN
   GRANT CREATE ON SCHEMA pathbox TO pathbox_app, pathbox_worker;        -- an owner needs it for a moment
   FOR f IN SELECT p.oid::regprocedure AS name, p.proname FROM pg_proc p
             WHERE p.pronamespace = 'pathbox'::regnamespace
-              AND p.proname IN ('guard_audit', 'guard_execution_delete', 'audit_body', 'take_lane', 'entry_hash', 'has_run', 'chain', 'add_usage',
+              AND p.proname IN ('guard_audit', 'guard_execution_delete', 'audit_body', 'take_lane', 'has_run', 'chain', 'add_usage',
                                 'guard_ended_execution', 'guard_ended_context', 'all_chain_v1', 'all_chain_heads_v1',
                                 'all_unchained_v1', 'all_prune_chain_v1', 'all_usage_v1', 'all_quota_v1',
                                 'all_set_quota_v1', 'all_erase_v1', 'over_quota', 'acquire_v3') LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.name);
-    IF f.proname IN ('audit_body', 'take_lane', 'entry_hash', 'chain', 'add_usage', 'has_run') THEN
+    IF f.proname IN ('audit_body', 'take_lane', 'chain', 'add_usage', 'has_run') THEN
       EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pathbox_worker', f.name);
     ELSIF f.proname = 'over_quota' THEN
       EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pathbox_app', f.name);
