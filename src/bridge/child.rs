@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader, ReadBuf};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use crate::domain::lock;
 use crate::wire::Secret;
 
 /// The longest line that a server may write.
@@ -74,20 +75,19 @@ impl ServerProcess {
 
     /// Whether more is not to be learned of its end.
     pub(super) fn is_over(&mut self) -> bool {
-        *self.overlong.lock().unwrap_or_else(PoisonError::into_inner)
-            || matches!(self.child.try_wait(), Ok(Some(_)))
+        *lock(&self.overlong) || matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// Why it ended, as far as that is known: a line that was too long, its status, its last lines on standard error.
     pub(super) fn complaint(&mut self) -> String {
-        if *self.overlong.lock().unwrap_or_else(PoisonError::into_inner) {
+        if *lock(&self.overlong) {
             return format!("it wrote a line of more than {MAX_LINE_BYTES} bytes");
         }
         let ended = match self.child.try_wait() {
             Ok(Some(status)) => format!("it ended with {status}"),
             _ => "its connection broke".to_owned(),
         };
-        let lines = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = lock(&self.complaints);
         let words = lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | ");
         if words.is_empty() { ended } else { format!("{ended}; its last words: {words}") }
     }
@@ -148,7 +148,7 @@ async fn drain(stderr: impl AsyncRead + Unpin, into: Arc<Mutex<VecDeque<String>>
         if text.is_empty() {
             continue;
         }
-        let mut lines = into.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = lock(&into);
         lines.push_back(text);
         while lines.len() > COMPLAINT_LINES
             || lines.iter().map(String::len).sum::<usize>() > 4 * MAX_COMPLAINT_CHARS
@@ -181,7 +181,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
             None => self.line += new.len(),
         }
         if self.line > MAX_LINE_BYTES {
-            *self.overlong.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            *lock(&self.overlong) = true;
             return Poll::Ready(Err(io::Error::other("a line of the tool server is too long")));
         }
         Poll::Ready(Ok(()))

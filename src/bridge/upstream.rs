@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
+use std::sync::{Arc, Mutex as SyncMutex};
 use std::time::Duration;
 
 use rmcp::model::{
@@ -27,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::child::ServerProcess;
 use super::oauth::{Authorized, Tokens};
 use super::{BridgeError, Era, Server, Transport};
+use crate::domain::lock;
 
 /// Pages of a list, and tools in all; a list that goes on is cut there.
 const MAX_PAGES: usize = 1_000;
@@ -367,7 +368,7 @@ impl Connection {
         }
         for _ in 0..20 {
             tokio::time::sleep(Duration::from_millis(25)).await;
-            match self.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            match lock(&self.process).as_mut() {
                 Some(process) => {
                     if process.is_over() {
                         break;
@@ -376,15 +377,15 @@ impl Connection {
                 None => break,
             }
         }
-        match self.process.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        match lock(&self.process).as_mut() {
             Some(process) => process.complaint(),
             None => error.to_string(),
         }
     }
 
     async fn end(&self) {
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let client = lock(&self.client).take();
+        let process = lock(&self.process).take();
         if let Some(mut client) = client {
             drop(client.close_with_timeout(Duration::from_secs(1)).await);
         }

@@ -2,7 +2,7 @@
 //! fused with the ranking by words, and whatever goes wrong with it leaves that one alone.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::Catalog;
 use super::search::Hit;
+use crate::domain::lock;
 use crate::wire::Secret;
 
 /// Texts of one request.
@@ -76,13 +77,13 @@ impl Vectors {
     pub(super) async fn fill(&self, catalog: &Catalog) {
         let Ok(_turn) = self.filling.try_lock() else { return };
         let missing: Vec<String> = {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = lock(&self.known);
             catalog.tools.iter().map(text_of).filter(|text| !known.contains_key(&key(text))).collect()
         };
         for batch in missing.chunks(BATCH) {
             match self.ask(batch, CATALOG).await {
                 Ok(vectors) => {
-                    let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut known = lock(&self.known);
                     if known.len() > MAX_KEPT {
                         known.clear();
                     }
@@ -99,7 +100,7 @@ impl Vectors {
     /// The tools nearest to a query; `None` while the vectors of most tools are not there, or when the endpoint fails.
     pub(super) async fn rank(&self, catalog: &Catalog, query: &str, limit: usize) -> Option<Vec<Hit>> {
         let vectors: Vec<Option<Vector>> = {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = lock(&self.known);
             catalog.tools.iter().map(|tool| known.get(&key(&text_of(tool))).cloned()).collect()
         };
         if vectors.iter().flatten().count() * 2 < vectors.len() || vectors.is_empty() {

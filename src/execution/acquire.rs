@@ -99,6 +99,29 @@ pub(super) enum Acquisition {
     Replay(Box<ExecutionRow>),
 }
 
+/// An ask that has not come to its end.
+struct Asking<'a> {
+    ask: &'a Acquire,
+    wait: &'a Wait<'a>,
+    /// What an earlier attempt of the same run has found.
+    found: Option<Found>,
+    progress: &'a ProgressSender,
+    /// What is true of the sandbox that this ask has made.
+    made: Option<Found>,
+    tried_again_at_limit: bool,
+}
+
+/// What an answer of the store comes to.
+enum Answered {
+    Acquired(Acquisition),
+    AskAgain,
+    /// The turn has to be waited for, and asked for again after so long.
+    Wait {
+        position: u32,
+        at_most: Duration,
+    },
+}
+
 /// Gives runs and file operations their context's sandbox.
 #[derive(Debug, Clone)]
 pub(super) struct Sandboxes(pub(super) Arc<Core>);
@@ -153,8 +176,7 @@ impl Sandboxes {
     ) -> Result<Acquisition, ExecutionError> {
         let Wait { began, patience, cancel } = *wait;
         let limits = &self.0.options().limits;
-        let mut tried_again_at_limit = false;
-        let mut made: Option<Found> = None;
+        let mut asking = Asking { ask, wait, found, progress, made: None, tried_again_at_limit: false };
         loop {
             if cancel.is_cancelled() {
                 return Err(ExecutionError::Cancelled);
@@ -172,8 +194,6 @@ impl Sandboxes {
             }
             let waiting = self.0.store().signals().watch(&ask.key);
             let asked = Instant::now();
-            let mut position = 0;
-            let mut pause = wait.patience;
             crash_point!(self.0, "acquire.before");
             let answer = match self.0.store().acquire(ask, limits).await {
                 Ok(answer) => answer,
@@ -195,61 +215,11 @@ impl Sandboxes {
             {
                 self.0.stoppable.is_written(ask.execution.id);
             }
-            match answer {
-                Acquired::Ready(row, numbers) => {
-                    let found = made.or(found).unwrap_or((SandboxState::Kept, None));
-                    let hold =
-                        Hold { row: *row, since: asked, found, numbers: Some(numbers), is_unasked: false };
-                    return self.hold(ask, hold, wait).await;
-                }
-                Acquired::Create(mut claim) => {
-                    let recipes = &self.0.options().recipes;
-                    let before = claim.template.filter(|name| recipes.may_name(&ask.key.tenant, name));
-                    claim.template = ask.template.clone().or(before);
-                    let _ = progress.try_send(Progress::Creating);
-                    if let Some((row, since)) = self.create(&claim, ask.execution.id, asked).await? {
-                        let found = match claim.previous {
-                            Some(reason) => (SandboxState::Reset, Some(reason)),
-                            None => found.unwrap_or((SandboxState::Fresh, None)),
-                        };
-                        if row.status == ContextStatus::Ready {
-                            let hold = Hold { row, since, found, numbers: None, is_unasked: false };
-                            return self.hold(ask, hold, wait).await;
-                        }
-                        made = Some(found);
-                    }
-                    continue;
-                }
-                Acquired::WaitForCreator { .. } => {}
-                Acquired::Queued { position: at } => {
-                    position = at;
-                    let _ = progress.try_send(Progress::Queued { position });
-                }
-                // A run elsewhere under the same idempotency key, whose end wakes nobody here.
-                Acquired::InFlight(_) => (position, pause) = (1, IN_FLIGHT_PAUSE),
-                Acquired::Limit(limit) => {
-                    // Contexts of a local host that died with its process hold places until somebody looks.
-                    if !tried_again_at_limit && self.0.release_dead_hosts(Some(&ask.key.tenant)).await > 0 {
-                        tried_again_at_limit = true;
-                        continue;
-                    }
-                    if self.0.evict_unclaimed(&ask.key).await {
-                        continue;
-                    }
-                    return Err(ExecutionError::Limit(limit));
-                }
-                Acquired::Quota(quota) => {
-                    if !tried_again_at_limit && self.0.release_dead_hosts(Some(&ask.key.tenant)).await > 0 {
-                        tried_again_at_limit = true;
-                        continue;
-                    }
-                    return Err(ExecutionError::Quota(quota));
-                }
-                Acquired::PathClosed(status) => return Err(ExecutionError::PathClosed(status)),
-                Acquired::Replay(row) => return Ok(Acquisition::Replay(row)),
-                Acquired::KeyConflict(id) => return Err(ExecutionError::KeyConflict(id)),
-                Acquired::Interrupted(row) => return Err(ExecutionError::Interrupted(row.id)),
-            }
+            let (position, pause) = match self.answered(answer, asked, &mut asking).await? {
+                Answered::Acquired(acquisition) => return Ok(acquisition),
+                Answered::AskAgain => continue,
+                Answered::Wait { position, at_most } => (position, at_most.min(patience)),
+            };
             if began.elapsed() >= patience {
                 return Err(wait.timed_out(position));
             }
@@ -260,6 +230,69 @@ impl Sandboxes {
                 () = cancel.cancelled() => {}
             }
         }
+    }
+
+    /// Does what one answer of the store asks for.
+    async fn answered(
+        &self,
+        answer: Acquired,
+        asked: Instant,
+        asking: &mut Asking<'_>,
+    ) -> Result<Answered, ExecutionError> {
+        let Asking { ask, wait, found, progress, .. } = *asking;
+        match answer {
+            Acquired::Ready(row, numbers) => {
+                let found = asking.made.or(found).unwrap_or((SandboxState::Kept, None));
+                let hold = Hold { row: *row, since: asked, found, numbers: Some(numbers), is_unasked: false };
+                self.hold(ask, hold, wait).await.map(Answered::Acquired)
+            }
+            Acquired::Create(mut claim) => {
+                let recipes = &self.0.options().recipes;
+                let before = claim.template.filter(|name| recipes.may_name(&ask.key.tenant, name));
+                claim.template = ask.template.clone().or(before);
+                let _ = progress.try_send(Progress::Creating);
+                let Some((row, since)) = self.create(&claim, ask.execution.id, asked).await? else {
+                    return Ok(Answered::AskAgain);
+                };
+                let found = match claim.previous {
+                    Some(reason) => (SandboxState::Reset, Some(reason)),
+                    None => found.unwrap_or((SandboxState::Fresh, None)),
+                };
+                if row.status == ContextStatus::Ready {
+                    let hold = Hold { row, since, found, numbers: None, is_unasked: false };
+                    return self.hold(ask, hold, wait).await.map(Answered::Acquired);
+                }
+                asking.made = Some(found);
+                Ok(Answered::AskAgain)
+            }
+            Acquired::WaitForCreator { .. } => Ok(Answered::Wait { position: 0, at_most: Duration::MAX }),
+            Acquired::Queued { position } => {
+                let _ = progress.try_send(Progress::Queued { position });
+                Ok(Answered::Wait { position, at_most: Duration::MAX })
+            }
+            // A run elsewhere under the same idempotency key, whose end wakes nobody here.
+            Acquired::InFlight(_) => Ok(Answered::Wait { position: 1, at_most: IN_FLIGHT_PAUSE }),
+            Acquired::Limit(_) | Acquired::Quota(_) if self.frees_dead_hosts(asking).await => {
+                Ok(Answered::AskAgain)
+            }
+            Acquired::Limit(_) if self.0.evict_unclaimed(&ask.key).await => Ok(Answered::AskAgain),
+            Acquired::Limit(limit) => Err(ExecutionError::Limit(limit)),
+            Acquired::Quota(quota) => Err(ExecutionError::Quota(quota)),
+            Acquired::PathClosed(status) => Err(ExecutionError::PathClosed(status)),
+            Acquired::Replay(row) => Ok(Answered::Acquired(Acquisition::Replay(row))),
+            Acquired::KeyConflict(id) => Err(ExecutionError::KeyConflict(id)),
+            Acquired::Interrupted(row) => Err(ExecutionError::Interrupted(row.id)),
+        }
+    }
+
+    /// Contexts of a local host that died with its process hold places until somebody looks. Whether there were any; a
+    /// call looks until it has found some.
+    async fn frees_dead_hosts(&self, asking: &mut Asking<'_>) -> bool {
+        if !asking.tried_again_at_limit {
+            asking.tried_again_at_limit = self.0.release_dead_hosts(Some(&asking.ask.key.tenant)).await > 0;
+            return asking.tried_again_at_limit;
+        }
+        false
     }
 
     /// Waits for once to twice as long, and no longer than the caller.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -174,7 +175,14 @@ impl Reads {
         };
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
         let row = self.0.row_for(asker, id).await?.ok_or_else(unknown)?;
-        let known = artifacts(&row)?.into_iter().find(|artifact| artifact.uri == uri);
+        let known = row
+            .result
+            .as_ref()
+            .map(artifacts)
+            .transpose()?
+            .unwrap_or_default()
+            .into_iter()
+            .find(|artifact| artifact.uri == uri);
         let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
             .then(|| run_analysis::report_file(id, 0));
         let artifact = known.or(report).ok_or_else(unknown)?;
@@ -239,11 +247,8 @@ impl Reads {
             ..ExecutionFilter::default()
         };
         let mut found = Vec::new();
-        for row in self.0.store().executions(&filter).await? {
-            let row = self.0.row_for(asker, row.id).await?;
-            if let Some(row) = row {
-                found.extend(artifacts(&row)?);
-            }
+        for kept in self.0.store().artifacts(&asker.tenant, &filter).await? {
+            found.extend(artifacts(&kept)?);
         }
         Ok(found)
     }
@@ -272,9 +277,9 @@ fn asking(asker: &Asker, row: &ExecutionRow) -> Call {
 }
 
 /// What a run left, by its record alone: the outcome beside it may be megabytes.
-fn artifacts(row: &ExecutionRow) -> Result<Vec<Artifact>, KeptError> {
-    let Some(kept) = &row.result else { return Ok(Vec::new()) };
+fn artifacts(kept: &Value) -> Result<Vec<Artifact>, KeptError> {
     check_form::<Stored>(kept)?;
     let found = &kept["record"]["artifacts"];
-    Vec::deserialize(found).map_err(|source| KeptError::Malformed { what: Stored::WHAT, source })
+    let read = Option::<Vec<Artifact>>::deserialize(found);
+    read.map(Option::unwrap_or_default).map_err(|source| KeptError::Malformed { what: Stored::WHAT, source })
 }

@@ -7,7 +7,7 @@
 //! envd mixes what is sent side by side. An answer goes in pieces, no more of them than the program has taken.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::Entropy;
+use crate::domain::{Entropy, lock};
 use crate::e2b::{Command, E2bClient, E2bError, Process, ProcessUpdate, Processes, SandboxAccess};
 use crate::telemetry::chain;
 use crate::wire::envd::Selector;
@@ -448,10 +448,6 @@ async fn read(processes: Processes, mut process: Process, mut lines: Lines, link
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_name(text: &str) -> bool {

@@ -4,14 +4,14 @@
 //! of it. What counts here is the local time, from *before* the database was asked: so this replica stops believing in its
 //! leases before any other does.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::Core;
-use crate::domain::{Clock, ContextId, ContextKey};
+use crate::domain::{Clock, ContextId, ContextKey, lock};
 use crate::store::Acquire;
 use crate::telemetry::chain;
 
@@ -44,7 +44,7 @@ impl Lease {
 
     /// It lasts for so long from a moment before now.
     fn renew(&self, from: (Instant, DateTime<Utc>), lease: Duration) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some((from.0 + lease, from.1 + lease));
+        *lock(&self.until) = Some((from.0 + lease, from.1 + lease));
     }
 
     fn now(&self) -> (Instant, DateTime<Utc>) {
@@ -53,7 +53,7 @@ impl Lease {
 
     /// How long it lasts yet. `None`: there never was one.
     fn left_of_one(&self) -> Option<Duration> {
-        let (until, wall) = (*self.until.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let (until, wall) = (*lock(&self.until))?;
         let (now, wall_now) = self.now();
         Some(until.saturating_duration_since(now).min((wall - wall_now).to_std().unwrap_or_default()))
     }

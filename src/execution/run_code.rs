@@ -23,7 +23,7 @@ use super::acquire::{Held, Sandboxes};
 use super::attempts::{Attempted, Fault, Work};
 use super::crash::crash_point;
 use super::interpret::{Aftermath, Cut, News, Run};
-use super::outputs::{Artifact, Outputs, Spool};
+use super::outputs::{Artifact, Spool};
 use super::prelude;
 use super::recall::Begun;
 use super::record::{Ran, Stored, close_call, count};
@@ -240,7 +240,12 @@ impl Stream<'_> {
     /// The end of the output: what was held back goes the same way as the rest.
     fn finish(self, ended: Ended, stops: Vec<StopReason>, duration: Duration) -> (Guarded, [Spool; 2]) {
         let Self { guard, mut stdout, mut stderr, progress, .. } = self;
-        let mut guarded = guard.finish(ended, stops, duration);
+        let span = tracing::debug_span!("guard.sanitize", guard.findings = Empty, guard.bytes = Empty);
+        let mut guarded = span.in_scope(|| guard.finish(ended, stops, duration));
+        if !span.is_disabled() {
+            let bytes = guarded.outcome.stdout.total_bytes() + guarded.outcome.stderr.total_bytes();
+            span.record("guard.findings", guarded.report.total()).record("guard.bytes", bytes);
+        }
         for chunk in std::mem::take(&mut guarded.rest) {
             emit(chunk, &mut stdout, &mut stderr, progress);
         }
@@ -258,16 +263,23 @@ fn emit(chunk: Sanitized<OutputChunk>, stdout: &mut Spool, stderr: &mut Spool, p
     let _ = progress.try_send(Progress::Output(chunk));
 }
 
-/// Keeps as files what a result does not show as text.
-async fn keep_attachments(
-    outputs: &Outputs,
+/// Keeps as files what a result does not show as text: output that was long or drawn over itself, pictures, files.
+async fn keep_artifacts(
+    core: &Core,
     id: ExecutionId,
     outcome: &Sanitized<Outcome>,
-    max_chars: usize,
+    spools: impl Iterator<Item = (Spool, bool)>,
 ) -> Vec<Artifact> {
     let mut artifacts = Vec::new();
-    for Kept { name, mime_type, bytes } in outcome.attachments(max_chars) {
-        match outputs.put(id, &name, &mime_type, &bytes).await {
+    for (mut spool, rewritten) in spools {
+        // Of what was drawn over itself the result has what is left; the whole is in the file.
+        if rewritten {
+            spool.keep();
+        }
+        artifacts.extend(spool.finish().await);
+    }
+    for Kept { name, mime_type, bytes } in outcome.attachments(core.options().output_chars) {
+        match core.parts.outputs.put(id, &name, &mime_type, &bytes).await {
             Ok(artifact) => artifacts.push(artifact),
             Err(error) => {
                 tracing::warn!(error = %chain(&error), execution.id = %id, "a part of a result could not be kept");
@@ -338,71 +350,16 @@ impl Work for CodeRun<'_> {
             None => Vec::new(),
         };
         let stops = run.stops().to_vec();
-        let mut state = (held.state, held.reason.map(reason_text));
-        match run.news() {
-            Some(News::RolledBack) if !run.died() => {
-                let reason = "the interpreter ended in the run before; variables are those from before that run, files are as it left them";
-                state = (SandboxState::RolledBack, Some(reason.into()));
-            }
-            Some(News::Lost) if !run.died() => {
-                state = (SandboxState::Reset, Some(restarted("the interpreter ended and was restarted")));
-            }
-            _ => {}
-        }
-        let mut lost = matches!(platform, Some(Platform::SandboxLost));
-        if ended != Ended::Completed && !lost {
-            match interrupt(&mut run, &core.shutdown).await {
-                Aftermath::StateKept => {}
-                Aftermath::RolledBack => {
-                    let what = if ended == Ended::Died { "died" } else { "did not stop and was ended" };
-                    let reason = format!(
-                        "the interpreter {what}; variables are those from before this run, files are as it left them"
-                    );
-                    state = (SandboxState::RolledBack, Some(reason));
-                }
-                Aftermath::StateLost => {
-                    let why = match ended {
-                        Ended::Died => "the interpreter died and was restarted",
-                        _ => "the interpreter was restarted",
-                    };
-                    state = (SandboxState::Reset, Some(restarted(why)));
-                }
-                Aftermath::SandboxLost => lost = true,
-            }
-        }
-        crash_point!(core, "run.interrupted");
-        if lost {
-            // Also when it only does not answer: what was given up in it may run on, so nothing is sent there again.
-            state = (SandboxState::Reset, Some(reason_text(EndReason::Lost)));
-            if let Err(error) = core.mark_lost(&held.row).await {
-                tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
-            }
-        }
-        let ended_error = explain(ended, platform.as_ref(), request.timeout.get());
-        if let Some(error) = ended_error {
+        let state = state_after(core, held, &mut run, ended, platform.as_ref()).await;
+        if let Some(error) = explain(ended, platform.as_ref(), request.timeout.get()) {
             stream.take(OutputChunk::Error(error));
         }
-        let guarding = tracing::debug_span!("guard.sanitize", guard.findings = Empty, guard.bytes = Empty);
-        let (guarded, spools) = guarding.in_scope(|| stream.finish(ended, stops, began.elapsed()));
-        if !guarding.is_disabled() {
-            let bytes = guarded.outcome.stdout.total_bytes() + guarded.outcome.stderr.total_bytes();
-            guarding.record("guard.findings", guarded.report.total()).record("guard.bytes", bytes);
-        }
-        drop(guarding);
+        let (guarded, spools) = stream.finish(ended, stops, began.elapsed());
         let Guarded { outcome, report, numbering, rewritten, .. } = guarded;
         crash_point!(core, "run.before_numbers");
         core.save_numbering(held, numbering).await;
         crash_point!(core, "run.numbers_saved");
-        let mut artifacts = Vec::new();
-        for (mut spool, rewritten) in spools.into_iter().zip(rewritten) {
-            // Of what was drawn over itself the result has what is left; the whole is in the file.
-            if rewritten {
-                spool.keep();
-            }
-            artifacts.extend(spool.finish().await);
-        }
-        let max_chars = core.options().output_chars;
-        artifacts.extend(keep_attachments(&core.parts.outputs, id, &outcome, max_chars).await);
+        let artifacts = keep_artifacts(core, id, &outcome, spools.into_iter().zip(rewritten)).await;
         crash_point!(core, "run.artifacts_kept");
         let cut_off = matches!(platform, Some(Platform::ShutDown | Platform::LeaseOver));
         Ok(Ran {
@@ -417,6 +374,58 @@ impl Work for CodeRun<'_> {
             signatures,
         })
     }
+}
+
+/// What a run leaves of its context's state. One that did not come to its end by itself is stopped first, and a sandbox
+/// that does not answer then is given up.
+async fn state_after(
+    core: &Core,
+    held: &Held,
+    run: &mut Run,
+    ended: Ended,
+    platform: Option<&Platform>,
+) -> (SandboxState, Option<String>) {
+    let mut state = (held.state, held.reason.map(reason_text));
+    match run.news() {
+        Some(News::RolledBack) if !run.died() => {
+            let reason = "the interpreter ended in the run before; variables are those from before that run, files are as it left them";
+            state = (SandboxState::RolledBack, Some(reason.into()));
+        }
+        Some(News::Lost) if !run.died() => {
+            state = (SandboxState::Reset, Some(restarted("the interpreter ended and was restarted")));
+        }
+        _ => {}
+    }
+    let mut lost = matches!(platform, Some(Platform::SandboxLost));
+    if ended != Ended::Completed && !lost {
+        match interrupt(run, &core.shutdown).await {
+            Aftermath::StateKept => {}
+            Aftermath::RolledBack => {
+                let what = if ended == Ended::Died { "died" } else { "did not stop and was ended" };
+                let reason = format!(
+                    "the interpreter {what}; variables are those from before this run, files are as it left them"
+                );
+                state = (SandboxState::RolledBack, Some(reason));
+            }
+            Aftermath::StateLost => {
+                let why = match ended {
+                    Ended::Died => "the interpreter died and was restarted",
+                    _ => "the interpreter was restarted",
+                };
+                state = (SandboxState::Reset, Some(restarted(why)));
+            }
+            Aftermath::SandboxLost => lost = true,
+        }
+    }
+    crash_point!(core, "run.interrupted");
+    if lost {
+        // Also when it only does not answer: what was given up in it may run on, so nothing is sent there again.
+        state = (SandboxState::Reset, Some(reason_text(EndReason::Lost)));
+        if let Err(error) = core.mark_lost(&held.row).await {
+            tracing::warn!(error = %error, context.id = %held.row.id, "a lost context could not be closed");
+        }
+    }
+    state
 }
 
 /// Stops a run. At the end of this server there is not much time: a sandbox that does not answer in it counts as lost, so

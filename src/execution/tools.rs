@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ use tracing::field::Empty;
 
 use crate::bridge::types::{Style, documentation, signature, type_of};
 use crate::bridge::{Bridge, BridgeError, Catalog, Content, Tool};
-use crate::domain::{CodeRequest, ExecutionId, Language, ToolsWanted};
+use crate::domain::{CodeRequest, ExecutionId, Language, ToolsWanted, lock};
 use crate::guard::{Guard, Mode, Numbering, Report};
 use crate::store::ToolPermit;
 use crate::telemetry::{chain, metrics};
@@ -849,8 +849,4 @@ fn found(report: &Report) -> Vec<String> {
         .filter(|(_, count)| *count > 0)
         .map(|(kind, _)| kind.as_str().to_owned())
         .collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

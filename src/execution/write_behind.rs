@@ -8,7 +8,7 @@
 //! and their distances stay what they were.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -16,7 +16,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::domain::{ContextKey, ExecutionId};
+use crate::domain::{ContextKey, ExecutionId, lock};
 use crate::store::{
     Cause, DatabaseState, ExecutionStatus, FinishedExecution, MAX_REPLAY_BYTES, MAX_RESULT_BYTES,
     Placeholders, StoreError,
@@ -167,7 +167,7 @@ impl Queues {
 
 impl WriteBehind {
     fn lock(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 
     /// Whether anything of any key has yet to be written.

@@ -13,7 +13,7 @@ mod watch;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,7 @@ use self::protocol::{
     CHUNK, Call, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW, Write, charge,
 };
 use super::jail::{JailError, Usage, sys};
+use crate::domain::lock;
 
 /// The async client of one sandbox's agent. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -568,10 +569,6 @@ impl From<Failure> for AgentError {
             source: std::io::Error::from_raw_os_error(failure.errno), // any number will do
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {

@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -38,6 +38,7 @@ use tower::ServiceExt;
 use super::auth;
 use super::registry::{NotServing, Registry};
 use super::sandbox::Sandbox;
+use crate::domain::lock;
 use crate::telemetry::metrics::HOST_LIMITS;
 use crate::wire::error::{ApiError, ProxyError};
 use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
@@ -101,7 +102,7 @@ struct Connection {
 
 impl Open {
     fn table(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Connection>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 
     /// Waits until there are fewer than `most`, which the oldest idle one makes sure of.

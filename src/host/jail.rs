@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,7 @@ pub use self::probe::{Check, probe};
 pub(crate) use self::spawner::End;
 use self::spawner::{Reply, Request};
 use super::agent::AgentHandle;
+use crate::domain::lock;
 use crate::telemetry::metrics;
 
 /// How a host makes its sandboxes.
@@ -481,7 +482,7 @@ impl Connection {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Asks for a sandbox and waits for it. An error is one of this birth alone.

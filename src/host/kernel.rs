@@ -16,7 +16,7 @@ mod python;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use self::context::{Job, Order, SharedEnv, Worker};
 use self::driver::{Driver, StartError};
 pub use self::interpreters::{Interpreters, Language, Problem, Search};
 use super::agent::AgentHandle;
-use crate::domain::{Clock, Entropy};
+use crate::domain::{Clock, Entropy, lock};
 use crate::wire::interpreter::{CodeContext, Event, ExecuteRequest};
 
 /// Executions that may wait for their turn in one context.
@@ -199,7 +199,7 @@ impl Kernels {
     /// [`KernelError::EnvVar`] names a variable that cannot be; nothing was set.
     pub fn set_env(&self, env: BTreeMap<String, String>) -> Result<(), KernelError> {
         check_env(&env)?;
-        let mut shared = self.shared.env.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&self.shared.env);
         *shared = (shared.0 + 1, env);
         Ok(())
     }
@@ -298,7 +298,7 @@ impl Kernels {
     }
 
     fn entries(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
-        self.shared.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.entries)
     }
 
     fn find(&self, id: &str) -> Result<Entry, KernelError> {

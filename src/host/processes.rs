@@ -5,12 +5,13 @@
 //! process down, for a while; then it is cut off, so that one dead connection cannot hold everybody's output.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::agent::{AgentError, AgentHandle, Process, ProcessEvent, ProcessHandle, ProcessSpec};
+use crate::domain::lock;
 use crate::wire::envd::{ProcessConfig, Selector};
 
 /// Events that may wait for one listener.
@@ -186,8 +187,4 @@ async fn end_after(running: Weak<Running>, life: Duration) {
     if let Err(error) = running.handle.signal(libc::SIGKILL, true).await {
         tracing::debug!(%error, "a process could not be killed at its deadline");
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

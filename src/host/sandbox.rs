@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -24,7 +24,7 @@ use super::network::{self, Egress, LookUpPlaces, Policy};
 use super::processes::Processes;
 use super::templates::{OWN_NAMES, Template, TemplateError, Templates};
 use super::watchers::Watchers;
-use crate::domain::Clock;
+use crate::domain::{Clock, lock};
 use crate::telemetry::metrics;
 use crate::wire::Secret;
 
@@ -150,7 +150,7 @@ impl Maker {
 
     /// All environments that were asked for so far.
     pub(crate) fn environments(&self) -> Vec<Arc<Environment>> {
-        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = lock(&self.others);
         [&self.base].into_iter().chain(others.values().map(|(_, environment)| environment)).cloned().collect()
     }
 
@@ -166,9 +166,9 @@ impl Maker {
         }
         let templates = self.templates.as_ref().ok_or_else(|| TemplateError::NotFound(name.to_owned()))?;
         let template = templates.load(name).inspect_err(|_| {
-            self.others.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            lock(&self.others).remove(name);
         })?;
-        let known = self.others.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        let known = lock(&self.others).get(name).cloned();
         if let Some((_, environment)) = known.filter(|(before, _)| *before == template) {
             return Ok(environment);
         }
@@ -189,7 +189,7 @@ impl Maker {
             if template.preload.is_empty() { base.preload.clone() } else { template.preload.clone() };
         let kernel = kernel::Options { interpreters: found, preload, ..base.clone() };
         let environment = Arc::new(Environment::new(name, kernel, spec));
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = lock(&self.others);
         others.insert(name.to_owned(), (template, Arc::clone(&environment)));
         Ok(environment)
     }
@@ -559,7 +559,7 @@ impl Sandbox {
 
     fn cpu_percent(&self, cpu_micros: u64) -> f64 {
         let now = Instant::now();
-        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut measured = lock(&self.measured);
         let (before, micros_before) = std::mem::replace(&mut *measured, (now, cpu_micros));
         let wall_micros = now.duration_since(before).as_micros().max(1);
         let percent = cpu_micros.saturating_sub(micros_before) as f64 * 100.0 / wall_micros as f64;

@@ -1,11 +1,12 @@
 //! Watches on directories whose changes a client fetches now and then, instead of listening to a stream.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
 use super::agent::WatchEvent;
+use crate::domain::lock;
 
 /// Watches of one sandbox at a time.
 const MAX_WATCHERS: usize = 64;
@@ -92,8 +93,4 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
 //! How many requests of one principal may be open at a time on this replica, streams included. So one principal's streams
 //! leave room for everybody else's requests.
 
+use crate::domain::lock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Counts open requests by principal. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,7 +22,7 @@ impl Shares {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.open)
     }
 
     /// One more open request of this principal, until the value is dropped; `None` when it has its share.

@@ -3,7 +3,7 @@
 //! program waits in its sandbox until the client calls again with the answer, or until its patience is over.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rmcp::RoleServer;
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::Entropy;
+use crate::domain::{Entropy, lock};
 use crate::execution::{Begun, Decision, Person, Question};
 
 use super::{McpServer, ToolError};
@@ -123,7 +123,7 @@ impl McpServer {
             whose,
             since: Instant::now(),
         };
-        let mut waiting = self.0.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.0.waiting.0);
         waiting.retain(|_, asked| asked.since.elapsed() < KEPT);
         if waiting.len() < MOST {
             waiting.insert(state.clone(), asked);
@@ -139,7 +139,7 @@ impl McpServer {
         context: &Context,
     ) -> Result<Asked, ToolError> {
         let whose = self.whose(context)?;
-        let mut waiting = self.0.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.0.waiting.0);
         let is_mine = waiting.get(state).is_some_and(|asked| asked.whose == whose);
         let Some(mut asked) = waiting.remove(state).filter(|_| is_mine) else {
             return Err(ToolError::not_found(

@@ -1,7 +1,8 @@
 //! The ways in. Each feeds the same [`super::McpServer`]; here is what they have in common.
 
+use crate::domain::lock;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -106,7 +107,7 @@ fn is_array(bytes: &[u8]) -> bool {
 
 impl InFlight {
     fn lock(&self) -> std::sync::MutexGuard<'_, Ids> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Takes note of a request.

@@ -126,6 +126,10 @@ pub trait Audit: Send + Sync {
     /// Runs, newest first, without their results.
     async fn executions(&self, filter: &ExecutionFilter) -> Result<Vec<ExecutionRow>, StoreError>;
 
+    /// What a tenant's latest runs left to be read, newest first: of each result that was kept its form and the
+    /// `artifacts` of its record, and nothing that is large.
+    async fn artifacts(&self, tenant: &TenantId, filter: &ExecutionFilter) -> Result<Vec<Value>, StoreError>;
+
     /// Placeholder numbers of the guard that a context key has handed out.
     async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError>;
 

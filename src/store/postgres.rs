@@ -85,6 +85,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         serves_from: "0.1.0",
     },
     Migration {
+        version: 20_261_130_000_101,
+        name: "artifacts",
+        sql: include_str!("../../migrations/postgres/20261130000101_artifacts.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
         version: 20_261_130_000_400,
         name: "workflows",
         sql: include_str!("../../migrations/postgres/20261130000400_workflows.sql"),

@@ -3,13 +3,13 @@
 //! A signal is a hint: anyone who is woken asks the database, and anyone who is not asks a little later all the same.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use crate::domain::{ContextKey, hex};
+use crate::domain::{ContextKey, hex, lock};
 
 /// Who waits for what, in this process. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Signals {
     /// Waits for a key from now on.
     pub fn watch(&self, key: &ContextKey) -> Waiting {
         let key = Self::name(key);
-        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.0.waiting);
         let notify = waiting.entry(key.clone()).or_default().clone();
         Waiting { signals: self.clone(), key, notify }
     }
@@ -71,7 +71,7 @@ impl Signals {
 
     /// A key may be free.
     pub(super) fn wake(&self, name: &str) {
-        let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = lock(&self.0.waiting);
         if let Some(notify) = waiting.get(name) {
             notify.notify_one();
             notify.notify_waiters();
@@ -85,8 +85,8 @@ impl Signals {
 
     /// Signals of other processes arrive from now on, or do not: how long to wait for one at most.
     pub(super) fn set_pace(&self, pace: Duration) {
-        *self.0.pace.lock().unwrap_or_else(PoisonError::into_inner) = pace;
-        let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        *lock(&self.0.pace) = pace;
+        let waiting = lock(&self.0.waiting);
         waiting.values().for_each(|notify| notify.notify_waiters());
     }
 }
@@ -95,7 +95,7 @@ impl Waiting {
     /// Waits for as many signals as there are others before this one, or for as long as one may be missing: so a crowd
     /// that waits for one key does not ask all at once.
     pub async fn wait(&self, position: u32) {
-        let pace = *self.signals.0.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let pace = *lock(&self.signals.0.pace);
         let _ = tokio::time::timeout(pace, async {
             for _ in 0..position.max(1) {
                 self.notify.notified().await;
@@ -107,7 +107,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut waiting = self.signals.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.signals.0.waiting);
         // one in the map, one here
         if Arc::strong_count(&self.notify) <= 2 {
             waiting.remove(&self.key);

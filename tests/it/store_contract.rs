@@ -1112,7 +1112,8 @@ async fn any_text_and_large_results_are_kept_as_they_were(world: World) {
     let mut odd = ask_once(&key, "k'\"\u{1F600}", "a");
     odd.execution.purpose = Some("nul \0 and \u{1F600} and '; drop table x; --".to_owned());
     ready(store.acquire(&odd, &limits()).await.unwrap());
-    let result = json!({"stdout": "nul \0, lone \u{fffd}, \u{1F600}, 12345678901234567890.5", "n": 0.1});
+    let left = json!([{"uri": "pathbox://a"}]);
+    let result = json!({"record": {"artifacts": left}, "stdout": "nul \0, lone \u{fffd}, \u{1F600}, 12345678901234567890.5", "n": 0.1});
     let record = FinishedExecution {
         result: Some(result.clone()),
         error: Some("a \0 b".to_owned()),
@@ -1126,7 +1127,7 @@ async fn any_text_and_large_results_are_kept_as_they_were(world: World) {
     assert_eq!(run.error.as_deref(), Some("a \u{fffd} b"));
 
     // a large one is kept for a replay, and only for that
-    let large = json!({"stdout": "x".repeat(MAX_RESULT_BYTES)});
+    let large = json!({"format": 1, "record": {"artifacts": left}, "stdout": "x".repeat(MAX_RESULT_BYTES)});
     for (ask, kept) in [(ask(&key), false), (ask_once(&key, "large", "a"), true)] {
         ready(store.acquire(&ask, &limits()).await.unwrap());
         let record = FinishedExecution { result: Some(large.clone()), ..finished(&ask, context.id) };
@@ -1134,6 +1135,14 @@ async fn any_text_and_large_results_are_kept_as_they_were(world: World) {
         let run = store.execution(&key.tenant, ask.execution.id).await.unwrap().unwrap();
         assert_eq!(run.result.is_some(), kept);
     }
+
+    // What they left is listed without the rest, the newest first; what was recorded without artifacts left none.
+    let listed = store.artifacts(&key.tenant, &ExecutionFilter::default()).await.unwrap();
+    let artifacts: Vec<_> = listed.iter().map(|kept| kept["record"]["artifacts"].clone()).collect();
+    assert_eq!(artifacts, [left.clone(), left, json!([])]);
+    assert_eq!((&listed[0]["format"], listed[0].get("stdout")), (&json!(1), None));
+    let filter = ExecutionFilter { owner: Some(Owner::principal("key:other")), ..ExecutionFilter::default() };
+    assert!(store.artifacts(&key.tenant, &filter).await.unwrap().is_empty());
 }
 
 async fn tokens_that_do_not_open_mean_lost(world: World) {

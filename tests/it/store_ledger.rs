@@ -5,8 +5,8 @@ use std::time::Duration;
 use pathbox::domain::usage::{UsageBy, report};
 use pathbox::domain::{ContextKey, EndReason, OwnQuota, Owner, Period, Prices, Quota, QuotaKind, TenantId};
 use pathbox::store::{
-    Acquire, Acquired, Chain, ChainHead, ContextFilter, ContextRow, DynStore, ExecutionStatus, Limits, ToolPermit,
-    UsageFilter, verify,
+    Acquire, Acquired, Chain, ChainHead, ContextFilter, ContextRow, DynStore, ExecutionStatus, Limits,
+    ToolPermit, UsageFilter, verify,
 };
 
 use crate::support::database::World;

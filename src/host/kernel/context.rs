@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use super::cells::{self, Source};
 use super::driver::{Aftermath, Driver, Exit, Interpreter, StartError, Writes};
 use super::output::{Answer, Lane};
 use super::protocol::{FrameKind, Frames, Made, frame};
+use crate::domain::lock;
 use crate::host::agent::{AgentError, AgentHandle, ProcessEvent, ProcessHandle};
 use crate::wire::interpreter::{Event, platform_error};
 
@@ -270,7 +271,7 @@ impl Worker {
     }
 
     async fn start(&self) -> Result<Interpreter, StartError> {
-        let (version, env) = self.env.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (version, env) = lock(&self.env).clone();
         Interpreter::start(&self.agent, self.driver, &self.options, env, version, &self.cwd).await
     }
 
@@ -292,7 +293,7 @@ impl Worker {
         }
 
         let base_env = {
-            let shared = self.env.lock().unwrap_or_else(PoisonError::into_inner);
+            let shared = lock(&self.env);
             let news = interpreter.env_version != shared.0;
             interpreter.env_version = shared.0;
             if news { shared.1.clone() } else { BTreeMap::new() }

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::policy::{Policy, host_name};
 use super::{Egress, Journal, client_hello};
+use crate::domain::lock;
 use crate::host::agent::Link;
 use crate::host::http::ports::{drop_hops, from_here};
 
@@ -363,13 +364,13 @@ impl Meter {
     }
 
     fn set_end(&self, end: &'static str) {
-        *self.end.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = end;
+        *lock(&self.end.0) = end;
     }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        let end = *self.end.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let end = *lock(&self.end.0);
         let (sent, received) = (*self.sent.get_mut(), *self.received.get_mut());
         if !self.journal.has_line(self.carried, sent + received) {
             return;

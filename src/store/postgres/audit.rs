@@ -1,6 +1,7 @@
 //! Records of runs, the guard's numbering, and who opened which kind of sealed token.
 
 use async_trait::async_trait;
+use serde_json::Value;
 use sqlx::Row;
 
 use super::rows::{self, Cells};
@@ -50,6 +51,23 @@ impl Audit for PgStore {
             })
             .await?;
         found.iter().map(rows::execution).collect()
+    }
+
+    async fn artifacts(&self, tenant: &TenantId, filter: &ExecutionFilter) -> Result<Vec<Value>, StoreError> {
+        let found = self
+            .call(measure!("artifacts", tenant), || async {
+                sqlx::query("select id, kept from pathbox.artifacts_v1($1, $2, $3, $4, $5)")
+                    .bind(tenant.as_str())
+                    .bind(filter.owner.as_ref().map(Owner::as_str))
+                    .bind(&filter.principal)
+                    .bind(filter.conversation.as_ref().map(ConversationId::as_str))
+                    .bind(i32::try_from(filter.limit.unwrap_or(100)).unwrap_or(i32::MAX))
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        let read = |row| Cells::new(row, "executions", "kept").json("kept");
+        found.iter().filter_map(|row| read(row).transpose()).collect()
     }
 
     async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {

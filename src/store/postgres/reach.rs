@@ -16,6 +16,7 @@ use sqlx::{Connection, Either, Execute, Executor, Row, SqlStr};
 use tokio::time::{Instant, timeout};
 
 use super::PgOptions;
+use crate::domain::lock;
 use crate::store::StoreError;
 use crate::store::availability::{Availability, Finding};
 use crate::store::state::{Cause, Class, DatabaseState};
@@ -161,7 +162,7 @@ impl Reach {
     /// A record in the log that touches no table and that no one decodes. It needs no right to any table.
     async fn try_to_write(&self, connection: &mut PgConnection, patience: Duration) -> Option<Finding> {
         {
-            let mut wrote = self.wrote.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut wrote = lock(&self.wrote);
             if wrote.is_some_and(|at| at.elapsed() < BETWEEN_WRITES) {
                 return None;
             }

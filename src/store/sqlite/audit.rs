@@ -1,6 +1,7 @@
 //! Records of runs, the guard's numbering, and who opened which kind of sealed token.
 
 use async_trait::async_trait;
+use serde_json::Value;
 use sqlx::SqliteConnection;
 
 use super::rows::{self, Cells};
@@ -46,6 +47,28 @@ impl Audit for SqliteStore {
         .await
         .map_err(failure)?;
         found.iter().map(rows::execution).collect()
+    }
+
+    async fn artifacts(&self, tenant: &TenantId, filter: &ExecutionFilter) -> Result<Vec<Value>, StoreError> {
+        let found = sqlx::query(
+            "SELECT id, json_object('format', coalesce(json_extract(result, '$.format'), 1), 'record',
+                        json_object('artifacts', json(coalesce(json_extract(result, '$.record.artifacts'), '[]')))) AS kept
+               FROM (SELECT id, result, created_at, seq FROM executions
+                      WHERE tenant_id = ?1 AND (?2 IS NULL OR conversation_id = ?2)
+                        AND (?4 IS NULL OR owner_principal = ?4 OR principal = ?5)
+                      ORDER BY created_at DESC, seq DESC LIMIT ?3)
+              WHERE result IS NOT NULL ORDER BY created_at DESC, seq DESC",
+        )
+        .bind(tenant.as_str())
+        .bind(filter.conversation.as_ref().map(ConversationId::as_str))
+        .bind(filter.limit.unwrap_or(100))
+        .bind(filter.owner.as_ref().map(Owner::as_str))
+        .bind(&filter.principal)
+        .fetch_all(&mut *self.read(measure!("artifacts", tenant)).await?)
+        .await
+        .map_err(failure)?;
+        let read = |row| Cells::new(row, "executions", "id").json("kept");
+        found.iter().filter_map(|row| read(row).transpose()).collect()
     }
 
     async fn placeholders(&self, key: &ContextKey) -> Result<Placeholders, StoreError> {

@@ -34,29 +34,8 @@ impl Paths for SqliteStore {
             PathChange::Delete => Some((PathStatus::Deleted, EndReason::Deleted)),
         };
 
-        // Said before: the same answer, whatever version the caller expects.
-        if let Some(row) = &row {
-            if matches!(change, PathChange::Register { .. }) {
-                let same = row.parent.as_ref() == other_id && row.branched_at_message.as_deref() == message;
-                return if same { Ok(row.clone()) } else { Err(PathError::Differs(path.clone())) };
-            }
-            let same_target = other_id.is_none() || row.merged_into.as_ref() == other_id;
-            if closed.is_some_and(|(status, _)| row.status == status) && same_target {
-                return Ok(row.clone());
-            }
-        } else if !matches!(change, PathChange::Register { .. }) {
-            return Err(PathError::Unknown(path.clone()));
-        }
-
-        let found = row.as_ref().map_or(0, |row| row.version);
-        if let Some(expected) = expected.filter(|expected| *expected != found) {
-            return Err(PathError::Stale { path: path.clone(), found, expected });
-        }
-        if let Some(row) = &row
-            && row.status != PathStatus::Active
-            && *change != PathChange::Delete
-        {
-            return Err(PathError::NotActive { path: path.clone(), status: row.status });
+        if let Some(same) = check(row.as_ref(), key, change, closed, expected)? {
+            return Ok(same);
         }
         if let Some(other_id) = other_id {
             match load(&mut transaction, key, other_id).await? {
@@ -181,6 +160,43 @@ impl Paths for SqliteStore {
         .map_err(failure)?;
         let read = |row| Cells::new(row, "conversation_shares", "conversation_id").conversation();
         found.iter().map(read).collect()
+    }
+}
+
+/// Whether a path may change so. Gives the row when the change has been made before: the same answer, whatever version
+/// the caller expects.
+fn check(
+    row: Option<&PathRow>,
+    key: &ContextKey,
+    change: &PathChange,
+    closed: Option<(PathStatus, EndReason)>,
+    expected: Option<i64>,
+) -> Result<Option<PathRow>, PathError> {
+    let (path, (_, other_id, message)) = (&key.path, change.parts());
+    let registers = matches!(change, PathChange::Register { .. });
+    match row {
+        Some(row) if registers => {
+            let same = row.parent.as_ref() == other_id && row.branched_at_message.as_deref() == message;
+            return if same { Ok(Some(row.clone())) } else { Err(PathError::Differs(path.clone())) };
+        }
+        Some(row) => {
+            let same_target = other_id.is_none() || row.merged_into.as_ref() == other_id;
+            if closed.is_some_and(|(status, _)| row.status == status) && same_target {
+                return Ok(Some(row.clone()));
+            }
+        }
+        None if registers => {}
+        None => return Err(PathError::Unknown(path.clone())),
+    }
+    let found = row.map_or(0, |row| row.version);
+    if let Some(expected) = expected.filter(|expected| *expected != found) {
+        return Err(PathError::Stale { path: path.clone(), found, expected });
+    }
+    match row {
+        Some(row) if row.status != PathStatus::Active && *change != PathChange::Delete => {
+            Err(PathError::NotActive { path: path.clone(), status: row.status })
+        }
+        _ => Ok(None),
     }
 }
 

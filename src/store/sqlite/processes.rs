@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 
-use crate::domain::hex;
+use crate::domain::{hex, lock};
 use crate::store::{StoreError, make_private_dir};
 
 /// The directory of the files, in the data directory.
@@ -39,7 +39,7 @@ impl Processes {
     /// # Errors
     /// [`StoreError::DataDir`] when the file cannot be made or locked.
     pub(super) fn begin(&self, process: &str) -> Result<(), StoreError> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = lock(&self.own);
         if own.contains_key(process) {
             return Ok(());
         }
@@ -54,7 +54,7 @@ impl Processes {
 
     /// This process goes.
     pub(super) fn end(&self, process: &str) {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner).remove(process);
+        lock(&self.own).remove(process);
         let _ = fs::remove_file(self.file(process));
     }
 

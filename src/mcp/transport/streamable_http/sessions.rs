@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::Stream;
@@ -30,6 +30,7 @@ use tokio::time::Instant;
 
 use super::shared::{self, Key, Shared, Told};
 use super::ticket::{Ticket, Tickets};
+use crate::domain::lock;
 use crate::mcp::transport::chats::{self, Chat, Other, Sign};
 
 /// Requests that one session may have in flight.
@@ -91,10 +92,6 @@ struct Inner {
 struct Ended {
     ids: HashSet<SessionId>,
     order: VecDeque<SessionId>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sessions {
