@@ -116,7 +116,7 @@ impl Values {
             max_requests_per_principal: self.number("http.max_requests_per_principal", 1, 1_000_000)?,
             health_listen: address("http.health_listen")?,
             max_sessions: self.number("http.max_sessions", 1, 1_000_000)?,
-            session_idle: Duration::from_secs(self.number("http.session_idle_seconds", 1, 86_400)?),
+            session_idle: self.seconds("http.session_idle_seconds", 1, 86_400)?,
             failed_credentials_per_minute: self.number("http.failed_credentials_per_minute", 0, 1_000_000)?,
             trusted_proxies: self.networks("http.trusted_proxies")?,
             requests_per_minute: self.number("http.requests_per_minute", 0, 1_000_000)?,

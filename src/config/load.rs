@@ -767,64 +767,27 @@ impl Values {
     /// # Errors
     /// [`ConfigError::Invalid`] for the first value that does not fit.
     pub fn config(&self, environment: &BTreeMap<String, String>) -> Result<Config, ConfigError> {
-        let minutes = |n: u64| Duration::from_secs(n * 60);
-        let database = match self.text("database_url") {
-            None => Database::Sqlite,
-            Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-                Database::Postgres(Secret::new(url))
-            }
-            Some(_) => return Err(self.invalid("database_url", "the scheme is not postgres")),
-        };
-        let (api_url, sandbox_url) = (self.url("e2b.api_url")?, self.url("e2b.sandbox_url")?);
-        let provider = match self.text("e2b.api_key") {
-            None => Provider::Local,
-            Some(key) => Provider::E2b {
-                api_key: Secret::new(key),
-                domain: self.text("e2b.domain").unwrap_or_else(|| "e2b.app".to_owned()),
-                api_url,
-                sandbox_url,
-            },
-        };
         let data_dir = self.data_dir(environment)?;
-        let cron_secret = self.text("cron_secret").map(Secret::new);
-        if cron_secret.as_ref().is_some_and(|secret| secret.expose().len() < 16) {
-            return Err(self.invalid("cron_secret", "it is too short to keep anybody out"));
-        }
         Ok(Config {
             objects: self.objects(&data_dir)?,
             data_dir,
-            database,
+            database: self.database()?,
             postgres: self.postgres()?,
             sqlite: SqliteOptions {
                 auto_migrate: self.boolean("auto_migrate")?,
                 allow_network_file_system: self.boolean("database.allow_network_file_system")?,
                 ..SqliteOptions::default()
             },
-            provider,
+            provider: self.provider()?,
             container: self.container.clone(),
             template: self.get("e2b.template").to_owned(),
             recipes: self.recipes(environment)?,
             bridge: self.bridge(environment)?,
             sharing: self.sharing()?,
-            sandbox_timeout: Duration::from_millis(self.number(
-                "e2b.sandbox_timeout_ms",
-                60_000,
-                86_400_000,
-            )?),
-            limits: Limits {
-                per_tenant: self.number("contexts.per_tenant", 1, 100_000)?,
-                per_conversation: self.number("contexts.per_conversation", 1, 100_000)?,
-                max_executions: self.number("contexts.max_executions", 1, 1_000_000)?,
-                ttl: minutes(self.number("contexts.ttl_minutes", 1, 1440)?),
-                create_lease: Duration::from_secs(self.number("contexts.create_lease_seconds", 2, 600)?),
-                create_timeout: self.create_timeout()?,
-                replica_lease: Duration::from_secs(self.number("contexts.replica_lease_seconds", 2, 600)?),
-                quota: self.quota()?,
-                prices: self.prices()?,
-                ..Limits::default()
-            },
-            run_margin: Duration::from_secs(self.number("contexts.run_margin_seconds", 1, 300)?),
-            cleanup_interval: minutes(self.number("contexts.cleanup_interval_minutes", 1, 1440)?),
+            sandbox_timeout: self.millis("e2b.sandbox_timeout_ms", 60_000, 86_400_000)?,
+            limits: self.limits()?,
+            run_margin: self.seconds("contexts.run_margin_seconds", 1, 300)?,
+            cleanup_interval: self.minutes("contexts.cleanup_interval_minutes", 1, 1440)?,
             retention: Duration::from_secs(86_400 * self.number("contexts.retention_days", 1, 3650)?),
             audit_retention: self.audit_retention()?,
             code_execution: self.boolean("code_execution")?,
@@ -832,7 +795,7 @@ impl Values {
             cache_bytes: self.number::<u64>("workflows.cache_mib", 0, 1_000_000)? << 20,
             cache_age: Duration::from_secs(86_400 * self.number("workflows.cache_days", 1, 365)?),
             output_chars: self.number("output.max_chars", 1_000, 1_000_000)?,
-            patience: Duration::from_millis(self.number("output.patience_ms", 1_000, 3_600_000)?),
+            patience: self.millis("output.patience_ms", 1_000, 3_600_000)?,
             inline_images: self.one_of(
                 "output.inline_images",
                 &[
@@ -848,7 +811,7 @@ impl Values {
             guard_policy: self.path("guard.policy")?,
             variables: environment.iter().map(|(name, value)| (name.clone(), Secret::new(value))).collect(),
             secret_keys: self.text("secret_keys").map(Secret::new),
-            cron_secret,
+            cron_secret: self.cron_secret()?,
             tenant: self.parsed::<TenantId>("identity.tenant")?,
             conversation: match self.text("identity.conversation") {
                 Some(_) => Some(self.parsed::<ConversationId>("identity.conversation")?),
@@ -863,18 +826,75 @@ impl Values {
                 export: self.export()?,
             },
             crash_at: environment.get("PATHBOX_CRASH_AT").cloned(),
-            shutdown_grace: Duration::from_secs(self.number("shutdown_grace_seconds", 0, 600)?),
+            shutdown_grace: self.seconds("shutdown_grace_seconds", 0, 600)?,
         })
     }
 
+    pub(super) fn millis(&self, key: &'static str, low: u64, high: u64) -> Result<Duration, ConfigError> {
+        Ok(Duration::from_millis(self.number(key, low, high)?))
+    }
+
+    pub(super) fn seconds(&self, key: &'static str, low: u64, high: u64) -> Result<Duration, ConfigError> {
+        Ok(Duration::from_secs(self.number(key, low, high)?))
+    }
+
+    fn minutes(&self, key: &'static str, low: u64, high: u64) -> Result<Duration, ConfigError> {
+        Ok(60 * self.seconds(key, low, high)?)
+    }
+
+    fn database(&self) -> Result<Database, ConfigError> {
+        match self.text("database_url") {
+            None => Ok(Database::Sqlite),
+            Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+                Ok(Database::Postgres(Secret::new(url)))
+            }
+            Some(_) => Err(self.invalid("database_url", "the scheme is not postgres")),
+        }
+    }
+
+    fn provider(&self) -> Result<Provider, ConfigError> {
+        let (api_url, sandbox_url) = (self.url("e2b.api_url")?, self.url("e2b.sandbox_url")?);
+        Ok(match self.text("e2b.api_key") {
+            None => Provider::Local,
+            Some(key) => Provider::E2b {
+                api_key: Secret::new(key),
+                domain: self.text("e2b.domain").unwrap_or_else(|| "e2b.app".to_owned()),
+                api_url,
+                sandbox_url,
+            },
+        })
+    }
+
+    fn limits(&self) -> Result<Limits, ConfigError> {
+        Ok(Limits {
+            per_tenant: self.number("contexts.per_tenant", 1, 100_000)?,
+            per_conversation: self.number("contexts.per_conversation", 1, 100_000)?,
+            max_executions: self.number("contexts.max_executions", 1, 1_000_000)?,
+            ttl: self.minutes("contexts.ttl_minutes", 1, 1440)?,
+            create_lease: self.seconds("contexts.create_lease_seconds", 2, 600)?,
+            create_timeout: self.create_timeout()?,
+            replica_lease: self.seconds("contexts.replica_lease_seconds", 2, 600)?,
+            quota: self.quota()?,
+            prices: self.prices()?,
+            ..Limits::default()
+        })
+    }
+
+    fn cron_secret(&self) -> Result<Option<Secret>, ConfigError> {
+        let secret = self.text("cron_secret").map(Secret::new);
+        if secret.as_ref().is_some_and(|secret| secret.expose().len() < 16) {
+            return Err(self.invalid("cron_secret", "it is too short to keep anybody out"));
+        }
+        Ok(secret)
+    }
+
     fn postgres(&self) -> Result<PgOptions, ConfigError> {
-        let millis = |key, low, high| Ok(Duration::from_millis(self.number(key, low, high)?));
         Ok(PgOptions {
             max_connections: self.number("database.pool_size", 1, 1000)?,
-            acquire_timeout: millis("database.acquire_timeout_ms", 100, 60_000)?,
-            connect_timeout: millis("database.connect_timeout_ms", 100, 60_000)?,
-            statement_timeout: millis("database.statement_timeout_ms", 500, 600_000)?,
-            lock_timeout: millis("database.lock_timeout_ms", 50, 600_000)?,
+            acquire_timeout: self.millis("database.acquire_timeout_ms", 100, 60_000)?,
+            connect_timeout: self.millis("database.connect_timeout_ms", 100, 60_000)?,
+            statement_timeout: self.millis("database.statement_timeout_ms", 500, 600_000)?,
+            lock_timeout: self.millis("database.lock_timeout_ms", 50, 600_000)?,
             auto_migrate: self.boolean("auto_migrate")?,
             migration_url: self.text("database.migration_url").map(Secret::new),
             pooled: self.one_of("database.pooler", &[("none", false), ("transaction", true)])?,

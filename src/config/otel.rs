@@ -1,7 +1,5 @@
 //! Settings of the export of spans and metrics.
 
-use std::time::Duration;
-
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::load::{ConfigError, Values};
@@ -111,12 +109,8 @@ impl Values {
             metrics: target("otel.metrics_endpoint", "otel.metrics_headers", "/v1/metrics")?,
             gzip: self.one_of("otel.compression", &[("none", false), ("gzip", true)])?,
             service: self.service()?,
-            timeout: Duration::from_millis(self.number("otel.timeout_ms", 1, 600_000)?),
-            metric_interval: Duration::from_millis(self.number(
-                "otel.metric_interval_ms",
-                100,
-                86_400_000,
-            )?),
+            timeout: self.millis("otel.timeout_ms", 1, 600_000)?,
+            metric_interval: self.millis("otel.metric_interval_ms", 100, 86_400_000)?,
         };
         // Others on this machine may speak another to theirs.
         let has_target = options.targets().next().is_some();
@@ -195,7 +189,7 @@ mod tests {
         let urls: Vec<&str> = options.targets().map(|target| target.url.as_str()).collect();
         assert_eq!(urls, ["http://127.0.0.1:4318/v1/traces", "http://127.0.0.1:4318/v1/metrics"]);
         assert!(!options.gzip);
-        assert_eq!((options.service.as_str(), options.timeout), ("box", Duration::from_secs(10)));
+        assert_eq!((options.service.as_str(), options.timeout), ("box", std::time::Duration::from_secs(10)));
     }
 
     #[test]

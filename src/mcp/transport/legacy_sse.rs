@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::domain::{Entropy, Principal};
+use crate::domain::{Entropy, Principal, lock};
 use crate::mcp::McpServer;
 use crate::mcp::caller::ProtocolSession;
 
@@ -74,10 +74,6 @@ struct Session {
     outbox: mpsc::Sender<TxJsonRpcMessage<RoleServer>>,
     in_flight: InFlight,
     talk: Arc<Mutex<Talk>>,
-}
-
-fn lock(sessions: &Sessions) -> std::sync::MutexGuard<'_, HashMap<String, Session>> {
-    sessions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends the session when the stream is dropped: no further messages, and its calls are cancelled.
@@ -266,7 +262,7 @@ struct Talk {
 
 impl Session {
     fn talk(&self) -> std::sync::MutexGuard<'_, Talk> {
-        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.talk)
     }
 
     fn as_other(&self) -> Other {
