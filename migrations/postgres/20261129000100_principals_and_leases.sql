@@ -701,6 +701,7 @@ CREATE FUNCTION pathbox.record_v2(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_ended timestamptz;
+  k       record;
 BEGIN
   PERFORM set_config('pathbox.tenant_id', p_tenant, true);
   PERFORM FROM pathbox.execution_contexts e WHERE e.id = p_context AND e.tenant_id = p_tenant FOR NO KEY UPDATE;
@@ -733,7 +734,8 @@ BEGIN
          started_at = CASE WHEN p_unasked IS NULL THEN coalesce(x.started_at, v_ended)
                            ELSE v_ended - p_duration_ms * interval '1 ms' END
    WHERE x.id = p_id AND x.tenant_id = p_tenant
-     AND (x.status IN ('queued', 'running') OR x.status = 'interrupted' AND p_status <> 'interrupted');
+     AND (x.status IN ('queued', 'running') OR x.status = 'interrupted' AND p_status <> 'interrupted')
+  RETURNING x.tenant_id, x.owner_principal, x.conversation_id, x.path_id INTO k;
   IF NOT FOUND THEN
     RETURN false;
   END IF;
@@ -747,8 +749,7 @@ BEGIN
            'output_bytes', coalesce((e.resource_usage->>'output_bytes')::bigint, 0) + p_output_bytes,
            'queued_ms',    coalesce((e.resource_usage->>'queued_ms')::bigint, 0) + p_queued_ms)
    WHERE e.id = p_context AND e.status = 'ready';
-  PERFORM pathbox.wake(x.tenant_id, x.owner_principal, x.conversation_id, x.path_id)
-     FROM pathbox.executions x WHERE x.id = p_id;
+  PERFORM pathbox.wake(k.tenant_id, k.owner_principal, k.conversation_id, k.path_id);
   RETURN true;
 END $$;
 

@@ -8,7 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use super::rows::{self, Cells};
 use super::{SqliteStore, failure, time};
 use crate::domain::usage::{Use, midnight};
-use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, Quota, QuotaReached, TenantId};
+use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, Quota, QuotaReached};
 use crate::store::{
     Acquire, Acquired, Claim, ContextRow, ExecutionRow, ExecutionStatus, LimitReached, Limits, PathStatus,
     QUEUE_LEASE, StoreError, measure::measure, millis, storable,
@@ -30,15 +30,25 @@ struct Live {
 }
 
 impl SqliteStore {
-    /// A tenant's quota, if it has one.
-    pub(super) async fn quota_of(
+    /// Whether this run has a row, and its tenant's quota, if it has one.
+    pub(super) async fn known(
         &self,
-        tenant: &TenantId,
+        ask: &Acquire,
         limits: &Limits,
-    ) -> Result<Option<Quota>, StoreError> {
-        let mut reader = self.read(measure!("quota", tenant)).await?;
-        let quota = limits.quota.or(&super::ledger::own_quota(&mut reader, tenant.as_str()).await?);
-        Ok(Some(quota).filter(Quota::is_limited))
+    ) -> Result<(bool, Option<Quota>), StoreError> {
+        let tenant = &ask.key.tenant;
+        let row = sqlx::query(
+            "SELECT EXISTS (SELECT 1 FROM executions WHERE id = ?1) AS is_known, q.*
+               FROM (SELECT 1) LEFT JOIN tenant_quotas q ON q.tenant_id = ?2",
+        )
+        .bind(ask.execution.id.to_string())
+        .bind(tenant.as_str())
+        .fetch_one(&mut *self.read(measure!("known", tenant)).await?)
+        .await
+        .map_err(failure)?;
+        let is_known = Cells::named(&row, "executions", ask.execution.id.to_string()).get("is_known")?;
+        let quota = limits.quota.or(&super::ledger::own_quota_in(&row, tenant.as_str())?);
+        Ok((is_known, Some(quota).filter(Quota::is_limited)))
     }
 
     /// The quota, when it has no room for one run more whatever is decided: without the write lock, so that a crowd that
@@ -141,6 +151,9 @@ pub(super) struct Asking<'a> {
 
 impl Asking<'_> {
     pub(super) async fn decide(&mut self) -> Result<Acquired, StoreError> {
+        if let Some(ready) = self.usual().await? {
+            return Ok(ready);
+        }
         let mut mine = None;
         if let Some(run) = self.run(self.ask.execution.id).await? {
             if run.key != self.ask.key {
@@ -169,6 +182,47 @@ impl Asking<'_> {
             Some(live) => self.on_ready(mine, live).await,
             None => self.create(mine).await,
         }
+    }
+
+    /// The usual case, in few statements: the run is new and has no idempotency key, the context is ready and idle, this
+    /// process holds it, and nobody waits. Otherwise nothing is decided. The statuses are named as the index names them.
+    async fn usual(&mut self) -> Result<Option<Acquired>, StoreError> {
+        let ask = self.ask;
+        let key = &ask.key;
+        if ask.execution.idempotency.is_some() {
+            return Ok(None);
+        }
+        let row = sqlx::query(
+            "SELECT c.* FROM execution_contexts c
+              WHERE c.tenant_id = ?1 AND c.owner_principal = ?2 AND c.conversation_id = ?3 AND c.path_id = ?4
+                AND c.status IN ('creating', 'ready') AND c.status = 'ready' AND c.lease_owner = ?5 AND c.expires_at > ?6 AND c.execution_count < ?7
+                AND NOT EXISTS (SELECT 1 FROM executions x WHERE x.id = ?8)
+                AND NOT EXISTS (SELECT 1 FROM executions q
+                                 WHERE q.tenant_id = ?1 AND q.owner_principal = ?2 AND q.conversation_id = ?3
+                                   AND q.path_id = ?4 AND q.status IN ('queued', 'running'))
+                AND NOT EXISTS (SELECT 1 FROM conversation_paths p
+                                 WHERE p.tenant_id = ?1 AND p.owner_principal = ?2 AND p.conversation_id = ?3
+                                   AND p.path_id = ?4 AND p.status <> 'active')",
+        )
+        .bind(key.tenant.as_str())
+        .bind(key.owner.as_str())
+        .bind(key.conversation.as_str())
+        .bind(key.path.as_str())
+        .bind(storable(&self.ask.owner))
+        .bind(self.now)
+        .bind(self.limits.max_executions)
+        .bind(self.ask.execution.id.to_string())
+        .fetch_optional(&mut *self.connection)
+        .await
+        .map_err(failure)?;
+        let Some(row) = row else { return Ok(None) };
+        let Ok(context) = rows::context_with_sandbox(&row, &self.store.keyring, self.now) else {
+            return Ok(None);
+        };
+        let lease = millis(self.ask.execution.lease);
+        self.write_place(None, ExecutionStatus::Running, Some(context.id), lease).await?;
+        let numbers = super::audit::load(&mut *self.connection, key).await?;
+        Ok(Some(Acquired::Ready(Box::new(context), numbers)))
     }
 
     /// Another run's row holds this run's idempotency key: the answer is about that one.

@@ -31,15 +31,20 @@ pub(super) fn with_result(body: &str, result: Option<&str>) -> String {
 
 /// Takes up what has ended since the last commit, at `now`.
 pub(super) async fn take_up(connection: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
-    let first: Option<i64> = sqlx::query_scalar("SELECT seq FROM ended LIMIT 1")
-        .fetch_optional(&mut *connection)
-        .await
-        .map_err(failure)?;
-    if first.is_none() {
+    let (runs, contexts): (i64, i64) =
+        sqlx::query_as("SELECT count(execution_id), count(context_id) FROM ended")
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(failure)?;
+    if runs > 0 {
+        take_up_runs(connection, now).await?;
+    }
+    if contexts > 0 {
+        take_up_contexts(connection).await?;
+    }
+    if runs + contexts == 0 {
         return Ok(());
     }
-    take_up_runs(connection, now).await?;
-    take_up_contexts(connection).await?;
     sqlx::query("DELETE FROM ended").execute(connection).await.map(drop).map_err(failure)
 }
 

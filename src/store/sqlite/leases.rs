@@ -18,10 +18,10 @@ use crate::store::{
 #[async_trait]
 impl Leases for SqliteStore {
     async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
-        if let Some(waits) = self.still_waits(ask).await? {
+        let (is_known, quota) = self.known(ask, limits).await?;
+        if is_known && let Some(waits) = self.still_waits(ask).await? {
             return Ok(waits);
         }
-        let quota = self.quota_of(&ask.key.tenant, limits).await?;
         if let Some(quota) = &quota
             && let Some(reached) = self.surely_over(quota, ask, limits).await?
         {
@@ -30,7 +30,7 @@ impl Leases for SqliteStore {
         let mut transaction = self.write(measure!("acquire", ask.key.tenant)).await?;
         let mut asking =
             Asking { store: self, connection: &mut transaction, now: self.now_ms(), ask, limits };
-        let before = asking.status().await?;
+        let before = if quota.is_some() { asking.status().await? } else { None };
         let acquired = asking.decide().await?;
         if let Some(quota) = &quota
             && before != Some(ExecutionStatus::Running)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
-use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
 
 use super::ended::{LANE, append, body, with_result};
 use super::rows::Cells;
@@ -168,7 +168,12 @@ impl Ledger for SqliteStore {
     }
 
     async fn own_quota(&self, tenant: &TenantId) -> Result<OwnQuota, StoreError> {
-        own_quota(&mut *self.read(measure!("own_quota", tenant)).await?, tenant.as_str()).await
+        let row = sqlx::query("SELECT * FROM tenant_quotas WHERE tenant_id = ?")
+            .bind(tenant.as_str())
+            .fetch_optional(&mut *self.read(measure!("own_quota", tenant)).await?)
+            .await
+            .map_err(failure)?;
+        row.map_or_else(|| Ok(OwnQuota::default()), |row| own_quota_in(&row, tenant.as_str()))
     }
 
     async fn set_own_quota(&self, tenant: &TenantId, quota: &OwnQuota) -> Result<(), StoreError> {
@@ -275,15 +280,9 @@ fn ranges(mut places: Vec<i64>) -> Vec<(i16, i64, i64)> {
     ranges
 }
 
-/// A tenant's own quota, over a reader or within a transaction.
-pub(super) async fn own_quota(from: &mut SqliteConnection, tenant: &str) -> Result<OwnQuota, StoreError> {
-    let row = sqlx::query("SELECT * FROM tenant_quotas WHERE tenant_id = ?")
-        .bind(tenant)
-        .fetch_optional(from)
-        .await
-        .map_err(failure)?;
-    let Some(row) = row else { return Ok(OwnQuota::default()) };
-    let cells = Cells::new(&row, "tenant_quotas", "tenant_id");
+/// A tenant's own quota, in a row that may have none.
+pub(super) fn own_quota_in(row: &SqliteRow, tenant: &str) -> Result<OwnQuota, StoreError> {
+    let cells = Cells::named(row, "tenant_quotas", tenant.to_owned());
     let count = |column| cells.get::<Option<i64>>(column).map(|it| it.and_then(|it| u64::try_from(it).ok()));
     Ok(OwnQuota {
         period: cells.parse_optional("period")?,
