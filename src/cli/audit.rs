@@ -175,15 +175,21 @@ async fn objects_of_the_erased(
     tenant: &TenantId,
 ) -> anyhow::Result<usize> {
     let objects = Objects::open(&config.objects)?;
-    let (mut after, mut removed) = (0, 0);
-    loop {
-        let entries = store.chain(tenant, after, 500).await?;
-        let Some(last) = entries.last() else { return Ok(removed) };
-        after = last.n;
-        for execution in
-            entries.iter().filter(|entry| entry.body.is_none()).filter_map(|entry| entry.execution)
-        {
-            removed += objects.remove_below(&execution.to_string()).await?;
+    let mut removed = 0;
+    let mut heads = store.chain_heads().await?;
+    heads.retain(|head| head.tenant == *tenant);
+    for head in heads {
+        let mut after = head.anchor_n;
+        loop {
+            let entries = store.chain(tenant, head.lane, after, 500).await?;
+            let Some(last) = entries.last() else { break };
+            after = last.n;
+            for execution in
+                entries.iter().filter(|entry| entry.body.is_none()).filter_map(|entry| entry.execution)
+            {
+                removed += objects.remove_below(&execution.to_string()).await?;
+            }
         }
     }
+    Ok(removed)
 }
