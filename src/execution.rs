@@ -224,7 +224,7 @@ struct Core {
     background: TaskTracker,
     shutdown: CancellationToken,
     /// Something was put into the outbox.
-    doomed: Notify,
+    kills: Notify,
     /// For the time when the database is away.
     remembered: Remembered,
     /// What the database could not take yet.
@@ -336,7 +336,7 @@ impl Execution {
             runs: TaskTracker::new(),
             background: TaskTracker::new(),
             shutdown,
-            doomed: Notify::new(),
+            kills: Notify::new(),
             remembered: Remembered::default(),
             write_behind: WriteBehind::default(),
             stoppable: stop::Stoppable::default(),

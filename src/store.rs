@@ -52,7 +52,7 @@ pub use leases::{
 };
 pub use ledger::{Chain, ChainEntry, ChainHead, Fault, Ledger, UsageFilter, verify};
 pub use migrations::MigrationStatus;
-pub use outbox::{Doomed, Outbox, Reaped};
+pub use outbox::{Outbox, PendingKill, Reaped};
 pub use paths::{PathChange, PathError, PathRow, PathStatus, Paths};
 pub use postgres::{PgOptions, PgStore};
 pub use secrets::Keyring;

@@ -568,7 +568,7 @@ impl Sandboxes {
         crash_point!(self.0, "create.reported");
         match row {
             Some(_) => metrics::CONTEXTS_CREATED.add(&[], 1),
-            None => self.0.doomed.notify_one(),
+            None => self.0.kills.notify_one(),
         }
         Ok(row.map(|row| (row, since)))
     }
@@ -601,7 +601,7 @@ impl Sandboxes {
         if let Err(error) = self.0.store().end(&end, &self.0.options().limits).await {
             tracing::warn!(error = %error, context.id = %claim.context, "a failed context could not be closed");
         }
-        self.0.doomed.notify_one();
+        self.0.kills.notify_one();
     }
 }
 

@@ -95,7 +95,7 @@ impl Sandboxes {
                         self.abandon(ask, ExecutionStatus::Failed, "sandbox_lost").await;
                         return Err(error.into());
                     }
-                    self.0.doomed.notify_one();
+                    self.0.kills.notify_one();
                     found = Some((SandboxState::Reset, Some(EndReason::Lost)));
                     replacements += 1;
                     began = Instant::now();

@@ -104,7 +104,7 @@ impl Contexts {
         let ended = self.0.store().end(&end, &self.0.options().limits).await?;
         crash_point!(self.0, "end.written");
         self.0.remembered.forget(key);
-        self.0.doomed.notify_one();
+        self.0.kills.notify_one();
         Ok(ended)
     }
 }

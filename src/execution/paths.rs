@@ -37,7 +37,7 @@ impl Paths {
         let limits = &self.0.options().limits;
         let row = self.0.store().change_path(key, change, expected, limits).await?;
         if row.status != PathStatus::Active {
-            self.0.doomed.notify_one();
+            self.0.kills.notify_one();
         }
         Ok(row)
     }

@@ -1,7 +1,7 @@
 //! Ends what nobody uses, kills what nobody owns.
 //!
 //! Three jobs, each safe to run on every replica at once: `reap` ends expired contexts and frees what dead replicas
-//! held; `bury` kills the sandboxes in the outbox; `reconcile` compares the provider's list with the rows both ways.
+//! held; `kill_pending` kills the sandboxes in the outbox; `reconcile` compares the provider's list with the rows both ways.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tracing::instrument;
 
 use crate::domain::{ContextId, EndReason, SandboxId};
 use crate::e2b::{E2bClient, ListFilter};
-use crate::store::Doomed;
+use crate::store::PendingKill;
 use crate::telemetry::metrics;
 
 use super::Core;
@@ -63,10 +63,10 @@ impl Cleanup {
                 } else if service.0.write_behind.is_behind() || service.0.store().ping().await.is_err() {
                     begin = begin.max(now + TELLING).min(last);
                 } else {
-                    service.bury().await;
+                    service.kill_pending().await;
                 }
                 tokio::select! {
-                    () = service.0.doomed.notified() => {}
+                    () = service.0.kills.notified() => {}
                     () = tokio::time::sleep(Duration::from_secs(30)) => {}
                     () = service.0.shutdown.cancelled() => return,
                 }
@@ -74,7 +74,7 @@ impl Cleanup {
         });
     }
 
-    /// One whole clean-up pass: reap until nothing is left, bury, reconcile, remove old outputs.
+    /// One whole clean-up pass: reap until nothing is left, kill what is pending, reconcile, remove old outputs.
     #[instrument(name = "execution_context.cleanup", skip_all)]
     pub async fn run_once(&self) -> Cleaned {
         let mut done = Cleaned::default();
@@ -117,7 +117,7 @@ impl Cleanup {
             }
         }
         done.cleaned += self.0.release_dead_hosts(None).await;
-        done.errors += self.bury().await;
+        done.errors += self.kill_pending().await;
         done.errors += self.reconcile().await;
         let kept = TimeDelta::from_std(self.0.options().retention).unwrap_or(TimeDelta::MAX);
         if let Some(cutoff) = self.0.parts.clock.now().checked_sub_signed(kept) {
@@ -141,43 +141,43 @@ impl Cleanup {
     }
 
     /// Kills the sandboxes in the outbox. Returns how many could not be killed now.
-    pub async fn bury(&self) -> u32 {
+    pub async fn kill_pending(&self) -> u32 {
         let mut failed = 0;
         loop {
-            let doomed = match self.0.store().doomed(BATCH, VISIBILITY).await {
-                Ok(doomed) => doomed,
+            let pending = match self.0.store().claim_kills(BATCH, VISIBILITY).await {
+                Ok(pending) => pending,
                 Err(error) => {
                     tracing::warn!(error = %chain(&error), "the outbox cannot be read");
                     return failed + 1;
                 }
             };
-            if doomed.is_empty() {
+            if pending.is_empty() {
                 return failed;
             }
-            crash_point!(self.0, "bury.claimed");
-            for entry in doomed {
-                if let Err(why) = self.bury_one(&entry).await {
+            crash_point!(self.0, "kill.claimed");
+            for entry in pending {
+                if let Err(why) = self.kill_one(&entry).await {
                     failed += 1;
                     metrics::BURIALS_FAILED.add(&[], 1);
                     tracing::warn!(context.id = %entry.context, reason = %entry.reason, error = %why, "a sandbox could not be killed");
-                    let _ = self.0.store().bury_failed(entry.id, &why).await;
+                    let _ = self.0.store().kill_failed(entry.id, &why).await;
                     continue;
                 }
-                crash_point!(self.0, "bury.killed");
+                crash_point!(self.0, "kill.sent");
                 let reason = entry.reason.parse().map_or("unknown", EndReason::as_str);
                 metrics::CONTEXTS_TERMINATED.add(&[reason], 1);
-                if let Err(error) = self.0.store().buried(entry.id).await {
+                if let Err(error) = self.0.store().kill_done(entry.id).await {
                     tracing::warn!(error = %chain(&error), "a killed sandbox could not be ticked off");
                     failed += 1;
                 }
-                crash_point!(self.0, "bury.ticked_off");
+                crash_point!(self.0, "kill.recorded");
             }
         }
     }
 
     /// "Not found" counts as success: dead is what it should be.
     #[instrument(level = "debug", name = "sandbox.kill", skip_all, fields(context.id = %entry.context))]
-    async fn bury_one(&self, entry: &Doomed) -> Result<(), String> {
+    async fn kill_one(&self, entry: &PendingKill) -> Result<(), String> {
         match &entry.sandbox {
             Some(sandbox) => {
                 self.0.tools.leave(sandbox.sandbox_id.as_str());

@@ -61,7 +61,7 @@ impl Core {
             };
             match self.store().end(&end, &self.options().limits).await {
                 Ok(true) => {
-                    self.doomed.notify_one();
+                    self.kills.notify_one();
                     return true;
                 }
                 Ok(false) => {}

@@ -99,7 +99,7 @@ pub enum ProcessEvent {
     /// Bytes on descriptor 3, at most 64 KiB, cut anywhere. They come after all output that was written
     /// before them.
     Control(Bytes),
-    /// It ended, and its [heir](ProcessHandle::heir) is the program now. All that it had written came first; nothing
+    /// It ended, and its [successor](ProcessHandle::successor) is the program now. All that it had written came first; nothing
     /// that was written to its descriptor 3 before may be relied on to have arrived.
     Replaced {
         /// As in [`ProcessEvent::Exited`].
@@ -257,8 +257,8 @@ struct Program {
     oom_kills_before: u64,
     /// A connection whose other end has not said yet that it sends no more.
     may_end: bool,
-    /// Whether the agent was told of an heir, and so may say that it took over.
-    has_heir: bool,
+    /// Whether the agent was told of a successor, and so may say that it took over.
+    has_successor: bool,
 }
 
 /// A request's answer as it comes in.
@@ -344,7 +344,7 @@ impl AgentHandle {
                 rooms: rooms.clone(),
                 oom_kills_before,
                 may_end: matches!(message, ToAgent::Accept | ToAgent::Connect { .. }),
-                has_heir: false,
+                has_successor: false,
             };
             state.programs.insert(id, program);
             state.starting.insert(id, started);
@@ -525,11 +525,11 @@ impl ProcessHandle {
 
     /// Names the process that is the program when it ends: one that it made, that has its descriptors, and that
     /// has no parent but the agent. 0 takes the name back. One that does not exist then is none.
-    pub async fn heir(&self, pid: i32) -> Result<(), AgentError> {
+    pub async fn successor(&self, pid: i32) -> Result<(), AgentError> {
         if let Some(program) = self.connection.state().programs.get_mut(&self.id) {
-            program.has_heir = true;
+            program.has_successor = true;
         }
-        self.connection.send(self.id, &ToAgent::Heir(pid)).await
+        self.connection.send(self.id, &ToAgent::Successor(pid)).await
     }
 
     /// Changes the size of its terminal.
@@ -656,9 +656,9 @@ impl Connection {
             }
             FromAgent::Replaced(Exit { code, signal, oom }) => {
                 let kills = (self.oom_kills)();
-                let program = state.programs.get_mut(&id).filter(|program| program.has_heir);
+                let program = state.programs.get_mut(&id).filter(|program| program.has_successor);
                 let program = program.ok_or(malformed)?;
-                program.has_heir = false;
+                program.has_successor = false;
                 let killed = signal == Some(libc::SIGKILL) || code == Some(128 + libc::SIGKILL);
                 let oom = oom || killed && kills > program.oom_kills_before;
                 program.oom_kills_before = kills;
@@ -934,12 +934,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_is_replaced_only_by_an_heir_that_was_named() {
+    async fn a_program_is_replaced_only_by_a_successor_that_was_named() {
         let (handle, socket) = connected().await;
         let mut process = program(&handle, &socket).await;
-        process.handle.heir(7).await.expect("is sent");
+        process.handle.successor(7).await.expect("is sent");
         let (id, message) = next(&socket);
-        assert_eq!(message, ToAgent::Heir(7));
+        assert_eq!(message, ToAgent::Successor(7));
         let replaced = FromAgent::Replaced(Exit { code: Some(3), signal: None, oom: false });
         say(&socket, id, &replaced);
         let event = process.events.recv().await;

@@ -10,7 +10,7 @@ use crate::domain::{ContextId, TenantId};
 
 /// A sandbox that must die: an entry of the outbox.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Doomed {
+pub struct PendingKill {
     /// The entry.
     pub id: i64,
     /// The context it belonged to.
@@ -47,13 +47,13 @@ pub trait Outbox: Send + Sync {
     async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError>;
 
     /// Claims entries of the outbox; they come back after `visibility` if no one reports.
-    async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError>;
+    async fn claim_kills(&self, batch: u32, visibility: Duration) -> Result<Vec<PendingKill>, StoreError>;
 
     /// The sandbox is gone.
-    async fn buried(&self, entry: i64) -> Result<(), StoreError>;
+    async fn kill_done(&self, entry: i64) -> Result<(), StoreError>;
 
     /// The kill failed; the entry is tried again after a growing pause.
-    async fn bury_failed(&self, entry: i64, error: &str) -> Result<(), StoreError>;
+    async fn kill_failed(&self, entry: i64, error: &str) -> Result<(), StoreError>;
 
     /// Of these (context, epoch) pairs, the ones that no live row owns: the provider's list against ours. Only
     /// the owner's own question; it changes nothing.

@@ -163,7 +163,7 @@ impl Place<'_> {
                 }
             }
             ("end", _) => self.prepare(),
-            ("bury", _) => {
+            ("kill", _) => {
                 self.prepare();
                 let live = self.list(&["contexts", "ls"]);
                 let id = live[0]["id"].as_str().unwrap();

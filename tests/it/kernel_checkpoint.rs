@@ -213,13 +213,13 @@ async fn a_cell_that_kills_its_copy_loses_only_the_checkpoint() {
 }
 
 #[tokio::test]
-async fn a_cell_that_names_a_false_heir_hurts_only_itself() {
+async fn a_cell_that_names_a_false_successor_hurts_only_itself() {
     let bench = Bench::new().await;
     for pid in ["0", "1", "-1", "2", "99999", "os.getpid()", "2147483647"] {
         bench.python("kept = 1").await;
         let told = bench
             .python(&format!(
-                "import os, sys\nsys.modules['pathbox_driver'].send('rest', heir={pid})\nos._exit(3)"
+                "import os, sys\nsys.modules['pathbox_driver'].send('rest', successor={pid})\nos._exit(3)"
             ))
             .await;
         assert!(told.complete && told.errors.len() == 1, "{pid}: {told:?}");
@@ -229,7 +229,7 @@ async fn a_cell_that_names_a_false_heir_hurts_only_itself() {
     // interrupted any more is given up with it.
     let own = "import os, signal, subprocess, sys, time\n\
         if os.fork() == 0:\n    if os.fork() == 0:\n        os.setsid()\n        open('/tmp/pid', 'w').write(str(os.getpid()))\n        time.sleep(600)\n    os._exit(0)\n\
-        time.sleep(0.5)\nsys.modules['pathbox_driver'].send('rest', heir=int(open('/tmp/pid').read()))\ntime.sleep(0.5); os._exit(3)";
+        time.sleep(0.5)\nsys.modules['pathbox_driver'].send('rest', successor=int(open('/tmp/pid').read()))\ntime.sleep(0.5); os._exit(3)";
     let told = bench.python(own).await;
     assert!(told.complete && told.states.len() == 1, "{told:?}");
     let busy = "print('on', flush=True)\nwhile True: pass";

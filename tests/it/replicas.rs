@@ -93,15 +93,15 @@ fn a_process_killed_in_mid_run_is_noticed_and_its_path_goes_on() {
         command.env("PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS", "6");
         Server::start_with(command.args(["serve", "--conversation", "shared"]))
     };
-    let (mut doomed, mut other) = (start(), start());
+    let (mut first, mut other) = (start(), start());
     other.call(json!({"code": "1", "language": "python"}), json!({"pathId": "elsewhere"}));
     let long = json!({"code": "import time\ntime.sleep(600)", "language": "python", "timeout_ms": 600_000});
-    doomed.begin("tools/call", json!({"name": "run_code", "arguments": long}));
+    first.begin("tools/call", json!({"name": "run_code", "arguments": long}));
     while !statuses(data.path()).iter().any(|status| status == "running") {
         std::thread::yield_now();
     }
-    doomed.child.kill().unwrap();
-    doomed.child.wait().unwrap();
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
 
     let result = other.python("40 + 2");
     assert_eq!(result["structuredContent"]["output"], "42", "{result}");

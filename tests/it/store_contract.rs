@@ -117,21 +117,21 @@ async fn a_creator_that_was_too_slow_is_told_and_its_sandbox_dies(world: World) 
     let good = sandbox("sb-good");
     assert!(store.ready(&new, other.execution.id, &good, &limits()).await.unwrap().is_some());
 
-    let doomed = store.doomed(10, Duration::from_secs(60)).await.unwrap();
-    let [fenced] = doomed.as_slice() else { panic!("{doomed:?}") };
+    let pending = store.claim_kills(10, Duration::from_secs(60)).await.unwrap();
+    let [fenced] = pending.as_slice() else { panic!("{pending:?}") };
     let known = fenced.sandbox.as_ref().unwrap();
     assert_eq!((fenced.context, fenced.epoch), (old.context, 1));
     assert_eq!(known.sandbox_id, late.sandbox_id);
     assert_eq!((&known.host_url, &known.host_key), (&late.host_url, &late.host_key));
 
     world.advance(limits().create_timeout + Duration::from_secs(1)).await;
-    let doomed = store.doomed(10, Duration::from_secs(600)).await.unwrap();
-    assert!(doomed.iter().any(|entry| entry.sandbox.is_none() && entry.epoch == 1), "the tag: {doomed:?}");
-    for entry in doomed {
-        store.buried(entry.id).await.unwrap();
+    let pending = store.claim_kills(10, Duration::from_secs(600)).await.unwrap();
+    assert!(pending.iter().any(|entry| entry.sandbox.is_none() && entry.epoch == 1), "the tag: {pending:?}");
+    for entry in pending {
+        store.kill_done(entry.id).await.unwrap();
     }
     world.advance(Duration::from_secs(3600)).await;
-    assert!(store.doomed(10, Duration::from_secs(60)).await.unwrap().is_empty());
+    assert!(store.claim_kills(10, Duration::from_secs(60)).await.unwrap().is_empty());
 }
 
 async fn tokens_come_back_to_runs_and_never_to_lists(world: World) {
@@ -270,7 +270,7 @@ async fn asking_again_gives_the_same_answer(world: World) {
     let once = store.ready(&claimed, first.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
     let twice = store.ready(&claimed, first.execution.id, &sandbox, &limits()).await.unwrap().unwrap();
     assert_eq!(once.id, twice.id);
-    assert!(store.doomed(10, Duration::ZERO).await.unwrap().is_empty(), "and its sandbox lives");
+    assert!(store.claim_kills(10, Duration::ZERO).await.unwrap().is_empty(), "and its sandbox lives");
     assert_eq!(ready(store.acquire(&first, &limits()).await.unwrap()).id, once.id);
     store.record(&finished(&first, once.id), &limits()).await.unwrap();
     match store.acquire(&first, &limits()).await.unwrap() {
@@ -363,10 +363,10 @@ async fn an_expired_context_is_replaced_by_the_next_call(world: World) {
     let ended = store.context(&key.tenant, old.id).await.unwrap().unwrap();
     assert_eq!((ended.status, ended.end_reason), (ContextStatus::Terminated, Some(EndReason::Expired)));
     assert!(ended.ended_at.is_some());
-    let doomed = store.doomed(10, Duration::from_secs(60)).await.unwrap();
-    assert_eq!(doomed.len(), 1);
-    assert_eq!(doomed[0].sandbox.as_ref().unwrap().sandbox_id, old.sandbox.unwrap().sandbox_id);
-    assert_eq!(doomed[0].reason, "expired");
+    let pending = store.claim_kills(10, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(pending.len(), 1);
+    assert_eq!(pending[0].sandbox.as_ref().unwrap().sandbox_id, old.sandbox.unwrap().sandbox_id);
+    assert_eq!(pending[0].reason, "expired");
 
     // a creator that is replaced still knows what was there before
     world.advance(limits().create_lease + Duration::from_secs(1)).await;
@@ -405,8 +405,8 @@ async fn a_context_that_served_its_number_is_rotated(world: World) {
     }
     let new = claim(store.acquire(&ask(&key), &limits).await.unwrap());
     assert_eq!(new.previous, Some(EndReason::Rotated), "and it needs no second place in the limit");
-    let doomed = store.doomed(10, Duration::from_secs(60)).await.unwrap();
-    assert_eq!((doomed.len(), doomed[0].reason.as_str()), (1, "rotated"));
+    let pending = store.claim_kills(10, Duration::from_secs(60)).await.unwrap();
+    assert_eq!((pending.len(), pending[0].reason.as_str()), (1, "rotated"));
 }
 
 async fn a_lost_context_is_replaced_for_the_run_that_lost_it(world: World) {
@@ -473,7 +473,7 @@ async fn what_has_expired_does_not_count_against_a_limit(world: World) {
     claim(store.acquire(&third, &limits).await.unwrap());
     assert!(store.live(&one).await.unwrap().is_none(), "it was swept to make room");
     assert!(store.live(&two).await.unwrap().is_some());
-    assert_eq!(store.doomed(10, Duration::from_secs(60)).await.unwrap().len(), 1);
+    assert_eq!(store.claim_kills(10, Duration::from_secs(60)).await.unwrap().len(), 1);
 }
 
 async fn a_tenants_limits_can_be_set(world: World) {
@@ -654,7 +654,7 @@ async fn ending_is_fenced_and_happens_once(world: World) {
     assert!(!store.end(&end(&key, context.id, Some(7), EndReason::Lost), &limits()).await.unwrap());
     assert!(store.end(&end(&key, context.id, Some(1), EndReason::Manual), &limits()).await.unwrap());
     assert!(!store.end(&end(&key, context.id, None, EndReason::Manual), &limits()).await.unwrap());
-    assert_eq!(store.doomed(10, Duration::from_secs(60)).await.unwrap().len(), 1);
+    assert_eq!(store.claim_kills(10, Duration::from_secs(60)).await.unwrap().len(), 1);
     assert!(store.live(&key).await.unwrap().is_none());
     let all = ContextFilter { ended: true, tenant: Some(key.tenant.clone()), ..ContextFilter::default() };
     assert_eq!(store.contexts(&all).await.unwrap()[0].end_reason, Some(EndReason::Manual));
@@ -667,7 +667,7 @@ async fn an_illegal_end_is_refused(world: World) {
     let refused = store.end(&end(&key, context.id, None, EndReason::Error), &limits()).await;
     assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
     assert_eq!(store.live(&key).await.unwrap().unwrap().status, ContextStatus::Ready);
-    assert!(store.doomed(10, Duration::ZERO).await.unwrap().is_empty());
+    assert!(store.claim_kills(10, Duration::ZERO).await.unwrap().is_empty());
 }
 
 async fn a_sweep_ends_what_is_due_and_retention_removes_it(world: World) {
@@ -698,7 +698,7 @@ async fn a_sweep_ends_what_is_due_and_retention_removes_it(world: World) {
     assert_eq!(removed.deleted, 4 + 5, "contexts and runs");
     assert!(store.contexts(&all).await.unwrap().is_empty());
     assert!(store.executions(&ExecutionFilter::default()).await.unwrap().is_empty());
-    assert_eq!(store.doomed(10, Duration::ZERO).await.unwrap().len(), 4, "but not what must still die");
+    assert_eq!(store.claim_kills(10, Duration::ZERO).await.unwrap().len(), 4, "but not what must still die");
 }
 
 async fn the_outbox_gives_an_entry_to_one_worker_and_again_after_a_failure(world: World) {
@@ -709,21 +709,21 @@ async fn the_outbox_gives_an_entry_to_one_worker_and_again_after_a_failure(world
         one.end(&end(&key, context.id, None, EndReason::Manual), &limits()).await.unwrap();
     }
     let visibility = Duration::from_secs(30);
-    let mine = one.doomed(1, visibility).await.unwrap();
-    let theirs = two.doomed(10, visibility).await.unwrap();
+    let mine = one.claim_kills(1, visibility).await.unwrap();
+    let theirs = two.claim_kills(10, visibility).await.unwrap();
     assert_eq!((mine.len(), theirs.len()), (1, 1));
     assert_ne!(mine[0].id, theirs[0].id);
-    two.buried(theirs[0].id).await.unwrap();
-    two.buried(theirs[0].id).await.unwrap();
+    two.kill_done(theirs[0].id).await.unwrap();
+    two.kill_done(theirs[0].id).await.unwrap();
 
     world.advance(visibility + Duration::from_secs(1)).await;
-    let again = two.doomed(10, visibility).await.unwrap();
+    let again = two.claim_kills(10, visibility).await.unwrap();
     assert_eq!((again[0].id, again[0].attempts), (mine[0].id, 2), "its worker died");
-    two.bury_failed(again[0].id, "503 from the provider").await.unwrap();
+    two.kill_failed(again[0].id, "503 from the provider").await.unwrap();
     world.advance(Duration::from_secs(9)).await;
-    assert!(one.doomed(10, visibility).await.unwrap().is_empty(), "10 s after the second failure");
+    assert!(one.claim_kills(10, visibility).await.unwrap().is_empty(), "10 s after the second failure");
     world.advance(Duration::from_secs(2)).await;
-    assert_eq!(one.doomed(10, visibility).await.unwrap().len(), 1);
+    assert_eq!(one.claim_kills(10, visibility).await.unwrap().len(), 1);
 }
 
 async fn only_tags_without_a_live_row_are_unowned(world: World) {
@@ -812,7 +812,7 @@ async fn closing_a_path_ends_its_context_and_no_other(world: World) {
         let row = rows.iter().find(|row| row.key.path.as_str() == path).unwrap();
         assert_eq!(row.end_reason, Some(reason));
     }
-    assert_eq!(store.doomed(10, Duration::from_secs(60)).await.unwrap().len(), 3);
+    assert_eq!(store.claim_kills(10, Duration::from_secs(60)).await.unwrap().len(), 3);
     until_ready(&store, &ask(&key("acme", "c1", "main"))).await;
     claim(store.acquire(&ask(&key("acme", "c1", "never-registered")), &limits()).await.unwrap());
     claim(store.acquire(&ask(&key("acme", "c2", "deleted")), &limits()).await.unwrap());
@@ -1155,8 +1155,8 @@ async fn tokens_that_do_not_open_mean_lost(world: World) {
     assert_eq!(claimed.previous, Some(EndReason::Lost));
     let row = restarted.context(&key.tenant, context.id).await.unwrap().unwrap();
     assert!(row.last_error.unwrap().contains("keys"));
-    let doomed = restarted.doomed(10, Duration::from_secs(60)).await.unwrap();
-    let left = doomed[0].sandbox.as_ref().unwrap();
+    let pending = restarted.claim_kills(10, Duration::from_secs(60)).await.unwrap();
+    let left = pending[0].sandbox.as_ref().unwrap();
     assert_eq!(left.sandbox_id, context.sandbox.unwrap().sandbox_id, "it still dies at the provider");
     assert_eq!(left.host_key, None);
 }

@@ -160,7 +160,7 @@ async fn a_login_with_the_name_of_the_schema_serves_and_cleans_up() {
         .unwrap();
     let reaped = store.reap(50, std::time::Duration::from_secs(3600), &Limits::default()).await.unwrap();
     assert_eq!(reaped.expired, 1);
-    let outbox = store.doomed(10, std::time::Duration::ZERO).await.unwrap();
+    let outbox = store.claim_kills(10, std::time::Duration::ZERO).await.unwrap();
     assert_eq!(outbox.len(), 1);
     assert_eq!(outbox[0].context, context.id);
 }

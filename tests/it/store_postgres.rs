@@ -199,7 +199,7 @@ async fn works(store: &PgStore) {
     assert_eq!(store.contexts(&ContextFilter::default()).await.unwrap().len(), 1);
     assert_eq!(store.owned(None, Duration::ZERO, None, 10).await.unwrap().len(), 1);
     store.reap(50, Duration::from_secs(3600), &limits).await.unwrap();
-    store.doomed(10, Duration::ZERO).await.unwrap();
+    store.claim_kills(10, Duration::ZERO).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,7 @@ use pathbox::domain::usage::{UsageBy, report};
 use pathbox::domain::{Clock, ContextId, EndReason, Entropy, Quota, SandboxId, TenantId};
 use pathbox::store::sqlite::DATABASE_FILE;
 use pathbox::store::{
-    Acquired, Claim, ContextFilter, Doomed, DynStore, Keyring, Limits, PgOptions, PgStore, SandboxRef,
+    Acquired, Claim, ContextFilter, DynStore, Keyring, Limits, PendingKill, PgOptions, PgStore, SandboxRef,
     Secret, SqliteOptions, SqliteStore, UsageFilter, verify,
 };
 use serde::{Deserialize, Serialize};
@@ -129,13 +129,13 @@ impl Provider {
     }
 
     /// Kills what an entry of the outbox names; a sandbox that is not there is as good.
-    fn kill(&self, doomed: &Doomed) {
-        match &doomed.sandbox {
+    fn kill(&self, pending: &PendingKill) {
+        match &pending.sandbox {
             Some(sandbox) => {
                 let _ = fs::remove_file(self.0.join("sandboxes").join(sandbox.sandbox_id.as_str()));
             }
             None => {
-                let tag = format!("{}.{}.", doomed.context, doomed.epoch);
+                let tag = format!("{}.{}.", pending.context, pending.epoch);
                 for name in self.list().iter().filter(|name| name.starts_with(&tag)) {
                     let _ = fs::remove_file(self.0.join("sandboxes").join(name));
                 }
@@ -222,15 +222,15 @@ async fn run(job: &Job, idempotency_key: &Option<String>, context: ContextId) {
 }
 
 /// Kills everything in the outbox, as the clean-up of any replica does.
-async fn bury_all(store: &DynStore, provider: &Provider) {
+async fn kill_all(store: &DynStore, provider: &Provider) {
     loop {
-        let doomed = store.doomed(100, Duration::from_secs(60)).await.unwrap();
-        if doomed.is_empty() {
+        let pending = store.claim_kills(100, Duration::from_secs(60)).await.unwrap();
+        if pending.is_empty() {
             return;
         }
-        for entry in doomed {
+        for entry in pending {
             provider.kill(&entry);
-            store.buried(entry.id).await.unwrap();
+            store.kill_done(entry.id).await.unwrap();
         }
     }
 }
@@ -277,7 +277,7 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
     assert!(most_of_conversation <= 5, "{most_of_conversation}");
 
     let provider = Provider(dir.path().to_owned());
-    bury_all(&store, &provider).await;
+    kill_all(&store, &provider).await;
     let mut owned: Vec<String> = store
         .owned(None, Duration::ZERO, None, 1000)
         .await
@@ -444,7 +444,7 @@ async fn killed_processes_leave_nothing(store: String, rounds: u32) {
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
         store.reap(1000, Duration::from_secs(1 << 20), &limits).await.unwrap();
-        bury_all(&store, &provider).await;
+        kill_all(&store, &provider).await;
         let owned: Vec<String> = store
             .owned(None, Duration::ZERO, None, 1000)
             .await

@@ -199,8 +199,8 @@ async fn no_sequence_of_calls_reaches_a_state_that_must_not_be(world: World) {
     let owned = store.owned(None, Duration::ZERO, None, 100).await.unwrap();
     let mut known: HashSet<String> =
         owned.into_iter().map(|row| row.sandbox.unwrap().sandbox_id.to_string()).collect();
-    let doomed = store.doomed(10_000, Duration::from_secs(60)).await.unwrap();
-    known.extend(doomed.into_iter().filter_map(|entry| Some(entry.sandbox?.sandbox_id.to_string())));
+    let pending = store.claim_kills(10_000, Duration::from_secs(60)).await.unwrap();
+    known.extend(pending.into_iter().filter_map(|entry| Some(entry.sandbox?.sandbox_id.to_string())));
     assert_eq!(known, made);
 }
 

@@ -173,7 +173,7 @@ struct Program {
     pid: i32,
     socket: Option<TcpStream>,
     /// The process that goes on in its place when it ends.
-    heir: Option<i32>,
+    successor: Option<i32>,
     status: Option<ExitStatus>,
     outputs: Vec<(Stream, File)>,
     inputs: [Input; 2],
@@ -345,9 +345,9 @@ impl Agent {
                 }
                 self.signal_all(signal);
             }
-            ToAgent::Heir(pid) => {
+            ToAgent::Successor(pid) => {
                 if let Some(program) = self.programs.get_mut(&id) {
-                    program.heir = (pid > 1).then_some(pid);
+                    program.successor = (pid > 1).then_some(pid);
                 }
             }
             ToAgent::Resize { cols, rows } => {
@@ -457,7 +457,7 @@ impl Agent {
             let half = || socket.try_clone().map(|half| File::from(OwnedFd::from(half)));
             let inputs = [Input { file: Some(half()?), ..Input::default() }, Input::default()];
             Ok(Program {
-                heir: None,
+                successor: None,
                 pid: 0,
                 status: None,
                 outputs: vec![(Stream::Stdout, half()?)],
@@ -532,7 +532,7 @@ impl Agent {
         Ok(Program {
             pid: child.id() as i32,
             socket: None,
-            heir: None,
+            successor: None,
             status: None,
             outputs,
             inputs,
@@ -715,14 +715,15 @@ impl Agent {
         }
     }
 
-    /// Makes the heir of a program that has ended the program, if there is one: a living child of this process, so
+    /// Makes the successor of a program that has ended the program, if there is one: a living child of this process, so
     /// that its end will show. What was on the way to the program is dropped.
     fn hand_over(&mut self, id: u32) -> bool {
         let others: Vec<i32> = self.programs.values().map(|program| program.pid).collect();
         let Some(program) = self.programs.get_mut(&id) else { return false };
-        let heir = program.heir.take().filter(|pid| !others.contains(pid) && sys::is_living_child(*pid));
-        let Some(heir) = heir else { return false };
-        (program.pid, program.status, program.after_exit) = (heir, None, 0);
+        let successor =
+            program.successor.take().filter(|pid| !others.contains(pid) && sys::is_living_child(*pid));
+        let Some(successor) = successor else { return false };
+        (program.pid, program.status, program.after_exit) = (successor, None, 0);
         program.memory_kills = self.memory_kills;
         let dropped = program.inputs[CONTROL].queue.drain(..).map(|piece| piece.charge).sum();
         self.took(id, CONTROL, dropped);

@@ -66,7 +66,7 @@ pub(crate) enum ToAgent {
     /// Closes a connection, or takes an `Accept` back, at once.
     HangUp,
     /// When the program ends, this process is to go on in its place, with its descriptors; 0 for none.
-    Heir(i32),
+    Successor(i32),
 }
 
 /// Agent to host.
@@ -86,7 +86,7 @@ pub(crate) enum FromAgent {
     TookStdin(u32),
     TookControl(u32),
     Exited(Exit),
-    /// It ended, and the process that [`ToAgent::Heir`] named is the program now.
+    /// It ended, and the process that [`ToAgent::Successor`] named is the program now.
     Replaced(Exit),
     /// A part of an answer.
     Bytes(Bytes),
@@ -187,7 +187,7 @@ impl ToAgent {
             Self::Accept => frame(11, id, &[]),
             Self::Connect { port } => json(12, id, port),
             Self::HangUp => frame(13, id, &[]),
-            Self::Heir(pid) => json(14, id, pid),
+            Self::Successor(pid) => json(14, id, pid),
             Self::Listen => frame(15, id, &[]),
         }
     }
@@ -219,7 +219,7 @@ impl ToAgent {
             11 => Self::Accept,
             12 => Self::Connect { port: parse(body)? },
             13 => Self::HangUp,
-            14 => Self::Heir(parse(body)?),
+            14 => Self::Successor(parse(body)?),
             15 => Self::Listen,
             _ => return Err(Malformed),
         };

@@ -463,7 +463,7 @@ impl Worker {
                 }
                 Ok(Some(frame)) if frame.t == FrameKind::Rest => {
                     // The sandbox's end shows in the events.
-                    let _ = interpreter.rests(frame.heir).await;
+                    let _ = interpreter.rests(frame.successor).await;
                     if !running.may_send {
                         running.may_send = std::mem::take(&mut interpreter.at_rest);
                     }
@@ -605,7 +605,7 @@ async fn idle(interpreter: &mut Option<Interpreter>) -> Idle {
     loop {
         loop {
             match interpreter.frames.next() {
-                Ok(Some(frame)) if frame.t == FrameKind::Rest => return Idle::Rests(frame.heir),
+                Ok(Some(frame)) if frame.t == FrameKind::Rest => return Idle::Rests(frame.successor),
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => {

@@ -355,7 +355,7 @@ impl Interpreter {
 
     /// It waits for the next cell; `successor` goes on if it dies there.
     pub(super) async fn rests(&mut self, successor: i32) -> Result<(), AgentError> {
-        self.handle.heir(successor).await?;
+        self.handle.successor(successor).await?;
         self.at_rest = true;
         Ok(())
     }
@@ -380,7 +380,7 @@ impl Interpreter {
     /// Kills it for good, and its copy with it.
     pub(super) async fn end(&self) {
         // A sandbox that is gone has no interpreter.
-        let _ = self.handle.heir(0).await;
+        let _ = self.handle.successor(0).await;
         let _ = self.handle.signal(libc::SIGKILL, true).await;
     }
 
@@ -394,7 +394,7 @@ impl Interpreter {
                     while let Ok(Some(frame)) = self.frames.next() {
                         if frame.t == FrameKind::Ready {
                             log_failed(&frame.failed);
-                            return Ok(frame.heir);
+                            return Ok(frame.successor);
                         }
                     }
                 }

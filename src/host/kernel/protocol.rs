@@ -93,7 +93,7 @@ pub(super) struct Frame {
     /// Of [`FrameKind::Rest`], and of [`FrameKind::Ready`] from a copy that took over: the process that goes on should
     /// the next cell kill this one; 0 for none.
     #[serde(default)]
-    pub(super) heir: i32,
+    pub(super) successor: i32,
     /// Of [`FrameKind::Ready`]: modules that could not be imported, and why.
     #[serde(default)]
     pub(super) failed: BTreeMap<String, String>,

@@ -11,8 +11,8 @@ use super::rows::{self, Cells, context_columns, sandbox_columns};
 use super::{PgStore, failure};
 use crate::domain::{ContextId, TenantId};
 use crate::store::{
-    ContextRow, Doomed, Keyring, Limits, Outbox, Reaped, SandboxRef, StoreError, measure::measure, millis,
-    secrets::SealedTokens, storable,
+    ContextRow, Keyring, Limits, Outbox, PendingKill, Reaped, SandboxRef, StoreError, measure::measure,
+    millis, secrets::SealedTokens, storable,
 };
 
 const OWNED: &str = concat!(
@@ -48,8 +48,8 @@ impl Outbox for PgStore {
         })
     }
 
-    async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError> {
-        let found = self.call(measure!("doomed"), || async {
+    async fn claim_kills(&self, batch: u32, visibility: Duration) -> Result<Vec<PendingKill>, StoreError> {
+        let found = self.call(measure!("claim_kills"), || async {
                 sqlx::query(
                     "select id, tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url, host_key_enc, \
                             reason, attempts from pathbox.doomed_v1($1, $2)",
@@ -60,18 +60,18 @@ impl Outbox for PgStore {
                 .await
             })
             .await?;
-        found.iter().map(|row| doomed(row, &self.keyring)).collect()
+        found.iter().map(|row| pending_kill(row, &self.keyring)).collect()
     }
 
-    async fn buried(&self, entry: i64) -> Result<(), StoreError> {
-        self.call(measure!("buried"), || async {
+    async fn kill_done(&self, entry: i64) -> Result<(), StoreError> {
+        self.call(measure!("kill_done"), || async {
             sqlx::query("select pathbox.buried_v1($1)").bind(entry).execute(&self.pool()).await.map(|_| ())
         })
         .await
     }
 
-    async fn bury_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
-        self.call(measure!("bury_failed"), || async {
+    async fn kill_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
+        self.call(measure!("kill_failed"), || async {
             sqlx::query("select pathbox.bury_failed_v1($1, $2)")
                 .bind(entry)
                 .bind(storable(error))
@@ -129,7 +129,7 @@ impl Outbox for PgStore {
     }
 }
 
-fn doomed(row: &PgRow, keyring: &Keyring) -> Result<Doomed, StoreError> {
+fn pending_kill(row: &PgRow, keyring: &Keyring) -> Result<PendingKill, StoreError> {
     let id: i64 = Cells::new(row, "doomed_sandboxes", "?").get("id")?;
     let cells = Cells::new(row, "doomed_sandboxes", id);
     let context = ContextId(cells.get::<Uuid>("context_id")?);
@@ -156,12 +156,12 @@ fn doomed(row: &PgRow, keyring: &Keyring) -> Result<Doomed, StoreError> {
             if let Err(error) =
                 keyring.open_tokens(&cells.parse("tenant_id")?, context, &sealed, &mut sandbox)
             {
-                tracing::warn!(entry = id, %error, "the key of a doomed sandbox's host does not open");
+                tracing::warn!(entry = id, %error, "the key of the host of a sandbox to kill does not open");
             }
             Some(sandbox)
         }
     };
-    Ok(Doomed {
+    Ok(PendingKill {
         id,
         context,
         epoch: cells.get("epoch")?,

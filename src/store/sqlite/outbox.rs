@@ -11,8 +11,8 @@ use super::rows::{self, Cells};
 use super::{SqliteStore, contexts, failure};
 use crate::domain::{ContextId, ContextKey, ContextStatus, EndReason, TenantId};
 use crate::store::{
-    ContextRow, Doomed, Keyring, Limits, Outbox, Reaped, SandboxRef, StoreError, measure::measure, millis,
-    secrets::SealedTokens, storable,
+    ContextRow, Keyring, Limits, Outbox, PendingKill, Reaped, SandboxRef, StoreError, measure::measure,
+    millis, secrets::SealedTokens, storable,
 };
 
 #[async_trait]
@@ -70,8 +70,8 @@ impl Outbox for SqliteStore {
         Ok(reaped)
     }
 
-    async fn doomed(&self, batch: u32, visibility: Duration) -> Result<Vec<Doomed>, StoreError> {
-        let mut transaction = self.write(measure!("doomed")).await?;
+    async fn claim_kills(&self, batch: u32, visibility: Duration) -> Result<Vec<PendingKill>, StoreError> {
+        let mut transaction = self.write(measure!("claim_kills")).await?;
         let now = self.now_ms();
         let found = sqlx::query(
             "UPDATE doomed_sandboxes SET attempts = attempts + 1, not_before = ?1 + ?2
@@ -85,11 +85,11 @@ impl Outbox for SqliteStore {
         .await
         .map_err(failure)?;
         transaction.commit().await?;
-        found.iter().map(|row| doomed(row, &self.keyring)).collect()
+        found.iter().map(|row| pending_kill(row, &self.keyring)).collect()
     }
 
-    async fn buried(&self, entry: i64) -> Result<(), StoreError> {
-        let mut transaction = self.write(measure!("buried")).await?;
+    async fn kill_done(&self, entry: i64) -> Result<(), StoreError> {
+        let mut transaction = self.write(measure!("kill_done")).await?;
         sqlx::query("DELETE FROM doomed_sandboxes WHERE id = ?")
             .bind(entry)
             .execute(&mut *transaction)
@@ -99,8 +99,8 @@ impl Outbox for SqliteStore {
     }
 
     // 5 s after the first try, doubling up to 10 minutes.
-    async fn bury_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
-        let mut transaction = self.write(measure!("bury_failed")).await?;
+    async fn kill_failed(&self, entry: i64, error: &str) -> Result<(), StoreError> {
+        let mut transaction = self.write(measure!("kill_failed")).await?;
         sqlx::query(
             "UPDATE doomed_sandboxes
                 SET last_error = ?, not_before = ? + min(600000, 5000 << min(max(attempts - 1, 0), 10))
@@ -215,7 +215,7 @@ pub(super) async fn end_due(
     Ok(reaped)
 }
 
-fn doomed(row: &SqliteRow, keyring: &Keyring) -> Result<Doomed, StoreError> {
+fn pending_kill(row: &SqliteRow, keyring: &Keyring) -> Result<PendingKill, StoreError> {
     let cells = Cells::new(row, "doomed_sandboxes", "id");
     let id: i64 = cells.get("id")?;
     let context: ContextId = cells.parse("context_id")?;
@@ -242,12 +242,12 @@ fn doomed(row: &SqliteRow, keyring: &Keyring) -> Result<Doomed, StoreError> {
             if let Err(error) =
                 keyring.open_tokens(&cells.parse("tenant_id")?, context, &sealed, &mut sandbox)
             {
-                tracing::warn!(entry = id, %error, "the key of a doomed sandbox's host does not open");
+                tracing::warn!(entry = id, %error, "the key of the host of a sandbox to kill does not open");
             }
             Some(sandbox)
         }
     };
-    Ok(Doomed {
+    Ok(PendingKill {
         id,
         context,
         epoch: cells.get("epoch")?,

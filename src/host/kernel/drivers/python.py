@@ -662,10 +662,10 @@ def freeze():
 
 def rest():
     """Between two cells. Who returns from here may be the copy of who came, in its place."""
-    kind, heir = checkpoint.take()
-    send(kind, heir=heir)
+    kind, successor = checkpoint.take()
+    send(kind, successor=successor)
     checkpoint.settle()
-    if heir and not is_asked():
+    if successor and not is_asked():
         rehearse()
 
 

@@ -1,16 +1,16 @@
 """Checkpoints: after each cell a copy of the interpreter, which goes on should the next cell kill the original.
 
 Compiled by the Python driver after its first cell; `core` is the driver. The copy is made between cells, while
-nobody waits, and the cell runs in the original: its process number, children and open files are what they were.
+no one waits, and the cell runs in the original: its process number, children and open files are what they were.
 The copy sleeps until the original has died. It then says nothing before the host has spoken to it, because the
 host alone knows that it took over.
 
 Two system calls make it cheap. `clone` with the flag that makes the new process a child of the original's parent spares
 a second fork, and waiting for its parent to go; no function of Python's or of the C library knows that flag, so what
-`os.fork` does around the call is done here. And nobody waits for the copy before it has to be in place, which is when
-the next cell runs: until then the host is told, and answers.
+`os.fork` does around the call is done here. And no one waits for the copy before it has to be in place, which is when
+the next cell runs: until then the host is notified, and answers.
 
-It is made only where it can be a whole one and where nobody can tell that it is there: no second thread (a copy
+It is made only where it can be a whole one and where no one can tell that it is there: no second thread (a copy
 has only one), no children (they would not be the copy's), no pipe or socket of the cell's own (the other end would
 not see it close), memory below a limit (what the cell then changes exists twice). Otherwise there is none, and a
 death takes the variables with it. Never part of a checkpoint: files, and what other processes hold.
@@ -23,43 +23,43 @@ import sys
 
 SETTLE_MS = 10000  # more than a busy machine takes to start a process
 
-heir = 0  # the copy's process number
-told = -1  # where a copy that was just made says that it is in place
+successor = 0  # the copy's process number
+placed = -1  # where a copy that was just made says that it is in place
 
 
 def take():
     """Makes a new copy in place of the last one. Returns the kind of frame to send and the copy's process number, 0
     for none: at once in the original, and again in the copy when its turn has come."""
-    global heir
+    global successor
     kind = "rest"
     while True:
         discard()
-        heir = copy() if is_safe() else 0
-        if heir is not None:
-            return kind, heir
+        successor = copy() if is_safe() else 0
+        if successor is not None:
+            return kind, successor
         kind = "ready"
 
 
 def discard():
-    global heir
-    if heir:
+    global successor
+    if successor:
         try:
-            os.kill(heir, _signal.SIGKILL)
+            os.kill(successor, _signal.SIGKILL)
         except OSError:
             pass  # the cell was quicker
-    heir = 0
+    successor = 0
 
 
 def settle():
     """Waits until the copy is in place: before, what a cell does to its process group would reach it, too."""
-    global told
-    if told >= 0:
+    global placed
+    if placed >= 0:
         waiting = select.poll()
-        waiting.register(told, select.POLLIN)
+        waiting.register(placed, select.POLLIN)
         if not waiting.poll(SETTLE_MS):
             discard()
-        os.close(told)
-        told = -1
+        os.close(placed)
+        placed = -1
 
 
 def is_safe():
@@ -98,7 +98,7 @@ def has_children():
 
 
 def is_harmless(fd):
-    """Whether nobody can tell that a second process has it open, too."""
+    """Whether no one notices that a second process has it open, too."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -113,8 +113,8 @@ def is_harmless(fd):
 
 def copy():
     """The copy's process number, 0 when there is none. In the copy: `None`, after the original's death."""
-    global told
-    told, tell = os.pipe()
+    global placed
+    placed, tell = os.pipe()
     watch = -1
     try:
         watch = os.pidfd_open(os.getpid())
@@ -124,8 +124,8 @@ def copy():
         made = fork_sibling() if fork_sibling else fork_orphan()
         if made:
             return made
-        os.close(told)
-        told = -1
+        os.close(placed)
+        placed = -1
         live_on(watch, tell)
         try:
             if randomness:

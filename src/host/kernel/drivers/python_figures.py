@@ -76,7 +76,7 @@ def finish():
     finally:
         sent.clear()
         if missing:
-            core.note("no font here has %s: boxes stand for them in the pictures" % ", ".join(sorted(missing)))
+            core.note("no font here has %s: the pictures show boxes" % ", ".join(sorted(missing)))
             missing.clear()
 
 
