@@ -85,6 +85,7 @@ mod mcp_long_runs;
 mod mcp_stdio;
 mod mcp_streamable_http;
 mod mcp_tools;
+mod metrics_moved;
 mod pages;
 mod principals;
 mod replicas;
