@@ -1028,7 +1028,7 @@ impl Scanner<'_> {
         if before.ends_with(b".") || runs(above).filter(like).any(no_card) {
             return false;
         }
-        let others: Vec<&[u8]> = runs(before).chain(runs(after)).collect();
+        let others: Vec<&[u8]> = runs(before).chain(runs(after)).filter(|run| run.len() > 2).collect();
         // Like numbers that all are cards are no chance.
         let likes = || others.iter().filter(|run| run.len() == first.len);
         let all =
@@ -1037,7 +1037,7 @@ impl Scanner<'_> {
             let letters = |five: &[u8]| five.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
             text.windows(5).any(|five| five[2] == b' ' && letters(five) == 4)
         };
-        all || others.iter().filter(|run| run.len() > 2).count() < 2 && (prose(before) || prose(after))
+        all || others.len() < 2 && (prose(before) || prose(after))
     }
 
     /// Whether these are the last twelve digits of a UUID.
