@@ -57,7 +57,15 @@ impl ContainerHost {
             Ok(text) => serde_json::from_slice(&text)
                 .map(Some)
                 .map_err(|error| problem(format!("{error}; remove it and run `pathbox container up`"))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            // Where the data directory cannot be used, its own check says so.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(problem(error.to_string())),
         }
     }

@@ -135,7 +135,7 @@ fn a_long_stream_is_checked_in_bounded_memory() {
     drop(stdin);
     let output = child.wait_with_output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["report"]["bytes_in"].as_u64(), Some(sent as u64));
+    assert_eq!(report["report"]["bytesIn"].as_u64(), Some(sent as u64));
     assert_eq!(report["findings"].as_array().unwrap().len(), 10_000);
     assert_eq!(
         (&report["leftOut"], &report["report"]["findings"]["EMAIL"]["count"]),
