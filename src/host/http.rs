@@ -34,14 +34,17 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use super::auth;
 use super::registry::{NotServing, Registry};
 use super::sandbox::Sandbox;
 use crate::domain::lock;
 use crate::telemetry::metrics::HOST_LIMITS;
+use crate::telemetry::trace::Trace;
 use crate::wire::error::{ApiError, ProxyError};
-use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN};
+use crate::wire::header::{SANDBOX_ID, SANDBOX_PORT, TRACEPARENT, TRACESTATE, TRAFFIC_TOKEN};
 use crate::wire::{ENVD_PORT, INTERPRETER_PORT, Secret};
 
 /// For a whole body that is read into memory.
@@ -214,9 +217,11 @@ async fn serve_one(
     let service = service_fn(move |request: Request<Incoming>| {
         let doors = Arc::clone(&doors);
         let under_way = UnderWay::on(&connection, open);
+        let span = span_of(request.headers());
+        let answer = answer(doors, request.map(|body| Body::new(ReadToEnd(Some(body)))));
         async move {
-            let answer = answer(&doors, request.map(|body| Body::new(ReadToEnd(Some(body))))).await;
-            Ok::<_, Infallible>(answer.map(|body| Counted { body, _under_way: under_way }))
+            let answer = answer.instrument(span.clone()).await;
+            Ok::<_, Infallible>(answer.map(|body| Counted { body, _under_way: under_way, _span: span }))
         }
     });
     let served = http1::Builder::new()
@@ -238,10 +243,21 @@ async fn serve_one(
     }
 }
 
+/// The span of a request that its caller traces; it ends with the answer's body.
+fn span_of(headers: &HeaderMap) -> Span {
+    let value = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let Some(caller) = value(TRACEPARENT).and_then(Trace::read) else { return Span::none() };
+    let span =
+        tracing::debug_span!("host.request", otel.kind = "server", host.door = Empty, sandbox.id = Empty);
+    Trace::begin(&span, Some(caller.with_state(value(TRACESTATE))), [0; 16]);
+    span
+}
+
 /// An answer's body, which counts until it has ended.
 struct Counted {
     body: Body,
     _under_way: UnderWay,
+    _span: Span,
 }
 
 impl HttpBody for Counted {
@@ -307,8 +323,8 @@ impl Drop for ReadToEnd {
 }
 
 /// Answers one request; a panic in a handler is answered too, and ends nothing else.
-async fn answer(doors: &Doors, request: Request<Body>) -> Response {
-    match AssertUnwindSafe(dispatch(doors, request)).catch_unwind().await {
+async fn answer(doors: Arc<Doors>, request: Request<Body>) -> Response {
+    match AssertUnwindSafe(dispatch(&doors, request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
             tracing::error!("a request handler panicked");
@@ -373,7 +389,10 @@ async fn answer_to(doors: &Doors, mut request: Request<Body>) -> Response {
                     "the signature of this URL is that of no running sandbox: it was changed, or its sandbox has ended",
                 );
             }
-            None => return forward(&doors.control, request).await,
+            None => {
+                Span::current().record("host.door", "control");
+                return forward(&doors.control, request).await;
+            }
         },
         Err(bad) => return api_error(StatusCode::BAD_REQUEST, bad.to_string()),
     };
@@ -392,10 +411,14 @@ async fn answer_to(doors: &Doors, mut request: Request<Body>) -> Response {
     {
         return refusal;
     }
-    let router = match port {
-        ENVD_PORT => &doors.envd,
-        INTERPRETER_PORT => &doors.interpreter,
-        _ => return ports::forward(&sandbox, port, request, &doors.api_key).await,
+    let (door, router) = match port {
+        ENVD_PORT => ("envd", Some(&doors.envd)),
+        INTERPRETER_PORT => ("interpreter", Some(&doors.interpreter)),
+        _ => ("port", None),
+    };
+    Span::current().record("host.door", door).record("sandbox.id", id.as_str());
+    let Some(router) = router else {
+        return ports::forward(&sandbox, port, request, &doors.api_key).await;
     };
     request.extensions_mut().insert(sandbox);
     forward(router, request).await

@@ -65,12 +65,19 @@ impl Collector {
 
     /// Waits for the spans of a trace, until these are among them.
     fn spans_of(&self, trace: &str, names: &[&str]) -> Vec<Span> {
+        self.spans_when(trace, |spans| {
+            names.iter().all(|name| spans.iter().any(|span| span.name == *name)).then(|| spans.to_vec())
+        })
+    }
+
+    /// What is made of a trace's spans, once something can be.
+    fn spans_when<T>(&self, trace: &str, make: impl Fn(&[Span]) -> Option<T>) -> T {
         let until = Instant::now() + PATIENCE;
         loop {
             let mut spans = self.spans();
             spans.retain(|span| hex(&span.trace_id) == trace);
-            if names.iter().all(|name| spans.iter().any(|span| span.name == *name)) {
-                return spans;
+            if let Some(made) = make(&spans) {
+                return made;
             }
             assert!(Instant::now() < until, "no spans of {trace}: {:?}", self.server.lines());
             std::thread::sleep(Duration::from_millis(20));
@@ -234,6 +241,12 @@ fn a_call_is_a_trace_of_its_caller_and_neither_code_nor_output_nor_secret_goes_o
         let is_within = only(child).end_time_unix_nano <= only(parent).end_time_unix_nano;
         assert!(is_within || child.starts_with("db."), "{child}");
     }
+    // The embedded host takes part: what it was asked for is below what asked it.
+    let asked = collector.spans_when(TRACE, |spans| {
+        let is_run = |span: &&Span| attribute(span, "host.door").as_deref() == Some("interpreter");
+        spans.iter().find(is_run).cloned()
+    });
+    assert_eq!((asked.name.as_str(), &asked.parent_span_id), ("host.request", &only("sandbox.run").span_id));
     let call = only("execution.call");
     assert_eq!((hex(&call.parent_span_id).as_str(), call.kind), (CALLER, 2), "a server's span");
     assert_eq!(call.status.as_ref().unwrap().code, 0, "a program that fails is no error of the call");
@@ -260,6 +273,8 @@ fn a_call_is_a_trace_of_its_caller_and_neither_code_nor_output_nor_secret_goes_o
         "execution.id",
         "guard.bytes",
         "guard.findings",
+        "host.door",
+        "sandbox.id",
         "tool.name",
     ]
     .into();
