@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Identity, load};
@@ -49,6 +50,20 @@ pub(super) enum GuardCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Try a policy on cases: texts with what must be found in them, and what must become of them.
+    Test {
+        /// The policy file (TOML).
+        policy: PathBuf,
+        /// The cases, a JSON object a line: `{"text": "to alice@example.com", "finds": ["EMAIL"], "becomes": "to [EMAIL_1]"}`,
+        /// with `finds`, `becomes` or both, and a `name` if you like; `-` for standard input.
+        cases: PathBuf,
+        /// The tenant whose overlay counts.
+        #[arg(long, value_name = "TENANT")]
+        policy_tenant: Option<String>,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// List the rules and what the policy does with what they find.
     Rules {
         #[command(flatten)]
@@ -76,7 +91,7 @@ impl PolicyArgs {
             Some(path) => {
                 let text =
                     std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-                toml::from_str(&text).with_context(|| format!("{} is no policy", path.display()))?
+                toml::from_str(&text).with_context(|| format!("{} is not a policy", path.display()))?
             }
         };
         let secrets = crate::app::named(&file, |name| sources.environment.get(name).map(Secret::new))?;
@@ -146,6 +161,73 @@ fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::
     Ok(if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// A text, and what a policy must make of it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: Option<String>,
+    text: String,
+    /// The kinds of all that is not let through, in order.
+    finds: Option<Vec<Kind>>,
+    /// The text as it must go out.
+    becomes: Option<String>,
+}
+
+/// A case that a policy does not pass.
+#[derive(Debug, Serialize)]
+struct Failed {
+    line: usize,
+    name: Option<String>,
+    finds: Vec<Kind>,
+    becomes: String,
+}
+
+impl Case {
+    /// What the guard makes of the text, where that is not what must be.
+    fn fails(self, line: usize, guard: &Guard) -> Option<Failed> {
+        let mut checker = Checker::new(guard);
+        let begun = checker.push(&self.text);
+        let checked = checker.finish();
+        let becomes =
+            if checked.report.blocked { String::new() } else { format!("{}{}", *begun, *checked.text) };
+        let found = checked.findings.iter().filter(|found| found.action != Action::Allow);
+        let finds: Vec<Kind> = found.map(|found| found.kind).collect();
+        let passes = self.finds.is_none_or(|wanted| wanted == finds)
+            && self.becomes.is_none_or(|wanted| wanted == becomes);
+        (!passes).then_some(Failed { line, name: self.name, finds, becomes })
+    }
+}
+
+/// Tries each case; exit code 1 says that one failed.
+fn test(cases: &Path, guard: &Guard, as_json: bool) -> anyhow::Result<ExitCode> {
+    let text = match cases.as_os_str() == "-" {
+        true => std::io::read_to_string(std::io::stdin()).context("reading standard input")?,
+        false => std::fs::read_to_string(cases).with_context(|| format!("reading {}", cases.display()))?,
+    };
+    let (mut count, mut failed) = (0, Vec::new());
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let case: Case =
+            serde_json::from_str(line).with_context(|| format!("line {} is not a case", at + 1))?;
+        if case.finds.is_none() && case.becomes.is_none() {
+            bail!("line {} says neither what it `finds` nor what it `becomes`", at + 1);
+        }
+        count += 1;
+        failed.extend(case.fails(at + 1, guard));
+    }
+    if as_json {
+        let report = json!({ "cases": count, "failed": failed });
+        say!("{}", serde_json::to_string_pretty(&super::shape::shape(&report)?)?);
+    } else {
+        for Failed { line, name, finds, becomes } in &failed {
+            let name = name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
+            let finds: Vec<&str> = finds.iter().map(|kind| kind.as_str()).collect();
+            say!("line {line}{name}: finds [{}], becomes {becomes:?}", finds.join(", "));
+        }
+        say!("{} of {count} cases as they must be", count - failed.len());
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
 /// Bytes as text, each that is not UTF-8 as `?`, so that places stay what they are; and how many at the end wait for the
 /// rest of their character.
 fn as_text(bytes: &[u8], last: bool) -> (Cow<'_, str>, usize) {
@@ -172,13 +254,17 @@ fn as_text(bytes: &[u8], last: bool) -> (Cow<'_, str>, usize) {
     }
 }
 
-/// Runs the command. Exit code 1 says that `check` found something.
+/// Runs the command. Exit code 1 says that `check` found something, or that a case of `test` failed.
 pub(super) async fn guard(command: GuardCommand, sources: Sources) -> anyhow::Result<ExitCode> {
     match command {
         GuardCommand::Reveal { token, identity } => reveal(token, identity, sources).await,
         GuardCommand::Reveals { tenant, limit, json } => reveals(tenant, limit, json, &sources).await,
         GuardCommand::Check { file, policy, text, json } => {
             check(&file, &policy.guard(&sources)?, text, json)
+        }
+        GuardCommand::Test { policy, cases, policy_tenant, json } => {
+            let policy = PolicyArgs { policy: Some(policy), policy_tenant };
+            test(&cases, &policy.guard(&sources)?, json)
         }
         GuardCommand::Rules { policy, json } => {
             let guard = policy.guard(&sources)?;

@@ -37,6 +37,45 @@ fn write(data: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
+fn a_policy_is_tried_on_cases() {
+    let data = tempfile::tempdir().unwrap();
+    let policy = write(
+        data.path(),
+        "policy.toml",
+        "version = \"ours-1\"\n[kinds]\nEMAIL = \"mask\"\nIP = \"allow\"\n",
+    );
+    let cases = concat!(
+        r#"{"name": "masked", "text": "to alice@example.com", "finds": ["EMAIL"], "becomes": "to ************e.com"}"#,
+        "\n\n",
+        r#"{"text": "from 8.8.8.8", "finds": []}"#,
+        "\n",
+    );
+    let file = write(data.path(), "cases.jsonl", cases);
+    let (code, said, error) = guard(&["test", &policy, &file], "");
+    assert_eq!((code, said.as_str()), (0, "2 of 2 cases as they must be\n"), "{error}");
+
+    let (code, said, _) = guard(&["test", &policy, "-"], &cases.replace("[]", r#"["IP"]"#));
+    assert_eq!(code, 1);
+    assert_eq!(said, "line 3: finds [], becomes \"from 8.8.8.8\"\n1 of 2 cases as they must be\n");
+    let (code, said, _) = guard(&["test", &policy, "-", "--json"], &cases.replace("*e.com", "*z.com"));
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (code, &report["cases"], &report["failed"][0]["name"]),
+        (1, &2.into(), &"masked".into()),
+        "{said}"
+    );
+
+    for (bad, problem) in [
+        (r#"{"text": "x"}"#, "line 1 says neither what it `finds` nor what it `becomes`"),
+        (r#"{"text": "x", "find": []}"#, "line 1 is not a case"),
+        (r#"{"text": "x", "finds": ["TELEPATHY"]}"#, "line 1 is not a case"),
+    ] {
+        let (code, _, error) = guard(&["test", &policy, "-"], bad);
+        assert!(code != 0 && error.contains(problem), "{code} {error}");
+    }
+}
+
+#[test]
 fn a_check_says_where_what_and_why_but_not_the_text() {
     let data = tempfile::tempdir().unwrap();
     let file = write(data.path(), "out.csv", TEXT);
@@ -86,7 +125,7 @@ fn a_policy_is_tried_before_it_is_put_to_use() {
     assert!(serde_json::from_str::<Vec<Value>>(&list).unwrap().len() > 150);
     let bad = write(data.path(), "bad.toml", "[kinds]\nEMIAL = \"redact\"\n");
     let (code, _, err) = guard(&["check", "-", "--policy", &bad], TEXT);
-    assert!(code > 1 && err.contains("is no policy"), "{code} {err}");
+    assert!(code > 1 && err.contains("is not a policy"), "{code} {err}");
 }
 
 /// What code prints, returns and raises on the command line goes through the guard like anything else.

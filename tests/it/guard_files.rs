@@ -89,7 +89,7 @@ fn what_cannot_be_looked_at_is_exit_code_2_and_a_sentence() {
             let file = write(policy);
             let (code, out, err) = guard(&[command, &["--policy", &file]].concat(), b"bob@example.com");
             assert_eq!((code, out.as_str()), (2, ""), "{err}");
-            assert!(err.contains("policy.toml is no policy") && err.contains(said), "{policy}: {err}");
+            assert!(err.contains("policy.toml is not a policy") && err.contains(said), "{policy}: {err}");
         }
     }
     let (code, _, err) = guard(&["guard", "check", "-", "--policy", "/no/such/policy"], b"");
