@@ -387,9 +387,9 @@ mod tests {
             ("name = \"x\"\ncommand = \"a\"\nurl = \"http://b/\"", "exactly one"),
             ("name = \"X\"\ncommand = \"a\"", "\"X\" does not fit"),
             ("name = \"x\"\nurl = \"ftp://b/\"", "no http or https URL"),
-            ("name = \"x\"\nurl = \"http://u:secret@b/\"", "no http or https URL"),
+            ("name = \"x\"\nurl = \"http://u:planted@b/\"", "no http or https URL"),
             (
-                "name = \"x\"\nurl = \"http://b/\"\noauth = { token_url = \"http://c/\", client_id = \"i\", client_secret = \"secret\" }",
+                "name = \"x\"\nurl = \"http://b/\"\noauth = { token_url = \"http://c/\", client_id = \"i\", client_secret = \"planted\" }",
                 "token_url has to be https",
             ),
             (
@@ -397,7 +397,7 @@ mod tests {
                 "`client_secret` or `refresh_token` has to be there",
             ),
             (
-                "name = \"x\"\ncommand = \"a\"\noauth = { token_url = \"https://c/\", client_id = \"i\", client_secret = \"secret\" }",
+                "name = \"x\"\ncommand = \"a\"\noauth = { token_url = \"https://c/\", client_id = \"i\", client_secret = \"planted\" }",
                 "a server with `command` has none",
             ),
             ("name = \"x\"\ncommand = \"a\"\ntimeout_ms = 1", "1 is out of range; allowed: 100 to 600000"),
@@ -411,7 +411,7 @@ mod tests {
             ),
         ] {
             let error = load(&format!("[[tools.server]]\n{body}\n"), &[]).unwrap_err().to_string();
-            assert!(error.contains(said) && !error.contains("secret"), "{body} -> {error}");
+            assert!(error.contains(said) && !error.contains("planted"), "{body} -> {error}");
         }
         let both = "[[tools.server]]\nname=\"x\"\ncommand=\"a\"\ntenants=[\"a\"]\n[[tools.server]]\nname=\"x\"\ncommand=\"b\"\ntenants=[\"b\"]\n";
         assert!(load(both, &[]).is_ok(), "one name, a set of credentials for each tenant");
