@@ -9,7 +9,7 @@ use std::time::Duration;
 use rmcp::RoleServer;
 use rmcp::model::{
     CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, DetailedTask, ErrorData, JsonObject,
-    MetaObject, Task, TaskPayload, TaskStatus,
+    MetaObject, ProtocolVersion, Task, TaskPayload, TaskStatus,
 };
 use rmcp::service::RequestContext;
 use rmcp::task_manager::current_timestamp;
@@ -147,9 +147,11 @@ impl McpServer {
     }
 }
 
-/// Whether the client declared that it can follow a task.
+/// Whether the client can follow a task. Some declare so in sessions of older revisions too, in which a call has no such answer.
 fn knows_tasks(context: &Context) -> bool {
-    context.client_capabilities().is_some_and(|capabilities| capabilities.supports_tasks())
+    let has_tasks =
+        context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+    has_tasks && context.client_capabilities().is_some_and(|capabilities| capabilities.supports_tasks())
 }
 
 /// What a caller gets for a run that goes on: a task, else `structured` with how to follow it.

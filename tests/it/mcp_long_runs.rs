@@ -195,6 +195,27 @@ fn a_client_that_knows_tasks_gets_one_and_another_never_does() {
     }
 }
 
+#[test]
+fn a_session_of_an_older_revision_gets_no_task_whatever_its_client_declares() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::raw(command(data.path()).arg("serve"));
+    let hello = json!({
+        "protocolVersion": "2025-11-25", "clientInfo": {"name": "test", "version": "0"},
+        "capabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    });
+    let call = json!({"name": "run_code", "arguments": python("while True: pass"), "_meta": {PATIENCE: 500}});
+    for message in [
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}),
+    ] {
+        assert!(server.try_send(&message));
+    }
+    let mut answers = std::iter::from_fn(|| server.next(Duration::from_secs(60)));
+    let answer = answers.find(|message| message["id"] == 2).expect("an answer");
+    assert!(answer["result"]["structuredContent"]["executionId"].is_string(), "{answer}");
+}
+
 fn key(data: &Path, name: &str) -> String {
     let output = command(data).args(["keys", "add", "--json", "--name", name, "--tenant", "acme"]).output();
     let made: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
