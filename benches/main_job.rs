@@ -4,22 +4,18 @@
 //! are what to compare.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+mod stdio;
+
+use std::process::Command;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-struct Server {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    id: u64,
-}
+use stdio::Server;
 
-impl Server {
-    fn start(data: &std::path::Path, pool: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pathbox"))
+fn serve(data: &std::path::Path, pool: &str) -> Server {
+    Server::start(
+        Command::new(env!("CARGO_BIN_EXE_pathbox"))
             .arg("serve")
             .env("PATHBOX_DATA_DIR", data)
             .env("PATHBOX_HOST_POOL", pool)
@@ -27,54 +23,16 @@ impl Server {
             .env("PATHBOX_CONTEXTS_PER_TENANT", "1000")
             .env("PATHBOX_CONTEXTS_PER_CONVERSATION", "1000")
             .env("PATHBOX_CONTEXTS_MAX_EXECUTIONS", "1000000")
-            .env("PATHBOX_HOST_MAX_SANDBOXES", "200")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("pathbox starts");
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        let mut server = Self { child, stdin, stdout: BufReader::new(stdout), id: 0 };
-        server.request(
-            "initialize",
-            &json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "0"}}),
-        );
-        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        server
-    }
-
-    fn send(&mut self, message: &Value) {
-        let stdin = self.stdin.as_mut().expect("open");
-        stdin.write_all(format!("{message}\n").as_bytes()).expect("written");
-    }
-
-    fn request(&mut self, method: &str, params: &Value) -> Value {
-        self.id += 1;
-        let id = self.id;
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        loop {
-            let mut line = String::new();
-            assert!(self.stdout.read_line(&mut line).expect("a line") > 0, "the server ended");
-            let message: Value = serde_json::from_str(&line).expect("JSON");
-            if message["id"] == id {
-                return message;
-            }
-        }
-    }
-
-    fn run(&mut self, path: &str) {
-        let answer = self.request(
-            "tools/call",
-            &json!({"name": "run_code", "arguments": {"code": "1+1", "language": "python"}, "_meta": {"pathId": path}}),
-        );
-        assert_eq!(answer["result"]["structuredContent"]["output"], "2", "{answer}");
-    }
+            .env("PATHBOX_HOST_MAX_SANDBOXES", "200"),
+    )
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stdin.take();
-        let _ = self.child.wait();
-    }
+fn run(server: &mut Server, path: &str) {
+    let answer = server.request(
+        "tools/call",
+        &json!({"name": "run_code", "arguments": {"code": "1+1", "language": "python"}, "_meta": {"pathId": path}}),
+    );
+    assert_eq!(answer["result"]["structuredContent"]["output"], "2", "{answer}");
 }
 
 fn median(mut samples: Vec<f64>) -> f64 {
@@ -110,7 +68,7 @@ fn main() {
         let samples = (0..20)
             .map(|_| {
                 let began = Instant::now();
-                let mut server = Server::start(data.path(), "0");
+                let mut server = serve(data.path(), "0");
                 first(&mut server);
                 began.elapsed().as_secs_f64() * 1e3
             })
@@ -118,26 +76,29 @@ fn main() {
         median(samples)
     };
     row("exec to first tools/list", start(&|server| drop(server.request("tools/list", &json!({})))));
-    row("exec to first result of 1+1", start(&|server| server.run("first-call")));
+    row("exec to first result of 1+1", start(&|server| run(server, "first-call")));
     {
-        let mut server = Server::start(data.path(), "2");
-        server.run("warm");
+        let mut server = serve(data.path(), "2");
+        run(&mut server, "warm");
         std::thread::sleep(std::time::Duration::from_millis(800));
-        row("warm 1+1 over stdio", measure(300, |_| server.run("warm")));
+        row("warm 1+1 over stdio", measure(300, |_| run(&mut server, "warm")));
         let samples = (0..20)
             .map(|i| {
                 // The pool is refilled in the background; a hit is what a user meets who opens paths one by one.
                 std::thread::sleep(std::time::Duration::from_millis(400));
                 let began = Instant::now();
-                server.run(&format!("pool-{i}"));
+                run(&mut server, &format!("pool-{i}"));
                 began.elapsed().as_secs_f64() * 1e3
             })
             .collect();
         row("cold context to first result, pool hit", median(samples));
     }
     {
-        let mut server = Server::start(data.path(), "0");
-        server.run("first");
-        row("cold context to first result, pool miss", measure(20, |i| server.run(&format!("miss-{i}"))));
+        let mut server = serve(data.path(), "0");
+        run(&mut server, "first");
+        row(
+            "cold context to first result, pool miss",
+            measure(20, |i| run(&mut server, &format!("miss-{i}"))),
+        );
     }
 }

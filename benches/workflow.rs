@@ -5,29 +5,25 @@
 //! are of the events' own times. What a crash costs is the lease on the workflow beside (`contexts.replica_lease_seconds`).
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
-use std::io::{BufRead, BufReader, Write};
+mod stdio;
+
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use stdio::Server;
+
 /// Workflows that are measured.
 const RUNS: usize = 30;
 
-struct Server {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    id: u64,
-}
-
-impl Server {
-    fn start(data: &Path) -> Self {
-        let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/server.py");
-        let config = format!("[[tools.server]]\nname = \"kit\"\ncommand = \"python3\"\nargs = [{tools:?}]\n");
-        std::fs::write(data.join("pathbox.toml"), config).expect("written");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pathbox"))
+fn serve(data: &Path) -> Server {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/server.py");
+    let config = format!("[[tools.server]]\nname = \"kit\"\ncommand = \"python3\"\nargs = [{tools:?}]\n");
+    std::fs::write(data.join("pathbox.toml"), config).expect("written");
+    Server::start(
+        Command::new(env!("CARGO_BIN_EXE_pathbox"))
             .args(["serve", "--conversation", "c"])
             .env("PATHBOX_DATA_DIR", data)
             .env("PATHBOX_CONFIG", data.join("pathbox.toml"))
@@ -35,65 +31,25 @@ impl Server {
             .env("PATHBOX_WORKFLOWS_ENABLED", "true")
             .env("PATHBOX_CONTEXTS_PER_TENANT", "1000")
             .env("PATHBOX_CONTEXTS_PER_CONVERSATION", "1000")
-            .env("PATHBOX_HOST_MAX_SANDBOXES", "200")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("pathbox starts");
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        let mut server = Self { child, stdin, stdout: BufReader::new(stdout), id: 0 };
-        let about = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "0"}});
-        server.request("initialize", &about);
-        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        server
-    }
-
-    fn send(&mut self, message: &Value) {
-        let stdin = self.stdin.as_mut().expect("open");
-        stdin.write_all(format!("{message}\n").as_bytes()).expect("written");
-    }
-
-    fn request(&mut self, method: &str, params: &Value) -> Value {
-        self.id += 1;
-        let id = self.id;
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        loop {
-            let mut line = String::new();
-            assert!(self.stdout.read_line(&mut line).expect("a line") > 0, "the server ended");
-            let message: Value = serde_json::from_str(&line).expect("JSON");
-            if message["id"] == id {
-                return message;
-            }
-        }
-    }
-
-    fn call(&mut self, tool: &str, arguments: &Value) -> Value {
-        let answer = self.request("tools/call", &json!({"name": tool, "arguments": arguments}));
-        let content = answer["result"]["structuredContent"].clone();
-        assert!(content.is_object(), "{answer}");
-        content
-    }
-
-    fn events(&mut self, id: &Value) -> Vec<(String, f64)> {
-        let shown = self.call("get_workflow", &json!({"workflow_id": id, "events_after": 0}));
-        let events = shown["events"].as_array().expect("events");
-        let at = |event: &Value| {
-            let at =
-                chrono::DateTime::parse_from_rfc3339(event["at"].as_str().expect("a time")).expect("a time");
-            at.timestamp_micros() as f64 / 1e3
-        };
-        events
-            .iter()
-            .map(|event| (event["event"].as_str().unwrap_or_default().to_owned(), at(event)))
-            .collect()
-    }
+            .env("PATHBOX_HOST_MAX_SANDBOXES", "200"),
+    )
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stdin.take();
-        let _ = self.child.wait();
-    }
+fn call(server: &mut Server, tool: &str, arguments: &Value) -> Value {
+    let answer = server.request("tools/call", &json!({"name": tool, "arguments": arguments}));
+    let content = answer["result"]["structuredContent"].clone();
+    assert!(content.is_object(), "{answer}");
+    content
+}
+
+fn events(server: &mut Server, id: &Value) -> Vec<(String, f64)> {
+    let shown = call(server, "get_workflow", &json!({"workflow_id": id, "events_after": 0}));
+    let events = shown["events"].as_array().expect("events");
+    let at = |event: &Value| {
+        let at = chrono::DateTime::parse_from_rfc3339(event["at"].as_str().expect("a time")).expect("a time");
+        at.timestamp_micros() as f64 / 1e3
+    };
+    events.iter().map(|event| (event["event"].as_str().unwrap_or_default().to_owned(), at(event))).collect()
 }
 
 /// The times between each event `from` and the event `to` right behind it.
@@ -113,7 +69,7 @@ fn main() {
         return;
     }
     let data = tempfile::tempdir().expect("a directory");
-    let mut server = Server::start(data.path());
+    let mut server = serve(data.path());
     let tasks = json!([
         {"id": "fetch", "type": "mcp_tool", "tool": "kit.echo", "arguments": {"value": [1, 2, 3]}},
         {"id": "count", "type": "code_execution", "code": "print(len(data['rows']))", "inputs": {"rows": {"from": "fetch"}}},
@@ -125,20 +81,20 @@ fn main() {
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..RUNS {
         let began = Instant::now();
-        let done = server.call("run_workflow", &json!({"tasks": tasks, "wait_ms": 55_000}));
+        let done = call(&mut server, "run_workflow", &json!({"tasks": tasks, "wait_ms": 55_000}));
         whole.push(began.elapsed().as_secs_f64() * 1e3);
         assert_eq!(done["status"], "completed", "{done}");
-        checkpoints.extend(gaps(&server.events(&done["workflowId"]), "completed", "started"));
+        checkpoints.extend(gaps(&events(&mut server, &done["workflowId"]), "completed", "started"));
     }
     for _ in 0..RUNS {
         let gate = json!([{"id": "a", "type": "mcp_tool", "tool": "kit.echo", "arguments": {"value": 1}, "approve": true}]);
-        let id =
-            server.call("run_workflow", &json!({"tasks": gate, "wait_ms": 55_000}))["workflowId"].clone();
+        let id = call(&mut server, "run_workflow", &json!({"tasks": gate, "wait_ms": 55_000}))["workflowId"]
+            .clone();
         for action in ["pause", "approve", "resume"] {
-            server.call("control_workflow", &json!({"workflow_id": id, "action": action, "task": "a"}));
+            call(&mut server, "control_workflow", &json!({"workflow_id": id, "action": action, "task": "a"}));
         }
-        server.call("get_workflow", &json!({"workflow_id": id, "wait_ms": 55_000}));
-        resumes.extend(gaps(&server.events(&id), "resumed", "started"));
+        call(&mut server, "get_workflow", &json!({"workflow_id": id, "wait_ms": 55_000}));
+        resumes.extend(gaps(&events(&mut server, &id), "resumed", "started"));
     }
     let steps = [
         ("from tools import kit\nrows = kit.echo(value=[1, 2, 3])\nprint(rows)", true),

@@ -202,10 +202,10 @@ impl Guard {
         self.0.actions[kind as usize]
     }
 
-    /// Whether an allow-list names this value, or it is an address that identifies nobody.
+    /// Whether an allow-list names this value, or it is an address of a special purpose.
     fn lets_through(&self, kind: Kind, value: &str) -> bool {
-        let nobody = || kind == Kind::Ip && !self.0.policy.every_address && allow::identifies_nobody(value);
-        kind != Kind::KnownSecret && (self.0.allowed.lets_through(kind, value) || nobody())
+        let special = || kind == Kind::Ip && !self.0.policy.every_address && allow::is_special_purpose(value);
+        kind != Kind::KnownSecret && (self.0.allowed.lets_through(kind, value) || special())
     }
 }
 

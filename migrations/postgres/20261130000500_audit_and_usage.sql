@@ -40,7 +40,7 @@ CREATE TABLE pathbox.audit_heads (
 ) WITH (fillfactor = 50);
 
 -- What a path used on a day (UTC). Runs count when they end, sandboxes when they end, each on the days that they lived.
--- Whoever counts writes the rows of its lane, so that none waits for a row; a reader adds the lanes up.
+-- A transaction that counts writes the rows of its lane, so that none waits for a row; a reader adds the lanes up.
 CREATE TABLE pathbox.usage_days (
     tenant_id       text    NOT NULL,
     owner_principal text    NOT NULL,

@@ -55,7 +55,7 @@ const EARLY: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Tokens {
     oauth: OAuth,
-    /// The server, as RFC 8707 names it to whoever makes the token.
+    /// The server, as RFC 8707 names it to the authorization server.
     resource: String,
     held: Mutex<Held>,
     /// One at a time asks for a token.

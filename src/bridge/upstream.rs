@@ -395,7 +395,7 @@ impl Connection {
     }
 }
 
-/// Does work in a task of its own: what it spawns would else keep the span of whoever asked first open for as long as the
+/// Does work in a task of its own: what it spawns would else keep the first caller's span open for as long as the
 /// connection lasts.
 async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, String> {
     AbortOnDropHandle::new(tokio::spawn(work)).await.map_err(|error| error.to_string())

@@ -72,7 +72,7 @@ impl ContainerHost {
 }
 
 impl Values {
-    /// A host in a container stands for `E2B_API_KEY` and the addresses, where no such setting names another provider.
+    /// A host in a container takes the place of `E2B_API_KEY` and the addresses, unless one of these settings is there.
     pub(super) fn with_container(mut self, data_dir: &Path) -> Result<Self, ConfigError> {
         let named = ["e2b.api_key", "e2b.api_url", "e2b.sandbox_url", "e2b.domain"];
         if named.into_iter().any(|key| self.source(key) != Source::Default) {

@@ -270,7 +270,7 @@ impl Sandboxes {
                 let _ = progress.try_send(Progress::Queued { position });
                 Ok(Answered::Wait { position, at_most: Duration::MAX })
             }
-            // A run elsewhere under the same idempotency key, whose end wakes nobody here.
+            // A run elsewhere under the same idempotency key, whose end wakes no waiter here.
             Acquired::InFlight(_) => Ok(Answered::Wait { position: 1, at_most: IN_FLIGHT_PAUSE }),
             Acquired::Limit(_) | Acquired::Quota(_) if self.frees_dead_hosts(asking).await => {
                 Ok(Answered::AskAgain)

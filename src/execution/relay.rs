@@ -424,7 +424,7 @@ async fn read(processes: Processes, mut process: Process, mut lines: Lines, link
             Ok(Some(ProcessUpdate::Stderr(_))) => {}
             Ok(Some(ProcessUpdate::Ended { .. }) | None) => return,
             Err(_) if link.closed.is_cancelled() => return,
-            // Without a run nobody misses it: sandboxes end, here and by other replicas.
+            // Without a run it is not missed: sandboxes end, here and by other replicas.
             Err(error) if error.is_lost() || broken == REATTACHES => {
                 if lock(&link.shared.run).is_some() {
                     tracing::warn!(error = %chain(&error), "the tools relay is gone while a run needs it");

@@ -124,8 +124,8 @@ fn parse_network(text: &str) -> Option<(u128, u32, bool)> {
     (prefix <= most).then_some((bits, prefix, six))
 }
 
-/// Whether an address identifies nobody: of this machine, of a private or a link's network, of documentation, a mask.
-pub(super) fn identifies_nobody(value: &str) -> bool {
+/// Whether an address is of a special purpose, and so identifies no machine: loopback, private, link-local, documentation, a mask.
+pub(super) fn is_special_purpose(value: &str) -> bool {
     let plain = value.split(['/', '%']).next().unwrap_or(value);
     let private = |address: Ipv4Addr| {
         let bits = address.to_bits();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_identify_nobody_are_known_by_their_class() {
+    fn addresses_of_a_special_purpose_are_known_by_their_class() {
         for none in [
             "127.0.0.1",
             "0.0.0.0/0",
@@ -221,12 +221,12 @@ mod tests {
             "2001:db8::1",
             "::ffff:10.0.0.1",
         ] {
-            assert!(identifies_nobody(none), "{none}");
+            assert!(is_special_purpose(none), "{none}");
         }
         for some in
             ["8.8.8.8", "172.32.0.1", "100.128.0.1", "255.1.2.3", "2a02:8084::1", "::ffff:8.8.8.8", "x"]
         {
-            assert!(!identifies_nobody(some), "{some}");
+            assert!(!is_special_purpose(some), "{some}");
         }
     }
 

@@ -191,7 +191,7 @@ impl Nested {
                     if byte == b'[' && placeholder_len(&bytes[at..]).is_some() {
                         return None;
                     }
-                    // A call: `Decimal('12.50')` stands for one value.
+                    // A call: `Decimal('12.50')` is one value.
                     self.opens(byte, byte == b'(' && beside);
                 }
                 b']' | b'}' | b')' => self.closes(),

@@ -215,7 +215,7 @@ pub struct PolicyFile {
     pub mask_keep: u8,
     /// Whether placeholders carry numbers: `[EMAIL_1]` or `[EMAIL]`.
     pub numbered: bool,
-    /// Whether addresses count that identify nobody: of this machine, of private networks, of documentation, masks.
+    /// Whether addresses of a special purpose count: loopback, private, documentation, masks.
     pub every_address: bool,
     /// What becomes of files that the guard cannot look into.
     pub opaque_files: OpaqueFiles,
@@ -284,7 +284,7 @@ pub struct Policy {
     pub mask_keep: u8,
     /// Whether placeholders carry numbers.
     pub numbered: bool,
-    /// Whether addresses count that identify nobody.
+    /// Whether addresses of a special purpose count.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub every_address: bool,
     /// What becomes of files that the guard cannot look into.

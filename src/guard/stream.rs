@@ -316,7 +316,7 @@ impl Engine {
     }
 
     /// The settled findings between `start` and `end`; nothing when the guard itself failed. Tables are followed as the text
-    /// comes, `first`; what is looked at again is no row more.
+    /// comes, `first`; what is looked at again does not count as another row.
     fn find(&mut self, text: &str, start: usize, end: usize, first: bool) -> Option<Vec<Finding>> {
         let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
         let tables = &mut self.tables;

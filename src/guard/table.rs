@@ -19,7 +19,7 @@ const MAX_WORDS: usize = 64;
 const LONGEST_PROSE: usize = 24;
 /// The most columns of any.
 const MAX_FIELDS: usize = 256;
-/// After so many lines in a row that do not fit, a head is over: with fields that a sign separates, and of fixed width.
+/// The number of successive lines that do not fit after which a head is over: with fields that a sign separates, and of fixed width.
 const MISFITS: [u8; 2] = [4, 9];
 /// The most lines of a `Series` that stand before its name; pandas prints 60.
 const SERIES: usize = 64;
@@ -37,7 +37,7 @@ pub(super) struct Tables {
     series: (Meaning, usize),
     /// What the key above a list of YAML says, and how far that is indented.
     list: Option<(Meaning, usize)>,
-    /// So many lines to come are known to be of none.
+    /// The number of lines to come that are known to belong to no `Series`.
     plain: usize,
     nested: Nested,
     words: heads::Words,

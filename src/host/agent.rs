@@ -257,7 +257,7 @@ struct Program {
     oom_kills_before: u64,
     /// A connection whose other end has not said yet that it sends no more.
     may_end: bool,
-    /// Whether the agent was told of a successor, and so may say that it took over.
+    /// Whether a successor was announced to the agent, and so may report that it took over.
     has_successor: bool,
 }
 

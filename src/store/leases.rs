@@ -172,7 +172,7 @@ pub struct Claim {
     /// How the key's previous context that had a sandbox ended, if there was one: the caller's state is `reset`,
     /// not `fresh`.
     pub previous: Option<EndReason>,
-    /// What the key's previous sandbox was made from, where a call had named it. Whoever makes another one puts here what
+    /// What the key's previous sandbox was made from, where a call had named it. The maker of another one puts here what
     /// that is made from, and [`Leases::ready`] records it.
     pub template: Option<String>,
     /// The database's time when it was given.

@@ -188,7 +188,7 @@ async fn a_terminal_has_its_size_and_takes_what_is_typed() {
     .await;
 }
 
-/// Waits until so many of the sandbox's processes sleep for 4321, 4322 or 4323 seconds; `within` bounds it.
+/// Waits until this number of the sandbox's processes sleep for 4321, 4322 or 4323 seconds; `within` bounds it.
 async fn wait_for_sleeps(processes: &Processes, count: &str) {
     let counting =
         Command::shell("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c '^432[123]$'");

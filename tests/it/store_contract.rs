@@ -943,7 +943,7 @@ async fn a_template_stays_with_its_key_until_another_is_named(world: World) {
         assert_eq!((row.template.as_deref(), again.template.as_deref()), (then, then));
         store.record(&finished(&ask, row.id), &limits()).await.unwrap();
         let live = store.live(&key).await.unwrap().unwrap();
-        assert_eq!(live.template.as_deref(), then, "for whoever comes next");
+        assert_eq!(live.template.as_deref(), then, "for the next caller");
         assert!(store.end(&end(&key, row.id, None, EndReason::Lost), &limits()).await.unwrap());
         world.advance(Duration::from_secs(1)).await;
         expected = then.map(str::to_owned);

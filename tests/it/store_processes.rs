@@ -59,7 +59,7 @@ struct Job {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Ration {
     Runs(u64),
-    /// Money for so many runs.
+    /// Money for this number of runs.
     MoneyFor(u64),
     Seconds(u64),
 }
@@ -256,7 +256,7 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
         quota: None,
     };
     // All three start on a database that nobody has migrated.
-    let mut processes: Vec<Child> = [(1, 22), (2, 21), (3, 21)].map(|(seed, n)| job(seed, n).spawn()).into();
+    let mut processes = three_processes(&job);
     let store = job(0, 0).open().await;
     let (mut most_of_tenant, mut most_of_conversation) = (0, 0);
     while processes.iter_mut().any(|process| process.try_wait().unwrap().is_none()) {
@@ -296,6 +296,25 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
     assert_eq!(queued.interrupted, 0, "nobody is left in the queue");
 }
 
+/// Jobs that ask for more than a quota has, by seed and callers.
+fn under_quota(store: &str, dir: &Path, quota: Ration) -> impl Fn(u64, u32) -> Job {
+    let (store, dir) = (store.to_owned(), dir.to_owned());
+    move |seed, callers| Job {
+        store: store.clone(),
+        dir: dir.clone(),
+        seed,
+        callers,
+        calls: 12,
+        is_killed: false,
+        quota: Some(quota),
+    }
+}
+
+/// 64 callers in three processes.
+fn three_processes(job: &impl Fn(u64, u32) -> Job) -> Vec<Child> {
+    [(1, 22), (2, 21), (3, 21)].map(|(seed, callers)| job(seed, callers).spawn()).into()
+}
+
 /// 64 callers of three processes ask for more than there is: each tenant gets its quota, and not one run more.
 async fn a_quota_is_exact_over_processes(store: String, ration: Ration) {
     let (quota, unit) = match ration {
@@ -304,16 +323,8 @@ async fn a_quota_is_exact_over_processes(store: String, ration: Ration) {
         Ration::Seconds(_) => panic!("sandboxes come back"),
     };
     let dir = place();
-    let job = |seed, callers| Job {
-        store: store.clone(),
-        dir: dir.path().to_owned(),
-        seed,
-        callers,
-        calls: 12,
-        is_killed: false,
-        quota: Some(ration),
-    };
-    let mut processes: Vec<Child> = [(1, 22), (2, 21), (3, 21)].map(|(seed, n)| job(seed, n).spawn()).into();
+    let job = under_quota(&store, dir.path(), ration);
+    let mut processes = three_processes(&job);
     for process in &mut processes {
         assert!(process.wait().unwrap().success(), "a process failed; its output is above");
     }
@@ -361,17 +372,9 @@ async fn a_quota_of_money_is_exact_over_processes_on_postgres() {
 async fn a_quota_of_seconds_is_kept_over_processes(store: String) {
     let dir = place();
     // One that runs may take 690, one that rests 600: five of either kind, six of neither, and what those that ended took.
-    let job = |seed, callers| Job {
-        store: store.clone(),
-        dir: dir.path().to_owned(),
-        seed,
-        callers,
-        calls: 12,
-        is_killed: false,
-        quota: Some(Ration::Seconds(5 * 690 + 200)),
-    };
+    let job = under_quota(&store, dir.path(), Ration::Seconds(5 * 690 + 200));
     let store = job(0, 0).open().await;
-    let mut processes: Vec<Child> = [(1, 22), (2, 21), (3, 21)].map(|(seed, n)| job(seed, n).spawn()).into();
+    let mut processes = three_processes(&job);
     let mut most = 0;
     let mut look = async || {
         let mut tenants: HashMap<String, u32> = HashMap::new();

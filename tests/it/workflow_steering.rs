@@ -191,7 +191,7 @@ fn a_revoked_key_ends_the_workflows_that_it_began() {
 }
 
 #[test]
-fn whoever_waits_hears_how_far_it_is() {
+fn a_waiting_caller_gets_progress() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
     let tasks =

@@ -1000,7 +1000,7 @@ impl Scanner<'_> {
     }
 
     /// Whether more than its digits speaks for a card: a word, the networks' groups, prose around it, or that it stands alone.
-    /// In a row of numbers it is one of them, and so it is below a like number that is no card.
+    /// In a row of numbers it is one of them, and so it is below a similar number that is not a card.
     fn has_reason(&self, groups: &[Group], (index, len): (usize, usize)) -> bool {
         let (first, last) = (groups[index], groups[index + len - 1]);
         let (start, end) = (first.start, last.end());
@@ -1029,7 +1029,7 @@ impl Scanner<'_> {
             return false;
         }
         let others: Vec<&[u8]> = runs(before).chain(runs(after)).filter(|run| run.len() > 2).collect();
-        // Like numbers that all are cards are no chance.
+        // Similar numbers that are all cards are not there by chance.
         let likes = || others.iter().filter(|run| run.len() == first.len);
         let all =
             likes().all(|run| !no_card(run)) && (likes().count() == others.len() || likes().count() > 1);

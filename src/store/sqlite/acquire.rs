@@ -185,7 +185,7 @@ impl Asking<'_> {
     }
 
     /// The usual case, in few statements: the run is new and has no idempotency key, the context is ready and idle, this
-    /// process holds it, and nobody waits. Otherwise nothing is decided. The statuses are named as the index names them.
+    /// process holds it, and no run waits. Otherwise nothing is decided. The statuses are named as the index names them.
     async fn usual(&mut self) -> Result<Option<Acquired>, StoreError> {
         let ask = self.ask;
         let key = &ask.key;
