@@ -6,6 +6,7 @@
 
 pub mod agent;
 mod auth;
+mod credit;
 mod http;
 pub mod jail;
 pub mod kernel;

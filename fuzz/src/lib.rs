@@ -137,7 +137,7 @@ pub fn driver_frames(bytes: &[u8]) {
         'all: for piece in bytes.chunks(cut) {
             frames.push(piece);
             loop {
-                match frames.next() {
+                match frames.whole().and_then(|whole| whole.map(|bytes| driver::Frame::parse(&bytes)).transpose()) {
                     Ok(Some(frame)) => found.push((frame.k, frame.dropped, frame.data.0.len())),
                     Ok(None) => break,
                     Err(_) => break 'all,

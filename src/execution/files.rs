@@ -303,11 +303,25 @@ impl Files {
         action: FileAction,
         cancel: CancellationToken,
     ) -> Result<Filed, ExecutionError> {
+        self.run_in(None, call, action, cancel).await
+    }
+
+    /// The same in a sandbox of the template that is named, as for code.
+    ///
+    /// # Errors
+    /// As [`Files::run`], and those of a template.
+    pub async fn run_in(
+        &self,
+        template: Option<String>,
+        call: Call,
+        action: FileAction,
+        cancel: CancellationToken,
+    ) -> Result<Filed, ExecutionError> {
         let (service, mut call) = (self.clone(), call);
         let (span, trace) = self.0.open_call(TOOL, &mut call, Language::Bash);
         // On a task of its own: what was begun is recorded, also when the caller is gone.
         let work = async move {
-            let result = trace::within(trace, service.do_files(call, action, cancel)).await;
+            let result = trace::within(trace, service.do_files(template, call, action, cancel)).await;
             close_call(&result);
             result
         };
@@ -317,6 +331,7 @@ impl Files {
 
     async fn do_files(
         &self,
+        template: Option<String>,
         call: Call,
         action: FileAction,
         cancel: CancellationToken,
@@ -327,9 +342,10 @@ impl Files {
             code: Code::of_program(action.describe()),
             purpose: Some(action.describe()),
             timeout: Timeout::default(),
-            inputs: Inputs::default(),
+            inputs: Inputs { template, ..Inputs::default() },
         };
         let ask = self.0.ask(TOOL, &call, &request);
+        self.0.check_template(&ask)?;
         let (progress, _) = mpsc::channel(1);
         let guard = self.0.guard_for(&call);
         let sandboxes = self.sandboxes();

@@ -23,8 +23,10 @@ use tokio::sync::{Semaphore, mpsc};
 
 pub(crate) use self::link::Link;
 use self::protocol::{
-    CHUNK, Call, Exit, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW, Write, charge,
+    CHUNK, Call, Exit, FIRST_WINDOW, Failure, FromAgent, Hello, MAX_FRAME, Start, ToAgent, WINDOW, Write,
+    charge,
 };
+use super::credit::{Account, Credit, HELD, Held, THING};
 use super::jail::{JailError, Usage, sys};
 use crate::domain::lock;
 
@@ -144,6 +146,11 @@ impl FileInfo {
     fn text_bytes(&self) -> usize {
         self.name.len() + self.path.len() + self.target.as_ref().map_or(0, String::len)
     }
+
+    /// What it costs to keep.
+    fn cost(&self) -> usize {
+        size_of::<Self>() + THING + self.text_bytes()
+    }
 }
 
 /// Kinds of things at a path.
@@ -222,6 +229,8 @@ const CHANGES: usize = 1024;
 struct Connection {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
+    /// Pays for what is kept of what the sandbox says.
+    account: Account,
     /// Processes that the kernel has ended so far because memory ran out.
     oom_kills: Box<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -240,7 +249,7 @@ struct State {
     /// Programs that the agent was told to start.
     starting: HashMap<u32, mpsc::Sender<Result<i32, Failure>>>,
     calls: HashMap<u32, Answer>,
-    watchers: HashMap<u32, mpsc::Sender<WatchEvent>>,
+    watchers: HashMap<u32, mpsc::Sender<Held<WatchEvent>>>,
     usage: Usage,
     /// The most memory, in bytes, and the CPU time, in microseconds, that were told; kept after the end.
     account: (u64, u64),
@@ -267,7 +276,77 @@ struct Answer {
     entries: Vec<FileInfo>,
     /// Bytes in the entries.
     entry_bytes: usize,
-    done: tokio::sync::oneshot::Sender<Result<(Bytes, Vec<FileInfo>), Failure>>,
+    credit: Option<Credit>,
+    /// Absent when there was no credit for it: the rest is thrown away.
+    done: Option<tokio::sync::oneshot::Sender<Result<Answered, Failure>>>,
+}
+
+/// What a request came to.
+#[derive(Debug)]
+struct Answered {
+    bytes: Bytes,
+    entries: Held<Vec<FileInfo>>,
+}
+
+impl Answer {
+    fn add_bytes(&mut self, bytes: &[u8], account: &Account) -> Result<(), protocol::Malformed> {
+        if self.bytes.len() + bytes.len() > READ_MAX {
+            return Err(protocol::Malformed);
+        }
+        if self.pay(account, bytes.len()) {
+            self.bytes.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn add_entries(&mut self, entries: Vec<FileInfo>, account: &Account) -> Result<(), protocol::Malformed> {
+        self.entry_bytes += entries.iter().map(FileInfo::text_bytes).sum::<usize>();
+        if self.entries.len() + entries.len() > LIST_MAX || self.entry_bytes > LIST_BYTES_MAX {
+            return Err(protocol::Malformed);
+        }
+        if self.pay(account, entries.iter().map(FileInfo::cost).sum()) {
+            self.entries.extend(entries);
+        }
+        Ok(())
+    }
+
+    /// It is complete: to whoever asked, who keeps the credit with it.
+    fn give(self) {
+        let answered = if self.bytes.is_empty() {
+            Answered { bytes: Bytes::new(), entries: Held::new(self.entries, self.credit) }
+        } else {
+            let bytes = Bytes::from_owner(Held::new(self.bytes, self.credit));
+            Answered { bytes, entries: Held::new(Vec::new(), None) }
+        };
+        let _ = self.done.map(|done| done.send(Ok(answered)));
+    }
+
+    /// Pays for another part; `false` when it is not to be kept.
+    fn pay(&mut self, account: &Account, bytes: usize) -> bool {
+        let Some(done) = self.done.take() else { return false };
+        match (account.take(bytes), &mut self.credit) {
+            (Some(more), Some(credit)) => credit.add(more),
+            (Some(more), credit) => *credit = Some(more),
+            (None, _) => {
+                let _ = done.send(Err(no_room()));
+                (self.bytes, self.entries, self.credit) = (BytesMut::new(), Vec::new(), None);
+                return false;
+            }
+        }
+        self.done = Some(done);
+        true
+    }
+}
+
+/// Whether a program, or the shell around it, ended as the kernel ends what takes too much memory.
+fn was_killed(code: Option<i32>, signal: Option<i32>) -> bool {
+    signal == Some(libc::SIGKILL) || code == Some(128 + libc::SIGKILL)
+}
+
+/// The account is empty.
+fn no_room() -> Failure {
+    let doing = "keeping more of what this sandbox says: read or close what is open".to_owned();
+    Failure { doing, errno: libc::EAGAIN }
 }
 
 const STDIN: usize = 0;
@@ -287,8 +366,12 @@ impl AgentHandle {
             move |source| JailError::Setup { step, source }
         };
         let socket = sys::register(socket).map_err(at("connecting to the agent"))?;
-        let connection =
-            Arc::new(Connection { socket, state: Mutex::default(), oom_kills: Box::new(oom_kills) });
+        let connection = Arc::new(Connection {
+            socket,
+            state: Mutex::default(),
+            account: Account::default(),
+            oom_kills: Box::new(oom_kills),
+        });
         let mut buffer = vec![0; MAX_FRAME];
         let Hello { home, tmp } = match connection.receive(&mut buffer).await {
             Ok(Some((_, FromAgent::Ready(hello)))) => hello,
@@ -332,7 +415,14 @@ impl AgentHandle {
     async fn begin(&self, message: &ToAgent) -> Result<Process, AgentError> {
         let (started, mut pid) = mpsc::channel(1);
         let (sender, mut queue) = mpsc::unbounded_channel();
-        let credit = Arc::new(Mutex::new(WINDOW));
+        // What may be under way is paid for as long as there may be some of it: much while there is much left.
+        let account = &self.connection.account;
+        let wide = if account.left() > HELD / 2 { account.take(WINDOW) } else { None };
+        let (window, paid) = match wide {
+            Some(paid) => (WINDOW, paid),
+            None => (FIRST_WINDOW, account.take(FIRST_WINDOW).ok_or_else(no_room)?),
+        };
+        let credit = Arc::new(Mutex::new(FIRST_WINDOW));
         let rooms = [0, 0].map(|_| Arc::new(Semaphore::new(WINDOW)));
         let oom_kills_before = (self.connection.oom_kills)();
         let id = {
@@ -356,8 +446,10 @@ impl AgentHandle {
         }
         let (events_sender, events) = mpsc::channel(EVENTS);
         let connection = Arc::clone(&self.connection);
+        let given = Arc::clone(&credit);
         // Gives credit back as the reader takes events; when it has gone, goes on taking them for it.
         tokio::spawn(async move {
+            let _paid = paid;
             while let Some(event) = queue.recv().await {
                 let charge = event.charge();
                 let _ = events_sender.send(event).await;
@@ -370,6 +462,11 @@ impl AgentHandle {
         match pid.recv().await {
             Some(Ok(pid)) => {
                 let connection = Arc::clone(&self.connection);
+                if window > FIRST_WINDOW {
+                    let more = window - FIRST_WINDOW;
+                    *lock(&given) += more;
+                    self.connection.send(id, &ToAgent::Taken(more as u32)).await?;
+                }
                 Ok(Process { handle: ProcessHandle { connection, rooms, id, pid }, events })
             }
             Some(Err(failure)) => Err(failure.into()),
@@ -409,21 +506,21 @@ impl AgentHandle {
 
     /// What is at `path`; a link at its end is not followed.
     pub async fn stat(&self, path: &str) -> Result<FileInfo, AgentError> {
-        let (_, entries) = self.call(ToAgent::Call(Call::Stat { path: path.into() })).await?;
-        entries.into_iter().next().ok_or(AgentError::Gone)
+        let answered = self.call(ToAgent::Call(Call::Stat { path: path.into() })).await?;
+        answered.entries.first().cloned().ok_or(AgentError::Gone)
     }
 
     /// What is in a directory, down to `depth` levels (1: only itself), at most [`LIST_MAX`] entries, by path; links
     /// are not followed. Fewer when their paths are very long ([`LIST_BYTES_MAX`]).
-    pub async fn list_dir(&self, path: &str, depth: u32) -> Result<Vec<FileInfo>, AgentError> {
+    pub async fn list_dir(&self, path: &str, depth: u32) -> Result<Held<Vec<FileInfo>>, AgentError> {
         let call = Call::List { path: path.into(), depth };
-        self.call(ToAgent::Call(call)).await.map(|(_, entries)| entries)
+        self.call(ToAgent::Call(call)).await.map(|answered| answered.entries)
     }
 
     /// Makes a directory and its parents; says whether it was new.
     pub async fn make_dir(&self, path: &str) -> Result<bool, AgentError> {
-        let (answer, _) = self.call(ToAgent::Call(Call::MakeDir { path: path.into() })).await?;
-        Ok(&answer[..] == b"new")
+        let answered = self.call(ToAgent::Call(Call::MakeDir { path: path.into() })).await?;
+        Ok(&answered.bytes[..] == b"new")
     }
 
     /// Gives a file or directory another path; parents are made.
@@ -440,7 +537,7 @@ impl AgentHandle {
     /// At most `len` bytes (and [`READ_MAX`]) of a regular file from `offset`; fewer only at its end.
     pub async fn read_file(&self, path: &str, offset: u64, len: usize) -> Result<Bytes, AgentError> {
         let call = Call::Read { path: path.into(), offset, len: len as u64 };
-        self.call(ToAgent::Call(call)).await.map(|(bytes, _)| bytes)
+        self.call(ToAgent::Call(call)).await.map(|answered| answered.bytes)
     }
 
     /// Writes at `offset`; `truncate` first makes the file (and its parents) new and empty.
@@ -466,7 +563,11 @@ impl AgentHandle {
     }
 
     /// Changes below a directory, until the receiver is dropped. A reader that falls far behind misses some.
-    pub async fn watch(&self, path: &str, recursive: bool) -> Result<mpsc::Receiver<WatchEvent>, AgentError> {
+    pub async fn watch(
+        &self,
+        path: &str,
+        recursive: bool,
+    ) -> Result<mpsc::Receiver<Held<WatchEvent>>, AgentError> {
         let (sender, receiver) = mpsc::channel(CHANGES);
         let id = self.connection.state().new_id()?;
         let closed = sender.clone();
@@ -485,14 +586,20 @@ impl AgentHandle {
         Ok(receiver)
     }
 
-    async fn call(&self, message: ToAgent) -> Result<(Bytes, Vec<FileInfo>), AgentError> {
+    async fn call(&self, message: ToAgent) -> Result<Answered, AgentError> {
         let id = self.connection.state().new_id()?;
         self.call_as(id, message).await
     }
 
-    async fn call_as(&self, id: u32, message: ToAgent) -> Result<(Bytes, Vec<FileInfo>), AgentError> {
+    async fn call_as(&self, id: u32, message: ToAgent) -> Result<Answered, AgentError> {
         let (done, answer) = tokio::sync::oneshot::channel();
-        let waiting = Answer { bytes: BytesMut::new(), entries: Vec::new(), entry_bytes: 0, done };
+        let waiting = Answer {
+            bytes: BytesMut::new(),
+            entries: Vec::new(),
+            entry_bytes: 0,
+            credit: None,
+            done: Some(done),
+        };
         self.connection.state().calls.insert(id, waiting);
         if let Err(error) = self.connection.send(id, &message).await {
             self.connection.state().calls.remove(&id);
@@ -503,6 +610,11 @@ impl AgentHandle {
 }
 
 impl ProcessHandle {
+    /// Pays for what is kept of what its sandbox says.
+    pub(crate) fn account(&self) -> &Account {
+        &self.connection.account
+    }
+
     /// Writes to its input; returns when the agent has room for more.
     pub async fn stdin(&self, bytes: Bytes) -> Result<(), AgentError> {
         self.feed(STDIN, bytes).await
@@ -650,8 +762,7 @@ impl Connection {
             FromAgent::TookControl(count) => state.give_room(id, CONTROL, count)?,
             FromAgent::Exited(Exit { code, signal, oom }) => {
                 let program = state.forget(id).ok_or(malformed)?;
-                let killed = signal == Some(libc::SIGKILL) || code == Some(128 + libc::SIGKILL);
-                let oom = oom || killed && (self.oom_kills)() > program.oom_kills_before;
+                let oom = oom || was_killed(code, signal) && (self.oom_kills)() > program.oom_kills_before;
                 let _ = program.events.send(ProcessEvent::Exited { code, signal, oom });
             }
             FromAgent::Replaced(Exit { code, signal, oom }) => {
@@ -659,33 +770,20 @@ impl Connection {
                 let program = state.programs.get_mut(&id).filter(|program| program.has_successor);
                 let program = program.ok_or(malformed)?;
                 program.has_successor = false;
-                let killed = signal == Some(libc::SIGKILL) || code == Some(128 + libc::SIGKILL);
-                let oom = oom || killed && kills > program.oom_kills_before;
+                let oom = oom || was_killed(code, signal) && kills > program.oom_kills_before;
                 program.oom_kills_before = kills;
                 let _ = program.events.send(ProcessEvent::Replaced { code, signal, oom });
             }
             FromAgent::Bytes(bytes) => {
-                let answer = state.calls.get_mut(&id).ok_or(malformed)?;
-                answer.bytes.extend_from_slice(&bytes);
-                if answer.bytes.len() > READ_MAX {
-                    return Err(malformed);
-                }
+                state.calls.get_mut(&id).ok_or(malformed)?.add_bytes(&bytes, &self.account)?;
             }
             FromAgent::Entries(entries) => {
-                let answer = state.calls.get_mut(&id).ok_or(malformed)?;
-                answer.entry_bytes += entries.iter().map(FileInfo::text_bytes).sum::<usize>();
-                answer.entries.extend(entries);
-                if answer.entries.len() > LIST_MAX || answer.entry_bytes > LIST_BYTES_MAX {
-                    return Err(malformed);
-                }
+                state.calls.get_mut(&id).ok_or(malformed)?.add_entries(entries, &self.account)?;
             }
-            FromAgent::Done => {
-                let answer = state.calls.remove(&id).ok_or(malformed)?;
-                let _ = answer.done.send(Ok((answer.bytes.freeze(), answer.entries)));
-            }
+            FromAgent::Done => state.calls.remove(&id).ok_or(malformed)?.give(),
             FromAgent::Failed(failure) => {
                 if let Some(answer) = state.calls.remove(&id) {
-                    let _ = answer.done.send(Err(failure));
+                    let _ = answer.done.map(|done| done.send(Err(failure)));
                 } else {
                     let waiting = state.starting.remove(&id).ok_or(malformed)?;
                     state.forget(id);
@@ -695,8 +793,11 @@ impl Connection {
             FromAgent::Changed(event) if event.name.len() > TOLD_PATH_MAX => return Err(malformed),
             FromAgent::Changed(event) => {
                 // One that is already in the socket when its watch ends has no receiver.
-                if let Some(watcher) = state.watchers.get(&id) {
-                    let _ = watcher.try_send(event);
+                if let Some(watcher) = state.watchers.get(&id)
+                    && let Some(credit) =
+                        self.account.take(size_of::<WatchEvent>() + THING + event.name.len())
+                {
+                    let _ = watcher.try_send(Held::new(event, Some(credit)));
                 }
             }
             FromAgent::Ended => {
@@ -769,6 +870,13 @@ mod tests {
         sys::send(socket.as_fd(), &message.encode(id), &[]).expect("sends");
     }
 
+    /// The same for many, which wait until they are read.
+    async fn say_all(socket: &OwnedFd, id: u32, messages: Vec<FromAgent>) {
+        let socket = socket.try_clone().expect("copies");
+        let all = move || messages.iter().for_each(|message| say(&socket, id, message));
+        tokio::task::spawn_blocking(all).await.expect("is not hung up on");
+    }
+
     fn next(socket: &OwnedFd) -> (u32, ToAgent) {
         let mut buffer = vec![0; MAX_FRAME];
         let (length, _) = sys::receive(socket.as_fd(), &mut buffer).expect("receives");
@@ -790,6 +898,8 @@ mod tests {
             let (id, message) = next_when_ready(socket).await;
             assert!(matches!(message, ToAgent::Start(_)));
             say(socket, id, &FromAgent::Started { pid: 2 });
+            let (_, more) = next_when_ready(socket).await;
+            assert_eq!(more, ToAgent::Taken((WINDOW - FIRST_WINDOW) as u32));
         });
         started.expect("starts")
     }
@@ -912,6 +1022,72 @@ mod tests {
             .expect("is hung up on");
         });
         assert!(matches!(answer, Err(AgentError::Gone)), "{} entries", answer.map_or(0, |all| all.len()));
+    }
+
+    /// Many answers that nobody looks at: each is within its own bounds.
+    #[tokio::test]
+    async fn answers_that_nobody_reads_are_kept_up_to_the_sandbox_s_account() {
+        let (handle, socket) = connected().await;
+        let entry = |n: usize| FileInfo {
+            name: n.to_string(),
+            path: "x".repeat(3000),
+            kind: FileKind::File,
+            size: 0,
+            mode: 0,
+            modified_ms: 0,
+            target: None,
+        };
+        let (mut kept, mut refused) = (Vec::new(), 0);
+        while refused < 3 {
+            let asking = handle.list_dir("/", 9);
+            let (answer, ()) = tokio::join!(asking, async {
+                let (id, _) = next_when_ready(&socket).await;
+                let pieces = (0..50).map(|_| FromAgent::Entries((0..40).map(entry).collect()));
+                say_all(&socket, id, pieces.chain([FromAgent::Done]).collect()).await;
+            });
+            match answer {
+                Ok(entries) => kept.push(entries),
+                Err(AgentError::Refused { source, .. }) => {
+                    assert_eq!(source.raw_os_error(), Some(libc::EAGAIN));
+                    refused += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let bytes: usize = kept.iter().flat_map(|entries| entries.iter()).map(FileInfo::cost).sum();
+        assert!((HELD / 4..HELD).contains(&bytes), "{bytes} bytes in {} answers", kept.len());
+        drop(kept);
+        assert_eq!(handle.connection.account.left(), HELD, "all of it is back");
+    }
+
+    #[tokio::test]
+    async fn changes_that_nobody_fetches_are_kept_up_to_the_sandbox_s_account() {
+        let (handle, socket) = connected().await;
+        let mut watches = Vec::new();
+        for _ in 0..20 {
+            let (watch, ()) = tokio::join!(handle.watch("/", true), async {
+                let (id, _) = next_when_ready(&socket).await;
+                say(&socket, id, &FromAgent::Done);
+            });
+            watches.push(watch.expect("watches"));
+        }
+        let ids: Vec<u32> = handle.connection.state().watchers.keys().copied().collect();
+        for id in ids {
+            let change = || {
+                let name = "x".repeat(4000);
+                FromAgent::Changed(WatchEvent { name, kind: WatchKind::Write })
+            };
+            say_all(&socket, id, (0..CHANGES).map(|_| change()).collect()).await;
+        }
+        let (stat, ()) = tokio::join!(handle.stat("/"), async {
+            let (id, _) = next_when_ready(&socket).await;
+            say(&socket, id, &FromAgent::Failed(Failure { doing: "x".into(), errno: libc::ENOENT }));
+        });
+        assert!(matches!(stat, Err(AgentError::Refused { .. })), "the sandbox lives: {stat:?}");
+        let kept: usize = watches.iter().map(|watch| watch.len() * 4000).sum();
+        assert!((HELD / 2..HELD).contains(&kept), "{kept}");
+        drop(watches);
+        assert_eq!(handle.connection.account.left(), HELD, "all of it is back");
     }
 
     #[tokio::test]

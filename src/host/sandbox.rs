@@ -236,7 +236,8 @@ impl Maker {
                 break;
             }
         }
-        let list = agent.list_dir(DIR, 1).await?.into_iter().find(|file| {
+        let entries = agent.list_dir(DIR, 1).await?;
+        let list = entries.iter().find(|file| {
             file.name.starts_with("fontlist") && file.name.ends_with(".json") && file.size <= LIST_MAX
         });
         let Some(file) = list else { return Ok(None) };

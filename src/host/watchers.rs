@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
 use super::agent::WatchEvent;
+use super::credit::Held;
 use crate::domain::lock;
 
 /// Watches of one sandbox at a time.
@@ -27,7 +28,7 @@ struct Table {
 struct Watcher {
     path: String,
     with_entry: bool,
-    changes: VecDeque<WatchEvent>,
+    changes: VecDeque<Held<WatchEvent>>,
     task: tokio::task::AbortHandle,
 }
 
@@ -36,7 +37,7 @@ struct Watcher {
 pub(crate) struct Drained {
     pub(crate) path: String,
     pub(crate) with_entry: bool,
-    pub(crate) changes: VecDeque<WatchEvent>,
+    pub(crate) changes: VecDeque<Held<WatchEvent>>,
 }
 
 /// As many watches as may be.
@@ -50,7 +51,7 @@ impl Watchers {
         &self,
         path: String,
         with_entry: bool,
-        mut changes: mpsc::Receiver<WatchEvent>,
+        mut changes: mpsc::Receiver<Held<WatchEvent>>,
     ) -> Result<String, WatchersFull> {
         let mut table = lock(&self.0);
         if table.watchers.len() >= MAX_WATCHERS {

@@ -199,6 +199,9 @@ pub struct Task {
     /// the name of a path of this conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// code_execution: template of its sandbox, as in run_code. Tasks that share a sandbox name the same one or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// code_execution: files that it writes and later tasks need (`artifact`), at most 20 paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
@@ -338,6 +341,7 @@ impl Task {
         let fields = [
             ("code", self.code.is_some(), TaskKind::CodeExecution),
             ("language", self.language.is_some(), TaskKind::CodeExecution),
+            ("template", self.template.is_some(), TaskKind::CodeExecution),
             ("tool", self.tool.is_some(), TaskKind::McpTool),
             ("arguments", self.arguments.is_some(), TaskKind::McpTool),
             ("analysis_type", self.analysis_type.is_some(), TaskKind::Analysis),
@@ -510,6 +514,7 @@ impl Plan {
                 }
             }
         }
+        self.check_templates()?;
         let order = self.order()?;
         let needs = self.needs_in(&order);
         let edges: usize = needs.values().map(BTreeSet::len).sum();
@@ -528,6 +533,22 @@ impl Plan {
                 ));
             }
             depth.insert(id, own);
+        }
+        Ok(())
+    }
+
+    /// A sandbox is made once, so it is made from one template.
+    fn check_templates(&self) -> Result<(), PlanError> {
+        let mut made: BTreeMap<Lane, (&str, &str)> = BTreeMap::new();
+        for task in self.tasks.iter().filter(|task| task.lane() != Lane::Alone) {
+            let Some(template) = task.template.as_deref() else { continue };
+            let (first, other) = *made.entry(task.lane()).or_insert((&task.id, template));
+            if other != template {
+                let problem = format!(
+                    "it shares a sandbox with `{first}`, whose `template` is another; give it `path` \"fresh\" or another path"
+                );
+                return Err(PlanError::of(&task.id, problem));
+            }
         }
         Ok(())
     }
@@ -647,6 +668,19 @@ mod tests {
             ),
             (json!([code("a", json!({"inputs": {"x": {}}}))]), "task `a`: input `x` needs `from` or `value`"),
             (json!([code("a", json!({"tool": "x.y"}))]), "task `a`: `tool` is for another `type`"),
+            (
+                json!([{"id": "t", "type": "mcp_tool", "tool": "x.y", "template": "x"}]),
+                "task `t`: `template` is for another `type`",
+            ),
+            (
+                json!([
+                    code("a", json!({"template": "x"})),
+                    code("free", json!({"template": "y", "path": "fresh"})),
+                    code("same", json!({"template": "x"})),
+                    code("b", json!({"template": "y"}))
+                ]),
+                "task `b`: it shares a sandbox with `a`, whose `template` is another",
+            ),
             (json!([code("a b", json!({}))]), "task `a b`: `id` is 1 to 64 letters, digits, `_` and `-`"),
             (json!([code("a", json!({"path": "a/b"}))]), "`path` is `own`, `fresh` or a path"),
             (json!([{"id": "t", "type": "mcp_tool"}]), "task `t`: `tool` is missing"),

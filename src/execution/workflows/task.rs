@@ -437,8 +437,14 @@ impl Work {
             .map_err(|error| ExecutionError::Internal(error.to_string()))?;
         let data = (!self.inputs.is_empty()).then(|| Arc::from(data));
         let language = self.task.language.unwrap_or(Language::Python);
-        let request =
-            CodeRequest { language, code, purpose, timeout, inputs: Inputs { data, ..Inputs::default() } };
+        let template = self.template();
+        let request = CodeRequest {
+            language,
+            code,
+            purpose,
+            timeout,
+            inputs: Inputs { data, template, ..Inputs::default() },
+        };
         let finished = runs.run_code(call, request, news, cancel).await?;
         if !finished.outcome.success() {
             return Ok(self.failed(&finished));
@@ -466,7 +472,13 @@ impl Work {
 
     async fn file(&self, action: FileAction) -> Result<Filed, ExecutionError> {
         let call = Call { idempotency_key: None, ..self.call() };
-        Files(Arc::clone(&self.core)).run(call, action, self.cancel.clone()).await
+        Files(Arc::clone(&self.core)).run_in(self.template(), call, action, self.cancel.clone()).await
+    }
+
+    /// The template that the plan names for it.
+    fn template(&self) -> Option<String> {
+        let named = self.task.template.as_deref().map(str::trim);
+        named.filter(|name| !name.is_empty()).map(str::to_owned)
     }
 
     /// Takes out the files that later tasks refer to.
@@ -524,7 +536,7 @@ impl Work {
             self.task.language.unwrap_or(Language::Python).as_str(),
             env!("CARGO_PKG_VERSION"),
             if parts.local.is_some() { "local" } else { "provider" },
-            recipe.template.as_deref().unwrap_or_default(),
+            self.template().as_deref().unwrap_or(recipe.template.as_deref().unwrap_or_default()),
             &guard,
             self.task.code.as_deref().unwrap_or_default(),
             data,

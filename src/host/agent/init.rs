@@ -19,7 +19,7 @@ use bytes::{Buf, Bytes};
 
 use super::files;
 use super::protocol::{
-    CHUNK, Exit, Failure, FromAgent, Hello, LEAST, MAX_FRAME, Start, ToAgent, WINDOW, charge,
+    CHUNK, Exit, FIRST_WINDOW, Failure, FromAgent, Hello, LEAST, MAX_FRAME, Start, ToAgent, WINDOW, charge,
 };
 use super::watch::Watches;
 use crate::host::agent::Stdin;
@@ -310,6 +310,7 @@ impl Agent {
         Ok(())
     }
 
+    /// One message: an arm for each kind.
     fn receive(&mut self) -> Result<(), HostGone> {
         let length = match sys::receive(self.socket.as_fd(), &mut self.buffer) {
             Ok((0, _)) => return Err(HostGone),
@@ -463,7 +464,7 @@ impl Agent {
                 outputs: vec![(Stream::Stdout, half()?)],
                 inputs,
                 socket: Some(socket),
-                credit: WINDOW,
+                credit: FIRST_WINDOW,
                 after_exit: 0,
                 memory_kills: self.memory_kills,
             })
@@ -536,7 +537,7 @@ impl Agent {
             status: None,
             outputs,
             inputs,
-            credit: WINDOW,
+            credit: FIRST_WINDOW,
             after_exit: 0,
             memory_kills: self.memory_kills,
         })

@@ -30,8 +30,8 @@ pub(crate) struct Link {
 impl AgentHandle {
     /// Opens the sandbox's proxy port, or finds it open: its number on the sandbox's loopback.
     pub(crate) async fn listen(&self) -> Result<u16, AgentError> {
-        let (answer, _) = self.call(ToAgent::Listen).await?;
-        answer[..].try_into().map(u16::from_le_bytes).map_err(|_| AgentError::Gone)
+        let answered = self.call(ToAgent::Listen).await?;
+        answered.bytes[..].try_into().map(u16::from_le_bytes).map_err(|_| AgentError::Gone)
     }
 
     /// Waits for the next connection to the proxy port, which holds `place`. Not to be given up halfway.

@@ -16,6 +16,8 @@ pub(crate) const CHUNK: usize = 64 * 1024;
 /// Bytes that may be under way in one direction of one program before the receiver has said that it took some, each
 /// piece [counted](charge) as no less than [`LEAST`].
 pub(crate) const WINDOW: usize = 512 * 1024;
+/// What of that a program may send before the host has said how much more.
+pub(crate) const FIRST_WINDOW: usize = 64 * 1024;
 
 /// What a message counts at least against [`WINDOW`] and credit: about what it costs to keep one, however little is in
 /// it. Counted by its bytes alone, output that comes byte by byte would take eighty times as much as it may.

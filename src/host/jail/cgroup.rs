@@ -18,6 +18,9 @@ const PERIOD_MICROS: u64 = 100_000;
 /// those that serve get on, and sandboxes share what is left.
 const SHARES: u64 = 128;
 
+/// In version 2: the group of the host itself, beside those of its sandboxes.
+const LEAF: &str = "pathbox-host";
+
 /// Where groups can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cgroups {
@@ -116,6 +119,8 @@ impl Cgroups {
 
     fn v2(own: &str) -> Option<Self> {
         let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+        // A spawner that is started again, or beside another one, finds itself in the leaf that the first one made.
+        let path = path.strip_suffix(LEAF).and_then(|path| path.strip_suffix('/')).unwrap_or(path);
         let parent = Path::new(MOUNT).join(path.trim_start_matches('/'));
         let offered = fs::read_to_string(parent.join("cgroup.controllers")).ok()?;
         if !["memory", "pids", "cpu"]
@@ -125,7 +130,7 @@ impl Cgroups {
             return None;
         }
         // A group with processes cannot hand controllers down, so the host and this process move into a leaf.
-        let leaf = parent.join("pathbox-host");
+        let leaf = parent.join(LEAF);
         let hand_down = || fs::write(parent.join("cgroup.subtree_control"), "+memory +pids +cpu");
         if hand_down().is_err() {
             match fs::create_dir(&leaf) {
@@ -161,6 +166,7 @@ impl Cgroups {
             }
             Self::V2(parent) => {
                 let dir = parent.join(name);
+                // `memory.oom.group` stays off: one program is ended, and the sandbox with its files goes on.
                 let settings = vec![
                     (dir.join("memory.max"), limits.memory_bytes.to_string()),
                     (dir.join("pids.max"), limits.processes.to_string()),

@@ -78,6 +78,7 @@ pub(crate) fn run(plan: Plan<'_>, socket: OwnedFd) -> ! {
     sys::exit_now(if guarded.is_ok() { 0 } else { 101 })
 }
 
+/// In one piece, because the order of the steps is what makes them hold.
 fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<Tools, Failed> {
     wait_for_go(plan.go).at("waiting for the spawner")?;
     sys::new_session();

@@ -117,20 +117,7 @@ pub(crate) fn enter(sources: &Sources, limits: &Limits) -> Result<OwnedFd> {
     let root = [(c"size", "8m"), (c"nr_inodes", "1024"), (c"mode", "755")];
     mount(sys::new_filesystem(c"tmpfs", &root, plain)?, "")?;
 
-    for (path, target) in &sources.links {
-        std::os::unix::fs::symlink(target, inside(path))?;
-    }
-    fs::create_dir(inside("/etc"))?;
-    for (path, content) in policy::MADE_UP {
-        fs::write(inside(path), content)?;
-    }
-    for (path, content) in &sources.files {
-        fs::create_dir_all(inside(path).parent().ok_or(Error::from_raw_os_error(libc::EINVAL))?)?;
-        fs::write(inside(path), content)?;
-    }
-    for dir in ["/proc", "/dev", "/tmp", "/home", policy::HOME, "/run", "/sys", "/var", "/var/tmp", "/mnt"] {
-        fs::create_dir(inside(dir))?;
-    }
+    fill(sources)?;
     let files = limits.files.to_string();
     let quota = |bytes: u64, mode| {
         let size = bytes.to_string();
@@ -172,6 +159,25 @@ pub(crate) fn enter(sources: &Sources, limits: &Limits) -> Result<OwnedFd> {
     sys::add_mount_attributes(Path::new("/"), attr::READ_ONLY)?;
     std::env::set_current_dir(policy::HOME)?;
     Ok(watched)
+}
+
+/// Links, files and empty directories of the new root.
+fn fill(sources: &Sources) -> Result<()> {
+    for (path, target) in &sources.links {
+        std::os::unix::fs::symlink(target, inside(path))?;
+    }
+    fs::create_dir(inside("/etc"))?;
+    for (path, content) in policy::MADE_UP {
+        fs::write(inside(path), content)?;
+    }
+    for (path, content) in &sources.files {
+        fs::create_dir_all(inside(path).parent().ok_or(Error::from_raw_os_error(libc::EINVAL))?)?;
+        fs::write(inside(path), content)?;
+    }
+    for dir in ["/proc", "/dev", "/tmp", "/home", policy::HOME, "/run", "/sys", "/var", "/var/tmp", "/mnt"] {
+        fs::create_dir(inside(dir))?;
+    }
+    Ok(())
 }
 
 /// The home directory and the work directories: directories of one file system with one quota, each bound to its place.

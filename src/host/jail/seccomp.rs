@@ -124,38 +124,8 @@ fn ignored_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
 fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
     let mut calls: Rules =
         REFUSED.iter().flat_map(|(_, calls)| calls.iter()).map(|call| (*call, vec![])).collect();
-
-    // A namespace of one's own gives capabilities and with them most of the kernel's attack surface.
-    let mut clone = Vec::new();
-    for flag in [
-        libc::CLONE_NEWUSER,
-        libc::CLONE_NEWNS,
-        libc::CLONE_NEWPID,
-        libc::CLONE_NEWNET,
-        libc::CLONE_NEWIPC,
-        libc::CLONE_NEWUTS,
-        libc::CLONE_NEWCGROUP,
-    ] {
-        clone.push(rule(vec![when(0, Op::MaskedEq(flag as u64), flag as u64)?])?);
-    }
-    // A thread with a table of descriptors of its own: they would be counted nowhere. No C library makes one.
-    let (thread, files) = (libc::CLONE_THREAD as u64, libc::CLONE_FILES as u64);
-    clone.push(rule(vec![when(0, Op::MaskedEq(thread | files), thread)?])?);
-    calls.insert(libc::SYS_clone, clone);
-
-    // AF_VSOCK reaches the hypervisor, AF_ALG and netfilter netlink large parsers, AF_PACKET raw frames. Only
-    // Unix, IPv4, IPv6 and route netlink (`getifaddrs`) stay, and these end at the sandbox's own loopback.
-    let socket = if variant.no_namespaces {
-        vec![]
-    } else {
-        let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
-        let other =
-            families.iter().map(|family| when(0, Op::Ne, *family as u64)).collect::<Result<_, _>>()?;
-        let netlink = when(0, Op::Eq, libc::AF_NETLINK as u64)?;
-        let not_route = when(2, Op::Ne, libc::NETLINK_ROUTE as u64)?;
-        vec![rule(other)?, rule(vec![netlink, not_route])?]
-    };
-    calls.insert(libc::SYS_socket, socket);
+    calls.insert(libc::SYS_clone, refused_clones()?);
+    calls.insert(libc::SYS_socket, refused_sockets(variant)?);
 
     // Both push characters into a terminal as if somebody had typed them.
     let ioctl = [libc::TIOCSTI, libc::TIOCLINUX]
@@ -190,25 +160,8 @@ fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
         calls.insert(libc::SYS_kill, vec![rule(vec![when(0, Op::Eq, u64::from(u32::MAX))?])?]);
     }
     if variant.no_namespaces {
-        for call in IPC {
-            calls.insert(*call, vec![]);
-        }
-        // With another process's number these change that process, when it is of the same user: a CPU limit of zero
-        // ends the host as surely as a signal. Zero means the caller.
-        for call in [
-            libc::SYS_prlimit64,
-            libc::SYS_sched_setaffinity,
-            libc::SYS_sched_setparam,
-            libc::SYS_sched_setscheduler,
-            libc::SYS_sched_setattr,
-        ] {
-            calls.insert(call, vec![rule(vec![when(0, Op::Ne, 0)?])?]);
-        }
-        let process = [(libc::SYS_setpriority, libc::PRIO_PROCESS as u64), (libc::SYS_ioprio_set, 1)];
-        for (call, kind) in process {
-            let other = [rule(vec![when(0, Op::Ne, kind)?])?, rule(vec![when(1, Op::Ne, 0)?])?];
-            calls.insert(call, other.into());
-        }
+        calls.extend(IPC.iter().map(|call| (*call, vec![])));
+        calls.extend(refused_to_others()?);
     }
     if variant.no_groups {
         for call in [libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget] {
@@ -216,6 +169,59 @@ fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
         }
         let shared_anonymous = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
         calls.entry(libc::SYS_mmap).or_default().push(masked(3, shared_anonymous)?);
+    }
+    Ok(calls)
+}
+
+/// Kinds of processes and threads that are not to be.
+fn refused_clones() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    // A namespace of one's own gives capabilities and with them most of the kernel's attack surface.
+    let mut clones = [
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWCGROUP,
+    ]
+    .iter()
+    .map(|flag| masked(0, *flag as u64))
+    .collect::<Result<Vec<_>, _>>()?;
+    // A thread with a table of descriptors of its own: they would be counted nowhere. No C library makes one.
+    let (thread, files) = (libc::CLONE_THREAD as u64, libc::CLONE_FILES as u64);
+    clones.push(rule(vec![when(0, Op::MaskedEq(thread | files), thread)?])?);
+    Ok(clones)
+}
+
+/// `AF_VSOCK` reaches the hypervisor, `AF_ALG` and netfilter netlink large parsers, `AF_PACKET` raw frames. Only
+/// Unix, IPv4, IPv6 and route netlink (`getifaddrs`) stay, and these end at the sandbox's own loopback.
+fn refused_sockets(variant: Variant) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    if variant.no_namespaces {
+        return Ok(vec![]);
+    }
+    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+    let other = families.iter().map(|family| when(0, Op::Ne, *family as u64)).collect::<Result<_, _>>()?;
+    let netlink = when(0, Op::Eq, libc::AF_NETLINK as u64)?;
+    let not_route = when(2, Op::Ne, libc::NETLINK_ROUTE as u64)?;
+    Ok(vec![rule(other)?, rule(vec![netlink, not_route])?])
+}
+
+/// With another process's number these change that process, when it is of the same user: a CPU limit of zero
+/// ends the host as surely as a signal. Zero means the caller.
+fn refused_to_others() -> Result<Rules, seccompiler::BackendError> {
+    let mut calls = Rules::new();
+    for call in [
+        libc::SYS_prlimit64,
+        libc::SYS_sched_setaffinity,
+        libc::SYS_sched_setparam,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_sched_setattr,
+    ] {
+        calls.insert(call, vec![rule(vec![when(0, Op::Ne, 0)?])?]);
+    }
+    for (call, kind) in [(libc::SYS_setpriority, libc::PRIO_PROCESS as u64), (libc::SYS_ioprio_set, 1)] {
+        calls.insert(call, vec![rule(vec![when(0, Op::Ne, kind)?])?, rule(vec![when(1, Op::Ne, 0)?])?]);
     }
     Ok(calls)
 }
@@ -750,5 +756,39 @@ mod tests {
             };
             Filters::build(variant).expect("builds");
         }
+    }
+
+    /// arm64 has the kernel's generic numbers. Calls without a number there must be told apart, and no others.
+    #[test]
+    fn what_is_not_marked_as_older_has_a_number_on_every_architecture() {
+        let Ok(generic) = std::fs::read_to_string("/usr/include/asm-generic/unistd.h") else { return };
+        let numbered: Vec<&str> = generic
+            .lines()
+            .filter_map(|line| line.strip_prefix("#define __NR_")?.split_whitespace().next())
+            .collect();
+        assert!(numbered.len() > 250, "{} calls", numbered.len());
+        let (code, _) = include_str!("seccomp.rs").split_once("#[cfg(test)]").expect("tests");
+        let (mut marked, mut counts) = (None, [0, 0]);
+        for line in code.lines().map(str::trim) {
+            if line == "#[cfg(target_arch = \"x86_64\")]" {
+                marked = Some("");
+                continue;
+            }
+            let names = line.split("libc::SYS_").skip(1).map(|rest| {
+                rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default()
+            });
+            for name in names {
+                // One list says so of all that it holds, beside some that are everywhere.
+                let is_generic = numbered.contains(&name);
+                assert!(is_generic || marked.is_some(), "{name} exists on one architecture only");
+                counts[usize::from(is_generic)] += 1;
+            }
+            marked = match marked {
+                Some("") if line.starts_with("const ") && !line.ends_with("];") => Some("];"),
+                Some("];") if line != "];" => Some("];"),
+                _ => None,
+            };
+        }
+        assert!(counts[0] > 30 && counts[1] > 200, "{counts:?}");
     }
 }

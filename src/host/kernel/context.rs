@@ -20,9 +20,10 @@ use super::Options;
 use super::cells::{self, Source};
 use super::driver::{Aftermath, Driver, Exit, Interpreter, StartError, Writes};
 use super::output::{Answer, Lane};
-use super::protocol::{FrameKind, Frames, Made, frame};
+use super::protocol::{FrameKind, Made, frame};
 use crate::domain::lock;
 use crate::host::agent::{AgentError, AgentHandle, ProcessEvent, ProcessHandle};
+use crate::host::credit::Credit;
 use crate::wire::interpreter::{Event, platform_error};
 
 /// Events of one execution that wait for a slow reader; the program waits then, too.
@@ -117,6 +118,8 @@ enum Step<'a> {
     /// Something was written to the interpreter.
     Sent(Result<(), AgentError>),
     Interpreter(Option<ProcessEvent>),
+    /// There is room for the frame that it has begun.
+    Paid(Credit),
     /// The interpreter does not become free.
     Restless,
     Tick,
@@ -140,10 +143,10 @@ impl Running {
     /// Gives the reader the next event; that may have been the last.
     fn give(&mut self, permit: mpsc::Permit<'_, Event>) -> Option<Turn> {
         if let Some(event) = self.answer.take() {
-            if matches!(event, Event::PathboxState { .. }) {
+            if matches!(*event, Event::PathboxState { .. }) {
                 self.news = None;
             }
-            permit.send(event);
+            permit.send(event.into_inner());
         }
         self.last_sign = Instant::now();
         (self.done && !self.answer.is_ready()).then_some(Turn::Done)
@@ -154,6 +157,7 @@ impl Running {
         if self.done || !self.may_send {
             return Some(Turn::Done);
         }
+        self.answer.silence();
         self.interrupt.get_or_insert_with(|| Interrupt::new(options));
         None
     }
@@ -243,31 +247,39 @@ impl Worker {
                     }
                 }
             };
-            match order {
-                Order::Start(reply) => {
-                    let started = match interpreter {
-                        Some(_) => Ok(()),
-                        None => self.start().await.map(|started| interpreter = Some(started)),
-                    };
-                    // Anyone who asked may have left.
-                    let _ = reply.send(started);
-                }
-                Order::Restart(reply) => {
-                    end(interpreter.take()).await;
-                    (count, self.news) = (0, None);
-                    let _ = reply.send(self.start().await.map(|started| interpreter = Some(started)));
-                }
-                Order::Interrupt(reply) => {
-                    let _ = reply.send(false);
-                }
-                Order::Remove(reply) => {
-                    end(interpreter.take()).await;
-                    let _ = reply.send(());
-                    return;
-                }
+            if !self.obey(order, &mut interpreter, &mut count).await {
+                return;
             }
         }
         end(interpreter).await;
+    }
+
+    /// Does what was ordered; `false` when that was the last of the context.
+    async fn obey(&mut self, order: Order, interpreter: &mut Option<Interpreter>, count: &mut u64) -> bool {
+        match order {
+            Order::Start(reply) => {
+                let started = match interpreter {
+                    Some(_) => Ok(()),
+                    None => self.start().await.map(|started| *interpreter = Some(started)),
+                };
+                // Anyone who asked may have left.
+                let _ = reply.send(started);
+            }
+            Order::Restart(reply) => {
+                end(interpreter.take()).await;
+                (*count, self.news) = (0, None);
+                let _ = reply.send(self.start().await.map(|started| *interpreter = Some(started)));
+            }
+            Order::Interrupt(reply) => {
+                let _ = reply.send(false);
+            }
+            Order::Remove(reply) => {
+                end(interpreter.take()).await;
+                let _ = reply.send(());
+                return false;
+            }
+        }
+        true
     }
 
     async fn start(&self) -> Result<Interpreter, StartError> {
@@ -346,9 +358,12 @@ impl Worker {
         let mut sending = pin!(request.write(interpreter.handle.clone()));
         let mut sent = false;
         let rest_by = Instant::now() + REST_WAIT;
+        let account = interpreter.handle.account().clone();
         loop {
             let deadline = running.deadline(self.options.keepalive);
             let is_read = running.interrupt.is_none();
+            // A program that is being ended is heard whatever it says, for its end is what is waited for.
+            let owes = interpreter.owes().filter(|_| is_read);
             let step = tokio::select! {
                 biased;
                 Some(order) = self.orders.recv() => Step::Order(order),
@@ -359,7 +374,10 @@ impl Worker {
                     Step::Sent(result)
                 }
                 Some(()) = running.sources.next(), if !running.sources.is_empty() => Step::Sent(Ok(())),
-                event = interpreter.events.recv(), if running.listens() => Step::Interpreter(event),
+                event = interpreter.events.recv(), if running.listens() && owes.is_none() => {
+                    Step::Interpreter(event)
+                }
+                room = account.wait(owes.unwrap_or_default()), if owes.is_some() => Step::Paid(room),
                 () = tokio::time::sleep_until(rest_by), if !running.may_send => Step::Restless,
                 () = tokio::time::sleep_until(deadline) => Step::Tick,
             };
@@ -381,6 +399,10 @@ impl Worker {
                 Step::Sent(Err(AgentError::Gone)) => Some(Turn::Gone),
                 Step::Sent(_) => None,
                 Step::Interpreter(event) => self.hear(running, interpreter, event).await,
+                Step::Paid(room) => {
+                    interpreter.pay(room);
+                    None
+                }
                 Step::Restless => {
                     // The cell before left something that keeps it busy.
                     interpreter.end().await;
@@ -445,9 +467,9 @@ impl Worker {
 
     /// Takes frames out of what came over the control socket.
     async fn hear_frames(&self, running: &mut Running, interpreter: &mut Interpreter, bytes: &[u8]) {
-        interpreter.frames.push(bytes);
+        interpreter.hear(bytes);
         loop {
-            match interpreter.frames.next() {
+            match interpreter.next_frame().await {
                 Ok(Some(frame)) if frame.id.as_deref() == Some(&running.id) => {
                     if frame.t == FrameKind::Source && running.sources.len() < SOURCES_MAX {
                         let (agent, handle) = (self.agent.clone(), interpreter.handle.clone());
@@ -473,7 +495,7 @@ impl Worker {
                 Err(error) => {
                     tracing::debug!(%error, "an interpreter broke the protocol");
                     // Nothing that it says counts from here on; its end is waited for.
-                    interpreter.frames = Frames::default();
+                    interpreter.forget_frames();
                     let _ = interpreter.handle.signal(libc::SIGKILL, true).await;
                     break;
                 }
@@ -581,7 +603,7 @@ fn crowding() -> f64 {
 /// The rest of an answer, to somebody who may have left; says whether all of it was taken.
 async fn deliver(events: &mpsc::Sender<Event>, mut answer: Answer) -> bool {
     while let Some(event) = answer.take() {
-        if events.send(event).await.is_err() {
+        if events.send(event.into_inner()).await.is_err() {
             return false;
         }
     }
@@ -604,12 +626,12 @@ async fn idle(interpreter: &mut Option<Interpreter>) -> Idle {
     let Some(interpreter) = interpreter else { return std::future::pending().await };
     loop {
         loop {
-            match interpreter.frames.next() {
+            match interpreter.next_paid_frame().await {
                 Ok(Some(frame)) if frame.t == FrameKind::Rest => return Idle::Rests(frame.successor),
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => {
-                    interpreter.frames = Frames::default();
+                    interpreter.forget_frames();
                     break;
                 }
             }
@@ -621,7 +643,7 @@ async fn idle(interpreter: &mut Option<Interpreter>) -> Idle {
             Some(ProcessEvent::Replaced { code, signal, oom }) => {
                 return Idle::Replaced(Exit { code, signal, oom });
             }
-            Some(ProcessEvent::Control(bytes)) => interpreter.frames.push(&bytes),
+            Some(ProcessEvent::Control(bytes)) => interpreter.hear(&bytes),
             Some(ProcessEvent::Stdout(bytes) | ProcessEvent::Stderr(bytes) | ProcessEvent::Pty(bytes)) => {
                 interpreter.late.add(&bytes);
             }

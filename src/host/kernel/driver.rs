@@ -14,15 +14,20 @@ use super::cells::{self, Source};
 use super::context::Job;
 use super::interpreters::{Language, Problem};
 use super::output::{Answer, Late};
-use super::protocol::{FRAME_MAX, FrameKind, Frames, Hello, Request, frame, framed};
+use super::protocol::{FRAME_MAX, Frame, FrameError, FrameKind, Frames, Hello, Request, frame, framed};
 use super::{Options, bash, node, python};
 use crate::host::agent::{AgentError, AgentHandle, Process, ProcessEvent, ProcessHandle, ProcessSpec, Stdin};
+use crate::host::credit::{Credit, Held};
 use crate::wire::interpreter::{Event, ExecutionError, kernel_state, platform_error};
 
 /// How long an interpreter may take until it stands ready. A busy machine starts Node.js in seconds.
 const START_WAIT: Duration = Duration::from_secs(60);
 /// How long a copy may take until it goes on in the place of an interpreter that died.
 const RESUME_WAIT: Duration = Duration::from_secs(10);
+/// How long a long frame may wait until there is room for it.
+const ROOM_WAIT: Duration = Duration::from_secs(30);
+/// Up to here a frame is paid for by the window that it came through, and parsed where it arrives.
+const SHORT_FRAME: usize = 64 << 10;
 /// What is kept of the words of an interpreter that does not start.
 const LAST_WORDS_MAX: usize = 2000;
 
@@ -44,7 +49,9 @@ pub(super) enum Driver {
 pub(super) struct Interpreter {
     pub(super) handle: ProcessHandle,
     pub(super) events: mpsc::Receiver<ProcessEvent>,
-    pub(super) frames: Frames,
+    frames: Frames,
+    /// For the long frame that has begun.
+    room: Option<Credit>,
     /// Whether it waits for a cell. [`FrameKind::Rest`] says so again after each.
     pub(super) at_rest: bool,
     /// What wakes the copy that goes on when it dies.
@@ -340,8 +347,16 @@ impl Interpreter {
         let resume = options.entropy.hex::<16>();
         let hello = driver.hello(options, cwd, &resume);
         let late = Late::default();
-        let mut interpreter =
-            Self { handle, events, frames: Frames::default(), at_rest: true, resume, env_version, late };
+        let mut interpreter = Self {
+            handle,
+            events,
+            frames: Frames::default(),
+            room: None,
+            at_rest: true,
+            resume,
+            env_version,
+            late,
+        };
         let ready = async {
             hello.write(interpreter.handle.clone()).await?;
             interpreter.ready().await.map(drop)
@@ -363,7 +378,7 @@ impl Interpreter {
     /// Wakes the copy that has taken over and waits until it is ready. It knows nothing of what its original was
     /// given since the last cell, the environment included.
     pub(super) async fn resume(&mut self) -> Result<(), StartError> {
-        self.frames = Frames::default();
+        self.forget_frames();
         self.env_version = u64::MAX;
         let resumed = async {
             self.handle.control(Bytes::from(self.resume.clone())).await?;
@@ -375,6 +390,50 @@ impl Interpreter {
             self.end().await;
         }
         outcome
+    }
+
+    /// Adds what came over the control socket.
+    pub(super) fn hear(&mut self, bytes: &[u8]) {
+        self.frames.push(bytes);
+    }
+
+    /// Drops what has come of a frame.
+    pub(super) fn forget_frames(&mut self) {
+        (self.frames, self.room) = (Frames::default(), None);
+    }
+
+    /// Bytes that have to be paid for before more of the frame that has begun is read: of a long one, all at once. Until then
+    /// the program waits.
+    pub(super) fn owes(&self) -> Option<usize> {
+        let announced = self.frames.announced().ok()?;
+        announced.filter(|len| *len > SHORT_FRAME && self.room.is_none())
+    }
+
+    /// Pays what is [owed](Self::owes).
+    pub(super) fn pay(&mut self, credit: Credit) {
+        self.room = Some(credit);
+    }
+
+    /// The next whole frame, if there is one, with what pays for keeping it. A long one is parsed aside, where it holds
+    /// nobody up.
+    pub(super) async fn next_frame(&mut self) -> Result<Option<Held<Frame>>, FrameError> {
+        let Some(whole) = self.frames.whole()? else { return Ok(None) };
+        let frame = if whole.len() > SHORT_FRAME {
+            let parsed = tokio::task::spawn_blocking(move || Frame::parse(&whole)).await;
+            parsed.map_err(|error| FrameError::Malformed(serde::de::Error::custom(error)))??
+        } else {
+            Frame::parse(&whole)?
+        };
+        Ok(Some(Held::new(frame, self.room.take())))
+    }
+
+    /// The same where nothing else has to go on meanwhile.
+    pub(super) async fn next_paid_frame(&mut self) -> Result<Option<Held<Frame>>, FrameError> {
+        if let Some(bytes) = self.owes() {
+            let room = tokio::time::timeout(ROOM_WAIT, self.handle.account().wait(bytes)).await;
+            self.pay(room.map_err(|_| FrameError::NoRoom(bytes))?);
+        }
+        self.next_frame().await
     }
 
     /// Kills it for good, and its copy with it.
@@ -390,8 +449,8 @@ impl Interpreter {
         while let Some(event) = self.events.recv().await {
             match event {
                 ProcessEvent::Control(bytes) => {
-                    self.frames.push(&bytes);
-                    while let Ok(Some(frame)) = self.frames.next() {
+                    self.hear(&bytes);
+                    while let Ok(Some(frame)) = self.next_paid_frame().await {
                         if frame.t == FrameKind::Ready {
                             log_failed(&frame.failed);
                             return Ok(frame.successor);

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::complaints::Complaints;
 use super::protocol::{Frame, FrameKind, Marks, Piece};
 use crate::domain::Clock;
+use crate::host::credit::{Credit, Held};
 use crate::wire::interpreter::{Event, ExecutionError, ExecutionResult, Output};
 
 /// The longest text of one event, in bytes.
@@ -51,8 +52,10 @@ pub(super) struct Answer {
     text_lane: Lane,
     text_due: Option<Instant>,
     last_text: Option<Instant>,
-    ready: VecDeque<Event>,
+    ready: VecDeque<Held<Event>>,
     left_bytes: u64,
+    /// Nobody will read it.
+    silent: bool,
     dropped_bytes: u64,
     stops: Vec<String>,
     /// Read in standard error, where programs complain.
@@ -140,6 +143,7 @@ impl Answer {
             last_text: None,
             ready: VecDeque::new(),
             left_bytes: max_bytes,
+            silent: false,
             dropped_bytes: 0,
             stops: Vec::new(),
             complaints: Complaints::default(),
@@ -169,7 +173,8 @@ impl Answer {
     }
 
     /// Adds a frame; says whether it is the cell's last. All output that was written before it must be here.
-    pub(super) fn frame(&mut self, frame: Frame) -> bool {
+    pub(super) fn frame(&mut self, frame: Held<Frame>) -> bool {
+        let (frame, credit) = frame.into_parts();
         if frame.k < self.next_frame {
             return false;
         }
@@ -189,12 +194,14 @@ impl Answer {
                     self.last_line = LastLine::default();
                 }
             }
-            FrameKind::Result => self.event(Event::Result(Box::new(result(frame)))),
+            FrameKind::Result => self.event(Event::Result(Box::new(result(frame))), credit),
             FrameKind::Error => {
                 if let Some(reason) = frame.stop {
                     self.stop(&reason);
                 }
-                self.error(&frame.name, &frame.value, &frame.traceback);
+                self.failed = true;
+                let (name, value, traceback) = (frame.name, frame.value, frame.traceback);
+                self.event(Event::Error(ExecutionError { name, value, traceback }), credit);
             }
             FrameKind::Done => {
                 for lane in [Lane::Stdout, Lane::Stderr] {
@@ -236,11 +243,12 @@ impl Answer {
     /// Adds an error.
     pub(super) fn error(&mut self, name: &str, value: &str, traceback: &str) {
         self.failed = true;
-        self.event(Event::Error(ExecutionError {
+        let error = Event::Error(ExecutionError {
             name: name.to_owned(),
             value: value.to_owned(),
             traceback: traceback.to_owned(),
-        }));
+        });
+        self.event(error, None);
     }
 
     /// Notes that a limit of the sandbox was met.
@@ -248,6 +256,11 @@ impl Answer {
         if !self.stops.iter().any(|known| known == reason) {
             self.stops.push(reason.to_owned());
         }
+    }
+
+    /// Nobody reads it any more: nothing further is kept.
+    pub(super) fn silence(&mut self) {
+        (self.silent, self.left_bytes) = (true, 0);
     }
 
     /// Whether an error was reported.
@@ -264,7 +277,7 @@ impl Answer {
     /// Adds an event that costs nothing: the host's own words.
     pub(super) fn say(&mut self, event: Event) {
         self.flush();
-        self.ready.push_back(event);
+        self.ready.push_back(Held::new(event, None));
     }
 
     /// The cell is over, or the interpreter is: everything that is here goes out, then the end.
@@ -280,9 +293,9 @@ impl Answer {
         }
         for reason in std::mem::take(&mut self.stops) {
             let dropped_bytes = if reason == "output_truncated" { self.dropped_bytes } else { 0 };
-            self.ready.push_back(Event::PathboxStop { reason, dropped_bytes });
+            self.ready.push_back(Held::new(Event::PathboxStop { reason, dropped_bytes }, None));
         }
-        self.ready.push_back(Event::EndOfExecution);
+        self.ready.push_back(Held::new(Event::EndOfExecution, None));
     }
 
     /// When [`Answer::flush`] should be called.
@@ -301,10 +314,11 @@ impl Answer {
             text: std::mem::take(&mut self.text),
             timestamp: Some(self.clock.now().to_rfc3339_opts(chrono::SecondsFormat::Micros, false)),
         };
-        self.ready.push_back(match self.text_lane {
+        let event = match self.text_lane {
             Lane::Stdout => Event::Stdout(output),
             Lane::Stderr => Event::Stderr(output),
-        });
+        };
+        self.ready.push_back(Held::new(event, None));
     }
 
     /// Whether an event is ready.
@@ -318,7 +332,7 @@ impl Answer {
     }
 
     /// Takes the next ready event.
-    pub(super) fn take(&mut self) -> Option<Event> {
+    pub(super) fn take(&mut self) -> Option<Held<Event>> {
         self.ready.pop_front()
     }
 
@@ -418,16 +432,16 @@ impl Answer {
         kept
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: Event, credit: Option<Credit>) {
         let bytes = EVENT_COST + size(&event);
         self.flush();
         // An error is small and says why the cell failed; it always fits.
-        if bytes > self.left_bytes && !matches!(event, Event::Error(_)) {
+        if self.silent || bytes > self.left_bytes && !matches!(event, Event::Error(_)) {
             self.dropped_bytes += bytes;
             return;
         }
         self.left_bytes = self.left_bytes.saturating_sub(bytes);
-        self.ready.push_back(event);
+        self.ready.push_back(Held::new(event, credit));
     }
 }
 
@@ -657,17 +671,17 @@ mod tests {
         format!("\x1eid:{number:08x}\x1e").into()
     }
 
-    fn frame(json: &str) -> Frame {
+    fn frame(json: &str) -> Held<Frame> {
         let mut frames = Frames::default();
         frames.push(&framed(json.as_bytes()));
-        frames.next().unwrap().unwrap()
+        Held::new(frames.next().unwrap().unwrap(), None)
     }
 
     fn events_of(mut answer: Answer) -> Vec<String> {
         answer.end();
         let mut events: Vec<(String, String)> = Vec::new();
         while let Some(event) = answer.take() {
-            let (kind, text) = match event {
+            let (kind, text) = match event.into_inner() {
                 Event::Stdout(output) => ("out", output.text),
                 Event::Stderr(output) => ("err", output.text),
                 Event::Result(result) => ("result", result.text.unwrap_or_default()),
@@ -773,7 +787,9 @@ mod tests {
             answer.end();
             let events = std::iter::from_fn(|| answer.take());
             let events: Vec<_> = events
-                .filter(|event| matches!(event, Event::PathboxStop { reason, .. } if reason == "disk_full"))
+                .filter(
+                    |event| matches!(&**event, Event::PathboxStop { reason, .. } if reason == "disk_full"),
+                )
                 .collect();
             assert_eq!(events.len(), stops, "{kind}");
         }
@@ -786,7 +802,7 @@ mod tests {
         answer.end();
         let mut total = 0;
         while let Some(event) = answer.take() {
-            if let Event::Stdout(output) = event {
+            if let Event::Stdout(output) = event.into_inner() {
                 assert!(output.text.len() <= CHUNK_MAX);
                 total += output.text.len();
             }

@@ -184,6 +184,8 @@ pub(super) enum FrameError {
     TooLong(usize),
     #[error("a frame does not parse")]
     Malformed(#[source] serde_json::Error),
+    #[error("there was no room for a frame of {0} bytes")]
+    NoRoom(usize),
 }
 
 impl Frames {
@@ -192,27 +194,40 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if there is one.
-    pub(super) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+    /// The length of the frame that has begun, if one has.
+    pub(super) fn announced(&self) -> Result<Option<usize>, FrameError> {
         let Some(head) = self.buffer.first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_le_bytes(*head) as usize;
-        if len > FRAME_MAX {
-            return Err(FrameError::TooLong(len));
-        }
-        if self.buffer.len() < 4 + len {
-            return Ok(None);
-        }
+        if len > FRAME_MAX { Err(FrameError::TooLong(len)) } else { Ok(Some(len)) }
+    }
+
+    /// The bytes of the next frame, once they are all here.
+    pub(super) fn whole(&mut self) -> Result<Option<BytesMut>, FrameError> {
+        let Some(len) = self.announced()?.filter(|len| self.buffer.len() >= 4 + len) else { return Ok(None) };
         self.buffer.advance(4);
-        let payload = self.buffer.split_to(len);
-        if members(&payload) > MEMBERS_MAX {
+        Ok(Some(self.buffer.split_to(len)))
+    }
+}
+
+#[cfg(test)]
+impl Frames {
+    pub(super) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+        self.whole()?.map(|payload| Frame::parse(&payload)).transpose()
+    }
+}
+
+impl Frame {
+    /// Takes a frame apart. Gives up before anything is built from one that has too many parts.
+    pub(super) fn parse(payload: &[u8]) -> Result<Self, FrameError> {
+        if members(payload) > MEMBERS_MAX {
             return Err(FrameError::Malformed(serde::de::Error::custom("too many members")));
         }
-        let mut frame: Frame = serde_json::from_slice(&payload).map_err(FrameError::Malformed)?;
+        let mut frame: Self = serde_json::from_slice(payload).map_err(FrameError::Malformed)?;
         // It may hold anything; what is kept for the answer is one of a few words.
         if frame.stop.as_ref().is_some_and(|stop| !LIMITS.contains(&stop.as_str())) {
             frame.stop = Some("other".to_owned());
         }
-        Ok(Some(frame))
+        Ok(frame)
     }
 }
 

@@ -7,6 +7,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::support::server::{Server, command};
+use crate::workflows;
 
 use super::{TestHost, TestSandbox, answer, exit_code, written};
 
@@ -175,7 +176,7 @@ fn a_call_names_the_template_of_its_context_where_it_may() {
     assert!(made.status.success(), "{}", text(&made));
     let start = || {
         let set = ["serve", "--set", "e2b.templates=probe,base", "--conversation", "c"];
-        Server::start_with(command(data.path()).args(set))
+        Server::start_with(workflows::on(&mut command(data.path())).args(set))
     };
     let mut server = start();
     let listed = server.request("tools/list", json!({}))["result"]["tools"][0].take();
@@ -223,6 +224,20 @@ fn a_call_names_the_template_of_its_context_where_it_may() {
     assert_eq!(manage(&mut server, "show", "main")["template"], "probe");
     manage(&mut server, "end", "plain");
     assert_eq!(output(&run(&mut server, "plain", "probe", ask)), "1.5", "after its end another may be named");
+
+    // Tasks of workflows do as well, and what they are given goes into the sandbox that they name.
+    let shown = workflows::run(
+        &mut server,
+        json!({"tasks": [
+            workflows::code("write", "open('note.txt', 'w').write('from another')\n1", json!({"files": ["note.txt"]})),
+            workflows::code("ask", &format!("import json\n{ask}\nprint(json.dumps([pathbox_probe.VERSION, open(data['note']).read()]))"),
+                json!({"path": "fresh", "template": "probe", "inputs": {"note": {"from": "write", "artifact": "note.txt"}}})),
+            workflows::code("not", "1", json!({"path": "fresh", "template": "nothing", "on_error": "continue"})),
+        ]}),
+    );
+    assert_eq!(shown["results"]["ask"], json!(["1.5", "from another"]), "{shown:#}");
+    let refused = workflows::state(&shown, "not");
+    assert!(refused.to_string().contains("Use one of probe, base"), "{refused}");
 
     // What is made in the place of a sandbox that is gone is made from the same.
     manage(&mut server, "reset", "main");

@@ -194,7 +194,7 @@ async fn files_go_in_and_out() {
     assert!(!agent.make_dir("deep/two").await.expect("was there"));
     agent.rename("deep/er/data.bin", "deep/two/b").await.expect("renames");
     let names: Vec<String> =
-        agent.list_dir("deep", 2).await.expect("lists").into_iter().map(|i| i.name).collect();
+        agent.list_dir("deep", 2).await.expect("lists").iter().map(|i| i.name.clone()).collect();
     assert_eq!(names, ["er", "two", "b"]);
     agent.remove("deep").await.expect("removes");
     let error = agent.stat("deep").await.expect_err("is gone");

@@ -23,6 +23,18 @@ fn all_tests() -> BTreeSet<String> {
     tests
 }
 
+/// Whether this suite has a test or a group of this name.
+fn exists(tests: &BTreeSet<String>, name: &str) -> bool {
+    // Those beside the code are in another binary.
+    let beside = name.strip_prefix("host::agent::tests::").is_some_and(|name| {
+        include_str!("../../../src/host/agent.rs").contains(&format!("async fn {name}("))
+    });
+    let is_it = |test: &String| {
+        *test == format!("jail::{name}") || test == name || test.starts_with(&format!("{name}::"))
+    };
+    beside || tests.iter().any(is_it)
+}
+
 #[test]
 fn every_resource_is_shown_to_be_bounded() {
     let tests = all_tests();
@@ -47,12 +59,7 @@ fn every_resource_is_shown_to_be_bounded() {
                 assert!(ABUSES.iter().any(|abuse| abuse.name == name), "no abuse is called {name}: {line}");
                 unnamed.remove(name);
             } else {
-                let is_it = |test: &String| {
-                    *test == format!("jail::{name}")
-                        || *test == name
-                        || test.starts_with(&format!("{name}::"))
-                };
-                assert!(tests.iter().any(is_it), "there is no test {name}: {line}");
+                assert!(exists(&tests, name), "there is no test {name}: {line}");
             }
         }
         assert!(ways > 0, "nothing shows it: {line}");
@@ -64,17 +71,6 @@ fn every_resource_is_shown_to_be_bounded() {
 #[test]
 fn every_group_of_attacks_has_a_test_that_exists() {
     let tests = all_tests();
-    let exists = |name: &str| {
-        // Those beside the code are in another binary.
-        let beside = name.strip_prefix("host::agent::tests::").is_some_and(|name| {
-            include_str!("../../../src/host/agent.rs").contains(&format!("async fn {name}("))
-        });
-        beside
-            || tests
-                .iter()
-                .any(|test| *test == format!("jail::{name}") || test.starts_with(&format!("{name}::")))
-    };
-
     let page = include_str!("../../../docs/threat-model.md");
     let mut found = 0;
     let mut before = [Vec::new(), Vec::new()];
@@ -92,7 +88,7 @@ fn every_group_of_attacks_has_a_test_that_exists() {
             }
             assert!(!before.is_empty(), "group {number} has no test: {line}");
             for name in before {
-                assert!(exists(name), "group {number} names {name}, which does not exist");
+                assert!(exists(&tests, name), "group {number} names {name}, which does not exist");
             }
         }
     }

@@ -86,8 +86,8 @@ async fn list_dir(Extension(sandbox): Box, headers: HeaderMap, body: Body) -> An
     }
     let found = sandbox.agent.list_dir(&info.path, depth.max(1)).await.map_err(rpc::refused)?;
     let mut entries = Vec::with_capacity(found.len());
-    for info in found {
-        entries.push(entry_of(&sandbox, info).await);
+    for info in found.iter() {
+        entries.push(entry_of(&sandbox, info.clone()).await);
     }
     Ok(Json(EntriesResponse { entries }))
 }
@@ -114,7 +114,7 @@ async fn watch_dir(Extension(sandbox): Box, headers: HeaderMap, body: Body) -> R
         let state = (changes, Arc::clone(&sandbox), path, with_entry);
         let rest = stream::unfold(state, async |(mut changes, sandbox, path, with_entry)| {
             let change = changes.recv().await?;
-            let event = file_event(&sandbox, &path, change, with_entry).await;
+            let event = file_event(&sandbox, &path, &change, with_entry).await;
             Some((Ok(WatchResponse::Filesystem(event.into())), (changes, sandbox, path, with_entry)))
         });
         let messages: Messages<WatchResponse> =
@@ -142,7 +142,7 @@ async fn get_watcher_events(Extension(sandbox): Box, body: Body) -> Answer<Watch
     let drained = sandbox.watchers.drain(&watcher_id).ok_or_else(|| no_watcher(&watcher_id))?;
     let mut events = Vec::with_capacity(drained.changes.len());
     for change in drained.changes {
-        events.push(file_event(&sandbox, &drained.path, change, drained.with_entry).await);
+        events.push(file_event(&sandbox, &drained.path, &change, drained.with_entry).await);
     }
     Ok(Json(WatcherEvents { events }))
 }
@@ -168,7 +168,7 @@ async fn watched_dir(sandbox: &Sandbox, request: &WatchRequest) -> Result<String
     }
 }
 
-async fn file_event(sandbox: &Sandbox, dir: &str, change: WatchEvent, with_entry: bool) -> FileEvent {
+async fn file_event(sandbox: &Sandbox, dir: &str, change: &WatchEvent, with_entry: bool) -> FileEvent {
     let kind = match change.kind {
         WatchKind::Create => FileEventType::Create,
         WatchKind::Write => FileEventType::Write,
@@ -181,7 +181,7 @@ async fn file_event(sandbox: &Sandbox, dir: &str, change: WatchEvent, with_entry
         true => entry(sandbox, &format!("{dir}/{}", change.name)).await.ok(),
         false => None,
     };
-    FileEvent { name: change.name, kind, entry }
+    FileEvent { name: change.name.clone(), kind, entry }
 }
 
 async fn entry(sandbox: &Sandbox, path: &str) -> Result<EntryInfo, RpcError> {
