@@ -36,6 +36,7 @@ use crate::wire;
 
 pub mod container;
 pub mod http;
+mod policy;
 pub mod shutdown;
 
 /// Whole outputs are kept up to so many bytes each.
@@ -47,6 +48,9 @@ pub struct App {
     /// The service, once it has started.
     pub execution: Starting,
     config: Config,
+    policies: Policies,
+    /// How the policy file looked when it was read.
+    policy_stamp: policy::Stamp,
     shutdown: CancellationToken,
     host: CancellationToken,
     tasks: TaskTracker,
@@ -59,6 +63,7 @@ impl App {
     /// When the guard's policy does not work, or keys that the settings give cannot be used: that is no reason to try
     /// again, and nothing is served without them.
     pub fn start(config: Config) -> anyhow::Result<Self> {
+        let policy_stamp = policy::Stamp::of(config.guard_policy.as_deref());
         let policies = policies(&config)?;
         if config.secret_keys.is_some() {
             keyring(&config, &Entropy::system())?;
@@ -67,8 +72,14 @@ impl App {
         let (shutdown, host, tasks) =
             (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
         let ends = Ends { shutdown: shutdown.clone(), host: host.clone(), tasks: tasks.clone() };
-        tasks.spawn(start_service(config.clone(), policies, sender, ends));
-        Ok(Self { execution, config, shutdown, host, tasks })
+        tasks.spawn(start_service(config.clone(), policies.clone(), sender, ends));
+        Ok(Self { execution, config, policies, policy_stamp, shutdown, host, tasks })
+    }
+
+    /// From now on a guard policy that changes counts without another start. For programs that serve: others are over soon.
+    pub fn follow_policy(&self) {
+        let (config, policies) = (self.config.clone(), self.policies.clone());
+        self.tasks.spawn(policy::follow(config, policies, self.policy_stamp, self.shutdown.clone()));
     }
 
     /// The MCP handler for callers of this process.
@@ -335,7 +346,7 @@ pub fn policies(config: &Config) -> anyhow::Result<Policies> {
         Some(path) => {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("the guard policy {} cannot be read", path.display()))?;
-            toml::from_str(&text)
+            PolicyFile::read(&text)
                 .with_context(|| format!("the guard policy {} cannot be used", path.display()))?
         }
     };

@@ -26,6 +26,7 @@ mod known;
 mod nested;
 mod numbering;
 mod outcome;
+mod own;
 mod pem;
 mod picture;
 mod policy;
@@ -51,6 +52,7 @@ pub use kind::{Kind, UnknownKind};
 pub use known::Known;
 pub use numbering::{Numbering, Row};
 pub use outcome::{FileKind, Guarded, Kept, Limits, OutcomeGuard, Refused};
+pub use own::{OwnCheck, OwnRule};
 pub use policy::{Action, AllowList, KnownNames, Mode, OpaqueFiles, Overlay, Policy, PolicyFile, Scope};
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
@@ -76,6 +78,20 @@ pub enum PolicyError {
         /// Which network, from 0.
         index: usize,
     },
+    /// A rule of the policy does not work.
+    #[error("the rule `{id}` {problem}")]
+    Rule {
+        /// Its id.
+        id: String,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+}
+
+impl From<(String, String)> for PolicyError {
+    fn from((id, problem): (String, String)) -> Self {
+        Self::Rule { id: id.chars().take(64).collect(), problem }
+    }
 }
 
 /// Looks at output under one policy. Cheap to clone.
@@ -110,13 +126,47 @@ impl Guard {
         Self::knowing(policy, &Known::default())
     }
 
-    /// The same, which also finds values that are known to be secret.
+    /// The same, which also finds values that are known to be secret. The policy's own rules are compiled and tried on their
+    /// examples, unless `known` comes from a guard with the same rules.
     ///
     /// # Errors
     /// As [`Self::new`].
     pub fn knowing(policy: Policy, known: &Known) -> Result<Self, PolicyError> {
         let allowed = allow::Allowed::new(&policy.allow)?;
-        Ok(Self::with(policy, allowed, known.clone()))
+        let (known, new) = known.with_rules(&policy.rules)?;
+        let guard = Self::with(policy, allowed, known);
+        if new && let Some(own) = guard.0.known.rules() {
+            own.try_examples(&guard.enforcing())?;
+        }
+        Ok(guard)
+    }
+
+    /// What this guard looks for besides the built-in rules.
+    pub fn known(&self) -> &Known {
+        &self.0.known
+    }
+
+    /// The same guard, whatever the mode is: for examples.
+    fn enforcing(&self) -> Self {
+        let policy = Policy { mode: Mode::Enforce, ..self.policy().clone() };
+        Self::with(policy, self.0.allowed.clone(), self.0.known.clone())
+    }
+
+    /// Whether the policy leaves what is of a kind.
+    fn leaves(&self, kind: Kind) -> bool {
+        self.action(kind) == Action::Allow
+    }
+
+    /// The name of a rule and what it is, for people.
+    fn described(&self, id: rule::RuleId) -> (&str, &str) {
+        match self.0.known.rules().and_then(|own| own.rule(id)) {
+            Some(own) if own.what.is_empty() => (&own.id, "a rule of the policy"),
+            Some(own) => (&own.id, &own.what),
+            None => {
+                let rule = rule::by_id(id);
+                (&rule.id, &rule.what)
+            }
+        }
     }
 
     fn with(policy: Policy, allowed: allow::Allowed, known: Known) -> Self {

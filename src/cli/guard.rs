@@ -91,7 +91,7 @@ impl PolicyArgs {
             Some(path) => {
                 let text =
                     std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-                toml::from_str(&text).with_context(|| format!("{} is not a policy", path.display()))?
+                PolicyFile::read(&text).with_context(|| format!("{} is not a policy", path.display()))?
             }
         };
         let secrets = crate::app::named(&file, |name| sources.environment.get(name).map(Secret::new))?;
@@ -269,7 +269,10 @@ pub(super) async fn guard(command: GuardCommand, sources: Sources) -> anyhow::Re
         GuardCommand::Rules { policy, json } => {
             let guard = policy.guard(&sources)?;
             if json {
-                say!("{}", serde_json::to_string_pretty(&super::shape::shape(&rules())?)?);
+                let all = (rules().iter().map(serde_json::to_value))
+                    .chain(guard.policy().rules.iter().map(serde_json::to_value));
+                let all = all.collect::<Result<Vec<_>, _>>()?;
+                say!("{}", serde_json::to_string_pretty(&super::shape::shape(&all)?)?);
             } else {
                 super::write_out(&rules_table(&guard));
             }

@@ -49,6 +49,7 @@ async fn over_http(config: Config, listen: std::net::SocketAddr) -> anyhow::Resu
     let (grace, base, needs) =
         (config.shutdown_grace, config.http.base_path.clone(), config.http.needs_credential(listen));
     let app = App::start(config)?;
+    app.follow_policy();
     let doors = match app.open_http(listen).await {
         Ok(doors) => doors,
         Err(error) => {
@@ -84,6 +85,7 @@ async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
         say_it_waits();
     }
     let app = App::start(config)?;
+    app.follow_policy();
     let ended = CancellationToken::new();
     let (reader, writer) = stdio_pipes();
     let transport = Lines::new(reader, writer, ended.clone());

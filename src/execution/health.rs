@@ -24,7 +24,7 @@ pub struct Health(pub(super) Arc<Core>);
 /// One thing that a running service depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// What: `database`, `migrations`, `provider`, `isolation`.
+    /// What: `database`, `migrations`, `provider`, `isolation`, `policy`.
     pub name: &'static str,
     /// Whether it does its part.
     pub ok: bool,
@@ -49,7 +49,11 @@ impl Health {
             (None, true) => checked("isolation", false, "cannot be had here"),
             (None, false) => checked("isolation", true, "the provider's"),
         };
-        vec![checked("database", database == "serves", database), migrations, provider, isolation]
+        let policy = match self.0.parts.policies.is_stale() {
+            false => checked("policy", true, "loaded"),
+            true => checked("policy", false, "the changed file does not work, the one before goes on"),
+        };
+        vec![checked("database", database == "serves", database), migrations, provider, isolation, policy]
     }
 
     /// Asks the database for something small.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{Action, Guard, Kind, Numbering, Report, Sanitized, StreamGuard, rule::by_id, rules};
+use super::{Action, Guard, Kind, Numbering, Report, Sanitized, StreamGuard, rules};
 
 /// One finding, without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -20,9 +20,9 @@ pub struct Found {
     /// What it is.
     pub kind: Kind,
     /// The rule that found it.
-    pub rule: &'static str,
+    pub rule: String,
     /// Why that rule is sure.
-    pub why: &'static str,
+    pub why: String,
     /// What the policy does with it.
     pub action: Action,
     /// Whether it was visible only after decoding.
@@ -119,15 +119,15 @@ impl Checker {
                     continue;
                 }
                 place.advance(text, base, base + finding.start);
-                let rule = by_id(finding.rule);
+                let (rule, why) = guard.described(finding.rule);
                 findings.push(Found {
                     line: place.line,
                     column: place.column + 1,
                     start: base + finding.start,
                     end: base + finding.end,
                     kind: finding.kind,
-                    rule: &rule.id,
-                    why: &rule.what,
+                    rule: rule.to_owned(),
+                    why: why.to_owned(),
                     action: guard.action(finding.kind),
                     decoded: finding.decoded,
                 });
@@ -186,10 +186,14 @@ impl Checked {
     }
 }
 
-/// The built-in rules as a table for people, with the action that a policy takes.
+/// The built-in rules and those of the policy as a table for people, with the action that a policy takes.
 pub fn rules_table(guard: &Guard) -> String {
     let mut out = format!("{:<28} {:<16} {:<8}  what\n", "rule", "kind", "action");
     for rule in rules() {
+        let action = super::report::action_name(guard.action(rule.kind));
+        let _ = writeln!(out, "{:<28} {:<16} {action:<8}  {}", rule.id, rule.kind.as_str(), rule.what);
+    }
+    for rule in &guard.policy().rules {
         let action = super::report::action_name(guard.action(rule.kind));
         let _ = writeln!(out, "{:<28} {:<16} {action:<8}  {}", rule.id, rule.kind.as_str(), rule.what);
     }

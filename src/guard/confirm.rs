@@ -78,7 +78,7 @@ fn card_lengths(first: &[u8; 4]) -> Option<&'static [usize]> {
 }
 
 /// Remainder modulo 97 of the number that ISO 7064 makes of letters and digits (A is 10, Z is 35).
-fn mod97(text: impl Iterator<Item = u8>) -> u32 {
+pub(super) fn mod97(text: impl Iterator<Item = u8>) -> u32 {
     text.fold(0, |sum, byte| match byte {
         b'0'..=b'9' => (sum * 10 + u32::from(byte - b'0')) % 97,
         _ => (sum * 100 + u32::from(byte.to_ascii_uppercase() - b'A') + 10) % 97,

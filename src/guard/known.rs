@@ -14,7 +14,9 @@ use base64::engine::general_purpose::{GeneralPurpose, STANDARD, URL_SAFE};
 use zeroize::Zeroizing;
 
 use super::Kind;
+use super::OwnRule;
 use super::encoded::is_run;
+use super::own::OwnRules;
 use super::rule::KNOWN;
 use super::scan::Finding;
 
@@ -23,7 +25,11 @@ use super::scan::Finding;
 /// What is looked for stays in memory as long as this does, and its automaton does not clear it when dropped; all that is
 /// needed to build that is cleared.
 #[derive(Clone, Default)]
-pub struct Known(Option<Arc<Inner>>);
+pub struct Known {
+    values: Option<Arc<Inner>>,
+    /// The own rules of a policy: they are looked for at the same places.
+    rules: Option<Arc<OwnRules>>,
+}
 
 struct Inner {
     finder: AhoCorasick,
@@ -65,12 +71,25 @@ impl Known {
             .build(needles.iter().map(|(needle, _)| needle.as_bytes()));
         #[expect(clippy::expect_used, reason = "some needles of 3 KB: far from the limit of 2^31 states")]
         let finder = finder.expect("few and short needles");
-        Self(Some(Arc::new(Inner { finder, forms })))
+        Self { values: Some(Arc::new(Inner { finder, forms })), rules: None }
+    }
+
+    /// The same with the own rules of a policy, and whether they had to be compiled.
+    pub(super) fn with_rules(&self, rules: &[OwnRule]) -> Result<(Self, bool), (String, String)> {
+        if self.rules.as_ref().map_or(rules.is_empty(), |own| own.are(rules)) {
+            return Ok((self.clone(), false));
+        }
+        Ok((Self { values: self.values.clone(), rules: OwnRules::new(rules)? }, true))
+    }
+
+    /// The own rules.
+    pub(super) fn rules(&self) -> Option<&OwnRules> {
+        self.rules.as_deref()
     }
 
     /// Whether anything is looked for.
     pub(super) fn any(&self) -> bool {
-        self.0.is_some()
+        self.values.is_some() || self.rules.is_some()
     }
 
     /// Whether anything of a value would be looked for.
@@ -80,7 +99,10 @@ impl Known {
 
     /// Adds what is found in `text[from..to]`.
     pub(super) fn find(&self, text: &[u8], (from, to): (usize, usize), findings: &mut Vec<Finding>) {
-        let Some(inner) = &self.0 else { return };
+        if let Some(rules) = &self.rules {
+            rules.find(text, (from, to), findings);
+        }
+        let Some(inner) = &self.values else { return };
         let mut at = from;
         while let Some(found) = inner.finder.find(Input::new(text).range(at..to)) {
             let form = inner.forms[found.pattern().as_usize()];
@@ -214,7 +236,7 @@ fn inner_digits(engine: &GeneralPurpose, value: &[u8], lead: usize) -> Zeroizing
 /// The values stay out of logs.
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").field("forms", &self.0.as_ref().map(|inner| inner.forms.len())).finish()
+        f.debug_struct("Known").field("forms", &self.values.as_ref().map(|inner| inner.forms.len())).finish()
     }
 }
 
@@ -275,7 +297,7 @@ mod tests {
         let text = "a short one, a tall orde, correct/horse battery, tall-orde\nr";
         let (out, report) = guard().text(text, &mut Numbering::alone());
         assert_eq!((&**out, report.total()), (text, 0));
-        assert!(Known::new(["short", ""]).0.is_none());
+        assert!(!Known::new(["short", ""]).any());
     }
 
     #[test]

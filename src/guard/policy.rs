@@ -11,7 +11,7 @@ use serde::de::{DeserializeSeed, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{Kind, allow};
+use super::{Kind, OwnRule, allow};
 use crate::domain::hex;
 
 /// Whether findings change the output.
@@ -167,6 +167,9 @@ pub struct Overlay {
     pub kinds: BTreeMap<Kind, Action>,
     /// More that is let through.
     pub allow: AllowList,
+    /// More rules; a call brings none.
+    #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<OwnRule>,
 }
 
 /// Values that must never leave, by name: a policy does not hold them.
@@ -197,7 +200,7 @@ pub struct KnownNames {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyFile {
-    /// The version that reports carry, at most 64 characters; `unnamed` where a file gives none.
+    /// The version that reports carry, at most 64 characters; `unnamed-` and 12 hex digits of its hash where a file gives none.
     #[serde(default = "unnamed")]
     pub version: String,
     /// The mode of the deployment.
@@ -211,6 +214,9 @@ pub struct PolicyFile {
     pub allow: AllowList,
     /// What is secret whatever it looks like.
     pub known: KnownNames,
+    /// Rules besides the built-in ones.
+    #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<OwnRule>,
     /// How many letters and digits `mask` keeps at the end, 0 to 8.
     pub mask_keep: u8,
     /// Whether placeholders carry numbers: `[EMAIL_1]` or `[EMAIL]`.
@@ -255,6 +261,7 @@ impl Default for PolicyFile {
             kinds: BTreeMap::new(),
             allow: AllowList::default(),
             known: KnownNames::default(),
+            rules: Vec::new(),
             mask_keep: 4,
             numbered: true,
             every_address: false,
@@ -290,6 +297,9 @@ pub struct Policy {
     /// What becomes of files that the guard cannot look into.
     #[serde(skip_serializing_if = "OpaqueFiles::is_default")]
     pub opaque_files: OpaqueFiles,
+    /// Rules besides the built-in ones.
+    #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<OwnRule>,
     /// Wishes that were refused because the level above does not allow loosening: level and what.
     pub refused: Vec<(Scope, String)>,
 }
@@ -336,6 +346,11 @@ impl Policy {
                 self.refused.push((scope, format!("action for {kind}")));
             }
         }
+        match scope {
+            // They are compiled when the policy is loaded.
+            Scope::Call if !overlay.rules.is_empty() => self.refused.push((scope, "rules".to_owned())),
+            _ => self.rules.extend(overlay.rules.iter().cloned()),
+        }
         if overlay.allow.is_empty() {
             return;
         }
@@ -352,6 +367,18 @@ impl Policy {
 }
 
 impl PolicyFile {
+    /// Reads a policy file (TOML). One without a version gets its hash as one, so that two files do not look alike in reports.
+    ///
+    /// # Errors
+    /// Where in the file something is wrong, and what.
+    pub fn read(text: &str) -> Result<Self, toml::de::Error> {
+        let mut file: Self = toml::from_str(text)?;
+        if file.version == unnamed() {
+            file.version = format!("{}-{}", unnamed(), hex(&Sha256::digest(text.as_bytes())[..6]));
+        }
+        Ok(file)
+    }
+
     /// The policy for a call: base, then tenant, conversation and call, each as far as it may.
     pub fn resolve(
         &self,
@@ -376,6 +403,7 @@ impl PolicyFile {
             numbered: self.numbered,
             every_address: self.every_address,
             opaque_files: self.opaque_files,
+            rules: self.rules.clone(),
             refused: refused.collect(),
         };
         let tenant = tenant.and_then(|name| self.tenants.get(name));

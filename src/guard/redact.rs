@@ -124,7 +124,7 @@ pub(super) fn redact(
         if !alike.as_mut().is_some_and(|alike| alike.take(&found))
             && let Some(before) = alike.replace(found)
         {
-            report.found(before);
+            report.found(before, guard);
         }
         if report.mode != Mode::Enforce {
             continue;
@@ -142,7 +142,7 @@ pub(super) fn redact(
         done = finding.end;
     }
     if let Some(last) = alike {
-        report.found(last);
+        report.found(last, guard);
     }
     push_clean(&text[done..to], numbering, report, out);
     last

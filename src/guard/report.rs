@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::domain::Kept;
 
 use super::policy::{Mode, Policy, Scope};
-use super::rule::{RuleId, by_id};
+use super::rule::RuleId;
 use super::scan::Finding;
-use super::{Action, Kind};
+use super::{Action, Guard, Kind};
 
 /// How often a kind was found and how long the values were in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -23,6 +23,7 @@ pub struct Tally {
 /// Findings of one rule that met with one action.
 pub(super) struct Found {
     rule: RuleId,
+    kind: Kind,
     action: Action,
     tally: Tally,
     decoded: u64,
@@ -32,7 +33,7 @@ impl Found {
     /// One finding, so many bytes long.
     pub(super) fn one(finding: &Finding, action: Action, bytes: usize) -> Self {
         let tally = Tally { count: 1, bytes: bytes as u64 };
-        Self { rule: finding.rule, action, tally, decoded: finding.decoded.into() }
+        Self { rule: finding.rule, kind: finding.kind, action, tally, decoded: finding.decoded.into() }
     }
 
     /// Takes in what `other` counts, if it is of the same rule and action.
@@ -115,15 +116,15 @@ impl Report {
     }
 
     /// Counts findings.
-    pub(super) fn found(&mut self, found: Found) {
-        let Found { rule, action, tally, decoded } = found;
-        let rule = by_id(rule);
+    pub(super) fn found(&mut self, found: Found, guard: &Guard) {
+        let Found { rule, kind, action, tally, decoded } = found;
+        let (rule, _) = guard.described(rule);
         let tallies = if self.mode == Mode::Enforce { &mut self.findings } else { &mut self.would_redact };
-        let sum = tallies.entry(rule.kind).or_default();
+        let sum = tallies.entry(kind).or_default();
         sum.count += tally.count;
         sum.bytes += tally.bytes;
         self.decoded += decoded;
-        add(&mut self.rules, &rule.id, tally.count);
+        add(&mut self.rules, rule, tally.count);
         if self.mode == Mode::Enforce {
             add(&mut self.actions, action_name(action), tally.count);
             self.blocked |= action == Action::Block;

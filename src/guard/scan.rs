@@ -610,7 +610,7 @@ pub(super) fn holds_placeholder(text: &str) -> bool {
 }
 
 /// Where the next placeholder begins and ends.
-fn next_placeholder(text: &[u8], from: usize) -> Option<(usize, usize)> {
+pub(super) fn next_placeholder(text: &[u8], from: usize) -> Option<(usize, usize)> {
     memchr::memchr_iter(b'[', &text[from..])
         .find_map(|at| placeholder_len(&text[from + at..]).map(|len| (from + at, from + at + len)))
 }
@@ -629,7 +629,7 @@ pub(super) fn near(text: &[u8]) -> (usize, usize) {
 }
 
 /// What stands behind the last placeholder.
-fn behind_placeholder(text: &[u8]) -> &[u8] {
+pub(super) fn behind_placeholder(text: &[u8]) -> &[u8] {
     memchr::memrchr_iter(b'[', text)
         .find_map(|open| placeholder_len(&text[open..]).map(|len| &text[open + len..]))
         .unwrap_or(text)

@@ -135,6 +135,12 @@ pub static GUARD_FINDINGS: Counter =
 /// What the guard let pass.
 pub static GUARD_BYTES: Counter =
     Counter::new("guard.bytes", "Bytes of output that came through the egress guard.", &[]);
+/// Changed policy files.
+pub static GUARD_POLICY_RELOADS: Counter = Counter::new(
+    "guard.policy_reloads",
+    "Changes of the guard's policy file: loaded, refused (it does not work, and the one before goes on).",
+    &["outcome"],
+);
 /// Spans that no collector has got.
 pub static SPANS_DROPPED: Counter = Counter::new(
     "otlp.spans_dropped",
@@ -170,6 +176,12 @@ pub static E2B_CLIENT: Histogram = Histogram::new(
 pub static PROVIDER_UP: Gauge = Gauge::new(
     "provider.up",
     "1 while requests go to the sandbox provider, 0 while it is down and left alone, or there is none.",
+);
+
+/// Whether the guard works by its policy file.
+pub static GUARD_POLICY_CURRENT: Gauge = Gauge::new(
+    "guard.policy_current",
+    "1 while the guard works by its policy file as it is, 0 after a change of it that does not work.",
 );
 
 /// Connections of the HTTP listener.
@@ -236,6 +248,7 @@ static COUNTERS: &[&Counter] = &[
     &AUTH_KEY_FETCHES,
     &GUARD_FINDINGS,
     &GUARD_BYTES,
+    &GUARD_POLICY_RELOADS,
     &SPANS_DROPPED,
     &STORE_STATES,
     &RUNS_OFFLINE,
@@ -255,6 +268,7 @@ static GAUGES: &[&Gauge] = &[
     &POOL_SIZE,
     &DATABASE_UP,
     &PROVIDER_UP,
+    &GUARD_POLICY_CURRENT,
     &HTTP_CONNECTIONS,
     &HTTP_CONNECTION_LIMIT,
     &WORKFLOWS_DRIVEN,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use pathbox::domain::{CodeError, Ended, OutputChunk, RichResult};
 use pathbox::guard::{
-    Action, Guard, Kind, Limits, Mode, Numbering, OutcomeGuard, Policy, Report, Sealer, rules,
+    Action, Guard, Kind, Limits, Mode, Numbering, OutcomeGuard, Policy, PolicyFile, Report, Sealer, rules,
 };
 use serde_json::{Value, json};
 
@@ -157,6 +157,77 @@ fn any_cutting_gives_the_same_and_twice_is_once() {
     for _ in 0..3000 {
         let pieces = 1 + dice.roll(14);
         check(&guard, &mixture(&mut dice, pieces), &mut dice);
+    }
+}
+
+/// Rules of a policy: one with a literal, one that words wake, one that takes nearly anything.
+const OWN: &str = r#"
+[[rule]]
+id = "employee"
+kind = "NATIONAL_ID"
+pattern = '\bEMP-\d{6}\b'
+examples = ["ask EMP-123456"]
+[[rule]]
+id = "customer"
+kind = "SECRET"
+words = ["Kundennummer", "customer"]
+pattern = '\d{8}'
+examples = ["customer 48213377"]
+[[rule]]
+id = "reference"
+kind = "PASSPORT"
+pattern = 'ref [^;r]{1,40};'
+examples = ["the ref of it; x"]
+"#;
+
+#[test]
+fn own_rules_hold_what_the_built_in_ones_hold() {
+    let guard = Guard::new(PolicyFile::read(OWN).unwrap().resolve(None, None, None)).unwrap();
+    let mut dice = Dice(0x0a11_5678_9abc_def1);
+    let own = [
+        "EMP-123456",
+        "EMP-",
+        "123456",
+        "customer ",
+        "Kundennummer: ",
+        "48213377",
+        "{\"customer\": 48213377, ",
+        "ref ",
+        "ref of;",
+        "; ",
+        "EMP%2D123456",
+        "c2VlIEVNUC0xMjM0NTYgbm93",
+    ];
+    let mut found = 0;
+    for round in 0..300 {
+        let mut text = String::new();
+        for _ in 0..=dice.roll(12) {
+            text.push_str(dice.pick(&own));
+            let pieces = dice.roll(3);
+            text.push_str(&mixture(&mut dice, pieces));
+        }
+        if round % 100 == 0 {
+            text = text.replace(['\n', '\r'], " ").repeat(20);
+        }
+        check(&guard, &text, &mut dice);
+        let report = guard.text(&text, &mut numbering()).1;
+        found +=
+            ["employee", "customer", "reference"].iter().filter(|id| report.rules.contains_key(**id)).count();
+    }
+    assert!(found > 200, "{found}");
+    // Wherever a long line is cut.
+    let around = "word, ".repeat(3000);
+    for place in (14 * 1024 - 90..14 * 1024 + 10).step_by(3) {
+        let text = format!("{} EMP-123456 {around}", &around[..place]);
+        let becomes = format!("{} [NATIONAL_ID_1] {around}", &around[..place]);
+        assert!(*guard.text(&text, &mut numbering()).0 == becomes, "at {place}");
+    }
+    // JSON stays JSON, with names and numbers that are found.
+    let value = json!({"customer": 48213377, "ref \"of\" it;": ["EMP-123456", {"Kundennummer": [48213377, 1]}, "ref\\;é;"]});
+    for text in [value.to_string(), json!([value.to_string()]).to_string()] {
+        let out = guard.text(&text, &mut numbering()).0;
+        assert!(serde_json::from_str::<Value>(&out).is_ok(), "{text} becomes {}", *out);
+        assert!(!out.contains("48213377") && !out.contains("EMP-1"), "{}", *out);
     }
 }
 
