@@ -14,6 +14,8 @@ use crate::telemetry::{chain, metrics};
 
 /// How often the file is looked at.
 const EVERY: Duration = Duration::from_secs(2);
+/// How long a changed file must look the same before it is read: it may be half written, or emptied to be written.
+const SETTLED: Duration = Duration::from_millis(500);
 
 /// How a file looks from outside: when it was changed, its length, and which file of its disk it is. `None`: it is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,21 +38,25 @@ pub(super) async fn follow(config: Config, policies: Policies, mut seen: Stamp, 
     let Some(file) = config.guard_policy.clone() else { return };
     metrics::GUARD_POLICY_CURRENT.set(Some(1));
     let mut asked = Asked::new();
+    let mut changed: Option<Stamp> = None;
     loop {
         let at_once = tokio::select! {
             () = end.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => false,
+            () = tokio::time::sleep(if changed.is_some() { SETTLED } else { EVERY }) => false,
             () = asked.next() => true,
         };
         let (file, config) = (file.clone(), config.clone());
         let looked = tokio::task::spawn_blocking(move || {
             // First how it looks: what changes while it is read is seen the next time.
             let stamp = Stamp::of(Some(&file));
-            let loaded = (at_once || stamp != seen).then(|| super::policies(&config));
-            (stamp, loaded)
+            let due = at_once || stamp != seen && changed == Some(stamp);
+            (stamp, due.then(|| super::policies(&config)))
         });
         let Ok((stamp, loaded)) = looked.await else { continue };
-        seen = stamp;
+        if loaded.is_some() {
+            seen = stamp;
+        }
+        changed = (stamp != seen).then_some(stamp);
         match loaded {
             None => {}
             Some(Ok(fresh)) => {
