@@ -202,7 +202,16 @@ struct Walk {
     /// Places without a body, and those that erasures name: a lane, and the first and the last in it.
     erased: Vec<(i16, i64)>,
     named: Vec<(i16, i64, i64)>,
+    gaps: Vec<Gap>,
     faults: Vec<Fault>,
+}
+
+/// Entries that were not there when the walk came by, and the one after them: retention may have taken them since the head
+/// was read, and the head then says so by now.
+struct Gap {
+    lane: i16,
+    from: i64,
+    after: (i64, String, String),
 }
 
 /// How far one lane has been walked.
@@ -242,8 +251,8 @@ impl Walk {
         let tenant = lane.head.tenant.as_str();
         self.entries += 1;
         if entry.n != lane.n + 1 {
-            let (from, to) = (lane.n + 1, entry.n - 1);
-            self.fault(Some((entry.lane, from)), None, format!("entries {from} to {to} are missing"));
+            let after = (entry.n, entry.body_sha256.clone(), entry.hash.clone());
+            self.gaps.push(Gap { lane: entry.lane, from: lane.n + 1, after });
         } else if entry_hash(&lane.hash, tenant, entry.lane, entry.n, &entry.body_sha256) != entry.hash {
             self.fault(place, run, "its hash does not follow from the entry before it".to_owned());
         }
@@ -281,6 +290,19 @@ impl Walk {
     /// Holds the ends against the heads: as they were, and as they are now that retention may have taken entries.
     fn end(&mut self, now: &[ChainHead]) {
         let mut faults = Vec::new();
+        for Gap { lane, from, after: (n, body_sha256, hash) } in std::mem::take(&mut self.gaps) {
+            let (to, head) = (n - 1, now.iter().find(|now| now.lane == lane));
+            match head.filter(|head| head.anchor_n >= to) {
+                None => faults.push(((lane, from), format!("entries {from} to {to} are missing"))),
+                Some(head) if head.anchor_n == to => {
+                    if entry_hash(&head.anchor_hash, head.tenant.as_str(), lane, n, &body_sha256) != hash {
+                        let what = "its hash does not follow from the entries that retention took";
+                        faults.push(((lane, n), what.to_owned()));
+                    }
+                }
+                Some(_) => {} // what came after is gone, too
+            }
+        }
         for Lane { head, n, at_head, .. } in self.lanes.values() {
             let (lane, said) = (head.lane, head.n);
             match at_head {

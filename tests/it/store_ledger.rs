@@ -513,3 +513,35 @@ async fn an_erasure_names_the_lanes_of_what_it_takes() {
     // The bodies and the entry that named them are gone together.
     assert_eq!((found.entries, found.faults.as_slice()), (0, [].as_slice()), "{found:?}");
 }
+
+/// Retention that goes on while somebody verifies is no entry that is missing.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn retention_beside_a_verification_is_no_fault() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let (slow, _) = begun(&store, &key("acme", "c1", "slow")).await;
+    let mut open = world.database().connect().await;
+    let sql = format!("begin; {}; set constraints all immediate", ended_as("failed", &slow));
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut open).await.unwrap();
+    for _ in 0..3 {
+        run(&store, "acme", "quick").await;
+    }
+    sqlx::raw_sql("commit").execute(&mut open).await.unwrap();
+    let (mut taken, acme) = (0, tenant("acme"));
+    let verified = verify(&*store, &acme, |_, _| {
+        if taken == 0 {
+            // Lane 1 loses its first entry after its head was read and before its entries are.
+            let pruning = store.prune_chain(Duration::ZERO, 1);
+            taken =
+                tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(pruning)).unwrap();
+        }
+    });
+    let found = verified.await.unwrap();
+    assert_eq!(taken, 2);
+    assert_eq!((found.entries, found.faults.as_slice()), (3, [].as_slice()), "{found:?}");
+    // What is taken without saying so is still found.
+    tamper(&world, "DELETE FROM audit_log WHERE lane = 1 AND n = 2").await;
+    let found = chain(&store, "acme").await.faults;
+    assert_eq!((found[0].place, found[0].what.as_str()), (Some((1, 2)), "entries 2 to 2 are missing"));
+}
