@@ -98,19 +98,7 @@ impl Leases for SqliteStore {
         .await
         .map_err(failure)?;
         if updated.rows_affected() > 0 {
-            sqlx::query(
-                "UPDATE executions
-                    SET status = 'running', context_id = ?1, started_at = ?2, queued_ms = ?2 - created_at,
-                        lease_expires_at = ?2 + run_lease_ms
-                  WHERE id = ?3 AND tenant_id = ?4 AND status = 'queued'",
-            )
-            .bind(claim.context.to_string())
-            .bind(now)
-            .bind(execution.to_string())
-            .bind(claim.key.tenant.as_str())
-            .execute(&mut *transaction)
-            .await
-            .map_err(failure)?;
+            begin_run(&mut transaction, claim, execution, now).await?;
         }
         // Said twice, the same sandbox is taken once.
         let row = sqlx::query(
@@ -125,22 +113,7 @@ impl Leases for SqliteStore {
         .await
         .map_err(failure)?;
         if row.is_none() {
-            sqlx::query(
-                "INSERT INTO doomed_sandboxes (tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url,
-                     host_key_enc, reason, not_before, created_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'its creator was too slow', ?8, ?8)",
-            )
-            .bind(claim.key.tenant.as_str())
-            .bind(claim.context.to_string())
-            .bind(claim.epoch)
-            .bind(sandbox.sandbox_id.as_str())
-            .bind(sandbox.domain.as_deref())
-            .bind(sandbox.host_url.as_deref())
-            .bind(sealed.host_key.as_deref())
-            .bind(now)
-            .execute(&mut *transaction)
-            .await
-            .map_err(failure)?;
+            doom_late_sandbox(&mut transaction, claim, sandbox, sealed.host_key.as_deref(), now).await?;
         }
         let context = row.map(|row| rows::context(&row, now)).transpose()?;
         transaction.commit().await?;
@@ -217,31 +190,7 @@ impl Leases for SqliteStore {
         .map_err(failure)?;
         let Some(recorded) = recorded else { return Ok(false) };
         let key = Cells::new(&recorded, "executions", "id").key()?;
-        sqlx::query(
-            "UPDATE execution_contexts
-                SET execution_count = execution_count + 1, total_execution_ms = total_execution_ms + ?1,
-                    last_used_at = max(last_used_at, ?2), updated_at = ?11, expires_at = max(expires_at, ?2 + ?3),
-                    provider_ends_at = coalesce(?4, provider_ends_at),
-                    last_error = CASE WHEN ?5 THEN coalesce(?6, last_error) ELSE last_error END,
-                    resource_usage = json_object(
-                        'output_bytes', coalesce(resource_usage->>'output_bytes', 0) + ?7,
-                        'queued_ms', coalesce(resource_usage->>'queued_ms', 0) + ?8)
-              WHERE id = ?9 AND tenant_id = ?10 AND status = 'ready'",
-        )
-        .bind(finished.duration_ms)
-        .bind(ended)
-        .bind(millis(limits.ttl))
-        .bind(finished.provider_ends_at.map(|at| at.timestamp_millis()))
-        .bind(finished.status == ExecutionStatus::Failed)
-        .bind(finished.error.as_deref().map(storable))
-        .bind(finished.output_bytes)
-        .bind(finished.queued_ms)
-        .bind(finished.context.to_string())
-        .bind(finished.tenant.as_str())
-        .bind(now)
-        .execute(&mut *transaction)
-        .await
-        .map_err(failure)?;
+        count_use(&mut transaction, finished, limits, (ended, now)).await?;
         transaction.commit().await?;
         self.signals.wake(&Signals::name(&key));
         Ok(true)
@@ -411,6 +360,91 @@ impl Leases for SqliteStore {
         .map_err(failure)?;
         found.iter().map(|row| Cells::new(row, "executions", "id").parse("id")).collect()
     }
+}
+
+/// The run that a sandbox was made for begins on it.
+async fn begin_run(
+    connection: &mut SqliteConnection,
+    claim: &Claim,
+    execution: ExecutionId,
+    now: i64,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "UPDATE executions
+            SET status = 'running', context_id = ?1, started_at = ?2, queued_ms = ?2 - created_at,
+                lease_expires_at = ?2 + run_lease_ms
+          WHERE id = ?3 AND tenant_id = ?4 AND status = 'queued'",
+    )
+    .bind(claim.context.to_string())
+    .bind(now)
+    .bind(execution.to_string())
+    .bind(claim.key.tenant.as_str())
+    .execute(connection)
+    .await
+    .map(drop)
+    .map_err(failure)
+}
+
+/// A sandbox whose claim was lost meanwhile must die.
+async fn doom_late_sandbox(
+    connection: &mut SqliteConnection,
+    claim: &Claim,
+    sandbox: &SandboxRef,
+    host_key: Option<&[u8]>,
+    now: i64,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO doomed_sandboxes (tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url,
+             host_key_enc, reason, not_before, created_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'its creator was too slow', ?8, ?8)",
+    )
+    .bind(claim.key.tenant.as_str())
+    .bind(claim.context.to_string())
+    .bind(claim.epoch)
+    .bind(sandbox.sandbox_id.as_str())
+    .bind(sandbox.domain.as_deref())
+    .bind(sandbox.host_url.as_deref())
+    .bind(host_key)
+    .bind(now)
+    .execute(connection)
+    .await
+    .map(drop)
+    .map_err(failure)
+}
+
+/// A run that ended counts for its context, and slides its time to live.
+async fn count_use(
+    connection: &mut SqliteConnection,
+    finished: &FinishedExecution,
+    limits: &Limits,
+    (ended, now): (i64, i64),
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "UPDATE execution_contexts
+            SET execution_count = execution_count + 1, total_execution_ms = total_execution_ms + ?1,
+                last_used_at = max(last_used_at, ?2), updated_at = ?11, expires_at = max(expires_at, ?2 + ?3),
+                provider_ends_at = coalesce(?4, provider_ends_at),
+                last_error = CASE WHEN ?5 THEN coalesce(?6, last_error) ELSE last_error END,
+                resource_usage = json_object(
+                    'output_bytes', coalesce(resource_usage->>'output_bytes', 0) + ?7,
+                    'queued_ms', coalesce(resource_usage->>'queued_ms', 0) + ?8)
+          WHERE id = ?9 AND tenant_id = ?10 AND status = 'ready'",
+    )
+    .bind(finished.duration_ms)
+    .bind(ended)
+    .bind(millis(limits.ttl))
+    .bind(finished.provider_ends_at.map(|at| at.timestamp_millis()))
+    .bind(finished.status == ExecutionStatus::Failed)
+    .bind(finished.error.as_deref().map(storable))
+    .bind(finished.output_bytes)
+    .bind(finished.queued_ms)
+    .bind(finished.context.to_string())
+    .bind(finished.tenant.as_str())
+    .bind(now)
+    .execute(connection)
+    .await
+    .map(drop)
+    .map_err(failure)
 }
 
 /// The row of a run that was never acquired; nothing when it is there. An idempotency key that is another run's is
