@@ -1,8 +1,8 @@
 //! What the store costs: `cargo bench --bench store`.
 //!
 //! Medians of single calls for 1, 8 and 64 callers, each as a ratio to `SELECT 1` of the same run, on Postgres (durable
-//! commits, over its socket) and on SQLite (durable commits). Beside the store's own calls stands the usual way of
-//! doing the same: a transaction of single statements, one round trip each, on tables without row-level security,
+//! commits, over its socket) and on SQLite (durable commits). Beside the store's own calls, in turns with them, stands the
+//! usual way of doing the same: a transaction of single statements, one round trip each, on tables without row-level security,
 //! guard, queue or ledger. On one machine that is less work and may be faster; with a network between, round trips decide.
 
 #![expect(
@@ -33,11 +33,20 @@ use sqlx::sqlite::SqlitePool;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
+/// The store's calls and the usual way's are made in turns, so often.
+const ROUNDS: usize = 10;
+
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    // `cargo bench --bench store -- sqlite` measures that one alone.
+    let only = |name: &str| std::env::args().any(|argument| argument == name);
     runtime.block_on(async {
-        postgres().await;
-        sqlite().await;
+        if !only("sqlite") {
+            postgres().await;
+        }
+        if !only("postgres") {
+            sqlite().await;
+        }
     });
 }
 
@@ -88,52 +97,69 @@ fn print(what: &str, median: Duration, base: Duration) {
     println!("  {what:<44} {:>8.0} µs   {ratio:>5.1} x", median.as_secs_f64() * 1e6);
 }
 
-/// Times the store's calls, and returns acquire and record of a warm call.
-async fn calls(store: &DynStore, callers: usize, count: usize, base: Duration) -> (Duration, Duration) {
+/// Makes what the warm calls of so many callers need.
+async fn warm_up(store: &DynStore, callers: usize) {
     for caller in 0..callers {
         if store.live(&caller_key(caller)).await.unwrap().is_none() {
             first_run(store, &caller_key(caller), &limits()).await;
         }
     }
-    // acquire and record alternate; each is timed by itself
-    let (warm, records) = {
-        let times = Arc::new(std::sync::Mutex::new((Vec::new(), Vec::new())));
-        let (store, kept) = (store.clone(), times.clone());
-        median(callers, count, move |caller, _| {
-            let (store, times) = (store.clone(), kept.clone());
-            async move {
-                let ask = ask(&caller_key(caller));
-                let started = Instant::now();
-                let context = ready(store.acquire(&ask, &limits()).await.unwrap());
-                let acquired = started.elapsed();
-                let started = Instant::now();
-                store.record(&finished(&ask, context.id), &limits()).await.unwrap();
-                let recorded = started.elapsed();
-                let mut times = times.lock().unwrap();
-                times.0.push(acquired);
-                times.1.push(recorded);
-            }
-        })
-        .await;
-        let mut times = times.lock().unwrap();
-        times.0.sort();
-        times.1.sort();
-        (times.0[times.0.len() / 2], times.1[times.1.len() / 2])
-    };
-    let cold = {
-        let (store, round) = (store.clone(), Entropy::system().hex::<4>());
-        median(callers, count / 4, move |caller, number| {
-            let store = store.clone();
-            let key = key(&format!("cold-{caller}"), &round, &number.to_string());
-            async move {
-                claim(store.acquire(&ask(&key), &limits()).await.unwrap());
-            }
-        })
-        .await
-    };
+}
+
+type Times = Vec<Duration>;
+
+fn middle(times: &mut Times) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// Acquires and records of `callers` that are at it, each timed by itself: both are added to what was measured before.
+async fn warm_calls(store: &DynStore, callers: usize, count: usize, times: &mut (Times, Times)) {
+    let kept = Arc::new(std::sync::Mutex::new((Vec::new(), Vec::new())));
+    let (store, calls) = (store.clone(), kept.clone());
+    median(callers, count, move |caller, _| {
+        let (store, times) = (store.clone(), calls.clone());
+        async move {
+            let ask = ask(&caller_key(caller));
+            let started = Instant::now();
+            let context = ready(store.acquire(&ask, &limits()).await.unwrap());
+            let acquired = started.elapsed();
+            let started = Instant::now();
+            store.record(&finished(&ask, context.id), &limits()).await.unwrap();
+            let recorded = started.elapsed();
+            let mut times = times.lock().unwrap();
+            times.0.push(acquired);
+            times.1.push(recorded);
+        }
+    })
+    .await;
+    let kept = kept.lock().unwrap();
+    times.0.extend(&kept.0);
+    times.1.extend(&kept.1);
+}
+
+async fn cold_calls(store: &DynStore, callers: usize, count: usize, base: Duration) {
+    let (store, round) = (store.clone(), Entropy::system().hex::<4>());
+    let cold = median(callers, count, move |caller, number| {
+        let store = store.clone();
+        let key = key(&format!("cold-{caller}"), &round, &number.to_string());
+        async move {
+            claim(store.acquire(&ask(&key), &limits()).await.unwrap());
+        }
+    })
+    .await;
+    print("cold acquire, without the provider", cold, base);
+}
+
+/// Times the store's calls, and returns acquire and record of a warm call.
+async fn calls(store: &DynStore, callers: usize, count: usize, base: Duration) -> (Duration, Duration) {
+    warm_up(store, callers).await;
+    let mut times = (Vec::new(), Vec::new());
+    warm_calls(store, callers, count, &mut times).await;
+    let (warm, records) = (middle(&mut times.0), middle(&mut times.1));
     print("warm acquire", warm, base);
     print("record", records, base);
-    print("cold acquire, without the provider", cold, base);
+    cold_calls(store, callers, count / 4, base).await;
     (warm, records)
 }
 
@@ -145,6 +171,13 @@ async fn postgres() {
     for callers in [1, 8, 64] {
         println!("postgres on this machine, {callers} caller(s)");
         compare(&here, callers, 2000 / callers.min(16)).await;
+    }
+    for contexts in [1_000, 100_000] {
+        fill(&connect(&here).await, contexts).await;
+        for callers in [1, 64] {
+            println!("postgres on this machine beside {contexts} live contexts, {callers} caller(s)");
+            compare(&here, callers, 2000 / callers.min(16)).await;
+        }
     }
     // What round trips cost: the same server behind a wire that holds everything for a millisecond each way.
     let wire = tempfile::tempdir().unwrap();
@@ -164,6 +197,26 @@ async fn connect(url: &Secret) -> PgPool {
     PgPoolOptions::new().max_connections(64).test_before_acquire(false).connect(url.expose()).await.unwrap()
 }
 
+/// So many live contexts of other tenants, ten each.
+async fn fill(pool: &PgPool, contexts: i32) {
+    let mut connection = pool.acquire().await.unwrap();
+    sqlx::raw_sql("set session_replication_role = replica").execute(&mut *connection).await.unwrap();
+    sqlx::query(
+        "insert into pathbox.execution_contexts (id, tenant_id, conversation_id, path_id, status, lease_owner,
+             creator_execution, sandbox_id, ready_at, expires_at, due_at)
+         select gen_random_uuid(), 'filler-' || n / 10, 'c' || n, 'main', 'ready', 'replica', gen_random_uuid(),
+                gen_random_uuid()::text, clock_timestamp(), clock_timestamp() + interval '1 hour',
+                clock_timestamp() + interval '1 hour'
+           from generate_series((select count(*) from pathbox.execution_contexts)::int, $1) n",
+    )
+    .bind(contexts)
+    .execute(&mut *connection)
+    .await
+    .unwrap();
+    sqlx::raw_sql("analyze pathbox.execution_contexts").execute(&mut *connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
 /// The store's calls, and the usual way's, over one URL.
 async fn compare(url: &Secret, callers: usize, count: usize) {
     let keyring = Keyring::parse(TEST_KEY, &Entropy::system()).unwrap();
@@ -181,19 +234,46 @@ async fn compare(url: &Secret, callers: usize, count: usize) {
         .await
     };
     print("select 1", base, base);
-    let (warm, record) = calls(&store, callers, count, base).await;
-    let usual_acquire = {
-        let pool = pool.clone();
-        median(callers, count, move |caller, _| usual_acquire(pool.clone(), caller)).await
-    };
-    let usual_record = {
-        let pool = pool.clone();
-        median(callers, count, move |caller, _| usual_record(pool.clone(), caller)).await
-    };
+    warm_up(&store, callers).await;
+    // In turns, so that both meet the same machine.
+    let (mut times, mut usual) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+    for _ in 0..ROUNDS {
+        warm_calls(&store, callers, count.div_ceil(ROUNDS), &mut times).await;
+        usual_calls(&pool, callers, count.div_ceil(ROUNDS), &mut usual).await;
+    }
+    let (warm, record) = (middle(&mut times.0), middle(&mut times.1));
+    print("warm acquire", warm, base);
+    print("record", record, base);
+    cold_calls(&store, callers, count / 4, base).await;
+    let (usual_acquire, usual_record) = (middle(&mut usual.0), middle(&mut usual.1));
     print("the usual way: acquire in 5 round trips", usual_acquire, base);
     print("the usual way: record in 4 round trips", usual_record, base);
     let ratio = (warm + record).as_secs_f64() / (usual_acquire + usual_record).as_secs_f64();
     println!("  a warm call takes {ratio:.2} of the usual way\n");
+}
+
+/// The usual way's acquires and records, as [`warm_calls`].
+async fn usual_calls(pool: &PgPool, callers: usize, count: usize, times: &mut (Times, Times)) {
+    let kept = Arc::new(std::sync::Mutex::new((Vec::new(), Vec::new())));
+    let (pool, calls) = (pool.clone(), kept.clone());
+    median(callers, count, move |caller, _| {
+        let (pool, times) = (pool.clone(), calls.clone());
+        async move {
+            let started = Instant::now();
+            usual_acquire(pool.clone(), caller).await;
+            let acquired = started.elapsed();
+            let started = Instant::now();
+            usual_record(pool, caller).await;
+            let recorded = started.elapsed();
+            let mut times = times.lock().unwrap();
+            times.0.push(acquired);
+            times.1.push(recorded);
+        }
+    })
+    .await;
+    let kept = kept.lock().unwrap();
+    times.0.extend(&kept.0);
+    times.1.extend(&kept.1);
 }
 
 /// Passes bytes on to the server's socket, each way a millisecond late.

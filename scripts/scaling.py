@@ -39,8 +39,10 @@ def migrate() -> None:
 
 
 def acquire(tenant: str, conversation: str, context: str, run: str) -> str:
-    return (f"pathbox.acquire_v3('{tenant}','','{conversation}','main','{context}','replica',false,'{run}','run_code',"
-            "'python',null,'c0de','key:x',null,null,null,90000,1000000,1000000,100000000,90000,60000,86400000,10000,1800000,null)")
+    return (f"pathbox.acquire_v4('{tenant}','replica',array[''],array['{conversation}'],array['main'],array['{run}'::uuid],"
+            "array['run_code'],array['python'],array[null::text],array['c0de'],array['key:x'],array[null::text],"
+            "array[null::text],array[null::text],array[90000::bigint],100000000,false,"
+            f"'{context}',false,1000000,1000000,90000,60000,86400000,10000,1800000,null)")
 
 
 def record(tenant: str, context: str, run: str) -> str:

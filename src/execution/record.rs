@@ -148,6 +148,7 @@ impl Core {
             provider_ends_at: ran.moved_end,
             ended_at: None,
             unasked: held.is_unasked.then(|| Box::new(ask.clone())),
+            asked: (!held.is_unasked).then(|| Box::new(ask.clone())),
         };
         crash_point!(self, "record.before");
         self.remember_use(held, ran.moved_end);

@@ -344,6 +344,7 @@ mod tests {
             provider_ends_at: None,
             ended_at: None,
             unasked: None,
+            asked: None,
         };
         Deferred::Record { finished: Box::new(finished), ended: Instant::now(), has_key }
     }

@@ -1,7 +1,7 @@
 //! The store for more than one machine: Postgres 15 or later.
 //!
 //! Each operation calls one function of the schema `pathbox`: one statement, one transaction, one round trip, so it
-//! holds no lock while Rust thinks. Behind a pooler in transaction mode the setting `database.pooler` must say so. The SQL, with the why, is in `migrations/postgres`.
+//! holds no lock while Rust thinks. Of a crowd, several acquires or records share one (`together`). Behind a pooler in transaction mode the setting `database.pooler` must say so. The SQL, with the why, is in `migrations/postgres`.
 //! What the functions return is decoded here and in the files beside this one.
 //!
 //! The surprise: row-level security holds although the server may connect as a superuser. The functions run as their
@@ -35,6 +35,7 @@ mod paths;
 mod reach;
 mod rows;
 mod sessions;
+mod together;
 mod tools;
 mod workflows;
 
@@ -108,6 +109,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/20261130000700_tool_memory.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_201_000_200,
+        name: "shared_transactions",
+        sql: include_str!("../../migrations/postgres/20261201000200_shared_transactions.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// Who migrates holds this lock of the database; a number nobody else would pick.
@@ -166,6 +173,8 @@ pub struct PgStore {
     availability: Availability,
     signals: Signals,
     listener: Arc<OnceLock<Listener>>,
+    acquires: leases::Acquires,
+    records: leases::Records,
 }
 
 impl PgStore {
@@ -193,7 +202,8 @@ impl PgStore {
             async move { reach.probe().await }
         });
         let signals = Signals::new(listen::UNHEARD);
-        Ok(Self { reach, keyring, availability, signals, listener: Arc::default() })
+        let (listener, acquires, records) = Default::default();
+        Ok(Self { reach, keyring, availability, signals, listener, acquires, records })
     }
 
     /// Applies the missing migrations, all or none, and says what the database has then.
@@ -238,6 +248,15 @@ impl PgStore {
 
     fn pool(&self) -> Session {
         self.reach.session()
+    }
+
+    /// Runs one operation once; see [`Reach::once`].
+    async fn once<T>(
+        &self,
+        measured: Measured,
+        operation: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, StoreError> {
+        measured.wait(self.reach.once(&self.availability, operation)).await
     }
 
     /// Runs one operation, which is safe to run twice; see [`Reach::call`].

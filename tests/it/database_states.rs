@@ -478,6 +478,85 @@ fn a_full_disk_under_postgres_is_said_as_what_it_is_and_loses_nothing() {
     }
 }
 
+/// A full disk under the write-ahead log ends the server of the database, which cannot start again before there is room.
+/// Meanwhile that is a database that is away: runs go on under their lease, then are refused, and each is recorded once.
+#[test]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+fn a_full_disk_under_the_write_ahead_log_loses_and_doubles_nothing() {
+    let disk = match Disk::mounted(96) {
+        Ok(disk) => disk,
+        Err(why) => return eprintln!("left out: a small disk cannot be mounted here: {why}"),
+    };
+    let settings = ["-c", "fsync=off", "-c", "max_wal_size=32MB", "-c", "min_wal_size=32MB"];
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&settings)));
+    cluster.stop();
+    cluster.log_on(&disk);
+    cluster.serve();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let database = cluster.empty_database();
+    let data = tempfile::tempdir().unwrap();
+    let server =
+        replica(data.path(), database.url().expose(), &[("PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS", "4")]);
+    let count = || run(&server, "held", "runs = globals().get('runs', 0) + 1\nruns", json!({}));
+    let mut runs = 0_i64;
+    let mut counts = |result: &Value| {
+        runs += 1;
+        assert_eq!(result["structuredContent"]["output"], runs.to_string().as_str(), "{result}");
+    };
+    counts(&count());
+
+    let filler = disk.0.join("filler");
+    crate::support::database::fill(&filler);
+    // What of the log is there already is written to the end, until the server gives up.
+    let given_up = runtime.block_on(async {
+        let mut other = PgConnection::connect(database.url().expose()).await.unwrap();
+        let writes = "create table if not exists filler (t text); insert into filler
+                      select repeat(md5(n::text), 20) from generate_series(1, 20000) n";
+        for _ in 0..100 {
+            if sqlx::raw_sql(writes).execute(&mut other).await.is_err() {
+                return true;
+            }
+        }
+        false
+    });
+    assert!(given_up, "the log grew on a full disk");
+    let deadline = Instant::now() + PATIENCE;
+    let refused = loop {
+        let result = count();
+        if result["isError"] == true {
+            break result;
+        }
+        counts(&result);
+        assert!(Instant::now() < deadline, "never refused");
+    };
+    assert_eq!(error_code(&refused), "store_unavailable", "{refused}");
+    let text = refused["content"][0]["text"].as_str().unwrap();
+    assert!(!text.contains("reset"), "{text}");
+
+    std::fs::remove_file(filler).unwrap();
+    cluster.serve_again();
+    let served = loop {
+        let result = count();
+        if result["isError"] != true {
+            break result;
+        }
+        assert_eq!(error_code(&result), "store_unavailable", "{result}");
+        assert!(Instant::now() < deadline, "never served again");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    counts(&served);
+    let mut admin = runtime.block_on(PgConnection::connect(database.url().expose())).unwrap();
+    loop {
+        let sql = "select count(*) from pathbox.executions where status = 'completed'";
+        let recorded: i64 = runtime.block_on(sqlx::query_scalar(sql).fetch_one(&mut admin)).unwrap();
+        if recorded == runs {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{recorded} of {runs} recorded");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A run that the end of the server cuts off was not cancelled by anybody: its key does not replay it.
 #[test]
 fn a_server_that_ends_records_its_runs_as_interrupted() {

@@ -1,6 +1,7 @@
 //! What only Postgres has: row-level security, owners that are no superuser, migrations by several servers at once,
 //! and a server that is away.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pathbox::domain::Entropy;
@@ -445,4 +446,120 @@ async fn replicas_of_two_places_begin_only_where_each_reaches_the_others_sandbox
     let (c, d) = (at(true, "c"), at(true, "d"));
     let both = tokio::join!(store.join("c", &c, lease), other.join("d", &d, lease));
     assert!(both.0.is_ok() != both.1.is_ok(), "{both:?}");
+}
+
+fn roomy() -> Limits {
+    Limits { per_tenant: 1_000, per_conversation: 1_000, ..Limits::default() }
+}
+
+/// Calls that arrive at once go together: each gets its own answer, and there are fewer transactions than calls.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_crowd_shares_transactions_and_each_call_gets_its_own_answer() {
+    const CALLERS: usize = 40;
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let mut contexts = Vec::new();
+    for caller in 0..CALLERS {
+        let key = key("acme", "c1", &format!("p{caller}"));
+        contexts.push((first_run(&store, &key, &roomy()).await.id, key));
+    }
+    let calls = contexts.iter().cloned().map(|(id, key)| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for _ in 0..5 {
+                let ask = ask(&key);
+                let context = ready(store.acquire(&ask, &roomy()).await.unwrap());
+                assert_eq!((context.id, &context.key), (id, &key));
+                let sandbox = context.sandbox.unwrap();
+                assert!(sandbox.envd_token.is_some(), "its tokens open");
+                assert!(store.record(&finished(&ask, id), &roomy()).await.unwrap());
+                assert!(!store.record(&finished(&ask, id), &roomy()).await.unwrap(), "once");
+            }
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    let mut admin = world.database().connect().await;
+    let all = "select count(*) from pathbox.executions where status = 'completed'";
+    assert_eq!(count(&mut admin, all).await, 6 * CALLERS as i64);
+    let transactions = "select count(distinct xmin::text) from pathbox.executions";
+    assert!(count(&mut admin, transactions).await < 6 * CALLERS as i64);
+    let uncounted = "select count(*) from pathbox.execution_contexts where execution_count <> 6";
+    assert_eq!(count(&mut admin, uncounted).await, 0);
+    let counted = "select sum(executions)::bigint from pathbox.usage_days";
+    assert_eq!(count(&mut admin, counted).await, 6 * CALLERS as i64);
+    let chain = verify(&*store, &contexts[0].1.tenant, |_, _| {}).await.unwrap();
+    assert_eq!((chain.entries, chain.faults.as_slice()), (6 * CALLERS as u64, [].as_slice()));
+}
+
+/// A run on a warm context begins without waiting for the disk where a crash of the database may take its row back, and
+/// nowhere else.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_run_waits_for_the_disk_unless_a_crash_may_take_it_back() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let (here, there) = (key("acme", "c1", "here"), key("acme", "c1", "there"));
+    first_run(&store, &here, &Limits::default()).await;
+    let away = first_run(&store, &there, &Limits::default()).await;
+    let mut admin = world.database().connect().await;
+    run(&mut admin, "set synchronous_commit = on").await.unwrap();
+    let remote = format!("update pathbox.execution_contexts set host_url = null where id = '{}'", away.id);
+    assert_eq!(run(&mut admin, &remote).await.unwrap(), 1);
+    for (what, path, once, lease_ms, expected) in [
+        ("a local sandbox", "here", "null", 90_000_i64, "off"),
+        ("an idempotency key", "here", "'k'", 90_000, "on"),
+        ("a sandbox elsewhere", "there", "null", 90_000, "on"),
+        ("a lease that the context does not outlive", "here", "null", 360_000_000, "on"),
+    ] {
+        let call = format!(
+            "begin; create temporary table answer on commit drop as select outcome from pathbox.acquire_v4('acme',
+             'replica-1', array[''], array['c1'], array['{path}'], array[gen_random_uuid()], array['run_code'],
+             array['python'], array[null]::text[], array['c0de'], array[null]::text[], array[null]::text[],
+             array[{once}]::text[], array[{once}]::text[], array[{lease_ms}]::bigint[], 1000, false,
+             gen_random_uuid(), false, 10, 10, 90000, 60000, 86400000, 10000, 1800000, null)"
+        );
+        run(&mut admin, &call).await.unwrap();
+        assert_eq!(
+            count(&mut admin, "select count(*) from answer where outcome = 'ready'").await,
+            1,
+            "{what}"
+        );
+        let durability: String = sqlx::query_scalar("select current_setting('synchronous_commit')")
+            .fetch_one(&mut admin)
+            .await
+            .unwrap();
+        assert_eq!(durability, expected, "{what}");
+        run(&mut admin, "rollback").await.unwrap();
+    }
+}
+
+/// The server of the database dies at once after a run has begun: the run's record is there all the same.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_run_whose_row_a_crash_took_is_recorded_all_the_same() {
+    // The writer of the log sleeps for as long as it may.
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&["-c", "wal_writer_delay=10s"])));
+    let database = cluster.empty_database();
+    let store: DynStore =
+        Arc::new(PgStore::connect(&database.url(), &PgOptions::default(), keyring()).await.unwrap());
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &Limits::default()).await;
+    let ask = ask(&key);
+    ready(store.acquire(&ask, &Limits::default()).await.unwrap());
+    cluster.crash();
+    cluster.serve();
+    let mut admin = database.connect().await;
+    // Should the writer have been quicker all the same.
+    let lost = format!("delete from pathbox.executions where id = '{}'", ask.execution.id);
+    run(&mut admin, &lost).await.unwrap();
+    let record = FinishedExecution { asked: Some(Box::new(ask.clone())), ..finished(&ask, context.id) };
+    assert!(store.record(&record, &Limits::default()).await.unwrap());
+    assert!(!store.record(&record, &Limits::default()).await.unwrap(), "once");
+    let found = store.execution(&key.tenant, ask.execution.id).await.unwrap().unwrap();
+    assert_eq!((found.status, found.purpose), (ExecutionStatus::Completed, ask.execution.purpose));
+    assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 2);
+    assert_eq!(verify(&*store, &key.tenant, |_, _| {}).await.unwrap().faults, []);
 }

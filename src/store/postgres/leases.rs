@@ -1,14 +1,20 @@
 //! Acquire, the creator's calls, the run's record.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use futures::FutureExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::PgStore;
 use super::rows::{self, Cells, context_columns, sandbox_columns};
+use super::together::{Calls, Together, Turn};
 use crate::domain::{
     ContextId, ContextKey, ConversationId, EndReason, ExecutionId, Owner, PathId, Period, QuotaKind,
     QuotaReached, TenantId,
@@ -21,10 +27,10 @@ use crate::store::{
 
 const ACQUIRE: &str = concat!(
     "select a.outcome, a.run, a.ahead, a.wait_ms, a.previous, a.detail, a.read_at, a.kinds, a.hashes, a.numbers, ",
-    context_columns!("(a.ctx)."),
+    context_columns!("a."),
     ", ",
-    sandbox_columns!("(a.ctx)."),
-    " from pathbox.acquire_v3($1,$2,$3,$4,$5,$6,$7, $8,$9,$10,$11,$12,$13,$14, $15,$16,$17, $18,$19,$20, $21,$22,$23,$24, $25,$26::text::jsonb) a"
+    sandbox_columns!("a."),
+    " from pathbox.acquire_v4($1,$2,$3,$4,$5, $6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16, $17, $18,$19,$20,$21,$22,$23,$24,$25,$26,$27) a"
 );
 
 const READY: &str = concat!(
@@ -33,14 +39,21 @@ const READY: &str = concat!(
     " from pathbox.ready_v2($1,$2,$3,$4, $5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15) r"
 );
 
+/// A result beyond this many bytes is recorded alone.
+const MOST_SHARED_BYTES: usize = 64 * 1024;
 /// How often `acquire` starts over when somebody is in the way; each time somebody else has got on.
 const AGAIN: u32 = 50;
 
 #[async_trait]
 impl Leases for PgStore {
     async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
+        let mut turn = match self.acquire_together(ask, limits).await {
+            Ok(acquired) => return Ok(acquired),
+            Err(turn) => turn,
+        };
         for tries in 0..AGAIN {
-            let row = self.call_acquire(ask, limits).await?;
+            let asking = self.call_acquire(std::slice::from_ref(ask), limits);
+            let row = Turn::during(turn.take(), asking).await?;
             match self.decode_acquired(&row, ask).await? {
                 Some(acquired) => return Ok(acquired),
                 None => tokio::time::sleep(Duration::from_millis(u64::from(tries.min(20)))).await,
@@ -96,34 +109,18 @@ impl Leases for PgStore {
     }
 
     async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError> {
-        let (result, small) = storable_result(finished);
-        let findings = finished.findings.to_string();
-        let unasked = finished.unasked.as_deref().map(unasked_as_json);
-        self.call(measure!("record", finished.tenant), || async {
-            sqlx::query_scalar(
-                "select pathbox.record_v2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,\
-                 $15,$16::text::jsonb)",
-            )
-            .bind(finished.tenant.as_str())
-            .bind(finished.id.0)
-            .bind(finished.context.0)
-            .bind(finished.status.as_str())
-            .bind(finished.exit_code)
-            .bind(finished.error.as_deref().map(storable))
-            .bind(finished.duration_ms)
-            .bind(finished.queued_ms)
-            .bind(finished.output_bytes)
-            .bind(&findings)
-            .bind(&result)
-            .bind(small)
-            .bind(finished.provider_ends_at)
-            .bind(millis(limits.ttl))
-            .bind(finished.ended_at)
-            .bind(&unasked)
-            .fetch_one(&self.pool())
-            .await
-        })
-        .await
+        let ending = Arc::new(Ending::new(finished, limits));
+        let unasked = finished.unasked.as_deref();
+        let turn = match self.record_together(&ending, unasked.is_some()).await {
+            Ok(()) => return Ok(true),
+            Err(turn) => turn,
+        };
+        let recorded = Turn::during(turn, self.record_alone(&ending, unasked)).await?;
+        match &finished.asked {
+            // A crash of the database took the row, which was not on its disk yet.
+            Some(ask) if !recorded && unasked.is_none() => self.record_alone(&ending, Some(ask)).await,
+            _ => Ok(recorded),
+        }
     }
 
     async fn abandon(
@@ -250,38 +247,130 @@ impl Leases for PgStore {
 }
 
 impl PgStore {
-    async fn call_acquire(&self, ask: &Acquire, limits: &Limits) -> Result<PgRow, StoreError> {
-        let run = &ask.execution;
-        self.call(measure!("acquire", ask.key.tenant), || async {
-            sqlx::query(ACQUIRE)
-                .bind(ask.key.tenant.as_str())
-                .bind(ask.key.owner.as_str())
-                .bind(ask.key.conversation.as_str())
-                .bind(ask.key.path.as_str())
-                .bind(ask.new_context.0)
-                .bind(storable(&ask.owner))
-                .bind(ask.sees_tenant)
-                .bind(run.id.0)
-                .bind(storable(&run.tool))
-                .bind(run.language.as_str())
-                .bind(run.purpose.as_deref().map(storable))
-                .bind(storable(&run.code_sha256))
-                .bind(run.principal.as_deref().map(storable))
-                .bind(run.trace_id.as_deref().map(storable))
-                .bind(run.idempotency.as_ref().map(|once| storable(&once.key)))
-                .bind(run.idempotency.as_ref().map(|once| storable(&once.args_sha256)))
-                .bind(millis(run.lease))
-                .bind(i32::try_from(limits.per_tenant).unwrap_or(i32::MAX))
-                .bind(i32::try_from(limits.per_conversation).unwrap_or(i32::MAX))
-                .bind(i64::from(limits.max_executions))
-                .bind(millis(limits.create_lease))
-                .bind(millis(limits.create_timeout))
-                .bind(millis(limits.idempotency_ttl))
-                .bind(millis(QUEUE_LEASE))
-                .bind(millis(limits.ttl))
-                .bind(quota_as_json(limits))
-                .fetch_one(&self.pool())
-                .await
+    /// Asks for a run that may be one of several; one under a quota takes turns with its tenant's others in the database.
+    async fn acquire_together(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, Option<Turn<Asks>>> {
+        if limits.quota.is_limited() {
+            return Err(None);
+        }
+        let group = (ask.key.tenant.clone(), ask.owner.clone(), limits.max_executions);
+        let (store, limits) = (self.clone(), limits.clone());
+        let go = move |asks: Vec<Acquire>| {
+            let (store, limits) = (store.clone(), limits.clone());
+            async move { store.acquire_all(&asks, &limits).await }.boxed()
+        };
+        self.acquires.join(group, ask.clone(), Arc::new(go)).await
+    }
+
+    /// Several runs in one transaction; those that are not ready at once have to be asked for alone.
+    async fn acquire_all(&self, asks: &[Acquire], limits: &Limits) -> Vec<Option<Acquired>> {
+        let mut answers: Vec<Option<Acquired>> = asks.iter().map(|_| None).collect();
+        let tenant = &asks[0].key.tenant;
+        let asking = async { bind_acquire(asks, limits).fetch_all(&self.pool()).await };
+        match self.once(measure!("acquire", tenant), asking).await {
+            Ok(rows) => {
+                for row in &rows {
+                    let Ok(run) = row.try_get::<uuid::Uuid, _>("run") else { continue };
+                    let Some(at) = asks.iter().position(|ask| ask.execution.id.0 == run) else { continue };
+                    let cells = Cells::new(row, "executions", run);
+                    if let (Ok(Some(context)), Ok(numbers)) =
+                        (rows::context_with_sandbox(row, &self.keyring), placeholders(&cells))
+                    {
+                        answers[at] = Some(Acquired::Ready(Box::new(context), numbers));
+                    }
+                }
+            }
+            Err(error) => tracing::debug!(error = %error, "calls could not be made together"),
+        }
+        answers
+    }
+
+    async fn call_acquire(&self, asks: &[Acquire], limits: &Limits) -> Result<PgRow, StoreError> {
+        self.call(measure!("acquire", asks[0].key.tenant), || async {
+            bind_acquire(asks, limits).fetch_one(&self.pool()).await
+        })
+        .await
+    }
+
+    /// Records a run that may be one of several. A large result goes alone, and so does a run without a row.
+    async fn record_together(
+        &self,
+        ending: &Arc<Ending>,
+        is_unasked: bool,
+    ) -> Result<(), Option<Turn<Ends>>> {
+        if is_unasked || ending.result.as_ref().is_some_and(|result| result.len() > MOST_SHARED_BYTES) {
+            return Err(None);
+        }
+        let store = self.clone();
+        let go = move |endings: Vec<Arc<Ending>>| {
+            let store = store.clone();
+            async move { store.record_all(&endings).await }.boxed()
+        };
+        self.records.join(ending.tenant.clone(), ending.clone(), Arc::new(go)).await
+    }
+
+    /// Several records in one transaction; those that are not among them have to be made alone.
+    async fn record_all(&self, endings: &[Arc<Ending>]) -> Vec<Option<()>> {
+        // One of a context: the statement adds one to each.
+        let mut contexts = HashSet::new();
+        let shared: Vec<&Ending> =
+            endings.iter().map(Arc::as_ref).filter(|ending| contexts.insert(ending.context)).collect();
+        let recording = async {
+            sqlx::query_scalar::<_, Option<Vec<uuid::Uuid>>>(
+                "select pathbox.records_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)",
+            )
+            .bind(endings[0].tenant.as_str())
+            .bind(column(&shared, |it| it.id.0))
+            .bind(column(&shared, |it| it.context.0))
+            .bind(column(&shared, |it| it.status.as_str()))
+            .bind(column(&shared, |it| it.exit_code))
+            .bind(column(&shared, |it| it.error.as_deref()))
+            .bind(column(&shared, |it| it.duration_ms))
+            .bind(column(&shared, |it| it.queued_ms))
+            .bind(column(&shared, |it| it.output_bytes))
+            .bind(column(&shared, |it| it.findings.as_str()))
+            .bind(column(&shared, |it| it.result.as_deref()))
+            .bind(column(&shared, |it| it.is_small))
+            .bind(column(&shared, |it| it.provider_ends_at))
+            .bind(column(&shared, |it| it.ended_at))
+            .bind(column(&shared, |it| it.ttl_ms))
+            .fetch_one(&self.pool())
+            .await
+        };
+        let recorded = match self.once(measure!("record", endings[0].tenant), recording).await {
+            Ok(recorded) => recorded.unwrap_or_default(),
+            Err(error) => {
+                tracing::debug!(error = %error, "calls could not be made together");
+                Vec::new()
+            }
+        };
+        endings.iter().map(|ending| recorded.contains(&ending.id.0).then_some(())).collect()
+    }
+
+    async fn record_alone(&self, ending: &Ending, unasked: Option<&Acquire>) -> Result<bool, StoreError> {
+        let unasked = unasked.map(unasked_as_json);
+        self.call(measure!("record", ending.tenant), || async {
+            sqlx::query_scalar(
+                "select pathbox.record_v2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,\
+                 $15,$16::text::jsonb)",
+            )
+            .bind(ending.tenant.as_str())
+            .bind(ending.id.0)
+            .bind(ending.context.0)
+            .bind(ending.status.as_str())
+            .bind(ending.exit_code)
+            .bind(&ending.error)
+            .bind(ending.duration_ms)
+            .bind(ending.queued_ms)
+            .bind(ending.output_bytes)
+            .bind(&ending.findings)
+            .bind(&ending.result)
+            .bind(ending.is_small)
+            .bind(ending.provider_ends_at)
+            .bind(ending.ttl_ms)
+            .bind(ending.ended_at)
+            .bind(&unasked)
+            .fetch_one(&self.pool())
+            .await
         })
         .await
     }
@@ -355,6 +444,111 @@ impl PgStore {
         };
         self.end(&end, &Limits::default()).await.map(|_| ())
     }
+}
+
+/// A run's end as the functions of the schema take it.
+#[derive(Debug)]
+pub(super) struct Ending {
+    id: ExecutionId,
+    tenant: TenantId,
+    context: ContextId,
+    status: ExecutionStatus,
+    exit_code: Option<i32>,
+    error: Option<String>,
+    duration_ms: i64,
+    queued_ms: i64,
+    output_bytes: i64,
+    findings: String,
+    result: Option<String>,
+    is_small: bool,
+    provider_ends_at: Option<DateTime<Utc>>,
+    ended_at: Option<DateTime<Utc>>,
+    ttl_ms: i64,
+}
+
+impl Ending {
+    fn new(finished: &FinishedExecution, limits: &Limits) -> Self {
+        let (result, is_small) = storable_result(finished);
+        Self {
+            id: finished.id,
+            tenant: finished.tenant.clone(),
+            context: finished.context,
+            status: finished.status,
+            exit_code: finished.exit_code,
+            error: finished.error.as_deref().map(|error| storable(error).into_owned()),
+            duration_ms: finished.duration_ms,
+            queued_ms: finished.queued_ms,
+            output_bytes: finished.output_bytes,
+            findings: finished.findings.to_string(),
+            result,
+            is_small,
+            provider_ends_at: finished.provider_ends_at,
+            ended_at: finished.ended_at,
+            ttl_ms: millis(limits.ttl),
+        }
+    }
+}
+
+/// Asks of one tenant by one replica under one limit of runs a context.
+pub(super) struct Asks;
+
+impl Calls for Asks {
+    type Group = (TenantId, String, u32);
+    type Ask = Acquire;
+    type Answer = Acquired;
+}
+
+/// Ends of runs of one tenant.
+pub(super) struct Ends;
+
+impl Calls for Ends {
+    type Group = TenantId;
+    type Ask = Arc<Ending>;
+    type Answer = ();
+}
+
+pub(super) type Acquires = Together<Asks>;
+pub(super) type Records = Together<Ends>;
+
+/// One value of each, which is an argument of a function for several calls.
+fn column<'a, T, V>(calls: &[&'a T], value: impl Fn(&'a T) -> V) -> Vec<V> {
+    calls.iter().map(|call| value(call)).collect()
+}
+
+type Bound<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+/// Asks that have tenant, replica and limits in common; what only one alone can have is the first one's.
+fn bind_acquire<'q>(asks: &'q [Acquire], limits: &Limits) -> Bound<'q> {
+    let (asks, first): (Vec<&'q Acquire>, _) = (asks.iter().collect(), &asks[0]);
+    let once = |ask: &'q Acquire| ask.execution.idempotency.as_ref();
+    sqlx::query(ACQUIRE)
+        .bind(first.key.tenant.as_str())
+        .bind(storable(&first.owner))
+        .bind(column(&asks, |ask| ask.key.owner.as_str()))
+        .bind(column(&asks, |ask| ask.key.conversation.as_str()))
+        .bind(column(&asks, |ask| ask.key.path.as_str()))
+        .bind(column(&asks, |ask| ask.execution.id.0))
+        .bind(column(&asks, |ask| storable(&ask.execution.tool)))
+        .bind(column(&asks, |ask| ask.execution.language.as_str()))
+        .bind(column(&asks, |ask| ask.execution.purpose.as_deref().map(storable)))
+        .bind(column(&asks, |ask| storable(&ask.execution.code_sha256)))
+        .bind(column(&asks, |ask| ask.execution.principal.as_deref().map(storable)))
+        .bind(column(&asks, |ask| ask.execution.trace_id.as_deref().map(storable)))
+        .bind(column(&asks, |ask| once(ask).map(|once| storable(&once.key))))
+        .bind(column(&asks, |ask| once(ask).map(|once| storable(&once.args_sha256))))
+        .bind(column(&asks, |ask| millis(ask.execution.lease)))
+        .bind(i64::from(limits.max_executions))
+        .bind(limits.quota.is_limited())
+        .bind(first.new_context.0)
+        .bind(first.sees_tenant)
+        .bind(i32::try_from(limits.per_tenant).unwrap_or(i32::MAX))
+        .bind(i32::try_from(limits.per_conversation).unwrap_or(i32::MAX))
+        .bind(millis(limits.create_lease))
+        .bind(millis(limits.create_timeout))
+        .bind(millis(limits.idempotency_ttl))
+        .bind(millis(QUEUE_LEASE))
+        .bind(millis(limits.ttl))
+        .bind(quota_as_json(limits))
 }
 
 /// The three columns of numbers; NULL when the key has none.

@@ -179,6 +179,25 @@ impl Reach {
         }
     }
 
+    /// Runs one operation once.
+    ///
+    /// # Errors
+    /// Whatever comes in between: the operation is then asked for in another way.
+    pub(super) async fn once<T>(
+        &self,
+        availability: &Availability,
+        operation: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, StoreError> {
+        let bounded = timeout(self.options.statement_timeout, operation);
+        match availability.while_it_serves(bounded).await? {
+            Ok(done) => done.map_err(|error| Class::of_postgres(&error).into_error(error)),
+            Err(_) => {
+                let cause = Cause::NoAnswer(self.options.statement_timeout);
+                Err(StoreError::State(DatabaseState::Slow, cause))
+            }
+        }
+    }
+
     /// Runs one operation until it is done or its time is over. Operations are safe to run twice, so a lost answer is no
     /// reason to give up; a database that is away or read-only is not waited for.
     ///

@@ -339,6 +339,34 @@ impl Cluster {
         }
     }
 
+    /// Ends the server at once, as a fault of it would: what it had not written yet is lost.
+    pub(crate) fn crash(&self) {
+        self.signal("-QUIT", &self.processes()[..1]);
+        while self.dir.join("data/postmaster.pid").exists() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Moves the write-ahead log to a disk of its own. The server must be stopped.
+    pub(crate) fn log_on(&self, disk: &Disk) {
+        let (log, there) = (self.dir.join("data/pg_wal"), disk.0.join("pg_wal"));
+        let copied = Command::new("cp").arg("-a").arg(&log).arg(&there).status().unwrap();
+        assert!(copied.success(), "cp {} {}", log.display(), there.display());
+        std::fs::remove_dir_all(&log).unwrap();
+        std::os::unix::fs::symlink(&there, &log).unwrap();
+    }
+
+    /// Starts the server again if a fault has ended it.
+    pub(crate) fn serve_again(&self) {
+        let ended = |keeper: &mut Child| matches!(keeper.try_wait(), Ok(Some(_)));
+        let is_up = self.dir.join("data/postmaster.pid").exists()
+            && !self.keepers.lock().unwrap().iter_mut().all(ended);
+        match is_up {
+            true => self.wait(),
+            false => self.serve(),
+        }
+    }
+
     fn wait(&self) {
         for _ in 0..600 {
             let ready = self.socket().exists()

@@ -91,6 +91,7 @@ pub(crate) fn finished(ask: &Acquire, context: ContextId) -> FinishedExecution {
         provider_ends_at: None,
         ended_at: None,
         unasked: None,
+        asked: None,
     }
 }
 
