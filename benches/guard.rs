@@ -230,6 +230,35 @@ fn inputs() -> Vec<(&'static str, String)> {
         text.push('\n');
     });
     let one_line: String = random.chars().filter(|c| *c != '\n').collect();
+    let floats = fill(SIZE, |text| {
+        for n in 0..8 {
+            let sign = if n > 0 { "," } else { "" };
+            write!(text, "{sign}{}.{:015}", dice.roll(2), dice.roll(1_000_000_000_000_000)).ok();
+        }
+        text.push('\n');
+    });
+    let traced = fill(SIZE, |text| {
+        let (trace, span) = ((dice.roll(u64::MAX), dice.roll(u64::MAX)), dice.roll(u64::MAX));
+        writeln!(
+            text,
+            "{{\"timestamp\":\"2026-11-28T12:{:02}:{:02}.{:03}Z\",\"level\":\"info\",\"service\":\"billing\",\"trace_id\":\"{:016x}{:016x}\",\"span_id\":\"{span:016x}\",\"msg\":\"request done\",\"path\":\"/v1/orders/{}\",\"status\":200,\"ms\":{}.{}}}",
+            dice.roll(60),
+            dice.roll(60),
+            dice.roll(1000),
+            trace.0,
+            trace.1,
+            dice.roll(100_000),
+            dice.roll(300),
+            dice.roll(10),
+        )
+        .ok();
+    });
+    let integers = fill(SIZE, |text| {
+        write!(text, "{} ", dice.roll(1_000_000)).ok();
+    });
+    let chinese = fill(SIZE, |text| {
+        text.push_str("中华人民共和国公民的个人信息受法律保护，任何组织或者个人不得非法收集、使用、加工、传输他人个人信息。\n");
+    });
     let mut all = vec![
         ("prose", prose),
         ("JSON logs", logs),
@@ -239,7 +268,12 @@ fn inputs() -> Vec<(&'static str, String)> {
         ("dense PII", dense),
         ("base64 lines", random),
         ("base64 in one line", one_line),
+        ("JSON logs, trace id", traced),
+        ("CSV of floats", floats),
+        ("one line of integers", integers),
+        ("Chinese prose", chinese),
     ];
+    all.extend(sources());
     for (name, unit) in [
         ("a", "a"),
         ("@", "@"),
@@ -281,6 +315,49 @@ fn inputs() -> Vec<(&'static str, String)> {
         all.push((name, unit.repeat(HOSTILE / unit.len())));
     }
     all
+}
+
+/// Sources of programs as they are on this machine: this package's own, Python's library, plotly.js where the tests have
+/// installed it.
+fn sources() -> Vec<(&'static str, String)> {
+    fn read(dir: &Path, ends: &str, out: &mut String) {
+        let mut entries: Vec<_> =
+            std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        entries.sort();
+        for path in entries {
+            if out.len() > SIZE {
+                return;
+            }
+            if path.is_dir() && (ends != ".py" || !path.ends_with("site-packages")) {
+                read(&path, ends, out);
+            } else if path.to_string_lossy().ends_with(ends) {
+                out.push_str(&String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()));
+            }
+        }
+    }
+    let asked = "import sysconfig; print(sysconfig.get_paths()['stdlib'])";
+    let library = Command::new("python3").args(["-c", asked]).output();
+    let library = library.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    let plotly = "target/test-env/charts/lib".to_owned();
+    let found = [
+        ("Rust source", "src".to_owned(), ".rs"),
+        ("Python source", library.unwrap_or_default(), ".py"),
+        ("minified JavaScript", plotly, "plotly.min.js"),
+    ]
+    .map(|(name, dir, ends)| {
+        let mut text = String::new();
+        read(Path::new(&dir), ends, &mut text);
+        (name, text)
+    });
+    found
+        .into_iter()
+        .filter(|(name, text)| {
+            if text.is_empty() {
+                println!("{name}: left out, there is none on this machine");
+            }
+            !text.is_empty()
+        })
+        .collect()
 }
 
 /// Two scanners that people use, on a smaller file of the same kinds.

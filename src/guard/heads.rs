@@ -64,6 +64,7 @@ enum Check {
     Luhn,
     Ssn,
     DeTaxId,
+    DeSocial,
     InPan,
     CodiceFiscale,
 }
@@ -85,11 +86,23 @@ impl Check {
                 let number = |part: &[u8]| part.iter().fold(0, |sum, b| sum * 10 + u32::from(b - b'0'));
                 text.len() == 9 && confirm::ssn(number(&text[..3]), number(&text[3..5]), number(&text[5..]))
             }
+            Self::DeSocial => is_de_social(text),
             Self::DeTaxId => confirm::de_tax_id(text),
             Self::InPan => confirm::in_pan(text),
             Self::CodiceFiscale => confirm::codice_fiscale(text),
         }
     }
+}
+
+/// German social insurance number: the letter counts as its two digits, and the digits of the products are summed.
+fn is_de_social(text: &[u8]) -> bool {
+    let Ok(text) = <&[u8; 12]>::try_from(text) else { return false };
+    let letter = (text[8] | 0x20).wrapping_sub(b'a' - 1);
+    let digit = |byte: &u8| u32::from(byte.wrapping_sub(b'0'));
+    let digits = text[..8].iter().map(digit).chain([u32::from(letter / 10), u32::from(letter % 10)]);
+    let products = digits.chain(text[9..11].iter().map(digit)).zip([2, 1, 2, 5, 7, 1, 2, 1, 2, 1, 2, 1]);
+    let sum: u32 = products.map(|(digit, weight)| digit * weight / 10 + digit * weight % 10).sum();
+    sum % 10 == digit(&text[11])
 }
 
 /// One thing that a head may mean.
@@ -217,6 +230,9 @@ struct Gate {
 }
 
 impl Gate {
+    /// Few enough to stay near the processor; a test holds them half empty.
+    const PLACES: usize = 2048;
+
     fn new(words: HashMap<Vec<u8>, u8>) -> Self {
         let abroad =
             words.keys().filter_map(|word| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
@@ -227,7 +243,7 @@ impl Gate {
             })
             .collect();
         let abroad = packed::Config::new().builder().extend(abroad).build();
-        let mut gate = Self { words: vec![(0, 0); 4096], ends: [const { Vec::new() }; 3], abroad };
+        let mut gate = Self { words: vec![(0, 0); Self::PLACES], ends: [const { Vec::new() }; 3], abroad };
         gate.ends.iter_mut().for_each(|bits| bits.resize(512, 0));
         for (word, sort) in words {
             let place = gate.place(&word);
@@ -276,13 +292,24 @@ impl Gate {
     #[inline]
     fn may_end(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
         let last = Self::last(&text[..end]);
-        let place = Self::end(last, len);
-        let bit = |bits: &[u64]| bits[place / 64] >> (place % 64) & 1 == 1;
-        // `userSSN` and `phoneNumber` end in a word of their own: one with a capital.
+        let bit = |bits: &[u64], len: usize| {
+            let place = Self::end(last, len);
+            bits[place / 64] >> (place % 64) & 1 == 1
+        };
+        let (heads, qualifiers) = (&self.ends[usize::from(all)], &self.ends[2]);
+        if bit(heads, len) {
+            return true;
+        }
+        if len < 4 {
+            return false;
+        }
+        // `userSSN`, `phoneNr` and `phoneNumber` end in a word of their own: one with a capital.
+        let upper = |at: u32| last >> (8 * at) & 0x20 == 0;
+        let hump = |at: u32| upper(at) && (!upper(at - 1) || !upper(at + 1));
+        let short = |len: usize| bit(heads, len) || bit(qualifiers, len);
         let capital =
             |within: usize| text[end.saturating_sub(within)..end].iter().any(|byte| byte & 0x20 == 0);
-        bit(&self.ends[usize::from(all)])
-            || len == 4 && (last & 0x2020_2000 != 0x2020_2000 || bit(&self.ends[2]) && capital(8))
+        hump(1) && short(3) || hump(2) && short(2) || bit(qualifiers, 4) && capital(8)
     }
 
     /// Words of up to three letters behind a letter with an accent or an escaped one, which may be the end of one.
@@ -316,6 +343,9 @@ impl Gate {
         };
         if !joined && is(0, letters).0 {
             return true;
+        }
+        if !text[start + 1..end].iter().any(u8::is_ascii_uppercase) {
+            return false;
         }
         // By humps, as `clientPhoneNumber` has them, from behind.
         let mut to = letters;
@@ -402,7 +432,7 @@ pub(super) fn may_be_head(text: &str) -> bool {
 
 /// What a head means.
 pub(super) fn meaning(head: &str) -> Meaning {
-    if head.len() > LONGEST_HEAD || !may_be_head(head) {
+    if head.len() > LONGEST_HEAD || !may_be_head(head) || !is_unmasked(head) || holds_placeholder(head) {
         return &[];
     }
     let words = plain(head);
@@ -410,6 +440,12 @@ pub(super) fn meaning(head: &str) -> Meaning {
         return &[];
     }
     HEADS.meaning(&words).map_or(&[], Vec::as_slice)
+}
+
+/// Whether no mask stands in a name: stars are around all of it, as Markdown has them, or nowhere.
+pub(super) fn is_unmasked(name: &str) -> bool {
+    let inner = name.trim_matches('*');
+    !inner.contains('*') && name.starts_with('*') == name.ends_with('*')
 }
 
 /// Whether a head is in the list just as it is, and not by what is left of it.
@@ -587,7 +623,9 @@ fn is_secret(value: &str, password: bool, weak: bool) -> bool {
     let joint = count(|byte| b"_.-/:".contains(byte));
     let other = bytes.len() - value.bytes().filter(u8::is_ascii).count();
     let symbol = bytes.len() - lower - upper - digit - joint - other;
-    let masked = count(|byte| b"*xX.-#".contains(byte)) == bytes.len() || other == bytes.len();
+    // Two stars are what a mask leaves, whatever stands beside them.
+    let masked =
+        value.contains("**") || count(|byte| b"*xX.-#".contains(byte)) == bytes.len() || other == bytes.len();
     let around = [("[", "]"), ("<", ">"), ("${", "}"), ("{{", "}}"), ("%", "%"), ("(", ")")];
     let escaped = value.contains("\\u");
     let template = around.iter().any(|(open, close)| value.starts_with(open) && value.ends_with(close))
@@ -678,6 +716,18 @@ mod tests {
         {
             assert_eq!(rules(head), Vec::<&str>::new(), "{head}");
         }
+    }
+
+    #[test]
+    fn a_word_within_a_word_is_seen_by_its_capital() {
+        for text in ["userSSN", "phoneNr", "clientPhoneNumber", "phoneNrID", "theSsn", "myIban", "PhoneNO"] {
+            assert!(may_be_head(text) && !meaning(text).is_empty(), "{text}");
+        }
+        for text in ["ENOENT", "classNames", "bandSpan", "sins"] {
+            assert!(!may_be_head(text), "{text}");
+        }
+        let taken = HEADS.gate.words.iter().filter(|(hash, _)| *hash != 0).count();
+        assert!(taken * 2 < Gate::PLACES, "{taken}");
     }
 
     #[test]

@@ -57,6 +57,8 @@ struct Frame {
     mixed: bool,
     /// Whether this list is the value of `columns`.
     is_columns: bool,
+    /// Whether this stands in such a list: an object that describes a column.
+    in_columns: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -64,13 +66,17 @@ struct Key {
     meant: Meaning,
     columns: bool,
     rows: bool,
+    /// Whether what it says is the name of the column that the object describes.
+    names: bool,
 }
+
+const NO_KEY: Key = Key { meant: &[], columns: false, rows: false, names: false };
 
 fn key(name: &str) -> Key {
     let is = |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known));
     let meant: Meaning =
         if name.contains("\\u") { heads::meaning(&unescaped(name)) } else { heads::meaning(name) };
-    Key { meant, columns: is(&COLUMNS), rows: is(&ROWS) }
+    Key { meant, columns: is(&COLUMNS), rows: is(&ROWS), names: is(&["name", "field", "label", "title"]) }
 }
 
 /// A name with its `\u00e9` decoded.
@@ -120,7 +126,7 @@ impl Nested {
                 }
                 return None;
             }
-        } else if !telling && !self.awake {
+        } else if !telling && !self.awake && !self.lists_several(bytes) {
             self.pass(bytes);
             return None;
         }
@@ -134,6 +140,13 @@ impl Nested {
         };
         self.awake = self.loose.is_some() || self.open.iter().any(speaks);
         Some(start + done)
+    }
+
+    /// Whether a line holds several strings of a list, as Node prints them side by side.
+    fn lists_several(&self, line: &[u8]) -> bool {
+        self.open.last().is_some_and(|top| top.bracket != b'{')
+            && line.trim_ascii_start().first().is_some_and(|first| b"\"'".contains(first))
+            && memchr_iter(b',', line).nth(1).is_some()
     }
 
     /// Goes over a line of which only the brackets at its ends matter, for nothing that is open says anything.
@@ -179,9 +192,11 @@ impl Nested {
 
     fn tokens(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> Option<usize> {
         let bytes = line.as_bytes();
-        let (mut at, mut beside) = (0, false);
+        // Whether a value or a word stands right before; whether one, or what is closed, is the last of the line.
+        let (mut at, mut beside, mut full) = (0, false, false);
         while at < bytes.len() {
             let byte = bytes[at];
+            full = if b" \t\r\n".contains(&byte) { full } else { !b"[{(,:".contains(&byte) };
             match byte {
                 b' ' | b'\t' | b'\r' | b'\n' => {
                     at += 1;
@@ -240,6 +255,10 @@ impl Nested {
             }
             (at, beside) = (at + 1, false);
         }
+        // A name has its value on one line.
+        if let Some(top) = self.open.last_mut().filter(|_| full && bytes.ends_with(b"\n")) {
+            (top.key, top.last) = (None, None);
+        }
         Some(bytes.len())
     }
 
@@ -264,7 +283,7 @@ impl Nested {
         let mut frame = Frame { bracket, ..Frame::default() };
         match self.open.last_mut() {
             Some(top) if top.bracket == b'{' => {
-                let key = top.key.unwrap_or(Key { meant: &[], columns: false, rows: false });
+                let key = top.key.unwrap_or(NO_KEY);
                 frame.meant = if key.meant.is_empty() { top.meant } else { key.meant };
                 frame.is_columns = key.columns;
                 if key.rows {
@@ -274,6 +293,7 @@ impl Nested {
             Some(top) => {
                 frame.meant = top.meant;
                 frame.columns.clone_from(&top.columns);
+                frame.in_columns = top.is_columns && bracket == b'{';
                 if call {
                     // The value inside is this list's.
                     let column = top.columns.as_ref().and_then(|columns| columns.get(top.at));
@@ -319,8 +339,16 @@ impl Nested {
             return;
         };
         if top.bracket == b'{' && top.key.is_none() {
-            top.last =
-                Some(if string { key(value) } else { Key { meant: &[], columns: false, rows: false } });
+            top.last = Some(if string { key(value) } else { NO_KEY });
+            return;
+        }
+        if string && top.in_columns && top.key.is_some_and(|key| key.names) {
+            if let [.., list, _] = &mut self.open[..]
+                && list.at < MAX_CELLS
+            {
+                list.names.resize(list.at, &[]);
+                list.names.push(heads::meaning(value));
+            }
             return;
         }
         let meant = match top.bracket {
@@ -392,6 +420,8 @@ struct Html {
     /// Whether a cell of data is among them.
     data: bool,
     at: usize,
+    /// What the first cell of the row means, where no head speaks: a table that lies on its side.
+    row: Meaning,
 }
 
 impl Html {
@@ -407,7 +437,7 @@ impl Html {
                 (b"table", closing) => *self = Self { open: !closing, ..Self::default() },
                 (b"tr", false) => {
                     self.open = true;
-                    (self.at, self.names, self.data) = (0, Vec::new(), false);
+                    (self.at, self.names, self.data, self.row) = (0, Vec::new(), false, &[]);
                 }
                 (b"tr", true) if self.columns.is_none() && !self.data => {
                     let names = std::mem::take(&mut self.names);
@@ -430,14 +460,21 @@ impl Html {
     }
 
     fn cell(&mut self, text: &str, (from, to): (usize, usize), data: bool, out: &mut Vec<Finding>) {
-        if let Some(columns) = &self.columns {
-            let meant = columns.get(self.at).copied().unwrap_or_default();
-            if let Some(((start, end), rule)) = heads::cell(meant, &text[from..to], Place::Wide) {
-                out.push(finding(from + start, from + end, rule));
-            }
-        } else if self.names.len() < MAX_CELLS {
+        let meant = match &self.columns {
+            Some(columns) => columns.get(self.at).copied().unwrap_or_default(),
+            None if data => self.row,
+            None => &[],
+        };
+        if let Some(((start, end), rule)) = heads::cell(meant, &text[from..to], Place::Wide) {
+            out.push(finding(from + start, from + end, rule));
+            self.data = true;
+        } else if self.columns.is_none() && self.names.len() < MAX_CELLS {
             let name = text[from..to].trim();
-            self.names.push(heads::meaning(name));
+            let meant = heads::meaning(name);
+            if self.at == 0 && !(data && heads::only_secret(meant)) {
+                self.row = meant;
+            }
+            self.names.push(meant);
             self.data |= data && name.starts_with(|c: char| c.is_ascii_digit());
         }
         self.at += 1;

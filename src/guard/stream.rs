@@ -65,6 +65,8 @@ pub(super) struct Engine {
     swallowing: bool,
     /// Whether what comes next goes on with a line that was longer than the window.
     goes_on: bool,
+    /// Whether what comes next goes on with the line that a private key stood in.
+    behind_key: bool,
     /// What strings of JSON the line before that ends in.
     strings: Strings,
     /// The tables that the text is in the middle of.
@@ -149,6 +151,7 @@ impl Engine {
             replaced_to: 0,
             swallowing: false,
             goes_on: false,
+            behind_key: false,
             strings: Strings::default(),
             tables: Tables::default(),
             numbered,
@@ -182,7 +185,7 @@ impl Engine {
             out.push_str(text);
             return out;
         }
-        (self.unchanged, self.goes_on, self.swallowing) = (LEFT, false, false);
+        (self.unchanged, self.goes_on, self.behind_key, self.swallowing) = (LEFT, false, false, false);
         (self.strings, self.tables) = (Strings::default(), Tables::default());
         self.tail.clear();
         let tail = name.char_indices().rev().take(64).last().map_or(0, |(at, _)| at);
@@ -259,7 +262,7 @@ impl Engine {
                 }
                 step => step,
             };
-            let long = matches!(step, Step::LongLine(_));
+            let (long, key) = (matches!(step, Step::LongLine(_)), matches!(step, Step::Key(_)));
             let (end, findings) = match step {
                 Step::Key(end) => {
                     let mut findings = vec![pem::finding(start, end)];
@@ -290,6 +293,7 @@ impl Engine {
                 None => self.fail(out),
             }
             self.goes_on = long;
+            self.behind_key = key && !text[..end].ends_with('\n');
             start = end;
         }
         start
@@ -308,7 +312,7 @@ impl Engine {
         (start, cut): (usize, usize),
         findings: &mut Vec<Finding>,
     ) -> usize {
-        let goes_on = self.goes_on;
+        let goes_on = self.goes_on || self.behind_key;
         let whole = self.tables.look(text, (start, cut), goes_on, self.guard.0.wants_all, findings);
         settled(&self.guard, text, (start, cut), findings);
         let crosses = |finding: &Finding| finding.start < whole && finding.end > whole;
@@ -319,11 +323,18 @@ impl Engine {
     /// comes, `first`; what is looked at again does not count as another row.
     fn find(&mut self, text: &str, start: usize, end: usize, first: bool) -> Option<Vec<Finding>> {
         let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
+        let behind_key = self.behind_key;
         let tables = &mut self.tables;
         let done = catch_unwind(AssertUnwindSafe(|| {
             scan(text.as_bytes(), start, end, goes_on, &guard.0.known, scratch);
             if first {
-                tables.look(text, (start, end), goes_on, guard.0.wants_all, &mut scratch.findings);
+                tables.look(
+                    text,
+                    (start, end),
+                    goes_on || behind_key,
+                    guard.0.wants_all,
+                    &mut scratch.findings,
+                );
             }
             settled(guard, text, (start, end), &mut scratch.findings);
         }));

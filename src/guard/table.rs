@@ -25,6 +25,8 @@ const MISFITS: [u8; 2] = [4, 9];
 const SERIES: usize = 64;
 /// No line of one is longer.
 const LONGEST_SERIES: usize = 201;
+/// The longest name before a value on its line, and of a column.
+const LONGEST_NAME: usize = 41;
 
 /// What is known of the tables that a text is in the middle of.
 #[derive(Debug, Default)]
@@ -93,7 +95,9 @@ fn series_value(line: &str) -> Option<(usize, usize)> {
     let line = line.trim_end();
     let gap = line.find("  ").filter(|at| *at > 0)?;
     let value = gap + line[gap..].find(|c| c != ' ')?;
-    (line.len() < LONGEST_SERIES && !line[value..].contains("  ")).then_some((value, line.len()))
+    // What was replaced in a label has another length.
+    (line.len() < LONGEST_SERIES && !line[value..].contains("  ") && !holds_placeholder(&line[..gap]))
+        .then_some((value, line.len()))
 }
 
 /// What the line behind a `Series` says its values are: `Name: ssn, dtype: object`.
@@ -101,6 +105,9 @@ fn series_name(line: &str) -> Option<Meaning> {
     let (name, rest) = line.strip_prefix("Name: ")?.split_once(", ")?;
     (rest.starts_with("dtype: ") || rest.starts_with("Length: ")).then(|| heads::meaning(name))
 }
+
+/// What stands between the cells of a box.
+const BARS: [char; 4] = ['|', '│', '┃', '║'];
 
 /// A part of a line, in bytes.
 type Span = (usize, usize);
@@ -211,13 +218,14 @@ impl Tables {
             return;
         };
         if self.head.is_some() && (is_rule(line) || self.row(line, found, counts)) {
+            self.list = None;
             return;
         }
         if (telling || self.list.is_some()) && self.listed(line, found) {
             return;
         }
         let begins = first.is_ascii_alphabetic()
-            || matches!(first, b'|' | b'"' | b'#' | b'_' | b'(' | b',' | b'\t')
+            || matches!(first, b'|' | b'"' | b'#' | b'_' | b'(' | b',' | b';' | b'.' | b'\t')
             || first >= 0x80;
         if !telling || line.len() > LONGEST_LINE || !begins || self.named_row(line, found) {
             return;
@@ -249,7 +257,7 @@ impl Tables {
                 count += 1;
             }
             match name {
-                Some(meant) if !meant.is_empty() => self.series = (meant, count),
+                Some(meant) if !meant.is_empty() && count > 0 => self.series = (meant, count),
                 _ => {
                     if sure || count == SERIES {
                         self.plain = count.saturating_sub(1);
@@ -272,7 +280,8 @@ impl Tables {
             found.cell(meant, line, (line.len() - item.len(), line.len()), Place::Wide);
             return true;
         }
-        let key = text.trim_end().strip_suffix(':').filter(|key| is_name(key));
+        // A call, as `def f(key):` has it, is none.
+        let key = text.trim_end().strip_suffix(':').filter(|key| is_name(key) && !key.ends_with(')'));
         let meant = key.map_or(&[][..], |key| heads::meaning(key.trim_matches(['"', '\''])));
         self.list = (!meant.is_empty()).then_some((meant, indent));
         self.list.is_some()
@@ -335,19 +344,21 @@ impl Tables {
 
     /// A line that begins with the name of what follows: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
     fn named_row(&self, line: &str, found: &mut Found<'_>) -> bool {
-        let trimmed = line.trim_start_matches([' ', '|', '│']);
+        let outer = |c: char| c == ' ' || BARS.contains(&c);
+        let trimmed = line.trim_start_matches(outer);
         let lead = line.len() - trimmed.len();
-        let joint = trimmed
-            .match_indices([':', '=', '|', '│', ' '])
-            .find(|(at, sign)| *sign != " " || trimmed[*at..].starts_with("  "));
+        // As far as a name is long.
+        let joint = trimmed.char_indices().take(LONGEST_NAME + 4).find(|(at, sign)| {
+            matches!(sign, ':' | '=') || outer(*sign) && (*sign != ' ' || trimmed[*at..].starts_with("  "))
+        });
         let Some((end, _)) = joint else { return false };
         let name = trimmed[..end].trim_end();
-        let rest = trimmed[end..].trim_start_matches([' ', ':', '=', '|', '│']);
+        let rest = trimmed[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '='));
         let mark = &trimmed[end..trimmed.len() - rest.len()];
         // `name=value` and `a:b` are code and options more often.
         let place = if mark.contains([':', '=']) { Place::Line } else { Place::Wide };
-        let apart = mark.contains(' ') || mark.contains(['|', '│']);
-        if name.len() > 41 || !apart || rest.is_empty() || !name.starts_with(char::is_alphabetic) {
+        let apart = mark.contains(outer);
+        if name.len() > LONGEST_NAME || !apart || rest.is_empty() || !name.starts_with(char::is_alphabetic) {
             return false;
         }
         let meant = heads::meaning(name);
@@ -355,7 +366,7 @@ impl Tables {
             return false;
         }
         let start = lead + trimmed.len() - rest.len();
-        let rest = rest.trim_end_matches([' ', '|', '│', '\r']);
+        let rest = rest.trim_end_matches(|c: char| outer(c) || c == '\r');
         let wordy = rest.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b' '));
         if wordy && heads::only_secret(meant) {
             return false;
@@ -363,9 +374,11 @@ impl Tables {
         if found.cell(meant, line, (start, start + rest.len()), place) {
             return true;
         }
-        let parts = segments(rest);
+        let mut parts = segments(rest);
+        // What pandas leaves out.
+        parts.retain(|(from, to)| &rest[*from..*to] != "...");
         let fit = |(from, to): &Span| heads::cell(meant, &rest[*from..*to], place).is_some();
-        let all = parts.len() > 1 && parts.iter().all(fit);
+        let all = rest.contains("  ") && !parts.is_empty() && parts.iter().all(fit);
         if all {
             for (from, to) in parts {
                 found.cell(meant, line, (start + from, start + to), place);
@@ -435,10 +448,14 @@ fn is_sign_of_name(c: char) -> bool {
 
 /// Whether a text may be the head of a column: a name of a few words.
 fn is_name(text: &str) -> bool {
-    let text = text.trim_matches(['"', '\'', '*', '`']);
+    let text = text.trim_matches(['"', '\'', '`']);
+    if !heads::is_unmasked(text) {
+        return false;
+    }
+    let text = text.trim_matches('*');
     text.is_empty()
         || text == "(index)"
-        || text.chars().count() <= 41
+        || text.chars().count() <= LONGEST_NAME
             && text.starts_with(|c: char| c.is_alphabetic() || matches!(c, '#' | '_'))
             && text.chars().all(is_sign_of_name)
             && text.split(' ').count() <= 5
@@ -446,6 +463,8 @@ fn is_name(text: &str) -> bool {
 
 /// The head of a table, if a line is one.
 fn find_head(line: &str) -> Option<Head> {
+    // A frame that goes on below.
+    let line = line.trim_end().trim_end_matches(" \\");
     // What stands in no name and between none.
     static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?~^\\");
     if line.bytes().any(|byte| OTHER[usize::from(byte)]) {
@@ -456,7 +475,7 @@ fn find_head(line: &str) -> Option<Head> {
 
 fn separated_head(line: &str) -> Option<Head> {
     let mut best: Option<Head> = None;
-    for sign in ['\t', ';', ',', '|', '│'] {
+    for sign in ['\t', ';', ','].into_iter().chain(BARS) {
         if !line.contains(sign)
             || matches!(sign, ',' | ';')
                 && (line.starts_with([' ', '\t']) || line.trim_end().ends_with([',', ';']))
@@ -466,7 +485,7 @@ fn separated_head(line: &str) -> Option<Head> {
         let (fields, _) = split(line, sign);
         let names: Vec<&str> = fields.iter().map(|(start, end)| line[*start..*end].trim()).collect();
         let edges = names.len() > 2
-            && matches!(sign, '|' | '│')
+            && BARS.contains(&sign)
             && names[0].is_empty()
             && names[names.len() - 1].is_empty();
         let inner = if edges { &names[1..names.len() - 1] } else { &names[..] };
@@ -487,7 +506,6 @@ fn separated_head(line: &str) -> Option<Head> {
 }
 
 fn fixed_head(line: &str) -> Option<Head> {
-    let line = line.trim_end_matches([' ', '\\', '\r']);
     if !line.chars().all(|c| is_sign_of_name(c) || matches!(c, '\t' | '"' | '`')) {
         return None;
     }
@@ -506,6 +524,14 @@ fn fixed_head(line: &str) -> Option<Head> {
         }
         let telling: Vec<bool> =
             inner.iter().map(|(from, to)| heads::may_be_head(&part[*from..*to])).collect();
+        // Prose that speaks of keys and tokens: without a gap that is no head of them.
+        let secret = |(from, to): &Span| {
+            let meant = heads::meaning(&part[*from..*to]);
+            !meant.is_empty() && heads::only_secret(meant)
+        };
+        if parts.len() < 2 && inner.iter().zip(&telling).all(|(word, telling)| !telling || secret(word)) {
+            return None;
+        }
         let mut at = 0;
         while at < inner.len() {
             let known = |to: &usize| {
@@ -516,8 +542,9 @@ fn fixed_head(line: &str) -> Option<Head> {
             at = to + 1;
         }
     }
-    let numbered =
-        |name: &str| name == "..." || name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = |name: &str| {
+        matches!(name, ".." | "...") || name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit())
+    };
     if cells.is_empty()
         || cells.len() > MAX_WORDS
         || !cells.iter().all(|(start, end)| is_name(&line[*start..*end]) || numbered(&line[*start..*end]))
@@ -618,7 +645,9 @@ fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) 
             tries.into_iter().chain(touching).filter(|(start, end)| start < end).find_map(|(start, end)| {
                 let base = byte(start);
                 let ((from, to), rule) = heads::cell(column.meant, &line[base..byte(end)], place)?;
-                let aligned = char(base + from) == column.start || char(base + to) == column.end;
+                // To the left pandas sets values one blank behind their head.
+                let shift = char(base + from).checked_sub(column.start);
+                let aligned = matches!(shift, Some(0 | 1)) || char(base + to) == column.end;
                 (!secret || aligned).then_some((base + from, base + to, rule))
             })
         });

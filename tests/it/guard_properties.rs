@@ -508,6 +508,25 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         "Aadhaar 2341 2341 234K, 身份证 1101 0519 4912 3100 2X".to_owned(),
         // A word of dashes alone.
         "----------------.".to_owned(),
+        // A mask is no secret, and neither a mask nor a placeholder is part of a name or a head.
+        "token:\n- IE29AIBK93115212345678".to_owned(),
+        "\"passord\":4111111111111111".to_owned(),
+        "password T~31mbsn  16_g7A".to_owned(),
+        "PRIVATE 3v0jtQimyI3MzqaE|%40,Gr".to_owned(),
+        "kraken sdbZDFYAg8rQvvKMeF==|n|token|\n||2hfLqT|".to_owned(),
+        format!("x{key}\u{13}  219-09-9998"),
+        // A list ends with a line that is a row; a name has its value on one line; a key does not end a line.
+        "n  passwd\ntoken:\nAZXhhbXBsZS5jb20\n- FO9991".to_owned(),
+        "'ssn':\npassword\n1,219-09-9998\n110201543".to_owned(),
+        "\"passord\":[]\npassword\nBfaKTfZwKufSSqid,spassword\n11111c".to_owned(),
+        "passord:\n- -----BEGINPRIVATE-----imyI3MzqaEIdzMORGA6PHON7]\n- <tr><t".to_owned(),
+        // The length of a line that may be one of a Series; a Series without a row.
+        format!(
+            "{}shpat_Q2J1o02YoPdsrBZEWQHOeVBIbfurrI9aX{}bsn   163270703\nName: ssn, dtype: o",
+            "@".repeat(90),
+            "<".repeat(60)
+        ),
+        "a  Name: ssn, dtype: object\nName: ssn, dtype: object  x\n1  2\n".to_owned(),
         "| a |\n|----------------|\n".to_owned(),
     ];
     let mut dice = Dice(0x5151_5151_5151_5151);
