@@ -21,7 +21,7 @@ use crate::e2b::{E2bClient, Endpoint, Options as E2bOptions};
 use crate::execution::hosts::{HostClaim, HostRefused};
 use crate::execution::{
     CrashAt, Execution, HandleKey, Hosts, LocalHost, Options as ExecutionOptions, Outputs, Packs, Parts,
-    Policies, Starting, Startup, StoredPins, TokenKey,
+    Policies, Starting, Startup, StoredTools, TokenKey,
 };
 use crate::guard::{Kind, Known, PolicyFile, never_say};
 use crate::mcp::caller::{Defaults, Door};
@@ -261,7 +261,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
         handles,
         tokens,
         outputs: Outputs::new(objects, config.data_dir.clone(), MAX_OUTPUT_BYTES),
-        bridge: Some(bridge(config, store, ends.shutdown.clone())).filter(|bridge| !bridge.is_empty()),
+        bridge: Some(bridge(config, store, ends.shutdown.clone())?).filter(|bridge| !bridge.is_empty()),
         crash: CrashAt::named(config.crash_at.as_deref()),
         clock: Clock::system(),
         owner,
@@ -271,8 +271,12 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
 }
 
 /// The bridge to the tool servers of the settings, which remembers in the store.
-pub fn bridge(config: &Config, store: DynStore, shutdown: CancellationToken) -> Bridge {
-    Bridge::new(config.bridge.clone(), Some(Arc::new(StoredPins(store))), shutdown)
+///
+/// # Errors
+/// When the key that seals its tokens can be neither read nor made.
+pub fn bridge(config: &Config, store: DynStore, shutdown: CancellationToken) -> anyhow::Result<Bridge> {
+    let sealing = keyring(config, &Entropy::system())?;
+    Ok(Bridge::new(config.bridge.clone(), Some(Arc::new(StoredTools::new(store, sealing))), shutdown))
 }
 
 /// Where a loopback address means something: this boot of this machine, in this network namespace.

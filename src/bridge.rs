@@ -34,7 +34,7 @@ use catalog::Listed;
 pub use catalog::{Catalog, Problem, Tool};
 pub use oauth::OAuth;
 pub use pattern::Pattern;
-pub use pins::{Change, PinStore};
+pub use pins::{Change, ToolStore};
 pub use server::{Era, Server, Transport};
 pub use upstream::{Answer, Content};
 pub use vectors::Embeddings;
@@ -140,14 +140,15 @@ struct Inner {
 
 impl Bridge {
     /// A bridge to these servers. Starts none. They end when `shutdown` is cancelled, and at the latest with the process. What
-    /// was accepted of their tools is in `pins`; without, it is known to this process only.
-    pub fn new(options: Options, pins: Option<Arc<dyn PinStore>>, shutdown: CancellationToken) -> Self {
+    /// was accepted of their tools is in `store`; without, it is known to this process only.
+    pub fn new(options: Options, store: Option<Arc<dyn ToolStore>>, shutdown: CancellationToken) -> Self {
         let environment = Arc::new(options.environment);
-        let start = |server| Arc::new(upstream::Upstream::new(server, Arc::clone(&environment)));
+        let start =
+            |server| Arc::new(upstream::Upstream::new(server, Arc::clone(&environment), store.clone()));
         let upstreams: Vec<_> = options.servers.into_iter().map(start).collect();
         Self(Arc::new(Inner {
             upstreams,
-            pins: pins::Pins::new(pins),
+            pins: pins::Pins::new(store),
             vectors: options.embeddings.and_then(vectors::Vectors::new),
             catalogs: Mutex::default(),
             shutdown,

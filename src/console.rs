@@ -19,6 +19,7 @@ use http::{StatusCode, header, request::Parts};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::domain::principal::MissingScope;
 use crate::domain::usage::UsageBy;
@@ -28,8 +29,8 @@ use crate::domain::{
 };
 use crate::execution::paths::{PathChange, PathError, PathRow};
 use crate::execution::{
-    Asker, ContextRow, Contexts, Execution, ExecutionError, ExecutionRow, ExecutionStatus, Health, Paths,
-    Reads, Runs, Starting, Usage, WorkflowRow, Workflows,
+    Asker, ContextRow, Contexts, Control, Execution, ExecutionError, ExecutionRow, ExecutionStatus, Health,
+    Paths, Reads, Runs, Starting, Usage, WorkflowError, WorkflowRow, Workflows,
 };
 use crate::guard::own_words;
 
@@ -126,6 +127,7 @@ impl Console {
             .route("/console/interrupt", post(interrupt))
             .route("/console/end", post(end))
             .route("/console/branch", post(branch))
+            .route("/console/workflow", post(steer))
             .with_state(self.clone())
     }
 
@@ -147,6 +149,21 @@ impl From<ExecutionError> for Refusal {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, error.code(), format!("{error}. {}", error.advice()), None)
+    }
+}
+
+impl From<WorkflowError> for Refusal {
+    fn from(error: WorkflowError) -> Self {
+        match error {
+            WorkflowError::Execution(error) => error.into(),
+            error => {
+                let status = match error.code() {
+                    ErrorCode::NotFound | ErrorCode::Disabled => StatusCode::NOT_FOUND,
+                    _ => StatusCode::CONFLICT,
+                };
+                Self(status, error.code(), format!("{error}. {}", error.advice()), None)
+            }
+        }
     }
 }
 
@@ -359,6 +376,39 @@ async fn interrupt(
     console.service().await?.runs.stop_run(&asker, run.execution).await?;
     tracing::info!(execution.id = %run.execution, operator = %by.name, "an operator asked a run to stop");
     Ok(Json(json!({ "asked": true })).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Steered {
+    tenant: TenantId,
+    workflow: Uuid,
+    action: Action,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Action {
+    Pause,
+    Resume,
+    Abort,
+}
+
+/// Pauses, resumes or aborts a workflow. The event of it has the operator's name.
+async fn steer(
+    State(console): State<Console>,
+    by: Operator,
+    Json(Steered { tenant, workflow, action }): Json<Steered>,
+) -> Result<Response, Refusal> {
+    let asker = by.asker(&tenant)?;
+    let control = match action {
+        Action::Pause => Control::Pause,
+        Action::Resume => Control::Resume,
+        Action::Abort => Control::Abort,
+    };
+    let flow = console.service().await?.workflows.control(&asker, workflow, &control).await?;
+    tracing::info!(workflow.id = %workflow, operator = %by.name, ?action, "an operator steered a workflow");
+    Ok(Json(json!({ "status": flow.state.status.as_str() })).into_response())
 }
 
 #[derive(Debug, Deserialize)]

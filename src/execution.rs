@@ -77,7 +77,7 @@ pub use recipe::{Recipe, Recipes};
 
 pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus, WorkflowRow};
 pub use policies::Policies;
-pub use remembered_tools::StoredPins;
+pub use remembered_tools::StoredTools;
 pub use reveal::{Credentials, Revealed, TokenKey};
 pub use run_analysis::{Analysed, AnalysisRequest};
 pub use sessions::SessionFacts;

@@ -17,10 +17,12 @@ use rmcp::transport::streamable_http_client::{
     StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse, StreamableHttpResponseLimits,
 };
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use sse_stream::{Error as SseError, Sse};
 use tokio::time::Instant;
 
-use crate::domain::lock;
+use super::pins::ToolStore;
+use crate::domain::{hex, lock};
 use crate::wire::Secret;
 
 /// How access tokens of a server are got.
@@ -58,6 +60,8 @@ pub(super) struct Tokens {
     /// The server, as RFC 8707 names it to the authorization server.
     resource: String,
     held: Mutex<Held>,
+    /// Where a refresh token is kept that replaced the one of the settings.
+    store: Option<Arc<dyn ToolStore>>,
     /// One at a time asks for a token.
     asking: tokio::sync::Mutex<()>,
 }
@@ -65,7 +69,7 @@ pub(super) struct Tokens {
 #[derive(Debug, Default)]
 struct Held {
     access: Option<(Secret, Option<Instant>)>,
-    /// Given in place of the one in the settings.
+    /// Given in place of the one in the settings, here or at another replica.
     refresh: Option<Secret>,
 }
 
@@ -85,8 +89,46 @@ struct Refused {
 }
 
 impl Tokens {
-    pub(super) fn new(oauth: OAuth, resource: String) -> Self {
-        Self { oauth, resource, held: Mutex::default(), asking: tokio::sync::Mutex::default() }
+    pub(super) fn new(oauth: OAuth, resource: String, store: Option<Arc<dyn ToolStore>>) -> Self {
+        Self { oauth, resource, held: Mutex::default(), store, asking: tokio::sync::Mutex::default() }
+    }
+
+    /// Where the store has the refresh token that follows the one of the settings. Another one there is another name.
+    fn name(&self) -> String {
+        let mut digest = Sha256::new();
+        let OAuth { token_url, client_id, refresh_token, .. } = &self.oauth;
+        let token = refresh_token.as_ref().map(Secret::expose).unwrap_or_default();
+        for part in [token_url, client_id, &self.resource, token] {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        }
+        hex(&digest.finalize())
+    }
+
+    /// The refresh token that is good now: the last one that any replica was given, else that of the settings.
+    async fn refresh(&self) -> Option<Secret> {
+        let first = self.oauth.refresh_token.clone()?;
+        if let Some(store) = &self.store {
+            match store.refresh_token(&self.name()).await {
+                Ok(Some(kept)) => lock(&self.held).refresh = Some(kept),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(error, "a kept refresh token cannot be read"),
+            }
+        }
+        Some(lock(&self.held).refresh.clone().unwrap_or(first))
+    }
+
+    /// Keeps what the authorization server gave in place of the refresh token that was used.
+    async fn keep(&self, refresh: Secret) {
+        if let Some(store) = &self.store
+            && let Err(error) = store.keep_refresh_token(&self.name(), &refresh).await
+        {
+            tracing::warn!(
+                error,
+                "a refresh token could not be kept: the next start may need a new one in the settings"
+            );
+        }
+        lock(&self.held).refresh = Some(refresh);
     }
 
     /// The secrets that came after the settings were read.
@@ -104,20 +146,23 @@ impl Tokens {
         if let Some(token) = self.good(refused) {
             return Ok(token);
         }
-        let granted = self.ask(http).await?;
+        let refresh = self.refresh().await;
+        let granted = match self.ask(http, refresh.as_ref()).await {
+            Ok(granted) => granted,
+            // Another replica may have used it up in the same moment, and kept the one that follows.
+            Err(problem) => match self.refresh().await {
+                Some(next) if refresh.as_ref().map(Secret::expose) != Some(next.expose()) => {
+                    self.ask(http, Some(&next)).await?
+                }
+                _ => return Err(problem),
+            },
+        };
+        if let Some(refresh) = granted.refresh_token.filter(|_| self.oauth.refresh_token.is_some()) {
+            self.keep(Secret::new(refresh)).await;
+        }
         let until = granted.expires_in.map(Duration::from_secs);
         let until = until.map(|life| Instant::now() + life - EARLY.min(life / 2));
-        let mut held = lock(&self.held);
-        if let Some(refresh) = granted.refresh_token {
-            if held.refresh.is_none() && self.oauth.refresh_token.is_some() {
-                tracing::warn!(
-                    "the authorization server replaces refresh tokens: the one in the settings may not be good at the next \
-                     start. Switch its rotation off, or use client credentials"
-                );
-            }
-            held.refresh = Some(Secret::new(refresh));
-        }
-        held.access = Some((Secret::new(granted.access_token.as_str()), until));
+        lock(&self.held).access = Some((Secret::new(granted.access_token.as_str()), until));
         Ok(granted.access_token)
     }
 
@@ -128,14 +173,13 @@ impl Tokens {
         is_good.then(|| token.expose().to_owned())
     }
 
-    async fn ask(&self, http: &reqwest::Client) -> Result<Granted, String> {
-        let refresh = lock(&self.held).refresh.clone().or_else(|| self.oauth.refresh_token.clone());
+    async fn ask(&self, http: &reqwest::Client, refresh: Option<&Secret>) -> Result<Granted, String> {
         let mut fields = vec![("resource", self.resource.as_str())];
-        match &refresh {
-            Some(refresh) if self.oauth.refresh_token.is_some() => {
+        match refresh {
+            Some(refresh) => {
                 fields.extend([("grant_type", "refresh_token"), ("refresh_token", refresh.expose())]);
             }
-            _ => fields.push(("grant_type", "client_credentials")),
+            None => fields.push(("grant_type", "client_credentials")),
         }
         fields.extend(self.oauth.scope.as_deref().map(|scope| ("scope", scope)));
         let mut request =
@@ -168,7 +212,7 @@ impl Tokens {
             let refused: Refused = serde_json::from_slice(&body).unwrap_or_default();
             let mut said = format!("it answers {status} {} {}", refused.error, refused.error_description);
             // rmcp writes it into the log as it is.
-            for secret in self.oauth.secrets().chain(&refresh) {
+            for secret in self.oauth.secrets().chain(refresh) {
                 said = said.replace(secret.expose(), "[secret]");
             }
             return Err(problem(super::catalog::clean(&said, 300)));
@@ -322,7 +366,7 @@ mod tests {
             refresh_token: None,
             scope: None,
         };
-        let tokens = Tokens::new(oauth, "https://mcp.example/mcp".to_owned());
+        let tokens = Tokens::new(oauth, "https://mcp.example/mcp".to_owned(), None);
         let hold = |seconds: Option<u64>| {
             let until = seconds.map(|n| Instant::now() + Duration::from_secs(n));
             lock(&tokens.held).access = Some((Secret::new("t1"), until));
@@ -337,5 +381,60 @@ mod tests {
         hold(Some(0));
         assert_eq!(tokens.good(None), None);
         assert!(!format!("{tokens:?}").contains("t1"));
+    }
+
+    /// A store in which another replica keeps the next token after the first look.
+    #[derive(Debug, Default)]
+    struct Shared(Mutex<Vec<&'static str>>);
+
+    #[async_trait::async_trait]
+    impl ToolStore for Shared {
+        async fn pins(
+            &self,
+            _: &str,
+            _: &str,
+            _: Option<&str>,
+        ) -> Result<Option<(String, Option<String>)>, String> {
+            Ok(None)
+        }
+
+        async fn pin(&self, _: &str, _: &str, pins: &str, _: bool) -> Result<String, String> {
+            Ok(pins.to_owned())
+        }
+
+        async fn refresh_token(&self, _: &str) -> Result<Option<Secret>, String> {
+            Ok(lock(&self.0).pop().map(Secret::new))
+        }
+
+        async fn keep_refresh_token(&self, _: &str, token: &Secret) -> Result<(), String> {
+            assert_eq!(token.expose(), "third");
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refresh_token_that_another_replica_used_up_is_followed_by_the_one_that_it_kept() {
+        use axum::routing::post;
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let answer = |body: String| async move {
+            match body.contains("refresh_token=second") {
+                true => (http::StatusCode::OK, r#"{"access_token": "a", "refresh_token": "third"}"#),
+                false => (http::StatusCode::BAD_REQUEST, r#"{"error": "invalid_grant"}"#),
+            }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let token_url = format!("http://{}/token", listener.local_addr().unwrap());
+        let endpoint = axum::Router::new().route("/token", post(answer));
+        tokio::spawn(async move { axum::serve(listener, endpoint).await });
+        let oauth = OAuth {
+            token_url,
+            client_id: "c".to_owned(),
+            client_secret: None,
+            refresh_token: Some(Secret::new("zeroth")),
+            scope: None,
+        };
+        let shared = Arc::new(Shared(Mutex::new(vec!["second", "first"])));
+        let tokens = Tokens::new(oauth, "https://mcp.example/mcp".to_owned(), Some(shared));
+        assert_eq!(tokens.get(&reqwest::Client::new(), None).await.as_deref(), Ok("a"));
     }
 }

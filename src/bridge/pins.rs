@@ -14,14 +14,15 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::Server;
-use crate::domain::{TenantId, hex, lock};
+use crate::domain::{Secret, TenantId, hex, lock};
 
 /// Tool to hash.
 pub(super) type Hashes = BTreeMap<String, String>;
 
-/// Where hashes of tools are kept. `scope` is empty for a server that every tenant has, else the tenant.
+/// Where what is remembered of servers is kept: hashes of their tools, and refresh tokens that replaced those of the settings.
+/// `scope` is empty for a server that every tenant has, else the tenant.
 #[async_trait]
-pub trait PinStore: Send + Sync + std::fmt::Debug {
+pub trait ToolStore: Send + Sync + std::fmt::Debug {
     /// What was accepted of a server: its digest, and the text unless that digest is `known`.
     ///
     /// # Errors
@@ -38,6 +39,18 @@ pub trait PinStore: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// Why it cannot be written.
     async fn pin(&self, scope: &str, server: &str, pins: &str, replace: bool) -> Result<String, String>;
+
+    /// The refresh token that was kept last under this name.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    async fn refresh_token(&self, name: &str) -> Result<Option<Secret>, String>;
+
+    /// Keeps a refresh token, sealed, in place of the one before.
+    ///
+    /// # Errors
+    /// Why it cannot be written.
+    async fn keep_refresh_token(&self, name: &str, token: &Secret) -> Result<(), String>;
 }
 
 /// A tool that is not as it was.
@@ -89,12 +102,12 @@ impl Pinned {
 /// What is known here, and where it is kept.
 #[derive(Debug)]
 pub(super) struct Pins {
-    store: Option<Arc<dyn PinStore>>,
+    store: Option<Arc<dyn ToolStore>>,
     known: Mutex<BTreeMap<(String, String), Pinned>>,
 }
 
 impl Pins {
-    pub(super) fn new(store: Option<Arc<dyn PinStore>>) -> Self {
+    pub(super) fn new(store: Option<Arc<dyn ToolStore>>) -> Self {
         Self { store, known: Mutex::default() }
     }
 
@@ -203,7 +216,7 @@ mod tests {
     struct Breaks(Mutex<Option<String>>);
 
     #[async_trait]
-    impl PinStore for Breaks {
+    impl ToolStore for Breaks {
         async fn pins(
             &self,
             _: &str,
@@ -215,6 +228,14 @@ mod tests {
         }
 
         async fn pin(&self, _: &str, _: &str, _: &str, _: bool) -> Result<String, String> {
+            Err("the database is away".to_owned())
+        }
+
+        async fn refresh_token(&self, _: &str) -> Result<Option<Secret>, String> {
+            Err("the database is away".to_owned())
+        }
+
+        async fn keep_refresh_token(&self, _: &str, _: &Secret) -> Result<(), String> {
             Err("the database is away".to_owned())
         }
     }

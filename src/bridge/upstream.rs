@@ -26,6 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::child::ServerProcess;
 use super::oauth::{Authorized, Tokens};
+use super::pins::ToolStore;
 use super::{BridgeError, Era, Server, Transport};
 use crate::domain::lock;
 
@@ -121,11 +122,15 @@ impl ClientHandler for Handler {
 }
 
 impl Upstream {
-    pub(super) fn new(server: Server, environment: Arc<BTreeMap<String, String>>) -> Self {
+    pub(super) fn new(
+        server: Server,
+        environment: Arc<BTreeMap<String, String>>,
+        store: Option<Arc<dyn ToolStore>>,
+    ) -> Self {
         let permits = Semaphore::new(server.concurrency);
         let tokens = match &server.transport {
             Transport::Http { url, oauth: Some(oauth), .. } => {
-                Some(Arc::new(Tokens::new(oauth.clone(), url.clone())))
+                Some(Arc::new(Tokens::new(oauth.clone(), url.clone(), store)))
             }
             _ => None,
         };

@@ -74,12 +74,21 @@ pub(super) struct Whose {
 
 pub(super) async fn tools(command: ToolsCommand, sources: Sources) -> anyhow::Result<ExitCode> {
     if load(&sources)?.0.bridge.servers.is_empty() {
-        bail!(
-            "no tool server is configured; write `[[tools.server]]` into the settings file (docs/code-mode.md)"
-        );
+        let none = "no tool server is configured; write `[[tools.server]]` into the settings file (docs/code-mode.md)";
+        match &command {
+            ToolsCommand::Call { .. } | ToolsCommand::Accept { .. } => bail!(none),
+            ToolsCommand::Ls { whose, .. }
+            | ToolsCommand::Search { whose, .. }
+            | ToolsCommand::Check { whose } => {
+                if !whose.json {
+                    say!("{none}");
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+        }
     }
     let (config, store) = open(&sources).await?;
-    let bridge = crate::app::bridge(&config, store, CancellationToken::new());
+    let bridge = crate::app::bridge(&config, store, CancellationToken::new())?;
     let done = run(command, &config, &bridge).await;
     bridge.close().await;
     done

@@ -126,12 +126,23 @@ const recentRow = (run) => el("tr", {},
   el("td", {}, Object.entries(run.findings || {}).map(([rule, count]) => rule + " " + count).join(", ") || "–"),
   el("td", { class: "num" }, age(run.createdAt)));
 
+function steering(flow) {
+  if (flow.finishedAt || flow.status === "aborting") return null;
+  const where = `the workflow on ${flow.conversation} / ${flow.path}`;
+  const send = (action, done) => act("workflow", { tenant: flow.tenant, workflow: flow.id, action }, done);
+  const holds = flow.status === "paused" || flow.status === "pausing";
+  const [label, action, done] = holds ? ["Resume", "resume", "The workflow goes on."] : ["Pause", "pause", "The workflow pauses once its running tasks end."];
+  return el("span", { class: "acts" },
+    el("button", { type: "button", "data-key": "hold" + flow.id, "aria-label": label + " " + where, onclick: () => send(action, done) }, label),
+    twice("abort" + flow.id, "Abort", "Abort it?", where, () => send("abort", "The workflow was aborted.")));
+}
 const flowRow = (flow) => el("tr", {},
   el("td", {}, `${flow.conversation} / ${flow.path}`, flow.purpose && el("span", { class: "purpose" }, flow.purpose)),
   el("td", {}, pill(flow.status), !flow.finishedAt && !flow.isDriven && el("span", { class: "purpose" }, "waits for a server")),
   el("td", { class: "num" }, flow.events.toLocaleString()),
   el("td", { class: "num" }, flow.finishedAt ? duration(Date.parse(flow.finishedAt) - Date.parse(flow.createdAt)) : "–"),
-  el("td", { class: "num" }, age(flow.createdAt)));
+  el("td", { class: "num" }, age(flow.createdAt)),
+  el("td", {}, steering(flow)));
 
 function fill(id, children, empty) {
   $(id).replaceChildren(...(children.length ? children : [el("p", { class: "empty" }, empty)]));
@@ -155,7 +166,7 @@ function draw() {
   fill("live", live.map(job), "Nothing runs.");
   $("flows").hidden = !state.workflows.length;
   const flows = [...state.workflows].sort((a, b) => !!a.finishedAt - !!b.finishedAt).slice(0, 12).map(flowRow);
-  fill("workflows", [table([["Where"], ["State"], ["Events", "num"], ["Took", "num"], ["Ago", "num"]], flows)], "");
+  fill("workflows", [table([["Where"], ["State"], ["Events", "num"], ["Took", "num"], ["Ago", "num"], ["Actions"]], flows)], "");
   const recent = state.runs.filter((run) => !run.lives).slice(0, 12).map(recentRow);
   fill("recent", recent.length ? [table([["Where"], ["Language"], ["End"], ["Took", "num"], ["Findings"], ["Ago", "num"]], recent)] : [], "No run yet.");
   const lines = [...state.cost.lines].sort((a, b) => b.sandboxMs - a.sandboxMs).map((line) => el("tr", {}, el("td", {}, line.tenant), el("td", { class: "num" }, line.executions.toLocaleString()),

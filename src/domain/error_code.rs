@@ -25,6 +25,8 @@ text_enum! {
         Interrupted = "interrupted",
         /// The caller cancelled the run.
         Cancelled = "cancelled",
+        /// The server ends, and nothing was run.
+        ShuttingDown = "shutting_down",
         /// The run's turn did not come before the caller's deadline.
         QueueTimeout = "queue_timeout",
         /// No sandbox can be made here or now.
@@ -57,6 +59,7 @@ impl ErrorCode {
             self,
             Self::LimitReached
                 | Self::QueueTimeout
+                | Self::ShuttingDown
                 | Self::SandboxUnavailable
                 | Self::StoreUnavailable
                 | Self::StoreBusy

@@ -139,10 +139,15 @@ impl Sandboxes {
         found: Option<Found>,
         progress: &ProgressSender,
     ) -> Result<Acquisition, ExecutionError> {
-        let result = self.acquire_loop(ask, wait, found, progress).await;
+        // As after a crash: a sandbox that is made in vain is found by its tag.
+        let result = tokio::select! {
+            biased;
+            result = self.acquire_loop(ask, wait, found, progress) => result,
+            () = self.0.shutdown.cancelled() => Err(ExecutionError::ShuttingDown),
+        };
         if let Err(error) = &result {
             let status = match error {
-                ExecutionError::Cancelled => ExecutionStatus::Cancelled,
+                ExecutionError::Cancelled | ExecutionError::ShuttingDown => ExecutionStatus::Cancelled,
                 _ => ExecutionStatus::Failed,
             };
             // Refusals leave no row; for everything else the place in the queue is given up.

@@ -83,6 +83,11 @@ impl Sandboxes {
                     Err(error) => Err(Fault::Sandbox(error)),
                 };
             }
+            if done.is_err() && self.0.shutdown.is_cancelled() {
+                let ended = ExecutionError::ShuttingDown;
+                self.abandon(ask, ExecutionStatus::Cancelled, ended.code().as_str()).await;
+                return Err(ended);
+            }
             match done {
                 Ok(done) => return Ok(Attempted::Done(held, done)),
                 Err(Fault::Stale) => {

@@ -50,6 +50,9 @@ pub enum ExecutionError {
     /// The caller cancelled before the run began.
     #[error("cancelled before the run began")]
     Cancelled,
+    /// The server ended before the run began.
+    #[error("the server ended before the run began")]
+    ShuttingDown,
     /// The store does not answer yet; the start is tried again in the background.
     #[error("the server has not started: {0}")]
     NotStarted(String),
@@ -116,6 +119,7 @@ impl ExecutionError {
             Self::Interrupted(_) => ErrorCode::Interrupted,
             Self::QueueTimeout { .. } => ErrorCode::QueueTimeout,
             Self::Cancelled => ErrorCode::Cancelled,
+            Self::ShuttingDown => ErrorCode::ShuttingDown,
             Self::NoProvider(_) | Self::Create(_) => ErrorCode::SandboxUnavailable,
             Self::Sandbox(_) | Self::LostAgain(_) => ErrorCode::SandboxFailed,
             Self::NotStarted(_) => ErrorCode::StoreUnavailable,
@@ -193,6 +197,9 @@ impl ExecutionError {
                 "Another run holds this context. Wait for it, cancel it, or use another path.".into()
             }
             Self::Cancelled => "Nothing was run.".into(),
+            Self::ShuttingDown => {
+                "Nothing was run. Send the call again, with the same idempotency key if it has one.".into()
+            }
             Self::NotStarted(_) => {
                 "Nothing was run. Try again in a few seconds; `pathbox doctor` on the server says more.".into()
             }

@@ -158,7 +158,7 @@ impl Cleanup {
             for entry in pending {
                 if let Err(why) = self.kill_one(&entry).await {
                     failed += 1;
-                    metrics::BURIALS_FAILED.add(&[], 1);
+                    metrics::KILLS_FAILED.add(&[], 1);
                     tracing::warn!(context.id = %entry.context, reason = %entry.reason, error = %why, "a sandbox could not be killed");
                     let _ = self.0.store().kill_failed(entry.id, &why).await;
                     continue;

@@ -119,7 +119,13 @@ impl Core {
             signatures: ran.signatures,
         };
         metrics::QUEUE_WAIT.record(&[], held.queued);
-        metrics::CODE_DURATION.record(&[language.as_str()], ran.outcome.duration);
+        let (labels, took) = ([language.as_str()], ran.outcome.duration);
+        match &ask.execution.trace_id {
+            Some(trace) => {
+                metrics::CODE_DURATION.record_in(&labels, took, trace.clone(), self.parts.clock.now());
+            }
+            None => metrics::CODE_DURATION.record(&labels, took),
+        }
         for (kind, found) in record.guard.by_kind() {
             metrics::GUARD_FINDINGS.add(&[kind.as_str()], found);
         }

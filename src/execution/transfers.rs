@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{ContextKey, ConversationId, ExecutionId, Owner, PathId, SessionFact, TenantId};
+use crate::domain::{Clock, ContextKey, ConversationId, ExecutionId, Owner, PathId, SessionFact, TenantId};
 use crate::objects::ObjectError;
 
 use super::files::{Content, FileAction, FilePath, FileProblem, Filed, Files, MAX_FILE_BYTES};
@@ -64,6 +64,28 @@ struct Sealed {
     id: ExecutionId,
 }
 
+impl Sealed {
+    fn token(&self, cipher: &XChaCha20Poly1305, nonce: [u8; NONCE]) -> String {
+        let plain = serde_json::to_vec(self).unwrap_or_default();
+        let mut bytes = nonce.to_vec();
+        bytes.extend(cipher.encrypt(&XNonce::from(nonce), plain.as_slice()).unwrap_or_default());
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// What a token says, if it was made with this key and its time is not over.
+    fn open(cipher: &XChaCha20Poly1305, token: &str, clock: &Clock) -> Option<Self> {
+        if token.len() > MAX_LEN {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
+        let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
+        let nonce: [u8; NONCE] = nonce.try_into().ok()?;
+        let plain = cipher.decrypt(&XNonce::from(nonce), sealed).ok()?;
+        let sealed: Self = serde_json::from_slice(&plain).ok()?;
+        (clock.now().timestamp() <= sealed.until).then_some(sealed)
+    }
+}
+
 /// A new address.
 #[derive(Debug, Clone)]
 pub struct Address {
@@ -109,26 +131,12 @@ impl Transfers {
             until: until.timestamp(),
             id: ExecutionId::mint(&parts.clock, &parts.entropy),
         };
-        let nonce: [u8; NONCE] = parts.entropy.bytes();
-        let plain = serde_json::to_vec(&sealed).unwrap_or_default();
-        let mut bytes = nonce.to_vec();
-        bytes.extend(self.cipher().encrypt(&XNonce::from(nonce), plain.as_slice()).unwrap_or_default());
-        Address { token: URL_SAFE_NO_PAD.encode(bytes), until }
+        Address { token: sealed.token(&self.cipher(), parts.entropy.bytes()), until }
     }
 
     /// What a token says, if it was made here and its time is not over. Whether it was used is another question.
     pub fn ticket(&self, token: &str) -> Option<Ticket> {
-        if token.len() > MAX_LEN {
-            return None;
-        }
-        let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
-        let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
-        let nonce: [u8; NONCE] = nonce.try_into().ok()?;
-        let plain = self.cipher().decrypt(&XNonce::from(nonce), sealed).ok()?;
-        let sealed: Sealed = serde_json::from_slice(&plain).ok()?;
-        if sealed.until < self.0.parts.clock.now().timestamp() {
-            return None;
-        }
+        let sealed = Sealed::open(&self.cipher(), token, &self.0.parts.clock)?;
         let (principal, owner, sees_tenant) = sealed.by;
         let asker =
             Asker { tenant: sealed.tenant.clone(), owner: Owner::principal(owner), principal, sees_tenant };
@@ -224,5 +232,34 @@ impl Transfers {
     /// Removes the parts of an upload that is over.
     pub async fn remove_parts(&self, ticket: &Ticket, parts: usize) {
         self.0.outputs().remove_parts(ticket.id, parts).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_good_for_its_time_and_no_longer() {
+        let clock = Clock::manual(DateTime::from_timestamp(1_800_000_000, 0).unwrap());
+        let cipher = |byte| XChaCha20Poly1305::new(&[byte; 32].into());
+        let sealed = Sealed {
+            tenant: TenantId::parse("acme").unwrap(),
+            owner: "ann".to_owned(),
+            conversation: ConversationId::parse("c").unwrap(),
+            path: PathId::parse("main").unwrap(),
+            by: ("ann".to_owned(), "ann".to_owned(), false),
+            way: Way::In("in/a.csv".to_owned()),
+            until: (clock.now() + LIFE).timestamp(),
+            id: "01980000-0000-7000-8000-000000000001".parse().unwrap(),
+        };
+        let token = sealed.token(&cipher(7), [1; NONCE]);
+        let opens = |cipher: &XChaCha20Poly1305| Sealed::open(cipher, &token, &clock).map(|found| found.way);
+        assert_eq!(opens(&cipher(7)), Some(sealed.way.clone()));
+        assert_eq!(opens(&cipher(8)), None, "another installation's");
+        clock.advance(std::time::Duration::from_secs(15 * 60));
+        assert_eq!(opens(&cipher(7)), Some(sealed.way.clone()), "to the last second");
+        clock.advance(std::time::Duration::from_secs(1));
+        assert_eq!(opens(&cipher(7)), None, "it has ended");
     }
 }

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 
 use crate::domain::principal::MissingScope;
 use crate::domain::{Principal, Scope};
@@ -25,6 +25,7 @@ pub fn router(health: Starting<Health>) -> Router {
 async fn tell(
     State(health): State<Starting<Health>>,
     Extension(principal): Extension<Principal>,
+    headers: HeaderMap,
 ) -> Response {
     if !principal.may(Scope::Admin) {
         let mut refused = (StatusCode::FORBIDDEN, "this credential has no scope `admin`").into_response();
@@ -39,5 +40,7 @@ async fn tell(
         health.note_provider();
     }
     metrics::CONTEXTS_ACTIVE.set(active.and_then(Result::ok));
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics::render()).into_response()
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = metrics::Format::accepted(accept);
+    ([(header::CONTENT_TYPE, format.content_type())], metrics::render(format)).into_response()
 }

@@ -78,6 +78,7 @@ impl From<ExecutionError> for ToolError {
         // The cause is for the log; a caller gets it only where it is about the caller's own doing.
         match &error {
             ExecutionError::Cancelled
+            | ExecutionError::ShuttingDown
             | ExecutionError::Limit(_)
             | ExecutionError::UnknownHandle
             | ExecutionError::File(_) => {}

@@ -42,7 +42,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::metrics::{self, BOUNDS, Data, Reading, SPANS_DROPPED};
+use super::metrics::{self, BOUNDS, Data, Durations, Reading, SPANS_DROPPED};
 
 /// Where spans and metrics go, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -476,7 +476,7 @@ fn metric(reading: Reading, began: u64, now: u64) -> otlp::Metric {
         Data::Histogram(cells) => otlp::metric::Data::Histogram(otlp::Histogram {
             data_points: cells
                 .into_iter()
-                .map(|(values, counts, sum)| otlp::HistogramDataPoint {
+                .map(|Durations { values, counts, sum, .. }| otlp::HistogramDataPoint {
                     attributes: attributes(values),
                     start_time_unix_nano: began,
                     time_unix_nano: now,

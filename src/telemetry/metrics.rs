@@ -1,4 +1,4 @@
-//! Every instrument, named once, and their text for Prometheus (exposition format 0.0.4). A name has dots, as
+//! Every instrument, named once, and their text for Prometheus (exposition format 0.0.4, or OpenMetrics 1.0). A name has dots, as
 //! OpenTelemetry's have; Prometheus gets it as its own collectors would spell it, so that both ways in lead to one series.
 //!
 //! Instruments are statics, as log lines are: a number is counted where it comes to be, and nobody passes a registry
@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
 
 /// Contexts whose sandbox came to be.
 pub static CONTEXTS_CREATED: Counter =
@@ -109,7 +111,7 @@ pub static SANDBOXES_LEAKED: Counter =
 pub static CONTEXTS_LOST: Counter =
     Counter::new("execution_context.lost", "Contexts whose sandbox was found to be gone.", &[]);
 /// Sandboxes that could not be killed yet.
-pub static BURIALS_FAILED: Counter =
+pub static KILLS_FAILED: Counter =
     Counter::new("sandbox.kill_failures", "Attempts to end a sandbox that failed and are repeated.", &[]);
 /// Results that were not kept with their records while the database was away.
 pub static RESULTS_DROPPED: Counter = Counter::new(
@@ -241,7 +243,7 @@ static COUNTERS: &[&Counter] = &[
     &CODE_ERRORS,
     &SANDBOXES_LEAKED,
     &CONTEXTS_LOST,
-    &BURIALS_FAILED,
+    &KILLS_FAILED,
     &RESULTS_DROPPED,
     &OBJECTS_FAILED,
     &AUTH_REFUSED,
@@ -312,7 +314,23 @@ pub(super) enum Data {
     /// A number that goes up and down.
     Gauge(Option<u64>),
     /// How many durations fell into each bucket, and their sum in milliseconds.
-    Histogram(Vec<(Values, Vec<u64>, f64)>),
+    Histogram(Vec<Durations>),
+}
+
+/// Durations under one set of label values.
+pub(super) struct Durations {
+    pub(super) values: Values,
+    pub(super) counts: Vec<u64>,
+    pub(super) sum: f64,
+    exemplars: Vec<Option<Exemplar>>,
+}
+
+/// The latest duration of a bucket that belongs to a trace.
+#[derive(Debug, Clone)]
+struct Exemplar {
+    trace: String,
+    took: Duration,
+    at: DateTime<Utc>,
 }
 
 /// Everything, as it is now.
@@ -397,6 +415,7 @@ pub struct Histogram {
 struct Buckets {
     /// Not cumulative; the last one has no bound.
     counts: [u64; BOUNDS.len() + 1],
+    exemplars: [Option<Exemplar>; BOUNDS.len() + 1],
     sum_us: u64,
 }
 
@@ -407,11 +426,24 @@ impl Histogram {
 
     /// Takes note of one duration.
     pub fn record(&self, values: &[&'static str], took: Duration) {
+        self.note(values, took, None);
+    }
+
+    /// Takes note of one duration, and of the trace in which it was, for its bucket.
+    pub fn record_in(&self, values: &[&'static str], took: Duration, trace: String, at: DateTime<Utc>) {
+        self.note(values, took, Some(Exemplar { trace, took, at }));
+    }
+
+    fn note(&self, values: &[&'static str], took: Duration, exemplar: Option<Exemplar>) {
         debug_assert_eq!(values.len(), self.labels.len(), "{}", self.name);
         let bucket = BOUNDS.iter().position(|bound| took <= Duration::from_millis(u64::from(*bound)));
+        let bucket = bucket.unwrap_or(BOUNDS.len());
         let mut cells = lock(&self.cells);
         let cell = cells.entry(values.to_vec()).or_default();
-        cell.counts[bucket.unwrap_or(BOUNDS.len())] += 1;
+        cell.counts[bucket] += 1;
+        if exemplar.is_some() {
+            cell.exemplars[bucket] = exemplar;
+        }
         cell.sum_us = cell.sum_us.saturating_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
@@ -427,7 +459,12 @@ impl Histogram {
                 reason = "a sum of durations; microseconds of 285 years fit"
             )]
             let sum = buckets.sum_us as f64 / 1e3;
-            (values.clone(), buckets.counts.to_vec(), sum)
+            Durations {
+                values: values.clone(),
+                counts: buckets.counts.to_vec(),
+                sum,
+                exemplars: buckets.exemplars.to_vec(),
+            }
         };
         let cells = lock(&self.cells).iter().map(cell).collect();
         Reading { name: self.name, help: self.help, labels: self.labels, data: Data::Histogram(cells) }
@@ -454,15 +491,42 @@ pub fn outcome<T, E>(result: &Result<T, E>) -> &'static str {
     if result.is_ok() { "ok" } else { "error" }
 }
 
+/// How metrics are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' text, version 0.0.4.
+    Prometheus,
+    /// OpenMetrics 1.0, which has exemplars besides.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What an `Accept` header asks for. Prometheus' own names OpenMetrics first.
+    pub fn accepted(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    /// The `Content-Type`.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
 /// Everything, as Prometheus reads it.
-pub fn render() -> String {
+pub fn render(format: Format) -> String {
     let mut out = String::new();
-    read().iter().for_each(|reading| reading.write(&mut out));
+    read().iter().for_each(|reading| reading.write(format, &mut out));
+    if format == Format::OpenMetrics {
+        out.push_str("# EOF\n");
+    }
     out
 }
 
 impl Reading {
-    fn write(&self, out: &mut String) {
+    fn write(&self, format: Format, out: &mut String) {
         let mut name = self.name.replace('.', "_");
         let kind = match &self.data {
             Data::Counter(_) => "counter",
@@ -472,7 +536,12 @@ impl Reading {
         if kind == "counter" && !name.ends_with("_total") {
             name.push_str("_total");
         }
-        let _ = writeln!(out, "# HELP {name} {}\n# TYPE {name} {kind}", self.help);
+        // In OpenMetrics the samples of a counter end in `_total` and its name does not.
+        let family = match format {
+            Format::Prometheus => &name,
+            Format::OpenMetrics => name.strip_suffix("_total").unwrap_or(&name),
+        };
+        let _ = writeln!(out, "# HELP {family} {}\n# TYPE {family} {kind}", self.help);
         match &self.data {
             Data::Counter(cells) => {
                 for (values, count) in cells {
@@ -485,13 +554,22 @@ impl Reading {
                 }
             }
             Data::Histogram(cells) => {
-                for (values, counts, sum) in cells {
+                for Durations { values, counts, sum, exemplars } in cells {
                     let mut below = 0;
-                    for (at, count) in counts.iter().enumerate() {
+                    for (at, (count, exemplar)) in counts.iter().zip(exemplars).enumerate() {
                         below += count;
-                        let bound = BOUNDS.get(at).map_or("+Inf".to_owned(), u32::to_string);
+                        let bound = BOUNDS.get(at).map_or("+Inf".to_owned(), |bound| match format {
+                            Format::Prometheus => bound.to_string(),
+                            Format::OpenMetrics => format!("{bound}.0"),
+                        });
                         let labels = labels(self.labels, values, Some(&bound));
-                        let _ = writeln!(out, "{name}_bucket{labels} {below}");
+                        let _ = write!(out, "{name}_bucket{labels} {below}");
+                        if let (Format::OpenMetrics, Some(Exemplar { trace, took, at })) = (format, exemplar)
+                        {
+                            let (ms, at) = (took.as_secs_f64() * 1e3, at.timestamp());
+                            let _ = write!(out, " # {{trace_id=\"{trace}\"}} {ms} {at}");
+                        }
+                        out.push('\n');
                     }
                     let labels = labels(self.labels, values, None);
                     let _ = writeln!(out, "{name}_sum{labels} {sum}\n{name}_count{labels} {below}");
@@ -520,7 +598,7 @@ mod tests {
         C.add(&["a"], 1);
         C.add(&["b"], 1);
         let mut out = String::new();
-        C.read().write(&mut out);
+        C.read().write(Format::Prometheus, &mut out);
         assert_eq!(
             out,
             "# HELP c_d_total Help.\n# TYPE c_d_total counter\nc_d_total{kind=\"a\"} 1\nc_d_total{kind=\"b\"} 3\n"
@@ -529,7 +607,7 @@ mod tests {
             H.record(&["x"], Duration::from_millis(ms));
         }
         let mut out = String::new();
-        H.read().write(&mut out);
+        H.read().write(Format::Prometheus, &mut out);
         for line in [
             "h_ms_bucket{op=\"x\",le=\"1\"} 1",
             "h_ms_bucket{op=\"x\",le=\"5\"} 3",
@@ -543,8 +621,38 @@ mod tests {
     }
 
     #[test]
+    fn openmetrics_has_the_latest_trace_of_a_bucket() {
+        static C: Counter = Counter::new("e.c", "Help.", &[]);
+        static H: Histogram = Histogram::new("e_ms", "Help.", &["op"]);
+        let at = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        H.record_in(&["x"], Duration::from_millis(3), "a".repeat(32), at);
+        H.record_in(&["x"], Duration::from_micros(4_500), "b".repeat(32), at);
+        H.record(&["x"], Duration::from_millis(4));
+        let mut out = String::new();
+        C.read().write(Format::OpenMetrics, &mut out);
+        H.read().write(Format::OpenMetrics, &mut out);
+        for line in [
+            "# TYPE e_c counter",
+            "e_c_total 0",
+            "e_ms_bucket{op=\"x\",le=\"2.0\"} 0",
+            "e_ms_bucket{op=\"x\",le=\"5.0\"} 3 # {trace_id=\"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\"} 4.5 1800000000",
+            "e_ms_bucket{op=\"x\",le=\"+Inf\"} 3",
+        ] {
+            assert!(out.contains(&format!("{line}\n")), "{line}:\n{out}");
+        }
+        let mut plain = String::new();
+        H.read().write(Format::Prometheus, &mut plain);
+        assert!(!plain.contains("trace_id"), "{plain}");
+        assert!(render(Format::OpenMetrics).ends_with("\n# EOF\n"));
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+        assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);
+        assert_eq!(Format::accepted("*/*"), Format::Prometheus);
+    }
+
+    #[test]
     fn every_instrument_is_written_once_also_before_it_counts_anything() {
-        let text = render();
+        let text = render(Format::Prometheus);
         let mut names: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         assert_eq!(names.len(), COUNTERS.len() + GAUGES.len() + HISTOGRAMS.len());

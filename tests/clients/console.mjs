@@ -93,6 +93,18 @@ await page.locator("#recent").getByText("cancelled").waitFor();
 await page.getByRole("button", { name: "End the context of path what-if" }).click();
 await page.getByRole("button", { name: /^End it\? the context of path what-if/ }).click();
 await page.getByRole("button", { name: "End the context of path what-if" }).waitFor({ state: "detached" });
+// A workflow that waits for a person: paused, resumed, and ended by two presses.
+const waits = call("run_workflow", { purpose: "sends the invoices", tasks: [{ id: "a", type: "code_execution", code: "print(1)", approve: true }] }, "main");
+const held = page.locator("#workflows tr").filter({ hasText: "sends the invoices" });
+await held.getByRole("button", { name: /^Pause the workflow/ }).click();
+await held.getByText("paused", { exact: true }).waitFor();
+await page.screenshot({ path: pictures + "/board-workflow.png", fullPage: true });
+await held.getByRole("button", { name: /^Resume the workflow/ }).click();
+await held.getByRole("button", { name: /^Abort the workflow/ }).click();
+await held.getByRole("button", { name: /^Abort it\? the workflow/ }).click();
+await held.getByText("aborted", { exact: true }).waitFor();
+assert.equal(await held.getByRole("button").count(), 0, "what is over has no buttons");
+await waits;
 assert.deepEqual(page.faults, []);
 
 for (const [name, options] of [

@@ -167,7 +167,7 @@ fn tokens_of_client_credentials_are_renewed_when_they_run_out_or_are_refused() {
 }
 
 #[test]
-fn a_refresh_token_is_exchanged_and_the_one_that_replaces_it_is_used_next() {
+fn a_refresh_token_is_exchanged_and_the_one_that_replaces_it_is_used_next_and_after_a_restart() {
     let data = tempfile::tempdir().unwrap();
     let issuer = Issuer::start();
     let upstream = issuer.server(data.path());
@@ -177,17 +177,35 @@ fn a_refresh_token_is_exchanged_and_the_one_that_replaces_it_is_used_next() {
             json!({"access_token": issuer.token(|_| {}), "token_type": "Bearer", "expires_in": life, "refresh_token": refresh}),
         )
     };
-    let tokens = TokenEndpoint::start(vec![granted("second", 0), granted("third", 600)]);
+    let tokens =
+        TokenEndpoint::start(vec![granted("second", 0), granted("third", 600), granted("fourth", 600)]);
     let more = "refresh_token = { env = \"REFRESH\" }";
     let place = Place::new("", "", &tokens.entry(&format!("http://{}/mcp", upstream.address), more));
-    let listed = place.command().env("REFRESH", "first").args(["tools", "ls", "closed"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&listed.stdout).contains("closed.get_analysis_help"), "{listed:?}");
+    let listed = |first: &str| {
+        let output = place.command().env("REFRESH", first).args(["tools", "ls", "closed"]).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).contains("closed.get_analysis_help"), "{output:?}");
+    };
+    listed("first");
+    listed("first");
+    // Another one in the settings takes the place of what was kept.
+    listed("another");
     let asked = tokens.asked();
-    assert_eq!(asked.len(), 2, "{asked:#?}");
-    for (request, refresh) in asked.iter().zip(["first", "second"]) {
+    let refreshes: Vec<&str> = asked
+        .iter()
+        .map(|request| {
+            let (_, field) = request.split_once("grant_type=refresh_token&refresh_token=").unwrap();
+            field.split_once("&client_id=box+1").unwrap().0
+        })
+        .collect();
+    assert_eq!(refreshes, ["first", "second", "third", "another"], "{asked:#?}");
+    // What lies in the data directory is sealed.
+    for entry in std::fs::read_dir(place.path("data")).unwrap().map(|entry| entry.unwrap().path()) {
+        let bytes = std::fs::read(&entry).unwrap_or_default();
         assert!(
-            request.contains(&format!("grant_type=refresh_token&refresh_token={refresh}&client_id=box+1")),
-            "{request}"
+            !["third", "fourth"]
+                .iter()
+                .any(|token| bytes.windows(token.len()).any(|at| at == token.as_bytes())),
+            "{entry:?}"
         );
     }
 }

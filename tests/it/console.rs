@@ -93,6 +93,36 @@ fn an_operator_sees_and_ends_what_its_credential_may_and_nobody_else_anything() 
 }
 
 #[test]
+fn an_operator_steers_workflows_of_its_tenants_and_the_record_names_it() {
+    let data = tempfile::tempdir().unwrap();
+    let (acme, other) = (key(data.path(), "acme", "admin,run,read"), key(data.path(), "other", "admin"));
+    let server = server(data.path());
+    let by = [("Authorization", acme.as_str())];
+    let plan = json!({"tasks": [{"id": "a", "type": "code_execution", "code": "print(1)", "approve": true}]});
+    let begun =
+        server.stateless(&by, "run_workflow", plan, json!({"dev.pathbox/conversationId": "c"})).answer();
+    let id = begun["result"]["structuredContent"]["workflowId"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{begun}"))
+        .to_owned();
+    let steer = |credential: &str, action: &str| {
+        let headers = [("Authorization", credential), ("Content-Type", "application/json")];
+        let body = json!({"tenant": "acme", "workflow": id, "action": action}).to_string();
+        let mut reply = server.send("POST", "/console/workflow", &headers, body.as_bytes());
+        (reply.status, serde_json::from_str::<Value>(&reply.text()).unwrap_or_default())
+    };
+    assert_eq!(steer(&other, "abort").0, 403, "another tenant's operator");
+    assert_eq!(steer(&acme, "burn").0, 422, "no such action");
+    let (status, paused) = steer(&acme, "pause");
+    assert_eq!((status, &paused["status"]), (200, &json!("paused")), "{paused}");
+    let (status, twice) = steer(&acme, "pause");
+    assert_eq!((status, &twice["error"]["code"]), (409, &json!("workflow_state")), "{twice}");
+    assert_eq!(steer(&acme, "resume").0, 200);
+    assert_eq!(steer(&acme, "abort").0, 200);
+    assert_eq!(steer(&acme, "resume").0, 409, "it is over");
+}
+
+#[test]
 #[ignore = "needs Chromium, Playwright and axe: scripts/test installs them"]
 fn an_operator_clicks_through_the_console() {
     let data = tempfile::tempdir().unwrap();
@@ -112,7 +142,7 @@ fn an_operator_clicks_through_the_console() {
         .unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(out.trim() == "ok", "{out}\n{err}\nthe server's log:\n{}", server.log());
-    for picture in ["sign-in", "board-light", "board-dark", "board-phone"] {
+    for picture in ["sign-in", "board-light", "board-workflow", "board-dark", "board-phone"] {
         assert!(pictures.join(format!("{picture}.png")).is_file(), "{picture}");
     }
 }

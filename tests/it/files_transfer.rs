@@ -1,8 +1,9 @@
 //! Files by one-time addresses, in parts, through `/v1` and through `pathbox files`; long ones, which nobody holds in memory.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -320,4 +321,45 @@ fn a_person_moves_files_through_a_server_with_a_key() {
     assert!(!away.path().join("theirs.txt").exists());
     let nobody = by("pbx_wrong", &["ls"]);
     assert!(!nobody.status.success(), "a key is needed");
+}
+
+/// Takes one request, with its body, and gives the connection for the answer.
+fn taken(listener: &TcpListener) -> TcpStream {
+    let (stream, _) = listener.accept().unwrap();
+    let mut lines = BufReader::new(&stream);
+    let (mut line, mut length) = (String::new(), 0);
+    while lines.read_line(&mut line).unwrap() > 2 {
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        line.clear();
+    }
+    std::io::copy(&mut lines.by_ref().take(length), &mut std::io::sink()).unwrap();
+    stream
+}
+
+#[test]
+fn a_transfer_that_takes_its_time_says_how_far_it_is() {
+    const HALF: usize = 1_000_000;
+    let away = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut get = command(away.path());
+    get.args(["files", "get", "f.bin", "--conversation", "c", "--server", &url]).current_dir(away.path());
+    let mut get = get.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let address = json!({"url": format!("{url}/files/t"), "name": "f.bin", "bytes": 2 * HALF}).to_string();
+    let head =
+        |length: usize| format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    taken(&listener).write_all((head(address.len()) + &address).as_bytes()).unwrap();
+    let mut body = taken(&listener);
+    body.write_all(head(2 * HALF).as_bytes()).unwrap();
+    body.write_all(&[b'x'; HALF]).unwrap();
+    // The other half is sent once it has said that half is there.
+    let mut said = BufReader::new(get.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.any(|line| line == "get f.bin: 1.0 of 2.0 MB"));
+    body.write_all(&[b'x'; HALF]).unwrap();
+    drop(body);
+    let done = get.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "f.bin: 2000000 bytes\n", "{done:?}");
+    assert_eq!(std::fs::metadata(away.path().join("f.bin")).unwrap().len(), 2 * HALF as u64);
 }

@@ -73,7 +73,7 @@ fn the_official_validator_takes_the_manifest() {
 #[test]
 fn every_instrument_has_its_row() {
     let page = checked_in("docs/doors.md");
-    let text = pathbox::telemetry::metrics::render();
+    let text = pathbox::telemetry::metrics::render(pathbox::telemetry::metrics::Format::Prometheus);
     for name in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
         assert!(page.contains(&format!("`{name}`")), "docs/doors.md lacks {name}");
     }

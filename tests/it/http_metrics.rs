@@ -67,6 +67,15 @@ fn runs_contexts_findings_and_latencies_are_counted_and_no_identifier_is_a_label
         assert!(began.elapsed() < Duration::from_secs(60), "{seen:#?}");
         std::thread::sleep(Duration::from_millis(100));
     };
+    // A bucket of the latency leads to a run in it, for a collector that reads OpenMetrics.
+    let accept = [("Accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")];
+    let mut open = server.send("GET", "/metrics", &accept, b"");
+    assert!(open.header("content-type").unwrap().starts_with("application/openmetrics-text; version=1.0.0"));
+    let open = open.text();
+    let led = |line: &&str| {
+        line.starts_with("code_execution_duration_ms_bucket") && line.contains(" # {trace_id=\"")
+    };
+    assert!(open.lines().any(|line| led(&line)) && open.ends_with("\n# EOF\n"), "{open}");
     for (name, least, most) in [
         ("execution_context_created_total", 2.0, 2.0),
         ("execution_context_terminated_total{reason=\"manual\"}", 1.0, 1.0),

@@ -48,3 +48,11 @@ fn an_operator_serves_from_two_replicas() {
     let said = ok(Command::new("python3").args(["tests/journeys/server.py", PROGRAM]));
     assert!(said.contains("server: ok"), "{said}");
 }
+
+#[test]
+#[ignore = "needs wheels of pandas, matplotlib and openpyxl: scripts/test fetches them"]
+fn a_data_scientist_makes_a_template_and_gets_a_chart_and_a_spreadsheet() {
+    let wheels = "target/test-env/wheels";
+    let said = ok(Command::new("python3").args(["tests/journeys/data_scientist.py", PROGRAM, wheels]));
+    assert!(said.contains("data scientist: ok"), "{said}");
+}

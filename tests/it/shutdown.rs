@@ -1,6 +1,8 @@
 //! The end of the real binary by real signals, with runs under way: what is longer than the grace period is interrupted and
 //! recorded, a second signal does not wait, and nothing stays behind.
 
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -84,6 +86,42 @@ fn over_http_a_run_beyond_the_grace_period_is_interrupted_and_recorded() {
     let run = recorded(data.path());
     assert_eq!((&run["status"], &run["exitCode"]), (&"interrupted".into(), &130.into()), "{run}");
     wait_until_gone(&children);
+}
+
+/// A provider that takes the request for a sandbox and does not answer.
+#[test]
+fn a_run_that_waits_for_its_sandbox_is_answered_and_recorded_as_not_begun() {
+    let data = tempfile::tempdir().unwrap();
+    let provider = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", provider.local_addr().unwrap());
+    let mut start = grace(data.path(), "1");
+    start.envs([("E2B_API_KEY", "e2b_0"), ("E2B_API_URL", &url), ("E2B_SANDBOX_URL", &url)]);
+    let mut server = Server::start_with(start.arg("serve"));
+    let id = server.begin("tools/call", call());
+    let mut asked = Vec::new();
+    let held = loop {
+        let (stream, _) = provider.accept().unwrap();
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).unwrap();
+        let makes = line.starts_with("POST ") && line.contains("/sandboxes ");
+        asked.push((stream, line));
+        if makes {
+            break asked;
+        }
+    };
+    signal(server.child.id(), "-TERM");
+    let answer = server.answer(id);
+    let error = &answer["result"]["_meta"]["dev.pathbox/error"];
+    assert_eq!((&error["code"], &error["retryable"]), (&json!("shutting_down"), &json!(true)), "{answer}");
+    assert!(server.wait(PATIENCE).expect("it ends").success());
+    drop(held);
+    let output = command(data.path()).args(["executions", "ls", "--json"]).output().unwrap();
+    let runs: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&runs[0]["status"], &runs[0]["error"]),
+        (&json!("cancelled"), &json!("shutting_down")),
+        "{runs}"
+    );
 }
 
 #[test]

@@ -237,3 +237,20 @@ fn json_has_one_shape_in_every_command() {
     }
     assert!(odd.is_empty(), "{odd:#?}");
 }
+
+#[test]
+fn without_tool_servers_a_look_at_them_says_so_and_is_no_error() {
+    let data = tempfile::tempdir().unwrap();
+    let ask =
+        |args: &[&str]| command(data.path()).arg("tools").args(args).stdin(Stdio::null()).output().unwrap();
+    for args in [["ls"].as_slice(), &["check"], &["search", "issues"]] {
+        let output = ask(args);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("[[tools.server]]"), "{args:?}: {output:?}");
+    }
+    let listed: serde_json::Value = serde_json::from_slice(&ask(&["ls", "--json"]).stdout).unwrap();
+    assert_eq!(listed, serde_json::json!([]));
+    let called = ask(&["call", "github.search", "{}"]);
+    assert!(String::from_utf8_lossy(&called.stderr).contains("[[tools.server]]"), "{called:?}");
+    assert!(!called.status.success(), "what cannot be done is one");
+}

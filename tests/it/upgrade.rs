@@ -251,7 +251,8 @@ async fn ask(client: &reqwest::Client, address: &str, message: &Value) -> Option
     let result = answer.get_mut("result")?.take();
     let code = error_code(&result).to_owned();
     if result["isError"] == true {
-        let passes = ["store_unavailable", "store_busy", "queue_timeout", "sandbox_unavailable"];
+        let passes =
+            ["store_unavailable", "store_busy", "queue_timeout", "shutting_down", "sandbox_unavailable"];
         assert!(passes.contains(&code.as_str()), "{result}");
         return None;
     }

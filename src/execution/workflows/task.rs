@@ -369,7 +369,7 @@ impl Work {
             match error {
                 ExecutionError::Interrupted(_) => break Came::Interrupted,
                 ExecutionError::Cancelled if over => break Came::Stopped,
-                ExecutionError::Cancelled => break Came::Gone,
+                ExecutionError::Cancelled | ExecutionError::ShuttingDown => break Came::Gone,
                 error if error.code().is_retryable() && Instant::now() < deadline => {
                     tracing::debug!(workflow.id = %self.row.id, task = %self.run.task, error = %error, "a task is asked for again");
                 }

@@ -53,7 +53,10 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
         .route("/sandboxes/{id}/connect", post(connect_v1))
         .route("/sandboxes/{id}/resume", post(resume))
         .route("/sandboxes/metrics", get(metrics_of_many))
-        .route("/metrics", get(async || crate::telemetry::metrics::render()))
+        .route(
+            "/metrics",
+            get(async || crate::telemetry::metrics::render(crate::telemetry::metrics::Format::Prometheus)),
+        )
         .route("/sandboxes/{id}", get(detail))
         .route("/sandboxes/{id}", delete(kill))
         .route("/sandboxes/{id}/timeout", post(set_timeout))
