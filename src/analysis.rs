@@ -2,7 +2,7 @@
 //!
 //! Nothing is computed here. Rust checks the parameters' form, joins the cases of a comparison or a scenario and
 //! wraps everything as data; the arithmetic is Python's `decimal` in `programs/*.py`, run where all code of a
-//! context runs. What is checked where is told in `docs/analysis.md`.
+//! context runs. What is checked where is in `docs/analysis.md`.
 //!
 //! ```
 //! use pathbox::analysis::{self, Kind, OutputFormat, Program};
@@ -90,7 +90,7 @@ impl Checked {
     }
 }
 
-/// Checks the form of `parameters`; contradictions in the content are found by the program and told in the same way.
+/// Checks the form of `parameters`; contradictions in the content are found by the program and reported in the same way.
 ///
 /// # Errors
 /// [`AnalysisError::TooLarge`] or [`AnalysisError::Invalid`]; the caller changes the parameters.
@@ -128,7 +128,7 @@ pub struct Problem {
 #[derive(Debug, thiserror::Error)]
 pub enum AnalysisError {
     /// The parameters are not what the analysis takes; the caller corrects them.
-    #[error("{}", told(.problems))]
+    #[error("{}", listed(.problems))]
     Invalid {
         /// What is wrong, in order; at most ten.
         problems: Vec<Problem>,
@@ -160,7 +160,7 @@ pub enum AnalysisError {
     Failed(String),
 }
 
-fn told(problems: &[Problem]) -> String {
+fn listed(problems: &[Problem]) -> String {
     let one =
         |problem: &Problem| format!("{}: expected {}, got {}", problem.path, problem.expected, problem.got);
     problems.iter().map(one).collect::<Vec<_>>().join("; ")

@@ -344,7 +344,7 @@ fn load_worker(sources: &Sources) -> anyhow::Result<(Config, Values)> {
     start(sources, "warn", true)
 }
 
-/// The same for what runs until it is told to end: its log is its diary.
+/// The same for what runs until a signal ends it: it logs at level info.
 fn load_server(sources: &Sources) -> anyhow::Result<(Config, Values)> {
     start(sources, "warn,pathbox=info", true)
 }

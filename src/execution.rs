@@ -250,7 +250,7 @@ pub struct Call {
     pub trace: Option<Trace>,
     /// Run at most once under this key.
     pub idempotency_key: Option<String>,
-    /// What the call wishes of the guard; it may tighten, and loosen as far as the levels above allow.
+    /// What the call asks of the guard; it may tighten, and loosen as far as the levels above allow.
     pub guard: Option<Overlay>,
     /// Where a person can be asked whether a program may call a tool.
     pub person: Option<Person>,

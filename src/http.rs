@@ -136,7 +136,7 @@ impl Serving {
 /// Serves until `stop`; then nothing new is accepted and each connection ends with the answer that it is at.
 ///
 /// # Errors
-/// When the listener's own address cannot be told.
+/// When the listener's own address cannot be read.
 pub fn serve(
     listener: TcpListener,
     routes: Routes,

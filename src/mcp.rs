@@ -93,7 +93,7 @@ pub struct Offered {
     pub packages: Vec<String>,
 }
 
-/// What this component is told.
+/// The settings of this component.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Whether the execution tools exist.
@@ -169,7 +169,7 @@ const STANDARD_REQUESTS: [&str; 18] = [
     "tasks/cancel",
 ];
 
-/// Of those, the ones that 2026-07-28 no longer has: a client that sends one must not be told to mend its parameters.
+/// Of those, the ones that 2026-07-28 no longer has: the answer to one must not ask for other parameters.
 const REMOVED_REQUESTS: [&str; 5] =
     ["initialize", "ping", "resources/subscribe", "resources/unsubscribe", "logging/setLevel"];
 

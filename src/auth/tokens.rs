@@ -55,7 +55,7 @@ pub enum TokenError {
     Unavailable,
 }
 
-/// What is wrong with a token, for logs and counters. A caller is told only that it is not valid.
+/// What is wrong with a token, for logs and counters. A caller learns only that it is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// It is not a signed JWT, or longer than any that is looked at.
@@ -214,7 +214,7 @@ impl Tokens {
         }
     }
 
-    /// What a client is told when it has no token or a bad one: where to read who gives tokens.
+    /// What a client reads when it has no token or a bad one: where to read who gives tokens.
     pub fn challenge(&self, error: Option<TokenError>) -> String {
         let base = format!("Bearer realm=\"pathbox\", resource_metadata=\"{}\"", self.metadata_url());
         match error {

@@ -100,8 +100,8 @@ struct Connection {
     changed: Arc<AtomicBool>,
 }
 
-/// What we do when a server speaks first: note that its tools changed. It gets no model, no files and no person to ask, and is
-/// told so by what is not declared.
+/// What we do when a server speaks first: note that its tools changed. It gets no model, no files and no person to ask;
+/// its capabilities say so.
 #[derive(Debug, Clone)]
 struct Handler {
     changed: Arc<AtomicBool>,
@@ -406,12 +406,12 @@ async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
     AbortOnDropHandle::new(tokio::spawn(work)).await.map_err(|error| error.to_string())
 }
 
-/// The stream on which a server of 2026-07-28 tells that its tools changed. Not every one has it; then nothing is told.
+/// The stream on which a server of 2026-07-28 tells that its tools changed. Without it no change is noticed.
 async fn follow_changes(peer: rmcp::Peer<RoleClient>, changed: Arc<AtomicBool>) {
     let mut filter = SubscriptionFilter::default();
     filter.tools_list_changed = Some(true);
-    let Ok(mut told) = peer.listen(filter).await else { return };
-    while let Ok(Some(_)) = told.next().await {
+    let Ok(mut changes) = peer.listen(filter).await else { return };
+    while let Ok(Some(_)) = changes.next().await {
         changed.store(true, Ordering::Release);
     }
     // What was missed since is not known.

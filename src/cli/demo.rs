@@ -1,4 +1,4 @@
-//! `demo`: the whole pipeline on this machine, told as a story.
+//! `demo`: the whole pipeline on this machine, step by step.
 //!
 //! It goes in by the front door: each step is a JSON-RPC message to the MCP handler, as a language model's host would
 //! send it, and what is printed is what came back.

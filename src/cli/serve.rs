@@ -1,4 +1,4 @@
-//! `serve` and `host`: what runs until it is told to end.
+//! `serve` and `host`: what runs until a signal ends it.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

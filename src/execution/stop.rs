@@ -1,5 +1,5 @@
-//! Stopping a run from wherever one is asked to. A run is stopped by the replica that has it; any other writes the wish
-//! down, and every replica looks once a second whether one of its own is among those, but only for runs that have lasted
+//! Stopping a run from wherever one is asked to. A run is stopped by the replica that has it; any other writes the request
+//! into the store, and every replica looks once a second whether one of its own runs is among those, but only for runs that have lasted
 //! as long, so that a short run costs the database nothing.
 
 use std::collections::{HashMap, VecDeque};
@@ -15,7 +15,7 @@ use crate::domain::{ContextKey, ExecutionId, OutputChunk, lock};
 use crate::guard::Sanitized;
 use crate::telemetry::chain;
 
-/// How often a replica looks for wishes.
+/// How often a replica looks for requests to stop.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Runs of this replica that can be stopped.
@@ -154,7 +154,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Looks for wishes of other replicas until shutdown.
+    /// Looks for requests to stop from other replicas until shutdown.
     pub(super) fn start_stopping(&self) {
         let service = self.clone();
         self.0.background.spawn(async move {
@@ -169,7 +169,9 @@ impl Runs {
                 }
                 match service.0.store().stops(&long).await {
                     Ok(asked) => asked.into_iter().for_each(|id| service.0.stoppable.stop(id)),
-                    Err(error) => tracing::debug!(error = %chain(&error), "wishes to stop could not be read"),
+                    Err(error) => {
+                        tracing::debug!(error = %chain(&error), "requests to stop could not be read")
+                    }
                 }
             }
         });

@@ -14,15 +14,15 @@ use crate::domain::{Principal, Scope};
 use crate::execution::{Health, Starting, Startup};
 use crate::telemetry::metrics;
 
-/// How long the database may take to count what lives; the rest is told without it.
+/// How long the database may take to count what lives; the rest is answered without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The route. Whoever mounts it has checked the caller and put a [`Principal`] into the request.
 pub fn router(health: Starting<Health>) -> Router {
-    Router::new().route("/metrics", get(tell)).with_state(health)
+    Router::new().route("/metrics", get(show)).with_state(health)
 }
 
-async fn tell(
+async fn show(
     State(health): State<Starting<Health>>,
     Extension(principal): Extension<Principal>,
     headers: HeaderMap,

@@ -247,7 +247,7 @@ struct Collector {
     began: u64,
     /// When its failures were last complained about, and how many spans were dropped until then.
     complained: Mutex<Option<Instant>>,
-    told: AtomicU64,
+    warned: AtomicU64,
 }
 
 /// Why the collector has not taken something.
@@ -279,7 +279,7 @@ impl Collector {
             resource: resource.into(),
             began: now(),
             complained: Mutex::new(None),
-            told: AtomicU64::new(0),
+            warned: AtomicU64::new(0),
         })
     }
 
@@ -329,18 +329,18 @@ impl Collector {
                 }
                 Err(refusal) => refusal,
             };
-            let (Some(wish), Some(pause)) = (refusal.later, pauses.next()) else {
+            let (Some(asked), Some(pause)) = (refusal.later, pauses.next()) else {
                 break Some((refusal.problem, spans));
             };
             tokio::select! {
-                () = sleep(wish.unwrap_or_default().clamp(pause, LONGEST_PAUSE)) => {}
+                () = sleep(asked.unwrap_or_default().clamp(pause, LONGEST_PAUSE)) => {}
                 () = closing.cancelled() => {}
             }
         };
         if let Some((problem, dropped)) = refusal {
             SPANS_DROPPED.add(&["not_taken"], dropped);
             self.complain(&problem);
-        } else if self.dropped() > self.told.load(Ordering::Relaxed) {
+        } else if self.dropped() > self.warned.load(Ordering::Relaxed) {
             self.complain("it is slower than spans come");
         }
     }
@@ -439,7 +439,7 @@ impl Collector {
         }
         *last = Some(Instant::now());
         let dropped = self.dropped();
-        self.told.store(dropped, Ordering::Relaxed);
+        self.warned.store(dropped, Ordering::Relaxed);
         tracing::warn!(problem, dropped, "the collector of spans and metrics does not take them");
     }
 }

@@ -76,7 +76,8 @@ def finish():
     finally:
         sent.clear()
         if missing:
-            core.note("no font here has %s: the pictures show boxes" % ", ".join(sorted(missing)))
+            core.note("no font here has %s: the pictures show boxes. Use other characters, or have a font installed on the machine "
+                      "of the sandboxes (Debian: fonts-noto-cjk, fonts-noto-core)" % ", ".join(sorted(missing)))
             missing.clear()
 
 
