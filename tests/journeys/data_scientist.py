@@ -52,11 +52,11 @@ with tempfile.TemporaryDirectory() as home:
     server.stdin.write(json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}) + "\n")
     put = tool("files", action="put", path="sales.csv", text=CSV)
     assert not put.get("isError"), put
-    chart = tool("run_code", language="python", code=CHART)
+    chart = tool("run_code", language="python", code=CHART, timeout_ms=600_000)
     pictures = [block for block in chart["content"] if block["type"] == "image"]
     assert len(pictures) == 1 and base64.b64decode(pictures[0]["data"]).startswith(b"\x89PNG"), chart
     assert "1480" in json.dumps(chart["structuredContent"]), chart
-    sheet = tool("run_code", language="python", code=SHEET)
+    sheet = tool("run_code", language="python", code=SHEET, timeout_ms=600_000)
     assert sheet["structuredContent"]["output"] == "1210" and sheet["structuredContent"]["state"] == "kept", sheet
     out = tool("files", action="get", path="sales.xlsx")
     link = next(block for block in out["content"] if block["type"] == "resource_link")
