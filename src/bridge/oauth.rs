@@ -435,6 +435,7 @@ mod tests {
         };
         let shared = Arc::new(Shared(Mutex::new(vec!["second", "first"])));
         let tokens = Tokens::new(oauth, "https://mcp.example/mcp".to_owned(), Some(shared));
-        assert_eq!(tokens.get(&reqwest::Client::new(), None).await.as_deref(), Ok("a"));
+        let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
+        assert_eq!(tokens.get(&http, None).await.as_deref(), Ok("a"));
     }
 }
