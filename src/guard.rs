@@ -47,7 +47,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::Value;
 
-pub use check::{Checked, Checker, Found, rules_table};
+pub use check::{Candidate, Checked, Checker, Found, Outcome, excuses_table, rules_table};
 pub use kind::{Kind, UnknownKind};
 pub use known::Known;
 pub use numbering::{Numbering, Row};
@@ -57,6 +57,7 @@ pub use policy::{Action, AllowList, KnownNames, Mode, OpaqueFiles, Overlay, Poli
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
 pub use sanitized::Sanitized;
+pub use scan::excuse::{Carrier, Evidence, Excuse, Form, Look, Profile};
 pub use seal::{SealError, Sealer};
 pub use stream::StreamGuard;
 
@@ -104,6 +105,8 @@ struct Inner {
     fingerprint: String,
     allowed: allow::Allowed,
     known: Known,
+    /// The excuses that count under the policy.
+    sieve: scan::excuse::Sieve,
     /// What the policy does, by the place of a kind in [`Kind::ALL`].
     actions: Vec<Action>,
     /// Whether a kind counts that is let through by default.
@@ -174,7 +177,8 @@ impl Guard {
         let actions = Kind::ALL.iter().map(|kind| policy.action(*kind)).collect();
         let off = |kind: &&Kind| kind.default_action() == Action::Allow;
         let wants_all = Kind::ALL.iter().filter(off).any(|kind| policy.action(*kind) != Action::Allow);
-        Self(Arc::new(Inner { policy, fingerprint, allowed, known, actions, wants_all }))
+        let sieve = scan::excuse::Sieve::new(policy.profile, &policy.excuses_off);
+        Self(Arc::new(Inner { policy, fingerprint, allowed, known, sieve, actions, wants_all }))
     }
 
     /// The policy.
@@ -286,6 +290,11 @@ pub fn first_placeholder(text: &str) -> Option<&str> {
         placeholder.trim_end_matches(']').ends_with(|c: char| c.is_ascii_digit()).then_some(placeholder)
     };
     memchr::memchr_iter(b'[', text.as_bytes()).find_map(numbered)
+}
+
+/// The built-in excuses, for people who want to know what is let go.
+pub fn excuses() -> &'static [Excuse] {
+    &scan::excuse::EXCUSES.list
 }
 
 /// The built-in rules, for people who want to know what is looked for.

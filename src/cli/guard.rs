@@ -13,7 +13,9 @@ use serde_json::json;
 use super::{Identity, load};
 use crate::config::Sources;
 use crate::domain::{ContextKey, Entropy, Owner, TenantId};
-use crate::guard::{Action, Checker, FileKind, Guard, Kind, Known, PolicyFile, rules, rules_table};
+use crate::guard::{
+    Action, Checker, FileKind, Guard, Kind, Known, PolicyFile, excuses, excuses_table, rules, rules_table,
+};
 use crate::store::{NewReveal, RevealRow, Secret};
 
 #[derive(Debug, Subcommand)]
@@ -27,6 +29,9 @@ pub(super) enum GuardCommand {
         /// Print the text as it would go out instead.
         #[arg(long, conflicts_with = "json")]
         text: bool,
+        /// Also say of each candidate what spoke for it, and which excuse let it go.
+        #[arg(long, conflicts_with = "text")]
+        explain: bool,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -68,6 +73,9 @@ pub(super) enum GuardCommand {
     Rules {
         #[command(flatten)]
         policy: PolicyArgs,
+        /// List the excuses instead: what lets a candidate go.
+        #[arg(long)]
+        excuses: bool,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -103,8 +111,16 @@ impl PolicyArgs {
 /// How much of a file is read at once.
 const PIECE: usize = 256 * 1024;
 
+/// What of a check is shown.
+struct Show {
+    text: bool,
+    explain: bool,
+    json: bool,
+}
+
 /// Looks at a file of any size. It is read as text: a byte that is not UTF-8 counts as one `?`.
-fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::Result<ExitCode> {
+fn check(file: &Path, guard: &Guard, show: Show) -> anyhow::Result<ExitCode> {
+    let Show { text: show_text, explain, json: as_json } = show;
     let reading = || match file.as_os_str() == "-" {
         true => "reading standard input".to_owned(),
         false => format!("reading {}", file.display()),
@@ -115,7 +131,8 @@ fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::
     };
     // What has been printed cannot be withheld any more.
     let may_block = Kind::ALL.iter().any(|kind| guard.policy().action(*kind) == Action::Block);
-    let (mut checker, mut held) = (Checker::new(guard), String::new());
+    let checker = if explain { Checker::explaining } else { Checker::new };
+    let (mut checker, mut held) = (checker(guard), String::new());
     let mut show = |text: &str| match (show_text, may_block) {
         (true, true) => held.push_str(text),
         (true, false) => super::write_out(text),
@@ -142,8 +159,11 @@ fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::
     if show_text {
         super::write_out(if checked.report.blocked { "" } else { &held });
     } else if as_json {
-        let report = json!({ "findings": checked.findings, "leftOut": checked.left_out, "binary": binary,
+        let mut report = json!({ "findings": checked.findings, "leftOut": checked.left_out, "binary": binary,
             "report": checked.report });
+        if explain {
+            report["candidates"] = serde_json::to_value(&checked.candidates)?;
+        }
         say!("{}", serde_json::to_string_pretty(&super::shape::shape(&report)?)?);
     } else {
         super::write_out(match kind {
@@ -157,6 +177,9 @@ fn check(file: &Path, guard: &Guard, show_text: bool, as_json: bool) -> anyhow::
             _ => "",
         });
         super::write_out(&checked.table());
+        if explain {
+            super::write_out(&format!("\n{}", checked.explanation()));
+        }
     }
     Ok(if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -259,16 +282,20 @@ pub(super) async fn guard(command: GuardCommand, sources: Sources) -> anyhow::Re
     match command {
         GuardCommand::Reveal { token, identity } => reveal(token, identity, sources).await,
         GuardCommand::Reveals { tenant, limit, json } => reveals(tenant, limit, json, &sources).await,
-        GuardCommand::Check { file, policy, text, json } => {
-            check(&file, &policy.guard(&sources)?, text, json)
+        GuardCommand::Check { file, policy, text, explain, json } => {
+            check(&file, &policy.guard(&sources)?, Show { text, explain, json })
         }
         GuardCommand::Test { policy, cases, policy_tenant, json } => {
             let policy = PolicyArgs { policy: Some(policy), policy_tenant };
             test(&cases, &policy.guard(&sources)?, json)
         }
-        GuardCommand::Rules { policy, json } => {
+        GuardCommand::Rules { policy, excuses: listed, json } => {
             let guard = policy.guard(&sources)?;
-            if json {
+            if listed && json {
+                say!("{}", serde_json::to_string_pretty(&super::shape::shape(&excuses())?)?);
+            } else if listed {
+                super::write_out(&excuses_table());
+            } else if json {
                 let all = (rules().iter().map(serde_json::to_value))
                     .chain(guard.policy().rules.iter().map(serde_json::to_value));
                 let all = all.collect::<Result<Vec<_>, _>>()?;

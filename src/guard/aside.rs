@@ -103,6 +103,7 @@ fn secrets_only(guard: &Guard) -> Guard {
         fingerprint: inner.fingerprint.clone(),
         allowed: inner.allowed.clone(),
         known: inner.known.clone(),
+        sieve: inner.sieve.clone(),
         actions,
         wants_all: false,
     }))

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{Action, Guard, Kind, Numbering, Report, Sanitized, StreamGuard, rules};
+use super::scan::Finding;
+use super::scan::excuse::{EXCUSES, Judged};
+use super::{Action, Carrier, Evidence, Guard, Kind, Numbering, Report, Sanitized, StreamGuard, rules};
 
 /// One finding, without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -30,12 +32,70 @@ pub struct Found {
 }
 
 /// What the guard makes of a text.
+/// A candidate, without its text: what spoke for it, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Candidate {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// First byte.
+    pub start: usize,
+    /// First byte behind.
+    pub end: usize,
+    /// What it would be.
+    pub kind: Kind,
+    /// The rule that proposed it.
+    pub rule: String,
+    /// What speaks for it.
+    pub evidence: Vec<Evidence>,
+    /// What its line is.
+    pub carrier: Carrier,
+    /// What its evidence is worth.
+    pub sum: u32,
+    /// What the policy's profile asks for.
+    pub threshold: u32,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The excuse that won.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excuse: Option<&'static str>,
+}
+
+/// What became of a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It is a finding, or a part of one.
+    Found,
+    /// An excuse won.
+    Excused,
+    /// Its evidence is worth less than the profile asks for.
+    TooLittle,
+    /// The policy lets its kind, or this value, through.
+    LetThrough,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Found => "found",
+            Self::Excused => "excused",
+            Self::TooLittle => "too little",
+            Self::LetThrough => "let through",
+        }
+    }
+}
+
+/// What was made of a text.
 #[derive(Debug, Clone, Serialize)]
 pub struct Checked {
     /// What was found, in order, at most [`Checker::MAX_FINDINGS`].
     pub findings: Vec<Found>,
     /// How many findings more there were.
     pub left_out: u64,
+    /// The candidates in order, where they were asked for, likewise at most so many.
+    pub candidates: Vec<Candidate>,
     /// The counts.
     pub report: Report,
     /// The text as it would go out; of a [`Checker`], what of it had not gone out by the end.
@@ -50,7 +110,12 @@ pub struct Checker {
     numbering: Numbering,
     findings: Vec<Found>,
     left_out: u64,
+    /// Whether candidates are kept, and those.
+    explain: bool,
+    candidates: Vec<Candidate>,
     place: Place,
+    /// The same for candidates.
+    candidate_place: Place,
 }
 
 /// How far lines and columns have been counted.
@@ -89,8 +154,16 @@ impl Checker {
             numbering: Numbering::alone(),
             findings: Vec::new(),
             left_out: 0,
+            explain: false,
+            candidates: Vec::new(),
             place: Place { at: 0, line: 1, column: 0 },
+            candidate_place: Place { at: 0, line: 1, column: 0 },
         }
+    }
+
+    /// The same, which also says of each candidate what spoke for it and what became of it.
+    pub fn explaining(guard: &Guard) -> Self {
+        Self { stream: StreamGuard::explained(guard.clone()), explain: true, ..Self::new(guard) }
     }
 
     /// Takes a piece; what of the text would go out by now.
@@ -106,13 +179,29 @@ impl Checker {
     /// The end of the text: the rest of what would go out, and what was found.
     pub fn finish(mut self) -> Checked {
         let text = self.take("", true);
-        let Self { stream, findings, left_out, .. } = self;
-        Checked { findings, left_out, report: stream.report().clone(), text }
+        let Self { stream, findings, left_out, candidates, .. } = self;
+        Checked { findings, left_out, candidates, report: stream.report().clone(), text }
     }
 
     fn take(&mut self, piece: &str, last: bool) -> Sanitized<String> {
-        let Self { guard, stream, numbering, findings, left_out, place } = self;
-        stream.push_seen(piece, last, numbering, &mut |text, base, come, found| {
+        let Self {
+            guard,
+            stream,
+            numbering,
+            findings,
+            left_out,
+            explain,
+            candidates,
+            place,
+            candidate_place,
+        } = self;
+        stream.push_seen(piece, last, numbering, &mut |text, base, come, found, judged| {
+            let room = if *explain { Self::MAX_FINDINGS - candidates.len() } else { 0 };
+            for judged in in_order(judged, found).into_iter().take(room) {
+                candidate_place.advance(text, base, base + judged.finding.start);
+                candidates.push(candidate(guard, &judged, base, candidate_place, found));
+            }
+            candidate_place.advance(text, base, base + come);
             for finding in found {
                 if findings.len() == Self::MAX_FINDINGS {
                     *left_out += 1;
@@ -134,6 +223,45 @@ impl Checker {
             }
             place.advance(text, base, base + come);
         })
+    }
+}
+
+/// Candidates in the order of the text, each once.
+fn in_order(judged: &[Judged], found: &[Finding]) -> Vec<Judged> {
+    let mut all = judged.to_vec();
+    // What a head alone, a key's armour, a known value or an own rule has found was not proposed.
+    let known = |one: &&Finding| judged.iter().all(|judged| !overlap(&judged.finding, one));
+    all.extend(found.iter().filter(known).map(|finding| Judged::unproposed(*finding)));
+    all.sort_by_key(|one| (one.finding.start, one.finding.end, one.finding.rule));
+    all.dedup_by_key(|one| (one.finding.start, one.finding.end, one.finding.rule));
+    all
+}
+
+fn overlap(a: &Finding, b: &Finding) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+fn candidate(guard: &Guard, judged: &Judged, base: usize, place: &Place, found: &[Finding]) -> Candidate {
+    let finding = &judged.finding;
+    let outcome = match judged.excuse {
+        Some(_) => Outcome::Excused,
+        None if judged.sum < judged.threshold => Outcome::TooLittle,
+        None if found.iter().any(|found| overlap(found, finding)) => Outcome::Found,
+        None => Outcome::LetThrough,
+    };
+    Candidate {
+        line: place.line,
+        column: place.column + 1,
+        start: base + finding.start,
+        end: base + finding.end,
+        kind: finding.kind,
+        rule: guard.described(finding.rule).0.to_owned(),
+        evidence: judged.evidence.clone(),
+        carrier: judged.carrier,
+        sum: judged.sum,
+        threshold: judged.threshold,
+        outcome,
+        excuse: judged.excuse.map(|row| EXCUSES.list[row].id.as_str()),
     }
 }
 
@@ -184,6 +312,50 @@ impl Checked {
         }
         out
     }
+}
+
+impl Checked {
+    /// The candidates as a table for people.
+    pub fn explanation(&self) -> String {
+        let mut out = format!(
+            "{:>6} {:>5} {:>5}  {:<16} {:<20} {:<11} evidence\n",
+            "line", "col", "bytes", "kind", "rule", "outcome"
+        );
+        for one in &self.candidates {
+            let evidence: Vec<String> = one.evidence.iter().map(name).collect();
+            let excuse = one.excuse.map(|id| format!(", excuse {id}")).unwrap_or_default();
+            let _ = writeln!(
+                out,
+                "{:>6} {:>5} {:>5}  {:<16} {:<20} {:<11} {} = {} of {} in {}{excuse}",
+                one.line,
+                one.column,
+                one.end - one.start,
+                one.kind.as_str(),
+                one.rule,
+                one.outcome.as_str(),
+                evidence.join(" + "),
+                one.sum,
+                one.threshold,
+                name(&one.carrier),
+            );
+        }
+        out
+    }
+}
+
+/// A name as it stands in data.
+fn name(one: &impl Serialize) -> String {
+    let value = serde_json::to_value(one).ok();
+    value.and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()
+}
+
+/// The built-in excuses as a table for people.
+pub fn excuses_table() -> String {
+    let mut out = format!("{:<26} {:<30}  what\n", "excuse", "applies to");
+    for excuse in super::excuses() {
+        let _ = writeln!(out, "{:<26} {:<30}  {}", excuse.id, excuse.applies.join(", "), excuse.what);
+    }
+    out
 }
 
 /// The built-in rules and those of the policy as a table for people, with the action that a policy takes.

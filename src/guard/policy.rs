@@ -11,7 +11,7 @@ use serde::de::{DeserializeSeed, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{Kind, OwnRule, allow};
+use super::{Kind, OwnRule, Profile, allow, excuses};
 use crate::domain::hex;
 
 /// Whether findings change the output.
@@ -144,6 +144,17 @@ fn kinds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Kind, Ac
     deserializer.deserialize_map(Kinds)
 }
 
+/// Ids of excuses, each of which there is, so that an error has its place in the file.
+fn excuse_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let ids = Vec::<String>::deserialize(deserializer)?;
+    match ids.iter().find(|id| excuses().iter().all(|excuse| excuse.id != **id)) {
+        Some(id) => {
+            Err(serde::de::Error::custom(format!("{id:?} is no excuse: see `pathbox guard rules --excuses`")))
+        }
+        None => Ok(ids),
+    }
+}
+
 impl AllowList {
     /// A list that was wished for and that nobody read: it lets nothing through, for no value is empty.
     pub fn unread() -> Self {
@@ -223,6 +234,11 @@ pub struct PolicyFile {
     pub numbered: bool,
     /// Whether addresses of a special purpose count: loopback, private, documentation, masks.
     pub every_address: bool,
+    /// How much evidence is asked for, and which excuses count.
+    pub profile: Profile,
+    /// Excuses that do not count, by their ids.
+    #[serde(deserialize_with = "excuse_ids")]
+    pub excuses_off: Vec<String>,
     /// What becomes of files that the guard cannot look into.
     pub opaque_files: OpaqueFiles,
     /// Overlays by tenant.
@@ -265,6 +281,8 @@ impl Default for PolicyFile {
             mask_keep: 4,
             numbered: true,
             every_address: false,
+            profile: Profile::default(),
+            excuses_off: Vec::new(),
             opaque_files: OpaqueFiles::default(),
             tenants: BTreeMap::new(),
             conversations: BTreeMap::new(),
@@ -294,6 +312,12 @@ pub struct Policy {
     /// Whether addresses of a special purpose count.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub every_address: bool,
+    /// How much evidence is asked for, and which excuses count.
+    #[serde(skip_serializing_if = "Profile::is_default")]
+    pub profile: Profile,
+    /// Excuses that do not count, by their ids.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub excuses_off: Vec<String>,
     /// What becomes of files that the guard cannot look into.
     #[serde(skip_serializing_if = "OpaqueFiles::is_default")]
     pub opaque_files: OpaqueFiles,
@@ -402,6 +426,8 @@ impl PolicyFile {
             mask_keep: self.mask_keep.min(8),
             numbered: self.numbered,
             every_address: self.every_address,
+            profile: self.profile,
+            excuses_off: self.excuses_off.clone(),
             opaque_files: self.opaque_files,
             rules: self.rules.clone(),
             refused: refused.collect(),

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::Kind;
+use super::{Evidence, Kind};
 
 const FILES: &[&str] = &[
     include_str!("rules/personal.toml"),
@@ -33,6 +33,9 @@ pub struct Rule {
     /// A further condition on a token.
     #[serde(default)]
     pub check: Check,
+    /// What speaks for all that it proposes; a detector may add to it.
+    #[serde(default = "form_and_word")]
+    pub evidence: Vec<Evidence>,
     /// Words that must or may stand before the value; the detector says which.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub context: Vec<String>,
@@ -57,6 +60,10 @@ pub enum Check {
     Context,
 }
 
+fn form_and_word() -> Vec<Evidence> {
+    vec![Evidence::Form, Evidence::Word]
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleFile {
@@ -75,6 +82,7 @@ static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
     what: "a value that the server holds or that the policy names, in one of several forms".to_owned(),
     patterns: Vec::new(),
     check: Check::default(),
+    evidence: vec![Evidence::Mark],
     context: Vec::new(),
     examples: Vec::new(),
     counter_examples: Vec::new(),

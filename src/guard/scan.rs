@@ -9,6 +9,7 @@
 //! text may be guarded line by line with the same result as all at once.
 
 mod address;
+pub(super) mod excuse;
 mod flag;
 mod keyed;
 mod mail;
@@ -24,6 +25,8 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use aho_corasick::packed;
+
+use excuse::{Candidate, Judged, Sieve};
 
 use super::classes::{Block, alphanumeric_or, classify};
 use super::heads;
@@ -71,6 +74,13 @@ pub(super) struct Finding {
     pub(super) decoded: bool,
 }
 
+/// What a policy has a look at texts with: the values that are known, and the excuses that count.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Watch<'a> {
+    pub(super) known: &'a Known,
+    pub(super) sieve: &'a Sieve,
+}
+
 /// Memory that is used again from piece to piece.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
@@ -79,6 +89,8 @@ pub(super) struct Scratch {
     /// Whether the text begins behind a placeholder.
     walled: bool,
     pub(super) findings: Vec<Finding>,
+    /// How each candidate was judged, where somebody wants to know.
+    pub(super) judged: Option<Vec<Judged>>,
 }
 
 /// Looks at `text[from..to]` and leaves what it finds in `scratch.findings`, in no order and perhaps overlapping.
@@ -87,7 +99,14 @@ pub(super) struct Scratch {
 /// the end of that context is looked at once more, for a label there may speak of a value here.
 ///
 /// What is `known` is looked for only in what a line reads as once decoded: where it stands as itself, the caller finds it.
-pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &Known, scratch: &mut Scratch) {
+pub(super) fn scan(
+    text: &[u8],
+    from: usize,
+    to: usize,
+    goes_on: bool,
+    watch: Watch<'_>,
+    scratch: &mut Scratch,
+) {
     scratch.findings.clear();
     let context = behind_placeholder(&text[near(&text[..from]).1..from]);
     scratch.walled = context.len() < from.min(LEFT);
@@ -98,9 +117,10 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &K
     while start < to {
         let (end, next) = next_placeholder(&text[..to], start).unwrap_or((to, to));
         if start < end && end - left >= SHORTEST {
-            let before = scratch.findings.len();
-            scan_between(&text[left..end], start - left, 0, known, scratch);
-            for finding in &mut scratch.findings[before..] {
+            let (before, seen) = (scratch.findings.len(), scratch.judged.as_ref().map_or(0, Vec::len));
+            scan_between(&text[left..end], start - left, 0, watch, scratch);
+            let judged = scratch.judged.iter_mut().flat_map(|all| &mut all[seen..]);
+            for finding in scratch.findings[before..].iter_mut().chain(judged.map(|one| &mut one.finding)) {
                 (finding.start, finding.end) = (finding.start + left, finding.end + left);
             }
         }
@@ -119,9 +139,9 @@ pub(super) fn scan(text: &[u8], from: usize, to: usize, goes_on: bool, known: &K
 /// that the rest reads the same however often it is guarded.
 ///
 /// What hides something is looked at as it reads once decoded too, and that likewise, up to [`MAX_DEPTH`].
-fn scan_between(text: &[u8], from: usize, depth: u8, known: &Known, scratch: &mut Scratch) {
+fn scan_between(text: &[u8], from: usize, depth: u8, watch: Watch<'_>, scratch: &mut Scratch) {
     let to = text.len();
-    scan_at(text, from, to, depth, known, scratch);
+    scan_at(text, from, to, depth, watch, scratch);
     if depth == MAX_DEPTH {
         return;
     }
@@ -137,13 +157,13 @@ fn scan_between(text: &[u8], from: usize, depth: u8, known: &Known, scratch: &mu
             let line = memchr::memrchr(b'\n', &text[end..place]).map_or(end, |feed| end + feed + 1);
             let line_end = memchr::memchr(b'\n', &text[place..]).map_or(to, |feed| place + feed + 1);
             if line > end {
-                scan_view(text, from, (start, end), depth, known, scratch);
+                scan_view(text, from, (start, end), depth, watch, scratch);
             }
             lines = Some((if line > end { line } else { start }, line_end));
         }
     }
     if let Some(lines) = lines {
-        scan_view(text, from, lines, depth, known, scratch);
+        scan_view(text, from, lines, depth, watch, scratch);
     }
 }
 
@@ -154,7 +174,7 @@ fn scan_view(
     from: usize,
     (start, end): (usize, usize),
     depth: u8,
-    known: &Known,
+    watch: Watch<'_>,
     scratch: &mut Scratch,
 ) {
     if start == end {
@@ -173,15 +193,19 @@ fn scan_view(
     if view.text == text[start - context..end] {
         return;
     }
-    let mut inner = Scratch::default();
-    scan_between(&view.text, begin, depth + 1, known, &mut inner);
-    known.find(&view.text, (begin, view.text.len()), &mut inner.findings);
-    scratch.findings.extend(inner.findings.iter().map(|finding| Finding {
+    let mut inner = Scratch { judged: scratch.judged.as_ref().map(|_| Vec::new()), ..Scratch::default() };
+    scan_between(&view.text, begin, depth + 1, watch, &mut inner);
+    watch.known.find(&view.text, (begin, view.text.len()), &mut inner.findings);
+    let source = |finding: Finding| Finding {
         start: view.source[finding.start] as usize,
         end: view.source[finding.end] as usize,
         decoded: true,
-        ..*finding
-    }));
+        ..finding
+    };
+    scratch.findings.extend(inner.findings.iter().copied().map(source));
+    if let (Some(all), Some(inner)) = (&mut scratch.judged, inner.judged) {
+        all.extend(inner.into_iter().map(|one| Judged { finding: source(one.finding), ..one }));
+    }
 }
 
 /// Whether a name says something of its value.
@@ -204,7 +228,7 @@ fn plain_name(name: &str) -> Cow<'_, str> {
 }
 
 /// The findings that a value's name alone makes of it, in no order.
-pub(super) fn named_value(name: &str, text: &str, from: usize) -> Vec<Finding> {
+pub(super) fn named_value(name: &str, text: &str, from: usize, sieve: &Sieve) -> Vec<Finding> {
     use super::words::Name::{Address, Authorization, Cookie, Key, Password, Person, Pin, Secret};
     let name = plain_name(name);
     let kind = name::NAMES.kind(name.as_bytes());
@@ -220,7 +244,8 @@ pub(super) fn named_value(name: &str, text: &str, from: usize) -> Vec<Finding> {
     let judged = |text: &str| {
         let mut scratch = Scratch::default();
         let known = Known::default();
-        let mut scanner = Scanner::new(text.as_bytes(), from, text.len(), MAX_DEPTH, &known, &mut scratch);
+        let watch = Watch { known: &known, sieve };
+        let mut scanner = Scanner::new(text.as_bytes(), from, text.len(), MAX_DEPTH, watch, &mut scratch);
         match kind {
             Authorization => scanner.authorization(from, text.len()),
             Cookie => scanner.cookie(from, text.len()),
@@ -240,10 +265,10 @@ pub(super) fn named_value(name: &str, text: &str, from: usize) -> Vec<Finding> {
 /// How often text is decoded within decoded text.
 const MAX_DEPTH: u8 = 2;
 
-fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, known: &Known, scratch: &mut Scratch) {
+fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, watch: Watch<'_>, scratch: &mut Scratch) {
     classify(&text[from..to], &mut scratch.blocks);
     let abroad = scratch.blocks.iter().any(|block| block.odd != 0);
-    let mut scanner = Scanner::new(text, from, to, depth, known, scratch);
+    let mut scanner = Scanner::new(text, from, to, depth, watch, scratch);
     scanner.run();
     // A word above may speak of what begins this piece.
     let above = if depth == 0 { from.saturating_sub(told::ABOVE) } else { from };
@@ -267,7 +292,9 @@ struct Scanner<'a> {
     rules: &'static Rules,
     ids: &'static Detectors,
     names: &'static name::Names,
-    known: &'a Known,
+    watch: Watch<'a>,
+    sieve: &'a Sieve,
+    verdicts: &'a mut Option<Vec<Judged>>,
     groups: &'a mut Vec<number::Group>,
     walled: bool,
     out: &'a mut Vec<Finding>,
@@ -315,7 +342,7 @@ impl<'a> Scanner<'a> {
         from: usize,
         to: usize,
         depth: u8,
-        known: &'a Known,
+        watch: Watch<'a>,
         scratch: &'a mut Scratch,
     ) -> Self {
         let rules = &*RULES;
@@ -327,7 +354,9 @@ impl<'a> Scanner<'a> {
             rules,
             ids: &rules.detectors,
             names: &name::NAMES,
-            known,
+            watch,
+            sieve: watch.sieve,
+            verdicts: &mut scratch.judged,
             groups: &mut scratch.groups,
             walled: scratch.walled,
             out: &mut scratch.findings,
@@ -449,13 +478,9 @@ impl Scanner<'_> {
         }
     }
 
+    /// Proposes what is judged by itself.
     fn hit(&mut self, rule: RuleId, start: usize, end: usize) {
-        debug_assert!(start < end && end <= self.to);
-        let start = start.max(self.from);
-        if start < end {
-            let kind = self.rules.list[usize::from(rule)].kind;
-            self.out.push(Finding { start, end, kind, rule, decoded: false });
-        }
+        self.propose(Candidate::new(rule, start, end));
     }
 
     /// The byte at a place, 0 outside the text.

@@ -11,13 +11,14 @@ use super::encoded::is_run;
 use super::pem::{self, Extent};
 use super::policy::{Action, Mode};
 use super::redact::{Strings, Tools, redact, settle};
-use super::scan::{Finding, LEFT, Scratch, named_value, near, placeholder_around, scan};
+use super::scan::excuse::Judged;
+use super::scan::{Finding, LEFT, Scratch, Watch, named_value, near, placeholder_around, scan};
 use super::table::{self, Tables};
 use super::{Guard, Numbering, Report, Sanitized};
 
 /// Who wants to see text before it is forgotten: what of it is kept, how much of the stream lies before that, how far into
-/// it the output has come, and what was found.
-pub(super) type Seen<'a> = dyn FnMut(&str, usize, usize, &[Finding]) + 'a;
+/// it the output has come, what was found, and how each candidate was judged where that is asked for.
+pub(super) type Seen<'a> = dyn FnMut(&str, usize, usize, &[Finding], &[Judged]) + 'a;
 
 /// The longest line that is looked at whole.
 const WINDOW: usize = 16 * 1024;
@@ -75,6 +76,8 @@ pub(super) struct Engine {
     pub(super) numbered: bool,
     /// Where findings are, when somebody wants to know.
     pub(super) places: Option<Vec<Finding>>,
+    /// How the candidates were judged, when somebody wants to know.
+    judged: Vec<Judged>,
 }
 
 impl StreamGuard {
@@ -86,6 +89,13 @@ impl StreamGuard {
     pub(super) fn seen(guard: Guard) -> Self {
         let mut stream = Self::new(guard);
         stream.engine.places = Some(Vec::new());
+        stream
+    }
+
+    /// The same, with how each candidate was judged.
+    pub(super) fn explained(guard: Guard) -> Self {
+        let mut stream = Self::seen(guard);
+        stream.engine.scratch.judged = Some(Vec::new());
         stream
     }
 
@@ -102,19 +112,20 @@ impl StreamGuard {
         let mut out = String::new();
         self.start = self.engine.drain(&self.text, self.start, last, numbering, &mut out);
         let found = self.engine.places.as_mut().map(std::mem::take).unwrap_or_default();
-        see(&self.text, self.forgotten, self.start, &found);
+        let judged = std::mem::take(&mut self.engine.judged);
+        see(&self.text, self.forgotten, self.start, &found, &judged);
         self.forget();
         self.engine.release(out)
     }
 
     /// Takes a piece and gives back what is ready to go out, perhaps nothing.
     pub fn push(&mut self, piece: &str, numbering: &mut Numbering) -> Sanitized<String> {
-        self.push_seen(piece, false, numbering, &mut |_, _, _, _| ())
+        self.push_seen(piece, false, numbering, &mut |_, _, _, _, _| ())
     }
 
     /// Ends the stream: gives back the rest and what was found in all.
     pub fn finish(mut self, numbering: &mut Numbering) -> (Sanitized<String>, Report) {
-        let out = self.push_seen("", true, numbering, &mut |_, _, _, _| ());
+        let out = self.push_seen("", true, numbering, &mut |_, _, _, _, _| ());
         (out, self.engine.report)
     }
 
@@ -156,6 +167,7 @@ impl Engine {
             tables: Tables::default(),
             numbered,
             places: None,
+            judged: Vec::new(),
         }
     }
 
@@ -194,7 +206,7 @@ impl Engine {
         let start = whole.len() - text.len();
         let guard = &self.guard;
         let found = catch_unwind(AssertUnwindSafe(|| {
-            let mut findings = named_value(name, &whole, start);
+            let mut findings = named_value(name, &whole, start, &guard.0.sieve);
             // What is let through anyway must not keep the rest from being looked at.
             findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
             if !findings.is_empty() {
@@ -263,6 +275,7 @@ impl Engine {
                 step => step,
             };
             let (long, key) = (matches!(step, Step::LongLine(_)), matches!(step, Step::Key(_)));
+            self.scratch.judged.iter_mut().for_each(Vec::clear);
             let (end, findings) = match step {
                 Step::Key(end) => {
                     let mut findings = vec![pem::finding(start, end)];
@@ -280,6 +293,8 @@ impl Engine {
                     None => (end, None),
                 },
             };
+            let inside = |judged: &Judged| (start..end).contains(&judged.finding.start);
+            self.judged.extend(self.scratch.judged.iter_mut().flat_map(std::mem::take).filter(inside));
             match findings {
                 Some(findings) => {
                     self.replaced_to = 0;
@@ -326,7 +341,8 @@ impl Engine {
         let behind_key = self.behind_key;
         let tables = &mut self.tables;
         let done = catch_unwind(AssertUnwindSafe(|| {
-            scan(text.as_bytes(), start, end, goes_on, &guard.0.known, scratch);
+            let watch = Watch { known: &guard.0.known, sieve: &guard.0.sieve };
+            scan(text.as_bytes(), start, end, goes_on, watch, scratch);
             if first {
                 tables.look(
                     text,

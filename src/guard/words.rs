@@ -141,11 +141,8 @@ pub(super) struct Flag {
 #[serde(deny_unknown_fields)]
 pub(super) struct Lists {
     pub(super) verbs: Vec<String>,
-    pub(super) articles: Set,
     pub(super) no_value: Set,
     pub(super) sentence: Set,
-    pub(super) types: Vec<String>,
-    pub(super) to_be_filled: Set,
     pub(super) no_prefix: Vec<String>,
     pub(super) live: Set,
 }
@@ -195,12 +192,11 @@ mod tests {
     fn no_word_of_a_list_is_covered_by_another() {
         let same = |before: &str, word: &str| before.eq_ignore_ascii_case(word);
         let lists = &WORDS.list;
-        for set in [&lists.articles, &lists.no_value, &lists.sentence, &lists.to_be_filled, &lists.live] {
+        for set in [&lists.no_value, &lists.sentence, &lists.live] {
             for words in &set.0 {
                 assert!(covered(words, same).is_empty(), "{:?}", covered(words, same));
             }
         }
-        assert!(covered(&lists.types, same).is_empty(), "{:?}", covered(&lists.types, same));
         let begins = |before: &str, word: &str| word.starts_with(before);
         for words in [&lists.verbs, &lists.no_prefix] {
             let mut words = words.clone();

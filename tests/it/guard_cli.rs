@@ -97,6 +97,32 @@ fn a_check_says_where_what_and_why_but_not_the_text() {
 }
 
 #[test]
+fn a_check_explains_what_was_found_and_what_was_let_go() {
+    let text = "mail bob@example.com\nversion 1.2.3.4\n17 4111111111111111 2209\n";
+    let (code, json, error) = guard(&["check", "-", "--json", "--explain"], text);
+    assert_eq!(code, 1, "{error}");
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let said: Vec<_> = report["candidates"].as_array().unwrap().iter().collect();
+    let of =
+        |rule: &str| said.iter().find(|one| one["rule"] == rule).unwrap_or_else(|| panic!("{rule}: {json}"));
+    assert_eq!((&of("email")["outcome"], &of("email")["line"]), (&"found".into(), &1.into()));
+    assert_eq!((&of("ipv4")["outcome"], &of("ipv4")["excuse"]), (&"excused".into(), &"version-word".into()));
+    let card = of("card");
+    assert_eq!(
+        (&card["outcome"], &card["evidence"]),
+        (&"too_little".into(), &serde_json::json!(["form", "check"]))
+    );
+    assert!(card["sum"].as_u64() < card["threshold"].as_u64(), "{card}");
+    let (_, table, _) = guard(&["check", "-", "--explain"], text);
+    for line in ["excuse version-word", "too little", "form + check = 3 of 4"] {
+        assert!(table.contains(line), "{line}: {table}");
+    }
+    assert!(!table.contains("bob@") && !json.contains("4111"), "{table} {json}");
+    let (code, listed, _) = guard(&["rules", "--excuses"], "");
+    assert!(code == 0 && listed.lines().any(|line| line.starts_with("version-word ")), "{listed}");
+}
+
+#[test]
 fn a_check_that_finds_nothing_succeeds_and_one_that_cannot_look_says_why() {
     assert_eq!(guard(&["check", "-"], "VAT 23 % of EUR 1,200.50\n").0, 0);
     let (code, out, err) = guard(&["check", "/no/such/file"], "");

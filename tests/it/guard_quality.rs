@@ -47,6 +47,45 @@ fn unpacked<T: serde::de::DeserializeOwned>(packed: &str) -> Vec<T> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// A line of a set in which `«` and `»` stand around what must be hidden, without these.
+fn marked(line: &str) -> Option<(&str, String, Vec<String>)> {
+    let mut parts = line.splitn(4, '\t');
+    let (sign, marked) = (parts.next()?, parts.nth(2)?.replace('·', "").replace('⏎', "\n"));
+    let value =
+        marked.split_once('«').and_then(|(_, rest)| rest.split_once('»')).map(|(value, _)| value.to_owned());
+    Some((sign, marked.replace(['«', '»'], ""), value.into_iter().collect()))
+}
+
+/// Texts of all sets in which nothing must be found.
+pub(super) fn negatives() -> Vec<String> {
+    let cases =
+        cases().into_iter().filter(|case| !case.pos && !case.soft && !case.full).map(|case| case.text);
+    let fresh = unpacked::<Fresh>(include_str!("../fixtures/guard/fresh.jsonl.gz.b64"));
+    let fresh = fresh.into_iter().filter(|case| !case.pos).map(|case| case.text);
+    let legitimate = include_str!("../fixtures/guard/legitimate.txt").lines().map(str::to_owned);
+    let vendors = include_str!("../fixtures/guard/vendors.txt").lines();
+    let vendors = vendors.filter_map(|line| line.strip_prefix("-\t")?.split_once('\t'));
+    let vendors = vendors.map(|(_, text)| text.replace('·', ""));
+    let phrasings = include_str!("../fixtures/guard/phrasings.txt").lines().filter_map(marked);
+    let phrasings = phrasings.filter(|(sign, _, _)| *sign != "+").map(|(_, text, _)| text);
+    cases.chain(fresh).chain(legitimate).chain(vendors).chain(phrasings).collect()
+}
+
+/// Texts of all sets, each with what must be gone from it.
+pub(super) fn positives() -> Vec<(String, Vec<String>)> {
+    let cases = cases().into_iter().filter(|case| case.pos).map(|case| {
+        let values =
+            case.spans.iter().filter_map(|span| Some(case.text[span.bstart?..span.bend?].to_owned()));
+        let values = values.collect();
+        (case.text, values)
+    });
+    let fresh = unpacked::<Fresh>(include_str!("../fixtures/guard/fresh.jsonl.gz.b64"));
+    let fresh = fresh.into_iter().filter(|case| case.pos).map(|case| (case.text, case.values));
+    let phrasings = include_str!("../fixtures/guard/phrasings.txt").lines().filter_map(marked);
+    let phrasings = phrasings.filter(|(sign, _, _)| *sign == "+").map(|(_, text, values)| (text, values));
+    cases.chain(fresh).chain(phrasings).collect()
+}
+
 /// The group of a label, as the thresholds speak of them.
 fn group(span: &Span) -> Option<&'static str> {
     match (span.entity.as_str(), span.tier.as_deref()) {

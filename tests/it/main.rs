@@ -40,6 +40,7 @@ mod files_transfer;
 mod generated;
 mod guard_cli;
 mod guard_documents;
+mod guard_excuses;
 mod guard_files;
 mod guard_known;
 mod guard_own_rules;

@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use super::Scanner;
+use super::excuse::Candidate;
 
 /// Eight groups, a dotted IPv4 tail.
 const MAX: usize = 46;
@@ -67,38 +68,8 @@ impl Scanner<'_> {
         if !text.bytes().any(|byte| byte.is_ascii_digit()) || text.parse::<Ipv6Addr>().is_err() {
             return;
         }
-        if !self.is_of_a_program(start, end) {
-            self.hit(self.ids.ipv6, start, self.suffix(end));
-        }
-    }
-
-    /// `rows[::2]`, `c::B110`, `F32::<BE>`, `(?::0*`, `+12::34`: colons of programs, expressions and times.
-    fn is_of_a_program(&self, start: usize, end: usize) -> bool {
-        let (text, outside) = (&self.text[start..end], self.byte_before(start));
-        let count = |test: fn(&u8) -> bool| text.iter().filter(|byte| test(byte)).count();
-        // An address is written in one case.
-        let mixed = text[0].is_ascii_alphabetic()
-            && count(u8::is_ascii_lowercase) > 0
-            && count(u8::is_ascii_uppercase) > 0;
-        let generic = self.byte(end) == b'<' && self.byte(end + 1).is_ascii_uppercase();
-        let digits = count(u8::is_ascii_digit);
-        let few = digits <= 4 && digits + count(|byte| *byte == b':') == text.len();
-        let signed = match outside {
-            b'+' | b'-' | b'?' => true,
-            b'[' => text != &b"::1"[..] && self.is_indexed(start - 1),
-            _ => false,
-        };
-        mixed || generic || few && signed
-    }
-
-    /// Whether a name, a call or an index stands before a bracket. A number does not: it may be an address's end.
-    fn is_indexed(&self, bracket: usize) -> bool {
-        let before = self.before(bracket, 40);
-        let name = before.iter().rev().take_while(|byte| super::is_word(**byte)).count();
-        match before[before.len() - name..].first() {
-            Some(first) => !first.is_ascii_digit(),
-            None => before.ends_with(b")") || before.ends_with(b"]"),
-        }
+        let candidate = Candidate::new(self.ids.ipv6, start, self.suffix(end)).by(start, end, false);
+        self.propose(candidate);
     }
 
     /// A zone (`%eth0`) and a prefix length (`/64`) belong to it.

@@ -10,8 +10,8 @@ use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::dfa::DFA;
 
+use super::excuse::Candidate;
 use super::keyed::is_plain;
-use super::stand_in::{is_empty_word, is_template};
 use super::token::{Look, look};
 use super::{Scanner, is_word, last_line};
 use crate::guard::words::{Flag, Name, WORDS};
@@ -200,15 +200,9 @@ impl Scanner<'_> {
             }
             _ => self.names_sql(at - len),
         };
-        let told = named
-            && is_host
-            && matches!(look(password), Look::Random | Look::Hex | Look::Other)
-            && !is_template(password)
-            && !is_empty_word(password);
-        if told {
-            self.hit(self.ids.url_credentials, start - 1 - user.len(), at);
-        }
-        told
+        let told = named && is_host && matches!(look(password), Look::Random | Look::Hex | Look::Other);
+        let candidate = Candidate::new(self.ids.url_credentials, start - 1 - user.len(), at);
+        told && self.propose(candidate.by(start, at, true))
     }
 
     /// Whether a client of Oracle's stands before.

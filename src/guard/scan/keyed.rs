@@ -4,14 +4,11 @@
 //! The name is looked at first, and by its last word: `reset_password` is a password, `password_policy` is none. Only
 //! then is the value looked at, and it must look like one: no template, no call, no other name.
 
+use super::excuse::{Candidate, Evidence};
 use super::name::{NAMES, ends};
-use super::stand_in::{
-    around_algorithm, is_code, is_constant, is_empty_word, is_label, is_names, is_pattern, is_scoped,
-    is_template, shell_default, trimmed,
-};
+use super::stand_in::{is_empty_word, shell_default, trimmed};
 use super::token::{Look, look, mixed_case};
-use super::wordy::{is_path, is_wordy};
-use super::{LEFT, Scanner, first_line, is_word, last_line};
+use super::{LEFT, Scanner, first_line, is_word};
 use crate::guard::confirm;
 use crate::guard::words::{Name, Phrase, WORDS};
 
@@ -25,8 +22,6 @@ const MOST_NESTED: u8 = 2;
 const MAX_USER: usize = 48;
 const MAX_BLANKS: usize = 64;
 const MAX_FLAG: usize = b"--proxy-user".len();
-/// The fewest words of a wallet's phrase (BIP 39).
-const MIN_PHRASE: usize = 12;
 /// The most defaults within defaults that are looked through.
 const MAX_DEFAULTS: usize = 8;
 
@@ -36,10 +31,7 @@ struct Pair {
     name_start: usize,
     name_end: usize,
     name_in_quotes: bool,
-    /// Where the `:` or `=` between them stands.
-    mark: usize,
     start: usize,
-    end: usize,
     quoted: bool,
 }
 
@@ -112,7 +104,7 @@ impl Scanner<'_> {
             true => self.text[start..end].iter().position(closes).map_or(end, |at| start + at),
             false => end,
         };
-        let pair = Pair { kind, name_start, name_end, name_in_quotes, mark: at, start, end, quoted };
+        let pair = Pair { kind, name_start, name_end, name_in_quotes, start, quoted };
         if start == end || self.is_excused(&pair) {
             return;
         }
@@ -181,106 +173,14 @@ impl Scanner<'_> {
         Some(literal.unwrap_or((start, end, quoted)))
     }
 
-    /// Whether a name and what stands beside it are of a program: a declaration, a comparison, a literal of a type.
-    fn is_programmed(&self, pair: &Pair) -> bool {
-        let Pair { kind, mark, start, end, .. } = *pair;
-        let (value, behind) = (&self.text[start..end], &self.text[end..self.to.min(end + 4)]);
-        // What closes a condition or opens a block may be glued to it.
-        let word =
-            value.iter().rposition(|byte| !b"){:".contains(byte)).map_or(value, |last| &value[..=last]);
-        let identifier = is_identifier(word);
-        let capital = value[0].is_ascii_uppercase();
-        // `key =~ /x/`, `user_pass == name`, `token === LEFT_BRACE`
-        let sign = self.byte(mark + 1);
-        let compares = self.text[mark] == b'='
-            && (sign == b'~' && b" /(".contains(&self.byte(mark + 2))
-                || (sign == b'=' || self.byte_before(mark) == b'!') && identifier);
-        // `let session = Session {`
-        let opens = behind.starts_with(b" {");
-        let built = identifier && opens && (capital || matches!(behind.get(2), None | Some(b'\n' | b'\r')));
-        // `{string | Buffer}`
-        let documented = value[0] == b'{' && is_names(&value[1..], b"") && behind.starts_with(b" |");
-        // `const isPassword = type === 'password'`
-        let compared = identifier && (behind.starts_with(b" ==") || behind.starts_with(b" !="));
-        if compares || built || documented || compared {
-            return true;
-        }
-        let before = self.before(pair.name_start, 8);
-        if self.text[mark] == b'=' || sign == b':' {
-            // `type Session = ServerConnection;`
-            let alias = capital && identifier && before.ends_with(b"type ");
-            return self.text[mark] == b'=' && (alias || self.is_unpacked(pair));
-        }
-        let keyword = [&b"pub "[..], b"(crate) ", b"static ", b"const ", b"mut "]
-            .iter()
-            .any(|word| before.ends_with(word));
-        let kind_of_type = identifier || matches!(value[0], b'[' | b'&') && is_names(&value[1..], b"_");
-        let typed = keyword && kind_of_type || identifier && behind.starts_with(b" = ");
-        // `fn new(session: ServerConnection, ...`
-        let code = matches!(self.byte(end), b',' | b')' | b';' | b'<');
-        let told = || is_wordy(value) || self.names.kind(value) != Name::Other;
-        let listed = code && capital && identifier && kind != Name::Password && told();
-        // `password: readPassword,`
-        let function = code
-            && value[0].is_ascii_lowercase()
-            && value.iter().all(u8::is_ascii_alphabetic)
-            && ends(value, b"password")
-            && value.iter().any(u8::is_ascii_uppercase);
-        typed || listed || function
-    }
-
-    /// `user, password = split`: a line that unpacks what a name or a call holds.
-    fn is_unpacked(&self, pair: &Pair) -> bool {
-        let line = last_line(self.before(pair.name_start, 64));
-        let targets = line.trim_ascii_start().strip_suffix(b", ");
-        let target = |text: &[u8]| {
-            text.iter().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'.' | b',' | b' '))
-        };
-        self.byte_before(pair.mark) == b' '
-            && line.len() < 64
-            && targets.is_some_and(|targets| !targets.is_empty() && target(targets))
-            && is_names(&self.text[pair.start..pair.end], b"_.")
-            && !self.text[pair.start..pair.end].iter().any(u8::is_ascii_digit)
-    }
-
-    /// Whether what stands beside a name is not its value, as what stands around both tells.
+    /// Whether what stands beside a name is not its value, as the name and its quotes tell.
     fn is_excused(&self, pair: &Pair) -> bool {
-        let Pair { kind, name_start, start, end, quoted, .. } = *pair;
-        let (name, value) = (&self.text[name_start..pair.name_end], &self.text[start..end]);
-        let literal = || value.iter().all(u8::is_ascii_digit) || look(value) == Look::Random;
+        let Pair { kind, name_start, name_end, start, quoted, .. } = *pair;
+        let key = self.text[name_start..name_end].eq_ignore_ascii_case(b"key");
         // `cache key: x`: the word before makes another name of it.
-        kind == Name::Key && name.eq_ignore_ascii_case(b"key") && self.is_denied(name_start, pair.name_end)
-            // Beside a name in quotes, what has none is a number, `null` or code.
-            || pair.name_in_quotes && !quoted && !literal()
+        kind == Name::Key && key && self.is_denied(name_start, name_end)
             // `"Password: "`: the quote behind the mark ends what began before the name.
             || quoted && !pair.name_in_quotes && self.ends_a_string(name_start, start - 1)
-            || is_place(name, value)
-            || kind == Name::Key && is_fingerprint(name, value)
-            || !quoted && self.text[pair.mark..].starts_with(b"::") && is_item(value)
-            || !quoted && self.is_documented(name_start)
-            || !quoted && self.is_programmed(pair)
-            || self.is_resource_name(name_start)
-            || !quoted && name == b"PASS" && self.is_test_result(name_start, value)
-            // An address is looked at as one.
-            || begins_as_address(value)
-            // A processor's instructions have mnemonics too.
-            || names_phrase(name) && value.split(|byte| *byte == b' ').count() < MIN_PHRASE
-            || !quoted && kind == Name::Password && is_short_password(name) && self.is_prose(pair)
-    }
-
-    /// `arn:aws:secretsmanager:eu-west-1:123456789012:secret:prod/db-AbCdEf`: where it is kept.
-    fn is_resource_name(&self, name: usize) -> bool {
-        let before = self.before(name, 96);
-        let blank = |byte: &u8| byte.is_ascii_whitespace() || b"\"'<>=(,".contains(byte);
-        let from = before.iter().rposition(blank).map_or(0, |at| at + 1);
-        self.byte_before(name) == b':' && before[from..].starts_with(b"arn:")
-    }
-
-    /// `the way to pass: staff`, `pass 1: convert tags to binary`.
-    fn is_prose(&self, pair: &Pair) -> bool {
-        self.text[pair.start..pair.end].iter().all(u8::is_ascii_lowercase)
-            && (self.in_prose(pair.name_start)
-                || self.byte_before(pair.start) == b' ' && self.goes_on_as_prose(pair.end))
     }
 
     /// Whether a name and the word before it make one that is none of ours: `primary key`, `cache key`.
@@ -326,19 +226,6 @@ impl Scanner<'_> {
             return self.last_name.2;
         }
         says
-    }
-
-    /// Whether the name is a parameter's in a comment on a function: `:param password: Unicode password.`
-    fn is_documented(&self, name: usize) -> bool {
-        let before = self.before(name, 24);
-        let line = last_line(before);
-        [&b":param "[..], b":type ", b"@param "].iter().any(|mark| contains(line, mark))
-    }
-
-    /// What a program that runs tests says: `PASS: tests/rates.sh`, `--- PASS: TestRates (0.01s)`.
-    fn is_test_result(&self, name: usize, value: &[u8]) -> bool {
-        self.before(name, 4) == b"--- "
-            || value.iter().any(|byte| b"/._".contains(byte)) && is_names(value, b"/._-")
     }
 
     /// `"x" == password`, `"x" !== private_key`: the first `=` is at `at`.
@@ -446,22 +333,6 @@ impl Scanner<'_> {
             let start = self.place_of(value);
             self.value(Name::Password, false, start, start + value.len(), true);
         }
-    }
-
-    /// Whether a word that names are not joined to, but nouns are, stands before.
-    fn in_prose(&self, at: usize) -> bool {
-        let Some(before) = self.before(at, 8).strip_suffix(b" ") else { return false };
-        let word = before.iter().rev().take_while(|byte| byte.is_ascii_alphabetic()).count();
-        WORDS.list.articles.holds(&before[before.len() - word..])
-    }
-
-    /// Whether a word stands behind that is no name and no other value.
-    fn goes_on_as_prose(&self, end: usize) -> bool {
-        let rest = &self.text[end..self.to.min(end + 24)];
-        let word = rest.iter().skip(1).take_while(|byte| byte.is_ascii_lowercase()).count();
-        rest.first() == Some(&b' ')
-            && word > 1
-            && matches!(rest.get(word + 1), None | Some(b' ' | b',' | b'\n'))
     }
 
     /// Where the name before a mark ends: over blanks, a closing quote, an index.
@@ -659,59 +530,27 @@ impl Scanner<'_> {
             (start, end, quoted) = (start + from, start + to, true);
             defaults += 1;
         }
-        let value = &self.text[start..end];
-        let bare = trimmed(value);
-        if is_template(bare)
-            || is_empty_word(bare)
-            || is_code(bare, self.byte(end), quoted)
-            || is_label(bare)
-            || !quoted && (self.is_remark(start) || kind == Name::Password && self.is_told_about(start, end))
-        {
-            return;
-        }
         // `token: Bearer x`
         if self.scheme_len(start, end) > 0 {
             return self.authorization(start, end);
         }
+        let value = &self.text[start..end];
         if !is_secret_value(kind, value, quoted) {
             return;
         }
         let rule = if aws && value.len() == 40 { self.ids.aws_secret } else { rule };
+        let bare = trimmed(value);
+        let from = self.place_of(bare);
+        let to = from + bare.len();
         // Of a value that is longer than what is looked at all is hidden.
         if !quoted && end - start == MAX_VALUE {
             end += self.text[end..].iter().take_while(|byte| goes_on(**byte)).count();
         }
-        self.hit(rule, start, end);
-    }
-
-    /// `(sensitive value)`: words in brackets where a value would be.
-    pub(super) fn is_remark(&self, start: usize) -> bool {
-        let rest = &self.text[start..self.to.min(start + 32)];
-        let inner = rest.strip_prefix(b"(").and_then(|rest| Some(&rest[..memchr::memchr(b')', rest)?]));
-        inner.is_some_and(|inner| is_empty_word(inner) || inner.contains(&b' ') && is_names(inner, b" -,"))
-    }
-
-    /// `Passwort: mindestens 12 Zeichen`, `password=Nouveau mot de passe`: prose that says a number of something, or
-    /// the word again.
-    fn is_told_about(&self, start: usize, end: usize) -> bool {
-        let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte >= 0x80;
-        if self.byte(end) != b' ' || !self.text[start..end].iter().all(letter) {
-            return false;
-        }
-        let line = first_line(&self.text[end + 1..self.to.min(end + 64)]);
-        let plain = |byte: &u8| letter(byte) || byte.is_ascii_digit() || b" ,.'()-".contains(byte);
-        let mut words =
-            line.split(|byte| matches!(byte, b' ' | b',')).filter(|word| !word.is_empty()).take(5);
-        // `password=swordfish 3 attempts left` is no prose.
-        let spoken = self.byte_before(start) == b' ';
-        let mut number = false;
-        line.iter().all(plain)
-            && words.any(|word| {
-                let counted =
-                    std::mem::replace(&mut number, word.len() <= 3 && word.iter().all(u8::is_ascii_digit));
-                counted && spoken && word.iter().all(letter)
-                    || self.names.has(word.strip_suffix(b".").unwrap_or(word))
-            })
+        let word = match kind {
+            Name::Key => Evidence::WeakWord,
+            _ => Evidence::Word,
+        };
+        self.propose(Candidate::new(rule, start, end).by(from, to, quoted).with(word));
     }
 
     /// The length of `Bearer `, `Basic ` and the like at the start of a value.
@@ -739,12 +578,7 @@ impl Scanner<'_> {
         let value = &self.text[from..from + len];
         // `AWS4-HMAC-SHA256 Credential=...`: a scheme whose parameters are looked at by their names.
         let scheme_only = scheme == 0 && value.ends_with(b"-SHA256") && self.byte(from + len) == b' ';
-        if scheme_only
-            || len < 6
-            || is_template(value)
-            || is_empty_word(value)
-            || is_code(value, 0, true) && scheme == 0
-        {
+        if scheme_only || len < 6 {
             return;
         }
         if scheme == 0 && !matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
@@ -755,7 +589,7 @@ impl Scanner<'_> {
             return;
         }
         let rule = if basic { self.ids.basic_header } else { self.ids.bearer };
-        self.hit(rule, from, from + len);
+        self.propose(Candidate::new(rule, from, from + len).by(from, from + len, true));
     }
 
     /// `Set-Cookie: name=value; ...`: the first value, when it looks random.
@@ -821,9 +655,7 @@ impl Scanner<'_> {
             Name::Address if (6..=96).contains(&value.len()) && address() => self.ids.address,
             _ => return,
         };
-        if !is_empty_word(value) && !is_template(value) {
-            self.hit(rule, start, start + value.len());
-        }
+        self.hit(rule, start, start + value.len());
     }
 
     /// A state's number in which letters stand, by its check character or its form.
@@ -888,10 +720,10 @@ impl Scanner<'_> {
         let len = self.text[at + 1..self.to.min(at + 1 + 256)].iter().take_while(stop).count();
         let (start, end) = (at - user, at + 1 + len);
         let (name, password) = (&self.text[start..at], &self.text[at + 1..end]);
-        let placeholder = is_template(password) || password.iter().all(|byte| !byte.is_ascii_alphanumeric());
+        let signs = password.iter().all(|byte| !byte.is_ascii_alphanumeric());
         let words = name.eq_ignore_ascii_case(b"username") && password.eq_ignore_ascii_case(b"password");
-        if len >= 3 && !placeholder && !words {
-            self.hit(self.ids.command_line_user, start, end);
+        if len >= 3 && !signs && !words {
+            self.propose(Candidate::new(self.ids.command_line_user, start, end).by(at + 1, end, true));
         }
     }
 }
@@ -900,20 +732,6 @@ impl Scanner<'_> {
 fn is_secret_value(kind: Name, value: &[u8], quoted: bool) -> bool {
     match kind {
         Name::Password => is_password(value, quoted),
-        // `"input_token": "NextToken"`
-        Name::Secret if is_token_name(value, quoted) || is_counted_name(value) || is_dated_name(value) => {
-            false
-        }
-        Name::Secret | Name::Key
-            if is_constant(value)
-                || is_pattern(value)
-                || is_time(value)
-                || is_header(value)
-                || is_scoped(value)
-                || value.starts_with(b"../") =>
-        {
-            false
-        }
         Name::Secret => match look(value) {
             Look::Random => value.len() >= 8,
             Look::Hex | Look::Uuid => true,
@@ -921,9 +739,6 @@ fn is_secret_value(kind: Name, value: &[u8], quoted: bool) -> bool {
             Look::Digits => value.len() >= 12,
             Look::Other => value.len() >= 8 && has_symbols(value, quoted),
         },
-        Name::Key if is_wordy(value) || is_path(value) || is_short_names(value) || is_digest_named(value) => {
-            false
-        }
         Name::Key => match look(value) {
             Look::Random => value.len() >= 12,
             Look::Hex => value.len() >= 16,
@@ -958,12 +773,6 @@ fn is_text_type(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"string") || name == b"str"
 }
 
-/// Whether a name is one of the words for a password that other words end with: `pass`.
-fn is_short_password(name: &[u8]) -> bool {
-    let mut short = WORDS.ending.iter().filter(|group| group.whole && group.says == Name::Password);
-    short.any(|group| group.words.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes())))
-}
-
 /// Where a word stands in a text, in any ASCII case.
 pub(super) fn places<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> {
     let [small, capital] = [word[0].to_ascii_lowercase(), word[0].to_ascii_uppercase()];
@@ -973,142 +782,6 @@ pub(super) fn places<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item =
 
 pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
     places(text, word).next().is_some()
-}
-
-/// `NextToken`, `session_token`: what another token is called.
-fn is_token_name(value: &[u8], quoted: bool) -> bool {
-    let joints: &[u8] = if quoted { b"" } else { b"_." };
-    let letters =
-        value.iter().all(|byte| byte.is_ascii_alphabetic() || !quoted && (is_word(*byte) || *byte == b'.'));
-    letters && is_names(value, joints) && (ends(value, b"token") || ends(value, b"key"))
-}
-
-/// `use os::passwords::{Get, Set};`: what stands behind `::`.
-fn is_item(value: &[u8]) -> bool {
-    let item = value.trim_ascii_start();
-    let item = item.strip_prefix(b"{").unwrap_or(item);
-    // `HMAC::mac(&[0u8; 32], ...`
-    let name = item.iter().take_while(|byte| is_word(**byte) || **byte == b':').count();
-    if name > 0
-        && item.get(name).is_some_and(|byte| b"(![]{".contains(byte))
-        && is_names(&item[..name], b"_:")
-    {
-        return true;
-    }
-    is_names(item, b"_:<>(){}&,.;!?") || is_wordy(item)
-}
-
-/// Whether a name is that of the words from which a wallet's keys are made.
-fn names_phrase(name: &[u8]) -> bool {
-    ends(name, b"mnemonic") || ends(name, b"phrase") && !ends(name, b"passphrase")
-}
-
-/// `postgresql+asyncpg://`
-fn begins_as_address(value: &[u8]) -> bool {
-    let part = |byte: &&u8| byte.is_ascii_alphabetic() || matches!(**byte, b'+' | b':');
-    let scheme = value.iter().take(24).take_while(part).count();
-    scheme > 3 && value[scheme - 1..].starts_with(b"://")
-}
-
-/// `PWD=/workspace`: a directory under the name that shells have for it.
-fn is_place(name: &[u8], value: &[u8]) -> bool {
-    let rooted = value.starts_with(b"/") || value.get(1..3) == Some(b":\\");
-    matches!(name, b"PWD" | b"OLDPWD") && rooted && is_names(value, b"/\\:._-")
-}
-
-/// `GPG_KEY=...`: what names an OpenPGP key, its last 16 of 40 hexadecimal digits, or all.
-fn is_fingerprint(name: &[u8], value: &[u8]) -> bool {
-    matches!(value.len(), 16 | 40)
-        && value.iter().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(byte))
-        && (contains(name, b"gpg") || contains(name, b"pgp"))
-}
-
-/// `ECOFIN-2026-11-28`: words and a date.
-fn is_dated_name(value: &[u8]) -> bool {
-    let digits = |part: &[u8]| part.iter().all(|byte| byte.is_ascii_digit() || *byte == b'-');
-    let date = |at: usize| digits(&value[at..]) && value[at + 4] == b'-' && value[at + 7] == b'-';
-    is_names(value, b"-") && value.len() > 11 && date(value.len() - 10)
-}
-
-/// `ServerConnection`, `auth::Ed25519Key`, `__u32`: what a program calls a type or a variable. Digits stand in it only as a
-/// part of the name of an algorithm, or as a width of bits.
-fn is_identifier(word: &[u8]) -> bool {
-    let letters = |part: &[u8]| !part.iter().any(u8::is_ascii_digit) && look(part) != Look::Random;
-    let part = |part: &[u8]| {
-        letters(part)
-            || around_algorithm(part).is_some_and(|(before, after)| letters(before) && letters(after))
-            || around_width(part).is_some_and(|(before, after)| {
-                matches!((before, after), (b"u" | b"i" | b"f", b""))
-                    || letters(before) && letters(after) && is_wordy(part)
-            })
-    };
-    (word[0].is_ascii_alphabetic() || word[0] == b'_')
-        && word.iter().all(|byte| is_word(*byte) && *byte != b'-' || b":.".contains(byte))
-        && word.split(|byte| b"_:.".contains(byte)).all(part)
-}
-
-/// What stands around a width of bits: `u32`, `Archive64Locator`.
-fn around_width(part: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (before, rest) = part.split_at(part.iter().position(u8::is_ascii_digit)?);
-    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    matches!(&rest[..digits], b"8" | b"16" | b"32" | b"64").then_some((before, &rest[digits..]))
-}
-
-/// `1979-05-27T00:32:00-07:00`
-fn is_time(value: &[u8]) -> bool {
-    const FORM: &[u8] = b"0000-00-00T00:00";
-    value.len() >= FORM.len()
-        && value.iter().all(|byte| byte.is_ascii_digit() || b"-T:.,Z+`".contains(byte))
-        && FORM.iter().zip(value).all(|(form, byte)| form == byte || *form == b'0' && byte.is_ascii_digit())
-}
-
-/// `Mcp-Session-Id`, `x-api-key`: what a header of HTTP is called. Words alone may be a secret (`Monday-River-Seven`): the
-/// last of a header's says what it holds.
-fn is_header(value: &[u8]) -> bool {
-    const LAST: [&str; 14] = [
-        "Algorithm",
-        "Auth",
-        "Authorization",
-        "Date",
-        "Hash",
-        "Id",
-        "Key",
-        "Name",
-        "Nonce",
-        "Secret",
-        "Signature",
-        "Token",
-        "Type",
-        "Version",
-    ];
-    let words = || value.split(|byte| *byte == b'-');
-    let last = |word: &[u8]| LAST.iter().any(|last| word.eq_ignore_ascii_case(last.as_bytes()));
-    let small = |word: &[u8]| word.iter().skip(1).all(u8::is_ascii_lowercase);
-    matches!(words().count(), 2..=4)
-        && words().next_back().is_some_and(last)
-        && words().all(|word| word.first().is_some_and(u8::is_ascii_alphabetic) && small(word))
-        && (value[..2].eq_ignore_ascii_case(b"x-") || words().all(|word| word[0].is_ascii_uppercase()))
-}
-
-/// `progress-1`: a word and one digit.
-fn is_counted_name(value: &[u8]) -> bool {
-    is_names(value, b"-_") && value.iter().filter(|byte| byte.is_ascii_digit()).count() == 1
-}
-
-/// `OpenLDAP-2.8`, `GPL-3.0+~OpenSSL`, `auth.password.reset`: short words and numbers.
-fn is_short_names(value: &[u8]) -> bool {
-    const JOINTS: &[u8] = b"-_./:+~\\";
-    is_names(value, JOINTS) && value.split(|byte| JOINTS.contains(byte)).all(|part| part.len() < 16)
-}
-
-/// `Linux-node-<digest>`: what caches are filed under.
-pub(super) fn is_digest_named(value: &[u8]) -> bool {
-    memchr::memrchr(b'-', value).is_some_and(|at| {
-        at >= 4
-            && value.len() - at > 32
-            && look(&value[at + 1..]) == Look::Hex
-            && is_names(&value[..at], b"-_.")
-    })
 }
 
 fn is_phrase(value: &[u8]) -> bool {
@@ -1146,37 +819,4 @@ fn is_password(value: &[u8], quoted: bool) -> bool {
         && (blanks < 2 || quoted && is_pass_phrase(value))
         && !(digits && !quoted && value.len() < 6)
         && (quoted || String::from_utf8_lossy(value).contains(char::is_alphanumeric))
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::guard::{Guard, Numbering};
-
-    #[test]
-    fn words_beside_a_name_are_let_go_only_as_code() {
-        let guard = Guard::default();
-        for (text, hidden) in [
-            ("token: Monday-River-Seven", "token: [SECRET_1]"),
-            ("client_secret = \"Alpha-Bravo-Kilo-Zulu\"", "client_secret = \"[SECRET_1]\""),
-            ("api_key = \"X-Prod-Zebra-Quartz\"", "api_key = \"[SECRET_1]\""),
-            ("token: x-qkzjw-vvbnq-wwrtz-pplkm", "token: [SECRET_1]"),
-            ("api_key: Geheim-River-9x, user: bob", "api_key: [SECRET_1], user: bob"),
-            ("access_token: Monday-stone-42, user: bob", "access_token: [SECRET_1], user: bob"),
-            ("secret: Winter_cloud_24, user", "secret: [SECRET_1], user"),
-            ("const password: hunter2Secret = \"x\"", "const password: [PASSWORD_1] = \"x\""),
-            ("password: \"correct horse battery staple", "password: \"[PASSWORD_1]"),
-            (r#"{"a": "password: \"correct horse battery"}"#, r#"{"a": "password: \"[PASSWORD_1]"}"#),
-            ("password=\"$!@#%^&*()_+\"", "password=\"[PASSWORD_1]\""),
-        ] {
-            assert_eq!(*guard.text(text, &mut Numbering::alone()).0, *hidden);
-        }
-        for text in [
-            "token = \"Mcp-Session-Id\"",
-            "pub log_passwd: __u32,",
-            "if sig != stringEndArchive64Locator:",
-            "password: \"Please choose a word of your own",
-        ] {
-            assert_eq!(*guard.text(text, &mut Numbering::alone()).0, *text);
-        }
-    }
 }

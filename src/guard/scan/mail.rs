@@ -7,38 +7,6 @@ use crate::guard::classes::alphanumeric_or;
 const MAX_LOCAL: usize = 64;
 const MAX_DOMAIN: usize = 253;
 
-/// What stands behind the last dot of `logo@2x.png` and `a@b.T()`, and is no top-level domain.
-const FILE_ENDINGS: &[&[u8]] =
-    &[b"png", b"jpg", b"jpeg", b"gif", b"svg", b"webp", b"css", b"js", b"ts", b"json", b"html", b"tgz"];
-
-/// What stands behind the last dot and before a `(` where matrices are multiplied.
-const METHODS: &[&[u8]] = &[
-    b"dot",
-    b"sum",
-    b"mean",
-    b"max",
-    b"min",
-    b"reshape",
-    b"transpose",
-    b"astype",
-    b"copy",
-    b"item",
-    b"flatten",
-    b"ravel",
-    b"tolist",
-    b"inv",
-    b"all",
-    b"any",
-    b"std",
-    b"conj",
-    b"round",
-    b"clip",
-    b"view",
-    b"numpy",
-    b"cpu",
-    b"to",
-];
-
 impl Scanner<'_> {
     /// Looks at the address around an `@`.
     #[inline(never)]
@@ -48,11 +16,6 @@ impl Scanner<'_> {
             return;
         }
         let Some(end) = self.domain(at + 1) else { return };
-        let local = &self.text[start..at];
-        // `git@host:path`, `ssh://git@host/path` is where a repository is.
-        if local == b"git" && (self.byte(end) == b':' || self.text[..start].ends_with(b"://")) {
-            return;
-        }
         self.hit(self.ids.email, start, end);
     }
 
@@ -144,13 +107,7 @@ impl Scanner<'_> {
         let last = &domain[dot + 1..];
         let letters = last.iter().all(u8::is_ascii_alphabetic) || last.starts_with(b"xn--");
         let whole = dot > 0 && domain[0] != b'.' && !domain.windows(2).any(|pair| pair == b"..");
-        // `cli@0.2.0.wasm`: a version.
-        let number = |label: &&[u8]| label.iter().all(u8::is_ascii_digit);
-        let version = domain.split(|byte| *byte == b'.').take_while(number).count() > 1;
-        // `.py` is Paraguay too, where addresses end in `.com.py`.
-        let file = FILE_ENDINGS.contains(&last) || last == b"py" && !domain[..dot].contains(&b'.');
-        let code = self.byte(end) == b'(' && METHODS.contains(&last) || file || version;
-        (letters && last.len() >= 2 && whole && !code).then_some(end)
+        (letters && last.len() >= 2 && whole).then_some(end)
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::name::ends;
-use super::token::{Look, look};
+use super::excuse::{Candidate, Evidence};
 use super::{LEFT, Scanner, first_line, last_line};
 use crate::guard::confirm::{self, CardRange};
 use crate::guard::rule::{RULES, RuleId};
@@ -319,7 +318,7 @@ impl Scanner<'_> {
     }
 
     /// Whether a context word of the rule stands within `len` bytes before.
-    fn labelled(&self, rule: RuleId, at: usize, len: usize) -> bool {
+    pub(super) fn labelled(&self, rule: RuleId, at: usize, len: usize) -> bool {
         if self.unlabelled || !self.letters_before(at, len) {
             return false;
         }
@@ -333,7 +332,7 @@ impl Scanner<'_> {
     }
 
     /// Whether a word that says telephone reaches this number: no other label and no end of a thought between.
-    fn phone_label(&self, at: usize, groups: usize) -> bool {
+    pub(super) fn phone_label(&self, at: usize, groups: usize) -> bool {
         if self.unlabelled || !self.letters_before(at, 32) {
             return false;
         }
@@ -463,23 +462,12 @@ impl Scanner<'_> {
             return 0;
         }
         let alone = groups.len() == 3;
-        let rule = match joint {
-            b'-' => self.ids.ssn,
-            b' ' if alone && !self.in_row(a.start) => self.ids.ssn,
-            b' ' | b'.' if self.labelled(self.ids.ssn_labelled, a.start, FAR_LABEL) => self.ids.ssn_labelled,
-            _ => return 0,
-        };
-        self.hit(rule, a.start, c.end());
-        3
-    }
-
-    /// Whether the number stands in a row of numbers: a table, an array.
-    fn in_row(&self, start: usize) -> bool {
-        match self.byte_before(start) {
-            b'[' | b'(' | b'|' | b',' => true,
-            b' ' => matches!(self.byte_before(start - 1), b' ' | b'[' | b'|' | b'0'..=b'9' | b','),
-            _ => false,
-        }
+        let found = (joint == b'-' || joint == b' ' && alone)
+            && self.propose(Candidate::new(self.ids.ssn, a.start, c.end()))
+            || matches!(joint, b' ' | b'.')
+                && self.labelled(self.ids.ssn_labelled, a.start, FAR_LABEL)
+                && self.propose(Candidate::new(self.ids.ssn_labelled, a.start, c.end()));
+        if found { 3 } else { 0 }
     }
 
     /// Telephone numbers: with a country code, in a national form, or after a word that says so.
@@ -504,47 +492,23 @@ impl Scanner<'_> {
             && self.text[here.end()..].starts_with(b".0")
             && !self.goes_on_as_number(here.end() + 2);
         let rest = if whole { &groups[index..=index] } else { &groups[index..] };
-        // The label is looked for last: it costs most.
-        let mut label = false;
-        let mut taken =
-            if plus { self.international(rest, false) } else { self.national(rest, groups.len()) };
-        if taken == 0 {
-            taken = if plus { self.international(rest, true) } else { self.any_phone(rest) };
-            label = taken > 0 && (self.phone_label(start, taken) || self.label_behind(rest[taken - 1].end()));
-            if !label {
-                return 0;
-            }
-        }
-        let end = self.extension(rest[taken - 1].end());
-        let number = &rest[..taken];
-        if self.is_amount(number, label)
-            || !label
-                && (self.is_postcode(number) || !plus && end == number[taken - 1].end() && self.goes_on(end))
-            || self.is_long_year(number, plus)
-            || taken == 1 && self.is_power_of_two(here)
-            || !label && self.is_employer(number) && !self.phone_label(start, taken)
-        {
-            return 0;
-        }
-        // `Artikel 089-123-4567`: another word says what it is.
-        if !plus
-            && !label
-            && self.labelled(self.ids.phone_national, start, 16)
-            && !self.phone_label(start, taken)
-        {
-            return 0;
-        }
-        let end = if whole { end + 2 } else { end };
-        if self.goes_on_as_number(end) {
-            return 0;
-        }
-        let rule = match (plus, label) {
-            (true, _) => self.ids.phone_international,
-            (_, true) => self.ids.phone_labelled,
-            _ => self.ids.phone_national,
+        let propose = |this: &mut Self, rule: RuleId, taken: usize| {
+            let end = this.extension(rest[taken - 1].end()) + if whole { 2 } else { 0 };
+            let candidate = Candidate::new(rule, start, end).in_groups(taken);
+            !this.goes_on_as_number(end) && this.propose(candidate)
         };
-        self.hit(rule, start, end);
-        taken
+        let (rule, taken) = match plus {
+            true => (self.ids.phone_international, self.international(rest, false)),
+            false => (self.ids.phone_national, self.national(rest)),
+        };
+        if taken > 0 && propose(self, rule, taken) {
+            return taken;
+        }
+        // The label is looked for last: it costs most.
+        let taken = if plus { self.international(rest, true) } else { self.any_phone(rest) };
+        let labelled = || self.phone_label(start, taken) || self.label_behind(rest[taken - 1].end());
+        let rule = if plus { rule } else { self.ids.phone_labelled };
+        if taken > 0 && labelled() && propose(self, rule, taken) { taken } else { 0 }
     }
 
     /// Whether what begins at `start`, signs before the group included, is the rest of something longer.
@@ -577,107 +541,6 @@ impl Scanner<'_> {
     fn goes_on_as_number(&self, end: usize) -> bool {
         let next = self.byte(end);
         is_word_byte(next) || next == b'.' && self.byte(end + 1).is_ascii_digit()
-    }
-
-    /// `Téléphonie mobile : 5 412 331 abonnements`: groups of thousands, and a small word for what is counted.
-    fn is_amount(&self, groups: &[Group], label: bool) -> bool {
-        let [first, others @ .., last] = groups else { return false };
-        let joint = self.byte(first.end());
-        // Three groups of three and none before may be a telephone number in Spain or Poland.
-        let before = first.start.saturating_sub(1);
-        let behind_group = self.byte(before) == joint && self.byte_before(before).is_ascii_digit();
-        let thousands = (first.len < 3 || first.len == 3 && behind_group)
-            && self.text[first.start] != b'0'
-            && others.iter().chain([last]).all(|group| group.len == 3)
-            && groups
-                .windows(2)
-                .all(|pair| pair[1].start == pair[0].end() + 1 && self.byte(pair[0].end()) == joint);
-        let rest = &self.text[last.end()..self.to.min(last.end() + 24)];
-        let word = rest
-            .get(1..)
-            .unwrap_or_default()
-            .iter()
-            .take_while(|byte| byte.is_ascii_lowercase() || **byte >= 0x80);
-        label
-            && thousands
-            && matches!(joint, b' ' | b'.')
-            && rest.first() == Some(&b' ')
-            && word.count() >= 5
-            && !self.label_behind(last.end())
-    }
-
-    /// `04-1234567 (I.R.S. Employer Identification No.)`: an employer in the United States, whose number has the form of
-    /// some telephone numbers. Only words of the same line say so.
-    fn is_employer(&self, groups: &[Group]) -> bool {
-        const WORDS: [&[u8]; 6] =
-            [b"Employer Identification", b"employer identification", b"EIN", b"I.R.S.", b"IRS", b"Tax ID"];
-        let [office, number] = groups else { return false };
-        let says = |text: &[u8]| {
-            WORDS.iter().any(|word| {
-                memchr::memmem::find_iter(text, word).any(|at| {
-                    let behind = &text[at + word.len()..];
-                    let next = behind.first().copied().unwrap_or_default();
-                    // `EIN ANRUF`: German.
-                    let shouted = *word == b"EIN"
-                        && matches!(behind, [b' ', a, b, ..] if a.is_ascii_uppercase() && b.is_ascii_uppercase());
-                    !(at > 0 && (is_word_byte(text[at - 1]) || text[at - 1] >= 0x80))
-                        && !(is_word_byte(next) || next >= 0x80 || shouted)
-                })
-            })
-        };
-        (office.len, number.len, self.byte(office.end())) == (2, 7, b'-')
-            && (says(last_line(self.before(office.start, 80)))
-                || says(first_line(&self.text[number.end()..self.to.min(number.end() + 160)])))
-    }
-
-    /// `MA 02110-1301`, `94103-1234 USA`: a postcode of the United States and its add-on.
-    fn is_postcode(&self, groups: &[Group]) -> bool {
-        let [zip, more] = groups else { return false };
-        if (zip.len, more.len, self.byte(zip.end())) != (5, 4, b'-') {
-            return false;
-        }
-        let before = self.before(zip.start, 8).trim_ascii_end();
-        let state = before.len() < 8.min(zip.start)
-            && before.len() >= 2
-            && before[before.len() - 2..].iter().all(u8::is_ascii_uppercase)
-            && !before[..before.len() - 2].last().is_some_and(u8::is_ascii_alphabetic);
-        let behind = first_line(&self.text[more.end()..self.to.min(more.end() + 8)]).trim_ascii_start();
-        let behind = behind.strip_prefix(b",").unwrap_or(behind).trim_ascii_start();
-        state || behind.starts_with(b"USA") || behind.starts_with(b"U.S.A")
-    }
-
-    /// Whether a number goes on behind what would be a telephone number: `401-555-1234-56`, `212-555-0123-A`.
-    fn goes_on(&self, end: usize) -> bool {
-        let next = self.byte(end + 1);
-        let letter = next.is_ascii_alphabetic() && !self.byte(end + 2).is_ascii_alphabetic();
-        self.byte(end) == b'-' && (next.is_ascii_digit() || letter)
-    }
-
-    /// `2147483648`, `4294967295`: limits of numbers in programs.
-    fn is_power_of_two(&self, group: Group) -> bool {
-        let digits = std::str::from_utf8(&self.text[group.start..group.end()]).unwrap_or_default();
-        group.len >= 9
-            && digits
-                .parse::<u64>()
-                .is_ok_and(|value| value.is_power_of_two() || (value + 1).is_power_of_two())
-    }
-
-    /// `2011-2022` of years, `+12345-03-04` of ISO 8601 with a year of five digits and more.
-    fn is_long_year(&self, groups: &[Group], plus: bool) -> bool {
-        let value = |group: &Group| self.digits_value(*group);
-        match groups {
-            [from, to] => {
-                let year = |group| group_is_year(group, value(group));
-                !plus && year(from) && year(to)
-            }
-            [year, month, day] => {
-                plus && year.len >= 5
-                    && (month.len, day.len) == (2, 2)
-                    && (1..=12).contains(&value(month))
-                    && (1..=31).contains(&value(day))
-            }
-            _ => false,
-        }
     }
 
     /// A cheap look: a telephone number has a sign or a zero before, begins with a group of three, or stands by a word.
@@ -727,9 +590,9 @@ impl Scanner<'_> {
     }
 
     /// The forms in which countries print their own numbers: how many groups.
-    fn national(&self, rest: &[Group], chain: usize) -> usize {
+    fn national(&self, rest: &[Group]) -> usize {
         let taken = self.mobile(rest[0]);
-        let taken = taken.or_else(|| self.north_american(rest, chain));
+        let taken = taken.or_else(|| self.north_american(rest));
         let taken = taken.or_else(|| self.bracketed(rest));
         let taken = taken.or_else(|| self.abroad(rest));
         taken.or_else(|| self.with_zero(rest)).unwrap_or(0)
@@ -751,7 +614,7 @@ impl Scanner<'_> {
     }
 
     /// North America: 3-3-4, perhaps with a 1 before.
-    fn north_american(&self, rest: &[Group], chain: usize) -> Option<usize> {
+    fn north_american(&self, rest: &[Group]) -> Option<usize> {
         let here = rest[0];
         let digit = |at: usize| self.byte(at);
         let starts = |group: &Group| (b'2'..=b'9').contains(&self.byte(group.start));
@@ -762,12 +625,8 @@ impl Scanner<'_> {
             && (starts(b) || digit(a.end()) == b'-' && self.digits_value(*b) > 0)
         {
             let (one, two) = (digit(a.end()), digit(b.end()));
-            let sure = match (one, two) {
-                (b'-' | b'/' | b')', b'-' | b' ') => true,
-                (b'.', b'.') => true,
-                (b' ', b' ' | b'-') => chain == skip + 3 && !self.in_row(here.start),
-                _ => false,
-            };
+            let sure =
+                matches!((one, two), (b'-' | b'/' | b')', b'-' | b' ') | (b'.', b'.') | (b' ', b' ' | b'-'));
             if sure {
                 return Some(skip + 3);
             }
@@ -787,13 +646,7 @@ impl Scanner<'_> {
                 digits += group.len;
                 taken += 1;
             }
-            // `(17)181119(37)18`, `(7007)181119`: what stands on a parcel (GS1). Four digits there begin with no zero.
-            let zero = digit(here.start) == b'0';
-            let parcel =
-                here.len == 4 && !zero && rest.get(1).is_some_and(|group| group.start == here.end() + 1)
-                    || (here.len == 2 || !zero)
-                        && rest[1..taken].iter().any(|group| self.byte_before(group.start) == b'(');
-            if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 && !parcel {
+            if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 {
                 return Some(taken);
             }
         }
@@ -819,9 +672,7 @@ impl Scanner<'_> {
                 taken += 1;
             }
             let american = here.len != 3 || rest.get(1).is_some_and(starts);
-            // `0046 0066 0069`: characters of Unicode.
-            let characters = rest.get(1).is_some_and(|group| self.text[group.start..].starts_with(b"00"));
-            if taken >= 3 && digits >= 10 && american && !characters && !self.in_row(here.start) {
+            if taken >= 3 && digits >= 10 && american {
                 return Some(taken);
             }
         }
@@ -844,42 +695,13 @@ impl Scanner<'_> {
                 taken += 1;
             }
             let french = joint == b'.' && taken == 5 && rest[..5].iter().all(|group| group.len == 2);
-            let listed = rest[..taken].windows(2).all(|pair| {
-                pair[0].len == pair[1].len && self.digits_value(pair[1]) == self.digits_value(pair[0]) + 1
-            });
-            // A date and a time, a row of bytes: `04 000047 33`, `a0 08 07 06 05 04 03`.
-            // `01 02 2026`, `02 2026 03`
-            let year = |group: &Group| group_is_year(group, self.digits_value(*group));
-            let dated = taken > 2
-                && rest[..taken].iter().all(|group| group.len == 2 || year(group))
-                && rest[1..taken].iter().any(year);
             let long = taken > 2 && rest[1..taken].iter().any(|group| group.len > 5);
-            let shape = (matches!(joint, b' ' | b'-') || french)
-                && !long
-                && !dated
-                && !self.is_row_of_bytes(&rest[..taken]);
-            if shape && taken > 1 && (9..=11).contains(&digits) && !listed && rest[1].len > 1 {
+            let shape = (matches!(joint, b' ' | b'-') || french) && !long;
+            if shape && taken > 1 && (9..=11).contains(&digits) && rest[1].len > 1 {
                 return Some(taken);
             }
         }
         None
-    }
-
-    /// Whether groups of one length stand in a row of more: bytes in hexadecimal, in decimal with zeros.
-    fn is_row_of_bytes(&self, groups: &[Group]) -> bool {
-        let len = groups[0].len;
-        // `de 9h` is none.
-        let byte = |at: usize| {
-            (at..at + len).all(|at| self.byte(at).is_ascii_hexdigit())
-                && (at..at + len).any(|at| self.byte(at).is_ascii_digit())
-                && !is_word_byte(self.byte_before(at))
-                && !is_word_byte(self.byte(at + len))
-        };
-        let (start, end) = (groups[0].start, groups[groups.len() - 1].end());
-        (2..=3).contains(&len)
-            && groups.iter().all(|group| group.len == len)
-            && (self.byte(end) == b' ' && byte(end + 1)
-                || start > len && self.byte(start - 1) == b' ' && byte(start - 1 - len))
     }
 
     /// After a label any 6 to 15 digits will do that are no date and no decimal.
@@ -959,7 +781,7 @@ impl Scanner<'_> {
                 continue;
             }
             let (start, end) = (taken[0].start, taken[form.len() - 1].end());
-            if is_word_byte(self.byte(end)) || !self.same_joint(taken) || self.is_float(end) {
+            if is_word_byte(self.byte(end)) || !self.same_joint(taken) {
                 continue;
             }
             let (mut digits, mut len) = ([0u8; 32], 0);
@@ -972,98 +794,50 @@ impl Scanner<'_> {
                 len += group.len;
             }
             let digits = &digits[..len];
-            if !confirm::luhn(digits) {
-                // A number that the networks' grouping and a label call a card is hidden though it is none.
-                if *form == [4, 4, 4, 4]
-                    && self.labelled(self.ids.card_labelled, start, 24)
-                    && !self.is_list_of_codes(taken)
-                {
-                    self.hit(self.ids.card_labelled, start, end);
-                    return 4;
-                }
-                continue;
-            }
             let labelled = self.ids.card_labelled;
-            let rule = match confirm::card_range(digits) {
-                CardRange::Usual => self.ids.card,
-                CardRange::Rare if self.rules.has_context(labelled, self.label(start, FAR_LABEL)) => labelled,
-                CardRange::Rare | CardRange::None => continue,
+            let word = || self.labelled(labelled, start, FAR_LABEL);
+            let (rule, evidence) = match (confirm::luhn(digits), confirm::card_range(digits)) {
+                // A number that the networks' grouping and a label call a card is hidden though it is none.
+                (false, _) if *form == [4, 4, 4, 4] && self.labelled(labelled, start, 24) => (labelled, None),
+                (false, _) | (_, CardRange::None) => continue,
+                (_, CardRange::Usual) if word() => (self.ids.card, Some(Evidence::Word)),
+                (_, CardRange::Usual) => (self.ids.card, self.card_evidence(groups, (index, form.len()))),
+                (_, CardRange::Rare) if word() => (labelled, None),
+                (_, CardRange::Rare) => continue,
             };
-            let reason = rule == labelled || self.has_reason(groups, (index, form.len()));
-            if !reason || taken.len() == 4 && self.is_list_of_codes(taken) || self.ends_uuid(start, end) {
+            let candidate = Candidate::new(rule, start, end).checked(is_card);
+            if !self.propose(evidence.into_iter().fold(candidate, Candidate::with)) {
                 continue;
             }
-            self.hit(rule, start, end);
             return form.len();
         }
         0
     }
 
-    /// Whether more than its digits speaks for a card: a word, the networks' groups, prose around it, or that it stands alone.
-    /// In a row of numbers it is one of them, and so it is below a similar number that is not a card.
-    fn has_reason(&self, groups: &[Group], (index, len): (usize, usize)) -> bool {
+    /// What speaks for a card beyond its digits: the networks' groups, prose around it, or that it stands alone or among its
+    /// like.
+    fn card_evidence(&self, groups: &[Group], (index, len): (usize, usize)) -> Option<Evidence> {
         let (first, last) = (groups[index], groups[index + len - 1]);
-        let (start, end) = (first.start, last.end());
-        if self.rules.has_context(self.ids.card_labelled, self.label(start, FAR_LABEL)) {
-            return true;
-        }
-        let near = self.before(start, LEFT);
-        let before = last_line(near);
-        let above = &near[..near.len() - before.len()];
-        let after = first_line(&self.text[end..self.to.min(end + LEFT)]);
-        let no_card =
-            |digits: &[u8]| !confirm::luhn(digits) || confirm::card_range(digits) == CardRange::None;
         if len > 1 {
-            let lens: Vec<usize> = groups[index..index + len].iter().map(|group| group.len).collect();
             let beside = index > 0 || groups.len() > index + len;
-            // A row of as many numbers of the same lengths.
-            let row = |line: &[u8]| {
-                let runs: Vec<&[u8]> = runs(line).collect();
-                runs.iter().map(|run| run.len()).eq(lens.iter().copied()) && no_card(&runs.concat())
-            };
-            let dashed = self.byte(first.end()) == b'-';
-            return dashed || !beside && !above.split(|byte| *byte == b'\n').any(row);
+            return (self.byte(first.end()) == b'-' || !beside).then_some(Evidence::Grouped);
         }
-        let like = |run: &&[u8]| run.len() == first.len;
-        if before.ends_with(b".") || runs(above).filter(like).any(no_card) {
-            return false;
-        }
+        let before = last_line(self.before(first.start, LEFT));
+        let after = first_line(&self.text[last.end()..self.to.min(last.end() + LEFT)]);
         let others: Vec<&[u8]> = runs(before).chain(runs(after)).filter(|run| run.len() > 2).collect();
+        if others.is_empty() {
+            return Some(Evidence::Alone);
+        }
         // Similar numbers that are all cards are not there by chance.
         let likes = || others.iter().filter(|run| run.len() == first.len);
-        let all =
-            likes().all(|run| !no_card(run)) && (likes().count() == others.len() || likes().count() > 1);
+        if likes().all(|run| is_card(run)) && (likes().count() == others.len() || likes().count() > 1) {
+            return Some(Evidence::Likes);
+        }
         let prose = |text: &[u8]| {
             let letters = |five: &[u8]| five.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
             text.windows(5).any(|five| five[2] == b' ' && letters(five) == 4)
         };
-        all || others.len() < 2 && (prose(before) || prose(after))
-    }
-
-    /// Whether these are the last twelve digits of a UUID.
-    fn ends_uuid(&self, start: usize, end: usize) -> bool {
-        end - start == 12 && start >= 24 && look(&self.text[start - 24..end]) == Look::Uuid
-    }
-
-    /// `5211 5212 5213 5214`, `7922 7925 7923 792A`: numbers that count up, or stand beside one with hexadecimal letters.
-    fn is_list_of_codes(&self, groups: &[Group]) -> bool {
-        let rises = groups.windows(2).all(|pair| {
-            let step = self.digits_value(pair[1]).wrapping_sub(self.digits_value(pair[0]));
-            (1..=3).contains(&step)
-        });
-        let (start, end) = (groups[0].start, groups[groups.len() - 1].end());
-        // `CARD ADDED` and `DEC2026` are words.
-        let hex = |at: usize| {
-            let code = self.text.get(at..at + 4).unwrap_or_default();
-            code.iter().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(byte))
-                && code.iter().any(u8::is_ascii_digit)
-                && code.iter().any(u8::is_ascii_uppercase)
-                && !is_word_byte(self.byte_before(at))
-                && !is_word_byte(self.byte(at + 4))
-        };
-        let follows = self.byte(end) == b' ' && hex(end + 1);
-        let precedes = start >= 5 && self.byte(start - 1) == b' ' && hex(start - 5);
-        rises || follows || precedes
+        (others.len() < 2 && (prose(before) || prose(after))).then_some(Evidence::Prose)
     }
 
     fn ipv4(&mut self, groups: &[Group], index: usize) -> usize {
@@ -1089,94 +863,9 @@ impl Scanner<'_> {
         if matches!(before, b'.' | b'-' | b'_') || more || version {
             return 0;
         }
-        let rule = self.ids.ipv4;
-        if self.rules.has_context(rule, self.label(start, 16)) || self.is_cited(end) {
-            return 4;
-        }
-        let alone = !matches!(after, b':' | b'/');
-        let parts = [0, 1, 2, 3].map(|part| self.digits_value(rest[part]));
-        if alone && (is_object_id(parts) || is_small(parts) && self.is_versioned(start, end, parts)) {
-            return 4;
-        }
-        let end = self.suffix(end);
-        self.hit(rule, start, end);
+        let candidate = Candidate::new(self.ids.ipv4, start, self.suffix(end)).by(start, end, false);
+        self.propose(candidate);
         4
-    }
-
-    /// Whether four small numbers are a version or a section, by what stands around them: `rails (= 7.0.8.1)`,
-    /// `nginx/1.25.3.1`, `Git 1.8.1.6 Release Notes`, `8.2.4.45 Markup declaration state`.
-    fn is_versioned(&self, start: usize, end: usize, parts: [u32; 4]) -> bool {
-        let before = last_line(self.before(start, 48));
-        let rest = first_line(&self.text[end..self.to.min(end + 24)]);
-        // The heading of a section stands at the beginning of its line, behind the sign of a comment at most.
-        let begins = before.len() < 48 && before.iter().all(|byte| b" \t#/*\"".contains(byte));
-        // One word alone may be what a machine is called: `5.9.11.22 Mailserver`.
-        let title = rest.strip_prefix(b".").unwrap_or(rest).strip_prefix(b" ").unwrap_or_default();
-        let second = title.iter().position(|byte| *byte == b' ').and_then(|blank| title.get(blank + 1));
-        let titled = matches!(title, [first, second, ..] if first.is_ascii_uppercase() && second.is_ascii_lowercase())
-            && second.map_or(rest.len() == 24, u8::is_ascii_alphabetic);
-        if begins && titled && parts.iter().all(|part| *part < 50) && parts[1] != parts[0] {
-            return true;
-        }
-        // How long the name of a program is that a text ends in.
-        let name = |text: &[u8]| {
-            let name = text.iter().rev().take_while(|byte| is_word_byte(**byte) || **byte == b'-').count();
-            let apart = text.len() == name || b" \t\"(".contains(&text[text.len() - name - 1]);
-            (apart && text.last().is_some_and(u8::is_ascii_alphabetic)).then_some(name)
-        };
-        let compared = [&b"=="[..], b">=", b"<=", b"~>", b"(="];
-        let compared = compared.iter().any(|sign| {
-            before.trim_ascii_end().strip_suffix(*sign).is_some_and(|text| !names_host(text.trim_ascii_end()))
-        });
-        // `Bump rails from 7.0.8.1 to 7.1.3.4`
-        let raised = [&b"pgrad"[..], b"pdat", b"Bump ", b"bump "];
-        let raised = raised.iter().any(|word| memchr::memmem::find(before, word).is_some())
-            && match before.strip_suffix(b" from ") {
-                Some(_) => matches!(rest, [b' ', b't', b'o', b' ', b'0'..=b'9', ..]),
-                None => before.strip_suffix(b" to ").is_some_and(ends_in_version),
-            };
-        // `§ 4.1.3.2`, `S. 4.1.3.2`
-        let cited = match before.trim_ascii_end() {
-            [.., sign, b's' | b'S', b'.'] => b" \t('\"".contains(sign),
-            text => text.ends_with("§".as_bytes()),
-        };
-        let follows = before.strip_suffix(b" -> ").is_some_and(ends_in_version);
-        let of_program = before.strip_suffix(b"/").is_some_and(|text| name(text).is_some());
-        // `    rails (7.0.8.1)`: a line of a lock file.
-        let locked = rest == b")"
-            && before.strip_suffix(b" (").is_some_and(|text| {
-                let indent = name(text).map_or(0, |name| text.len() - name);
-                indent >= 4 && text[..indent].iter().all(|byte| *byte == b' ')
-            });
-        let installed = [&b"Using "[..], b"Installing ", b"Fetching "].iter().any(|verb| {
-            let rest = before.strip_prefix(*verb).and_then(|rest| rest.strip_suffix(b" "));
-            rest.is_some_and(|rest| name(rest) == Some(rest.len()))
-        });
-        let released = [&b" Release Notes"[..], b" documentation"];
-        let released = released.iter().any(|word| rest.starts_with(word))
-            && before.strip_suffix(b" ").is_some_and(|text| name(text).is_some());
-        // Few programs have come so far; many machines are called so: `db-primary/24.16.77.10`.
-        let low = parts[0] <= 9;
-        !is_well_known(parts)
-            && (compared
-                || cited
-                || low && (raised || follows || of_program || locked || installed || released))
-    }
-
-    /// Whether a number, or the list that it begins, is of a text: `4.2.1.3 and 10.1.1.2 of the guidance`.
-    fn is_cited(&self, end: usize) -> bool {
-        const WHOLE: [&[u8]; 6] =
-            [b"of the ", b"of this ", b"of that ", b"of Annex", b"of Schedule", b"thereof"];
-        let mut rest = &self.text[end..self.to.min(end + 80)];
-        loop {
-            let signs =
-                rest.iter().take_while(|byte| byte.is_ascii_digit() || b".,() ".contains(byte)).count();
-            rest = &rest[signs..];
-            match [&b"and "[..], b"or ", b"to "].iter().find_map(|word| rest.strip_prefix(*word)) {
-                Some(more) => rest = more,
-                None => return signs > 0 && WHOLE.iter().any(|word| rest.starts_with(word)),
-            }
-        }
     }
 
     /// Whether all groups are joined by the same single character, a space or a dash.
@@ -1185,13 +874,6 @@ impl Scanner<'_> {
             groups.windows(2).map(|pair| (pair[1].start - pair[0].end(), self.byte(pair[0].end())));
         let Some(first) = joints.next() else { return true };
         first.0 == 1 && matches!(first.1, b' ' | b'-') && joints.all(|joint| joint == first)
-    }
-
-    /// Whether what ends here goes on as a decimal fraction other than `.0`.
-    fn is_float(&self, end: usize) -> bool {
-        self.byte(end) == b'.'
-            && self.byte(end + 1).is_ascii_digit()
-            && (self.byte(end + 1) != b'0' || self.byte(end + 2).is_ascii_digit())
     }
 
     /// Two letters and two digits at the start of a word: IBAN, UK national insurance number, VAT number, MRZ.
@@ -1301,44 +983,13 @@ fn only_words(text: &[u8], known: &[&[u8]]) -> bool {
         .all(|word| word.is_empty() || known.iter().any(|known| known.eq_ignore_ascii_case(word)))
 }
 
-/// `2.5.4.3`, `2.5.29.15`, `1.3.101.112`: what certificates name attributes, extensions and curves by (X.520, RFC 5280,
-/// RFC 8410).
-fn is_object_id(parts: [u32; 4]) -> bool {
-    matches!(parts, [2, 5, 4 | 29, _] | [1, 3, 101, 110..=113])
-}
-
-/// Whether four numbers are as small as versions and sections have them, and few addresses.
-fn is_small([first, rest @ ..]: [u32; 4]) -> bool {
-    matches!(first, 0..=9 | 11..=25) && rest.iter().all(|part| *part < 100)
-}
-
-/// Whether a text ends in a version: two numbers or more, as small as [`is_small`] wants them, the first below ten.
-fn ends_in_version(text: &[u8]) -> bool {
-    let len = text.iter().rev().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
-    let mut parts = text[text.len() - len..].split(|byte| *byte == b'.');
-    let first = parts.next().is_some_and(|part| part.len() == 1);
-    let rest = parts.clone().count();
-    first && rest > 0 && parts.all(|part| matches!(part.len(), 1 | 2))
-}
-
-/// Whether a text ends in a name for an address, as filters and conditions have it: `ip.src`, `remote_addr`.
-fn names_host(text: &[u8]) -> bool {
-    const NAMES: [&[u8]; 8] = [b"ip", b"src", b"dst", b"host", b"addr", b"address", b"peer", b"source"];
-    NAMES.iter().any(|name| ends(text, name))
-}
-
-/// `8.8.8.8`, `1.2.3.4`: addresses that everybody writes.
-fn is_well_known(parts: [u32; 4]) -> bool {
-    parts.iter().all(|part| *part == parts[0])
-        || matches!(parts, [1, 2, 3, 4] | [8, 8, 4, 4] | [1, 0, 0, 1] | [4, 2, 2, _])
-}
-
-fn group_is_year(group: &Group, value: u32) -> bool {
-    group.len == 4 && (1900..=2100).contains(&value)
+/// Whether digits are a card's.
+fn is_card(digits: &[u8]) -> bool {
+    confirm::luhn(digits) && confirm::card_range(digits) != CardRange::None
 }
 
 /// Runs of digits.
-fn runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| !byte.is_ascii_digit()).filter(|run| !run.is_empty())
 }
 
@@ -1348,90 +999,4 @@ fn is_joint(byte: u8) -> bool {
 
 fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::guard::Guard;
-
-    fn hides(text: &str, value: &str) {
-        let checked = Guard::default().check(text);
-        assert!(!checked.text.contains(value), "{text:?} -> {:?}", *checked.text);
-    }
-
-    fn leaves(text: &str) {
-        assert_eq!(*Guard::default().check(text).text, *text);
-    }
-
-    #[test]
-    fn an_employer_is_told_by_words_of_its_line() {
-        for (text, value) in [
-            ("Mary 01-6781234\nJohn 01-6781299\nEmployer: Acme\n", "678"),
-            ("name,employer,phone\nbob,Acme,01-6781234", "6781234"),
-            ("EIN and name\nbob 01-6781234", "6781234"),
-            ("employer 01-6781234", "6781234"),
-            ("VEREIN 01-6781234", "6781234"),
-            ("01-6781234\nKEIN Problem", "6781234"),
-            ("01-6781234\nI.R.S. office", "6781234"),
-            ("01-6781234 KEIN Problem", "6781234"),
-            ("EIN ANRUF UNTER 01-6781234", "6781234"),
-        ] {
-            hides(text, value);
-        }
-        leaves("04-2209186   (State of incorporation)   (I.R.S. Employer Identification No.)");
-        leaves("Employer Identification Number (EIN) 06-0493340");
-        leaves("06-0493340 (EIN)");
-    }
-
-    #[test]
-    fn a_code_in_brackets_with_a_zero_is_no_parcel() {
-        for (text, value) in [
-            ("(0711)619997", "619997"),
-            ("Büro: (0711)619997", "619997"),
-            ("(0161)1830669", "1830669"),
-            ("(0341)3232174", "3232174"),
-            ("Mary,(0161)3686594,Dublin", "3686594"),
-            ("(030)123456(12)", "123456"),
-        ] {
-            hides(text, value);
-        }
-        assert_eq!(*Guard::default().check(&"(0711)619997".repeat(9)).text, *"[PHONE_1]".repeat(9));
-        leaves("(7007)181119 (01)58425876097843(10)123456 (17)181119(37)18");
-        leaves("(01) 2026 (02) 2026");
-    }
-
-    #[test]
-    fn addresses_of_machines_are_no_versions() {
-        for (text, value) in [
-            ("Last update from 24.16.77.10", "24.16.77.10"),
-            ("DNS update from client 24.16.77.10 accepted", "24.16.77.10"),
-            ("DNS update from 24.16.77.10 to 24.16.77.12", "24.16.77.1"),
-            ("Upgrade server 24.16.77.10 tonight", "24.16.77.10"),
-            ("lease 24.16.77.10 released", "24.16.77.10"),
-            ("192.168.1.5 -> 24.16.77.10 ICMP", "24.16.77.10"),
-            ("192.168.1.5 -> 5.9.11.22 ICMP", "5.9.11.22"),
-            ("24.16.77.10 -> 5.9.11.22 ICMP", "5.9.11.22"),
-            ("if ip == 24.16.77.10", "24.16.77.10"),
-            ("ip.src==24.16.77.10", "24.16.77.10"),
-            ("remote_addr == 5.9.11.22", "5.9.11.22"),
-            ("failed to connect to db-primary/24.16.77.10", "24.16.77.10"),
-            ("    bastion (24.16.77.10)", "24.16.77.10"),
-            ("Using proxy 24.16.77.10", "24.16.77.10"),
-            ("5.9.11.22 Mailserver", "5.9.11.22"),
-            ("5.9.11.22 Mailserver # old", "5.9.11.22"),
-        ] {
-            hides(text, value);
-        }
-        for text in [
-            "Bump rails from 7.0.8.1 to 7.1.3.4",
-            "Bundled gem rails 7.1.2 -> 7.1.3.4",
-            "Git 1.8.1.6 Release Notes",
-            "    actioncable (7.0.8.1)",
-            "pypdf==3.17.4.1",
-            "Server: nginx/1.25.3.1",
-            "8.2.4.45 Markup declaration open state",
-        ] {
-            leaves(text);
-        }
-    }
 }

@@ -1,11 +1,12 @@
 //! Long words: tokens of providers, JSON web tokens, and random text beside a telling name.
 
-use super::keyed::is_digest_named;
-use super::stand_in::{is_names, says_so};
-use super::wordy::{is_path, is_wordy};
+use super::excuse::Candidate;
+use super::wordy::is_path;
 use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, scan_between};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
 
 use crate::guard::classes::{Block, alphanumeric_or, only};
 use crate::guard::confirm::{self, varied};
@@ -126,8 +127,12 @@ impl Scanner<'_> {
                 let (found, against) = ENDINGS.last_words(line, u64::MAX);
                 against.is_none() && found == Some((line.len(), true))
             });
-        if told_above && !self.names_something(start, end, looks, false) {
-            return self.hit(self.ids.secret_near_word, start, end);
+        let near = |rule| Candidate::new(rule, start, end).by(start, start + word.len(), false);
+        if told_above
+            && !self.names_something(start, end, false)
+            && self.propose(near(self.ids.secret_near_word))
+        {
+            return;
         }
         let line = last_line(self.label(start, 48));
         let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
@@ -147,8 +152,8 @@ impl Scanner<'_> {
         } else {
             return;
         };
-        if !self.names_something(start, end, looks, hook()) {
-            self.hit(rule, start, end);
+        if !self.names_something(start, end, hook()) {
+            self.propose(near(rule));
         }
     }
 
@@ -191,18 +196,14 @@ impl Scanner<'_> {
         let value = &word[after..];
         let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
         let fits = match look(value) {
-            Look::Random => !is_names(value, b"-_."),
-            Look::Hex => true,
+            Look::Random | Look::Hex => true,
             Look::Uuid => sure || after >= 6,
             _ => false,
         };
-        if value.len() >= 16
-            && fits
-            && !is_wordy(value)
-            && !is_identifier(value)
-            && !self.names.denies(&word[..after])
-        {
-            self.hit(self.ids.secret_near_word, start + word.len() - value.len(), end);
+        if value.len() >= 16 && fits && !self.names.denies(&word[..after]) {
+            let from = start + word.len() - value.len();
+            let candidate = Candidate::new(self.ids.secret_near_word, from, end);
+            self.propose(candidate.by(from, start + word.len(), false));
         }
         true
     }
@@ -235,25 +236,14 @@ impl Scanner<'_> {
             || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once)
     }
 
-    /// Whether a text is made of words, or names a file or a digest, however random it looks; of the address of a web `hook`
+    /// Whether a name is joined to a text that says it is something else, or a path goes on in it; of the address of a web `hook`
     /// the path is the secret.
-    fn names_something(&self, start: usize, end: usize, looks: Look, hook: bool) -> bool {
-        let word = &self.text[start..end.min(start + 256)];
-        if is_wordy(word)
-            || is_path(word)
-            || looks == Look::Random
-                && (is_names(word, b"_-./") || is_digest_named(word) || is_float(word) || is_identifier(word))
-            || looks == Look::Letters && is_identifier(word)
-            // `uses: org/create-token@<commit>`
-            || looks == Look::Hex && word.len() == 40 && self.byte_before(start) == b'@'
-            || self.is_named_otherwise(start)
-        {
-            return true;
-        }
+    fn names_something(&self, start: usize, end: usize, hook: bool) -> bool {
         // The last part of a path: `exports/2026/11/x.parquet`.
         let before = self.before(start, 64);
         let whole = before.iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
-        !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end])
+        self.is_named_otherwise(start)
+            || !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end])
     }
 
     /// `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
@@ -335,8 +325,8 @@ impl Scanner<'_> {
             return false;
         }
         let mut scratch = Scratch::default();
-        scan_between(text, 0, self.depth + 1, self.known, &mut scratch);
-        self.known.find(text, (0, text.len()), &mut scratch.findings);
+        scan_between(text, 0, self.depth + 1, self.watch, &mut scratch);
+        self.watch.known.find(text, (0, text.len()), &mut scratch.findings);
         let key =
             pem::begins(text).find(|at| matches!(pem::extent(&text[*at..], true), pem::Extent::Ends(_)));
         scratch.findings.extend(key.map(|at| pem::finding(at, text.len())));
@@ -480,9 +470,7 @@ impl Scanner<'_> {
                 Check::Random => is_random(&self.text[start..end]) && !self.is_line_of_base64(start, end),
                 Check::Context => self.rules.has_context(*rule, self.label(start, 64)),
             };
-            // `xoxb-your-bot-token`
-            if fits && !says_so(&self.text[start..end]) {
-                self.hit(*rule, start, end);
+            if fits && self.propose(Candidate::new(*rule, start, end)) {
                 return true;
             }
         }
@@ -547,8 +535,9 @@ fn parts(run: &[u8]) -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// What a value looks like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Look {
     /// Letters and digits mixed as no word is.
     Random,
     /// Hexadecimal digits of an even number, at least sixteen.
@@ -616,26 +605,6 @@ pub(super) fn look(value: &[u8]) -> Look {
     let long_part = || value.split(|byte| !byte.is_ascii_alphanumeric()).any(|part| part.len() >= 8);
     let spread = joints * 6 <= value.len() || long_part();
     if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) { Look::Random } else { Look::Other }
-}
-
-/// `0.0030412825601275209f64`
-fn is_float(word: &[u8]) -> bool {
-    let number = word.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
-    word[0].is_ascii_digit()
-        && word[..number].contains(&b'.')
-        && matches!(&word[number..], b"" | b"f32" | b"f64" | b"f")
-}
-
-/// `NL80211_AUTHTYPE_NUM`, `xmlSecCryptoAppKeyLoad`: a constant in capitals, a name that holds a telling word.
-fn is_identifier(word: &[u8]) -> bool {
-    const TELLING: [&[u8]; 6] = [b"Key", b"Token", b"Password", b"Secret", b"Auth", b"Credential"];
-    let count = |test: fn(&u8) -> bool| word.iter().filter(|byte| test(byte)).count();
-    let (capitals, digits, joints) =
-        (count(u8::is_ascii_uppercase), count(u8::is_ascii_digit), count(|byte| *byte == b'_'));
-    let constant = joints >= 2 && capitals + digits + joints == word.len() && capitals >= 2 * digits;
-    constant
-        || count(u8::is_ascii_alphabetic) == word.len()
-            && TELLING.iter().any(|telling| memchr::memmem::find(word, telling).is_some())
 }
 
 /// Whether letters are mixed as in words: about two vowels in five.

@@ -5,9 +5,10 @@
 
 use std::sync::LazyLock;
 
+use super::excuse::Candidate;
 use super::keyed::{MAX_VALUE, contains};
 use super::name::NAMES;
-use super::stand_in::{is_code, is_empty_word, is_names, is_template};
+use super::stand_in::is_names;
 use super::token::{Look, look, mixed_case};
 use super::{Scanner, first_line};
 use crate::guard::classes::only;
@@ -152,13 +153,7 @@ impl Scanner<'_> {
             });
         // A verb or a quote alone vouches only for what no word looks like.
         let fits = said.told == quoted || mixed;
-        if said.quote.is_some_and(|quote| next != quote)
-            || !fits
-            || is_template(value)
-            || is_empty_word(value)
-            || is_code(value, next, quoted)
-            || !quoted && self.is_remark(at + said.from)
-        {
+        if said.quote.is_some_and(|quote| next != quote) || !fits {
             return;
         }
         if said.told
@@ -167,7 +162,8 @@ impl Scanner<'_> {
             || self.is_listed(at, value, behind, mixed)
             || is_strong(value)
         {
-            self.hit(self.ids.password_told, at + said.from, at + said.from + len + mark);
+            let (start, end) = (at + said.from, at + said.from + len);
+            self.propose(Candidate::new(self.ids.password_told, start, end + mark).by(start, end, quoted));
         }
     }
 
@@ -200,8 +196,8 @@ impl Scanner<'_> {
         let value = value[value.len() - len..].trim_ascii();
         let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
         let told = value.len() >= 6 && classes(value) >= 2 && value.iter().any(u8::is_ascii_digit);
-        if told && !is_template(value) && !is_code(value, 0, false) {
-            let start = self.place_of(value);
+        let start = self.place_of(value);
+        if told {
             self.hit(self.ids.password_told, start, start + value.len());
         }
         told

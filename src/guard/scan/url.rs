@@ -1,7 +1,7 @@
 //! URLs: credentials in them, and addresses that are themselves a secret (web hooks).
 
 use super::Scanner;
-use super::stand_in::is_template;
+use super::excuse::Candidate;
 use crate::guard::classes::only;
 
 /// The longest authority and path that is looked at.
@@ -129,7 +129,7 @@ impl Scanner<'_> {
         // `user[:password]@`, `username:password@`
         let named =
             is_one(user, &[b"user", b"username"]) && is_one(password, &[b"pass", b"passwd", b"password"]);
-        if password.is_empty() || shown || named || is_template(password) || lone && password.len() < 20 {
+        if password.is_empty() || shown || named || lone && password.len() < 20 {
             return;
         }
         if self.names_database(start, scheme) {
@@ -138,9 +138,11 @@ impl Scanner<'_> {
                 .rev()
                 .take_while(|byte| matches!(**byte, b')' | b',' | b';' | b']' | b'}' | b'.'))
                 .count();
-            self.hit(self.ids.database_url, start, end - tail);
+            let candidate = Candidate::new(self.ids.database_url, start, end - tail);
+            self.propose(candidate.by(at - password.len(), at, true));
         } else {
-            self.hit(self.ids.url_credentials, from, at);
+            let candidate = Candidate::new(self.ids.url_credentials, from, at);
+            self.propose(candidate.by(at - password.len(), at, true));
         }
     }
 }
@@ -165,7 +167,8 @@ fn authority_end(rest: &[u8], stop: usize) -> usize {
 fn is_port(text: &[u8]) -> bool {
     let sign = |byte: &u8| byte.is_ascii_alphabetic() || b"_${}()[]".contains(byte);
     let named = text.windows(4).any(|word| word.eq_ignore_ascii_case(b"port")) && text.len() <= 24;
-    let template = is_template(text) && matches!(text.last(), Some(b'}' | b')'));
+    let template =
+        matches!(text, [b'$' | b'{', .., b'}' | b')']) && text.iter().all(|b| sign(b) || *b == b'.');
     text.iter().all(|byte| byte.is_ascii_digit() || *byte == b']')
         || named && text.iter().all(sign)
         || template

@@ -1,0 +1,661 @@
+//! The one place where a candidate becomes a finding or is excused.
+//!
+//! A detector proposes a [`Candidate`]: a span, a rule, and the evidence for it. The rows of `rules/excuses.toml` say what
+//! each evidence is worth, what excuses a candidate, and how much a policy's profile asks for. What is left of the sum is
+//! compared with that.
+
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, OnceLock};
+
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use serde::{Deserialize, Serialize};
+
+use super::number::runs;
+use super::stand_in::{is_call, is_empty_word, is_identifier, is_mask, is_names, is_scoped, names_itself};
+pub use super::token::Look;
+use super::token::look;
+use super::wordy::{is_path, is_wordy};
+use super::{Finding, LEFT, Scanner, first_line, last_line};
+use crate::guard::Kind;
+use crate::guard::rule::{RULES, RuleId};
+
+/// How much of a line on each side of a candidate a row may look at.
+const AROUND: usize = 96;
+
+/// What speaks for a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Evidence {
+    /// The form of its kind, which other things have too.
+    Form,
+    /// A form that hardly anything else has.
+    RareForm,
+    /// A check digit or a range of numbers that are given out.
+    Check,
+    /// A mark of its own: a provider's prefix, `+`, `@`, a scheme.
+    Mark,
+    /// A word beside it that says what it is.
+    Word,
+    /// A word beside it that means other things too.
+    WeakWord,
+    /// The head of its column, or its key.
+    Head,
+    /// The groups that its kind is printed in.
+    Grouped,
+    /// Nothing like it on its line.
+    Alone,
+    /// Prose around it.
+    Prose,
+    /// Numbers like it on its line, and all of them pass the check.
+    Likes,
+}
+
+/// How much a policy asks for, and which excuses it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// Rather one number too many than one value left.
+    Strict,
+    /// What most outputs need.
+    #[default]
+    Balanced,
+    /// For sandboxes that mostly print programs: a form alone is not enough.
+    Code,
+}
+
+impl Profile {
+    pub(in crate::guard) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Carrier {
+    /// `NAME=value`.
+    Env,
+    /// A part of JSON.
+    Json,
+    /// `name: value`.
+    Yaml,
+    /// A time or a level, then a message.
+    Log,
+    /// Cells.
+    Table,
+    /// Elements.
+    Markup,
+    /// The outline of a drawing.
+    Path,
+    /// One run of base64.
+    Base64,
+    /// Numbers only.
+    Numbers,
+    /// A program.
+    Code,
+    /// Words.
+    Prose,
+    /// None of these.
+    Other,
+}
+
+/// What a value may be as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// Words, by their pairs of letters.
+    Wordy,
+    /// Directories and a file.
+    Path,
+    /// A call, perhaps cut off.
+    Call,
+    /// Names joined by `::`.
+    Scoped,
+    /// What a program calls a type or a variable.
+    Identifier,
+    /// What a mask left.
+    Mask,
+    /// One sign many times.
+    OneSign,
+    /// Groups of digits that count up.
+    Rising,
+    /// A word for a secret itself.
+    SecretWord,
+    /// One of the words that stand where a value would.
+    NoValue,
+}
+
+/// A reason why a candidate is none: a row of `rules/excuses.toml`. All that it asks has to hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Excuse {
+    /// Its name, as `guard check --explain` shows it.
+    pub id: String,
+    /// The rules, kinds or groups of rules whose candidates it excuses.
+    pub applies: Vec<String>,
+    /// One line for people.
+    pub what: String,
+    /// A pattern of the value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// A pattern that the value must not have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unless_value: Option<String>,
+    /// A pattern of the line before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// A pattern that the line before must not have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unless_before: Option<String>,
+    /// A pattern of the line behind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
+    /// A pattern of the line from the value on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub onward: Option<String>,
+    /// Whether the first group of the pattern of the value (or all of it) is words as names are, joined by these signs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub words: Option<String>,
+    /// What the value (or the first group) is as a whole; any of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub form: Vec<Form>,
+    /// What the value looks like; any of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub look: Vec<Look>,
+    /// Whether the value stands in quotes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quoted: Option<bool>,
+    /// Evidence that has to be there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<Evidence>,
+    /// Evidence that must not be there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<Evidence>,
+    /// What its line is; any of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub carrier: Vec<Carrier>,
+    /// What its line must not be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unless_carrier: Vec<Carrier>,
+    /// Within how many bytes before a context word of the rule stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<usize>,
+    /// Whether a number of its length above fails the check.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub column: bool,
+    /// What it takes from the sum; by default more than any evidence is worth.
+    pub weight: u32,
+    /// The profiles in which it counts.
+    pub profiles: Vec<Profile>,
+    /// Whether it counts at all.
+    pub enabled: bool,
+    /// Texts that it lets pass.
+    pub examples: Vec<String>,
+    /// Texts near it in which something is found all the same.
+    pub counter_examples: Vec<String>,
+}
+
+impl Default for Excuse {
+    fn default() -> Self {
+        Self {
+            id: String::new(),
+            applies: Vec::new(),
+            what: String::new(),
+            value: None,
+            unless_value: None,
+            before: None,
+            unless_before: None,
+            behind: None,
+            onward: None,
+            words: None,
+            form: Vec::new(),
+            look: Vec::new(),
+            quoted: None,
+            evidence: Vec::new(),
+            without: Vec::new(),
+            carrier: Vec::new(),
+            unless_carrier: Vec::new(),
+            context: None,
+            column: false,
+            weight: 100,
+            profiles: vec![Profile::Strict, Profile::Balanced, Profile::Code],
+            enabled: true,
+            examples: Vec::new(),
+            counter_examples: Vec::new(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    threshold: BTreeMap<Profile, u32>,
+    evidence: BTreeMap<Evidence, u32>,
+    group: BTreeMap<String, Vec<String>>,
+    carrier: Vec<Line>,
+    excuse: Vec<Excuse>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    is: Carrier,
+    line: String,
+}
+
+/// A pattern that is built when it is first asked: most programs ask few of them.
+struct Pattern {
+    text: String,
+    built: OnceLock<Regex>,
+}
+
+impl Pattern {
+    fn of(text: &Option<String>) -> Option<Self> {
+        text.clone().map(|text| Self { text, built: OnceLock::new() })
+    }
+
+    #[expect(clippy::expect_used, reason = "the text is part of the program; a test builds every pattern")]
+    fn get(&self) -> &Regex {
+        self.built.get_or_init(|| {
+            RegexBuilder::new(&self.text).unicode(false).build().expect("a pattern of the excuses builds")
+        })
+    }
+
+    fn is_match(&self, text: &[u8]) -> bool {
+        self.get().is_match(text)
+    }
+}
+
+/// Patterns that are looked for together; built when they are first asked.
+struct Patterns {
+    texts: Vec<String>,
+    built: OnceLock<RegexSet>,
+}
+
+impl Patterns {
+    fn of<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
+        Self { texts: texts.map(str::to_owned).collect(), built: OnceLock::new() }
+    }
+
+    #[expect(clippy::expect_used, reason = "the texts are part of the program; a test builds every pattern")]
+    fn get(&self) -> &RegexSet {
+        self.built.get_or_init(|| {
+            RegexSetBuilder::new(&self.texts)
+                .unicode(false)
+                .build()
+                .expect("the patterns of the excuses build")
+        })
+    }
+}
+
+/// A row, ready to be asked.
+struct Row {
+    unless_value: Option<Pattern>,
+    before: Option<Pattern>,
+    unless_before: Option<Pattern>,
+    behind: Option<Pattern>,
+    onward: Option<Pattern>,
+    /// The pattern of the value, where its first group is asked for.
+    group: Option<Pattern>,
+}
+
+/// The rows that some rules have in common.
+struct Panel {
+    rows: Vec<usize>,
+    /// Which of them have a pattern of the value, in the order of the set.
+    valued: Vec<usize>,
+    values: Patterns,
+}
+
+/// The table of excuses.
+pub(in crate::guard) struct Excuses {
+    pub(in crate::guard) list: Vec<Excuse>,
+    threshold: BTreeMap<Profile, u32>,
+    worth: BTreeMap<Evidence, u32>,
+    carriers: (Patterns, Vec<Carrier>),
+    rows: Vec<Row>,
+    panels: Vec<Panel>,
+    /// By rule, its panel.
+    by_rule: Vec<usize>,
+    /// By rule, what its own evidence is worth.
+    own: Vec<u32>,
+}
+
+/// The built-in rows; parsed once.
+#[expect(clippy::expect_used, reason = "the file is part of the program; every test reads it")]
+pub(in crate::guard) static EXCUSES: LazyLock<Excuses> =
+    LazyLock::new(|| Excuses::parse(include_str!("../rules/excuses.toml")).expect("the excuses parse"));
+
+impl Excuses {
+    fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        let File { threshold, evidence: worth, group, carrier, excuse: list } = toml::from_str(text)?;
+        let ready = |row: &Excuse| {
+            let grouped = row.words.is_some() || !row.form.is_empty();
+            Row {
+                unless_value: Pattern::of(&row.unless_value),
+                before: Pattern::of(&row.before),
+                unless_before: Pattern::of(&row.unless_before),
+                behind: Pattern::of(&row.behind),
+                onward: Pattern::of(&row.onward),
+                group: if grouped { Pattern::of(&row.value) } else { None },
+            }
+        };
+        let rows = list.iter().map(ready).collect();
+        let applies = |row: &Excuse, id: &str, kind: &str| {
+            row.applies.iter().any(|name| {
+                name == id || name == kind || group.get(name).is_some_and(|ids| ids.iter().any(|of| of == id))
+            })
+        };
+        let (mut panels, mut by_rule): (Vec<Panel>, _) = (Vec::new(), Vec::new());
+        for rule in &RULES.list {
+            let rows: Vec<usize> =
+                (0..list.len()).filter(|at| applies(&list[*at], &rule.id, rule.kind.as_str())).collect();
+            let known = panels.iter().position(|panel| panel.rows == rows);
+            by_rule.push(known.unwrap_or(panels.len()));
+            if known.is_none() {
+                let valued: Vec<usize> =
+                    rows.iter().copied().filter(|row| list[*row].value.is_some()).collect();
+                let values = Patterns::of(valued.iter().filter_map(|row| list[*row].value.as_deref()));
+                panels.push(Panel { rows, valued, values });
+            }
+        }
+        let sum = |evidence: &[Evidence]| evidence.iter().filter_map(|one| worth.get(one)).sum();
+        let own = RULES.list.iter().map(|rule| sum(&rule.evidence)).collect();
+        let carriers = (
+            Patterns::of(carrier.iter().map(|line| line.line.as_str())),
+            carrier.iter().map(|line| line.is).collect(),
+        );
+        Ok(Self { list, threshold, worth, carriers, rows, panels, by_rule, own })
+    }
+
+    /// What a line is.
+    pub(in crate::guard) fn carrier(&self, line: &[u8]) -> Carrier {
+        self.carriers.0.get().matches(line).iter().next().map_or(Carrier::Other, |at| self.carriers.1[at])
+    }
+}
+
+/// The excuses that count under a policy, and how much evidence it asks for.
+#[derive(Debug, Clone)]
+pub(in crate::guard) struct Sieve {
+    on: Vec<bool>,
+    threshold: u32,
+}
+
+impl Sieve {
+    /// The rows of a profile but for those that are switched `off`.
+    pub(in crate::guard) fn new(profile: Profile, off: &[String]) -> Self {
+        let counts = |row: &Excuse| row.enabled && row.profiles.contains(&profile) && !off.contains(&row.id);
+        Self {
+            on: EXCUSES.list.iter().map(counts).collect(),
+            threshold: EXCUSES.threshold.get(&profile).copied().unwrap_or_default(),
+        }
+    }
+}
+
+/// What a detector proposes.
+#[derive(Debug, Clone)]
+pub(in crate::guard) struct Candidate {
+    rule: RuleId,
+    start: usize,
+    end: usize,
+    /// What is judged of it.
+    value: (usize, usize),
+    quoted: bool,
+    evidence: Vec<Evidence>,
+    /// How many groups of digits may have a word before them that has not been looked for.
+    groups: usize,
+    check: Option<fn(&[u8]) -> bool>,
+}
+
+impl Candidate {
+    pub(super) fn new(rule: RuleId, start: usize, end: usize) -> Self {
+        let evidence = Vec::new();
+        Self { rule, start, end, value: (start, end), quoted: false, evidence, groups: 0, check: None }
+    }
+
+    /// Judged by a part of it.
+    pub(super) fn by(self, start: usize, end: usize, quoted: bool) -> Self {
+        Self { value: (start, end), quoted, ..self }
+    }
+
+    pub(super) fn with(mut self, evidence: Evidence) -> Self {
+        self.evidence.push(evidence);
+        self
+    }
+
+    /// A number of so many groups, before which a word may stand.
+    pub(super) fn in_groups(self, groups: usize) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// A number that passes a check.
+    pub(super) fn checked(self, check: fn(&[u8]) -> bool) -> Self {
+        Self { check: Some(check), ..self }
+    }
+}
+
+/// How a candidate was judged.
+#[derive(Debug, Clone)]
+pub(in crate::guard) struct Judged {
+    pub(in crate::guard) finding: Finding,
+    pub(in crate::guard) evidence: Vec<Evidence>,
+    pub(in crate::guard) carrier: Carrier,
+    /// What its evidence is worth, and how much was asked for.
+    pub(in crate::guard) sum: u32,
+    pub(in crate::guard) threshold: u32,
+    /// The row that took too much from that.
+    pub(in crate::guard) excuse: Option<usize>,
+}
+
+impl Judged {
+    /// What no detector has proposed: a cell under a head, or a mark of its own where no head speaks.
+    pub(in crate::guard) fn unproposed(finding: Finding) -> Self {
+        let headed = usize::from(finding.rule) < RULES.list.len() && finding.kind != Kind::PrivateKey;
+        let evidence = vec![if headed { Evidence::Head } else { Evidence::Mark }];
+        let sum = EXCUSES.worth.get(&evidence[0]).copied().unwrap_or_default();
+        let carrier = if headed { Carrier::Table } else { Carrier::Other };
+        Self { finding, evidence, carrier, sum, threshold: sum, excuse: None }
+    }
+}
+
+impl Scanner<'_> {
+    /// Decides about a candidate; whether it is a finding.
+    pub(super) fn propose(&mut self, mut candidate: Candidate) -> bool {
+        let Candidate { rule, end, .. } = candidate;
+        debug_assert!(candidate.start < end && end <= self.to);
+        let start = candidate.start.max(self.from);
+        if start >= end {
+            return false;
+        }
+        let worth: u32 = candidate.evidence.iter().filter_map(|one| EXCUSES.worth.get(one)).sum();
+        let sum = EXCUSES.own[usize::from(rule)] + worth;
+        let threshold = self.sieve.threshold;
+        let excuse = match sum >= threshold {
+            true => self.excused(&mut candidate, sum - threshold),
+            false => None,
+        };
+        let finding =
+            Finding { start, end, kind: self.rules.list[usize::from(rule)].kind, rule, decoded: false };
+        if self.verdicts.is_some() {
+            let (line, _) = self.line_around(candidate.start, end);
+            let carrier = EXCUSES.carrier(line);
+            let evidence = self.rules.list[usize::from(rule)].evidence.iter().chain(&candidate.evidence);
+            let evidence = evidence.copied().collect();
+            let judged = Judged { finding, evidence, carrier, sum, threshold, excuse };
+            self.verdicts.iter_mut().for_each(|all| all.push(judged.clone()));
+        }
+        let found = sum >= threshold && excuse.is_none();
+        if found {
+            self.out.push(finding);
+        }
+        found
+    }
+
+    /// The row after which less than what is asked for is left: more than `spare` is taken.
+    #[inline(never)]
+    fn excused(&self, candidate: &mut Candidate, spare: u32) -> Option<usize> {
+        let panel = &EXCUSES.panels[EXCUSES.by_rule[usize::from(candidate.rule)]];
+        if panel.rows.is_empty() {
+            return None;
+        }
+        let value = &self.text[candidate.value.0..candidate.value.1];
+        let values = panel.values.get();
+        let matched = values.is_match(value).then(|| values.matches(value));
+        let mut spare = spare;
+        panel.rows.iter().copied().find(|row| {
+            let excuse = &EXCUSES.list[*row];
+            let fits = self.sieve.on[*row]
+                && (excuse.value.is_none()
+                    || matched.as_ref().is_some_and(|matched| {
+                        panel.valued.binary_search(row).is_ok_and(|at| matched.matched(at))
+                    }))
+                && self.holds(*row, candidate, value);
+            let wins = fits && excuse.weight > spare;
+            spare -= if fits && !wins { excuse.weight } else { 0 };
+            wins
+        })
+    }
+
+    /// Whether all that a row asks beyond the pattern of the value holds.
+    fn holds(&self, row: usize, candidate: &mut Candidate, value: &[u8]) -> bool {
+        let (excuse, row) = (&EXCUSES.list[row], &EXCUSES.rows[row]);
+        let (start, end) = (candidate.start, candidate.end);
+        if excuse.quoted.is_some_and(|quoted| quoted != candidate.quoted)
+            || !excuse.look.is_empty() && !excuse.look.contains(&look(value))
+            || !excuse.evidence.iter().all(|one| candidate.evidence.contains(one))
+        {
+            return false;
+        }
+        if row.before.is_some() || row.unless_before.is_some() {
+            let before = last_line(self.before(start, AROUND));
+            if row.before.as_ref().is_some_and(|before_it| !before_it.is_match(before))
+                || row.unless_before.as_ref().is_some_and(|never| never.is_match(before))
+            {
+                return false;
+            }
+        }
+        let line = |from: usize| first_line(&self.text[from..self.to.min(from + AROUND)]);
+        let matches = |pattern: &Option<Pattern>, from: usize| {
+            pattern.as_ref().is_none_or(|pattern| pattern.is_match(line(from)))
+        };
+        if !matches(&row.behind, end)
+            || !matches(&row.onward, candidate.value.0)
+            || row.unless_value.as_ref().is_some_and(|never| never.is_match(value))
+        {
+            return false;
+        }
+        let part = || match &row.group {
+            None => value,
+            Some(pattern) => {
+                let groups = pattern.get().captures(value);
+                groups.and_then(|groups| groups.get(1)).map_or(value, |part| part.as_bytes())
+            }
+        };
+        if excuse.words.as_ref().is_some_and(|joints| !is_names(part(), joints.as_bytes()))
+            || !excuse.form.is_empty() && !excuse.form.iter().any(|form| self.has_form(*form, part(), end))
+        {
+            return false;
+        }
+        if !excuse.carrier.is_empty() || !excuse.unless_carrier.is_empty() {
+            let carrier = EXCUSES.carrier(self.line_around(start, end).0);
+            if !excuse.carrier.is_empty() && !excuse.carrier.contains(&carrier)
+                || excuse.unless_carrier.contains(&carrier)
+            {
+                return false;
+            }
+        }
+        if excuse.context.is_some_and(|len| !self.labelled(candidate.rule, start, len)) {
+            return false;
+        }
+        if excuse.column && !self.column_fails(candidate, value) {
+            return false;
+        }
+        // A word costs most to look for.
+        if candidate.groups > 0 && excuse.without.contains(&Evidence::Word) {
+            if self.phone_label(start, candidate.groups) {
+                candidate.evidence.push(Evidence::Word);
+            }
+            candidate.groups = 0;
+        }
+        !excuse.without.iter().any(|one| candidate.evidence.contains(one))
+    }
+
+    /// The line around a span, as far as it may be looked at, and where it begins.
+    fn line_around(&self, start: usize, end: usize) -> (&[u8], usize) {
+        let from = start - last_line(self.before(start, LEFT)).len();
+        let to = end + first_line(&self.text[end..self.to.min(end + LEFT)]).len();
+        (&self.text[from..to], from)
+    }
+
+    fn has_form(&self, form: Form, value: &[u8], end: usize) -> bool {
+        match form {
+            Form::Wordy => is_wordy(value),
+            Form::Path => is_path(value),
+            Form::Call => is_call(value, self.byte(end)),
+            Form::Scoped => is_scoped(value),
+            Form::Identifier => !value.is_empty() && is_identifier(value),
+            Form::Mask => is_mask(value),
+            Form::OneSign => value.iter().all(|byte| *byte == value[0]),
+            Form::Rising => rises(value),
+            Form::SecretWord => names_itself(value),
+            Form::NoValue => is_empty_word(value),
+        }
+    }
+
+    /// Whether a number above, of as many digits in as many groups, fails the check.
+    fn column_fails(&self, candidate: &Candidate, value: &[u8]) -> bool {
+        let Some(check) = candidate.check else { return false };
+        let near = self.before(candidate.start, LEFT);
+        let above = &near[..near.len() - last_line(near).len()];
+        let lens: Vec<usize> = runs(value).map(<[u8]>::len).collect();
+        match lens[..] {
+            [len] => runs(above).any(|run| run.len() == len && !check(run)),
+            _ => above.split(|byte| *byte == b'\n').any(|line| {
+                let runs: Vec<&[u8]> = runs(line).collect();
+                runs.iter().map(|run| run.len()).eq(lens.iter().copied()) && !check(&runs.concat())
+            }),
+        }
+    }
+}
+
+/// `5211 5212 5213 5214`: each group a little more than the one before.
+fn rises(value: &[u8]) -> bool {
+    let number = |run: &[u8]| run.iter().take(9).fold(0u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
+    let groups: Vec<&[u8]> = runs(value).collect();
+    groups.len() > 1
+        && groups.windows(2).all(|pair| {
+            pair[0].len() == pair[1].len() && (1..=3).contains(&number(pair[1]).wrapping_sub(number(pair[0])))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pattern_builds() {
+        EXCUSES.carrier(b"");
+        EXCUSES.panels.iter().for_each(|panel| assert_eq!(panel.values.get().len(), panel.valued.len()));
+        for row in &EXCUSES.rows {
+            [&row.unless_value, &row.before, &row.unless_before, &row.behind, &row.onward, &row.group]
+                .into_iter()
+                .flatten()
+                .for_each(|pattern| assert!(pattern.get().captures_len() > 0));
+        }
+    }
+
+    #[test]
+    fn each_row_applies_to_a_rule_and_asks_for_something() {
+        let mut ids: Vec<&str> = EXCUSES.list.iter().map(|row| row.id.as_str()).collect();
+        ids.sort_unstable();
+        assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "{ids:?}");
+        for (at, row) in EXCUSES.list.iter().enumerate() {
+            assert!(
+                EXCUSES.panels.iter().any(|panel| panel.rows.contains(&at)),
+                "{} excuses nothing",
+                row.id
+            );
+            assert!(!row.what.is_empty() && !row.examples.is_empty(), "{} has no example", row.id);
+        }
+    }
+}
