@@ -15,6 +15,14 @@ mod json;
 mod multipart;
 #[path = "../../src/wire/output.rs"]
 mod output;
+#[cfg(feature = "guard")]
+/// The guard is more than one file; it looks for what it needs at the root.
+#[path = "../../src"]
+#[allow(unused_imports)]
+mod pathbox {
+    pub(crate) mod domain;
+    pub(crate) mod guard;
+}
 #[path = "../../src/host/network/policy.rs"]
 mod policy;
 #[path = "../../src/host/agent/protocol.rs"]
@@ -30,6 +38,8 @@ mod wire {
 use std::net::IpAddr;
 
 use bytes::Bytes;
+#[cfg(feature = "guard")]
+use pathbox::{domain, guard};
 
 /// A target: its name, as in `corpus` and `fuzz_targets`, and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));
@@ -41,6 +51,16 @@ pub const TARGETS: &[Target] = &[
     ("driver_frames", driver_frames),
     ("envelopes", envelopes),
     ("event_lines", event_lines),
+    #[cfg(feature = "guard")]
+    ("guard_documents", guard_files),
+    #[cfg(feature = "guard")]
+    ("guard_json", guard_json),
+    #[cfg(feature = "guard")]
+    ("guard_pictures", guard_files),
+    #[cfg(feature = "guard")]
+    ("guard_tables", guard_texts),
+    #[cfg(feature = "guard")]
+    ("guard_views", guard_texts),
     ("multipart_forms", multipart_forms),
     ("network_rules", network_rules),
 ];
@@ -241,6 +261,59 @@ pub fn network_rules(bytes: &[u8]) {
             let tells = matches!(address, IpAddr::V4(v4) if v4.is_link_local());
             assert!(!(tells && reached) || policy.names_address(address), "{address}");
         }
+    }
+}
+
+/// Text through the guard, whatever hides in it and whatever tables it holds: it does not fail, it does not matter how the
+/// text is cut, and what has gone out is let out again as it is.
+#[cfg(feature = "guard")]
+pub fn guard_texts(bytes: &[u8]) {
+    let (cut, bytes) = cuts(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    let guard = guard::Guard::default();
+    let mut numbering = guard::Numbering::alone();
+    let (whole, report) = guard.text(&text, &mut numbering);
+    assert_eq!(report.errors, 0);
+    assert!(report.total() + report.forged > 0 || *whole == *text);
+    let (mut stream, mut again) = (guard.stream(), guard::Numbering::alone());
+    let mut pieces = String::new();
+    let mut rest = &*text;
+    while !rest.is_empty() {
+        let at = (cut.min(rest.len())..=rest.len()).find(|at| rest.is_char_boundary(*at)).unwrap_or(rest.len());
+        pieces.push_str(&stream.push(&rest[..at], &mut again));
+        rest = &rest[at..];
+    }
+    pieces.push_str(&stream.finish(&mut again).0);
+    assert_eq!(pieces, *whole);
+    assert_eq!(*guard.text(&whole, &mut numbering).0, *whole);
+}
+
+/// JSON through the guard, as a value and as text: what comes out is JSON, and as it is the second time. A number by itself
+/// is no JSON for the guard.
+#[cfg(feature = "guard")]
+pub fn guard_json(bytes: &[u8]) {
+    let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) else { return };
+    if value.is_number() {
+        return;
+    }
+    let guard = guard::Guard::default();
+    let mut numbering = guard::Numbering::alone();
+    let (once, report) = guard.json(value.clone(), &mut numbering);
+    assert_eq!(report.errors, 0);
+    assert_eq!(*guard.json(once.clone().into_inner(), &mut numbering).0, *once);
+    let (text, _) = guard.text(&value.to_string(), &mut numbering);
+    assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{}", *text);
+}
+
+/// Pictures, documents and archives through the guard: refused, or let out as what is not refused the second time.
+#[cfg(feature = "guard")]
+pub fn guard_files(bytes: &[u8]) {
+    let out = || {
+        let (guard, numbering) = (guard::Guard::default(), guard::Numbering::alone());
+        guard::OutcomeGuard::new(&guard, numbering, guard::Limits::default())
+    };
+    if let Ok(clean) = out().file(bytes) {
+        assert!(out().file(&clean).is_ok());
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Sanitized<T>(T);
 
 impl<T> Sanitized<T> {
     /// Says that `value` has been guarded. For the guard alone.
-    pub(in crate::guard) fn vouch(value: T) -> Self {
+    pub(super) fn vouch(value: T) -> Self {
         Self(value)
     }
 

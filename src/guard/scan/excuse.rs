@@ -64,7 +64,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    pub(in crate::guard) fn is_default(&self) -> bool {
+    pub(in super::super) fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -308,8 +308,8 @@ struct Panel {
 }
 
 /// The table of excuses.
-pub(in crate::guard) struct Excuses {
-    pub(in crate::guard) list: Vec<Excuse>,
+pub(in super::super) struct Excuses {
+    pub(in super::super) list: Vec<Excuse>,
     threshold: BTreeMap<Profile, u32>,
     worth: BTreeMap<Evidence, u32>,
     carriers: (Patterns, Vec<Carrier>),
@@ -323,7 +323,7 @@ pub(in crate::guard) struct Excuses {
 
 /// The built-in rows; parsed once.
 #[expect(clippy::expect_used, reason = "the file is part of the program; every test reads it")]
-pub(in crate::guard) static EXCUSES: LazyLock<Excuses> =
+pub(in super::super) static EXCUSES: LazyLock<Excuses> =
     LazyLock::new(|| Excuses::parse(include_str!("../rules/excuses.toml")).expect("the excuses parse"));
 
 impl Excuses {
@@ -369,21 +369,21 @@ impl Excuses {
     }
 
     /// What a line is.
-    pub(in crate::guard) fn carrier(&self, line: &[u8]) -> Carrier {
+    pub(in super::super) fn carrier(&self, line: &[u8]) -> Carrier {
         self.carriers.0.get().matches(line).iter().next().map_or(Carrier::Other, |at| self.carriers.1[at])
     }
 }
 
 /// The excuses that count under a policy, and how much evidence it asks for.
 #[derive(Debug, Clone)]
-pub(in crate::guard) struct Sieve {
+pub(in super::super) struct Sieve {
     on: Vec<bool>,
     threshold: u32,
 }
 
 impl Sieve {
     /// The rows of a profile but for those that are switched `off`.
-    pub(in crate::guard) fn new(profile: Profile, off: &[String]) -> Self {
+    pub(in super::super) fn new(profile: Profile, off: &[String]) -> Self {
         let counts = |row: &Excuse| row.enabled && row.profiles.contains(&profile) && !off.contains(&row.id);
         Self {
             on: EXCUSES.list.iter().map(counts).collect(),
@@ -394,7 +394,7 @@ impl Sieve {
 
 /// What a detector proposes.
 #[derive(Debug, Clone)]
-pub(in crate::guard) struct Candidate {
+pub(in super::super) struct Candidate {
     rule: RuleId,
     start: usize,
     end: usize,
@@ -436,20 +436,20 @@ impl Candidate {
 
 /// How a candidate was judged.
 #[derive(Debug, Clone)]
-pub(in crate::guard) struct Judged {
-    pub(in crate::guard) finding: Finding,
-    pub(in crate::guard) evidence: Vec<Evidence>,
-    pub(in crate::guard) carrier: Carrier,
+pub(in super::super) struct Judged {
+    pub(in super::super) finding: Finding,
+    pub(in super::super) evidence: Vec<Evidence>,
+    pub(in super::super) carrier: Carrier,
     /// What its evidence is worth, and how much was asked for.
-    pub(in crate::guard) sum: u32,
-    pub(in crate::guard) threshold: u32,
+    pub(in super::super) sum: u32,
+    pub(in super::super) threshold: u32,
     /// The row that took too much from that.
-    pub(in crate::guard) excuse: Option<usize>,
+    pub(in super::super) excuse: Option<usize>,
 }
 
 impl Judged {
     /// What no detector has proposed: a cell under a head, or a mark of its own where no head speaks.
-    pub(in crate::guard) fn unproposed(finding: Finding) -> Self {
+    pub(in super::super) fn unproposed(finding: Finding) -> Self {
         let headed = usize::from(finding.rule) < RULES.list.len() && finding.kind != Kind::PrivateKey;
         let evidence = vec![if headed { Evidence::Head } else { Evidence::Mark }];
         let sum = EXCUSES.worth.get(&evidence[0]).copied().unwrap_or_default();
