@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use memchr::memchr_iter;
+use memchr::{memchr_iter, memchr3};
 
 use super::heads::{self, Meaning, Place};
 use super::scan::{Finding, placeholder_len};
@@ -149,29 +149,47 @@ impl Nested {
             && memchr_iter(b',', line).nth(1).is_some()
     }
 
-    /// Goes over a line of which only the brackets at its ends matter, for nothing that is open says anything.
+    /// Goes over a line of which only the brackets matter, for nothing that is open says anything.
     fn pass(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         let (Some(first), Some(last)) = (line.first(), line.last()) else { return };
-        for _ in line.iter().take_while(|byte| b"]})".contains(byte)) {
-            self.open.pop();
+        let closers = line.iter().take_while(|byte| b"]})".contains(byte)).count();
+        (0..closers).for_each(|_| self.closes());
+        let openers = line[closers..].iter().rev().take_while(|byte| b"[{(".contains(byte)).count();
+        let (between, openers) = line[closers..].split_at(line.len() - closers - openers);
+        if memchr3(b'[', b'{', b'(', between).is_some() || memchr3(b']', b'}', b')', between).is_some() {
+            self.pass_brackets(between);
         }
-        let openers = line.iter().rev().take_while(|byte| b"[{(".contains(byte)).count();
-        for bracket in &line[line.len() - openers..] {
-            self.opens(*bracket, false);
-        }
-        if openers > 0 {
+        openers.iter().for_each(|bracket| self.opens(*bracket, false));
+        if !openers.is_empty() {
             return;
         }
         if !matches!(last, b',' | b'"' | b'\'' | b']' | b'}' | b')') && !last.is_ascii_alphanumeric() {
             self.open.clear();
         }
         let Some(top) = self.open.last_mut() else { return };
-        top.at += usize::from(*last == b',');
+        if *last == b',' {
+            top.at += 1;
+            (top.key, top.last) = (None, None);
+        }
         if b"\"'".contains(first) && top.names.len() < MAX_CELLS {
             top.names.push(&[]);
         } else {
             top.mixed = true;
+        }
+    }
+
+    /// Opens and closes what a part of a line does, outside of its strings.
+    fn pass_brackets(&mut self, part: &[u8]) {
+        let mut at = 0;
+        while let Some(byte) = part.get(at) {
+            match byte {
+                b'[' | b'{' | b'(' => self.opens(*byte, false),
+                b']' | b'}' | b')' => self.closes(),
+                b'"' | b'\'' => at += quoted(&part[at..]).map_or(0, |len| len - 1),
+                _ => {}
+            }
+            at += 1;
         }
     }
 
@@ -444,6 +462,7 @@ impl Html {
                     self.columns = names.iter().any(|name| !name.is_empty()).then_some(names);
                 }
                 (b"th" | b"td", false) => {
+                    self.open = true;
                     let inside = memchr::memchr(b'>', &bytes[open..]).map(|at| open + at + 1);
                     cell = inside.map(|from| (from, tag[1] == b'd'));
                 }

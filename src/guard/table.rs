@@ -249,7 +249,8 @@ impl Tables {
             }
             let (mut count, mut name, mut sure) = (0, None, false);
             for next in text[at..].split_inclusive('\n').take(SERIES) {
-                name = series_name(next.trim_end());
+                // The name on a line of its own is that of the values above it.
+                name = (count > 0).then(|| series_name(next.trim_end())).flatten();
                 if name.is_some() || series_value(next).is_none() && !is_dots(next) {
                     sure = next.ends_with('\n');
                     break;
@@ -257,7 +258,7 @@ impl Tables {
                 count += 1;
             }
             match name {
-                Some(meant) if !meant.is_empty() && count > 0 => self.series = (meant, count),
+                Some(meant) if !meant.is_empty() => self.series = (meant, count),
                 _ => {
                     if sure || count == SERIES {
                         self.plain = count.saturating_sub(1);

@@ -64,3 +64,20 @@ fn what_is_found_in_a_line_does_not_hang_on_the_lines_behind_it() {
         assert_eq!(found(text).into_iter().collect::<std::collections::BTreeMap<_, _>>(), lines, "{text}");
     }
 }
+
+/// Lists that run over lines under a key that says nothing, with whatever letters, are closed again: the keys behind speak.
+#[test]
+fn a_key_that_says_nothing_does_not_silence_the_next_ones() {
+    for key in ["colour", "préfix", "Straße", "a\u{fffd}b", "prénom"] {
+        let text = format!(
+            "{{'{key}': ['rot',\n     'grün'],\n 'dni': ['29208362H',\n         '51407992W'],\n 'x': [[1,\n  2], [3]],\n 'bsn': ['227819810',\n   '281341278']}}\n"
+        );
+        let out = Guard::default().text(&text, &mut Numbering::alone()).0;
+        for value in ["29208362H", "51407992W", "227819810", "281341278"] {
+            assert!(!out.contains(value), "{key}: {}", *out);
+        }
+    }
+    let text = r#"{"columns":["id","bsn"],"data":[[2,1e+281341278],[3,281341278]]}"#;
+    let out = Guard::default().text(text, &mut Numbering::alone()).0;
+    assert_eq!(*out, r#"{"columns":["id","bsn"],"data":[[2,1e+281341278],[3,"[NATIONAL_ID_1]"]]}"#);
+}
