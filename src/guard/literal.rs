@@ -1,0 +1,611 @@
+//! String literals of a program, and values put in where placeholders stand in them.
+//!
+//! A lexer for each language walks the whole program once and says of each place what it is. A value of a closed alphabet goes
+//! in as it is; any other is written as the literal asks, or refused. Lines stay lines: a value brings no line feed.
+
+use std::ops::Range;
+
+/// A language whose literals are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lexer {
+    /// Python 3.
+    Python,
+    /// JavaScript and TypeScript.
+    JavaScript,
+    /// Bash.
+    Bash,
+}
+
+/// How a value may be written at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a literal that has escapes: the quote, and what the form asks beyond.
+    Escaped { quote: u8, form: Form },
+    /// In a literal that takes every sign for itself.
+    Plain(&'static str),
+    /// In a comment: it stays as it is.
+    Comment,
+    /// Nowhere: why.
+    Nowhere(&'static str),
+}
+
+/// What a literal asks beyond a backslash before its quote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    /// Python's `b`: bytes.
+    Bytes,
+    /// Python's `f`: braces twice.
+    Formatted,
+    Template,
+    /// Bash's `'..'`, `".."`, `$'..'`.
+    Single,
+    Double,
+    Dollar,
+}
+
+/// A placeholder whose value cannot be put in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unresolved {
+    /// Itself, as it stands in the program.
+    pub placeholder: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Why.
+    pub why: &'static str,
+}
+
+const CODE: &str = "it stands outside of a string literal";
+
+/// A part of a program that is all of one sort.
+#[derive(Debug)]
+struct Part {
+    span: Range<usize>,
+    place: Place,
+}
+
+/// The program with values in the place of `found` placeholders (in order, apart), each with its value.
+///
+/// # Errors
+/// The first that cannot be put in.
+pub fn put_in(lexer: Lexer, code: &str, found: &[(Range<usize>, &str)]) -> Result<String, Unresolved> {
+    let parts = parts(lexer, code);
+    let mut out = String::with_capacity(code.len());
+    let mut done = 0;
+    for (span, value) in found {
+        let at = parts.partition_point(|part| part.span.end <= span.start);
+        let place = parts.get(at).filter(|part| part.span.start <= span.start);
+        let place = match place {
+            Some(part) if part.span.end < span.end => Place::Nowhere("a literal ends within it"),
+            Some(part) => part.place,
+            None => Place::Nowhere(CODE),
+        };
+        let inner = parts.get(at).map_or("", |part| &code[part.span.clone()]);
+        match written(place, inner, value) {
+            Ok(None) => continue,
+            Ok(Some(text)) => {
+                out.push_str(&code[done..span.start]);
+                out.push_str(&text);
+                done = span.end;
+            }
+            Err(why) => {
+                let line = 1 + memchr::memchr_iter(b'\n', &code.as_bytes()[..span.start]).count();
+                return Err(Unresolved { placeholder: code[span.clone()].to_owned(), line, why });
+            }
+        }
+    }
+    out.push_str(&code[done..]);
+    Ok(out)
+}
+
+/// Whether a value means itself in every literal.
+fn is_closed(value: &str) -> bool {
+    value.chars().all(|c| c.is_alphanumeric() || "_@.+ :/=,-".contains(c))
+}
+
+/// A value as it is written at a place; `None`: the placeholder stays.
+fn written(place: Place, inner: &str, value: &str) -> Result<Option<String>, &'static str> {
+    let (quote, form) = match place {
+        Place::Comment => return Ok(None),
+        Place::Nowhere(why) => return Err(why),
+        Place::Plain(_) if is_closed(value) => return Ok(Some(value.to_owned())),
+        Place::Plain(why) => return Err(why),
+        Place::Escaped { form: Form::Bytes, .. } if is_closed(value) && value.is_ascii() => {
+            return Ok(Some(value.to_owned()));
+        }
+        Place::Escaped { form, .. } if form != Form::Bytes && is_closed(value) => return Ok(Some(value.to_owned())),
+        Place::Escaped { quote, form } => (char::from(quote), form),
+    };
+    if inner.trim_start().starts_with(['{', '[']) && !inner.trim_start().starts_with("[[") && looks_like_json(inner) {
+        return Err("it stands in JSON within a literal, and its value would have to be escaped twice");
+    }
+    let mut out = String::with_capacity(2 * value.len());
+    for c in value.chars() {
+        match (form, c) {
+            (Form::Single | Form::Double | Form::Dollar, '\0') => return Err("Bash has no text with a NUL in it"),
+            (Form::Single, '\'') => out.push_str(r"'\''"),
+            (Form::Single, c) if c < ' ' => out.push_str(&format!(r"'$'\x{:02x}''", c as u32)),
+            (Form::Double, '"' | '$' | '`' | '\\') => out.extend(['\\', c]),
+            (Form::Double, c) if c < ' ' => out.push_str(&format!("\"$'\\x{:02x}'\"", c as u32)),
+            (Form::Single | Form::Double, c) => out.push(c),
+            (Form::Formatted, '{' | '}') => out.extend([c, c]),
+            (Form::Template, '`' | '$') => out.extend(['\\', c]),
+            (_, '\\') => out.push_str(r"\\"),
+            (_, c) if c == quote => out.extend(['\\', c]),
+            (_, c) if c < ' ' || c == '\u{7f}' => out.push_str(&format!(r"\x{:02x}", c as u32)),
+            (Form::Bytes, c) if !c.is_ascii() => {
+                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| out.push_str(&format!(r"\x{byte:02x}")));
+            }
+            (Form::Text | Form::Template, '\u{85}' | '\u{2028}' | '\u{2029}') => out.push_str(&format!(r"\u{:04x}", c as u32)),
+            (_, c) => out.push(c),
+        }
+    }
+    Ok(Some(out))
+}
+
+/// Whether the text of a literal is an object or a list of JSON, as far as its first signs say.
+fn looks_like_json(inner: &str) -> bool {
+    let signs: String = inner.chars().filter(|c| !c.is_whitespace()).take(3).collect();
+    matches!(signs.as_str(), s if s.starts_with("{\"") || s.starts_with("{\\\"") || s.starts_with("[\"") || s.starts_with("[\\\"") || s.starts_with("[{"))
+}
+
+fn parts(lexer: Lexer, code: &str) -> Vec<Part> {
+    let mut walk = Walk { text: code.as_bytes(), at: 0, parts: Vec::new() };
+    match lexer {
+        Lexer::Python => walk.python(None),
+        Lexer::JavaScript => walk.script(false),
+        Lexer::Bash => walk.bash(None),
+    }
+    walk.parts
+}
+
+struct Walk<'a> {
+    text: &'a [u8],
+    at: usize,
+    parts: Vec<Part>,
+}
+
+impl Walk<'_> {
+    fn peek(&self, ahead: usize) -> u8 {
+        self.text.get(self.at + ahead).copied().unwrap_or(0)
+    }
+
+    fn starts(&self, with: &[u8]) -> bool {
+        self.text[self.at..].starts_with(with)
+    }
+
+    fn push(&mut self, start: usize, end: usize, place: Place) {
+        if start < end {
+            self.parts.push(Part { span: start..end, place });
+        }
+    }
+
+    fn line_comment(&mut self) {
+        let start = self.at;
+        let len = memchr::memchr(b'\n', &self.text[start..]).unwrap_or(self.text.len() - start);
+        self.at += len;
+        self.push(start, self.at, Place::Comment);
+    }
+
+    // ---- Python
+
+    /// Code, up to the `}` of a formatted string where it is inside one whose quotes are given.
+    fn python(&mut self, inside: Option<&[u8]>) {
+        let mut depth = 0;
+        while self.at < self.text.len() {
+            match self.peek(0) {
+                b'#' if inside.is_none() => self.line_comment(),
+                b'"' | b'\'' => {
+                    // Before 3.12 the quotes of the string end it here too.
+                    if inside.is_some_and(|quotes| self.starts(quotes)) {
+                        return;
+                    }
+                    self.python_string();
+                }
+                b'(' | b'[' | b'{' => {
+                    depth += 1;
+                    self.at += 1;
+                }
+                b'}' if inside.is_some() && depth == 0 => return,
+                b')' | b']' | b'}' => {
+                    depth -= i32::from(depth > 0);
+                    self.at += 1;
+                }
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    fn python_string(&mut self) {
+        let letters = self.text[..self.at].iter().rev().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_');
+        let prefix = &self.text[self.at - letters.count()..self.at];
+        let has = |letter: u8| prefix.len() <= 2 && prefix.iter().any(|byte| byte.eq_ignore_ascii_case(&letter));
+        let (raw, bytes, formatted) = (has(b'r'), has(b'b'), has(b'f') || has(b't'));
+        let quote = self.peek(0);
+        let quotes: &[u8] = match (quote, self.peek(1) == quote && self.peek(2) == quote) {
+            (b'"', true) => b"\"\"\"",
+            (b'"', false) => b"\"",
+            (_, true) => b"'''",
+            (_, false) => b"'",
+        };
+        let form = if bytes { Form::Bytes } else if formatted { Form::Formatted } else { Form::Text };
+        let place = match raw {
+            true => Place::Plain("it stands in a raw string, which has no escapes for its value"),
+            false => Place::Escaped { quote, form },
+        };
+        self.at += quotes.len();
+        let mut start = self.at;
+        while self.at < self.text.len() && !self.starts(quotes) {
+            match self.peek(0) {
+                b'\\' => self.at += 2,
+                b'\n' if quotes.len() == 1 => break,
+                b'{' if formatted && self.peek(1) == b'{' => self.at += 2,
+                b'{' if formatted => {
+                    self.push(start, self.at, place);
+                    let begin = self.at;
+                    self.at += 1;
+                    let kept = self.parts.len();
+                    self.python(Some(quotes));
+                    // What is in braces is an expression, and a format behind its colon.
+                    self.parts.truncate(kept);
+                    self.push(begin, self.at, Place::Nowhere("it stands in the braces of a formatted string"));
+                    start = self.at;
+                }
+                _ => self.at += 1,
+            }
+        }
+        self.at = self.at.min(self.text.len());
+        self.push(start, self.at, place);
+        if self.starts(quotes) {
+            self.at += quotes.len();
+        }
+    }
+
+    // ---- JavaScript
+
+    /// Code, up to the `}` of a template where it is inside one.
+    fn script(&mut self, inside: bool) {
+        let mut depth = 0;
+        // Whether a `/` here begins a regular expression.
+        let mut operand = true;
+        while self.at < self.text.len() {
+            let byte = self.peek(0);
+            match byte {
+                b'/' if self.peek(1) == b'/' => self.line_comment(),
+                b'/' if self.peek(1) == b'*' => {
+                    let start = self.at;
+                    let len = memchr::memmem::find(&self.text[start + 2..], b"*/");
+                    self.at = len.map_or(self.text.len(), |len| start + 4 + len);
+                    self.push(start, self.at, Place::Comment);
+                }
+                b'/' if operand => {
+                    self.regular_expression();
+                    operand = false;
+                }
+                b'"' | b'\'' => {
+                    self.script_string(byte);
+                    operand = false;
+                }
+                b'`' => {
+                    self.template(!operand);
+                    operand = false;
+                }
+                b'{' => {
+                    depth += 1;
+                    self.at += 1;
+                    operand = true;
+                }
+                b'}' if inside && depth == 0 => return,
+                b'}' => {
+                    depth -= i32::from(depth > 0);
+                    self.at += 1;
+                    operand = true;
+                }
+                b')' | b']' => {
+                    self.at += 1;
+                    operand = false;
+                }
+                b if b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b >= 0x80 => {
+                    let start = self.at;
+                    while matches!(self.peek(0), b if b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b >= 0x80) {
+                        self.at += 1;
+                    }
+                    const BEFORE: [&[u8]; 11] = [
+                        b"return", b"typeof", b"case", b"in", b"of", b"delete", b"void", b"throw", b"new", b"else", b"await",
+                    ];
+                    operand = BEFORE.contains(&&self.text[start..self.at]);
+                }
+                b if b.is_ascii_whitespace() => self.at += 1,
+                _ => {
+                    self.at += 1;
+                    operand = true;
+                }
+            }
+        }
+    }
+
+    fn script_string(&mut self, quote: u8) {
+        self.at += 1;
+        let start = self.at;
+        while self.at < self.text.len() && self.peek(0) != quote && self.peek(0) != b'\n' {
+            self.at += 1 + usize::from(self.peek(0) == b'\\');
+        }
+        self.at = self.at.min(self.text.len());
+        self.push(start, self.at, Place::Escaped { quote, form: Form::Text });
+        self.at += usize::from(self.peek(0) == quote);
+    }
+
+    fn regular_expression(&mut self) {
+        let start = self.at;
+        self.at += 1;
+        let mut class = false;
+        while self.at < self.text.len() && self.peek(0) != b'\n' && (class || self.peek(0) != b'/') {
+            match self.peek(0) {
+                b'[' => class = true,
+                b']' => class = false,
+                b'\\' => self.at += 1,
+                _ => {}
+            }
+            self.at += 1;
+        }
+        self.at = (self.at + 1).min(self.text.len());
+        self.push(start, self.at, Place::Nowhere("it stands in a regular expression or behind a division"));
+    }
+
+    fn template(&mut self, tagged: bool) {
+        let place = match tagged {
+            true => Place::Plain("it stands in a tagged template, whose function may read it without escapes"),
+            false => Place::Escaped { quote: b'`', form: Form::Template },
+        };
+        self.at += 1;
+        let mut start = self.at;
+        while self.at < self.text.len() && self.peek(0) != b'`' {
+            match self.peek(0) {
+                b'\\' => self.at += 2,
+                b'$' if self.peek(1) == b'{' => {
+                    self.push(start, self.at, place);
+                    self.at += 2;
+                    self.script(true);
+                    start = (self.at + 1).min(self.text.len());
+                    self.at = start;
+                }
+                _ => self.at += 1,
+            }
+        }
+        self.at = self.at.min(self.text.len());
+        self.push(start, self.at, place);
+        self.at = (self.at + 1).min(self.text.len());
+    }
+
+    // ---- Bash
+
+    /// Commands, up to the sign that ends a substitution.
+    fn bash(&mut self, until: Option<u8>) {
+        let mut depth = 0;
+        let mut documents: Vec<(Vec<u8>, bool)> = Vec::new();
+        let mut word = false;
+        while self.at < self.text.len() {
+            let byte = self.peek(0);
+            match byte {
+                b if Some(b) == until && depth == 0 => return,
+                b'\\' => self.at += 2,
+                b'#' if !word => {
+                    self.line_comment();
+                    continue;
+                }
+                b'\'' => {
+                    self.at += 1;
+                    let start = self.at;
+                    self.at += memchr::memchr(b'\'', &self.text[start..]).unwrap_or(self.text.len() - start);
+                    self.push(start, self.at, Place::Escaped { quote: b'\'', form: Form::Single });
+                    self.at += 1;
+                }
+                b'$' if self.peek(1) == b'\'' => {
+                    self.at += 2;
+                    let start = self.at;
+                    while self.at < self.text.len() && self.peek(0) != b'\'' {
+                        self.at += 1 + usize::from(self.peek(0) == b'\\');
+                    }
+                    self.at = self.at.min(self.text.len());
+                    self.push(start, self.at, Place::Escaped { quote: b'\'', form: Form::Dollar });
+                    self.at += 1;
+                }
+                b'"' => self.double_quoted(),
+                b'$' if self.peek(1) == b'(' => self.substitution(),
+                b'`' if until != Some(b'`') => {
+                    let start = self.at;
+                    self.at += 1;
+                    while self.at < self.text.len() && self.peek(0) != b'`' {
+                        self.at += 1 + usize::from(self.peek(0) == b'\\');
+                    }
+                    self.at = (self.at + 1).min(self.text.len());
+                    self.push(start, self.at, Place::Nowhere("it stands between back quotes"));
+                }
+                b'<' if self.peek(1) == b'<' && self.peek(2) != b'<' => documents.extend(self.document_begins()),
+                b'<' if self.starts(b"<<<") => self.at += 3,
+                b'\n' => {
+                    self.at += 1;
+                    for (end, dash) in documents.drain(..) {
+                        self.document(&end, dash);
+                    }
+                }
+                b'(' => {
+                    depth += 1;
+                    self.at += 1;
+                }
+                b')' => {
+                    depth -= i32::from(depth > 0);
+                    self.at += 1;
+                }
+                _ => self.at += 1,
+            }
+            word = !(byte.is_ascii_whitespace() || matches!(byte, b';' | b'&' | b'|' | b'(' | b')'));
+        }
+        self.at = self.at.min(self.text.len());
+    }
+
+    fn substitution(&mut self) {
+        self.at += 2;
+        self.bash(Some(b')'));
+        self.at = (self.at + 1).min(self.text.len());
+    }
+
+    fn double_quoted(&mut self) {
+        let place = Place::Escaped { quote: b'"', form: Form::Double };
+        self.at += 1;
+        let mut start = self.at;
+        while self.at < self.text.len() && self.peek(0) != b'"' {
+            match self.peek(0) {
+                b'\\' => self.at += 2,
+                b'$' if self.peek(1) == b'(' => {
+                    self.push(start, self.at, place);
+                    self.substitution();
+                    start = self.at;
+                }
+                b'$' if self.peek(1) == b'{' => {
+                    self.push(start, self.at, place);
+                    let begin = self.at;
+                    let len = memchr::memchr(b'}', &self.text[begin..]).map_or(self.text.len() - begin, |len| len + 1);
+                    self.at += len;
+                    self.push(begin, self.at, Place::Nowhere("it stands in the braces of a variable"));
+                    start = self.at;
+                }
+                b'`' => {
+                    self.push(start, self.at, place);
+                    let begin = self.at;
+                    self.at += 1;
+                    while self.at < self.text.len() && self.peek(0) != b'`' {
+                        self.at += 1 + usize::from(self.peek(0) == b'\\');
+                    }
+                    self.at = (self.at + 1).min(self.text.len());
+                    self.push(begin, self.at, Place::Nowhere("it stands between back quotes"));
+                    start = self.at;
+                }
+                _ => self.at += 1,
+            }
+        }
+        self.at = self.at.min(self.text.len());
+        self.push(start, self.at, place);
+        self.at = (self.at + 1).min(self.text.len());
+    }
+
+    /// Behind `<<`: the word that ends the document, and whether tabs before it count for nothing.
+    fn document_begins(&mut self) -> Option<(Vec<u8>, bool)> {
+        self.at += 2;
+        let dash = self.peek(0) == b'-';
+        self.at += usize::from(dash);
+        while matches!(self.peek(0), b' ' | b'\t') {
+            self.at += 1;
+        }
+        let mut end = Vec::new();
+        while self.at < self.text.len()
+            && !self.peek(0).is_ascii_whitespace()
+            && !matches!(self.peek(0), b';' | b'&' | b'|' | b'<' | b'>' | b'(' | b')')
+        {
+            if !matches!(self.peek(0), b'\'' | b'"' | b'\\') {
+                end.push(self.peek(0));
+            }
+            self.at += 1;
+        }
+        // `1 << 3` of arithmetic is none, nor is what has no word.
+        (!end.is_empty() && !end[0].is_ascii_digit()).then_some((end, dash))
+    }
+
+    fn document(&mut self, end: &[u8], dash: bool) {
+        let start = self.at;
+        while self.at < self.text.len() {
+            let len = memchr::memchr(b'\n', &self.text[self.at..]).unwrap_or(self.text.len() - self.at);
+            let line = &self.text[self.at..self.at + len];
+            let line = if dash { line.trim_ascii_start() } else { line };
+            if line == end {
+                break;
+            }
+            self.at = (self.at + len + 1).min(self.text.len());
+        }
+        self.push(start, self.at, Place::Plain("it stands in a document (`<<`), which has no escapes for its value"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn put(lexer: Lexer, code: &str, value: &str) -> Result<String, Unresolved> {
+        let found: Vec<_> = code.match_indices("[X_1]").map(|(at, text)| (at..at + text.len(), value)).collect();
+        put_in(lexer, code, &found)
+    }
+
+    const HOSTILE: [&str; 16] = [
+        "alice@example.com", "+353 86 123 4567", "O'Brien \"Bob\"", r"a\nb\\c\'", "${HOME} $(id) `id` $HOME", "{x} {{y}} %s %d",
+        "tab\there", "two\nlines", "Straße Ünal 東京", "'''\"\"\"", "\\", "'", "\"", "a;rm -rf /; # x", "</script>\u{2028}", "!x !! a",
+    ];
+
+    fn said(program: &str, args: &[&str], code: &str) -> String {
+        let out = Command::new(program).args(args).arg(code).output().unwrap();
+        assert!(out.status.success(), "{code}\n{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    #[test]
+    fn a_value_means_itself_in_each_literal_of_each_language() {
+        let python = [
+            "'[X_1]'", "\"[X_1]\"", "'''[X_1]'''", "\"\"\"[X_1]\"\"\"", "u'[X_1]'", "f'[X_1]'", "f'{1}[X_1]{2!r:>3}'[1:-3]",
+            "b'[X_1]'.decode()", "('a' '[X_1]')[1:]", "f\"{'a'}[X_1]\"[1:]", "rf'' f'[X_1]'",
+        ];
+        let script = ["'[X_1]'", "\"[X_1]\"", "`[X_1]`", "`${1}[X_1]${`b`}`.slice(1, -1)", "(/a'/.source, '[X_1]')", "`${'[X_1]'}`"];
+        let bash = ["'[X_1]'", "\"[X_1]\"", "$'[X_1]'", "\"$(printf %s \"[X_1]\")\"", "\"${NONE-}[X_1]\"", "a=1 && printf %s \"[X_1]\" #"];
+        for value in HOSTILE {
+            for (lexer, forms) in [(Lexer::Python, &python[..]), (Lexer::JavaScript, &script), (Lexer::Bash, &bash)] {
+                for form in forms {
+                    let code = match lexer {
+                        Lexer::Python => format!("import sys; x = {form}\nsys.stdout.buffer.write(x.encode())"),
+                        Lexer::JavaScript => format!("const x = {form};\nprocess.stdout.write(x)"),
+                        Lexer::Bash if form.starts_with("a=") => (*form).to_owned(),
+                        Lexer::Bash => format!("x={form}; printf %s \"$x\""),
+                    };
+                    let code = put(lexer, &code, value).unwrap_or_else(|why| panic!("{form} {value:?}: {why:?}"));
+                    let (program, flag) = match lexer {
+                        Lexer::Python => ("python3", "-c"),
+                        Lexer::JavaScript => ("node", "-e"),
+                        Lexer::Bash => ("bash", "-c"),
+                    };
+                    assert_eq!(said(program, &[flag], &code), value, "{form}: {code}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_put_in_is_refused_with_its_line_and_why() {
+        let (closed, open) = ("alice@example.com", "O'Brien");
+        for (lexer, code, value, why) in [
+            (Lexer::Python, "# a\nx = [X_1]", closed, "outside"),
+            (Lexer::Python, "# a\nx = r'[X_1]'", open, "raw"),
+            (Lexer::Python, "\nx = f'{[X_1]}'", closed, "braces"),
+            (Lexer::Python, "\nx = '{\"a\": \"[X_1]\"}'", open, "JSON"),
+            (Lexer::JavaScript, "\nx = /[X_1]/", closed, "regular expression"),
+            (Lexer::JavaScript, "\nx = String.raw`[X_1]`", open, "tagged"),
+            (Lexer::JavaScript, "\nx = [X_1]", closed, "outside"),
+            (Lexer::JavaScript, "// '\nx = `${[X_1]}`", closed, "outside"),
+            (Lexer::Bash, "\necho [X_1]", closed, "outside"),
+            (Lexer::Bash, "cat <<EOF\n[X_1]\nEOF", open, "document"),
+            (Lexer::Bash, "\necho `echo '[X_1]'`", closed, "back quotes"),
+            (Lexer::Bash, "\necho \"${A:-[X_1]}\"", closed, "braces"),
+        ] {
+            let refused = put(lexer, code, value).unwrap_err();
+            assert_eq!((refused.placeholder.as_str(), refused.line), ("[X_1]", 2), "{code}");
+            assert!(refused.why.contains(why), "{code}: {refused:?}");
+        }
+        for (lexer, code) in [
+            (Lexer::Python, "x = 1 # [X_1]"),
+            (Lexer::JavaScript, "x = 1 // '[X_1]'"),
+            (Lexer::JavaScript, "/* \n[X_1] */ x = a / b"),
+            (Lexer::Bash, "true # '[X_1]'"),
+        ] {
+            assert_eq!(put(lexer, code, open).unwrap(), code);
+        }
+        assert_eq!(put(Lexer::Bash, "cat <<EOF\n[X_1]\nEOF", closed).unwrap(), "cat <<EOF\nalice@example.com\nEOF");
+        assert_eq!(put(Lexer::Python, "x = r'[X_1]'", closed).unwrap(), "x = r'alice@example.com'");
+    }
+}
