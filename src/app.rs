@@ -342,7 +342,7 @@ pub fn token_key(config: &Config, keyring: &Keyring) -> Option<TokenKey> {
 /// The guards that the settings describe.
 ///
 /// # Errors
-/// When the policy's file cannot be read or does not fit (with line and column), or asks for sealed tokens and there is
+/// When the policy's file cannot be read or does not fit (with line and column), or asks for what is sealed and there is
 /// no key that all replicas have.
 pub fn policies(config: &Config) -> anyhow::Result<Policies> {
     let mut file = match &config.guard_policy {
@@ -363,11 +363,20 @@ pub fn policies(config: &Config) -> anyhow::Result<Policies> {
     never_say(&known);
     let policies = Policies::new(file, known).context("the guard policy cannot be used")?;
     let kinds: Vec<&str> = policies.tokenized().into_iter().map(Kind::as_str).collect();
-    if !kinds.is_empty() && config.secret_keys.is_none() && !matches!(config.database, Database::Sqlite) {
+    let asks = match (kinds.is_empty(), policies.resolve_any()) {
+        (false, _) => Some(format!("sealed tokens ({})", kinds.join(", "))),
+        (true, true) => {
+            Some("placeholders that become values again (`placeholders = \"resolve\"`)".to_owned())
+        }
+        (true, false) => None,
+    };
+    if let Some(asks) = asks
+        && config.secret_keys.is_none()
+        && !matches!(config.database, Database::Sqlite)
+    {
         anyhow::bail!(
-            "the guard policy asks for sealed tokens ({}) and there is no key that all replicas of this database have: set \
-             PATHBOX_SECRET_KEYS",
-            kinds.join(", ")
+            "the guard policy asks for {asks} and there is no key that all replicas of this database have: set \
+             PATHBOX_SECRET_KEYS"
         );
     }
     Ok(policies)

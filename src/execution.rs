@@ -47,6 +47,7 @@ mod relay;
 mod remembered;
 mod remembered_tools;
 mod replica;
+mod resolve;
 pub mod reveal;
 mod revive;
 pub mod run_analysis;

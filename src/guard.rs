@@ -23,6 +23,7 @@ mod encoded;
 mod heads;
 mod kind;
 mod known;
+mod literal;
 mod nested;
 mod numbering;
 mod outcome;
@@ -43,17 +44,23 @@ mod view;
 mod walk;
 mod words;
 
+use std::ops::Range;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 pub use check::{Candidate, Checked, Checker, Found, Outcome, excuses_table, rules_table};
 pub use kind::{Kind, UnknownKind};
 pub use known::Known;
+pub use literal::{Lexer, Unresolved};
 pub use numbering::{Numbering, Row};
 pub use outcome::{FileKind, Guarded, Kept, Limits, OutcomeGuard, Refused};
 pub use own::{OwnCheck, OwnRule};
-pub use policy::{Action, AllowList, KnownNames, Mode, OpaqueFiles, Overlay, Policy, PolicyFile, Scope};
+pub use policy::{
+    Action, AllowList, KnownNames, Mode, OpaqueFiles, Overlay, Placeholders, Policy, PolicyFile, Resolving,
+    Scope,
+};
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
 pub use sanitized::Sanitized;
@@ -147,6 +154,12 @@ impl Guard {
     /// What this guard looks for besides the built-in rules.
     pub fn known(&self) -> &Known {
         &self.0.known
+    }
+
+    /// The same guard, which also finds what the code of a run was given for placeholders, in every form that a known value
+    /// is looked for in, and writes the same placeholder.
+    pub fn resolving<'a>(&self, values: impl IntoIterator<Item = (Kind, u32, &'a str)>) -> Self {
+        Self::with(self.policy().clone(), self.0.allowed.clone(), self.0.known.resolving(values))
     }
 
     /// The same guard, whatever the mode is: for examples.
@@ -295,6 +308,29 @@ pub fn first_placeholder(text: &str) -> Option<&str> {
 /// The built-in excuses, for people who want to know what is let go.
 pub fn excuses() -> &'static [Excuse] {
     &scan::excuse::EXCUSES.list
+}
+
+/// The numbered placeholders that stand in a program outside of its comments, in order: where, of which kind, which number.
+pub fn placeholders_in(lexer: Lexer, code: &str) -> Vec<(Range<usize>, Kind, u32)> {
+    let numbered = |at: usize| {
+        let span = at..at + scan::placeholder_len(&code.as_bytes()[at..])?;
+        let (kind, number) = code[at + 1..span.end - 1].rsplit_once('_')?;
+        Some((span, Kind::named(kind.as_bytes())?, number.parse().ok()?))
+    };
+    let all = memchr::memchr_iter(b'[', code.as_bytes()).filter_map(numbered).collect();
+    literal::outside_comments(lexer, code, all)
+}
+
+/// The program with values in the place of such placeholders, each with its value where there is one. Lines stay lines.
+///
+/// # Errors
+/// The first that no value can stand in the place of.
+pub fn put_in(
+    lexer: Lexer,
+    code: &str,
+    found: &[(Range<usize>, Option<&str>)],
+) -> Result<Zeroizing<String>, Unresolved> {
+    literal::put_in(lexer, code, found)
 }
 
 /// The built-in rules, for people who want to know what is looked for.

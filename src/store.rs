@@ -42,7 +42,9 @@ mod tools;
 pub mod workflows;
 
 pub use crate::domain::Secret;
-pub use audit::{Audit, ExecutionFilter, ExecutionRow, ExecutionStatus, NewReveal, Placeholders, RevealRow};
+pub use audit::{
+    Audit, ExecutionFilter, ExecutionRow, ExecutionStatus, KeptValue, NewReveal, Placeholders, RevealRow,
+};
 pub use contexts::{ContextFilter, ContextRow, Contexts, End, SandboxRef};
 pub use error::StoreError;
 pub use keys::Keys;

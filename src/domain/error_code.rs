@@ -19,6 +19,8 @@ text_enum! {
         PathClosed = "path_closed",
         /// The context's sandbox was made from another template than the call names.
         TemplateConflict = "template_conflict",
+        /// A placeholder in the code cannot become the value that it replaced.
+        PlaceholderUnresolved = "placeholder_unresolved",
         /// The same idempotency key came with other arguments.
         IdempotencyConflict = "idempotency_conflict",
         /// An earlier run under this key was cut off by a crash; nothing is repeated by itself.

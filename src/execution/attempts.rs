@@ -23,6 +23,8 @@ pub(super) enum Fault {
     Sandbox(E2bError),
     /// The work was not begun: the context may be another run's by now, so the turn has to be waited for again.
     Stale,
+    /// The call may not be done on this sandbox, and the work was not begun.
+    Refused(ExecutionError),
 }
 
 impl Fault {
@@ -108,6 +110,10 @@ impl Sandboxes {
                 Err(Fault::Sandbox(error)) => {
                     self.abandon(ask, ExecutionStatus::Failed, "sandbox_failed").await;
                     return Err(ExecutionError::Sandbox(error));
+                }
+                Err(Fault::Refused(error)) => {
+                    self.abandon(ask, ExecutionStatus::Failed, error.code().as_str()).await;
+                    return Err(error);
                 }
             }
         }

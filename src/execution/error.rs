@@ -33,6 +33,16 @@ pub enum ExecutionError {
         /// What there is.
         has: String,
     },
+    /// A placeholder in the code cannot become the value that it replaced.
+    #[error("the placeholder {placeholder} in line {line} of the code does not become its value: {why}")]
+    Unresolved {
+        /// Without its brackets.
+        placeholder: String,
+        /// Where it stands first, from 1.
+        line: usize,
+        /// Why not.
+        why: String,
+    },
     /// The idempotency key was used with other arguments.
     #[error("this idempotency key was used with other arguments (execution {0})")]
     KeyConflict(ExecutionId),
@@ -115,6 +125,7 @@ impl ExecutionError {
             Self::PathClosed(_) => ErrorCode::PathClosed,
             Self::UnknownTemplate { .. } => ErrorCode::InvalidArgument,
             Self::TemplateConflict { .. } => ErrorCode::TemplateConflict,
+            Self::Unresolved { .. } => ErrorCode::PlaceholderUnresolved,
             Self::KeyConflict(_) => ErrorCode::IdempotencyConflict,
             Self::Interrupted(_) => ErrorCode::Interrupted,
             Self::QueueTimeout { .. } => ErrorCode::QueueTimeout,
@@ -185,6 +196,11 @@ impl ExecutionError {
             Self::TemplateConflict { .. } => {
                 "Nothing was run. Leave `template` out to work in this sandbox; run on another path; or end the context with \
                  `manage_context` (its variables and files are then gone) and name the template again."
+                    .into()
+            }
+            Self::Unresolved { .. } => {
+                "Nothing was run. Put it into a plain string literal of its own, print the value again to have it kept, or let the code \
+                 take the value from where it first came from."
                     .into()
             }
             Self::KeyConflict(_) => "Use a new idempotency key for other arguments.".into(),

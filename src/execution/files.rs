@@ -389,7 +389,7 @@ impl Files {
             self.sandboxes().extend_life(held, Timeout::default().get()).await.map_err(Stopped::Fault)?;
         self.sandboxes().keep_lease(held, ask).await.map_err(Stopped::Fault)?;
         let files = held.client.files(&held.access);
-        let numbering = self.0.numbering_of(held).await;
+        let numbering = self.0.numbering_of(held, policy).await;
         let guard = Box::new(OutcomeGuard::new(policy, numbering, self.0.guard_limits()));
         let done = |guard: Box<OutcomeGuard>| guard.finish(Ended::Completed, Vec::new(), began.elapsed());
         let (answer, guarded, artifacts) = match action {
@@ -442,7 +442,8 @@ impl Files {
 
     /// The record of an operation that could not be done.
     async fn failed(&self, held: &Held, problem: &FileProblem, policy: &Guard) -> Ran {
-        let mut guard = OutcomeGuard::new(policy, self.0.numbering_of(held).await, self.0.guard_limits());
+        let mut guard =
+            OutcomeGuard::new(policy, self.0.numbering_of(held, policy).await, self.0.guard_limits());
         guard.push(OutputChunk::Error(CodeError {
             name: "FileError".to_owned(),
             message: problem.to_string(),

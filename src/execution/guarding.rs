@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::{ContextKey, Outcome};
+use crate::domain::{ContextKey, Outcome, Secret};
 use crate::guard::{Guard, Limits as GuardLimits, Numbering, Sanitized, Sealer};
 use crate::store::Placeholders;
 
@@ -42,10 +42,14 @@ impl Core {
 
     /// The numbering for a run that holds its context. The store gave the numbers together with the turn, and whoever
     /// adds some holds the turn too, so they are the last ones; what this replica has yet to tell is added here.
-    pub(super) async fn numbering_of(&self, held: &Held) -> Numbering {
-        match &held.numbers {
+    pub(super) async fn numbering_of(&self, held: &Held, guard: &Guard) -> Numbering {
+        let numbering = match &held.numbers {
             Some(told) => self.numbering_from(&held.row.key, told.clone()),
             None => self.numbering(&held.row.key).await,
+        };
+        match guard.policy().resolves() {
+            Some(resolving) => numbering.keeping(&resolving.kinds),
+            None => numbering,
         }
     }
 
@@ -55,7 +59,19 @@ impl Core {
         Numbering::new(secret, rows).sealing(self.sealer(key))
     }
 
+    /// Keeps what a run has found: the numbers that it gave, and where the policy resolves placeholders the values behind them.
     pub(super) async fn save_numbering(self: &Arc<Self>, held: &Held, mut numbering: Numbering) {
+        let values = numbering.take_values();
+        if !values.is_empty() {
+            let values = values
+                .into_iter()
+                .map(|(kind, number, value)| (kind.as_str().to_owned(), number, Secret::new(value.as_str())));
+            let values: Vec<_> = values.collect();
+            // They do not wait for a database that is away: a placeholder without its value is refused, and says so.
+            if let Err(error) = self.store().keep_values(&held.row.key.tenant, held.row.id, &values).await {
+                tracing::warn!(error = %error, "values of placeholders could not be kept");
+            }
+        }
         let new = numbering.take_fresh();
         if new.is_empty() {
             return;

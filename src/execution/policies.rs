@@ -87,6 +87,13 @@ impl Policies {
         guards.flat_map(|guard| guard.policy().tokenized()).collect()
     }
 
+    /// Whether some policy lets placeholders in code become their values.
+    pub fn resolve_any(&self) -> bool {
+        let now = self.now();
+        let mut guards = now.tenants.values().chain(now.conversations.values()).chain([&now.base]);
+        guards.any(|guard| guard.policy().resolves().is_some())
+    }
+
     /// The guard for what a tenant is shown that comes from no run.
     pub fn of(&self, tenant: &TenantId) -> Guard {
         let now = self.now();

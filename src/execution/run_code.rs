@@ -51,10 +51,10 @@ impl Runs {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Result<Finished, ExecutionError> {
-        self.begin_code(call, request, progress, cancel).finished().await
+        self.begin("run_code", call, request, progress, cancel).finished().await
     }
 
-    /// Begins a run and returns at once.
+    /// Begins a run and returns at once. Here a policy may let placeholders in the code become their values.
     pub fn begin_code(
         &self,
         call: Call,
@@ -62,13 +62,25 @@ impl Runs {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> Begun {
-        self.begin("run_code", call, request, progress, cancel)
+        self.begin_with("run_code", true, call, request, progress, cancel)
     }
 
     /// [`Self::begin_code`] for any tool that comes down to code; the record names the tool.
     pub(super) fn begin(
         &self,
         tool: &'static str,
+        call: Call,
+        request: CodeRequest,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> Begun {
+        self.begin_with(tool, false, call, request, progress, cancel)
+    }
+
+    fn begin_with(
+        &self,
+        tool: &'static str,
+        resolves: bool,
         mut call: Call,
         request: CodeRequest,
         progress: ProgressSender,
@@ -86,7 +98,7 @@ impl Runs {
         let was_sent = Arc::clone(&sent);
         let run = async move {
             let _known = known;
-            let work = service.run(call, request, ask, progress, cancel, &sent);
+            let work = service.run(call, (request, resolves), ask, progress, cancel, &sent);
             let result = trace::within(trace, work).await;
             count(language, &result);
             close_call(&result);
@@ -105,7 +117,7 @@ impl Runs {
     async fn run(
         &self,
         call: Call,
-        request: CodeRequest,
+        (request, resolves): (CodeRequest, bool),
         ask: Acquire,
         progress: ProgressSender,
         cancel: CancellationToken,
@@ -120,6 +132,7 @@ impl Runs {
             call: &call,
             ask: &ask,
             request: &request,
+            resolves,
             guard: &guard,
             progress: &progress,
             cancel: &cancel,
@@ -296,6 +309,8 @@ struct CodeRun<'a> {
     call: &'a Call,
     ask: &'a Acquire,
     request: &'a CodeRequest,
+    /// Whether placeholders in the code may become their values.
+    resolves: bool,
     guard: &'a Guard,
     progress: &'a ProgressSender,
     cancel: &'a CancellationToken,
@@ -311,7 +326,7 @@ impl Work for CodeRun<'_> {
         app.path.id = %held.row.key.path, code.language = %self.request.language,
         context.id = %held.row.id, execution.id = %self.ask.execution.id))]
     async fn on(&self, held: &Held) -> Result<Ran, Fault> {
-        let Self { core, sandboxes, call, ask, request, guard, progress, cancel, sent } = *self;
+        let Self { core, sandboxes, call, ask, request, resolves, guard, progress, cancel, sent } = *self;
         crash_point!(core, "run.held");
         let moved_end = sandboxes.extend_life(held, request.timeout.get()).await?;
         sandboxes.keep_lease(held, ask).await?;
@@ -319,6 +334,15 @@ impl Work for CodeRun<'_> {
         let _ = progress.try_send(Progress::Running);
         let deadlines =
             Deadlines { start: request.timeout.get(), ..Deadlines::overall(request.timeout.get() + CLOSING) };
+        let numbering = core.numbering_of(held, guard).await;
+        let resolved = match resolves {
+            true => core.resolve(held, request, guard, &numbering).await?,
+            false => None,
+        };
+        let (code, guard) = match &resolved {
+            Some(resolved) => (resolved.code.as_str(), &resolved.guard),
+            None => (request.code.as_str(), guard),
+        };
         let Prepared { run: tools, signatures } =
             core.prepare_tools(held, call, request, id, guard, cancel).await?;
         prelude::bind(held, request, id, tools.as_ref(), deadlines).await?;
@@ -326,14 +350,12 @@ impl Work for CodeRun<'_> {
         let began = Instant::now();
         let deadline = began + request.timeout.get();
         let running = tracing::debug_span!("sandbox.run");
-        let mut run =
-            Run::start(&held.client, &held.access, request.language, request.code.as_str(), deadlines)
-                .instrument(running.clone())
-                .await
-                .map_err(|error| Fault::of(held, error))?;
+        let mut run = Run::start(&held.client, &held.access, request.language, code, deadlines)
+            .instrument(running.clone())
+            .await
+            .map_err(|error| Fault::of(held, error))?;
 
         crash_point!(core, "run.sent");
-        let numbering = core.numbering_of(held).await;
         let mut stream = Stream {
             guard: OutcomeGuard::new(guard, numbering, core.guard_limits()),
             stdout: core.parts.outputs.spool(id, "stdout", core.options().output_chars),

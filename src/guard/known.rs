@@ -17,8 +17,9 @@ use super::Kind;
 use super::OwnRule;
 use super::encoded::is_run;
 use super::own::OwnRules;
-use super::rule::KNOWN;
+use super::rule::{KNOWN, RESOLVED, RuleId};
 use super::scan::Finding;
+use super::view::view;
 
 /// Known secrets, ready to be looked for. Cheap to clone; says nothing of them.
 ///
@@ -27,13 +28,24 @@ use super::scan::Finding;
 #[derive(Clone, Default)]
 pub struct Known {
     values: Option<Arc<Inner>>,
+    /// Values that the code of one run was given for placeholders.
+    resolved: Option<Arc<Inner>>,
     /// The own rules of a policy: they are looked for at the same places.
     rules: Option<Arc<OwnRules>>,
 }
 
 struct Inner {
     finder: AhoCorasick,
-    forms: Vec<Form>,
+    needles: Vec<Needle>,
+    rule: RuleId,
+}
+
+/// What stands where a form is found: its kind, and its number where it has one already.
+#[derive(Debug, Clone, Copy)]
+struct Needle {
+    form: Form,
+    kind: Kind,
+    number: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,24 +66,36 @@ impl Known {
     /// Looks for these values; of one with several lines for each line. Those shorter than [`Self::SHORTEST`] bytes are left
     /// out.
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
-        let lines = values.into_iter().flat_map(lines);
-        let mut needles: Vec<(Zeroizing<String>, Form)> = Vec::new();
-        for line in lines {
-            needles.extend(forms(&line[..line.floor_char_boundary(Self::LONGEST)]));
-        }
-        if needles.is_empty() {
-            return Self::default();
-        }
-        let forms = needles.iter().map(|(_, form)| *form).collect();
-        // The fast kind takes up to a KB for each byte of a needle.
-        let fast = needles.iter().map(|(needle, _)| needle.len()).sum::<usize>() <= 16 * 1024;
-        let finder = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .kind(fast.then_some(AhoCorasickKind::DFA))
-            .build(needles.iter().map(|(needle, _)| needle.as_bytes()));
-        #[expect(clippy::expect_used, reason = "some needles of 3 KB: far from the limit of 2^31 states")]
-        let finder = finder.expect("few and short needles");
-        Self { values: Some(Arc::new(Inner { finder, forms })), rules: None }
+        let lines = values.into_iter().flat_map(lines).map(|line| (line, Kind::KnownSecret, 0));
+        Self { values: Inner::new(lines, KNOWN), ..Self::default() }
+    }
+
+    /// The same, and values that the code of one run was given for placeholders, each with its kind and number. They are
+    /// looked for however short they are; a short one as itself, where it stands alone.
+    pub(super) fn resolving<'a>(&self, values: impl IntoIterator<Item = (Kind, u32, &'a str)>) -> Self {
+        let lines = values.into_iter().flat_map(|(kind, number, value)| {
+            let lines = value.lines().map(str::trim).filter(|line| !line.is_empty());
+            lines.map(move |line| (line, kind, number))
+        });
+        Self { resolved: Inner::new(lines, RESOLVED), ..self.clone() }
+    }
+
+    /// The number of what a placeholder stands for, where a finding is a value that the code was given for one: the same
+    /// placeholder comes back, whatever form the value has.
+    pub(super) fn number_of(&self, finding: &Finding, value: &str) -> Option<u32> {
+        let resolved = self.resolved.as_deref()?;
+        let look = |text: &[u8]| {
+            let mut all = resolved.finder.find_iter(text);
+            let is_it = |needle: &Needle, span: std::ops::Range<usize>| {
+                needle.kind == finding.kind
+                    && (finding.decoded || finding.rule == RESOLVED || span == (0..text.len()))
+            };
+            all.find_map(|found| {
+                let needle = resolved.needles[found.pattern().as_usize()];
+                is_it(&needle, found.range()).then_some(needle.number)
+            })
+        };
+        look(value.as_bytes()).or_else(|| look(&view(value.as_bytes(), 0, value.len()).text))
     }
 
     /// The same with the own rules of a policy, and whether they had to be compiled.
@@ -79,7 +103,7 @@ impl Known {
         if self.rules.as_ref().map_or(rules.is_empty(), |own| own.are(rules)) {
             return Ok((self.clone(), false));
         }
-        Ok((Self { values: self.values.clone(), rules: OwnRules::new(rules)? }, true))
+        Ok((Self { rules: OwnRules::new(rules)?, ..self.clone() }, true))
     }
 
     /// The own rules.
@@ -89,7 +113,7 @@ impl Known {
 
     /// Whether anything is looked for.
     pub(super) fn any(&self) -> bool {
-        self.values.is_some() || self.rules.is_some()
+        self.values.is_some() || self.resolved.is_some() || self.rules.is_some()
     }
 
     /// Whether anything of a value would be looked for.
@@ -102,20 +126,60 @@ impl Known {
         if let Some(rules) = &self.rules {
             rules.find(text, (from, to), findings);
         }
-        let Some(inner) = &self.values else { return };
+        for inner in [&self.values, &self.resolved].into_iter().flatten() {
+            inner.find(text, (from, to), findings);
+        }
+    }
+}
+
+impl Inner {
+    /// Looks for lines in all their forms.
+    fn new<'a>(lines: impl Iterator<Item = (&'a str, Kind, u32)>, rule: RuleId) -> Option<Arc<Self>> {
+        let mut texts: Vec<Zeroizing<String>> = Vec::new();
+        let mut needles = Vec::new();
+        for (line, kind, number) in lines {
+            for (text, form) in forms(&line[..line.floor_char_boundary(Known::LONGEST)]) {
+                // A short text stands everywhere.
+                if form == Form::Itself || text.len() >= Known::SHORTEST {
+                    texts.push(text);
+                    needles.push(Needle { form, kind, number });
+                }
+            }
+        }
+        if needles.is_empty() {
+            return None;
+        }
+        // The fast kind takes up to a KB for each byte of a needle.
+        let fast = texts.iter().map(|text| text.len()).sum::<usize>() <= 16 * 1024;
+        let finder = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .kind(fast.then_some(AhoCorasickKind::DFA))
+            .build(texts.iter().map(|text| text.as_bytes()));
+        #[expect(clippy::expect_used, reason = "some needles of 3 KB: far from the limit of 2^31 states")]
+        let finder = finder.expect("few and short needles");
+        Some(Arc::new(Self { finder, needles, rule }))
+    }
+
+    fn find(&self, text: &[u8], (from, to): (usize, usize), findings: &mut Vec<Finding>) {
         let mut at = from;
-        while let Some(found) = inner.finder.find(Input::new(text).range(at..to)) {
-            let form = inner.forms[found.pattern().as_usize()];
+        while let Some(found) = self.finder.find(Input::new(text).range(at..to)) {
+            // Another may begin within this one.
+            at = found.start() + 1;
+            let Needle { form, kind, .. } = self.needles[found.pattern().as_usize()];
             let (mut start, mut end) = (found.start(), found.end());
+            let letter =
+                |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte >= 0x80);
+            let glued = || letter(text[..start].last()) || letter(text.get(end));
+            if end - start < Known::SHORTEST && glued() {
+                continue;
+            }
             if form == Form::Base64 {
                 let digit = |byte: &&u8| is_run(**byte);
                 start -= text[from..start].iter().rev().take(3).take_while(digit).count();
                 end += text[end..to].iter().take(3).take_while(digit).count();
             }
             let decoded = form != Form::Itself;
-            findings.push(Finding { start, end, kind: Kind::KnownSecret, rule: KNOWN, decoded });
-            // Another may begin within this one.
-            at = found.start() + 1;
+            findings.push(Finding { start, end, kind, rule: self.rule, decoded });
         }
     }
 }
@@ -236,7 +300,9 @@ fn inner_digits(engine: &GeneralPurpose, value: &[u8], lead: usize) -> Zeroizing
 /// The values stay out of logs.
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").field("forms", &self.values.as_ref().map(|inner| inner.forms.len())).finish()
+        f.debug_struct("Known")
+            .field("forms", &self.values.as_ref().map(|inner| inner.needles.len()))
+            .finish()
     }
 }
 

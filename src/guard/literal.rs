@@ -5,6 +5,11 @@
 
 use std::ops::Range;
 
+use zeroize::Zeroizing;
+
+use super::Kind;
+use crate::domain::Language;
+
 /// A language whose literals are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lexer {
@@ -14,6 +19,16 @@ pub enum Lexer {
     JavaScript,
     /// Bash.
     Bash,
+}
+
+impl From<Language> for Lexer {
+    fn from(language: Language) -> Self {
+        match language {
+            Language::Python => Self::Python,
+            Language::Javascript | Language::Typescript => Self::JavaScript,
+            Language::Bash => Self::Bash,
+        }
+    }
 }
 
 /// How a value may be written at a place.
@@ -55,6 +70,7 @@ pub struct Unresolved {
     pub why: &'static str,
 }
 
+const ABSENT: &str = "its value is not kept: it came in an earlier context, under another policy, or in another way than as plain text";
 const CODE: &str = "it stands outside of a string literal";
 
 /// A part of a program that is all of one sort.
@@ -64,13 +80,32 @@ struct Part {
     place: Place,
 }
 
+/// Those of the placeholders that no comment holds.
+pub(super) fn outside_comments(
+    lexer: Lexer,
+    code: &str,
+    mut found: Vec<(Range<usize>, Kind, u32)>,
+) -> Vec<(Range<usize>, Kind, u32)> {
+    if !found.is_empty() {
+        let parts = parts(lexer, code);
+        found.retain(|(span, ..)| {
+            let part = parts.get(parts.partition_point(|part| part.span.end <= span.start));
+            !part.is_some_and(|part| part.span.start <= span.start && part.place == Place::Comment)
+        });
+    }
+    found
+}
+
 /// The program with values in the place of `found` placeholders (in order, apart), each with its value.
-///
-/// # Errors
-/// The first that cannot be put in.
-pub fn put_in(lexer: Lexer, code: &str, found: &[(Range<usize>, &str)]) -> Result<String, Unresolved> {
+pub(super) fn put_in(
+    lexer: Lexer,
+    code: &str,
+    found: &[(Range<usize>, Option<&str>)],
+) -> Result<Zeroizing<String>, Unresolved> {
     let parts = parts(lexer, code);
-    let mut out = String::with_capacity(code.len());
+    // As long as it becomes at most: what a string outgrows would not be cleared.
+    let longest = found.iter().map(|(_, value)| 8 * value.map_or(0, str::len)).sum::<usize>();
+    let mut out = Zeroizing::new(String::with_capacity(code.len() + longest));
     let mut done = 0;
     for (span, value) in found {
         let at = parts.partition_point(|part| part.span.end <= span.start);
@@ -81,7 +116,7 @@ pub fn put_in(lexer: Lexer, code: &str, found: &[(Range<usize>, &str)]) -> Resul
             None => Place::Nowhere(CODE),
         };
         let inner = parts.get(at).map_or("", |part| &code[part.span.clone()]);
-        match written(place, inner, value) {
+        match written(place, inner, *value) {
             Ok(None) => continue,
             Ok(Some(text)) => {
                 out.push_str(&code[done..span.start]);
@@ -104,25 +139,36 @@ fn is_closed(value: &str) -> bool {
 }
 
 /// A value as it is written at a place; `None`: the placeholder stays.
-fn written(place: Place, inner: &str, value: &str) -> Result<Option<String>, &'static str> {
+fn written(
+    place: Place,
+    inner: &str,
+    value: Option<&str>,
+) -> Result<Option<Zeroizing<String>>, &'static str> {
+    let plain = |value: &str| Ok(Some(Zeroizing::new(value.to_owned())));
     let (quote, form) = match place {
         Place::Comment => return Ok(None),
         Place::Nowhere(why) => return Err(why),
-        Place::Plain(_) if is_closed(value) => return Ok(Some(value.to_owned())),
-        Place::Plain(why) => return Err(why),
-        Place::Escaped { form: Form::Bytes, .. } if is_closed(value) && value.is_ascii() => {
-            return Ok(Some(value.to_owned()));
+        Place::Plain(why) => {
+            return value.map_or(Err(ABSENT), |value| if is_closed(value) { plain(value) } else { Err(why) });
         }
-        Place::Escaped { form, .. } if form != Form::Bytes && is_closed(value) => return Ok(Some(value.to_owned())),
         Place::Escaped { quote, form } => (char::from(quote), form),
     };
-    if inner.trim_start().starts_with(['{', '[']) && !inner.trim_start().starts_with("[[") && looks_like_json(inner) {
+    let value = value.ok_or(ABSENT)?;
+    if is_closed(value) && (form != Form::Bytes || value.is_ascii()) {
+        return plain(value);
+    }
+    if inner.trim_start().starts_with(['{', '['])
+        && !inner.trim_start().starts_with("[[")
+        && looks_like_json(inner)
+    {
         return Err("it stands in JSON within a literal, and its value would have to be escaped twice");
     }
-    let mut out = String::with_capacity(2 * value.len());
+    let mut out = Zeroizing::new(String::with_capacity(8 * value.len()));
     for c in value.chars() {
         match (form, c) {
-            (Form::Single | Form::Double | Form::Dollar, '\0') => return Err("Bash has no text with a NUL in it"),
+            (Form::Single | Form::Double | Form::Dollar, '\0') => {
+                return Err("Bash has no text with a NUL in it");
+            }
             (Form::Single, '\'') => out.push_str(r"'\''"),
             (Form::Single, c) if c < ' ' => out.push_str(&format!(r"'$'\x{:02x}''", c as u32)),
             (Form::Double, '"' | '$' | '`' | '\\') => out.extend(['\\', c]),
@@ -136,7 +182,9 @@ fn written(place: Place, inner: &str, value: &str) -> Result<Option<String>, &'s
             (Form::Bytes, c) if !c.is_ascii() => {
                 c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| out.push_str(&format!(r"\x{byte:02x}")));
             }
-            (Form::Text | Form::Template, '\u{85}' | '\u{2028}' | '\u{2029}') => out.push_str(&format!(r"\u{:04x}", c as u32)),
+            (Form::Text | Form::Template, '\u{85}' | '\u{2028}' | '\u{2029}') => {
+                out.push_str(&format!(r"\u{:04x}", c as u32))
+            }
             (_, c) => out.push(c),
         }
     }
@@ -150,7 +198,7 @@ fn looks_like_json(inner: &str) -> bool {
 }
 
 fn parts(lexer: Lexer, code: &str) -> Vec<Part> {
-    let mut walk = Walk { text: code.as_bytes(), at: 0, parts: Vec::new() };
+    let mut walk = Walk { text: code.as_bytes(), at: 0, depth: 0, parts: Vec::new() };
     match lexer {
         Lexer::Python => walk.python(None),
         Lexer::JavaScript => walk.script(false),
@@ -162,6 +210,8 @@ fn parts(lexer: Lexer, code: &str) -> Vec<Part> {
 struct Walk<'a> {
     text: &'a [u8],
     at: usize,
+    /// How many literals and substitutions this is within.
+    depth: usize,
     parts: Vec<Part>,
 }
 
@@ -178,6 +228,22 @@ impl Walk<'_> {
         if start < end {
             self.parts.push(Part { span: start..end, place });
         }
+    }
+
+    /// Code within a literal. What nests deeper than anybody writes is not looked at.
+    fn within(&mut self, walk: impl FnOnce(&mut Self)) {
+        const DEEPEST: usize = 64;
+        if self.depth == DEEPEST {
+            let start = std::mem::replace(&mut self.at, self.text.len());
+            return self.push(
+                start,
+                self.at,
+                Place::Nowhere("literals stand within each other more than 64 deep"),
+            );
+        }
+        self.depth += 1;
+        walk(self);
+        self.depth -= 1;
     }
 
     fn line_comment(&mut self) {
@@ -217,9 +283,13 @@ impl Walk<'_> {
     }
 
     fn python_string(&mut self) {
-        let letters = self.text[..self.at].iter().rev().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_');
+        let letters = self.text[..self.at]
+            .iter()
+            .rev()
+            .take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_');
         let prefix = &self.text[self.at - letters.count()..self.at];
-        let has = |letter: u8| prefix.len() <= 2 && prefix.iter().any(|byte| byte.eq_ignore_ascii_case(&letter));
+        let has =
+            |letter: u8| prefix.len() <= 2 && prefix.iter().any(|byte| byte.eq_ignore_ascii_case(&letter));
         let (raw, bytes, formatted) = (has(b'r'), has(b'b'), has(b'f') || has(b't'));
         let quote = self.peek(0);
         let quotes: &[u8] = match (quote, self.peek(1) == quote && self.peek(2) == quote) {
@@ -228,7 +298,13 @@ impl Walk<'_> {
             (_, true) => b"'''",
             (_, false) => b"'",
         };
-        let form = if bytes { Form::Bytes } else if formatted { Form::Formatted } else { Form::Text };
+        let form = if bytes {
+            Form::Bytes
+        } else if formatted {
+            Form::Formatted
+        } else {
+            Form::Text
+        };
         let place = match raw {
             true => Place::Plain("it stands in a raw string, which has no escapes for its value"),
             false => Place::Escaped { quote, form },
@@ -245,10 +321,14 @@ impl Walk<'_> {
                     let begin = self.at;
                     self.at += 1;
                     let kept = self.parts.len();
-                    self.python(Some(quotes));
+                    self.within(|walk| walk.python(Some(quotes)));
                     // What is in braces is an expression, and a format behind its colon.
                     self.parts.truncate(kept);
-                    self.push(begin, self.at, Place::Nowhere("it stands in the braces of a formatted string"));
+                    self.push(
+                        begin,
+                        self.at,
+                        Place::Nowhere("it stands in the braces of a formatted string"),
+                    );
                     start = self.at;
                 }
                 _ => self.at += 1,
@@ -307,11 +387,13 @@ impl Walk<'_> {
                 }
                 b if b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b >= 0x80 => {
                     let start = self.at;
-                    while matches!(self.peek(0), b if b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b >= 0x80) {
+                    while matches!(self.peek(0), b if b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b >= 0x80)
+                    {
                         self.at += 1;
                     }
                     const BEFORE: [&[u8]; 11] = [
-                        b"return", b"typeof", b"case", b"in", b"of", b"delete", b"void", b"throw", b"new", b"else", b"await",
+                        b"return", b"typeof", b"case", b"in", b"of", b"delete", b"void", b"throw", b"new",
+                        b"else", b"await",
                     ];
                     operand = BEFORE.contains(&&self.text[start..self.at]);
                 }
@@ -354,7 +436,9 @@ impl Walk<'_> {
 
     fn template(&mut self, tagged: bool) {
         let place = match tagged {
-            true => Place::Plain("it stands in a tagged template, whose function may read it without escapes"),
+            true => {
+                Place::Plain("it stands in a tagged template, whose function may read it without escapes")
+            }
             false => Place::Escaped { quote: b'`', form: Form::Template },
         };
         self.at += 1;
@@ -365,7 +449,7 @@ impl Walk<'_> {
                 b'$' if self.peek(1) == b'{' => {
                     self.push(start, self.at, place);
                     self.at += 2;
-                    self.script(true);
+                    self.within(|walk| walk.script(true));
                     start = (self.at + 1).min(self.text.len());
                     self.at = start;
                 }
@@ -421,7 +505,9 @@ impl Walk<'_> {
                     self.at = (self.at + 1).min(self.text.len());
                     self.push(start, self.at, Place::Nowhere("it stands between back quotes"));
                 }
-                b'<' if self.peek(1) == b'<' && self.peek(2) != b'<' => documents.extend(self.document_begins()),
+                b'<' if self.peek(1) == b'<' && self.peek(2) != b'<' => {
+                    documents.extend(self.document_begins())
+                }
                 b'<' if self.starts(b"<<<") => self.at += 3,
                 b'\n' => {
                     self.at += 1;
@@ -446,7 +532,7 @@ impl Walk<'_> {
 
     fn substitution(&mut self) {
         self.at += 2;
-        self.bash(Some(b')'));
+        self.within(|walk| walk.bash(Some(b')')));
         self.at = (self.at + 1).min(self.text.len());
     }
 
@@ -465,7 +551,8 @@ impl Walk<'_> {
                 b'$' if self.peek(1) == b'{' => {
                     self.push(start, self.at, place);
                     let begin = self.at;
-                    let len = memchr::memchr(b'}', &self.text[begin..]).map_or(self.text.len() - begin, |len| len + 1);
+                    let len = memchr::memchr(b'}', &self.text[begin..])
+                        .map_or(self.text.len() - begin, |len| len + 1);
                     self.at += len;
                     self.push(begin, self.at, Place::Nowhere("it stands in the braces of a variable"));
                     start = self.at;
@@ -522,7 +609,11 @@ impl Walk<'_> {
             }
             self.at = (self.at + len + 1).min(self.text.len());
         }
-        self.push(start, self.at, Place::Plain("it stands in a document (`<<`), which has no escapes for its value"));
+        self.push(
+            start,
+            self.at,
+            Place::Plain("it stands in a document (`<<`), which has no escapes for its value"),
+        );
     }
 }
 
@@ -532,13 +623,28 @@ mod tests {
     use std::process::Command;
 
     fn put(lexer: Lexer, code: &str, value: &str) -> Result<String, Unresolved> {
-        let found: Vec<_> = code.match_indices("[X_1]").map(|(at, text)| (at..at + text.len(), value)).collect();
-        put_in(lexer, code, &found)
+        let found: Vec<_> =
+            code.match_indices("[X_1]").map(|(at, text)| (at..at + text.len(), Some(value))).collect();
+        put_in(lexer, code, &found).map(|code| (*code).clone())
     }
 
     const HOSTILE: [&str; 16] = [
-        "alice@example.com", "+353 86 123 4567", "O'Brien \"Bob\"", r"a\nb\\c\'", "${HOME} $(id) `id` $HOME", "{x} {{y}} %s %d",
-        "tab\there", "two\nlines", "Straße Ünal 東京", "'''\"\"\"", "\\", "'", "\"", "a;rm -rf /; # x", "</script>\u{2028}", "!x !! a",
+        "alice@example.com",
+        "+353 86 123 4567",
+        "O'Brien \"Bob\"",
+        r"a\nb\\c\'",
+        "${HOME} $(id) `id` $HOME",
+        "{x} {{y}} %s %d",
+        "tab\there",
+        "two\nlines",
+        "Straße Ünal 東京",
+        "'''\"\"\"",
+        "\\",
+        "'",
+        "\"",
+        "a;rm -rf /; # x",
+        "</script>\u{2028}",
+        "!x !! a",
     ];
 
     fn said(program: &str, args: &[&str], code: &str) -> String {
@@ -550,29 +656,79 @@ mod tests {
     #[test]
     fn a_value_means_itself_in_each_literal_of_each_language() {
         let python = [
-            "'[X_1]'", "\"[X_1]\"", "'''[X_1]'''", "\"\"\"[X_1]\"\"\"", "u'[X_1]'", "f'[X_1]'", "f'{1}[X_1]{2!r:>3}'[1:-3]",
-            "b'[X_1]'.decode()", "('a' '[X_1]')[1:]", "f\"{'a'}[X_1]\"[1:]", "rf'' f'[X_1]'",
+            "'[X_1]'",
+            "\"[X_1]\"",
+            "'''[X_1]'''",
+            "\"\"\"[X_1]\"\"\"",
+            "u'[X_1]'",
+            "f'[X_1]'",
+            "f'{1}[X_1]{2!r:>3}'[1:-3]",
+            "b'[X_1]'.decode()",
+            "('a' '[X_1]')[1:]",
+            "f\"{'a'}[X_1]\"[1:]",
+            "rf'' f'[X_1]'",
         ];
-        let script = ["'[X_1]'", "\"[X_1]\"", "`[X_1]`", "`${1}[X_1]${`b`}`.slice(1, -1)", "(/a'/.source, '[X_1]')", "`${'[X_1]'}`"];
-        let bash = ["'[X_1]'", "\"[X_1]\"", "$'[X_1]'", "\"$(printf %s \"[X_1]\")\"", "\"${NONE-}[X_1]\"", "a=1 && printf %s \"[X_1]\" #"];
-        for value in HOSTILE {
-            for (lexer, forms) in [(Lexer::Python, &python[..]), (Lexer::JavaScript, &script), (Lexer::Bash, &bash)] {
-                for form in forms {
-                    let code = match lexer {
-                        Lexer::Python => format!("import sys; x = {form}\nsys.stdout.buffer.write(x.encode())"),
-                        Lexer::JavaScript => format!("const x = {form};\nprocess.stdout.write(x)"),
-                        Lexer::Bash if form.starts_with("a=") => (*form).to_owned(),
-                        Lexer::Bash => format!("x={form}; printf %s \"$x\""),
-                    };
-                    let code = put(lexer, &code, value).unwrap_or_else(|why| panic!("{form} {value:?}: {why:?}"));
-                    let (program, flag) = match lexer {
-                        Lexer::Python => ("python3", "-c"),
-                        Lexer::JavaScript => ("node", "-e"),
-                        Lexer::Bash => ("bash", "-c"),
-                    };
-                    assert_eq!(said(program, &[flag], &code), value, "{form}: {code}");
-                }
+        let script = [
+            "'[X_1]'",
+            "\"[X_1]\"",
+            "`[X_1]`",
+            "`${1}[X_1]${`b`}`.slice(1, -1)",
+            "(/a'/.source, '[X_1]')",
+            "`${'[X_1]'}`",
+        ];
+        let bash = [
+            "'[X_1]'",
+            "\"[X_1]\"",
+            "$'[X_1]'",
+            "\"$(printf %s \"[X_1]\")\"",
+            "\"${NONE-}[X_1]\"",
+            "a=1 && printf %s \"[X_1]\" #",
+        ];
+        // One process a language: the values stand in one program, apart by NUL.
+        for (lexer, forms) in
+            [(Lexer::Python, &python[..]), (Lexer::JavaScript, &script), (Lexer::Bash, &bash)]
+        {
+            let (mut code, mut values) = (String::from("#\n"), Vec::new());
+            if lexer == Lexer::Python {
+                code.push_str("import sys\n");
+            } else if lexer == Lexer::JavaScript {
+                code.clear();
             }
+            for (form, value) in forms.iter().flat_map(|form| HOSTILE.map(|value| (form, value))) {
+                values.push(value);
+                code.push_str(&match lexer {
+                    Lexer::Python => format!("x = {form}\nsys.stdout.buffer.write(x.encode() + bytes(1))\n"),
+                    Lexer::JavaScript => {
+                        format!("x = {form};\nprocess.stdout.write(x + String.fromCharCode(0))\n")
+                    }
+                    Lexer::Bash if form.starts_with("a=") => format!("{form}\nprintf '\\0'\n"),
+                    Lexer::Bash => format!("x={form}; printf '%s\\0' \"$x\"\n"),
+                });
+            }
+            let places = code.match_indices("[X_1]").map(|(at, text)| at..at + text.len());
+            let found: Vec<_> = places.zip(values.iter().map(|value| Some(*value))).collect();
+            assert_eq!(found.len(), values.len());
+            let code = put_in(lexer, &code, &found).unwrap();
+            let (program, flag) = match lexer {
+                Lexer::Python => ("python3", "-c"),
+                Lexer::JavaScript => ("node", "-e"),
+                Lexer::Bash => ("bash", "-c"),
+            };
+            let said = said(program, &[flag], &code);
+            let said: Vec<&str> = said.split_terminator('\0').collect();
+            for (at, value) in values.iter().enumerate() {
+                assert_eq!(said[at], *value, "{}", forms[at / HOSTILE.len()]);
+            }
+            assert_eq!(said.len(), values.len());
+        }
+    }
+
+    #[test]
+    fn literals_within_literals_do_not_end_the_process() {
+        for (lexer, open) in [(Lexer::Python, "f'{f\"{"), (Lexer::JavaScript, "`${"), (Lexer::Bash, "\"$(")] {
+            let code = format!("{}\n'[X_1]'", open.repeat(20_000));
+            let refused = put(lexer, &code, "alice@example.com").unwrap_err();
+            assert_eq!(refused.line, 2, "{lexer:?}");
         }
     }
 
@@ -605,7 +761,12 @@ mod tests {
         ] {
             assert_eq!(put(lexer, code, open).unwrap(), code);
         }
-        assert_eq!(put(Lexer::Bash, "cat <<EOF\n[X_1]\nEOF", closed).unwrap(), "cat <<EOF\nalice@example.com\nEOF");
+        assert_eq!(
+            put(Lexer::Bash, "cat <<EOF\n[X_1]\nEOF", closed).unwrap(),
+            "cat <<EOF\nalice@example.com\nEOF"
+        );
         assert_eq!(put(Lexer::Python, "x = r'[X_1]'", closed).unwrap(), "x = r'alice@example.com'");
+        let absent = put_in(Lexer::Python, "\n'[X_1]'", &[(2..7, None)]).unwrap_err();
+        assert!(absent.line == 2 && absent.why.contains("not kept"), "{absent:?}");
     }
 }

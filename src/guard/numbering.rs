@@ -3,7 +3,7 @@
 //! Kept is a keyed hash of the value and a number, never the value. The caller loads the rows that a context has
 //! handed out before and saves the new ones after.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -32,6 +32,15 @@ pub struct Numbering {
     sealer: Option<Sealer>,
     /// Whether no value gets a new number.
     closed: bool,
+    /// What placeholders of this run stand for, where that is kept.
+    kept: Option<Values>,
+}
+
+/// Values of these kinds by their numbers, and no more than a context keeps.
+#[derive(Clone)]
+struct Values {
+    kinds: BTreeSet<Kind>,
+    by_number: BTreeMap<(Kind, u32), Zeroizing<String>>,
 }
 
 type Recent = (Kind, Zeroizing<String>, u32);
@@ -61,6 +70,7 @@ impl Numbering {
             fresh: Vec::new(),
             sealer: None,
             closed: false,
+            kept: None,
         };
         for (kind, hash, number) in rows {
             let (Ok(kind), Some(hash)) = (kind.parse::<Kind>(), parse_hex(&hash)) else { continue };
@@ -79,6 +89,37 @@ impl Numbering {
     /// The same, and only values that have a number get one: for whoever may not save new ones.
     pub fn closed(self) -> Self {
         Self { closed: true, ..self }
+    }
+
+    /// The most values that a context keeps.
+    pub const MAX_KEPT: usize = 10_000;
+    /// The longest value that is kept, in bytes.
+    pub const LONGEST_KEPT: usize = 512;
+
+    /// The same, and what placeholders of these kinds stand for is kept until [`Self::take_values`].
+    pub fn keeping(self, kinds: &BTreeSet<Kind>) -> Self {
+        Self { kept: Some(Values { kinds: kinds.clone(), by_number: BTreeMap::new() }), ..self }
+    }
+
+    /// Notes the value that a placeholder stands for as it was written the first time. Left out is what is written in a way
+    /// that hides it, for whoever writes it into a program would write something else, and what shares its number.
+    pub(super) fn keep(&mut self, kind: Kind, number: u32, value: &str) {
+        let Some(kept) = self.kept.as_mut().filter(|kept| kept.kinds.contains(&kind)) else { return };
+        let plain = || !value.contains('\\') && !(0..value.len()).any(|at| hides(value.as_bytes(), at));
+        if number < Self::MAX_PER_KIND
+            && value.len() <= Self::LONGEST_KEPT
+            && kept.by_number.len() < Self::MAX_KEPT
+            && !kept.by_number.contains_key(&(kind, number))
+            && plain()
+        {
+            kept.by_number.insert((kind, number), Zeroizing::new(value.to_owned()));
+        }
+    }
+
+    /// The values that were kept.
+    pub fn take_values(&mut self) -> Vec<(Kind, u32, Zeroizing<String>)> {
+        let kept = self.kept.as_mut().map(|kept| std::mem::take(&mut kept.by_number)).unwrap_or_default();
+        kept.into_iter().map(|((kind, number), value)| (kind, number, value)).collect()
     }
 
     /// Whether [`Self::number`] may be asked for the number of a value.
@@ -138,7 +179,7 @@ impl Numbering {
     }
 
     /// Whether `[KIND_number]` has been handed out.
-    pub(super) fn issued(&self, kind: Kind, number: u32) -> bool {
+    pub fn issued(&self, kind: Kind, number: u32) -> bool {
         number >= 1 && self.highest.get(&kind).is_some_and(|highest| number <= *highest)
     }
 

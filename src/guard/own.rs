@@ -408,7 +408,9 @@ fn shape(rule: &OwnRule) -> Result<(), String> {
     if rule.id.is_empty() || rule.id.len() > 64 || !rule.id.bytes().all(named) {
         return Err("has an id that is none: write 1 to 64 small letters, digits and dashes".to_owned());
     }
-    if super::rules().iter().any(|built_in| built_in.id == rule.id) || rule.id == "known-secret" {
+    if super::rules().iter().any(|built_in| built_in.id == rule.id)
+        || ["known-secret", "resolved-value"].contains(&&*rule.id)
+    {
         return Err("has the id of a built-in rule: choose another".to_owned());
     }
     if rule.kind == Kind::KnownSecret {

@@ -4,7 +4,7 @@
 //! weaker mode, a weaker action, a longer allow-list) is ignored, and noted, unless the level directly above says
 //! `allow_off = true`. So a tool call that a model wrote can never switch the guard off.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, MapAccess, Visitor};
@@ -54,6 +54,62 @@ pub enum Action {
     Redact,
     /// The whole result is withheld.
     Block,
+}
+
+/// What a placeholder in the code of a later call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placeholders {
+    /// Text.
+    #[default]
+    Text,
+    /// In the sandbox, the value that it replaced in this context.
+    Resolve,
+}
+
+/// Which placeholders become their values again in the code of a later call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Resolving {
+    /// Whether any.
+    pub placeholders: Placeholders,
+    /// Those of these kinds.
+    pub kinds: BTreeSet<Kind>,
+    /// Whether also in a sandbox that reaches a network.
+    pub open_network: bool,
+}
+
+impl Resolving {
+    fn is_off(&self) -> bool {
+        self.placeholders == Placeholders::Text
+    }
+}
+
+/// Whether a value of a kind may be kept and become part of code again at all.
+fn may_resolve(kind: Kind) -> bool {
+    !matches!(kind, Kind::KnownSecret | Kind::PrivateKey | Kind::Secret)
+}
+
+/// The kinds whose values say something of a person and open nothing.
+fn personal() -> BTreeSet<Kind> {
+    use Kind::{
+        Address, BirthDate, CreditCard, Email, EuVat, Iban, Ip, Mac, NationalId, Passport, Person, Phone,
+        Ppsn, Ssn, UkNhs, UkNino,
+    };
+    BTreeSet::from([
+        CreditCard, Iban, Ppsn, Ssn, UkNino, UkNhs, NationalId, Passport, EuVat, Email, Ip, Mac, Phone,
+        BirthDate, Person, Address,
+    ])
+}
+
+/// The kinds of a file's `placeholders_kinds`. One that never becomes its value again is an error at its place.
+fn resolvable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeSet<Kind>>, D::Error> {
+    let kinds = BTreeSet::<Kind>::deserialize(deserializer)?;
+    match kinds.iter().find(|kind| !may_resolve(**kind)) {
+        Some(kind) => {
+            Err(serde::de::Error::custom(format!("{kind} never becomes its value again: leave it out")))
+        }
+        None => Ok(Some(kinds)),
+    }
 }
 
 /// Which level decided.
@@ -178,6 +234,15 @@ pub struct Overlay {
     pub kinds: BTreeMap<Kind, Action>,
     /// More that is let through.
     pub allow: AllowList,
+    /// What a placeholder in the code of a later call is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placeholders: Option<Placeholders>,
+    /// The kinds that `placeholders` is about.
+    #[serde(deserialize_with = "resolvable", skip_serializing_if = "Option::is_none")]
+    pub placeholders_kinds: Option<BTreeSet<Kind>>,
+    /// Whether they become their values also in a sandbox that reaches a network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placeholders_open_network: Option<bool>,
     /// More rules; a call brings none.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<OwnRule>,
@@ -241,6 +306,13 @@ pub struct PolicyFile {
     pub excuses_off: Vec<String>,
     /// What becomes of files that the guard cannot look into.
     pub opaque_files: OpaqueFiles,
+    /// What a placeholder in the code of a later call is: `text`, or with `resolve` the value that it replaced in this context.
+    pub placeholders: Placeholders,
+    /// The kinds that `placeholders` is about; personal ones unless a file says others.
+    #[serde(deserialize_with = "resolvable", skip_serializing_if = "Option::is_none")]
+    pub placeholders_kinds: Option<BTreeSet<Kind>>,
+    /// Whether they become their values also in a sandbox that reaches a network.
+    pub placeholders_open_network: bool,
     /// Overlays by tenant.
     pub tenants: BTreeMap<String, Overlay>,
     /// Overlays by `tenant/conversation`.
@@ -284,6 +356,9 @@ impl Default for PolicyFile {
             profile: Profile::default(),
             excuses_off: Vec::new(),
             opaque_files: OpaqueFiles::default(),
+            placeholders: Placeholders::default(),
+            placeholders_kinds: None,
+            placeholders_open_network: false,
             tenants: BTreeMap::new(),
             conversations: BTreeMap::new(),
         }
@@ -321,6 +396,9 @@ pub struct Policy {
     /// What becomes of files that the guard cannot look into.
     #[serde(skip_serializing_if = "OpaqueFiles::is_default")]
     pub opaque_files: OpaqueFiles,
+    /// Which placeholders become their values again.
+    #[serde(skip_serializing_if = "Resolving::is_off")]
+    pub resolving: Resolving,
     /// Rules besides the built-in ones.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<OwnRule>,
@@ -351,7 +429,38 @@ impl Policy {
         self.actions.iter().filter(|(_, action)| **action == Action::Tokenize).map(|(kind, _)| *kind)
     }
 
+    /// Which placeholders become their values again, where any do: only where placeholders are written, and have numbers.
+    pub fn resolves(&self) -> Option<&Resolving> {
+        let writes = self.mode == Mode::Enforce && self.numbered;
+        (writes && !self.resolving.is_off()).then_some(&self.resolving)
+    }
+
+    /// What a level says of placeholders. A call only switches them off.
+    fn apply_resolving(&mut self, scope: Scope, overlay: &Overlay, may_loosen: bool) {
+        let may = may_loosen && scope != Scope::Call;
+        let now = &mut self.resolving;
+        if let Some(wish) = overlay.placeholders {
+            match may || wish <= now.placeholders {
+                true => now.placeholders = wish,
+                false => self.refused.push((scope, "placeholders".to_owned())),
+            }
+        }
+        if let Some(kinds) = &overlay.placeholders_kinds {
+            match may || kinds.is_subset(&now.kinds) {
+                true => now.kinds = kinds.iter().copied().filter(|kind| may_resolve(*kind)).collect(),
+                false => self.refused.push((scope, "placeholders_kinds".to_owned())),
+            }
+        }
+        if let Some(open) = overlay.placeholders_open_network {
+            match may || open <= now.open_network {
+                true => now.open_network = open,
+                false => self.refused.push((scope, "placeholders_open_network".to_owned())),
+            }
+        }
+    }
+
     fn apply(&mut self, scope: Scope, overlay: &Overlay, may_loosen: bool) {
+        self.apply_resolving(scope, overlay, may_loosen);
         if let Some(mode) = overlay.mode {
             self.requested = mode;
             if mode >= self.mode || may_loosen {
@@ -429,6 +538,14 @@ impl PolicyFile {
             profile: self.profile,
             excuses_off: self.excuses_off.clone(),
             opaque_files: self.opaque_files,
+            resolving: Resolving {
+                placeholders: self.placeholders,
+                kinds: match &self.placeholders_kinds {
+                    Some(kinds) => kinds.iter().copied().filter(|kind| may_resolve(*kind)).collect(),
+                    None => personal(),
+                },
+                open_network: self.placeholders_open_network,
+            },
             rules: self.rules.clone(),
             refused: refused.collect(),
         };
@@ -531,6 +648,44 @@ mod tests {
         assert!(PolicyFile::default().resolve(None, None, Some(&call)).allow.domains.is_empty());
         let file = with_tenant(true, call.clone());
         assert_eq!(file.resolve(Some("t"), None, None).allow.domains.len(), 1);
+    }
+
+    #[test]
+    fn a_level_may_only_switch_placeholders_off_unless_the_one_above_lets_it_loosen() {
+        let read = |text: &str| PolicyFile::read(text).unwrap();
+        let of = |file: &PolicyFile| file.resolve(Some("t"), None, None);
+        let on =
+            |policy: &Policy| policy.resolves().map(|it| (it.kinds.contains(&Kind::Email), it.open_network));
+        assert_eq!(on(&of(&read(""))), None);
+        assert_eq!(on(&of(&read("placeholders = \"resolve\""))), Some((true, false)));
+        for without in ["numbered = false", "mode = \"report_only\""] {
+            assert_eq!(on(&of(&read(&format!("placeholders = \"resolve\"\n{without}")))), None, "{without}");
+        }
+        let off = read("placeholders = \"resolve\"\n[tenants.t]\nplaceholders = \"text\"");
+        assert_eq!(on(&of(&off)), None);
+        let wishes = "[tenants.t]\nplaceholders = \"resolve\"\nplaceholders_kinds = [\"IP\", \"JWT\"]\n\
+                      placeholders_open_network = true";
+        let refused = of(&read(wishes));
+        assert_eq!((on(&refused), refused.refused.len()), (None, 3));
+        assert_eq!(refused.fingerprint(), {
+            let mut plain = of(&read(""));
+            plain.refused = refused.refused.clone();
+            plain.version = refused.version.clone();
+            plain.fingerprint()
+        });
+        assert_eq!(on(&of(&read(&format!("allow_off = true\n{wishes}")))), Some((false, true)));
+        let call = Overlay { placeholders: Some(Placeholders::Resolve), ..Overlay::default() };
+        let open = read("allow_off = true\n[tenants.t]\nallow_off = true");
+        let between = Overlay { allow_off: true, ..Overlay::default() };
+        assert_eq!(on(&open.resolve(Some("t"), Some(&between), Some(&call))), None);
+        for never in ["SECRET", "PRIVATE_KEY", "KNOWN_SECRET"] {
+            let said = PolicyFile::read(&format!("version = \"1\"\nplaceholders_kinds = [\"{never}\"]"))
+                .unwrap_err();
+            assert!(
+                said.to_string().contains("line 2") && said.to_string().contains("leave it out"),
+                "{said}"
+            );
+        }
     }
 
     #[test]

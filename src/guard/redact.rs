@@ -136,7 +136,7 @@ pub(super) fn redact(
         }
         push_clean(&text[done..finding.start], numbering, report, out);
         push_quote(quote, out);
-        push_label(guard, finding.kind, action, value, numbered, numbering, out);
+        push_label(guard, &finding, action, value, numbered, numbering, out);
         push_quote(quote, out);
         report.type_changed += u64::from(quote.is_some());
         done = finding.end;
@@ -151,13 +151,14 @@ pub(super) fn redact(
 /// Appends what stands in place of a value.
 fn push_label(
     guard: &Guard,
-    kind: Kind,
+    finding: &Finding,
     action: Action,
     value: &str,
     numbered: bool,
     numbering: &mut Numbering,
     out: &mut String,
 ) {
+    let kind = finding.kind;
     if action == Action::Tokenize
         && let Some(token) = numbering.token(kind, value)
     {
@@ -174,9 +175,17 @@ fn push_label(
             out.push(':');
             out.push_str(&fingerprint);
         }
-    } else if numbered && numbering.gives_number(kind, value) {
-        out.push('_');
-        out.push_str(numbering.number(kind, value).to_string().as_str());
+    } else if numbered {
+        let resolved = guard.known().number_of(finding, value);
+        let number =
+            resolved.or_else(|| numbering.gives_number(kind, value).then(|| numbering.number(kind, value)));
+        if let Some(number) = number {
+            out.push('_');
+            out.push_str(number.to_string().as_str());
+            if !finding.decoded {
+                numbering.keep(kind, number, value);
+            }
+        }
     }
     out.push(']');
 }

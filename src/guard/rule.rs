@@ -88,9 +88,23 @@ static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
     counter_examples: Vec::new(),
 });
 
+/// The rule of values that a run's code was given for placeholders.
+pub(super) const RESOLVED: RuleId = KNOWN - 1;
+
+static RESOLVED_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
+    id: "resolved-value".to_owned(),
+    kind: Kind::KnownSecret,
+    what: "a value that the run's code was given for a placeholder, in one of several forms".to_owned(),
+    ..KNOWN_RULE.clone()
+});
+
 /// The rule of a finding.
 pub(super) fn by_id(id: RuleId) -> &'static Rule {
-    if id == KNOWN { &KNOWN_RULE } else { &RULES.list[usize::from(id)] }
+    match id {
+        KNOWN => &KNOWN_RULE,
+        RESOLVED => &RESOLVED_RULE,
+        _ => &RULES.list[usize::from(id)],
+    }
 }
 
 macro_rules! detectors {

@@ -167,7 +167,9 @@ impl From<ExecutionError> for Problem {
             ErrorCode::NotFound => StatusCode::NOT_FOUND,
             ErrorCode::LimitReached | ErrorCode::QueueTimeout => StatusCode::TOO_MANY_REQUESTS,
             ErrorCode::PathClosed | ErrorCode::TemplateConflict => StatusCode::CONFLICT,
-            ErrorCode::Blocked | ErrorCode::InvalidArgument => StatusCode::UNPROCESSABLE_ENTITY,
+            ErrorCode::Blocked | ErrorCode::InvalidArgument | ErrorCode::PlaceholderUnresolved => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             ErrorCode::SandboxUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };

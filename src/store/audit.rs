@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use super::StoreError;
+use super::{Secret, StoreError};
 use crate::domain::{ContextId, ContextKey, ConversationId, ExecutionId, Language, Owner, TenantId};
 
 crate::domain::context::text_enum! {
@@ -92,6 +92,20 @@ pub struct ExecutionFilter {
 /// Placeholder numbers of the guard: kind, keyed hash of what was taken out, number.
 pub type Placeholders = Vec<(String, String, u32)>;
 
+/// What a placeholder stands for: kind, number, value.
+pub type KeptValue = (String, u32, Secret);
+
+/// The most values that a context keeps.
+pub(super) const MAX_VALUES: u32 = 10_000;
+
+/// How often values of a context may be put into code: a placeholder of a call once.
+pub(super) const MAX_RESOLVES: u32 = 1_000;
+
+/// The column that such a value is sealed for, of its context's row.
+pub(super) fn value_column(kind: &str, number: u32) -> String {
+    format!("placeholder {kind} {number}")
+}
+
 /// Somebody opens a sealed token. What it denotes is not in here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReveal {
@@ -139,6 +153,24 @@ pub trait Audit: Send + Sync {
         key: &ContextKey,
         new: &[(String, String, u32)],
     ) -> Result<(), StoreError>;
+
+    /// Keeps, sealed, what placeholders of a context stand for until the context ends: 10,000 values at most, and the first of
+    /// each number. Nothing is kept of a context that has ended.
+    async fn keep_values(
+        &self,
+        tenant: &TenantId,
+        context: ContextId,
+        values: &[KeptValue],
+    ) -> Result<(), StoreError>;
+
+    /// The values of those placeholders of a context that have one, counted; `None`: more than 1,000 would have been
+    /// taken of it.
+    async fn take_values(
+        &self,
+        tenant: &TenantId,
+        context: ContextId,
+        wanted: &[(String, u32)],
+    ) -> Result<Option<Vec<KeptValue>>, StoreError>;
 
     /// Writes down that somebody opened, or tried to open, a sealed token of the guard.
     async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError>;

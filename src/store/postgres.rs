@@ -110,6 +110,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         serves_from: "0.1.0",
     },
     Migration {
+        version: 20_261_201_000_100,
+        name: "placeholder_values",
+        sql: include_str!("../../migrations/postgres/20261201000100_placeholder_values.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
         version: 20_261_201_000_200,
         name: "shared_transactions",
         sql: include_str!("../../migrations/postgres/20261201000200_shared_transactions.sql"),

@@ -101,6 +101,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/sqlite/20261130000700_tool_memory.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_201_000_100,
+        name: "placeholder_values",
+        sql: include_str!("../../migrations/sqlite/20261201000100_placeholder_values.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// How long to wait for a signal: other processes send none.

@@ -45,6 +45,7 @@ mod guard_files;
 mod guard_known;
 mod guard_own_rules;
 mod guard_pipelines;
+mod guard_placeholders;
 mod guard_policy;
 mod guard_properties;
 mod guard_quality;

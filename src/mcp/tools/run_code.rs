@@ -468,14 +468,20 @@ impl McpServer {
         let language = Language::from(input.language);
         let (code, notes) = source(input.code, language.as_str());
         let mut notes: Vec<String> = notes.into_iter().map(str::to_owned).collect();
-        notes.extend(guard::first_placeholder(&code).map(|placeholder| {
+        let (call, purpose, timeout) = self.common(common, context).await?;
+        let text = match guard::first_placeholder(&code) {
+            Some(placeholder) if self.service().await?.runs.leaves_as_text(&call, placeholder) => {
+                Some(placeholder)
+            }
+            _ => None,
+        };
+        notes.extend(text.map(|placeholder| {
             format!(
                 "the code holds {placeholder}; in the sandbox that is only this text, not the value it replaced: compare \
                  and select by other columns or values, or by the data itself"
             )
         }));
         let code = Code::parse(code)?;
-        let (call, purpose, timeout) = self.common(common, context).await?;
         let inputs = Inputs {
             data: data(input.data)?,
             tools: input.tools.map(wanted).transpose()?,

@@ -6,9 +6,12 @@ use sqlx::Row;
 
 use super::rows::{self, Cells};
 use super::{PgStore, failure};
-use crate::domain::{ContextKey, ConversationId, ExecutionId, Owner, TenantId};
+use crate::domain::{ContextId, ContextKey, ConversationId, ExecutionId, Owner, TenantId};
+use crate::store::audit::{MAX_RESOLVES, MAX_VALUES, value_column};
+use crate::store::secrets::Place;
 use crate::store::{
-    Audit, ExecutionFilter, ExecutionRow, NewReveal, Placeholders, RevealRow, StoreError, measure::measure,
+    Audit, ExecutionFilter, ExecutionRow, KeptValue, NewReveal, Placeholders, RevealRow, StoreError,
+    measure::measure,
 };
 
 #[async_trait]
@@ -102,8 +105,7 @@ impl Audit for PgStore {
         }
         let kinds: Vec<&str> = new.iter().map(|(kind, ..)| kind.as_str()).collect();
         let hashes: Vec<&str> = new.iter().map(|(_, hash, _)| hash.as_str()).collect();
-        let numbers: Vec<i32> =
-            new.iter().map(|(.., number)| i32::try_from(*number).unwrap_or(i32::MAX)).collect();
+        let numbers: Vec<i32> = new.iter().map(|(.., number)| whole(*number)).collect();
         self.call(measure!("save_placeholders", key.tenant), || async {
             sqlx::query("select pathbox.save_placeholders_v2($1, $2, $3, $4, $5, $6, $7)")
                 .bind(key.tenant.as_str())
@@ -118,6 +120,68 @@ impl Audit for PgStore {
                 .map(|_| ())
         })
         .await
+    }
+
+    async fn keep_values(
+        &self,
+        tenant: &TenantId,
+        context: ContextId,
+        values: &[KeptValue],
+    ) -> Result<(), StoreError> {
+        let row = context.to_string();
+        let sealed = values.iter().map(|(kind, number, value)| {
+            self.keyring.seal(Place { tenant, row: &row, column: &value_column(kind, *number) }, value)
+        });
+        let sealed: Vec<Vec<u8>> = sealed.collect();
+        let kinds: Vec<&str> = values.iter().map(|(kind, ..)| kind.as_str()).collect();
+        let numbers: Vec<i32> = values.iter().map(|(_, number, _)| whole(*number)).collect();
+        self.call(measure!("keep_values", tenant), || async {
+            sqlx::query("select pathbox.keep_values_v1($1, $2, $3, $4, $5, $6)")
+                .bind(tenant.as_str())
+                .bind(context.0)
+                .bind(&kinds)
+                .bind(&numbers)
+                .bind(&sealed)
+                .bind(whole(MAX_VALUES))
+                .execute(&self.pool())
+                .await
+                .map(|_| ())
+        })
+        .await
+    }
+
+    async fn take_values(
+        &self,
+        tenant: &TenantId,
+        context: ContextId,
+        wanted: &[(String, u32)],
+    ) -> Result<Option<Vec<KeptValue>>, StoreError> {
+        let row = context.to_string();
+        let kinds: Vec<&str> = wanted.iter().map(|(kind, _)| kind.as_str()).collect();
+        let numbers: Vec<i32> = wanted.iter().map(|(_, number)| whole(*number)).collect();
+        let found: Vec<(Option<String>, Option<i32>, Option<Vec<u8>>)> = self
+            .call(measure!("take_values", tenant), || async {
+                sqlx::query_as("select kind, number, sealed from pathbox.take_values_v1($1, $2, $3, $4, $5)")
+                    .bind(tenant.as_str())
+                    .bind(context.0)
+                    .bind(&kinds)
+                    .bind(&numbers)
+                    .bind(whole(MAX_RESOLVES))
+                    .fetch_all(&self.pool())
+                    .await
+            })
+            .await?;
+        let mut values = Vec::new();
+        for found in found {
+            let (Some(kind), Some(number), Some(sealed)) = found else { return Ok(None) };
+            let number = number.unsigned_abs();
+            let place = Place { tenant, row: &row, column: &value_column(&kind, number) };
+            // One whose key is gone is as one that was not kept.
+            if let Ok(value) = self.keyring.open_sealed(place, &sealed) {
+                values.push((kind, number, value));
+            }
+        }
+        Ok(Some(values))
     }
 
     async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError> {
@@ -163,4 +227,8 @@ impl Audit for PgStore {
         };
         rows.iter().map(read).collect()
     }
+}
+
+fn whole(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }

@@ -6,9 +6,12 @@ use sqlx::SqliteConnection;
 
 use super::rows::{self, Cells};
 use super::{SqliteStore, failure, time};
-use crate::domain::{ContextKey, ConversationId, ExecutionId, Owner, TenantId};
+use crate::domain::{ContextId, ContextKey, ConversationId, ExecutionId, Owner, TenantId};
+use crate::store::audit::{MAX_RESOLVES, MAX_VALUES, value_column};
+use crate::store::secrets::Place;
 use crate::store::{
-    Audit, ExecutionFilter, ExecutionRow, NewReveal, Placeholders, RevealRow, StoreError, measure::measure,
+    Audit, ExecutionFilter, ExecutionRow, KeptValue, NewReveal, Placeholders, RevealRow, StoreError,
+    measure::measure,
 };
 
 #[async_trait]
@@ -104,6 +107,88 @@ impl Audit for SqliteStore {
             .map_err(failure)?;
         }
         transaction.commit().await
+    }
+
+    async fn keep_values(
+        &self,
+        tenant: &TenantId,
+        context: ContextId,
+        values: &[KeptValue],
+    ) -> Result<(), StoreError> {
+        let row = context.to_string();
+        let mut transaction = self.write(measure!("keep_values", tenant)).await?;
+        let live: Option<i64> = sqlx::query_scalar(
+            "SELECT (SELECT count(*) FROM placeholder_values WHERE context_id = ?1)
+               FROM execution_contexts WHERE id = ?1 AND tenant_id = ?2 AND ended_at IS NULL",
+        )
+        .bind(&row)
+        .bind(tenant.as_str())
+        .fetch_optional(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        let Some(count) = live else { return Ok(()) };
+        let mut left = u64::from(MAX_VALUES).saturating_sub(count.unsigned_abs());
+        for (kind, number, value) in values {
+            if left == 0 {
+                break;
+            }
+            let place = Place { tenant, row: &row, column: &value_column(kind, *number) };
+            let kept = sqlx::query(
+                "INSERT INTO placeholder_values (tenant_id, context_id, kind, number, sealed)
+                 VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            )
+            .bind(tenant.as_str())
+            .bind(&row)
+            .bind(kind)
+            .bind(number)
+            .bind(self.keyring.seal(place, value))
+            .execute(&mut *transaction)
+            .await
+            .map_err(failure)?;
+            left -= kept.rows_affected().min(left);
+        }
+        transaction.commit().await
+    }
+
+    async fn take_values(
+        &self,
+        tenant: &TenantId,
+        context: ContextId,
+        wanted: &[(String, u32)],
+    ) -> Result<Option<Vec<KeptValue>>, StoreError> {
+        let row = context.to_string();
+        let mut transaction = self.write(measure!("take_values", tenant)).await?;
+        let before: i64 = sqlx::query_scalar(
+            "SELECT coalesce(sum(resolved), 0) FROM placeholder_values WHERE context_id = ? AND tenant_id = ?",
+        )
+        .bind(&row)
+        .bind(tenant.as_str())
+        .fetch_one(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        if before.unsigned_abs() + wanted.len() as u64 > u64::from(MAX_RESOLVES) {
+            return Ok(None);
+        }
+        let mut values = Vec::new();
+        for (kind, number) in wanted {
+            let sealed: Option<Vec<u8>> = sqlx::query_scalar(
+                "UPDATE placeholder_values SET resolved = resolved + 1
+                  WHERE context_id = ? AND tenant_id = ? AND kind = ? AND number = ? RETURNING sealed",
+            )
+            .bind(&row)
+            .bind(tenant.as_str())
+            .bind(kind)
+            .bind(number)
+            .fetch_optional(&mut *transaction)
+            .await
+            .map_err(failure)?;
+            let place = Place { tenant, row: &row, column: &value_column(kind, *number) };
+            // One whose key is gone is as one that was not kept.
+            let value = sealed.and_then(|sealed| self.keyring.open_sealed(place, &sealed).ok());
+            values.extend(value.map(|value| (kind.clone(), *number, value)));
+        }
+        transaction.commit().await?;
+        Ok(Some(values))
     }
 
     async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError> {
