@@ -26,7 +26,9 @@ use std::time::{Duration, Instant};
 
 use database::{Cluster, TEST_KEY};
 use pathbox::domain::{Clock, ContextKey, Entropy};
-use pathbox::store::{DynStore, Keyring, Limits, PgOptions, PgStore, Secret, SqliteOptions, SqliteStore};
+use pathbox::store::{
+    ContextLimits, DynStore, Keyring, PgOptions, PgStore, Secret, SqliteOptions, SqliteStore,
+};
 use runs::{ask, claim, finished, first_run, key, ready};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::sqlite::SqlitePool;
@@ -78,12 +80,12 @@ async fn median<F: Future<Output = ()> + Send>(
     times[times.len() / 2]
 }
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> ContextLimits {
+    ContextLimits {
         per_tenant: 1_000_000,
         per_conversation: 1_000_000,
         max_executions: 1_000_000,
-        ..Limits::default()
+        ..ContextLimits::default()
     }
 }
 

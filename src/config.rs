@@ -76,7 +76,7 @@ pub struct Config {
     /// The provider's own life time for a new sandbox.
     pub sandbox_timeout: Duration,
     /// Limits and life of contexts.
-    pub limits: crate::store::Limits,
+    pub limits: crate::store::ContextLimits,
     /// How long after its time-out a run counts as cut off.
     pub run_margin: Duration,
     /// Between two clean-up passes.

@@ -17,7 +17,7 @@ use crate::bridge::Bridge;
 use crate::domain::{Clock, ContextKey, Entropy, ExecutionId, Language, Outcome, OutputChunk, SandboxState};
 use crate::e2b::E2bClient;
 use crate::guard::{Overlay, Report, Sanitized};
-use crate::store::{DynStore, Limits, Secret};
+use crate::store::{ContextLimits, DynStore, Secret};
 use crate::telemetry::trace::Trace;
 use remembered::Remembered;
 use write_behind::WriteBehind;
@@ -93,7 +93,7 @@ pub use workflows::{Control, Flow, WorkflowError, Workflows};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Limits and life of contexts.
-    pub limits: Limits,
+    pub limits: ContextLimits,
     /// What sandboxes are made with.
     pub recipes: Recipes,
     /// The least life time that a new sandbox gets from its provider.
@@ -121,7 +121,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
+            limits: ContextLimits::default(),
             recipes: Recipes::default(),
             sandbox_timeout: Duration::from_secs(600),
             margin: Duration::from_secs(30),

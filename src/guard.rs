@@ -55,7 +55,7 @@ pub use kind::{Kind, UnknownKind};
 pub use known::Known;
 pub use literal::{Lexer, Unresolved};
 pub use numbering::{Numbering, Row};
-pub use outcome::{FileKind, Guarded, Kept, Limits, OutcomeGuard, Refused};
+pub use outcome::{FileKind, Guarded, Kept, OutcomeGuard, OutputLimits, Refused};
 pub use own::{OwnCheck, OwnRule};
 pub use policy::{
     Action, AllowList, KnownNames, Mode, OpaqueFiles, Overlay, Placeholders, Policy, PolicyFile, Resolving,

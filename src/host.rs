@@ -202,7 +202,7 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
     let registry =
         Registry::start(maker, bounds, options.ready, (options.clock, options.entropy), &tasks, &shutdown);
     let doors = Arc::new(http::Doors::new(registry, api_key.clone()));
-    let limits = http::Limits { max_connections, head_timeout: options.head_timeout };
+    let limits = http::ConnectionLimits { max_connections, head_timeout: options.head_timeout };
     tasks.spawn(http::serve(listener, doors, limits, shutdown));
     tasks.close();
     Ok(Host { addr, api_key, tasks })

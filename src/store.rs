@@ -49,8 +49,8 @@ pub use contexts::{ContextFilter, ContextRow, Contexts, End, SandboxRef};
 pub use error::StoreError;
 pub use keys::Keys;
 pub use leases::{
-    Acquire, Acquired, Claim, FinishedExecution, Idempotency, Leases, LimitReached, Limits, MAX_REPLAY_BYTES,
-    MAX_RESULT_BYTES, NewExecution, QUEUE_LEASE, SandboxPlace,
+    Acquire, Acquired, Claim, ContextLimits, FinishedExecution, Idempotency, Leases, LimitReached,
+    MAX_REPLAY_BYTES, MAX_RESULT_BYTES, NewExecution, QUEUE_LEASE, SandboxPlace,
 };
 pub use ledger::{Chain, ChainEntry, ChainHead, Fault, Ledger, UsageFilter, verify};
 pub use migrations::MigrationStatus;

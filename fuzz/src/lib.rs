@@ -310,7 +310,7 @@ pub fn guard_json(bytes: &[u8]) {
 pub fn guard_files(bytes: &[u8]) {
     let out = || {
         let (guard, numbering) = (guard::Guard::default(), guard::Numbering::alone());
-        guard::OutcomeGuard::new(&guard, numbering, guard::Limits::default())
+        guard::OutcomeGuard::new(&guard, numbering, guard::OutputLimits::default())
     };
     if let Ok(clean) = out().file(bytes) {
         assert!(out().file(&clean).is_ok());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::domain::{ConversationId, PathId, TenantId};
 use crate::mcp::InlineImages;
-use crate::store::{Limits, PgOptions, Secret, SqliteOptions};
+use crate::store::{ContextLimits, PgOptions, Secret, SqliteOptions};
 use crate::telemetry::{LogFormat, Options as TelemetryOptions};
 
 use super::container::ContainerHost;
@@ -865,8 +865,8 @@ impl Values {
         })
     }
 
-    fn limits(&self) -> Result<Limits, ConfigError> {
-        Ok(Limits {
+    fn limits(&self) -> Result<ContextLimits, ConfigError> {
+        Ok(ContextLimits {
             per_tenant: self.number("contexts.per_tenant", 1, 100_000)?,
             per_conversation: self.number("contexts.per_conversation", 1, 100_000)?,
             max_executions: self.number("contexts.max_executions", 1, 1_000_000)?,
@@ -876,7 +876,7 @@ impl Values {
             replica_lease: self.seconds("contexts.replica_lease_seconds", 2, 600)?,
             quota: self.quota()?,
             prices: self.prices()?,
-            ..Limits::default()
+            ..ContextLimits::default()
         })
     }
 
@@ -1080,7 +1080,7 @@ mod tests {
         assert!(matches!(config.database, Database::Sqlite));
         assert!(matches!(config.provider, Provider::Local));
         assert_eq!(config.data_dir, PathBuf::from("/h/.local/share/pathbox"));
-        assert_eq!(config.limits, Limits::default());
+        assert_eq!(config.limits, ContextLimits::default());
     }
 
     #[test]

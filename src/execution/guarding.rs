@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::domain::{ContextKey, Outcome, Secret};
-use crate::guard::{Guard, Limits as GuardLimits, Numbering, Sanitized, Sealer};
+use crate::guard::{Guard, Numbering, OutputLimits, Sanitized, Sealer};
 use crate::store::Placeholders;
 
 use super::acquire::Held;
@@ -28,8 +28,8 @@ impl Core {
         self.parts.policies.for_call(&call.key, call.guard.as_ref())
     }
 
-    pub(super) fn guard_limits(&self) -> GuardLimits {
-        GuardLimits { max_chars: self.options().output_chars, max_results: self.options().max_results }
+    pub(super) fn guard_limits(&self) -> OutputLimits {
+        OutputLimits { max_chars: self.options().output_chars, max_results: self.options().max_results }
     }
 
     pub(super) async fn numbering(&self, key: &ContextKey) -> Numbering {

@@ -14,7 +14,7 @@ use crate::domain::{
     to_kept,
 };
 use crate::guard::{Report, Sanitized};
-use crate::store::{Acquire, ExecutionStatus, FinishedExecution, Idempotency, Limits, NewExecution};
+use crate::store::{Acquire, ContextLimits, ExecutionStatus, FinishedExecution, Idempotency, NewExecution};
 use crate::telemetry::trace::Trace;
 use crate::telemetry::{chain, metrics};
 
@@ -188,7 +188,7 @@ impl Core {
         self: &Arc<Self>,
         key: &ContextKey,
         finished: FinishedExecution,
-        limits: &Limits,
+        limits: &ContextLimits,
         has_key: bool,
     ) {
         let ended = Instant::now();

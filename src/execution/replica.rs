@@ -1,6 +1,6 @@
 //! This replica among the others: it says that it is alive, and lets go of contexts that others wait for.
 //!
-//! What it holds is its own for [`Limits::replica_lease`](crate::store::Limits) after each time that the database heard
+//! What it holds is its own for [`ContextLimits::replica_lease`](crate::store::ContextLimits) after each time that the database heard
 //! of it. What counts here is the local time, from *before* the database was asked: so this replica stops believing in its
 //! leases before any other does.
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Core;
 use crate::domain::{ContextKey, ContextStatus, EndReason};
-use crate::store::{ContextFilter, ContextRow, End, ExecutionFilter, ExecutionStatus, Limits};
+use crate::store::{ContextFilter, ContextLimits, ContextRow, End, ExecutionFilter, ExecutionStatus};
 use crate::telemetry::chain;
 
 /// How long one lives after its run.
@@ -15,16 +15,16 @@ const LOOKED_AT: u32 = 1000;
 
 impl Core {
     /// The limits of a new context: nobody has claimed one of a single call.
-    pub(super) fn limits_of(&self, key: &ContextKey) -> Limits {
+    pub(super) fn limits_of(&self, key: &ContextKey) -> ContextLimits {
         let limits = self.options().limits.clone();
         match key.conversation.is_of_one_call() {
-            true => Limits { ttl: TTL.min(limits.ttl), ..limits },
+            true => ContextLimits { ttl: TTL.min(limits.ttl), ..limits },
             false => limits,
         }
     }
 
     /// The limits that hold for the record of a run: a context's first run in a conversation of one call claims nothing.
-    pub(super) fn limits_after(&self, row: &ContextRow) -> Limits {
+    pub(super) fn limits_after(&self, row: &ContextRow) -> ContextLimits {
         if row.execution_count == 0 { self.limits_of(&row.key) } else { self.options().limits.clone() }
     }
 

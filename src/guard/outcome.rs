@@ -24,14 +24,14 @@ const PIECE: usize = 256 * 1024;
 
 /// How much of a run is kept in its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct OutputLimits {
     /// Characters of standard output, and of standard error; the middle is left out.
     pub max_chars: usize,
     /// Results; later ones are counted.
     pub max_results: usize,
 }
 
-impl Default for Limits {
+impl Default for OutputLimits {
     fn default() -> Self {
         Self { max_chars: 50_000, max_results: 100 }
     }
@@ -42,7 +42,7 @@ impl Default for Limits {
 pub struct OutcomeGuard {
     guard: Guard,
     numbering: Numbering,
-    limits: Limits,
+    limits: OutputLimits,
     stdout: Stream,
     stderr: Stream,
     results: Vec<RichResult>,
@@ -78,7 +78,7 @@ pub struct Guarded {
 
 impl OutcomeGuard {
     /// A guard for one run.
-    pub fn new(guard: &Guard, numbering: Numbering, limits: Limits) -> Self {
+    pub fn new(guard: &Guard, numbering: Numbering, limits: OutputLimits) -> Self {
         let stream = || Stream {
             guard: guard.stream(),
             screen: Screen::default(),
@@ -474,7 +474,7 @@ impl Guard {
         before: &Report,
         numbering: Numbering,
     ) -> (Sanitized<Outcome>, Report) {
-        let mut guard = OutcomeGuard::new(self, numbering.closed(), Limits::default());
+        let mut guard = OutcomeGuard::new(self, numbering.closed(), OutputLimits::default());
         let stdout = outcome.stdout.map(|text| guard.text(text));
         let stderr = outcome.stderr.map(|text| guard.text(text));
         let results = outcome.results.into_iter().map(|result| guard.result(result)).collect();
@@ -492,7 +492,7 @@ impl Guard {
         is_output: bool,
         numbering: Numbering,
     ) -> Option<Sanitized<Vec<u8>>> {
-        let mut guard = OutcomeGuard::new(self, numbering.closed(), Limits::default());
+        let mut guard = OutcomeGuard::new(self, numbering.closed(), OutputLimits::default());
         let out = match is_output {
             true => Some(Sanitized::vouch(guard.text(&String::from_utf8_lossy(bytes)).into_bytes())),
             false => guard.file(bytes).ok(),
@@ -558,7 +558,7 @@ mod tests {
     }
 
     fn run(guard: &Guard) -> OutcomeGuard {
-        OutcomeGuard::new(guard, Numbering::new([7; 32], []), Limits::default())
+        OutcomeGuard::new(guard, Numbering::new([7; 32], []), OutputLimits::default())
     }
 
     fn ended(run: OutcomeGuard) -> Guarded {

@@ -678,7 +678,7 @@ pub(super) mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::guard::{Kind, Limits, Numbering, OutcomeGuard, Policy};
+    use crate::guard::{Kind, Numbering, OutcomeGuard, OutputLimits, Policy};
 
     /// With a guard, a budget and a report of their own.
     fn with<T>(see: impl FnOnce(&mut Look<'_>) -> T) -> (T, Report) {
@@ -841,7 +841,7 @@ pub(super) mod tests {
     fn a_pdf_in_signs_of_ascii_is_no_text() {
         let guard = Guard::default();
         let file = |bytes: &[u8]| {
-            let mut run = OutcomeGuard::new(&guard, Numbering::alone(), Limits::default());
+            let mut run = OutcomeGuard::new(&guard, Numbering::alone(), OutputLimits::default());
             run.file(bytes).ok().map(|out| String::from_utf8(out.into_inner()).unwrap())
         };
         let document = |head: &str, page: &str| {
@@ -944,7 +944,7 @@ pub(super) mod tests {
         let mut policy = Policy::default();
         policy.actions.insert(Kind::Email, Action::Block);
         let guard = Guard::new(policy).unwrap();
-        let mut run = OutcomeGuard::new(&guard, Numbering::alone(), Limits::default());
+        let mut run = OutcomeGuard::new(&guard, Numbering::alone(), OutputLimits::default());
         assert!(run.file(&document).is_err() && run.is_blocked());
     }
 

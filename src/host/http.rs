@@ -79,7 +79,7 @@ impl Doors {
 
 /// What clients that mean no good can hold.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct ConnectionLimits {
     pub(crate) max_connections: usize,
     pub(crate) head_timeout: Duration,
 }
@@ -157,7 +157,7 @@ impl Drop for UnderWay {
 pub(crate) async fn serve(
     listener: TcpListener,
     doors: Arc<Doors>,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: CancellationToken,
 ) {
     let connections = TaskTracker::new();

@@ -50,7 +50,7 @@ pub struct Options {
     /// What separates a sandbox from the machine.
     pub isolation: Isolation,
     /// What a sandbox may use, unless its [`SandboxSpec`] says otherwise.
-    pub limits: Limits,
+    pub limits: SandboxLimits,
     /// Directories that every sandbox sees read-only at the same path, usually the `sys.prefix` and
     /// `sys.base_prefix` of interpreters. Their parents appear as empty directories. What the system
     /// directories (`/usr`) already hold need not be listed.
@@ -68,7 +68,7 @@ impl Default for Options {
         Self {
             exe: PathBuf::from("/proc/self/exe"),
             isolation: Isolation::default(),
-            limits: Limits::default(),
+            limits: SandboxLimits::default(),
             read_only: Vec::new(),
             cgroups: true,
             sandboxes: 24,
@@ -122,7 +122,7 @@ impl Isolation {
 
 /// What one sandbox may use. All are upper bounds; sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct SandboxLimits {
     /// Memory of all processes and temporary files together.
     pub memory_bytes: u64,
     /// Processes and threads, the agent included.
@@ -146,7 +146,7 @@ pub struct Limits {
     pub nice: i32,
 }
 
-impl Default for Limits {
+impl Default for SandboxLimits {
     fn default() -> Self {
         const MIB: u64 = 1 << 20;
         Self {
@@ -170,7 +170,7 @@ pub struct SandboxSpec {
     /// Added to the small environment that every program in the sandbox starts with.
     pub env: Vec<(String, String)>,
     /// Instead of [`Options::limits`].
-    pub limits: Option<Limits>,
+    pub limits: Option<SandboxLimits>,
     /// Directories that this sandbox sees besides [`Options::read_only`].
     pub read_only: Vec<PathBuf>,
 }
@@ -241,7 +241,7 @@ pub struct Usage {
 /// The process that does it is started again when it ends; its sandboxes end with it.
 #[derive(Debug)]
 pub struct Spawner {
-    limits: Limits,
+    limits: SandboxLimits,
     path: String,
     /// The process that serves now; `None` while it is being started again.
     current: watch::Receiver<Option<Arc<Connection>>>,
@@ -486,7 +486,7 @@ impl Connection {
     }
 
     /// Asks for a sandbox and waits for it. An error is one of this birth alone.
-    async fn birth(&self, limits: Limits, read_only: Vec<PathBuf>) -> Result<Born, JailError> {
+    async fn birth(&self, limits: SandboxLimits, read_only: Vec<PathBuf>) -> Result<Born, JailError> {
         let (sender, born) = oneshot::channel();
         let id = {
             let mut state = self.state();

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use super::agent::{self, AgentError, AgentHandle, ProcessEvent, ProcessSpec};
 use super::http::ports;
 use super::jail::{
-    self, End, EndCause, Isolation, JailError, Jailed, Limits, SandboxSpec, Spawner, SpawnerChanges, Usage,
+    self, End, EndCause, Isolation, JailError, Jailed, SandboxLimits, SandboxSpec, Spawner, SpawnerChanges,
+    Usage,
 };
 use super::kernel::{self, KernelError, Kernels};
 use super::network::{self, Egress, LookUpPlaces, Policy};
@@ -38,7 +39,7 @@ const FONTS_PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Maker {
     spawner: Spawner,
-    limits: Limits,
+    limits: SandboxLimits,
     isolation: Isolation,
     pub(crate) network: network::Options,
     pub(crate) look_ups: LookUpPlaces,
@@ -115,7 +116,7 @@ enum FontsError {
 pub(crate) struct Machine {
     jailed: Jailed,
     kernels: Kernels,
-    limits: Limits,
+    limits: SandboxLimits,
     environment: Arc<Environment>,
 }
 
@@ -344,7 +345,7 @@ pub(crate) struct Sandbox {
     pub(crate) agent: AgentHandle,
     /// Its code contexts.
     pub(crate) kernels: Kernels,
-    pub(crate) limits: Limits,
+    pub(crate) limits: SandboxLimits,
     /// Cancelled when the sandbox is to end; open streams break off then.
     pub(crate) ending: CancellationToken,
     /// Cancelled when nothing of it is left.

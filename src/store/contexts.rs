@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
-use super::{Limits, StoreError};
+use super::{ContextLimits, StoreError};
 use crate::domain::{
     ContextId, ContextKey, ContextStatus, ConversationId, EndReason, Owner, SandboxId, Secret, TenantId,
 };
@@ -117,9 +117,9 @@ pub trait Contexts: Send + Sync {
     async fn count_live(&self) -> Result<u64, StoreError>;
 
     /// Ends a live context and puts its sandbox into the outbox. `false`: it had ended, or the epoch has moved on.
-    async fn end(&self, end: &End, limits: &Limits) -> Result<bool, StoreError>;
+    async fn end(&self, end: &End, limits: &ContextLimits) -> Result<bool, StoreError>;
 
-    /// Overrides a tenant's limits of live contexts; `None` means the default of [`Limits`].
+    /// Overrides a tenant's limits of live contexts; `None` means the default of [`ContextLimits`].
     async fn set_tenant_limits(
         &self,
         tenant: &TenantId,

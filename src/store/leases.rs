@@ -59,7 +59,7 @@ pub struct SandboxPlace {
 /// Numbers that `acquire` holds to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limits {
+pub struct ContextLimits {
     /// Live contexts a tenant may have (10), unless `tenant_limits` has a row for it.
     pub per_tenant: u32,
     /// Live contexts a conversation may have (5).
@@ -83,7 +83,7 @@ pub struct Limits {
     pub prices: Prices,
 }
 
-impl Default for Limits {
+impl Default for ContextLimits {
     fn default() -> Self {
         Self {
             per_tenant: 10,
@@ -251,7 +251,7 @@ pub(super) fn storable_result(finished: &FinishedExecution) -> (Option<String>, 
 #[async_trait]
 pub trait Leases: Send + Sync {
     /// Finds, claims, queues or refuses; see the module's first paragraph. One round trip.
-    async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError>;
+    async fn acquire(&self, ask: &Acquire, limits: &ContextLimits) -> Result<Acquired, StoreError>;
 
     /// The creator reports its sandbox; the run of `execution` is then recorded as running on it. `None`: the
     /// claim was fenced off, and the sandbox is already in the outbox.
@@ -260,16 +260,16 @@ pub trait Leases: Send + Sync {
         claim: &Claim,
         execution: ExecutionId,
         sandbox: &SandboxRef,
-        limits: &Limits,
+        limits: &ContextLimits,
     ) -> Result<Option<ContextRow>, StoreError>;
 
     /// Keeps a creator's lease alive. `false`: it is gone.
-    async fn renew(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError>;
+    async fn renew(&self, claim: &Claim, limits: &ContextLimits) -> Result<bool, StoreError>;
 
     /// Records a run's end, frees its context for the next in the queue and slides the time to live. `false`: the
     /// run was already recorded. A run that was given up as `interrupted` takes its record after all: its replica
     /// was only cut off.
-    async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError>;
+    async fn record(&self, finished: &FinishedExecution, limits: &ContextLimits) -> Result<bool, StoreError>;
 
     /// Takes a queued run out of the queue, or marks a running one as failed before it reached the sandbox. Either
     /// way the code never ran, so the run's idempotency key is free again; a claim that it held is free for the next

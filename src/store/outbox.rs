@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{ContextRow, Limits, SandboxRef, StoreError};
+use super::{ContextLimits, ContextRow, SandboxRef, StoreError};
 use crate::domain::{ContextId, TenantId};
 
 /// A sandbox that must die: an entry of the outbox.
@@ -44,7 +44,12 @@ pub struct Reaped {
 pub trait Outbox: Send + Sync {
     /// Ends what has expired and frees what dead replicas held, at most `batch`; several replicas at once do not
     /// meet on a row. Ended rows older than `retention` are removed.
-    async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError>;
+    async fn reap(
+        &self,
+        batch: u32,
+        retention: Duration,
+        limits: &ContextLimits,
+    ) -> Result<Reaped, StoreError>;
 
     /// Claims entries of the outbox; they come back after `visibility` if no one reports.
     async fn claim_kills(&self, batch: u32, visibility: Duration) -> Result<Vec<PendingKill>, StoreError>;

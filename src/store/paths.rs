@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::{Limits, StoreError};
+use super::{ContextLimits, StoreError};
 use crate::domain::{ContextKey, ConversationKey, PathId, TenantId};
 
 crate::domain::context::text_enum! {
@@ -122,7 +122,7 @@ pub trait Paths: Send + Sync {
         key: &ContextKey,
         change: &PathChange,
         expected: Option<i64>,
-        limits: &Limits,
+        limits: &ContextLimits,
     ) -> Result<PathRow, PathError>;
 
     /// The registered paths of a conversation, oldest first; deleted ones only when asked for.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use pathbox::domain::{ContextKey, EndReason};
-use pathbox::store::{KeptValue, Limits, Secret};
+use pathbox::store::{ContextLimits, KeptValue, Secret};
 use serde_json::{Value, json};
 
 use crate::support::database::{World, cluster};
@@ -237,7 +237,7 @@ fn mail(number: u32) -> Vec<(String, u32)> {
 }
 
 async fn values_are_kept_sealed_for_their_context_and_end_with_it(world: World) {
-    let (one, limits) = (world.store().await, Limits::default());
+    let (one, limits) = (world.store().await, ContextLimits::default());
     let of: fn(&str) -> ContextKey = |conversation| key("acme", conversation, "main");
     let tenant = of("c1").tenant;
     let (here, there) =
@@ -280,7 +280,7 @@ async fn values_are_kept_sealed_for_their_context_and_end_with_it(world: World) 
 }
 
 async fn a_context_keeps_and_gives_so_many_values_and_no_more(world: World) {
-    let (store, limits) = (world.store().await, Limits::default());
+    let (store, limits) = (world.store().await, ContextLimits::default());
     let key = key("acme", "c1", "main");
     let context = first_run(&store, &key, &limits).await.id;
     let many: Vec<KeptValue> = (1..=10_001).map(|n| value("EMAIL", n, "a@corp-mail.ie")).collect();

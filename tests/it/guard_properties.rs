@@ -5,7 +5,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use pathbox::domain::{CodeError, Ended, OutputChunk, RichResult};
 use pathbox::guard::{
-    Action, Guard, Kind, Limits, Mode, Numbering, OutcomeGuard, Policy, PolicyFile, Report, Sealer, rules,
+    Action, Guard, Kind, Mode, Numbering, OutcomeGuard, OutputLimits, Policy, PolicyFile, Report, Sealer,
+    rules,
 };
 use serde_json::{Value, json};
 
@@ -861,7 +862,7 @@ fn pictures_inside_values_and_text_files_lose_their_text() {
     let (run, clean) = (engine.encode(comment.concat()), engine.encode(b"\xff\xd8\xff\xda\x00\x02 \xff\xd9"));
     let (first, second) = run.split_at(20);
     let url = |body: &str| format!("data:image/jpeg;base64,{body}");
-    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), Limits::default());
+    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), OutputLimits::default());
     let page = format!("<img src=\"{}\">\nask bob@example.com\n", url(&format!("\n{first}\n{second}")));
     let shown = run.file(page.as_bytes()).unwrap().into_inner();
     assert_eq!(String::from_utf8(shown).unwrap(), format!("<img src=\"{}\">\nask [EMAIL_1]\n", url(&clean)));
@@ -1008,7 +1009,7 @@ fn a_mask_shows_no_sign_of_a_secret() {
 
 #[test]
 fn a_run_has_one_numbering_for_all_that_it_says() {
-    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), Limits::default());
+    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), OutputLimits::default());
     let mut out = Vec::new();
     out.extend(run.push(OutputChunk::Stdout("to alice@exam".to_owned())));
     assert!(out.is_empty(), "an unfinished line waits");
@@ -1047,7 +1048,8 @@ fn a_run_has_one_numbering_for_all_that_it_says() {
 fn a_blocked_run_says_nothing() {
     let mut policy = Policy::default();
     policy.actions.insert(Kind::Email, Action::Block);
-    let mut run = OutcomeGuard::new(&Guard::new(policy).unwrap(), Numbering::alone(), Limits::default());
+    let mut run =
+        OutcomeGuard::new(&Guard::new(policy).unwrap(), Numbering::alone(), OutputLimits::default());
     run.push(OutputChunk::Result(RichResult {
         formats: serde_json::Map::from_iter([("text".to_owned(), json!("secret plan"))]),
         is_main: true,
@@ -1074,7 +1076,7 @@ fn the_text_in_a_picture_is_taken_out() {
         b"trailing alice@example.com".to_vec(),
     ]
     .concat();
-    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), Limits::default());
+    let mut run = OutcomeGuard::new(&Guard::default(), Numbering::alone(), OutputLimits::default());
     let formats = serde_json::Map::from_iter([("image/png".to_owned(), json!(engine.encode(png)))]);
     run.push(OutputChunk::Result(RichResult { formats, is_main: true }));
     let done = run.finish(Ended::Completed, Vec::new(), Duration::ZERO);

@@ -1,7 +1,7 @@
 //! Checkpoints: what a Python cell that kills its interpreter leaves of the state, and where there is none.
 
 use futures::StreamExt;
-use pathbox::host::jail::Limits;
+use pathbox::host::jail::SandboxLimits;
 use pathbox::host::kernel::{Options, Search};
 use pathbox::wire::interpreter::{Event, ExecuteRequest};
 
@@ -156,7 +156,7 @@ async fn where_a_copy_would_not_be_whole_there_is_none() {
         assert_eq!(bench.python("1 + 1").await.value(), "2");
     }
     let change = |options| Options { checkpoint_bytes: 64 << 20, ..options };
-    let bench = Bench::with(Search::default(), Limits::default(), change).await;
+    let bench = Bench::with(Search::default(), SandboxLimits::default(), change).await;
     bench.python("import os; kept = b'x' * (100 << 20)").await;
     assert!(!is_rolled_back(&bench, "os._exit(1)").await, "too large");
     bench.python("kept = 1").await;
@@ -308,7 +308,7 @@ async fn a_context_that_is_restarted_or_removed_takes_its_copy_along() {
 #[tokio::test]
 async fn memory_that_copies_share_counts_once() {
     // Half of the limit as a copy: the sum of both would be the limit, the truth is half of it.
-    let limits = Limits { memory_bytes: 320 << 20, ..Limits::default() };
+    let limits = SandboxLimits { memory_bytes: 320 << 20, ..SandboxLimits::default() };
     let bench = Bench::with(Search::default(), limits, |options| options).await;
     let told = bench.python("import os; kept = b'x' * (200 << 20)").await;
     assert!(told.errors.is_empty(), "{told:?}");

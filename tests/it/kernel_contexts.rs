@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use pathbox::host::jail::Limits;
+use pathbox::host::jail::SandboxLimits;
 use pathbox::host::kernel::{Kernels, Options, Search};
 use pathbox::wire::interpreter::{Event, ExecuteRequest};
 
@@ -65,7 +65,7 @@ async fn who_leaves_interrupts_and_the_variables_stay() {
 #[tokio::test]
 async fn who_is_deaf_to_interrupts_is_killed_and_replaced() {
     let change = |options| Options { checkpoint_bytes: 0, ..options };
-    let bench = Bench::with(Search::default(), Limits::default(), change).await;
+    let bench = Bench::with(Search::default(), SandboxLimits::default(), change).await;
     for deaf in [
         "import time\nwhile True:\n    try: print('on'); time.sleep(1000)\n    except BaseException: pass",
         "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on')\nwhile True: time.sleep(1)",
@@ -99,7 +99,7 @@ async fn who_leaves_the_queue_is_never_run() {
 #[tokio::test]
 async fn silence_is_filled_with_keepalives() {
     let change = |options| Options { keepalive: Duration::from_millis(300), ..options };
-    let bench = Bench::with(Search::default(), Limits::default(), change).await;
+    let bench = Bench::with(Search::default(), SandboxLimits::default(), change).await;
     let told = bench.python("import time; time.sleep(1); print('woke')").await;
     assert!(told.keepalives >= 2, "{told:?}");
     assert_eq!(told.stdout, "woke\n");
@@ -198,7 +198,7 @@ async fn requests_are_refused_in_e2bs_words() {
 #[tokio::test]
 async fn a_missing_interpreter_is_named_with_its_package() {
     let search = Search { node: Some("/nowhere/node".into()), ..Search::default() };
-    let bench = Bench::with(search, Limits::default(), |options| options).await;
+    let bench = Bench::with(search, SandboxLimits::default(), |options| options).await;
     let error =
         bench.kernels.execute(ExecuteRequest::in_language("1", "javascript")).map(|_| ()).unwrap_err();
     assert_eq!(error.status(), 500);
@@ -209,7 +209,7 @@ async fn a_missing_interpreter_is_named_with_its_package() {
 #[tokio::test]
 async fn contexts_and_waiting_executions_are_limited() {
     let change = |options| Options { max_contexts: 3, ..options };
-    let bench = Bench::with(Search::default(), Limits::default(), change).await;
+    let bench = Bench::with(Search::default(), SandboxLimits::default(), change).await;
     let mut made = Vec::new();
     let error = loop {
         match bench.kernels.create(None, None).await {

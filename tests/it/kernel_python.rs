@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use pathbox::host::jail::Limits;
+use pathbox::host::jail::SandboxLimits;
 use pathbox::host::kernel::{Options, Search};
 use serde_json::json;
 
@@ -315,7 +315,7 @@ async fn env_vars_are_data_and_for_one_execution() {
 #[tokio::test]
 async fn a_dead_interpreter_is_told_and_replaced() {
     let change = |options| Options { checkpoint_bytes: 0, ..options };
-    let bench = Bench::with(Search::default(), Limits::default(), change).await;
+    let bench = Bench::with(Search::default(), SandboxLimits::default(), change).await;
     for (kill, why) in [
         ("os._exit(7)", "exit code 7"),
         ("os.kill(os.getpid(), 9)", "SIGKILL"),
@@ -375,7 +375,7 @@ async fn a_cell_that_forges_frames_hurts_only_itself() {
 #[tokio::test]
 async fn a_million_results_and_a_flood_are_bounded_and_counted() {
     let change = |options| Options { max_output_bytes: 1 << 20, max_results: 100, ..options };
-    let bench = Bench::with(Search::default(), Limits::default(), change).await;
+    let bench = Bench::with(Search::default(), SandboxLimits::default(), change).await;
     let told = bench.python("for i in range(10**6): display(i)\nprint('end')\n'main'").await;
     assert_eq!((told.results.len(), &*told.stdout), (101, "end\n"));
     assert_eq!(told.stops[0].0, "output_truncated");
@@ -405,7 +405,7 @@ async fn a_closed_stream_is_open_again_for_the_next_cell() {
 
 #[tokio::test]
 async fn limits_of_the_sandbox_are_named() {
-    let limits = Limits { home_bytes: 4 << 20, processes: 24, ..Limits::default() };
+    let limits = SandboxLimits { home_bytes: 4 << 20, processes: 24, ..SandboxLimits::default() };
     let bench = Bench::with(Search::default(), limits, |options| options).await;
     let told = bench.python("open('big', 'wb').write(b'x' * (8 << 20))").await;
     assert_eq!((&*told.stops[0].0, &*told.error().name), ("disk_full", "OSError"));

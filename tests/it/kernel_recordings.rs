@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
-use pathbox::host::jail::Limits;
+use pathbox::host::jail::SandboxLimits;
 use pathbox::host::kernel::Search;
 use pathbox::wire::interpreter::{Event, ExecuteRequest};
 use serde_json::Value;
@@ -239,7 +239,7 @@ async fn the_answers_are_the_recorded_ones_but_for_stated_differences() {
     let mut wrong = Vec::new();
     for session in SESSIONS {
         let search = Search { python: Some(science.clone()), ..Search::default() };
-        let bench = Bench::with(search, Limits::default(), |options| options).await;
+        let bench = Bench::with(search, SandboxLimits::default(), |options| options).await;
         // What E2B's server has when it runs outside of E2B, as it did when it was recorded.
         bench.kernels.set_env([("E2B_TEST_VARIABLE".to_owned(), "true".to_owned())].into()).unwrap();
         for name in *session {

@@ -21,18 +21,18 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) async fn new() -> Self {
-        Self::with(Search::default(), jail::Limits::default(), |options| options).await
+        Self::with(Search::default(), jail::SandboxLimits::default(), |options| options).await
     }
 
     /// With a Python that has packages.
     pub(crate) async fn with_python(python: PathBuf) -> Self {
         let search = Search { python: Some(python), ..Search::default() };
-        Self::with(search, jail::Limits::default(), |options| options).await
+        Self::with(search, jail::SandboxLimits::default(), |options| options).await
     }
 
     pub(crate) async fn with(
         search: Search,
-        limits: jail::Limits,
+        limits: jail::SandboxLimits,
         change: impl FnOnce(Options) -> Options,
     ) -> Self {
         let interpreters = Interpreters::find(&search).await;

@@ -7,9 +7,9 @@ use pathbox::domain::{
     PrincipalKind, Scope, TenantId, Tenants,
 };
 use pathbox::store::{
-    Acquire, Acquired, ContextFilter, DynStore, End, ExecutionFilter, ExecutionStatus, FinishedExecution,
-    Limits, MAX_RESULT_BYTES, NewReveal, PathChange, PathError, PathStatus, QUEUE_LEASE, RevealRow,
-    StoreError,
+    Acquire, Acquired, ContextFilter, ContextLimits, DynStore, End, ExecutionFilter, ExecutionStatus,
+    FinishedExecution, MAX_RESULT_BYTES, NewReveal, PathChange, PathError, PathStatus, QUEUE_LEASE,
+    RevealRow, StoreError,
 };
 use serde_json::json;
 
@@ -67,8 +67,8 @@ on_every_store! {
     the_view_tells_what_is_expired,
 }
 
-fn limits() -> Limits {
-    Limits::default()
+fn limits() -> ContextLimits {
+    ContextLimits::default()
 }
 
 async fn a_new_key_is_created_once_and_then_reused(world: World) {
@@ -377,7 +377,7 @@ async fn an_expired_context_is_replaced_by_the_next_call(world: World) {
 async fn a_context_in_use_is_neither_expired_nor_rotated(world: World) {
     let store = world.store().await;
     let key = key("acme", "c1", "main");
-    let limits = Limits { max_executions: 2, ..limits() };
+    let limits = ContextLimits { max_executions: 2, ..limits() };
     let context = first_run(&store, &key, &limits).await;
     let mut long = ask(&key);
     long.execution.lease = Duration::from_secs(4 * 3600);
@@ -396,7 +396,7 @@ async fn a_context_in_use_is_neither_expired_nor_rotated(world: World) {
 async fn a_context_that_served_its_number_is_rotated(world: World) {
     let store = world.store().await;
     let key = key("acme", "c1", "main");
-    let limits = Limits { max_executions: 3, per_conversation: 1, ..limits() };
+    let limits = ContextLimits { max_executions: 3, per_conversation: 1, ..limits() };
     let context = first_run(&store, &key, &limits).await;
     for _ in 0..2 {
         let ask = ask(&key);
@@ -462,7 +462,7 @@ async fn limits_name_their_holders_and_free_again(world: World) {
 
 async fn what_has_expired_does_not_count_against_a_limit(world: World) {
     let store = world.store().await;
-    let limits = Limits { per_tenant: 2, ..limits() };
+    let limits = ContextLimits { per_tenant: 2, ..limits() };
     let (one, two) = (key("acme", "c1", "a"), key("acme", "c1", "b"));
     first_run(&store, &one, &limits).await;
     world.advance(limits.ttl / 2).await;
@@ -502,7 +502,7 @@ async fn a_tenants_limits_can_be_set(world: World) {
 
 async fn a_refused_ask_leaves_no_row_and_may_come_again(world: World) {
     let store = world.store().await;
-    let limits = Limits { per_tenant: 1, ..limits() };
+    let limits = ContextLimits { per_tenant: 1, ..limits() };
     let holder = key("acme", "c1", "a");
     let context = first_run(&store, &holder, &limits).await;
     let refused = ask_once(&key("acme", "c1", "b"), "k", "a");
@@ -1002,7 +1002,7 @@ async fn equal_names_of_two_owners_are_two_things(world: World) {
 
 async fn a_refusal_names_only_what_the_caller_may_enter(world: World) {
     let store = world.store().await;
-    let limits = Limits { per_tenant: 2, ..limits() };
+    let limits = ContextLimits { per_tenant: 2, ..limits() };
     let at = |owner: &str, conversation: &str| of(owner, &key("acme", conversation, "main"));
     claim(store.acquire(&ask(&at("key:ann", "a")), &limits).await.unwrap());
     claim(store.acquire(&ask(&at("key:bob", "b")), &limits).await.unwrap());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pathbox::domain::usage::{UsageBy, report};
 use pathbox::domain::{ContextKey, EndReason, OwnQuota, Owner, Period, Prices, Quota, QuotaKind, TenantId};
 use pathbox::store::{
-    Acquire, Acquired, Chain, ChainHead, ContextFilter, ContextRow, DynStore, ExecutionStatus, Limits,
+    Acquire, Acquired, Chain, ChainHead, ContextFilter, ContextLimits, ContextRow, DynStore, ExecutionStatus,
     ToolPermit, UsageFilter, verify,
 };
 
@@ -28,8 +28,8 @@ on_every_store! {
     an_erasure_leaves_a_chain_that_verifies_and_says_what_went,
 }
 
-fn limits() -> Limits {
-    Limits::default()
+fn limits() -> ContextLimits {
+    ContextLimits::default()
 }
 
 fn tenant(name: &str) -> TenantId {
@@ -278,7 +278,7 @@ async fn use_counts_by_tenant_conversation_path_and_day(world: World) {
 async fn a_quota_of_runs_is_what_it_says(world: World) {
     let store = world.store().await;
     let quota = Quota { executions: Some(2), period: Period::Day, ..Quota::default() };
-    let limits = Limits { quota, ..limits() };
+    let limits = ContextLimits { quota, ..limits() };
     let key = key("acme", "c1", "main");
     let (first, context) = begun(&store, &key).await;
     // The second waits, and its place is what it has reserved.
@@ -303,7 +303,8 @@ async fn a_quota_of_runs_is_what_it_says(world: World) {
         other => panic!("{other:?}"),
     }
     // What never ran is given back.
-    let more = Limits { quota: Quota { executions: Some(3), ..limits.quota.clone() }, ..limits.clone() };
+    let more =
+        ContextLimits { quota: Quota { executions: Some(3), ..limits.quota.clone() }, ..limits.clone() };
     ready(store.acquire(&third, &more).await.unwrap());
     let gone = ExecutionStatus::Cancelled;
     assert!(store.abandon(&key.tenant, third.execution.id, gone, None).await.unwrap());
@@ -320,7 +321,7 @@ async fn a_quota_of_sandbox_seconds_reserves_what_a_sandbox_may_take(world: Worl
     let store = world.store().await;
     // One sandbox may take 90 s of run and 600 s of life after it.
     let quota = Quota { sandbox_seconds: Some(1000), ..Quota::default() };
-    let limits = Limits { quota, ttl: Duration::from_secs(600), ..limits() };
+    let limits = ContextLimits { quota, ttl: Duration::from_secs(600), ..limits() };
     let (main, side) = (key("acme", "c1", "main"), key("acme", "c1", "side"));
     let first = ask(&main);
     let claimed = claim(store.acquire(&first, &limits).await.unwrap());
@@ -346,7 +347,7 @@ async fn a_quota_of_money_follows_the_price_table(world: World) {
     let store = world.store().await;
     let prices = Prices { execution_micros: 400_000, ..Prices::default() };
     let quota = Quota { money_micros: Some(1_000_000), ..Quota::default() };
-    let limits = Limits { quota, prices, ..limits() };
+    let limits = ContextLimits { quota, prices, ..limits() };
     for _ in 0..2 {
         let ask = ask(&key("acme", "c1", "main"));
         let context = match store.acquire(&ask, &limits).await.unwrap() {

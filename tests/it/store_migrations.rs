@@ -56,10 +56,10 @@ async fn rows_have_found_their_owners(store: &DynStore) {
         assert_eq!(seen, [("main", PathStatus::Active), ("old", PathStatus::Archived)]);
     }
     // Her key is hers, and an equal one of another is not.
-    let replay = store.acquire(&ask_once(&ann, "k", "args"), &Limits::default()).await.unwrap();
+    let replay = store.acquire(&ask_once(&ann, "k", "args"), &ContextLimits::default()).await.unwrap();
     assert!(matches!(replay, Acquired::Replay(_)), "{replay:?}");
     let bob = of(Owner::principal("key:bob"), "c1");
-    let fresh = store.acquire(&ask_once(&bob, "k", "args"), &Limits::default()).await.unwrap();
+    let fresh = store.acquire(&ask_once(&bob, "k", "args"), &ContextLimits::default()).await.unwrap();
     assert!(matches!(fresh, Acquired::Create(_)), "{fresh:?}");
 }
 
@@ -152,13 +152,14 @@ async fn a_login_with_the_name_of_the_schema_serves_and_cleans_up() {
     let store: DynStore =
         std::sync::Arc::new(PgStore::connect(&url, &PgOptions::default(), keyring()).await.unwrap());
     let here = of(Owner::tenant(), "c1");
-    let context = first_run(&store, &here, &Limits::default()).await;
+    let context = first_run(&store, &here, &ContextLimits::default()).await;
     assert_eq!(store.executions(&ExecutionFilter::default()).await.unwrap().len(), 1);
     sqlx::raw_sql("update pathbox.execution_contexts set expires_at = clock_timestamp() - interval '1 s'")
         .execute(&mut admin)
         .await
         .unwrap();
-    let reaped = store.reap(50, std::time::Duration::from_secs(3600), &Limits::default()).await.unwrap();
+    let reaped =
+        store.reap(50, std::time::Duration::from_secs(3600), &ContextLimits::default()).await.unwrap();
     assert_eq!(reaped.expired, 1);
     let outbox = store.claim_kills(10, std::time::Duration::ZERO).await.unwrap();
     assert_eq!(outbox.len(), 1);
@@ -230,7 +231,7 @@ async fn an_older_program_starts_on_a_newer_schema_that_it_serves_on_and_says_bo
                  INSERT INTO migrations VALUES (99991231000000, 'of_tomorrow', x'01', 0, '0.1.0')";
     sqlx::raw_sql(newer).execute(&mut database).await.unwrap();
     let store: DynStore = std::sync::Arc::new(open().await.unwrap());
-    first_run(&store, &of(Owner::tenant(), "c1"), &Limits::default()).await;
+    first_run(&store, &of(Owner::tenant(), "c1"), &ContextLimits::default()).await;
 
     sqlx::raw_sql("UPDATE migrations SET serves_from = '7.0.0' WHERE version = 99991231000000")
         .execute(&mut database)

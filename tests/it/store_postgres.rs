@@ -49,8 +49,8 @@ fn refused(result: Result<u64, sqlx::Error>) -> String {
 async fn a_reader_sees_its_tenants_rows_and_no_credential_and_writes_nothing() {
     let world = World::postgres().await;
     let store = world.store().await;
-    first_run(&store, &key("acme", "c1", "main"), &Limits::default()).await;
-    first_run(&store, &key("bolt", "c1", "main"), &Limits::default()).await;
+    first_run(&store, &key("acme", "c1", "main"), &ContextLimits::default()).await;
+    first_run(&store, &key("bolt", "c1", "main"), &ContextLimits::default()).await;
     for (id, tenant) in [(1, "acme"), (2, "bolt")] {
         let workflow = crate::workflows::new(id, None, "x");
         let workflow = pathbox::store::workflows::NewWorkflow { key: key(tenant, "c1", "main"), ..workflow };
@@ -135,8 +135,8 @@ async fn a_reader_sees_its_tenants_rows_and_no_credential_and_writes_nothing() {
 async fn a_listed_login_is_bound_to_its_tenant_whatever_it_sets() {
     let world = World::postgres().await;
     let store = world.store().await;
-    first_run(&store, &key("acme", "c1", "main"), &Limits::default()).await;
-    first_run(&store, &key("bolt", "c1", "main"), &Limits::default()).await;
+    first_run(&store, &key("acme", "c1", "main"), &ContextLimits::default()).await;
+    first_run(&store, &key("bolt", "c1", "main"), &ContextLimits::default()).await;
     let name = role("acme_reports");
     let how = format!(
         "grant pathbox_tenant to {name}; insert into pathbox.tenant_logins values ('{name}', 'acme')"
@@ -156,8 +156,8 @@ async fn a_listed_login_is_bound_to_its_tenant_whatever_it_sets() {
 async fn the_functions_owner_is_bound_although_a_superuser_calls() {
     let world = World::postgres().await;
     let store = world.store().await;
-    first_run(&store, &key("acme", "c1", "main"), &Limits::default()).await;
-    first_run(&store, &key("bolt", "c1", "main"), &Limits::default()).await;
+    first_run(&store, &key("acme", "c1", "main"), &ContextLimits::default()).await;
+    first_run(&store, &key("bolt", "c1", "main"), &ContextLimits::default()).await;
     let mut admin = world.database().connect().await;
     run(&mut admin, "begin; set local role pathbox_app").await.unwrap();
     let contexts = "select count(*) from pathbox.execution_contexts";
@@ -191,7 +191,7 @@ async fn the_functions_owner_is_bound_although_a_superuser_calls() {
 /// Plays the protocol once.
 async fn works(store: &PgStore) {
     let key = key("acme", "c1", "main");
-    let limits = Limits::default();
+    let limits = ContextLimits::default();
     let first = ask(&key);
     let claimed = claim(store.acquire(&first, &limits).await.unwrap());
     let context = store.ready(&claimed, first.execution.id, &any_sandbox(), &limits).await.unwrap().unwrap();
@@ -226,7 +226,7 @@ async fn an_owner_that_is_no_superuser_can_migrate_and_serve() {
     run(&mut admin, &format!("create role {server} login; grant pathbox_server to {server}")).await.unwrap();
     let served = PgStore::connect(&database.url_as(&server), &PgOptions::default(), keyring()).await.unwrap();
     assert_eq!(served.contexts(&ContextFilter::default()).await.unwrap().len(), 1);
-    served.acquire(&ask(&key("acme", "c2", "main")), &Limits::default()).await.unwrap();
+    served.acquire(&ask(&key("acme", "c2", "main")), &ContextLimits::default()).await.unwrap();
     let mut direct = PgConnection::connect(database.url_as(&server).expose()).await.unwrap();
     for sql in ["select * from pathbox.execution_contexts", "select * from pathbox.doomed_sandboxes"] {
         assert!(refused(run(&mut direct, sql).await).contains("permission denied"), "{sql}");
@@ -323,15 +323,15 @@ async fn broken_connections_are_replaced_without_the_caller_seeing_it() {
     let world = World::postgres().await;
     let store = world.store().await;
     let key = key("acme", "c1", "main");
-    let context = first_run(&store, &key, &Limits::default()).await;
+    let context = first_run(&store, &key, &ContextLimits::default()).await;
     let mut admin = world.database().connect().await;
     for _ in 0..5 {
         let killed = "select count(pg_terminate_backend(pid)) from pg_stat_activity
                        where datname = current_database() and pid <> pg_backend_pid()";
         assert!(count(&mut admin, killed).await > 0);
         let ask = ask(&key);
-        ready(store.acquire(&ask, &Limits::default()).await.unwrap());
-        store.record(&finished(&ask, context.id), &Limits::default()).await.unwrap();
+        ready(store.acquire(&ask, &ContextLimits::default()).await.unwrap());
+        store.record(&finished(&ask, context.id), &ContextLimits::default()).await.unwrap();
     }
     assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 6);
 }
@@ -342,10 +342,13 @@ async fn a_waiting_call_holds_no_connection_in_a_transaction() {
     let world = World::postgres().await;
     let store = world.store().await;
     let key = key("acme", "c1", "main");
-    first_run(&store, &key, &Limits::default()).await;
-    ready(store.acquire(&ask(&key), &Limits::default()).await.unwrap());
+    first_run(&store, &key, &ContextLimits::default()).await;
+    ready(store.acquire(&ask(&key), &ContextLimits::default()).await.unwrap());
     let waiting = ask(&key);
-    assert!(matches!(store.acquire(&waiting, &Limits::default()).await.unwrap(), Acquired::Queued { .. }));
+    assert!(matches!(
+        store.acquire(&waiting, &ContextLimits::default()).await.unwrap(),
+        Acquired::Queued { .. }
+    ));
     let mut admin = world.database().connect().await;
     let open =
         "select count(*) from pg_stat_activity where datname = current_database() and xact_start is not null
@@ -387,7 +390,7 @@ fn a_warm_run_makes_two_round_trips() {
 async fn a_replica_whose_own_time_has_run_out_takes_no_other_for_dead() {
     let world = World::postgres().await;
     let store = world.store().await;
-    let (limits, lease, key) = (Limits::default(), Duration::from_secs(60), key("acme", "c1", "main"));
+    let (limits, lease, key) = (ContextLimits::default(), Duration::from_secs(60), key("acme", "c1", "main"));
     for replica in ["replica-1", "replica-2"] {
         store.heartbeat(replica, lease).await.unwrap();
     }
@@ -448,8 +451,8 @@ async fn replicas_of_two_places_begin_only_where_each_reaches_the_others_sandbox
     assert!(both.0.is_ok() != both.1.is_ok(), "{both:?}");
 }
 
-fn roomy() -> Limits {
-    Limits { per_tenant: 1_000, per_conversation: 1_000, ..Limits::default() }
+fn roomy() -> ContextLimits {
+    ContextLimits { per_tenant: 1_000, per_conversation: 1_000, ..ContextLimits::default() }
 }
 
 /// Calls that arrive at once go together: each gets its own answer, and there are fewer transactions than calls.
@@ -502,8 +505,8 @@ async fn a_run_waits_for_the_disk_unless_a_crash_may_take_it_back() {
     let world = World::postgres().await;
     let store = world.store().await;
     let (here, there) = (key("acme", "c1", "here"), key("acme", "c1", "there"));
-    first_run(&store, &here, &Limits::default()).await;
-    let away = first_run(&store, &there, &Limits::default()).await;
+    first_run(&store, &here, &ContextLimits::default()).await;
+    let away = first_run(&store, &there, &ContextLimits::default()).await;
     let mut admin = world.database().connect().await;
     run(&mut admin, "set synchronous_commit = on").await.unwrap();
     let remote = format!("update pathbox.execution_contexts set host_url = null where id = '{}'", away.id);
@@ -546,9 +549,9 @@ async fn a_run_whose_row_a_crash_took_is_recorded_all_the_same() {
     let store: DynStore =
         Arc::new(PgStore::connect(&database.url(), &PgOptions::default(), keyring()).await.unwrap());
     let key = key("acme", "c1", "main");
-    let context = first_run(&store, &key, &Limits::default()).await;
+    let context = first_run(&store, &key, &ContextLimits::default()).await;
     let ask = ask(&key);
-    ready(store.acquire(&ask, &Limits::default()).await.unwrap());
+    ready(store.acquire(&ask, &ContextLimits::default()).await.unwrap());
     cluster.crash();
     cluster.serve();
     let mut admin = database.connect().await;
@@ -556,8 +559,8 @@ async fn a_run_whose_row_a_crash_took_is_recorded_all_the_same() {
     let lost = format!("delete from pathbox.executions where id = '{}'", ask.execution.id);
     run(&mut admin, &lost).await.unwrap();
     let record = FinishedExecution { asked: Some(Box::new(ask.clone())), ..finished(&ask, context.id) };
-    assert!(store.record(&record, &Limits::default()).await.unwrap());
-    assert!(!store.record(&record, &Limits::default()).await.unwrap(), "once");
+    assert!(store.record(&record, &ContextLimits::default()).await.unwrap());
+    assert!(!store.record(&record, &ContextLimits::default()).await.unwrap(), "once");
     let found = store.execution(&key.tenant, ask.execution.id).await.unwrap().unwrap();
     assert_eq!((found.status, found.purpose), (ExecutionStatus::Completed, ask.execution.purpose));
     assert_eq!(store.live(&key).await.unwrap().unwrap().execution_count, 2);

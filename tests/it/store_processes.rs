@@ -19,8 +19,8 @@ use pathbox::domain::usage::{UsageBy, report};
 use pathbox::domain::{Clock, ContextId, EndReason, Entropy, Quota, SandboxId, TenantId};
 use pathbox::store::sqlite::DATABASE_FILE;
 use pathbox::store::{
-    Acquired, Claim, ContextFilter, DynStore, Keyring, Limits, PendingKill, PgOptions, PgStore, SandboxRef,
-    Secret, SqliteOptions, SqliteStore, UsageFilter, verify,
+    Acquired, Claim, ContextFilter, ContextLimits, DynStore, Keyring, PendingKill, PgOptions, PgStore,
+    SandboxRef, Secret, SqliteOptions, SqliteStore, UsageFilter, verify,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::Connection;
@@ -84,10 +84,14 @@ impl Job {
         }
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> ContextLimits {
         if self.is_killed {
             let lease = Duration::from_millis(400);
-            Limits { create_lease: lease, create_timeout: Duration::from_millis(100), ..Limits::default() }
+            ContextLimits {
+                create_lease: lease,
+                create_timeout: Duration::from_millis(100),
+                ..ContextLimits::default()
+            }
         } else if let Some(ration) = self.quota {
             let quota = match ration {
                 Ration::Runs(runs) => Quota { executions: Some(runs), ..Quota::default() },
@@ -96,9 +100,16 @@ impl Job {
             };
             let prices = Prices { execution_micros: PRICE, ..Prices::default() };
             let ttl = Duration::from_secs(600);
-            Limits { quota, prices, ttl, per_tenant: 100, per_conversation: 100, ..Limits::default() }
+            ContextLimits {
+                quota,
+                prices,
+                ttl,
+                per_tenant: 100,
+                per_conversation: 100,
+                ..ContextLimits::default()
+            }
         } else {
-            Limits::default()
+            ContextLimits::default()
         }
     }
 
@@ -292,7 +303,7 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
     let all = ContextFilter { ended: true, limit: Some(100_000), ..ContextFilter::default() };
     let rows = store.contexts(&all).await.unwrap();
     assert!(rows.iter().all(|row| row.epoch == 1), "nobody was taken over");
-    let queued = store.reap(1000, Duration::from_secs(1 << 20), &Limits::default()).await.unwrap();
+    let queued = store.reap(1000, Duration::from_secs(1 << 20), &ContextLimits::default()).await.unwrap();
     assert_eq!(queued.interrupted, 0, "nobody is left in the queue");
 }
 

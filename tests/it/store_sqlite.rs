@@ -27,7 +27,7 @@ async fn the_database_is_for_its_owner_alone() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("a/b");
     let store = open(&home).await.unwrap();
-    store.acquire(&ask(&key("acme", "c1", "main")), &Limits::default()).await.unwrap();
+    store.acquire(&ask(&key("acme", "c1", "main")), &ContextLimits::default()).await.unwrap();
     assert_eq!(fs::metadata(&home).unwrap().permissions().mode() & 0o777, 0o700);
     let mut files = 0;
     for entry in fs::read_dir(&home).unwrap() {
@@ -133,7 +133,7 @@ async fn a_lock_held_elsewhere_is_waited_for() {
     let run = ask(&key("acme", "c1", "main"));
     let waiting = tokio::spawn({
         let (store, run) = (store.clone(), run.clone());
-        async move { store.acquire(&run, &Limits::default()).await }
+        async move { store.acquire(&run, &ContextLimits::default()).await }
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!waiting.is_finished());
@@ -155,7 +155,7 @@ async fn a_lock_held_for_too_long_makes_the_database_busy() {
         .map(|n| {
             let store = store.clone();
             let run = ask(&key("acme", "c1", &format!("p{n}")));
-            tokio::spawn(async move { store.acquire(&run, &Limits::default()).await })
+            tokio::spawn(async move { store.acquire(&run, &ContextLimits::default()).await })
         })
         .collect();
     for call in calls {
@@ -169,7 +169,7 @@ async fn a_lock_held_for_too_long_makes_the_database_busy() {
     while store.ping().await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    claim(store.acquire(&ask(&key("acme", "c1", "main")), &Limits::default()).await.unwrap());
+    claim(store.acquire(&ask(&key("acme", "c1", "main")), &ContextLimits::default()).await.unwrap());
 }
 
 /// A caller that goes away in the middle leaves no transaction open behind it.
@@ -178,8 +178,8 @@ async fn a_call_cut_off_at_any_point_changes_nothing_or_everything() {
     let world = World::sqlite();
     let store = world.store().await;
     let key = key("acme", "c1", "main");
-    let context = first_run(&store, &key, &Limits::default()).await;
-    let limits = Limits { max_executions: 1000, ..Limits::default() };
+    let context = first_run(&store, &key, &ContextLimits::default()).await;
+    let limits = ContextLimits { max_executions: 1000, ..ContextLimits::default() };
     let mut cut = 0;
     for polls in 0..60 {
         let run = ask(&key);
@@ -213,7 +213,7 @@ async fn a_full_disk_is_said_and_loses_nothing() {
 
 async fn fill_until_full(store: &SqliteStore, filler: &Path) {
     let key = key("acme", "c1", "main");
-    let limits = Limits { max_executions: 1_000_000, ..Limits::default() };
+    let limits = ContextLimits { max_executions: 1_000_000, ..ContextLimits::default() };
     let first = ask(&key);
     let claimed = claim(store.acquire(&first, &limits).await.unwrap());
     store.ready(&claimed, first.execution.id, &any_sandbox(), &limits).await.unwrap().unwrap();

@@ -5,7 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use pathbox::domain::{ContextEvent, ContextStatus, EndReason, Entropy};
-use pathbox::store::{Acquire, Acquired, Claim, ContextFilter, ContextRow, Limits, PathChange, QUEUE_LEASE};
+use pathbox::store::{
+    Acquire, Acquired, Claim, ContextFilter, ContextLimits, ContextRow, PathChange, QUEUE_LEASE,
+};
 
 use crate::support::database::World;
 use crate::support::runs::{any_sandbox, ask, claim, end, finished, first_run, key};
@@ -13,7 +15,7 @@ use crate::support::runs::{any_sandbox, ask, claim, end, finished, first_run, ke
 /// Writes every status with every reason over every status, past the store, and compares with Rust.
 async fn every_step_is_allowed_in_sql_iff_it_is_in_rust(world: World) {
     let store = world.store().await;
-    let limits = Limits { per_tenant: 1000, per_conversation: 1000, ..Limits::default() };
+    let limits = ContextLimits { per_tenant: 1000, per_conversation: 1000, ..ContextLimits::default() };
     let mut events = vec![ContextEvent::SandboxReady, ContextEvent::CreateFailed];
     events.extend(EndReason::ALL.iter().map(|reason| ContextEvent::End(*reason)));
     let reasons: Vec<Option<EndReason>> =
@@ -60,7 +62,7 @@ async fn row_in(
     store: &pathbox::store::DynStore,
     key: &pathbox::domain::ContextKey,
     status: ContextStatus,
-    limits: &Limits,
+    limits: &ContextLimits,
 ) -> String {
     let id = match status {
         ContextStatus::Creating => claim(store.acquire(&ask(key), limits).await.unwrap()).context,
@@ -114,7 +116,7 @@ const NEVER: &[(&str, &str)] = &[
 /// Random calls by several replicas on a few keys, with time passing; after each, nothing is as it must never be.
 async fn no_sequence_of_calls_reaches_a_state_that_must_not_be(world: World) {
     let replicas = [world.store().await, world.store().await];
-    let limits = Limits { per_tenant: 2, max_executions: 3, ..Limits::default() };
+    let limits = ContextLimits { per_tenant: 2, max_executions: 3, ..ContextLimits::default() };
     let keys = [key("acme", "c1", "a"), key("acme", "c1", "b"), key("acme", "c2", "a")];
     let entropy = Entropy::seeded(2026);
     let all: Vec<String> = NEVER.iter().map(|(_, sql)| format!("({sql})")).collect();

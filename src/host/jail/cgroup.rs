@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Limits, Usage, sys};
+use super::{SandboxLimits, Usage, sys};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 const PERIOD_MICROS: u64 = 100_000;
@@ -81,7 +81,7 @@ impl Cgroups {
         let found = [Self::v2(&own), Self::v1(&own)].into_iter().flatten().find(|cgroups| {
             cgroups.sweep();
             let name = format!("pathbox-{}-trial", std::process::id());
-            cgroups.create(&name, &Limits::default()).is_ok_and(|group| group.remove().is_ok())
+            cgroups.create(&name, &SandboxLimits::default()).is_ok_and(|group| group.remove().is_ok())
         });
         found.unwrap_or(Self::None)
     }
@@ -146,7 +146,7 @@ impl Cgroups {
     }
 
     /// Makes a group with these limits.
-    pub(crate) fn create(&self, name: &str, limits: &Limits) -> Result<Group> {
+    pub(crate) fn create(&self, name: &str, limits: &SandboxLimits) -> Result<Group> {
         let quota = u64::from(limits.cpu_percent) * PERIOD_MICROS / 100;
         let (group, settings) = match self {
             Self::None => return Err(ErrorKind::Unsupported.into()),
@@ -325,7 +325,12 @@ mod tests {
     #[test]
     fn version_2_settings_go_into_one_directory() {
         let tree = tempfile::tempdir().expect("temporary directory");
-        let limits = Limits { memory_bytes: 7 << 20, processes: 9, cpu_percent: 150, ..Limits::default() };
+        let limits = SandboxLimits {
+            memory_bytes: 7 << 20,
+            processes: 9,
+            cpu_percent: 150,
+            ..SandboxLimits::default()
+        };
         let group = Cgroups::V2(tree.path().to_owned()).create("pathbox-1-1", &limits).expect("group");
         let read = |name| fs::read_to_string(tree.path().join("pathbox-1-1").join(name)).expect(name);
         assert_eq!(read("memory.max"), "7340032");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::limits::Scan;
 use super::seccomp::Filters;
-use super::{Isolation, Limits, landlock, limits, mounts, namespaces, policy, sys};
+use super::{Isolation, SandboxLimits, landlock, limits, mounts, namespaces, policy, sys};
 use crate::host::agent::init::{self, Place, Tools};
 use crate::host::agent::protocol::{Failure, FromAgent};
 
@@ -23,7 +23,7 @@ pub(crate) struct Plan<'a> {
     /// What separates it from the machine.
     pub(crate) isolation: Isolation,
     /// What it may use.
-    pub(crate) limits: &'a Limits,
+    pub(crate) limits: &'a SandboxLimits,
     /// Interpreters' directories.
     pub(crate) read_only: &'a [PathBuf],
     /// System call filters; none without isolation.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::sys::{self, Resource};
-use super::{Limits, Usage, policy};
+use super::{SandboxLimits, Usage, policy};
 
 /// Sockets of a sandbox; each can hold some hundred kilobytes of kernel memory that only a control group counts.
 const SOCKETS: u64 = 512;
@@ -29,7 +29,7 @@ const SHARES_BUDGET: Duration = Duration::from_millis(20);
 
 /// Lowers the kernel's per-process limits of this process and its descendants.
 /// `others` is how many processes count against the same number without being in the sandbox.
-pub(crate) fn apply(limits: &Limits, others: u32, most_files: u32) -> Result<()> {
+pub(crate) fn apply(limits: &SandboxLimits, others: u32, most_files: u32) -> Result<()> {
     for (resource, value) in [
         (Resource::Processes, u64::from(limits.processes) + u64::from(others)),
         (Resource::FileBytes, limits.file_bytes),

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::sys::{self, attr};
-use super::{Limits, policy};
+use super::{SandboxLimits, policy};
 
 /// Where the new root is put together; what is there on the machine is only covered in our namespace.
 const BUILD: &str = "/tmp";
@@ -111,7 +111,7 @@ pub(crate) fn try_overlay() -> Result<()> {
 
 /// Puts the new root together and makes it the root. Returns a second `/proc` that is attached nowhere and
 /// hides nothing, for the agent alone.
-pub(crate) fn enter(sources: &Sources, limits: &Limits) -> Result<OwnedFd> {
+pub(crate) fn enter(sources: &Sources, limits: &SandboxLimits) -> Result<OwnedFd> {
     sys::make_mounts_private()?;
     let plain = attr::NO_SUID | attr::NO_DEV;
     let root = [(c"size", "8m"), (c"nr_inodes", "1024"), (c"mode", "755")];

@@ -17,7 +17,7 @@ use super::child::{self, Plan};
 use super::namespaces::Users;
 use super::seccomp::{Filters, Variant};
 use super::sys::{self, Forked};
-use super::{Control, Isolation, Limits, landlock, mounts, namespaces, passes, probe};
+use super::{Control, Isolation, SandboxLimits, landlock, mounts, namespaces, passes, probe};
 
 /// Longest message either way.
 pub(crate) const MAX_MESSAGE: usize = 64 * 1024;
@@ -43,7 +43,7 @@ pub(crate) enum Request {
         /// The host's number for it.
         id: u32,
         /// What it may use.
-        limits: Limits,
+        limits: SandboxLimits,
         /// Directories that it sees besides those of all.
         read_only: Vec<PathBuf>,
     },
@@ -301,7 +301,7 @@ impl Spawner {
         }
     }
 
-    fn spawn(&mut self, id: u32, limits: &Limits, read_only: Vec<PathBuf>) {
+    fn spawn(&mut self, id: u32, limits: &SandboxLimits, read_only: Vec<PathBuf>) {
         let mut all = self.read_only.clone();
         all.extend(read_only);
         let failed = match self.make(limits, &all) {
@@ -338,7 +338,7 @@ impl Spawner {
         Ok(())
     }
 
-    fn make(&mut self, limits: &Limits, read_only: &[PathBuf]) -> Result<(Sandbox, OwnedFd), Failed> {
+    fn make(&mut self, limits: &SandboxLimits, read_only: &[PathBuf]) -> Result<(Sandbox, OwnedFd), Failed> {
         let at = |step| move |error| (step, error);
         let index = self.free_index();
         let name = format!("pathbox-{}-{}", std::process::id(), self.made);
@@ -412,7 +412,7 @@ impl Spawner {
     }
 
     /// As many processors as its share of time fills, by turns.
-    fn processors_of(&self, index: u32, limits: &Limits) -> Vec<usize> {
+    fn processors_of(&self, index: u32, limits: &SandboxLimits) -> Vec<usize> {
         let count = limits.cpu_percent.div_ceil(100).max(1) as usize;
         let all = self.processors.iter().copied().cycle();
         all.skip(index as usize % self.processors.len().max(1))

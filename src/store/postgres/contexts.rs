@@ -6,7 +6,7 @@ use super::PgStore;
 use super::rows::{self, context_columns};
 use crate::domain::{ContextId, ContextKey, ConversationId, Owner, TenantId};
 use crate::store::{
-    ContextFilter, ContextRow, Contexts, End, Limits, StoreError, measure::measure, millis, storable,
+    ContextFilter, ContextLimits, ContextRow, Contexts, End, StoreError, measure::measure, millis, storable,
 };
 
 const CONTEXT: &str = concat!(
@@ -88,7 +88,7 @@ impl Contexts for PgStore {
         Ok(u64::try_from(count).unwrap_or_default())
     }
 
-    async fn end(&self, end: &End, limits: &Limits) -> Result<bool, StoreError> {
+    async fn end(&self, end: &End, limits: &ContextLimits) -> Result<bool, StoreError> {
         self.call(measure!("end"), || async {
             sqlx::query_scalar("select pathbox.end_v1($1, $2, $3, $4, $5, $6)")
                 .bind(end.tenant.as_str())

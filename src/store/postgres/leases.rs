@@ -20,9 +20,9 @@ use crate::domain::{
     QuotaReached, TenantId,
 };
 use crate::store::{
-    Acquire, Acquired, Audit, Cause, Claim, ContextRow, Contexts, DatabaseState, End, ExecutionStatus,
-    FinishedExecution, Leases, LimitReached, Limits, Placeholders, QUEUE_LEASE, SandboxPlace, SandboxRef,
-    Signals, StoreError, leases::storable_result, measure::measure, millis, storable,
+    Acquire, Acquired, Audit, Cause, Claim, ContextLimits, ContextRow, Contexts, DatabaseState, End,
+    ExecutionStatus, FinishedExecution, Leases, LimitReached, Placeholders, QUEUE_LEASE, SandboxPlace,
+    SandboxRef, Signals, StoreError, leases::storable_result, measure::measure, millis, storable,
 };
 
 const ACQUIRE: &str = concat!(
@@ -46,7 +46,7 @@ const AGAIN: u32 = 50;
 
 #[async_trait]
 impl Leases for PgStore {
-    async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, ask: &Acquire, limits: &ContextLimits) -> Result<Acquired, StoreError> {
         let mut turn = match self.acquire_together(ask, limits).await {
             Ok(acquired) => return Ok(acquired),
             Err(turn) => turn,
@@ -67,7 +67,7 @@ impl Leases for PgStore {
         claim: &Claim,
         execution: ExecutionId,
         sandbox: &SandboxRef,
-        limits: &Limits,
+        limits: &ContextLimits,
     ) -> Result<Option<ContextRow>, StoreError> {
         let sealed = self.keyring.seal_tokens(&claim.key.tenant, claim.context, sandbox);
         let row = self
@@ -95,7 +95,7 @@ impl Leases for PgStore {
         Ok(rows::context(&row)?.map(|context| ContextRow { sandbox: Some(sandbox.clone()), ..context }))
     }
 
-    async fn renew(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError> {
+    async fn renew(&self, claim: &Claim, limits: &ContextLimits) -> Result<bool, StoreError> {
         self.call(measure!("renew"), || async {
             sqlx::query_scalar("select pathbox.renew_v1($1, $2, $3, $4)")
                 .bind(claim.key.tenant.as_str())
@@ -108,7 +108,7 @@ impl Leases for PgStore {
         .await
     }
 
-    async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError> {
+    async fn record(&self, finished: &FinishedExecution, limits: &ContextLimits) -> Result<bool, StoreError> {
         let ending = Arc::new(Ending::new(finished, limits));
         let unasked = finished.unasked.as_deref();
         let turn = match self.record_together(&ending, unasked.is_some()).await {
@@ -248,7 +248,11 @@ impl Leases for PgStore {
 
 impl PgStore {
     /// Asks for a run that may be one of several; one under a quota takes turns with its tenant's others in the database.
-    async fn acquire_together(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, Option<Turn<Asks>>> {
+    async fn acquire_together(
+        &self,
+        ask: &Acquire,
+        limits: &ContextLimits,
+    ) -> Result<Acquired, Option<Turn<Asks>>> {
         if limits.quota.is_limited() {
             return Err(None);
         }
@@ -262,7 +266,7 @@ impl PgStore {
     }
 
     /// Several runs in one transaction; those that are not ready at once have to be asked for alone.
-    async fn acquire_all(&self, asks: &[Acquire], limits: &Limits) -> Vec<Option<Acquired>> {
+    async fn acquire_all(&self, asks: &[Acquire], limits: &ContextLimits) -> Vec<Option<Acquired>> {
         let mut answers: Vec<Option<Acquired>> = asks.iter().map(|_| None).collect();
         let tenant = &asks[0].key.tenant;
         let asking = async { bind_acquire(asks, limits).fetch_all(&self.pool()).await };
@@ -284,7 +288,7 @@ impl PgStore {
         answers
     }
 
-    async fn call_acquire(&self, asks: &[Acquire], limits: &Limits) -> Result<PgRow, StoreError> {
+    async fn call_acquire(&self, asks: &[Acquire], limits: &ContextLimits) -> Result<PgRow, StoreError> {
         self.call(measure!("acquire", asks[0].key.tenant), || async {
             bind_acquire(asks, limits).fetch_one(&self.pool()).await
         })
@@ -442,7 +446,7 @@ impl PgStore {
             reason: EndReason::Lost,
             error: Some("its tokens do not open with the keys of this server".to_owned()),
         };
-        self.end(&end, &Limits::default()).await.map(|_| ())
+        self.end(&end, &ContextLimits::default()).await.map(|_| ())
     }
 }
 
@@ -467,7 +471,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    fn new(finished: &FinishedExecution, limits: &Limits) -> Self {
+    fn new(finished: &FinishedExecution, limits: &ContextLimits) -> Self {
         let (result, is_small) = storable_result(finished);
         Self {
             id: finished.id,
@@ -518,7 +522,7 @@ fn column<'a, T, V>(calls: &[&'a T], value: impl Fn(&'a T) -> V) -> Vec<V> {
 type Bound<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// Asks that have tenant, replica and limits in common; what only one alone can have is the first one's.
-fn bind_acquire<'q>(asks: &'q [Acquire], limits: &Limits) -> Bound<'q> {
+fn bind_acquire<'q>(asks: &'q [Acquire], limits: &ContextLimits) -> Bound<'q> {
     let (asks, first): (Vec<&'q Acquire>, _) = (asks.iter().collect(), &asks[0]);
     let once = |ask: &'q Acquire| ask.execution.idempotency.as_ref();
     sqlx::query(ACQUIRE)
@@ -595,8 +599,8 @@ fn limit_reached(cells: &Cells<'_>, tenant: &TenantId) -> Result<LimitReached, S
 }
 
 /// The configured quota and the prices.
-fn quota_as_json(limits: &Limits) -> String {
-    let Limits { quota, prices, .. } = limits;
+fn quota_as_json(limits: &ContextLimits) -> String {
+    let ContextLimits { quota, prices, .. } = limits;
     json!({
         "period": quota.period,
         "sandbox_seconds": quota.sandbox_seconds,

@@ -11,8 +11,8 @@ use super::rows::{self, Cells, context_columns, sandbox_columns};
 use super::{PgStore, failure};
 use crate::domain::{ContextId, TenantId};
 use crate::store::{
-    ContextRow, Keyring, Limits, Outbox, PendingKill, Reaped, SandboxRef, StoreError, measure::measure,
-    millis, secrets::SealedTokens, storable,
+    ContextLimits, ContextRow, Keyring, Outbox, PendingKill, Reaped, SandboxRef, StoreError,
+    measure::measure, millis, secrets::SealedTokens, storable,
 };
 
 const OWNED: &str = concat!(
@@ -25,7 +25,12 @@ const OWNED: &str = concat!(
 
 #[async_trait]
 impl Outbox for PgStore {
-    async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
+    async fn reap(
+        &self,
+        batch: u32,
+        retention: Duration,
+        limits: &ContextLimits,
+    ) -> Result<Reaped, StoreError> {
         let row = self
             .call(measure!("reap"), || async {
                 sqlx::query(

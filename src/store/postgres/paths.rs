@@ -9,7 +9,7 @@ use super::PgStore;
 use super::rows::Cells;
 use crate::domain::{ContextKey, ConversationKey, PathId, TenantId};
 use crate::store::{
-    Limits, PathChange, PathError, PathRow, Paths, StoreError, measure::measure, millis, storable,
+    ContextLimits, PathChange, PathError, PathRow, Paths, StoreError, measure::measure, millis, storable,
 };
 
 #[async_trait]
@@ -19,7 +19,7 @@ impl Paths for PgStore {
         key: &ContextKey,
         change: &PathChange,
         expected: Option<i64>,
-        limits: &Limits,
+        limits: &ContextLimits,
     ) -> Result<PathRow, PathError> {
         let (name, other, message) = change.parts();
         loop {

@@ -10,8 +10,8 @@ use super::{SqliteStore, failure, time};
 use crate::domain::usage::{Use, midnight};
 use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, Quota, QuotaReached};
 use crate::store::{
-    Acquire, Acquired, Claim, ContextRow, ExecutionRow, ExecutionStatus, LimitReached, Limits, PathStatus,
-    QUEUE_LEASE, StoreError, measure::measure, millis, storable,
+    Acquire, Acquired, Claim, ContextLimits, ContextRow, ExecutionRow, ExecutionStatus, LimitReached,
+    PathStatus, QUEUE_LEASE, StoreError, measure::measure, millis, storable,
 };
 
 /// A run's row, as far as the queue is concerned.
@@ -34,7 +34,7 @@ impl SqliteStore {
     pub(super) async fn known(
         &self,
         ask: &Acquire,
-        limits: &Limits,
+        limits: &ContextLimits,
     ) -> Result<(bool, Option<Quota>), StoreError> {
         let tenant = &ask.key.tenant;
         let row = sqlx::query(
@@ -57,7 +57,7 @@ impl SqliteStore {
         &self,
         quota: &Quota,
         ask: &Acquire,
-        limits: &Limits,
+        limits: &ContextLimits,
     ) -> Result<Option<QuotaReached>, StoreError> {
         let now = self.now_ms();
         let mut reader = self.read(measure!("use", ask.key.tenant)).await?;
@@ -146,7 +146,7 @@ pub(super) struct Asking<'a> {
     pub(super) connection: &'a mut SqliteConnection,
     pub(super) now: i64,
     pub(super) ask: &'a Acquire,
-    pub(super) limits: &'a Limits,
+    pub(super) limits: &'a ContextLimits,
 }
 
 impl Asking<'_> {
@@ -807,7 +807,7 @@ async fn used(
     connection: &mut SqliteConnection,
     tenant: &str,
     quota: &Quota,
-    limits: &Limits,
+    limits: &ContextLimits,
     now: i64,
 ) -> Result<Use, StoreError> {
     let start = quota.period.start(time(now));

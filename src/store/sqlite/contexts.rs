@@ -9,8 +9,8 @@ use crate::domain::{
     ContextEvent, ContextId, ContextKey, ContextStatus, ConversationId, EndReason, Owner, TenantId,
 };
 use crate::store::{
-    ContextFilter, ContextRow, Contexts, End, Limits, QUEUE_LEASE, StoreError, measure::measure, millis,
-    storable,
+    ContextFilter, ContextLimits, ContextRow, Contexts, End, QUEUE_LEASE, StoreError, measure::measure,
+    millis, storable,
 };
 
 #[async_trait]
@@ -71,7 +71,7 @@ impl Contexts for SqliteStore {
         Ok(u64::try_from(count).unwrap_or_default())
     }
 
-    async fn end(&self, end: &End, limits: &Limits) -> Result<bool, StoreError> {
+    async fn end(&self, end: &End, limits: &ContextLimits) -> Result<bool, StoreError> {
         let mut transaction = self.write(measure!("end")).await?;
         let found: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM execution_contexts
@@ -121,7 +121,7 @@ pub(super) async fn end_live(
     reason: EndReason,
     error: Option<&str>,
     now: i64,
-    limits: &Limits,
+    limits: &ContextLimits,
 ) -> Result<bool, StoreError> {
     let status: Option<String> =
         sqlx::query_scalar("SELECT status FROM execution_contexts WHERE id = ? AND ended_at IS NULL")
@@ -184,7 +184,7 @@ pub(super) async fn end_unreadable(
     id: ContextId,
     why: &StoreError,
     now: i64,
-    limits: &Limits,
+    limits: &ContextLimits,
 ) -> Result<(), StoreError> {
     tracing::warn!(context.id = %id, error = %why, "a context's tokens do not open; it is replaced");
     let error = Some("its tokens do not open with the keys of this server");

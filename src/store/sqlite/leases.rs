@@ -11,13 +11,14 @@ use super::rows::{self, Cells};
 use super::{SqliteStore, failure};
 use crate::domain::{ContextId, ContextKey, ExecutionId, TenantId};
 use crate::store::{
-    Acquire, Acquired, Claim, ContextRow, ExecutionStatus, FinishedExecution, Leases, Limits, SandboxPlace,
-    SandboxRef, Signals, StoreError, leases::storable_result, measure::measure, millis, storable,
+    Acquire, Acquired, Claim, ContextLimits, ContextRow, ExecutionStatus, FinishedExecution, Leases,
+    SandboxPlace, SandboxRef, Signals, StoreError, leases::storable_result, measure::measure, millis,
+    storable,
 };
 
 #[async_trait]
 impl Leases for SqliteStore {
-    async fn acquire(&self, ask: &Acquire, limits: &Limits) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, ask: &Acquire, limits: &ContextLimits) -> Result<Acquired, StoreError> {
         let (is_known, quota) = self.known(ask, limits).await?;
         if is_known && let Some(waits) = self.still_waits(ask).await? {
             return Ok(waits);
@@ -64,7 +65,7 @@ impl Leases for SqliteStore {
         claim: &Claim,
         execution: ExecutionId,
         sandbox: &SandboxRef,
-        limits: &Limits,
+        limits: &ContextLimits,
     ) -> Result<Option<ContextRow>, StoreError> {
         let sealed = self.keyring.seal_tokens(&claim.key.tenant, claim.context, sandbox);
         let mut transaction = self.write(measure!("ready")).await?;
@@ -120,7 +121,7 @@ impl Leases for SqliteStore {
         Ok(context.map(|context| ContextRow { sandbox: Some(sandbox.clone()), ..context }))
     }
 
-    async fn renew(&self, claim: &Claim, limits: &Limits) -> Result<bool, StoreError> {
+    async fn renew(&self, claim: &Claim, limits: &ContextLimits) -> Result<bool, StoreError> {
         let mut transaction = self.write(measure!("renew")).await?;
         let now = self.now_ms();
         let until = now + millis(limits.create_lease);
@@ -151,7 +152,7 @@ impl Leases for SqliteStore {
         Ok(renewed > 0)
     }
 
-    async fn record(&self, finished: &FinishedExecution, limits: &Limits) -> Result<bool, StoreError> {
+    async fn record(&self, finished: &FinishedExecution, limits: &ContextLimits) -> Result<bool, StoreError> {
         let (result, small) = storable_result(finished);
         let mut transaction = self.write(measure!("record", finished.tenant)).await?;
         let now = self.now_ms();
@@ -416,7 +417,7 @@ async fn doom_late_sandbox(
 async fn count_use(
     connection: &mut SqliteConnection,
     finished: &FinishedExecution,
-    limits: &Limits,
+    limits: &ContextLimits,
     (ended, now): (i64, i64),
 ) -> Result<(), StoreError> {
     sqlx::query(

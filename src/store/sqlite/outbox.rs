@@ -11,13 +11,18 @@ use super::rows::{self, Cells};
 use super::{SqliteStore, contexts, failure};
 use crate::domain::{ContextId, ContextKey, ContextStatus, EndReason, TenantId};
 use crate::store::{
-    ContextRow, Keyring, Limits, Outbox, PendingKill, Reaped, SandboxRef, StoreError, measure::measure,
-    millis, secrets::SealedTokens, storable,
+    ContextLimits, ContextRow, Keyring, Outbox, PendingKill, Reaped, SandboxRef, StoreError,
+    measure::measure, millis, secrets::SealedTokens, storable,
 };
 
 #[async_trait]
 impl Outbox for SqliteStore {
-    async fn reap(&self, batch: u32, retention: Duration, limits: &Limits) -> Result<Reaped, StoreError> {
+    async fn reap(
+        &self,
+        batch: u32,
+        retention: Duration,
+        limits: &ContextLimits,
+    ) -> Result<Reaped, StoreError> {
         let mut transaction = self.write(measure!("reap")).await?;
         let now = self.now_ms();
         let old = now.saturating_sub(millis(retention));
@@ -159,7 +164,8 @@ impl Outbox for SqliteStore {
                 Err(why) => {
                     let id = Cells::new(row, "execution_contexts", "id").parse("id")?;
                     let mut transaction = self.write(measure!("owned")).await?;
-                    contexts::end_unreadable(&mut transaction, id, &why, now, &Limits::default()).await?;
+                    contexts::end_unreadable(&mut transaction, id, &why, now, &ContextLimits::default())
+                        .await?;
                     transaction.commit().await?;
                 }
             }
@@ -174,7 +180,7 @@ pub(super) async fn end_due(
     tenant: Option<&TenantId>,
     batch: u32,
     now: i64,
-    limits: &Limits,
+    limits: &ContextLimits,
 ) -> Result<Reaped, StoreError> {
     let due = sqlx::query(
         "SELECT id, status, CASE status WHEN 'ready' THEN expires_at ELSE lease_expires_at END AS over_at,

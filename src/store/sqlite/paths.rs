@@ -8,7 +8,7 @@ use super::rows::Cells;
 use super::{SqliteStore, contexts, failure};
 use crate::domain::{ContextId, ContextKey, ConversationKey, EndReason, PathId, TenantId};
 use crate::store::{
-    Limits, PathChange, PathError, PathRow, PathStatus, Paths, StoreError, measure::measure, storable,
+    ContextLimits, PathChange, PathError, PathRow, PathStatus, Paths, StoreError, measure::measure, storable,
 };
 
 #[async_trait]
@@ -18,7 +18,7 @@ impl Paths for SqliteStore {
         key: &ContextKey,
         change: &PathChange,
         expected: Option<i64>,
-        limits: &Limits,
+        limits: &ContextLimits,
     ) -> Result<PathRow, PathError> {
         let (path, (_, other_id, message)) = (&key.path, change.parts());
         if other_id == Some(path) {

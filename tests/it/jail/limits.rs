@@ -4,14 +4,14 @@
 use std::time::{Duration, Instant};
 
 use pathbox::host::agent::ProcessEvent;
-use pathbox::host::jail::{EndCause, Jailed, Limits, Options, SandboxSpec, Spawner};
+use pathbox::host::jail::{EndCause, Jailed, Options, SandboxLimits, SandboxSpec, Spawner};
 
 use super::support::{descendants, launch, options, put, python, run, run_python, start};
 
 const MIB: u64 = 1 << 20;
 
 /// A small sandbox in every way that limits are held here.
-async fn small(limits: Limits) -> Vec<(Spawner, Jailed)> {
+async fn small(limits: SandboxLimits) -> Vec<(Spawner, Jailed)> {
     let mut all = Vec::new();
     for cgroups in [true, false] {
         let spawner = start(&Options { cgroups, ..options() }).await;
@@ -25,13 +25,13 @@ async fn small(limits: Limits) -> Vec<(Spawner, Jailed)> {
     all
 }
 
-fn little_memory() -> Limits {
-    Limits {
+fn little_memory() -> SandboxLimits {
+    SandboxLimits {
         memory_bytes: 128 * MIB,
         home_bytes: 64 * MIB,
         tmp_bytes: 64 * MIB,
         shm_bytes: 64 * MIB,
-        ..Limits::default()
+        ..SandboxLimits::default()
     }
 }
 
@@ -149,7 +149,7 @@ async fn floods_of_processes_are_stopped_and_leave_nothing() {
         ),
     ];
     for (name, bomb) in bombs {
-        for (_spawner, jailed) in small(Limits { processes: 100, ..Limits::default() }).await {
+        for (_spawner, jailed) in small(SandboxLimits { processes: 100, ..SandboxLimits::default() }).await {
             let ran = run_python(&jailed.agent, bomb).await;
             // A daemon's own child can be the one that is refused, hence more than once.
             assert!(ran.stdout.starts_with("stopped True\n"), "{name}: {}", ran.stderr);
@@ -166,12 +166,12 @@ async fn floods_of_processes_are_stopped_and_leave_nothing() {
 /// Group 19.
 #[tokio::test]
 async fn a_full_disk_is_the_sandbox_s_own() {
-    let limits = Limits {
+    let limits = SandboxLimits {
         file_bytes: 8 * MIB,
         home_bytes: 16 * MIB,
         tmp_bytes: 16 * MIB,
         files: 500,
-        ..Limits::default()
+        ..SandboxLimits::default()
     };
     let code = r"
 import os, errno, signal
@@ -222,7 +222,7 @@ async fn endless_output_does_not_grow_the_host() {
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("line");
         line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).expect("number") * 1024
     };
-    for (_spawner, jailed) in small(Limits::default()).await {
+    for (_spawner, jailed) in small(SandboxLimits::default()).await {
         let script =
             "head -c 300M /dev/zero; head -c 100M /dev/urandom >&2; printf '\\033]0;x\\007\\377\\000'";
         let mut process = launch(&jailed.agent, &["sh", "-c", script]).await;
@@ -253,7 +253,7 @@ async fn a_program_that_will_not_listen_can_still_be_ended() {
         "import os, time\nos.kill(os.getpid(), 19)",
         "import signal, time\nsignal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\nwhile True: time.sleep(1)",
     ];
-    for (_spawner, jailed) in small(Limits::default()).await {
+    for (_spawner, jailed) in small(SandboxLimits::default()).await {
         for code in deaf {
             let process = launch(&jailed.agent, &[&python().path, "-I", "-c", code]).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -272,7 +272,7 @@ async fn a_program_that_will_not_listen_can_still_be_ended() {
 /// Group 22.
 #[tokio::test]
 async fn spinning_everywhere_leaves_room_for_others() {
-    for (spawner, jailed) in small(Limits { cpu_percent: 50, ..Limits::default() }).await {
+    for (spawner, jailed) in small(SandboxLimits { cpu_percent: 50, ..SandboxLimits::default() }).await {
         let spin = "for i in $(seq 60); do while :; do :; done & done; wait";
         let spinning = launch(&jailed.agent, &["bash", "-c", spin]).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -295,7 +295,7 @@ async fn spinning_everywhere_leaves_room_for_others() {
 /// A whole sandbox that is over its limit by its first process.
 #[tokio::test]
 async fn usage_is_told() {
-    for (spawner, jailed) in small(Limits::default()).await {
+    for (spawner, jailed) in small(SandboxLimits::default()).await {
         put(&jailed.agent, "x", "y").await;
         let hold = "b = bytearray(50 << 20); print('up', flush=True); __import__('time').sleep(60)";
         let mut process = launch(&jailed.agent, &[&python().path, "-I", "-c", hold]).await;

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use pathbox::host::agent::ProcessEvent;
-use pathbox::host::jail::{Limits, Options, SandboxSpec};
+use pathbox::host::jail::{Options, SandboxLimits, SandboxSpec};
 
 use super::support::{Ran, launch, options, put, python, run, run_python, spawn, start};
 
@@ -405,8 +405,10 @@ for name in ['/proc/self/comm', '/proc/self/autogroup']:
 async fn without_control_groups_a_processor_is_left_for_others() {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     let spawner = start(&Options { cgroups: false, ..options() }).await;
-    let spec =
-        SandboxSpec { limits: Some(Limits { cpu_percent: 6400, ..Limits::default() }), ..Default::default() };
+    let spec = SandboxSpec {
+        limits: Some(SandboxLimits { cpu_percent: 6400, ..SandboxLimits::default() }),
+        ..Default::default()
+    };
     let jailed = spawner.spawn(&spec).await.expect("spawns");
     let code = format!(
         "import os\nos.sched_setaffinity(0, range({all}))\nprint(len(os.sched_getaffinity(0)), 0 in os.sched_getaffinity(0))"
@@ -420,7 +422,7 @@ async fn without_control_groups_a_processor_is_left_for_others() {
 #[tokio::test]
 async fn the_usual_work_directories_can_be_written_and_count_as_the_home_directory() {
     let spawner = start(&options()).await;
-    let limits = Limits { home_bytes: 8 << 20, ..Limits::default() };
+    let limits = SandboxLimits { home_bytes: 8 << 20, ..SandboxLimits::default() };
     let spec = SandboxSpec { limits: Some(limits), ..SandboxSpec::default() };
     let jailed = spawner.spawn(&spec).await.expect("spawns");
     let script = "for d in /app /workspace /data /code /mnt/data ~; do ls -A $d; echo x > $d/f && cat $d/f; done; \

@@ -214,9 +214,14 @@ async fn landlocked_programs_see_no_process_and_no_program_of_the_host() {
 /// Groups 17 to 22: what is limited per process here, and by control groups where there are some.
 #[tokio::test]
 async fn landlocked_programs_are_limited() {
-    use pathbox::host::jail::{Limits, SandboxSpec};
+    use pathbox::host::jail::{SandboxLimits, SandboxSpec};
     let spawner = start(&Options { isolation: Isolation::Landlock, ..options() }).await;
-    let limits = Limits { memory_bytes: 128 << 20, processes: 40, file_bytes: 8 << 20, ..Limits::default() };
+    let limits = SandboxLimits {
+        memory_bytes: 128 << 20,
+        processes: 40,
+        file_bytes: 8 << 20,
+        ..SandboxLimits::default()
+    };
     let spec = SandboxSpec { limits: Some(limits), ..SandboxSpec::default() };
     let jailed = spawner.spawn(&spec).await.expect("spawns");
     let heap =

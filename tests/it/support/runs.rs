@@ -8,8 +8,8 @@ use pathbox::domain::{
     SandboxId, TenantId,
 };
 use pathbox::store::{
-    Acquire, Acquired, Claim, ContextRow, DynStore, End, ExecutionStatus, FinishedExecution, Idempotency,
-    Limits, NewExecution, SandboxRef, Secret,
+    Acquire, Acquired, Claim, ContextLimits, ContextRow, DynStore, End, ExecutionStatus, FinishedExecution,
+    Idempotency, NewExecution, SandboxRef, Secret,
 };
 use serde_json::json;
 
@@ -117,7 +117,7 @@ pub(crate) fn ready(acquired: Acquired) -> ContextRow {
 }
 
 /// Makes a key's first context: acquire, ready, record.
-pub(crate) async fn first_run(store: &DynStore, key: &ContextKey, limits: &Limits) -> ContextRow {
+pub(crate) async fn first_run(store: &DynStore, key: &ContextKey, limits: &ContextLimits) -> ContextRow {
     let ask = ask(key);
     let claim = claim(store.acquire(&ask, limits).await.unwrap());
     let context = store.ready(&claim, ask.execution.id, &any_sandbox(), limits).await.unwrap().unwrap();
