@@ -316,7 +316,7 @@ pub(super) fn document(
             json!({ "required": true, "content": { "application/json": { "schema": schema } } });
         operation
     };
-    let after = json!({ "name": "after", "in": "query", "required": false, "schema": { "type": "integer", "minimum": 0 } });
+    let after = json!({ "name": "after", "in": "query", "required": false, "schema": { "type": "integer", "minimum": 0, "maximum": i64::MAX } });
     let task = json!({ "name": "task", "in": "query", "required": false, "schema": { "type": "string" } });
     let conflict = [
         unknown[0],
