@@ -43,14 +43,15 @@ fn runs_contexts_findings_and_latencies_are_counted_and_no_identifier_is_a_label
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start(data.path());
     let meta = json!({"dev.pathbox/conversationId": "chat-4711", "dev.pathbox/pathId": "path-0815"});
-    let run = |code: &str, language: &str| {
-        let arguments = json!({"code": code, "language": language, "timeout_ms": 1_000});
+    let run_for = |code: &str, language: &str, timeout_ms: u32| {
+        let arguments = json!({"code": code, "language": language, "timeout_ms": timeout_ms});
         server.stateless(&[], "run_code", arguments, meta.clone()).answer()["result"].take()
     };
+    let run = |code: &str, language: &str| run_for(code, language, 60_000);
     run("print('mary.murphy@example.ie')", "python");
     run("1 / 0", "python");
     run("exit 3", "bash");
-    run("while True: pass", "python");
+    run_for("while True: pass", "python", 1_000);
     let end = json!({"action": "end"});
     server.stateless(&[], "manage_context", end, meta.clone()).answer();
     run("1", "python");

@@ -313,8 +313,16 @@ fn a_slash_too_many_in_the_issuers_name_is_explained() {
             .env("PATHBOX_OAUTH_ISSUER", format!("{}/", issuer.url)),
     );
     assert_eq!(status(&server, &issuer.token(|_| {})), 503);
-    let log = server.log();
-    assert!(log.contains("differ in the slash at the end") && log.contains(&issuer.url), "{log}");
+    // The log comes through a pipe.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let log = server.log();
+        if log.contains("differ in the slash at the end") && log.contains(&issuer.url) {
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "{log}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 #[test]
