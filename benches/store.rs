@@ -99,7 +99,7 @@ fn print(what: &str, median: Duration, base: Duration) {
     println!("  {what:<44} {:>8.0} µs   {ratio:>5.1} x", median.as_secs_f64() * 1e6);
 }
 
-/// Makes what the warm calls of so many callers need.
+/// Makes what the warm calls of these callers need.
 async fn warm_up(store: &DynStore, callers: usize) {
     for caller in 0..callers {
         if store.live(&caller_key(caller)).await.unwrap().is_none() {
@@ -115,21 +115,20 @@ fn middle(times: &mut Times) -> Duration {
     times[times.len() / 2]
 }
 
-/// Acquires and records of `callers` that are at it, each timed by itself: both are added to what was measured before.
-async fn warm_calls(store: &DynStore, callers: usize, count: usize, times: &mut (Times, Times)) {
+/// Acquires and records of `callers` that are at it, each timed by itself by `call`: both are added to what was measured before.
+async fn timed_calls<F: Future<Output = (Duration, Duration)> + Send>(
+    callers: usize,
+    count: usize,
+    times: &mut (Times, Times),
+    call: impl Fn(usize) -> F + Send + Sync + 'static + Clone,
+) {
     let kept = Arc::new(std::sync::Mutex::new((Vec::new(), Vec::new())));
-    let (store, calls) = (store.clone(), kept.clone());
+    let calls = kept.clone();
     median(callers, count, move |caller, _| {
-        let (store, times) = (store.clone(), calls.clone());
+        let (call, calls) = (call(caller), calls.clone());
         async move {
-            let ask = ask(&caller_key(caller));
-            let started = Instant::now();
-            let context = ready(store.acquire(&ask, &limits()).await.unwrap());
-            let acquired = started.elapsed();
-            let started = Instant::now();
-            store.record(&finished(&ask, context.id), &limits()).await.unwrap();
-            let recorded = started.elapsed();
-            let mut times = times.lock().unwrap();
+            let (acquired, recorded) = call.await;
+            let mut times = calls.lock().unwrap();
             times.0.push(acquired);
             times.1.push(recorded);
         }
@@ -138,6 +137,23 @@ async fn warm_calls(store: &DynStore, callers: usize, count: usize, times: &mut 
     let kept = kept.lock().unwrap();
     times.0.extend(&kept.0);
     times.1.extend(&kept.1);
+}
+
+async fn warm_calls(store: &DynStore, callers: usize, count: usize, times: &mut (Times, Times)) {
+    let store = store.clone();
+    timed_calls(callers, count, times, move |caller| {
+        let store = store.clone();
+        async move {
+            let ask = ask(&caller_key(caller));
+            let started = Instant::now();
+            let context = ready(store.acquire(&ask, &limits()).await.unwrap());
+            let acquired = started.elapsed();
+            let started = Instant::now();
+            store.record(&finished(&ask, context.id), &limits()).await.unwrap();
+            (acquired, started.elapsed())
+        }
+    })
+    .await;
 }
 
 async fn cold_calls(store: &DynStore, callers: usize, count: usize, base: Duration) {
@@ -254,28 +270,21 @@ async fn compare(url: &Secret, callers: usize, count: usize) {
     println!("  a warm call takes {ratio:.2} of the usual way\n");
 }
 
-/// The usual way's acquires and records, as [`warm_calls`].
+/// The usual way's acquires and records.
 async fn usual_calls(pool: &PgPool, callers: usize, count: usize, times: &mut (Times, Times)) {
-    let kept = Arc::new(std::sync::Mutex::new((Vec::new(), Vec::new())));
-    let (pool, calls) = (pool.clone(), kept.clone());
-    median(callers, count, move |caller, _| {
-        let (pool, times) = (pool.clone(), calls.clone());
+    let pool = pool.clone();
+    timed_calls(callers, count, times, move |caller| {
+        let pool = pool.clone();
         async move {
             let started = Instant::now();
             usual_acquire(pool.clone(), caller).await;
             let acquired = started.elapsed();
             let started = Instant::now();
             usual_record(pool, caller).await;
-            let recorded = started.elapsed();
-            let mut times = times.lock().unwrap();
-            times.0.push(acquired);
-            times.1.push(recorded);
+            (acquired, started.elapsed())
         }
     })
     .await;
-    let kept = kept.lock().unwrap();
-    times.0.extend(&kept.0);
-    times.1.extend(&kept.1);
 }
 
 /// Passes bytes on to the server's socket, each way a millisecond late.

@@ -1,6 +1,6 @@
 //! The guard's policy file: read at the start, and again when it has changed.
 //!
-//! A file that does not work is no reason to stop: what begins goes on under the policy that was loaded last, and the log,
+//! A file that cannot be loaded does not stop the server: new calls run under the policy that was loaded last, and the log,
 //! `/readyz` and the metrics say so.
 
 use std::path::Path;

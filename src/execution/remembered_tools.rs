@@ -16,12 +16,12 @@ use super::Core;
 /// The server under which refresh tokens are kept.
 const REFRESH: &str = "refresh_token";
 
-/// What the bridge remembers, in the store. A refresh token is kept as pins are, in a scope that is no tenant's.
+/// What the bridge remembers, in the store. A refresh token is kept as pins are, in a scope outside of the tenants.
 #[derive(Debug)]
 pub struct StoredTools {
     store: DynStore,
     keyring: Keyring,
-    /// Whose secrets they are: the operator's, who is no tenant's.
+    /// The scope of the operator's own secrets, outside of the tenants.
     operator: TenantId,
 }
 

@@ -31,7 +31,6 @@ pub struct Found {
     pub decoded: bool,
 }
 
-/// What the guard makes of a text.
 /// A candidate, without its text: what spoke for it, and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Candidate {
@@ -94,7 +93,7 @@ pub struct Checked {
     pub findings: Vec<Found>,
     /// How many findings more there were.
     pub left_out: u64,
-    /// The candidates in order, where they were asked for, likewise at most so many.
+    /// The candidates in order, where they were asked for, at most as many as findings.
     pub candidates: Vec<Candidate>,
     /// The counts.
     pub report: Report,

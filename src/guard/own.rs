@@ -60,7 +60,7 @@ pub struct OwnRule {
     /// A further condition on the value.
     #[serde(default)]
     pub check: OwnCheck,
-    /// The most bytes of a value, 1 to 256; of a longer one so many are replaced.
+    /// The most bytes of a value, 1 to 256; of a longer one only that many are replaced.
     #[serde(default = "longest")]
     pub max_len: usize,
     /// Whether the pattern's classes and `(?i)` are those of Unicode.

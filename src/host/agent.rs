@@ -1024,7 +1024,7 @@ mod tests {
         assert!(matches!(answer, Err(AgentError::Gone)), "{} entries", answer.map_or(0, |all| all.len()));
     }
 
-    /// Many answers that nobody looks at: each is within its own bounds.
+    /// Many unread answers: each is within its own bounds.
     #[tokio::test]
     async fn answers_that_nobody_reads_are_kept_up_to_the_sandbox_s_account() {
         let (handle, socket) = connected().await;

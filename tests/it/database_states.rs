@@ -38,6 +38,21 @@ fn run(server: &HttpServer, path: &str, code: &str, more: Value) -> Value {
     server.stateless(&[], "run_code", arguments, meta).answer()["result"].take()
 }
 
+/// Waits until a number of runs is recorded as completed, each once.
+async fn all_recorded(database: &Database, runs: i64) {
+    let mut admin = PgConnection::connect(database.url().expose()).await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let sql = "select count(*) from pathbox.executions where status = 'completed'";
+        let recorded: i64 = sqlx::query_scalar(sql).fetch_one(&mut admin).await.unwrap();
+        if recorded == runs {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{recorded} of {runs} recorded");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 fn error_code(result: &Value) -> &str {
     result["_meta"]["dev.pathbox/error"]["code"].as_str().unwrap_or_default()
 }
@@ -467,15 +482,7 @@ fn a_full_disk_under_postgres_is_said_as_what_it_is_and_loses_nothing() {
         std::thread::sleep(Duration::from_millis(50));
     };
     counts(&served);
-    let mut admin = runtime.block_on(PgConnection::connect(database.url().expose())).unwrap();
-    loop {
-        let sql = "select count(*) from pathbox.executions where status = 'completed'";
-        let recorded: i64 = runtime.block_on(sqlx::query_scalar(sql).fetch_one(&mut admin)).unwrap();
-        if recorded == runs {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    runtime.block_on(all_recorded(&database, runs));
 }
 
 /// A full disk under the write-ahead log ends the server of the database, which cannot start again before there is room.
@@ -545,16 +552,7 @@ fn a_full_disk_under_the_write_ahead_log_loses_and_doubles_nothing() {
         std::thread::sleep(Duration::from_millis(50));
     };
     counts(&served);
-    let mut admin = runtime.block_on(PgConnection::connect(database.url().expose())).unwrap();
-    loop {
-        let sql = "select count(*) from pathbox.executions where status = 'completed'";
-        let recorded: i64 = runtime.block_on(sqlx::query_scalar(sql).fetch_one(&mut admin)).unwrap();
-        if recorded == runs {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{recorded} of {runs} recorded");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    runtime.block_on(all_recorded(&database, runs));
 }
 
 /// A run that the end of the server cuts off was not cancelled by anybody: its key does not replay it.

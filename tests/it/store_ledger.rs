@@ -438,6 +438,14 @@ fn ended_as(status: &str, ask: &Acquire) -> String {
     )
 }
 
+/// A transaction that has ended a run, up to its commit.
+async fn ended_but_not_committed(world: &World, ask: &Acquire) -> sqlx::PgConnection {
+    let mut open = world.database().connect().await;
+    let sql = format!("begin; {}; set constraints all immediate", ended_as("failed", ask));
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut open).await.unwrap();
+    open
+}
+
 /// Ends of one tenant commit side by side, each in a lane of its own, and what is about one run stays together.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
@@ -448,10 +456,7 @@ async fn an_end_does_not_wait_for_the_commit_of_another() {
     let (quick, quick_context) = begun(&store, &key("acme", "c1", "quick")).await;
     let (given_up, given_up_context) = begun(&store, &key("acme", "c1", "given-up")).await;
 
-    // A transaction that has ended a run, up to its commit.
-    let mut open = world.database().connect().await;
-    let sql = format!("begin; {}; set constraints all immediate", ended_as("failed", &slow));
-    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut open).await.unwrap();
+    let mut open = ended_but_not_committed(&world, &slow).await;
     assert!(store.record(&finished(&quick, quick_context.id), &limits()).await.unwrap());
     let manual = end(&quick.key, quick_context.id, None, EndReason::Manual);
     assert!(store.end(&manual, &limits()).await.unwrap());
@@ -496,9 +501,7 @@ async fn an_erasure_names_the_lanes_of_what_it_takes() {
     let world = World::postgres().await;
     let store = world.store().await;
     let (slow, _) = begun(&store, &key("acme", "c1", "slow")).await;
-    let mut open = world.database().connect().await;
-    let sql = format!("begin; {}; set constraints all immediate", ended_as("failed", &slow));
-    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut open).await.unwrap();
+    let mut open = ended_but_not_committed(&world, &slow).await;
     run(&store, "acme", "quick").await;
     sqlx::raw_sql("commit").execute(&mut open).await.unwrap();
     let said = store.erase(&tenant("acme"), None).await.unwrap();
@@ -515,16 +518,14 @@ async fn an_erasure_names_the_lanes_of_what_it_takes() {
     assert_eq!((found.entries, found.faults.as_slice()), (0, [].as_slice()), "{found:?}");
 }
 
-/// Retention that goes on while somebody verifies is no entry that is missing.
+/// Retention beside a verification leaves no entry missing.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 async fn retention_beside_a_verification_is_no_fault() {
     let world = World::postgres().await;
     let store = world.store().await;
     let (slow, _) = begun(&store, &key("acme", "c1", "slow")).await;
-    let mut open = world.database().connect().await;
-    let sql = format!("begin; {}; set constraints all immediate", ended_as("failed", &slow));
-    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut open).await.unwrap();
+    let mut open = ended_but_not_committed(&world, &slow).await;
     for _ in 0..3 {
         run(&store, "acme", "quick").await;
     }

@@ -423,7 +423,7 @@ impl Candidate {
         self
     }
 
-    /// A number of so many groups, before which a word may stand.
+    /// A number of this many groups, before which a word may stand.
     pub(super) fn in_groups(self, groups: usize) -> Self {
         Self { groups, ..self }
     }

@@ -414,8 +414,8 @@ impl Interpreter {
         self.room = Some(credit);
     }
 
-    /// The next whole frame, if there is one, with what pays for keeping it. A long one is parsed aside, where it holds
-    /// nobody up.
+    /// The next whole frame, if there is one, with what pays for keeping it. A long one is parsed aside, where no other
+    /// waits for it.
     pub(super) async fn next_frame(&mut self) -> Result<Option<Held<Frame>>, FrameError> {
         let Some(whole) = self.frames.whole()? else { return Ok(None) };
         let frame = if whole.len() > SHORT_FRAME {

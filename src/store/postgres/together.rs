@@ -1,5 +1,5 @@
 //! Calls of one kind that share a transaction. Who finds fewer than eight on their way goes at once and alone; what arrives
-//! meanwhile gathers, and goes together as soon as one of them is back. So a single caller waits for nobody, and a crowd
+//! meanwhile gathers, and goes together as soon as one of them is back. So a single caller never waits, and a crowd
 //! costs the database little more than a few callers do: a statement's start costs as much for one row as for thirty.
 //!
 //! The surprise: nothing here may make a call wait for another one that is stuck. One that takes long gives up its turn and
@@ -22,7 +22,7 @@ use crate::domain::lock;
 const UNDER_WAY: usize = 8;
 /// Calls that go together at most.
 const MOST: usize = 64;
-/// A call that takes longer is no reason for others to wait.
+/// Calls do not wait for one that takes longer.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What may go together.
