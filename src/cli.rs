@@ -372,13 +372,16 @@ fn config(sources: &Sources, json: bool, page: bool) -> anyhow::Result<()> {
     let (_, values) = load(sources)?;
     let rows = reference::rows(&values);
     if json {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|[key, value, source]| serde_json::json!({ "key": key, "value": value, "source": source }))
-            .collect();
         say!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());
     }
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|row| {
+            let instead = row.effective.map_or_else(|| "–".to_owned(), |text| format!("({text})"));
+            [row.key, row.value.unwrap_or(instead), row.source]
+        })
+        .collect();
     table(&["setting", "value", "source"], &rows);
     Ok(())
 }

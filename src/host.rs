@@ -17,7 +17,7 @@ mod sandbox;
 pub mod templates;
 mod watchers;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,9 +131,15 @@ impl Host {
         self.addr
     }
 
-    /// The base address for both the API and the sandboxes: `http://127.0.0.1:1234`, without a path.
+    /// The base address for both the API and the sandboxes, as this machine reaches it: `http://127.0.0.1:1234`, without a path.
     pub fn url(&self) -> String {
-        format!("http://{}", self.addr)
+        let mut addr = self.addr;
+        match addr.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => addr.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => addr.set_ip(Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        format!("http://{addr}")
     }
 
     /// What to send as `X-API-Key`.

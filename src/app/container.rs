@@ -86,7 +86,12 @@ pub async fn up(
 /// When the runtime refuses.
 pub async fn down(data_dir: &Path) -> anyhow::Result<Option<ContainerHost>> {
     let Some(host) = ContainerHost::read(data_dir)? else { return Ok(None) };
-    output(removal(&host)).await?;
+    // podman and docker are content when the container is gone already; Apple's runtime is not.
+    if let Err(error) = output(removal(&host)).await
+        && !format!("{error:#}").contains("notFound")
+    {
+        return Err(error);
+    }
     std::fs::remove_file(ContainerHost::file(data_dir))?;
     Ok(Some(host))
 }

@@ -63,51 +63,19 @@ pub(super) async fn doctor(args: DoctorArgs, sources: Sources) -> anyhow::Result
 }
 
 async fn examine(config: Config) -> Vec<Check> {
-    let mut checks = Vec::new();
-    let dir = config.data_dir.clone();
-    checks.push(Check::new(
+    let dir = &config.data_dir;
+    let mut checks = vec![Check::new(
         "data directory",
-        crate::app::data_dir(&dir).map(|()| dir.display().to_string()).map_err(|error| {
+        crate::app::data_dir(dir).map(|()| dir.display().to_string()).map_err(|error| {
             (format!("{error:#}"), "choose a directory that this user can write, with --data-dir".into())
         }),
-    ));
+    )];
     if matches!(config.provider, Provider::Local) {
         checks.extend(machine(&config).await);
         checks.extend(packages(&config).await);
     }
-    if let Some(export) = &config.telemetry.export {
-        let answered = crate::telemetry::export::probe(export).await;
-        checks.push(Check::new(
-            "collector",
-            answered
-                .map(|after| {
-                    let urls: Vec<&str> = export.targets().map(|target| target.url.as_str()).collect();
-                    format!("{} answers, in {} ms", urls.join(" and "), after.as_millis())
-                })
-                .map_err(|why| {
-                    (why, "check OTEL_EXPORTER_OTLP_ENDPOINT and the collector; calls do not need it".into())
-                }),
-        ));
-    }
-    let bridge =
-        crate::bridge::Bridge::new(config.bridge.clone(), None, tokio_util::sync::CancellationToken::new());
-    if !bridge.is_empty() {
-        let catalog = bridge.catalog(&config.tenant).await;
-        for name in bridge.names() {
-            let tools = catalog.tools.iter().filter(|tool| tool.server == name).count();
-            let problem = catalog.problems.iter().find(|problem| problem.fatal && problem.server == name);
-            let result = match problem {
-                None if bridge.server(&config.tenant, name).is_none() => continue,
-                None => Ok(format!("answers, {tools} tools")),
-                Some(problem) => Err((
-                    problem.problem.clone(),
-                    format!("correct `[[tools.server]]` {name:?}; programs cannot call its tools meanwhile"),
-                )),
-            };
-            checks.push(Check::new(&format!("tool server {name}"), result));
-        }
-        bridge.close().await;
-    }
+    checks.extend(collector(&config).await);
+    checks.extend(tool_servers(&config).await);
     let store = database(&config).await;
     let serves = store.ok;
     checks.push(store);
@@ -122,31 +90,75 @@ async fn examine(config: Config) -> Vec<Check> {
     // What the database lacks has been said.
     let patience = if serves { Duration::from_secs(15) } else { Duration::ZERO };
     match app.execution.service(patience).await {
-        Ok(service) => {
-            checks.push(Check::new(
-                "sandbox provider",
-                match service.health.provider_problem() {
-                    None => provider_answers(&service.health).await,
-                    Some(why) => {
-                        Err((why.to_owned(), "see the failed checks above, or set E2B_API_KEY".into()))
-                    }
-                },
-            ));
-            // What a readiness probe says, in its words.
-            for found in service.health.checks().await {
-                if !["database", "provider"].contains(&found.name) {
-                    let remedy =
-                        (!found.ok).then(|| "see the failed checks above, or set E2B_API_KEY".to_owned());
-                    let (name, detail) = (found.name.to_owned(), found.state.to_owned());
-                    checks.push(Check { name, ok: found.ok, detail, remedy });
-                }
-            }
-            checks.push(first_run(&service).await);
-        }
+        Ok(service) => serving(&service, &mut checks).await,
         Err(error) if serves => checks.push(Check::new("start", Err((error.to_string(), error.advice())))),
         Err(_) => {}
     }
     app.stop(Duration::from_secs(3)).await;
+    checks
+}
+
+/// The provider, what a readiness probe says of the rest, and a run.
+async fn serving(service: &crate::execution::Execution, checks: &mut Vec<Check>) {
+    let remedy = || "see the failed checks above, or set E2B_API_KEY".to_owned();
+    let lacks = service.health.provider_problem();
+    checks.push(Check::new(
+        "sandbox provider",
+        match lacks {
+            None => provider_answers(&service.health).await,
+            Some(why) => Err((why.to_owned(), remedy())),
+        },
+    ));
+    for found in service.health.checks().await {
+        let said = checks.iter().any(|check| check.name == found.name);
+        if !said && found.name != "provider" {
+            let (name, detail) = (found.name.to_owned(), found.state.to_owned());
+            checks.push(Check { name, ok: found.ok, detail, remedy: (!found.ok).then(remedy) });
+        }
+    }
+    if lacks.is_none() {
+        checks.push(first_run(service).await);
+    }
+}
+
+/// Where spans and metrics go, if they go anywhere.
+async fn collector(config: &Config) -> Option<Check> {
+    let export = config.telemetry.export.as_ref()?;
+    let answered = crate::telemetry::export::probe(export).await;
+    let found = answered
+        .map(|after| {
+            let urls: Vec<&str> = export.targets().map(|target| target.url.as_str()).collect();
+            format!("{} answers, in {} ms", urls.join(" and "), after.as_millis())
+        })
+        .map_err(|why| {
+            (why, "check OTEL_EXPORTER_OTLP_ENDPOINT and the collector; calls do not need it".into())
+        });
+    Some(Check::new("collector", found))
+}
+
+/// The servers whose tools programs may call.
+async fn tool_servers(config: &Config) -> Vec<Check> {
+    let ended = tokio_util::sync::CancellationToken::new();
+    let bridge = crate::bridge::Bridge::new(config.bridge.clone(), None, ended);
+    let mut checks = Vec::new();
+    if bridge.is_empty() {
+        return checks;
+    }
+    let catalog = bridge.catalog(&config.tenant).await;
+    for name in bridge.names() {
+        let tools = catalog.tools.iter().filter(|tool| tool.server == name).count();
+        let problem = catalog.problems.iter().find(|problem| problem.fatal && problem.server == name);
+        let result = match problem {
+            None if bridge.server(&config.tenant, name).is_none() => continue,
+            None => Ok(format!("answers, {tools} tools")),
+            Some(problem) => Err((
+                problem.problem.clone(),
+                format!("correct `[[tools.server]]` {name:?}; programs cannot call its tools meanwhile"),
+            )),
+        };
+        checks.push(Check::new(&format!("tool server {name}"), result));
+    }
+    bridge.close().await;
     checks
 }
 

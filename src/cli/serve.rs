@@ -118,12 +118,13 @@ async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   pathbox host > host.env &       the lines to `source` before an E2B program runs
-  pathbox host --listen 0.0.0.0:3900 --allow-remote --api-key \"$KEY\"")]
+  E2B_API_KEY=$KEY pathbox host --listen 0.0.0.0:3900 --allow-remote")]
 pub(super) struct HostArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:3900", value_name = "ADDR:PORT")]
     listen: std::net::SocketAddr,
-    /// The API key to ask for (also E2B_API_KEY); one is made up and printed when not set.
+    /// The API key to ask for. E2B_API_KEY is better: every user of the machine can read a command line. One is made and printed
+    /// when neither is set.
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
     /// Listen on an address that other machines reach. The protocol is not encrypted.
@@ -135,6 +136,7 @@ pub(super) struct HostArgs {
 pub(super) async fn host(args: HostArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
     // Here the key is what callers must send, not whom to call.
     let key = args.api_key.or_else(|| sources.environment.remove("E2B_API_KEY"));
+    let is_made_here = key.is_none();
     let (config, _) = load_server(&sources)?;
     let mut options = config.host.options(crate::app::templates_dir(&config));
     options.listen = args.listen;
@@ -143,7 +145,11 @@ pub(super) async fn host(args: HostArgs, mut sources: Sources) -> anyhow::Result
     let token = CancellationToken::new();
     let host = crate::host::serve(options, token.clone()).await?;
     say!("export E2B_API_URL={url} E2B_SANDBOX_URL={url}", url = host.url());
-    say!("export E2B_API_KEY={}", host.api_key().expose());
+    // A key that somebody gave is not repeated: what is printed here may be a log.
+    match is_made_here {
+        true => say!("export E2B_API_KEY={}", host.api_key().expose()),
+        false => say!("# E2B_API_KEY: the key that was given to this host"),
+    }
     shutdown::asked().await?;
     token.cancel();
     if tokio::time::timeout(Duration::from_secs(5), host.ended()).await.is_err() {

@@ -538,6 +538,8 @@ const ALSO_OURS: [&str; 2] = ["PATHBOX_CONFIG", "PATHBOX_CRASH_AT"];
 pub enum Source {
     /// Nobody set it.
     Default,
+    /// Nobody set it, and it follows from this variable of the environment.
+    Platform(&'static str),
     /// The settings file.
     File(PathBuf),
     /// An environment variable.
@@ -550,6 +552,7 @@ impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Platform(name) => write!(f, "default, below {name}"),
             Self::File(path) => write!(f, "file {}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::Flag => f.write_str("flag"),
@@ -665,8 +668,13 @@ impl Values {
         }
         let name = if cfg!(windows) { "USERPROFILE" } else { "HOME" };
         let home = sources.environment.get(name).filter(|home| !home.is_empty()).cloned();
-        let values = Self { settings: values, container: None, tenants, tool_servers, home };
-        match values.data_dir(&sources.environment) {
+        let mut values = Self { settings: values, container: None, tenants, tool_servers, home };
+        if values.text("data_dir").is_none()
+            && let Some((place, variable)) = platform_dir(&sources.environment)
+        {
+            values.settings.insert("data_dir", (place.display().to_string(), Source::Platform(variable)));
+        }
+        match values.data_dir() {
             Ok(dir) => values.with_container(&dir),
             Err(_) => Ok(values),
         }
@@ -767,7 +775,7 @@ impl Values {
     /// # Errors
     /// [`ConfigError::Invalid`] for the first value that does not fit.
     pub fn config(&self, environment: &BTreeMap<String, String>) -> Result<Config, ConfigError> {
-        let data_dir = self.data_dir(environment)?;
+        let data_dir = self.data_dir()?;
         Ok(Config {
             objects: self.objects(&data_dir)?,
             data_dir,
@@ -934,23 +942,28 @@ impl Values {
         }
     }
 
-    fn data_dir(&self, environment: &BTreeMap<String, String>) -> Result<PathBuf, ConfigError> {
-        if let Some(dir) = self.path("data_dir")? {
-            return Ok(dir);
-        }
-        let var = |name: &str| environment.get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        let found = if cfg!(target_os = "macos") {
-            var("HOME").map(|home| home.join("Library/Application Support/pathbox"))
-        } else if cfg!(windows) {
-            var("LOCALAPPDATA").map(|dir| dir.join("pathbox"))
-        } else {
-            var("XDG_DATA_HOME")
-                .filter(|dir| dir.is_absolute())
-                .or_else(|| var("HOME").map(|home| home.join(".local/share")))
-                .map(|dir| dir.join("pathbox"))
-        };
+    /// The directory of everything that this process keeps.
+    pub(super) fn data_dir(&self) -> Result<PathBuf, ConfigError> {
         let home = if cfg!(windows) { "LOCALAPPDATA" } else { "HOME" };
-        found.ok_or_else(|| self.invalid("data_dir", format!("neither it nor {home} is set")))
+        self.path("data_dir")?
+            .ok_or_else(|| self.invalid("data_dir", format!("neither it nor {home} is set")))
+    }
+}
+
+/// The platform's own place for a program's data, and the variable that says where it is.
+fn platform_dir(environment: &BTreeMap<String, String>) -> Option<(PathBuf, &'static str)> {
+    let below = |name: &'static str, rest: &str| {
+        let dir = environment.get(name).filter(|dir| !dir.is_empty())?;
+        Some((Path::new(dir).join(rest), name))
+    };
+    if cfg!(target_os = "macos") {
+        below("HOME", "Library/Application Support/pathbox")
+    } else if cfg!(windows) {
+        below("LOCALAPPDATA", "pathbox")
+    } else {
+        below("XDG_DATA_HOME", "pathbox")
+            .filter(|(dir, _)| dir.is_absolute())
+            .or_else(|| below("HOME", ".local/share/pathbox"))
     }
 }
 

@@ -39,18 +39,50 @@ pub fn page() -> String {
     out
 }
 
-/// One row a setting: key, value (secrets hidden), source.
-pub fn rows(values: &Values) -> Vec<[String; 3]> {
-    settings()
-        .map(|s| {
-            let value = match values.get(s.key) {
-                "" => "–".to_owned(),
-                _ if s.secret => "(set, not shown)".to_owned(),
-                text => text.to_owned(),
-            };
-            [s.key.to_owned(), value, values.source(s.key).to_string()]
-        })
-        .chain(values.tenant_rows())
-        .chain(values.tool_rows())
+/// A setting with its value in this process.
+#[derive(Debug, serde::Serialize)]
+pub struct Row {
+    /// Its name.
+    pub key: String,
+    /// Its value; nothing when it is not set, words in place of a secret.
+    pub value: Option<String>,
+    /// What is used instead of a value that is not set, where something is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effective: Option<String>,
+    /// Where the value came from.
+    pub source: String,
+}
+
+/// Every setting with its value and its source.
+pub fn rows(values: &Values) -> Vec<Row> {
+    let own = settings().map(|s| {
+        let value = match values.get(s.key) {
+            "" => None,
+            _ if s.secret => Some("(set, not shown)".to_owned()),
+            text => Some(text.to_owned()),
+        };
+        let effective = value.is_none().then(|| effective(s.key, values)).flatten();
+        Row { key: s.key.to_owned(), value, effective, source: values.source(s.key).to_string() }
+    });
+    let tables = values.tenant_rows().into_iter().chain(values.tool_rows());
+    own.chain(tables.map(|[key, value, source]| Row { key, value: Some(value), effective: None, source }))
         .collect()
+}
+
+/// What happens without a value of these settings.
+fn effective(key: &str, values: &Values) -> Option<String> {
+    let below = |name: &str| Some(values.data_dir().ok()?.join(name).display().to_string());
+    match key {
+        "database_url" => Some(format!("SQLite, {}", below(crate::store::DATABASE_FILE)?)),
+        "secret_keys" => below(crate::store::KEY_FILE),
+        "objects.url" => below("outputs"),
+        "e2b.api_key" if cfg!(target_os = "linux") => Some("sandboxes of this machine".to_owned()),
+        "e2b.api_url" if !values.get("e2b.api_key").is_empty() => {
+            Some(format!("https://api.{}", values.get("e2b.domain")))
+        }
+        "identity.conversation" => Some("one for each process".to_owned()),
+        "log.filter" => Some("warn; servers: warn,pathbox=info".to_owned()),
+        "host.python" => Some("python3 of PATH".to_owned()),
+        _ => None,
+    }
 }

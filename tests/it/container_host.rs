@@ -1,6 +1,7 @@
 //! `pathbox container`: a sandbox host in a container is started by one command, found and used by all others, and started
-//! again when it was stopped. The runtime is a script that runs the host as a process; `tests/journeys/container.py` does
-//! the same with podman.
+//! again when it was stopped. The runtimes are a fake: a script that records what it is asked, answers as their documented
+//! commands do, and runs the host as a process. `tests/journeys/container.py` does the same with the real podman and the
+//! real Docker; Apple's `container` runs on macOS alone.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,20 +16,27 @@ use crate::support::server::command;
 
 /// What the commands ask of a container runtime.
 const RUNTIME: &str = r#"#!/bin/sh
+name=$(basename "$0")
 cd "$(dirname "$0")" || exit 1
+echo "$@" >>asked
 unset PATHBOX_HOST_PYTHON
 begin() {
   PATHBOX_DATA_DIR="$PWD/data" E2B_API_KEY="$(cat key)" "$PROGRAM" $(cat arguments) </dev/null >>log 2>&1 &
   echo $! >pid
 }
 case "$1" in
-  --version) echo podman version 0 ;;
+  --version) echo "$name version 0" ;;
+  load | image) echo "Loaded image: localhost/pathbox:latest" ;;
   run)
     echo "$@" >run
     while [ "$1" != host ]; do shift; done
     echo "$E2B_API_KEY" >key; echo "$@" >arguments; begin ;;
   start) [ -f arguments ] || { echo "no such container" >&2; exit 125; }; begin ;;
-  rm) kill "$(cat pid)" 2>/dev/null; rm -f arguments pid ;;
+  rm)
+    if [ "$name" = container ] && [ ! -f pid ]; then
+      echo 'Error: notFound: "failed to delete one or more containers: ["'"$3"'"]"' >&2; exit 1
+    fi
+    kill "$(cat pid)" 2>/dev/null; rm -f arguments pid ;;
   logs) cat log ;;
 esac
 "#;
@@ -41,10 +49,15 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
+        Self::with("podman")
+    }
+
+    /// One on which this runtime is installed.
+    fn with(runtime: &str) -> Self {
         let (bin, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let podman = bin.path().join("podman");
-        std::fs::write(&podman, RUNTIME).unwrap();
-        std::fs::set_permissions(&podman, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let runtime = bin.path().join(runtime);
+        std::fs::write(&runtime, RUNTIME).unwrap();
+        std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o755)).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         Self { bin, data, port }
     }
@@ -65,6 +78,18 @@ impl Machine {
 
     fn up(&self) -> Output {
         self.pathbox(&["container", "up", "--json", "--port", &self.port.to_string()])
+    }
+
+    /// The container's log, once it says this.
+    fn log_of(&self, said: &str) -> String {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let log = std::fs::read_to_string(self.bin.path().join("log")).unwrap();
+            if log.contains(said) || Instant::now() > until {
+                return log;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends the host behind everybody's back.
@@ -151,6 +176,48 @@ fn one_command_starts_a_host_that_every_other_command_finds() {
     assert_eq!(json(&machine.pathbox(&["container", "down", "--json"]))["state"], "ended");
     assert!(!machine.data.path().join("container.json").exists());
     assert!(!machine.pathbox(&["run", "1"]).status.success());
+}
+
+/// Apple's runtime has no policy of restarting and takes images by another command; Docker's filter withholds namespaces.
+#[test]
+fn each_runtime_is_asked_in_its_own_words() {
+    for (runtime, load, options) in [
+        ("podman", "load --input ", "--restart=unless-stopped --security-opt unmask=ALL --pull=never "),
+        (
+            "docker",
+            "load --input ",
+            "--restart=unless-stopped -e PATHBOX_HOST_ISOLATION=landlock --pull=never ",
+        ),
+        ("container", "image load --input ", ""),
+    ] {
+        let machine = Machine::with(runtime);
+        let (program, port) = (machine.bin.path().join(runtime), machine.port);
+        let (program, archive) = (program.display(), machine.bin.path().join("pathbox.oci.tar"));
+        std::fs::write(&archive, "an archive").unwrap();
+        let archive = archive.display();
+        let up = ["container", "up", "--json", "--runtime", &program.to_string(), "--image"];
+        let mut command = machine.command();
+        command.args(up).arg(archive.to_string()).args(["--port", &port.to_string()]);
+        let started = json(&command.output().unwrap());
+        assert_eq!(started["state"], "started", "{runtime}: {started}");
+        assert_eq!(
+            std::fs::read_to_string(machine.bin.path().join("asked")).unwrap(),
+            format!(
+                "{load}{archive}\nrun -d --name pathbox-host -p 127.0.0.1:{port}:{port} -e E2B_API_KEY {options}\
+                 localhost/pathbox:latest host --listen 0.0.0.0:{port} --allow-remote\n"
+            ),
+            "{runtime}"
+        );
+        let key = kept_for_its_owner(&machine.data.path().join("container.json"));
+        let log = machine.log_of("# E2B_API_KEY");
+        assert!(log.contains(&format!("http://127.0.0.1:{port}")) && !log.contains(&key), "{runtime}: {log}");
+
+        // Somebody removed the container.
+        machine.stop();
+        std::fs::remove_file(machine.bin.path().join("pid")).unwrap();
+        assert_eq!(json(&machine.pathbox(&["container", "down", "--json"]))["state"], "ended", "{runtime}");
+        assert!(!machine.data.path().join("container.json").exists(), "{runtime}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::server::command;
 
@@ -206,6 +206,44 @@ fn settings_are_shown_with_their_sources_and_without_secrets() {
     assert_eq!(row("host.pool")["source"], "flag");
     assert_eq!(row("e2b.api_key")["source"], "environment E2B_API_KEY");
     assert_eq!(row("data_dir")["source"], "environment PATHBOX_DATA_DIR");
+}
+
+#[test]
+fn what_nobody_set_is_shown_as_it_takes_effect() {
+    let home = tempfile::tempdir().unwrap();
+    let shown = |arguments: &[&str], xdg: Option<&str>| {
+        let mut command = command(home.path());
+        command.env_remove("PATHBOX_DATA_DIR").env_remove("XDG_DATA_HOME").env("HOME", home.path());
+        if let Some(dir) = xdg {
+            command.env("XDG_DATA_HOME", dir);
+        }
+        String::from_utf8(command.arg("config").args(arguments).output().unwrap().stdout).unwrap()
+    };
+    let place = home.path().join(".local/share/pathbox").display().to_string();
+    let rows: Vec<Value> = serde_json::from_str(&shown(&["--json"], None)).unwrap();
+    let row = |key: &str| rows.iter().find(|row| row["key"] == key).unwrap();
+    assert_eq!(*row("data_dir"), json!({"key": "data_dir", "value": place, "source": "default, below HOME"}));
+    for (key, effective) in [
+        ("database_url", format!("SQLite, {place}/pathbox.db")),
+        ("secret_keys", format!("{place}/secret.key")),
+        ("objects.url", format!("{place}/outputs")),
+        ("e2b.api_key", "sandboxes of this machine".to_owned()),
+    ] {
+        assert_eq!(row(key)["effective"], effective, "{key}");
+        assert!(row(key)["value"].is_null() && row(key)["source"] == "default", "{}", row(key));
+    }
+    assert!(row("cron_secret").get("effective").is_none(), "{}", row("cron_secret"));
+
+    let table = shown(&[], Some("/srv/data"));
+    let line = |key: &str| table.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+    let [place, source] = ["/srv/data/pathbox ", " default, below XDG_DATA_HOME"];
+    assert!(line("data_dir").contains(place) && line("data_dir").ends_with(source), "{}", line("data_dir"));
+    assert!(
+        line("database_url").contains("(SQLite, /srv/data/pathbox/pathbox.db)"),
+        "{}",
+        line("database_url")
+    );
+    assert!(line("cron_secret").contains(" – "), "{}", line("cron_secret"));
 }
 
 #[test]

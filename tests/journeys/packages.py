@@ -130,7 +130,7 @@ def image(home):
     env = {"CONTAINERS_CONF": str(limits)}
     run([*podman, "load", "--input", only("pathbox-*.oci.tar")], home, env=env)
     name = run([*podman, "images", "--noheading", "--format", "{{.ID}}", "--filter", "label=org.opencontainers.image.title=pathbox"], home, env=env).split()[0]
-    options = ["--network=none", "--security-opt", "unmask=ALL", "--tmpfs", "/data:mode=1777"]
+    options = ["--network=none", "--security-opt", "unmask=ALL"]
     assert run([*podman, "run", "--rm", *options, name, "--version"], home, env=env).strip() == VERSION
     session([*podman, "run", "--rm", "-i", *options, name, "serve"], home, env)
 
