@@ -30,7 +30,7 @@ use crate::objects::{self, Bucket, Objects};
 use crate::store::postgres::PgStore;
 use crate::store::secrets::Keyring;
 use crate::store::sqlite::SqliteStore;
-use crate::store::{DynStore, SandboxPlace, Secret};
+use crate::store::{DynStore, SandboxPlace, Secret, StoreError};
 use crate::telemetry::chain;
 use crate::wire;
 
@@ -202,8 +202,9 @@ async fn start_service(config: Config, policies: Policies, sender: watch::Sender
                 return;
             }
             Err(error) => {
-                tracing::error!(error = %format!("{error:#}"), "the start failed and is tried again");
-                sender.send_replace(Startup::Failed(Arc::from(format!("{error:#}"))));
+                let why = why(&error);
+                tracing::error!(error = why, "the start failed and is tried again");
+                sender.send_replace(Startup::Failed(Arc::from(why)));
             }
         }
         tokio::select! {
@@ -284,6 +285,15 @@ fn place() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     hex(&Sha256::digest(format!("{} {}", boot.trim(), net.display()).as_bytes())[..8])
+}
+
+/// An error with its causes, and what to do where the causes are the database's words alone.
+pub fn why(error: &anyhow::Error) -> String {
+    let words = chain(error.as_ref());
+    match error.downcast_ref::<StoreError>() {
+        Some(failed @ StoreError::Migrate { .. }) => format!("{words}; {}", failed.remedy()),
+        _ => words,
+    }
 }
 
 /// Makes the data directory, for its owner only.
@@ -476,7 +486,7 @@ async fn open_provider(
             if let Some(host) = &config.container
                 && let Err(error) = container::ensure(host).await
             {
-                return (Err(format!("{error:#}")), None);
+                return (Err(chain(error.as_ref())), None);
             }
             let endpoint = Endpoint {
                 domain: domain.clone(),

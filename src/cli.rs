@@ -231,7 +231,7 @@ pub fn main() -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "the last word of a command that failed")]
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("pathbox: {}", own_words(&format!("{error:#}")));
+    eprintln!("pathbox: {}", own_words(&crate::app::why(error)));
     ExitCode::from(2)
 }
 

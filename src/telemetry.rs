@@ -102,13 +102,16 @@ pub fn log_panics() {
     }));
 }
 
-/// An error with its causes, for a log line.
+/// An error with its causes, for a log line. Libraries repeat a cause in the words of the error that has it.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let words = error.to_string();
+        if !text.ends_with(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
         cause = error.source();
     }
     text

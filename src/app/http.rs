@@ -125,7 +125,7 @@ impl App {
         let key = match keyring(&self.config, entropy) {
             Ok(keyring) => keyring.derive("sessions"),
             Err(error) => {
-                tracing::warn!(error = %format!("{error:#}"), "session ids will not outlive this process");
+                tracing::warn!(error = %crate::telemetry::chain(error.as_ref()), "session ids will not outlive this process");
                 entropy.bytes()
             }
         };

@@ -67,7 +67,10 @@ async fn examine(config: Config) -> Vec<Check> {
     let mut checks = vec![Check::new(
         "data directory",
         crate::app::data_dir(dir).map(|()| dir.display().to_string()).map_err(|error| {
-            (format!("{error:#}"), "choose a directory that this user can write, with --data-dir".into())
+            (
+                crate::telemetry::chain(error.as_ref()),
+                "choose a directory that this user can write, with --data-dir".into(),
+            )
         }),
     )];
     if matches!(config.provider, Provider::Local) {
@@ -83,7 +86,8 @@ async fn examine(config: Config) -> Vec<Check> {
         Ok(app) => app,
         Err(error) => {
             let advice = "correct the guard policy, or the setting that the message names";
-            checks.push(Check::new("settings", Err((format!("{error:#}"), advice.into()))));
+            checks
+                .push(Check::new("settings", Err((crate::telemetry::chain(error.as_ref()), advice.into()))));
             return checks;
         }
     };
@@ -175,7 +179,8 @@ async fn database(config: &Config) -> Check {
         Some(error) => error.remedy(),
         None => "correct the setting that the message names",
     };
-    let found = asked.await.map_err(|error| (format!("{error:#}"), remedy(&error).to_owned()));
+    let found =
+        asked.await.map_err(|error| (crate::telemetry::chain(error.as_ref()), remedy(&error).to_owned()));
     Check::new("database", found)
 }
 

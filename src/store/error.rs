@@ -124,6 +124,10 @@ impl StoreError {
             Self::OtherPlace { .. } => "set E2B_API_KEY, or one `pathbox host` for all replicas",
             Self::DataDir { .. } => "choose a directory that this user can write, with --data-dir",
             Self::Keys(_) => "correct PATHBOX_SECRET_KEYS, or the key file in the data directory",
+            Self::Migrate { source, .. } if is_denied(source) => {
+                "let the login make roles (`alter role LOGIN createrole`) and own its database, or name one that may in \
+                 database.migration_url"
+            }
             Self::Refused(_) | Self::Migrate { .. } | Self::Edited(_) | Self::Corrupt { .. } => {
                 "see the server's log; the schema may have been changed by hand"
             }
@@ -138,4 +142,9 @@ impl StoreError {
             _ => None,
         }
     }
+}
+
+/// Whether the database withholds a right from the login.
+fn is_denied(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == "42501")
 }

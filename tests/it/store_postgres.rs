@@ -212,12 +212,15 @@ async fn an_owner_that_is_no_superuser_can_migrate_and_serve() {
     let database = cluster.empty_database();
     let owner = role("supabase");
     let mut admin = database.connect().await;
-    run(&mut admin, &format!("create role {owner} login createrole bypassrls")).await.unwrap();
+    run(&mut admin, &format!("create role {owner} login")).await.unwrap();
     let name: String =
         sqlx::query_scalar("select current_database()::text").fetch_one(&mut admin).await.unwrap();
     run(&mut admin, &format!("alter database {name} owner to {owner}")).await.unwrap();
 
     let url = database.url_as(&owner);
+    let denied = PgStore::connect(&url, &PgOptions::default(), keyring()).await.unwrap_err();
+    assert!(denied.remedy().contains("createrole"), "{denied:?}: {}", denied.remedy());
+    run(&mut admin, &format!("alter role {owner} createrole bypassrls")).await.unwrap();
     let store = PgStore::connect(&url, &PgOptions::default(), keyring()).await.unwrap();
     works(&store).await;
 

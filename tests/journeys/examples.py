@@ -83,7 +83,7 @@ def router(name, home):
     key = json.loads(check(subprocess.run([program, "keys", "add", "--json", "--name", "router", "--any-tenant"], env=environment(home), capture_output=True, text=True)))
     with Served(home, "--set", "http.auth=required") as served:
         env = {**served.env, "MCP_SERVER_URL": served.url, "MCP_SERVER_KEY": key["key"]}
-        said = check(subprocess.run([ENV / "mcp-1/bin/python", ROOT / "examples" / name], env=env, capture_output=True, text=True, timeout=300))
+        said = check(subprocess.run([ENV / "mcp-2/bin/python", ROOT / "examples" / name], env=env, capture_output=True, text=True, timeout=300))
     assert "acme: " in said and "NameError" in said, said
 
 
