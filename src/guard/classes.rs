@@ -25,6 +25,8 @@ pub(super) struct Block {
     pub(super) plus: u64,
     /// What may hide something: non-ASCII, `%`, `\`, `&`, ESC, DEL and the first nine control characters.
     pub(super) odd: u64,
+    /// A line feed.
+    pub(super) feed: u64,
 }
 
 /// For each byte whether it is an ASCII letter or digit, or one of `signs`.
@@ -55,8 +57,8 @@ pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     let (whole, rest) = text.as_chunks::<64>();
     masks(whole, blocks);
     if !rest.is_empty() {
-        // Padded with a letter-free, harmless byte: none of the classes has a line feed.
-        let mut last = [b'\n'; 64];
+        // Padded with a harmless byte, which is in none of the classes.
+        let mut last = [b'\t'; 64];
         last[..rest.len()].copy_from_slice(rest);
         masks(&[last], blocks);
     }
@@ -93,6 +95,7 @@ pub(super) fn portable(bytes: &[u8; 64]) -> Block {
         let control = in_range(v, 0, 8) | equal(v, 0x1b) | equal(v, 0x7f);
         let hiding = v | control | equal(v, b'%') | equal(v, b'\\') | equal(v, b'&');
         block.odd |= gather(hiding) << shift;
+        block.feed |= gather(equal(v, b'\n')) << shift;
     }
     block
 }
@@ -138,6 +141,7 @@ mod tests {
             dot: mask(|b| b == b'.'),
             plus: mask(|b| b == b'+' || b == b'('),
             odd: mask(|b| matches!(b, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..)),
+            feed: mask(|b| b == b'\n'),
         }
     }
 

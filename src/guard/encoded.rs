@@ -56,16 +56,14 @@ static BASE64: [u8; 256] = {
 };
 
 fn base64(run: &[u8]) -> Option<Vec<u8>> {
-    let run = &run[..memchr::memchr(b'=', run).unwrap_or(run.len())];
-    if run.len() * 3 / 4 < SHORTEST {
-        return None;
-    }
     let value = |byte: &u8| u64::from(BASE64[usize::from(*byte)]);
-    if run[..8].iter().any(|byte| value(byte) > 63) {
+    let begin = run.first_chunk::<8>()?;
+    let first = begin.iter().fold(0, |bits, byte| bits << 6 | value(byte)).to_be_bytes();
+    if begin.iter().any(|byte| value(byte) > 63) || !readable(&first[2..]) {
         return None;
     }
-    let first = run[..8].iter().fold(0, |bits, byte| bits << 6 | value(byte)).to_be_bytes();
-    if !readable(&first[2..]) || run.iter().any(|byte| value(byte) > 63) {
+    let run = &run[..memchr::memchr(b'=', run).unwrap_or(run.len())];
+    if run.len() * 3 / 4 < SHORTEST || run.iter().any(|byte| value(byte) > 63) {
         return None;
     }
     let decoded = run.chunks(4).flat_map(|four| {

@@ -9,9 +9,10 @@ use serde::Deserialize;
 
 use super::classes::{Block, classify};
 use super::confirm;
+use super::nested::{SHORT, opens_only};
 use super::policy::Action;
 use super::rule::{RULES, RuleId};
-use super::scan::holds_placeholder;
+use super::scan::{holds_placeholder, next_bit};
 use super::words::Set;
 
 /// No longer text is a head, and no longer one a value.
@@ -128,6 +129,8 @@ struct Heads {
     no_secret: Set,
     columns: Vec<Column>,
     by_words: HashMap<String, Vec<Sense>>,
+    /// The longest of them, in bytes.
+    longest: usize,
     gate: Gate,
 }
 
@@ -143,7 +146,8 @@ impl Heads {
             no_secret: file.no_secret,
             columns: Vec::new(),
             by_words: HashMap::new(),
-            gate: Gate::default(),
+            gate: Gate::new(HashMap::new()),
+            longest: 0,
         };
         for row in file.head {
             let column = heads.columns.len() as u16;
@@ -157,6 +161,7 @@ impl Heads {
             let (form, compiled) = (row.form, OnceLock::new());
             heads.columns.push(Column { rule, form, compiled, shape: row.shape, check: row.check });
         }
+        heads.longest = heads.by_words.keys().map(String::len).max().unwrap_or(0);
         heads.gate = heads.gate();
         heads
     }
@@ -198,15 +203,19 @@ impl Heads {
         let secret = |found: &&Vec<Sense>| {
             found.iter().any(|sense| self.columns[usize::from(sense.column)].is_secret())
         };
-        let last =
-            (1..=kept.min(4)).rev().find_map(|count| self.by_words.get(&all[kept - count..kept].join(" ")));
+        let place = |word: &str| word.as_ptr() as usize - words.as_ptr() as usize;
+        // Some of them, with the blanks between.
+        let joined = |from: usize, to: usize| {
+            self.by_words.get(&words[place(all[from])..place(all[to - 1]) + all[to - 1].len()])
+        };
+        let last = (1..=kept.min(4)).rev().find_map(|count| joined(kept - count, kept));
         let counts = all.last().is_some_and(|word| ["id", "ids", "number", "count", "code"].contains(word));
         if let Some(found) = last {
             return (!(counts && kept < all.len() && secret(&found))).then_some(found);
         }
-        let first = (1..=all.len().min(5)).rev().find_map(|count| {
-            self.by_words.get(&all[..count].join(" ")).filter(|_| all[count..].iter().all(qualifies))
-        });
+        let first = (1..=all.len().min(5))
+            .rev()
+            .find_map(|count| joined(0, count).filter(|_| all[count..].iter().all(qualifies)));
         first.or_else(|| self.by_words.get(&all.concat()))
     }
 }
@@ -218,14 +227,16 @@ const OFF: u8 = 2;
 const QUALIFIER: u8 = 4;
 const COLUMNS: u8 = 8;
 
+/// Bits of heads and of qualifiers, by [`Gate::end`].
+type Ends = [[u64; 2]; 512];
+
 /// Finds the words that a head may end in, in text in which hardly any is one.
-#[derive(Default)]
 struct Gate {
     /// Words by their hash, in the first free place from there on.
     words: Vec<(u64, u8)>,
-    /// A bit for each sort of letters that one may end in: its last four, or all of a shorter one. Of heads that count by
-    /// default, of all, and of qualifiers.
-    ends: [Vec<u64>; 3],
+    /// A bit for each sort of letters that one may end in: its last four, or all of a shorter one. Of heads, and beside them of
+    /// qualifiers; first for the heads that count by default, then for all.
+    ends: [Box<Ends>; 2],
     abroad: Option<packed::Searcher>,
 }
 
@@ -243,14 +254,19 @@ impl Gate {
             })
             .collect();
         let abroad = packed::Config::new().builder().extend(abroad).build();
-        let mut gate = Self { words: vec![(0, 0); Self::PLACES], ends: [const { Vec::new() }; 3], abroad };
-        gate.ends.iter_mut().for_each(|bits| bits.resize(512, 0));
+        let mut gate = Self {
+            words: vec![(0, 0); Self::PLACES],
+            ends: [(); 2].map(|()| Box::new([[0; 2]; 512])),
+            abroad,
+        };
         for (word, sort) in words {
             let place = gate.place(&word);
             gate.words[place] = (Self::hash(&word), sort);
             let end = Self::end(Self::last(&word), word.len());
-            for (bits, sorts) in gate.ends.iter_mut().zip([HEAD | COLUMNS, HEAD | COLUMNS | OFF, QUALIFIER]) {
-                bits[end / 64] |= u64::from(sort & sorts != 0) << (end % 64);
+            for (ends, heads) in gate.ends.iter_mut().zip([HEAD | COLUMNS, HEAD | COLUMNS | OFF]) {
+                for (bits, sorts) in ends[end / 64].iter_mut().zip([heads, QUALIFIER]) {
+                    *bits |= u64::from(sort & sorts != 0) << (end % 64);
+                }
             }
         }
         gate
@@ -288,16 +304,27 @@ impl Gate {
         (((last | 0x2020_2020) & letters).wrapping_mul(0x9e37_79b1) >> 17) as usize
     }
 
-    /// Whether a word of `len` letters (of four or more four) that ends at a place may be one. Cheap.
-    #[inline]
+    /// Whether a word of `len` letters (of four or more four) that ends so may be one. Nearly free, for it is asked of every
+    /// word; what it lets through [`Self::may_end`] decides.
+    #[inline(always)]
+    fn seems(ends: &Ends, text: &[u8], len: usize) -> bool {
+        let last = Self::last(text);
+        let place = Self::end(last, len);
+        let [heads, qualifiers] = ends[place / 64];
+        let (bits, capital) =
+            if len > 3 { (heads | qualifiers, !last & 0x0020_2000 != 0) } else { (heads, false) };
+        (bits >> (place % 64) & 1 == 1) | capital
+    }
+
+    /// The same, with what only few words need: whether a word of its own stands at the end of one.
     fn may_end(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
         let last = Self::last(&text[..end]);
-        let bit = |bits: &[u64], len: usize| {
+        let ends = &self.ends[usize::from(all)];
+        let bit = |sort: usize, len: usize| {
             let place = Self::end(last, len);
-            bits[place / 64] >> (place % 64) & 1 == 1
+            ends[place / 64][sort] >> (place % 64) & 1 == 1
         };
-        let (heads, qualifiers) = (&self.ends[usize::from(all)], &self.ends[2]);
-        if bit(heads, len) {
+        if bit(0, len) {
             return true;
         }
         if len < 4 {
@@ -306,10 +333,10 @@ impl Gate {
         // `userSSN`, `phoneNr` and `phoneNumber` end in a word of their own: one with a capital.
         let upper = |at: u32| last >> (8 * at) & 0x20 == 0;
         let hump = |at: u32| upper(at) && (!upper(at - 1) || !upper(at + 1));
-        let short = |len: usize| bit(heads, len) || bit(qualifiers, len);
+        let short = |len: usize| bit(0, len) || bit(1, len);
         let capital =
             |within: usize| text[end.saturating_sub(within)..end].iter().any(|byte| byte & 0x20 == 0);
-        hump(1) && short(3) || hump(2) && short(2) || bit(qualifiers, 4) && capital(8)
+        hump(1) && short(3) || hump(2) && short(2) || bit(1, 4) && capital(8)
     }
 
     /// Words of up to three letters behind a letter with an accent or an escaped one, which may be the end of one.
@@ -369,23 +396,46 @@ impl Gate {
     }
 }
 
-/// The places behind words that a head may end in.
+/// Where a line has something to say.
 #[derive(Debug, Default)]
 pub(super) struct Words {
+    /// The places behind words that a head may end in.
     pub(super) places: Vec<usize>,
+    /// Where lines begin that open a bracket and hold nothing else.
+    pub(super) openers: Vec<usize>,
     blocks: Vec<Block>,
 }
 
 impl Words {
     /// Finds them in `text[start..end]`; those of kinds that are let through by default too where `all` count.
-    pub(super) fn fill(&mut self, text: &[u8], (start, end): (usize, usize), all: bool) {
+    ///
+    /// `blocks` are those of the same bytes, where somebody has them.
+    pub(super) fn fill(
+        &mut self,
+        text: &[u8],
+        (start, end): (usize, usize),
+        all: bool,
+        blocks: Option<&[Block]>,
+    ) {
         self.places.clear();
+        self.openers.clear();
         let gate = &HEADS.gate;
-        classify(&text[start..end], &mut self.blocks);
-        let (mut base, mut before, mut odd) = (start, 0, 0);
-        for pair in self.blocks.windows(2) {
+        let blocks = match blocks {
+            Some(blocks) => blocks,
+            None => {
+                classify(&text[start..end], &mut self.blocks);
+                &self.blocks
+            }
+        };
+        // What begins here begins a line.
+        let (mut base, mut before, mut odd, mut feed) = (start, 0, 0, 1 << 63);
+        let ends = &*gate.ends[usize::from(all)];
+        // More words of two letters do not fit in a block.
+        const MOST: usize = 32;
+        let mut seem = [(0, 0); MOST];
+        for pair in blocks.windows(2) {
             let here = pair[0].alpha;
-            let ends = here & !(here >> 1 | pair[1].alpha << 63);
+            let last = here & !(here >> 1 | pair[1].alpha << 63);
             let behind = |by: u32| here << by | before >> (64 - by);
             // By their letters: two, three, four and more; one, where an accent stands before it.
             let (two, three, four) = (behind(1), behind(1) & behind(2), behind(1) & behind(2) & behind(3));
@@ -393,16 +443,26 @@ impl Words {
             let digits = if strange == 0 { 0 } else { pair[0].digit << 1 };
             let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
             (before, odd) = (here, pair[0].odd);
-            let mut left = ends & two;
-            while left != 0 {
-                let bit = left.trailing_zeros();
-                left &= left - 1;
-                let at = base + bit as usize + 1;
-                let len = 2 + (three >> bit & 1) as usize + (four >> bit & 1) as usize;
-                if gate.may_end(text, at, len, all) && gate.ends(text, at, all) {
-                    self.places.push(at);
+            // Without a branch on what they are, which nothing could predict.
+            let mut count = 0;
+            for (len, mut words) in [(4, last & four), (3, last & three & !four), (2, last & two & !three)] {
+                while let Some(bit) = next_bit(&mut words) {
+                    let at = base + bit + 1;
+                    seem[count % MOST] = (at, len);
+                    count += usize::from(Gate::seems(ends, &text[..at], len));
                 }
             }
+            for (at, len) in &seem[..count % MOST] {
+                if gate.may_end(text, *at, *len, all) && gate.ends(text, *at, all) {
+                    self.places.push(*at);
+                }
+            }
+            let feeds = |by: usize| pair[0].feed << by | feed >> (64 - by);
+            let short = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
+            if short != 0 {
+                openers(text, (start, base), short, &mut self.openers);
+            }
+            feed = pair[0].feed;
             if accented != 0 {
                 gate.accented(text, (base, accented), all, &mut self.places);
             }
@@ -417,14 +477,26 @@ impl Words {
     }
 }
 
+/// Adds those of the short lines with line feeds at some bits.
+fn openers(text: &[u8], (start, base): (usize, usize), mut feeds: u64, out: &mut Vec<usize>) {
+    while let Some(bit) = next_bit(&mut feeds) {
+        let end = base + bit;
+        let line = end - text[start..end].iter().rev().take_while(|byte| **byte != b'\n').count();
+        if opens_only(&text[line..end]) {
+            out.push(line);
+        }
+    }
+}
+
 /// Whether a text holds a word that a head may end in.
 pub(super) fn may_be_head(text: &str) -> bool {
-    let (bytes, mut letters) = (text.as_bytes(), 0);
+    let (bytes, mut letters, ends) = (text.as_bytes(), 0, &*HEADS.gate.ends[1]);
     !text.is_ascii()
         || bytes.iter().enumerate().any(|(at, byte)| {
             letters = if byte.is_ascii_alphabetic() { letters + 1 } else { 0 };
             letters > 1
                 && !bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
+                && Gate::seems(ends, &bytes[..=at], letters.min(4))
                 && HEADS.gate.may_end(bytes, at + 1, letters.min(4), true)
                 && HEADS.gate.ends(bytes, at + 1, true)
         })
@@ -450,7 +522,10 @@ pub(super) fn is_unmasked(name: &str) -> bool {
 
 /// Whether a head is in the list just as it is, and not by what is left of it.
 pub(super) fn is_whole(head: &str) -> bool {
-    may_be_head(head) && HEADS.by_words.contains_key(&plain(head))
+    // Each letter and digit is one in what the list has too.
+    head.bytes().filter(u8::is_ascii_alphanumeric).count() <= HEADS.longest
+        && may_be_head(head)
+        && HEADS.by_words.contains_key(&plain(head))
 }
 
 /// A head in small letters without accents, its words with one blank between.
@@ -465,7 +540,7 @@ fn plain(head: &str) -> String {
         if hump
             || before.is_ascii_digit() != c.is_ascii_digit() && before.is_lowercase() && c.is_ascii_digit()
         {
-            out.push(' ');
+            push_blank(&mut out);
         }
         before = c;
         match c {
@@ -474,13 +549,21 @@ fn plain(head: &str) -> String {
             'ß' => out.push_str("ss"),
             'æ' | 'Æ' => out.push('a'),
             'œ' | 'Œ' => out.push_str("oe"),
-            'º' | '°' => out.push(' '),
+            'º' | '°' => push_blank(&mut out),
             c if c.is_alphabetic() => out.extend(c.to_lowercase().map(bare)),
             '\u{300}'..='\u{36f}' => {}
-            _ => out.push(' '),
+            _ => push_blank(&mut out),
         }
     }
-    out.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+    out.truncate(out.trim_end_matches(' ').len());
+    out
+}
+
+/// Appends a blank behind what is none.
+fn push_blank(out: &mut String) {
+    if !out.is_empty() && !out.ends_with(' ') {
+        out.push(' ');
+    }
 }
 
 /// A small letter without its accent.

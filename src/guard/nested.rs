@@ -407,7 +407,7 @@ fn quoted(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Whether a line opens a bracket and holds nothing else.
-fn opens_only(line: &[u8]) -> bool {
+pub(super) fn opens_only(line: &[u8]) -> bool {
     line.iter().any(|byte| b"[{(".contains(byte)) && line.iter().all(|byte| b"[{( \n\r,".contains(byte))
 }
 

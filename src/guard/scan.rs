@@ -84,7 +84,9 @@ pub(super) struct Watch<'a> {
 /// Memory that is used again from piece to piece.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    blocks: Vec<Block>,
+    /// The masks of the text between these places, where it has no placeholder in it.
+    pub(super) blocks: Vec<Block>,
+    pub(super) classified: (usize, usize),
     groups: Vec<number::Group>,
     /// Whether the text begins behind a placeholder.
     walled: bool,
@@ -108,6 +110,7 @@ pub(super) fn scan(
     scratch: &mut Scratch,
 ) {
     scratch.findings.clear();
+    scratch.classified = (0, 0);
     let context = behind_placeholder(&text[near(&text[..from]).1..from]);
     scratch.walled = context.len() < from.min(LEFT);
     let (mut left, mut start) = (from - context.len(), from);
@@ -119,6 +122,7 @@ pub(super) fn scan(
         if start < end && end - left >= SHORTEST {
             let (before, seen) = (scratch.findings.len(), scratch.judged.as_ref().map_or(0, Vec::len));
             scan_between(&text[left..end], start - left, 0, watch, scratch);
+            scratch.classified = (start, end);
             let judged = scratch.judged.iter_mut().flat_map(|all| &mut all[seen..]);
             for finding in scratch.findings[before..].iter_mut().chain(judged.map(|one| &mut one.finding)) {
                 (finding.start, finding.end) = (finding.start + left, finding.end + left);
@@ -327,7 +331,8 @@ struct Scanner<'a> {
 }
 
 /// The lowest set bit's number, taken out of the mask.
-fn next_bit(mask: &mut u64) -> Option<usize> {
+#[inline]
+pub(super) fn next_bit(mask: &mut u64) -> Option<usize> {
     if *mask == 0 {
         return None;
     }

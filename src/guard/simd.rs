@@ -40,6 +40,7 @@ fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
             dot: join(low.dot, high.dot),
             plus: join(low.plus, high.plus),
             odd: join(low.odd, high.odd),
+            feed: join(low.feed, high.feed),
         };
     }
 }
@@ -54,6 +55,7 @@ struct Half {
     dot: u32,
     plus: u32,
     odd: u32,
+    feed: u32,
 }
 
 #[target_feature(enable = "avx2")]
@@ -89,5 +91,6 @@ fn half(bytes: &[u8; 64], from: usize) -> Half {
         dot: bits(is(b'.')),
         plus: bits(or(is(b'+'), open)),
         odd: bits(or(or(low, or(is(0x1b), is(0x7f))), or(is(b'%'), or(is(b'\\'), is(b'&'))))),
+        feed: bits(is(b'\n')),
     }
 }

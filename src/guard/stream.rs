@@ -328,7 +328,7 @@ impl Engine {
         findings: &mut Vec<Finding>,
     ) -> usize {
         let goes_on = self.goes_on || self.behind_key;
-        let whole = self.tables.look(text, (start, cut), goes_on, self.guard.0.wants_all, findings);
+        let whole = self.tables.look(text, (start, cut), goes_on, self.guard.0.wants_all, None, findings);
         settled(&self.guard, text, (start, cut), findings);
         let crosses = |finding: &Finding| finding.start < whole && finding.end > whole;
         if whole > start && !findings.iter().any(crosses) { whole } else { cut }
@@ -349,6 +349,7 @@ impl Engine {
                     (start, end),
                     goes_on || behind_key,
                     guard.0.wants_all,
+                    (scratch.classified == (start, end)).then_some(&scratch.blocks[..]),
                     &mut scratch.findings,
                 );
             }
@@ -366,12 +367,20 @@ impl Engine {
         numbering: &mut Numbering,
         out: &mut String,
     ) {
-        if findings.is_empty() && self.unchanged >= LEFT {
-            return self.emit_part(text, (start, end), findings, numbering, out);
-        }
         // Line by line, as the text would be if it came so: numbers are handed out in the same order.
         let (mut from, mut rest) = (start, findings);
         while from < end {
+            // Clean lines at once, where what went out before them has no say.
+            if self.unchanged >= LEFT {
+                let next = rest.first().map_or(end, |finding| finding.start.max(from));
+                let feed = memchr::memrchr(b'\n', &text.as_bytes()[from..next]);
+                let clean = if next == end { end } else { feed.map_or(from, |feed| from + feed + 1) };
+                if clean > from {
+                    self.emit_part(text, (from, clean), &[], numbering, out);
+                    from = clean;
+                    continue;
+                }
+            }
             let line = memchr::memchr(b'\n', &text.as_bytes()[from..end]).map_or(end, |at| from + at + 1);
             let mut count = rest.iter().take_while(|finding| finding.start < line).count();
             // A key is one finding over many lines.

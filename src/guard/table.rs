@@ -5,9 +5,9 @@
 //! JSON, what Python and JavaScript print of their values, HTML. What is kept of a table is its head, so it may be as long as it
 //! likes and come in any pieces.
 
-use super::classes::only;
+use super::classes::{Block, alphanumeric_or, only};
 use super::heads::{self, Meaning, Place};
-use super::nested::{self, Nested};
+use super::nested::Nested;
 use super::rule::{RULES, RuleId};
 use super::scan::{Finding, holds_placeholder};
 
@@ -138,20 +138,22 @@ impl Tables {
     /// that is not whole yet, that is where the next piece should begin. `all` kinds count, or those that are hidden unless a
     /// policy says otherwise.
     ///
-    /// A line is parsed only where it holds a word of a head, or where one is open.
+    /// A line is parsed only where it holds a word of a head, or where one is open. `blocks` are those of that text, where somebody
+    /// has them.
     pub(super) fn look(
         &mut self,
         text: &str,
         (start, end): Span,
         goes_on: bool,
         all: bool,
+        blocks: Option<&[Block]>,
         out: &mut Vec<Finding>,
     ) -> usize {
         let bytes = text.as_bytes();
         let before = out.len();
         let mut words = std::mem::take(&mut self.words);
-        words.fill(bytes, (start, end), all);
-        let mut words_left = &words.places[..];
+        words.fill(bytes, (start, end), all, blocks);
+        let (mut words_left, mut openers) = (&words.places[..], &words.openers[..]);
         let ahead = &bytes[start..bytes.len().min(end + SERIES * LONGEST_SERIES)];
         let series = self.series.1 > 0 || memchr::memmem::find(ahead, b"\nName: ").is_some();
         if !series {
@@ -163,15 +165,11 @@ impl Tables {
         while at < end {
             // Lines with nothing to say where nothing is open, as nearly all are.
             if !series && self.head.is_none() && self.list.is_none() && self.nested.sleeps() {
+                let passed = openers.iter().take_while(|line| **line < at).count();
+                openers = &openers[passed..];
                 let stop = words_left.first().map_or(end, |place| place - 1);
-                let mut line = at;
-                for feed in memchr::memchr_iter(b'\n', &bytes[at..stop]) {
-                    if at + feed + 1 - line <= nested::SHORT {
-                        break;
-                    }
-                    line = at + feed + 1;
-                }
-                at = line;
+                let stop = openers.first().map_or(stop, |line| stop.min(*line));
+                at = memchr::memrchr(b'\n', &bytes[at..stop]).map_or(at, |feed| at + feed + 1);
                 if at == end {
                     break;
                 }
@@ -444,7 +442,8 @@ fn split(line: &str, sign: char) -> (Vec<Span>, bool) {
 }
 
 fn is_sign_of_name(c: char) -> bool {
-    c.is_alphanumeric() || " _.#/()%°'’*-".contains(c)
+    static SIGNS: [bool; 256] = alphanumeric_or(b" _.#/()%'*-");
+    if c.is_ascii() { SIGNS[c as usize] } else { c.is_alphanumeric() || matches!(c, '°' | '’') }
 }
 
 /// Whether a text may be the head of a column: a name of a few words.

@@ -303,7 +303,7 @@ impl Scanner<'_> {
         let mut found = false;
         if let Some(text) = encoded::decode(&self.text[start..end]) {
             found = self.decoded(&text, start, end);
-        } else if end - start > encoded::SHORTEST_PART && !self.is_full_line(start, end) {
+        } else if has_long_part(&self.text[start..end]) && !self.is_full_line(start, end) {
             // Joined to something: a path, a name, a signature.
             let run = &self.text[start..end];
             let long = parts(run).filter(|(_, len)| (encoded::SHORTEST_PART..run.len()).contains(len));
@@ -522,10 +522,23 @@ impl Scanner<'_> {
 /// So many parts of a run are looked at.
 const MAX_PARTS: usize = 6;
 
-/// Where the parts of a run begin and how long they are, by what may join it to what stands beside it. Base64 has some of
-/// these signs among its digits.
+/// What may join a part of a run to what stands beside it. Base64 has some of these signs among its digits.
+static JOINT: [bool; 256] = only(b"/_-.~");
+
+/// Whether any part of a longer run may be long enough to be decoded. Looks from behind at what one would fill.
+fn has_long_part(run: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(part) = run.get(at..at + encoded::SHORTEST_PART) {
+        match part.iter().rposition(|byte| JOINT[usize::from(*byte)]) {
+            Some(joint) => at += joint + 1,
+            None => return run.len() > encoded::SHORTEST_PART,
+        }
+    }
+    false
+}
+
+/// Where the parts of a run begin and how long they are.
 fn parts(run: &[u8]) -> impl Iterator<Item = (usize, usize)> {
-    static JOINT: [bool; 256] = only(b"/_-.~");
     let mut next = 0;
     run.split(|byte| JOINT[usize::from(*byte)]).map(move |part| {
         let at = next;
