@@ -39,16 +39,17 @@ def migrate() -> None:
 
 
 def acquire(tenant: str, conversation: str, context: str, run: str) -> str:
-    return (f"pathbox.acquire_v4('{tenant}','replica',array[''],array['{conversation}'],array['main'],array['{run}'::uuid],"
-            "array['run_code'],array['python'],array[null::text],array['c0de'],array['key:x'],array[null::text],"
-            "array[null::text],array[null::text],array[90000::bigint],100000000,false,"
+    return (f"pathbox.acquire_v5('{tenant}','replica','','{conversation}','main','{run}'::uuid,'run_code','python',null::text,"
+            "'c0de','key:x',null::text,null::text,null::text,90000::bigint,100000000,false,"
             f"'{context}',false,1000000,1000000,90000,60000,86400000,10000,1800000,null)")
 
 
+RESULT = '{"v":1,"stdout":"' + "x" * 500 + '"}'
+
+
 def record(tenant: str, context: str, run: str) -> str:
-    result = '{"v":1,"stdout":"' + "x" * 500 + '"}'
-    return (f"pathbox.record_v2('{tenant}','{run}','{context}','completed',0,null,5,0,500,'{{}}','{result}',true,null,"
-            "1800000,null,null)")
+    return (f"pathbox.record_v3('{tenant}','{run}','{context}','completed',0,null,5,0,500,'{{}}','{RESULT}',true,null,"
+            "1800000,null)")
 
 
 def fill(first: int, last: int) -> None:
@@ -78,17 +79,20 @@ def locks(statement: str) -> int:
     return int(rows[-1][0])
 
 
-def prepare(tenant: str) -> tuple[str, str]:
+def prepare(tenant: str, conversation: str = "c", database: str = DATABASE) -> str:
+    """A ready context of this conversation: its id."""
     context, run = str(uuid.uuid4()), str(uuid.uuid4())
-    psql(f"""select outcome from {acquire(tenant, 'c', context, run)};
-        select (r.ctx).id from pathbox.ready_v1('{tenant}','{context}',1,'{run}','sb-{tenant}',null,null,null,null,null,
-            null,null,null,1800000) r;
-        select {record(tenant, context, run)};""")
-    return context, run
+    found = psql(f"""select outcome, id from {acquire(tenant, conversation, context, run)};
+        select (r.ctx).id from pathbox.ready_v1('{tenant}','{context}',1,'{run}','sb-{tenant}-{conversation}',null,
+            'http://127.0.0.1:9',null,null,null,null,null,null,1800000) r where r is not null;
+        select {record(tenant, context, run)};""", database)
+    if found[0][0] == "ready":
+        psql(f"select {record(tenant, found[0][1], run)};", database)
+    return found[0][1]
 
 
 def play(tenant: str) -> list[dict[str, float]]:
-    context, _ = prepare(tenant)
+    context = prepare(tenant)
     runs = [str(uuid.uuid4()) for _ in range(CALLS)]
     pairs = [measure("acquire + record, warm", [s for run in runs for s in (
         acquire(tenant, "c", context, run), record(tenant, context, run))])]
@@ -98,6 +102,83 @@ def play(tenant: str) -> list[dict[str, float]]:
     pairs.append(measure("limit refused", [limit.replace("'never'", f"'never{n}'") for n in range(200)]))
     pairs.append(measure("reap, nothing due", ["pathbox.reap_v2(50,2592000000,60000,86400000)"] * 200))
     return pairs
+
+
+# What a warm call is made of, and how it is taken out of a copy of the database.
+PARTS = {
+    "without audit chain and counts of use": "drop trigger execution_ended on pathbox.executions",
+    "without the guards of ended rows":
+        "drop trigger guard_execution on pathbox.executions; drop trigger guard_context on pathbox.execution_contexts",
+    "without row-level security":
+        "alter table pathbox.executions disable row level security; alter table pathbox.execution_contexts disable row level security",
+    "without three indexes (lists, retention)":
+        "drop index pathbox.executions_by_tenant, pathbox.executions_by_context, pathbox.executions_finished",
+}
+PLAIN = """create schema usual;
+    create table usual.contexts (key text primary key, status text not null, sandbox text not null,
+        runs bigint not null default 0, expires_at timestamptz not null);
+    create table usual.runs (id uuid primary key, key text not null, status text not null,
+        started_at timestamptz not null, finished_at timestamptz);
+    create index on usual.runs (key) where status = 'running';
+    insert into usual.contexts values ('p', 'ready', 'sb', 0, now() + interval '1 day');"""
+PLAIN_CALL = """begin;
+    prepare u1(text) as select sandbox, runs, expires_at from usual.contexts where key = $1 for update;
+    prepare u2(text) as select count(*) from usual.runs where key = $1 and status = 'running';
+    prepare u3(uuid, text) as insert into usual.runs values ($1, $2, 'running', now(), null);
+    prepare u4(text) as update usual.runs set status = 'done', finished_at = now() where key = $1 and status = 'running';
+    prepare u5(text) as update usual.contexts set runs = runs + 1, expires_at = now() + interval '30 min' where key = $1;
+    commit;"""
+
+
+def processor(database: str, prepare: str, calls: list[str], each: int) -> str:
+    """Least and median processor time of the server's process for a call, in series. The server is on this machine."""
+    look = "\\! cut -d' ' -f1 /proc/$BACKEND/schedstat\n"
+    size = len(calls) // 6
+    series = [calls[n * size:(n + 1) * size] for n in range(6)]              # the first one warms up
+    script = "select pg_backend_pid() as backend \\gset\n\\setenv BACKEND :backend\n" + prepare + look
+    script += look.join("\\o /dev/null\n" + "".join(one) + "\\o\n" for one in series) + look
+    seen = [int(row[0]) for row in psql(script, database)]
+    spent = sorted((after - before) / 1000 / size / each for before, after in zip(seen[1:], seen[2:], strict=False))
+    return f"{spent[0]:.0f}, {spent[len(spent) // 2]:.0f}"
+
+
+def warm(database: str, width: int, count: int) -> str:
+    """The same of warm calls that go together, or alone."""
+    contexts = [prepare("cpu", f"c{n}", database) for n in range(width)]
+    runs = [[str(uuid.uuid4()) for _ in contexts] for _ in range(count)]
+    if width == 1:
+        setup = f"""prepare a(uuid) as select * from {acquire("cpu", "c0", contexts[0], "00000000-0000-0000-0000-000000000000")
+            .replace("'00000000-0000-0000-0000-000000000000'::uuid", "$1")};
+            prepare r(uuid) as select {record("cpu", contexts[0], "x").replace("'x'", "$1", 1)};\n"""
+        return processor(database, setup, [f"execute a('{one[0]}');execute r('{one[0]}');\n" for one in runs], 1)
+    many = lambda value: f"array_fill({value}, array[{width}])"  # noqa: E731
+    listed = ",".join(f"'{context}'" for context in contexts)
+    names = ",".join(f"'c{n}'" for n in range(width))
+    nothing = many("null::text")
+    setup = f"""prepare a(uuid[]) as select * from pathbox.acquire_v4('cpu', 'replica', {many("''::text")}, array[{names}],
+            {many("'main'::text")}, $1, {many("'run_code'::text")}, {many("'python'::text")}, {nothing}, {many("'c0de'::text")},
+            {many("'key:x'::text")}, {nothing}, {nothing}, {nothing}, {many("90000::bigint")}, 100000000, false,
+            gen_random_uuid(), false, 1000000, 1000000, 90000, 60000, 86400000, 10000, 1800000, null);
+        prepare r(uuid[]) as select pathbox.records_v1('cpu', $1, array[{listed}]::uuid[], {many("'completed'::text")},
+            {many("0")}, {nothing}, {many("5::bigint")}, {many("0::bigint")}, {many("500::bigint")}, {many("'{}'::text")},
+            {many(f"'{RESULT}'::text")}, {many("true")}, {many("null::timestamptz")}, {many("null::timestamptz")},
+            {many("1800000::bigint")});\n"""
+    return processor(database, setup, [f"execute a('{{{','.join(one)}}}');execute r('{{{','.join(one)}}}');\n" for one in runs], width)
+
+
+def promises() -> None:
+    print("\n| | alone | eight together | 32 together |\n| --- | --- | --- | --- |")
+    rows = {"now": "", **PARTS, "without all four": ";".join(PARTS.values())}
+    copy = f"{DATABASE}_part"
+    for name, change in rows.items():
+        psql(f"drop database if exists {copy}; create database {copy} template {DATABASE}", "postgres")
+        psql(change, copy)
+        print(f"| {name} | {warm(copy, 1, CALLS)} | {warm(copy, 8, CALLS // 8)} | {warm(copy, 32, CALLS // 32)} |", flush=True)
+    psql(PLAIN, copy)
+    calls = [f"begin;execute u1('p');execute u2('p');execute u3('{uuid.uuid4()}','p');commit;\n"
+             "begin;execute u4('p');execute u5('p');commit;\n" for _ in range(CALLS)]
+    print(f"| the plain way | {processor(copy, PLAIN_CALL, calls, 1)} | | |\n")
+    psql(f"drop database {copy}", "postgres")
 
 
 def main() -> None:
@@ -112,7 +193,7 @@ def main() -> None:
     for contexts, rows in figures.items():
         for row in rows:
             print(f"| {row['name']} | {contexts:,} | {row['us']:,.0f} | {row['wal']:,.0f} |")
-    context, run = prepare("locks")
+    context = prepare("locks")
     print(f"\nLocks held by one warm acquire: {locks(acquire('locks', 'c', context, str(uuid.uuid4())) + ' a')}")
     sizes = psql("""select pg_total_relation_size('pathbox.executions') / greatest(1, (select count(*) from pathbox.executions)),
         pg_total_relation_size('pathbox.execution_contexts') / greatest(1, (select count(*) from pathbox.execution_contexts))""")
@@ -129,6 +210,7 @@ def main() -> None:
         print(f"| {load:,} calls/s | {2 * load:,} | {2 * load:,} | {cores:.1f} | {wal:.1f} | {load * 86_400:,} | "
               f"{load * 86_400 * RETENTION_DAYS * per_run / 1e9:,.0f} | {first} ({used:.0%}) |")
     print(f"\n10 million live contexts: {10_000_000 * per_context / 1e9:,.0f} GB of rows and indexes.")
+    promises()
     psql(f"drop database {DATABASE}", "postgres")
 
 

@@ -13,10 +13,7 @@ use crate::telemetry::chain;
 
 use super::Core;
 
-/// The server under which refresh tokens are kept.
-const REFRESH: &str = "refresh_token";
-
-/// What the bridge remembers, in the store. A refresh token is kept as pins are, in a scope outside of the tenants.
+/// What the bridge remembers, in the store.
 #[derive(Debug)]
 pub struct StoredTools {
     store: DynStore,
@@ -31,6 +28,10 @@ impl StoredTools {
         #[expect(clippy::expect_used, reason = "a fixed text within the set")]
         let operator = TenantId::parse("operator").expect("a tenant id");
         Self { store, keyring, operator }
+    }
+
+    fn place<'p>(&'p self, row: &'p str) -> Place<'p> {
+        Place { tenant: &self.operator, row, column: "pins" }
     }
 }
 
@@ -51,21 +52,25 @@ impl ToolStore for StoredTools {
     }
 
     async fn refresh_token(&self, name: &str) -> Result<Option<Secret>, String> {
-        let row = format!("oauth/{name}");
-        let found = self.store.tool_pins(&row, REFRESH, None).await.map_err(|error| chain(&error))?;
-        let Some(text) = found.and_then(|found| found.pins) else { return Ok(None) };
+        let Some(text) = self.store.refresh_token(name).await.map_err(|error| chain(&error))? else {
+            return Ok(None);
+        };
         let sealed = STANDARD.decode(text).map_err(|error| error.to_string())?;
-        let place = Place { tenant: &self.operator, row: &row, column: "pins" };
+        let row = refresh_row(name);
         // Sealed with a key that is gone, it is as good as never kept.
-        Ok(self.keyring.open_sealed(place, &sealed).ok())
+        Ok(self.keyring.open_sealed(self.place(&row), &sealed).ok())
     }
 
     async fn keep_refresh_token(&self, name: &str, token: &Secret) -> Result<(), String> {
-        let row = format!("oauth/{name}");
-        let place = Place { tenant: &self.operator, row: &row, column: "pins" };
-        let sealed = STANDARD.encode(self.keyring.seal(place, token));
-        self.store.pin_tools(&row, REFRESH, &sealed, true).await.map(drop).map_err(|error| chain(&error))
+        let row = refresh_row(name);
+        let sealed = STANDARD.encode(self.keyring.seal(self.place(&row), token));
+        self.store.keep_refresh_token(name, &sealed).await.map_err(|error| chain(&error))
     }
+}
+
+/// The place that a refresh token is sealed for: since before it had a table of its own.
+fn refresh_row(name: &str) -> String {
+    format!("oauth/{name}")
 }
 
 impl Core {

@@ -121,6 +121,18 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/20261201000200_shared_transactions.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_202_000_100,
+        name: "warm_calls",
+        sql: include_str!("../../migrations/postgres/20261202000100_warm_calls.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_202_000_200,
+        name: "refresh_tokens",
+        sql: include_str!("../../migrations/postgres/20261202000200_refresh_tokens.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// Who migrates holds this lock of the database; a number nobody else would pick.

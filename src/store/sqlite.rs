@@ -107,6 +107,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/sqlite/20261201000100_placeholder_values.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_202_000_200,
+        name: "refresh_tokens",
+        sql: include_str!("../../migrations/sqlite/20261202000200_refresh_tokens.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// How long to wait for a signal: other processes send none.

@@ -48,6 +48,12 @@ pub trait ToolMemory: Send + Sync {
         replace: bool,
     ) -> Result<String, StoreError>;
 
+    /// The refresh token that was kept last under this name, sealed, in base64.
+    async fn refresh_token(&self, name: &str) -> Result<Option<String>, StoreError>;
+
+    /// Keeps a refresh token in place of the one before.
+    async fn keep_refresh_token(&self, name: &str, sealed: &str) -> Result<(), StoreError>;
+
     /// Remembers a permit, for 30 days.
     async fn permit_tool(&self, permit: &ToolPermit) -> Result<(), StoreError>;
 

@@ -13,6 +13,7 @@ on_every_store! {
     the_first_list_of_a_servers_tools_stays_until_it_is_replaced,
     of_two_replicas_that_list_at_once_one_list_stands,
     a_permit_is_for_one_person_in_one_conversation_and_one_definition,
+    a_refresh_token_has_a_table_of_its_own_to_which_an_older_program_writes_as_well,
 }
 
 async fn the_first_list_of_a_servers_tools_stays_until_it_is_replaced(world: World) {
@@ -31,6 +32,24 @@ async fn the_first_list_of_a_servers_tools_stays_until_it_is_replaced(world: Wor
     let now = other.tool_pins("", "kit", Some(&first.digest)).await.unwrap().unwrap();
     assert_eq!(now.pins.as_deref(), Some(odd.as_str()));
     assert_ne!(now.digest, first.digest);
+}
+
+async fn a_refresh_token_has_a_table_of_its_own_to_which_an_older_program_writes_as_well(world: World) {
+    let (one, other) = (world.store().await, world.store().await);
+    assert_eq!(one.refresh_token("a").await.unwrap(), None);
+    for sealed in ["first", "second"] {
+        one.keep_refresh_token("a", sealed).await.unwrap();
+        assert_eq!(other.refresh_token("a").await.unwrap().as_deref(), Some(sealed));
+    }
+    assert_eq!(other.refresh_token("b").await.unwrap(), None);
+    assert_eq!(one.tool_pins("a", "refresh_token", None).await.unwrap(), None, "no pins");
+    // A program of the release before kept them as pins.
+    for sealed in ["third", "fourth"] {
+        assert_eq!(one.pin_tools("oauth/a", "refresh_token", sealed, true).await.unwrap(), sealed);
+        assert_eq!(other.refresh_token("a").await.unwrap().as_deref(), Some(sealed));
+        let pins = other.tool_pins("oauth/a", "refresh_token", None).await.unwrap().unwrap();
+        assert_eq!(pins.pins.as_deref(), Some(sealed));
+    }
 }
 
 async fn of_two_replicas_that_list_at_once_one_list_stands(world: World) {

@@ -21,17 +21,25 @@ use crate::domain::{
 };
 use crate::store::{
     Acquire, Acquired, Audit, Cause, Claim, ContextLimits, ContextRow, Contexts, DatabaseState, End,
-    ExecutionStatus, FinishedExecution, Leases, LimitReached, Placeholders, QUEUE_LEASE, SandboxPlace,
-    SandboxRef, Signals, StoreError, leases::storable_result, measure::measure, millis, storable,
+    ExecutionStatus, FinishedExecution, Idempotency, Leases, LimitReached, Placeholders, QUEUE_LEASE,
+    SandboxPlace, SandboxRef, Signals, StoreError, leases::storable_result, measure::measure, millis,
+    storable,
 };
 
-const ACQUIRE: &str = concat!(
-    "select a.outcome, a.run, a.ahead, a.wait_ms, a.previous, a.detail, a.read_at, a.kinds, a.hashes, a.numbers, ",
-    context_columns!("a."),
-    ", ",
-    sandbox_columns!("a."),
-    " from pathbox.acquire_v4($1,$2,$3,$4,$5, $6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16, $17, $18,$19,$20,$21,$22,$23,$24,$25,$26,$27) a"
-);
+/// `acquire_v4` is given one value of each for every call that goes together, `acquire_v5` those of the one that is alone.
+macro_rules! acquire_query {
+    ($function:literal) => {
+        concat!(
+            "select a.outcome, a.run, a.ahead, a.wait_ms, a.previous, a.detail, a.read_at, a.kinds, a.hashes, a.numbers, ",
+            context_columns!("a."),
+            ", ",
+            sandbox_columns!("a."),
+            " from pathbox.",
+            $function,
+            "($1,$2,$3,$4,$5, $6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16, $17, $18,$19,$20,$21,$22,$23,$24,$25,$26,$27) a"
+        )
+    };
+}
 
 const READY: &str = concat!(
     "select r.read_at, ",
@@ -52,7 +60,7 @@ impl Leases for PgStore {
             Err(turn) => turn,
         };
         for tries in 0..AGAIN {
-            let asking = self.call_acquire(std::slice::from_ref(ask), limits);
+            let asking = self.acquire_alone(ask, limits);
             let row = Turn::during(turn.take(), asking).await?;
             match self.decode_acquired(&row, ask).await? {
                 Some(acquired) => return Ok(acquired),
@@ -269,7 +277,7 @@ impl PgStore {
     async fn acquire_all(&self, asks: &[Acquire], limits: &ContextLimits) -> Vec<Option<Acquired>> {
         let mut answers: Vec<Option<Acquired>> = asks.iter().map(|_| None).collect();
         let tenant = &asks[0].key.tenant;
-        let asking = async { bind_acquire(asks, limits).fetch_all(&self.pool()).await };
+        let asking = async { bind_together(asks, limits).fetch_all(&self.pool()).await };
         match self.once(measure!("acquire", tenant), asking).await {
             Ok(rows) => {
                 for row in &rows {
@@ -288,9 +296,9 @@ impl PgStore {
         answers
     }
 
-    async fn call_acquire(&self, asks: &[Acquire], limits: &ContextLimits) -> Result<PgRow, StoreError> {
-        self.call(measure!("acquire", asks[0].key.tenant), || async {
-            bind_acquire(asks, limits).fetch_one(&self.pool()).await
+    async fn acquire_alone(&self, ask: &Acquire, limits: &ContextLimits) -> Result<PgRow, StoreError> {
+        self.call(measure!("acquire", ask.key.tenant), || async {
+            bind_alone(ask, limits).fetch_one(&self.pool()).await
         })
         .await
     }
@@ -353,28 +361,35 @@ impl PgStore {
     async fn record_alone(&self, ending: &Ending, unasked: Option<&Acquire>) -> Result<bool, StoreError> {
         let unasked = unasked.map(unasked_as_json);
         self.call(measure!("record", ending.tenant), || async {
-            sqlx::query_scalar(
-                "select pathbox.record_v2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,\
-                 $15,$16::text::jsonb)",
-            )
-            .bind(ending.tenant.as_str())
-            .bind(ending.id.0)
-            .bind(ending.context.0)
-            .bind(ending.status.as_str())
-            .bind(ending.exit_code)
-            .bind(&ending.error)
-            .bind(ending.duration_ms)
-            .bind(ending.queued_ms)
-            .bind(ending.output_bytes)
-            .bind(&ending.findings)
-            .bind(&ending.result)
-            .bind(ending.is_small)
-            .bind(ending.provider_ends_at)
-            .bind(ending.ttl_ms)
-            .bind(ending.ended_at)
-            .bind(&unasked)
-            .fetch_one(&self.pool())
-            .await
+            let sql = match unasked {
+                None => {
+                    "select pathbox.record_v3($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,$15)"
+                }
+                Some(_) => {
+                    "select pathbox.record_v2($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,\
+                     $15,$16::text::jsonb)"
+                }
+            };
+            let query = sqlx::query_scalar(sql)
+                .bind(ending.tenant.as_str())
+                .bind(ending.id.0)
+                .bind(ending.context.0)
+                .bind(ending.status.as_str())
+                .bind(ending.exit_code)
+                .bind(&ending.error)
+                .bind(ending.duration_ms)
+                .bind(ending.queued_ms)
+                .bind(ending.output_bytes)
+                .bind(&ending.findings)
+                .bind(&ending.result)
+                .bind(ending.is_small)
+                .bind(ending.provider_ends_at)
+                .bind(ending.ttl_ms)
+                .bind(ending.ended_at);
+            match &unasked {
+                None => query.fetch_one(&self.pool()).await,
+                Some(unasked) => query.bind(unasked).fetch_one(&self.pool()).await,
+            }
         })
         .await
     }
@@ -522,10 +537,9 @@ fn column<'a, T, V>(calls: &[&'a T], value: impl Fn(&'a T) -> V) -> Vec<V> {
 type Bound<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// Asks that have tenant, replica and limits in common; what only one alone can have is the first one's.
-fn bind_acquire<'q>(asks: &'q [Acquire], limits: &ContextLimits) -> Bound<'q> {
+fn bind_together<'q>(asks: &'q [Acquire], limits: &ContextLimits) -> Bound<'q> {
     let (asks, first): (Vec<&'q Acquire>, _) = (asks.iter().collect(), &asks[0]);
-    let once = |ask: &'q Acquire| ask.execution.idempotency.as_ref();
-    sqlx::query(ACQUIRE)
+    let query = sqlx::query(acquire_query!("acquire_v4"))
         .bind(first.key.tenant.as_str())
         .bind(storable(&first.owner))
         .bind(column(&asks, |ask| ask.key.owner.as_str()))
@@ -540,7 +554,38 @@ fn bind_acquire<'q>(asks: &'q [Acquire], limits: &ContextLimits) -> Bound<'q> {
         .bind(column(&asks, |ask| ask.execution.trace_id.as_deref().map(storable)))
         .bind(column(&asks, |ask| once(ask).map(|once| storable(&once.key))))
         .bind(column(&asks, |ask| once(ask).map(|once| storable(&once.args_sha256))))
-        .bind(column(&asks, |ask| millis(ask.execution.lease)))
+        .bind(column(&asks, |ask| millis(ask.execution.lease)));
+    bind_limits(query, first, limits)
+}
+
+fn bind_alone<'q>(ask: &'q Acquire, limits: &ContextLimits) -> Bound<'q> {
+    let run = &ask.execution;
+    let query = sqlx::query(acquire_query!("acquire_v5"))
+        .bind(ask.key.tenant.as_str())
+        .bind(storable(&ask.owner))
+        .bind(ask.key.owner.as_str())
+        .bind(ask.key.conversation.as_str())
+        .bind(ask.key.path.as_str())
+        .bind(run.id.0)
+        .bind(storable(&run.tool))
+        .bind(run.language.as_str())
+        .bind(run.purpose.as_deref().map(storable))
+        .bind(storable(&run.code_sha256))
+        .bind(run.principal.as_deref().map(storable))
+        .bind(run.trace_id.as_deref().map(storable))
+        .bind(once(ask).map(|once| storable(&once.key)))
+        .bind(once(ask).map(|once| storable(&once.args_sha256)))
+        .bind(millis(run.lease));
+    bind_limits(query, ask, limits)
+}
+
+fn once(ask: &Acquire) -> Option<&Idempotency> {
+    ask.execution.idempotency.as_ref()
+}
+
+/// What follows the run in the arguments of both functions.
+fn bind_limits<'q>(query: Bound<'q>, first: &Acquire, limits: &ContextLimits) -> Bound<'q> {
+    query
         .bind(i64::from(limits.max_executions))
         .bind(limits.quota.is_limited())
         .bind(first.new_context.0)

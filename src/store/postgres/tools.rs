@@ -50,6 +50,25 @@ impl ToolMemory for PgStore {
         .await
     }
 
+    async fn refresh_token(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.call(measure!("refresh_token"), || async {
+            sqlx::query_scalar("select pathbox.refresh_token_v1($1)").bind(name).fetch_one(&self.pool()).await
+        })
+        .await
+    }
+
+    async fn keep_refresh_token(&self, name: &str, sealed: &str) -> Result<(), StoreError> {
+        self.call(measure!("keep_refresh_token"), || async {
+            sqlx::query("select pathbox.keep_refresh_token_v1($1, $2)")
+                .bind(name)
+                .bind(sealed)
+                .execute(&self.pool())
+                .await
+                .map(drop)
+        })
+        .await
+    }
+
     async fn permit_tool(&self, permit: &ToolPermit) -> Result<(), StoreError> {
         self.call(measure!("permit_tool", permit.conversation.tenant), || async {
             let query = sqlx::query("select pathbox.permit_tool_v1($1, $2, $3, $4, $5, $6)");

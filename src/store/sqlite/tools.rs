@@ -64,6 +64,29 @@ impl ToolMemory for SqliteStore {
         Ok(holds)
     }
 
+    async fn refresh_token(&self, name: &str) -> Result<Option<String>, StoreError> {
+        sqlx::query_scalar("SELECT sealed FROM refresh_tokens WHERE name = ?")
+            .bind(name)
+            .fetch_optional(&mut *self.read(measure!("refresh_token")).await?)
+            .await
+            .map_err(failure)
+    }
+
+    async fn keep_refresh_token(&self, name: &str, sealed: &str) -> Result<(), StoreError> {
+        let mut transaction = self.write(measure!("keep_refresh_token")).await?;
+        sqlx::query(
+            "INSERT INTO refresh_tokens (name, sealed, at) VALUES (?, ?, ?)
+             ON CONFLICT DO UPDATE SET sealed = excluded.sealed, at = excluded.at",
+        )
+        .bind(name)
+        .bind(sealed)
+        .bind(self.now_ms())
+        .execute(&mut *transaction)
+        .await
+        .map_err(failure)?;
+        transaction.commit().await
+    }
+
     async fn permit_tool(&self, permit: &ToolPermit) -> Result<(), StoreError> {
         let now = self.now_ms();
         let mut transaction = self.write(measure!("permit_tool", permit.conversation.tenant)).await?;
