@@ -34,7 +34,7 @@ use crate::wire::interpreter::{CodeContext, Event, ExecuteRequest};
 /// Executions that may wait for their turn in one context.
 const QUEUE_MAX: usize = 256;
 /// Events between a context and the reader of an execution.
-const EVENTS_MAX: usize = 16;
+const EVENTS_MAX: usize = 4;
 /// Longest name and value of an environment variable together, in bytes.
 const ENV_MAX: usize = 64 << 10;
 

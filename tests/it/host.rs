@@ -3,6 +3,7 @@
 mod control;
 mod doors;
 mod files;
+mod hostile;
 mod interpreter;
 mod life;
 mod network;

@@ -6,7 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
@@ -27,7 +27,9 @@ pub(crate) fn answer(place: &Place, watches: &mut Watches, id: u32, call: Call) 
                 with_parents(&place.path(&to)).and_then(|()| fs::rename(place.path(&from), place.path(&to)));
             finish(renamed.map(|()| vec![]), "renaming", &from)
         }
-        Call::Remove { path } => finish(remove(&place.path(&path)).map(|()| vec![]), "removing", &path),
+        Call::Remove { path } => {
+            finish(remove(place, &place.path(&path)).map(|()| vec![]), "removing", &path)
+        }
         Call::Read { path, offset, len } => finish(read(&place.path(&path), offset, len), "reading", &path),
         Call::Watch { path, recursive } => {
             let at = place.path(&path);
@@ -115,7 +117,8 @@ fn info(path: &Path) -> Result<FileInfo> {
         kind,
         size: metadata.len(),
         mode: metadata.mode() & 0o7777,
-        modified_ms: metadata.mtime() * 1000 + metadata.mtime_nsec() / 1_000_000,
+        // A program can set any time, of which the last ones do not fit.
+        modified_ms: metadata.mtime().saturating_mul(1000).saturating_add(metadata.mtime_nsec() / 1_000_000),
         target: target.map(|target| target.to_string_lossy().into_owned()),
     })
 }
@@ -185,8 +188,63 @@ fn with_parents(path: &Path) -> Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-fn remove(path: &Path) -> Result<()> {
-    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+fn remove(place: &Place, path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path)?.is_dir() {
+        true if place.is_own() => remove_tree(path),
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    }
+}
+
+/// Removes a directory of any depth: what is two levels down is moved up until there is nothing, so that no path grows and
+/// no descriptor is held for each level. A link that takes a directory's place meanwhile is followed, which is why this is for
+/// a file system of our own.
+fn remove_tree(top: &Path) -> Result<()> {
+    // A program that goes on making what is removed here is not followed for ever.
+    const STEPS: u32 = 1_000_000;
+    let mut steps = 0;
+    let mut names = 0_u32;
+    loop {
+        let mut dirs = Vec::new();
+        each_in(top, &mut steps, STEPS, |path| {
+            dirs.push(path);
+            Ok(())
+        })?;
+        if dirs.is_empty() {
+            return fs::remove_dir(top);
+        }
+        for dir in dirs {
+            each_in(&dir, &mut steps, STEPS, |below| {
+                if fs::remove_dir(&below).is_ok() {
+                    return Ok(());
+                }
+                names += 1;
+                fs::rename(&below, top.join(format!(".removing-{names}-{}", std::process::id())))
+            })?;
+            fs::remove_dir(&dir)?;
+        }
+    }
+}
+
+/// Removes the files of a directory and hands out its directories.
+fn each_in(
+    dir: &Path,
+    steps: &mut u32,
+    most: u32,
+    mut below: impl FnMut(PathBuf) -> Result<()>,
+) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        *steps += 1;
+        if *steps > most {
+            return Err(Error::from_raw_os_error(libc::ENOTEMPTY));
+        }
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => below(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
 }
 
 fn read(path: &Path, offset: u64, len: u64) -> Result<Vec<FromAgent>> {

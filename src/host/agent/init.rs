@@ -76,6 +76,11 @@ impl Place {
         Self { home: scratch.join("home"), tmp: scratch.join("tmp"), own_namespace: false, own_files: false }
     }
 
+    /// Whether this is a root of our own.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own_namespace
+    }
+
     /// Whether a directory may be watched: one that is the sandbox's own.
     pub(crate) fn may_watch(&self, path: &Path) -> bool {
         self.own_files
@@ -760,7 +765,7 @@ impl Agent {
         let each_second = !scan.holds_memory() || self.scans.is_multiple_of(SCANS_PER_REPORT);
         let mut seen = if scan.holds_memory() { scan.look() } else { Seen::default() };
         if each_second {
-            seen.excess.extend(scan.look_at_locks());
+            seen.excess.extend(scan.look_at_slab());
         }
         for pid in seen.excess {
             self.memory_kills += 1;

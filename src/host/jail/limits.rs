@@ -20,8 +20,12 @@ const OPEN_FILES: u64 = 4096;
 /// Locks of a sandbox. No control group counts them.
 const LOCKS: usize = 20_000;
 
-/// Growth of the kernel's own memory, of the whole machine, after which locks are counted.
-const LOCKS_ALARM: u64 = 64 << 20;
+/// Maps of the processes of a sandbox, where no control group counts what the kernel keeps of each: some 200 bytes, and as
+/// much again for each process that they were copied to.
+const MAPS: usize = 100_000;
+
+/// Growth of the kernel's own memory, of the whole machine, after which locks and maps are counted.
+const SLAB_ALARM: u64 = 64 << 20;
 
 /// How long one look may spend on what is shared. Programs decide how many maps there are to walk, and nothing else is
 /// watched or carried meanwhile.
@@ -91,32 +95,51 @@ impl Scan {
         self.limit.is_some()
     }
 
-    /// The process to end because the sandbox has more locks than it may. They are counted only when the kernel's own
-    /// memory has grown: a count costs some microseconds for each.
-    pub(crate) fn look_at_locks(&mut self) -> Option<i32> {
-        let info = fs::read_to_string(self.proc.join("meminfo")).ok()?;
-        let slab = 1024 * field(&info, "SUnreclaim:")?;
+    /// The processes to end because the sandbox has more locks or maps than it may. They are counted only when the kernel's
+    /// own memory has grown: a count costs a microsecond or more for each.
+    pub(crate) fn look_at_slab(&mut self) -> Vec<i32> {
+        let info = fs::read_to_string(self.proc.join("meminfo")).unwrap_or_default();
+        let Some(slab) = field(&info, "SUnreclaim:").map(|kib| 1024 * kib) else { return vec![] };
         let before = self.slab.unwrap_or(slab).min(slab);
         self.slab = Some(before);
-        if slab - before < LOCKS_ALARM {
-            return None;
+        if slab - before < SLAB_ALARM {
+            return vec![];
         }
         self.slab = Some(slab);
-        let mut counts: Vec<(usize, i32)> =
-            self.processes().filter(|pid| *pid != 1).map(|pid| (self.locks_of(pid), pid)).collect();
-        counts.sort_unstable_by(|a, b| b.cmp(a));
-        let all: usize = counts.iter().map(|(count, _)| count).sum();
-        // Should ending this one not suffice, the next look comes before the memory has grown again.
-        let largest = counts.first().filter(|_| all > LOCKS).map(|(_, pid)| *pid);
-        if largest.is_some() {
+        let mut excess = self.holders(LOCKS, |pid| self.locks_of(pid));
+        if self.holds_memory() {
+            excess.extend(self.holders(MAPS, |pid| self.maps_of(pid)));
+        }
+        if !excess.is_empty() {
+            // Should ending these not suffice, the next look comes before the memory has grown again.
             self.slab = Some(before);
         }
-        largest
+        excess
+    }
+
+    /// Those to end, largest first, so that the others have no more than `limit` together, as far as they were counted:
+    /// once there are too many, the rest is left to the next look.
+    fn holders(&self, limit: usize, count: impl Fn(i32) -> usize) -> Vec<i32> {
+        let mut counts = Vec::new();
+        let mut all = 0_usize;
+        for pid in self.processes().filter(|pid| *pid != 1) {
+            let own = count(pid);
+            counts.push((own as u64, pid));
+            all = all.saturating_add(own);
+            if all > limit {
+                break;
+            }
+        }
+        over(&mut counts, limit as u64)
     }
 
     fn locks_of(&self, pid: i32) -> usize {
+        let entries = match fs::read_dir(self.proc.join(format!("{pid}/fdinfo"))) {
+            Ok(entries) => entries,
+            Err(error) => return self.hidden(pid, &error, LOCKS),
+        };
         let mut count = 0;
-        for entry in fs::read_dir(self.proc.join(format!("{pid}/fdinfo"))).into_iter().flatten().flatten() {
+        for entry in entries.flatten() {
             let Ok(file) = fs::File::open(entry.path()) else { continue };
             let lines = BufReader::new(file).lines().map_while(Result::ok);
             count += lines.filter(|line| line.starts_with("lock:")).take(LOCKS + 1).count();
@@ -125,6 +148,24 @@ impl Scan {
             }
         }
         count
+    }
+
+    fn maps_of(&self, pid: i32) -> usize {
+        let maps = match fs::File::open(self.proc.join(format!("{pid}/maps"))) {
+            Ok(maps) => maps,
+            Err(error) => return self.hidden(pid, &error, MAPS),
+        };
+        BufReader::with_capacity(64 << 10, maps).split(b'\n').map_while(Result::ok).take(MAPS + 1).count()
+    }
+
+    /// What a process that lets nobody look at it counts: the whole `limit` for each second of processor time that it has had.
+    fn hidden(&self, pid: i32, error: &std::io::Error, limit: usize) -> usize {
+        if error.kind() != std::io::ErrorKind::PermissionDenied {
+            return 0; // it is gone
+        }
+        let stat = fs::read_to_string(self.proc.join(format!("{pid}/stat")));
+        let micros = stat.map_or(0, |stat| cpu_micros(&stat));
+        usize::try_from(micros / (1_000_000 / limit as u64).max(1)).unwrap_or(usize::MAX)
     }
 
     fn processes(&self) -> impl Iterator<Item = i32> {
@@ -199,7 +240,11 @@ impl Scan {
 /// Those to end, largest first, so that the rest together has no more than `limit`.
 fn over(counts: &mut [(u64, i32)], limit: u64) -> Vec<i32> {
     counts.sort_unstable_by(|a, b| b.cmp(a));
-    let mut excess = counts.iter().map(|(count, _)| count).sum::<u64>().saturating_sub(limit);
+    let mut excess = counts
+        .iter()
+        .map(|(count, _)| count)
+        .fold(0_u64, |sum, count| sum.saturating_add(*count))
+        .saturating_sub(limit);
     let mut found = Vec::new();
     for (count, pid) in counts.iter() {
         if excess == 0 {
@@ -273,15 +318,26 @@ mod tests {
         }
         let mut scan = Scan::new(proc.path().into(), None);
         slab(100);
-        assert_eq!(scan.look_at_locks(), None);
+        assert_eq!(scan.look_at_slab(), [0; 0]);
         slab(150);
-        assert_eq!(scan.look_at_locks(), None);
+        assert_eq!(scan.look_at_slab(), [0; 0]);
         slab(165);
-        assert_eq!(scan.look_at_locks(), Some(3));
+        assert_eq!(scan.look_at_slab(), [3]);
         fs::remove_dir_all(proc.path().join("3")).unwrap();
-        assert_eq!(scan.look_at_locks(), None);
+        assert_eq!(scan.look_at_slab(), [0; 0]);
         slab(200);
-        assert_eq!(scan.look_at_locks(), None);
+        assert_eq!(scan.look_at_slab(), [0; 0]);
+        // Where a control group holds memory it has counted maps.
+        for limit in [None, Some(1 << 40)] {
+            let maps = proc.path().join("4");
+            fs::create_dir_all(&maps).unwrap();
+            fs::write(maps.join("maps"), "7f00-7f01 r--p 0 00:00 0\n".repeat(MAPS + 1)).unwrap();
+            let mut scan = Scan::new(proc.path().into(), limit);
+            slab(300);
+            assert_eq!(scan.look_at_slab(), [0; 0]);
+            slab(400);
+            assert_eq!(scan.look_at_slab(), limit.map(|_| 4).into_iter().collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -108,6 +108,10 @@ fn ignored_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
         (libc::SYS_setsockopt, buffers),
         (libc::SYS_fadvise64, drop_cache),
         (libc::SYS_madvise, page_out),
+        // The disks of the whole machine, while nothing that a sandbox writes is to last.
+        (libc::SYS_sync, vec![]),
+        (libc::SYS_syncfs, vec![]),
+        (libc::SYS_sync_file_range, vec![]),
     ]);
     if variant.no_groups {
         // The processors of a sandbox are what bounds its time.
@@ -140,10 +144,19 @@ fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
             .iter()
             .map(|option| rule(vec![when(1, Op::Eq, libc::SOL_SOCKET as u64)?, when(2, Op::Eq, *option)?]))
             .collect::<Result<_, _>>()?;
+    let mut options: Vec<SeccompRule> = options;
+    // There are 4,096 labels on the machine.
+    options
+        .push(rule(vec![when(1, Op::Eq, libc::IPPROTO_IPV6 as u64)?, when(2, Op::Eq, IPV6_FLOWLABEL_MGR)?])?);
     calls.insert(libc::SYS_setsockopt, options);
     // Further filters of its own are such programs as well.
     calls.insert(libc::SYS_seccomp, vec![]);
-    calls.insert(libc::SYS_prctl, vec![rule(vec![when(0, Op::Eq, libc::PR_SET_SECCOMP as u64)?])?]);
+    // A group of its own for the scheduler keeps all others off the other half of a processor's core.
+    let prctl = [libc::PR_SET_SECCOMP, libc::PR_SCHED_CORE]
+        .iter()
+        .map(|option| rule(vec![when(0, Op::Eq, *option as u64)?]))
+        .collect::<Result<_, _>>()?;
+    calls.insert(libc::SYS_prctl, prctl);
     // Huge pages come out of a pool of the machine's.
     calls.insert(libc::SYS_mmap, vec![masked(3, libc::MAP_HUGETLB as u64)?]);
     calls.insert(libc::SYS_shmget, vec![masked(2, SHM_HUGETLB)?]);
@@ -235,6 +248,7 @@ const SO_ATTACH_BPF: u64 = 50;
 const SO_ATTACH_REUSEPORT_CBPF: u64 = 51;
 const SO_ATTACH_REUSEPORT_EBPF: u64 = 52;
 const SO_ZEROCOPY: u64 = 60;
+const IPV6_FLOWLABEL_MGR: u64 = 32;
 const SHM_HUGETLB: u64 = 0o4000;
 const MFD_HUGETLB: u64 = 4;
 

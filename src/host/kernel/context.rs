@@ -26,8 +26,6 @@ use crate::host::agent::{AgentError, AgentHandle, ProcessEvent, ProcessHandle};
 use crate::host::credit::Credit;
 use crate::wire::interpreter::{Event, platform_error};
 
-/// Events of one execution that wait for a slow reader; the program waits then, too.
-const READY_MAX: usize = 16;
 /// Files that are made ready at a time for one execution.
 const SOURCES_MAX: usize = 64;
 /// How long a killed interpreter may take to be gone.
@@ -128,7 +126,7 @@ enum Step<'a> {
 impl Running {
     /// Whether more of the interpreter's words can be taken.
     fn listens(&self) -> bool {
-        !self.done && (self.interrupt.is_some() || self.answer.ready_len() < READY_MAX)
+        !self.done && (self.interrupt.is_some() || !self.answer.is_full())
     }
 
     fn deadline(&self, keepalive: Duration) -> Instant {

@@ -21,9 +21,12 @@ use crate::wire::interpreter::{Event, ExecutionError, ExecutionResult, Output};
 const CHUNK_MAX: usize = 64 << 10;
 /// Text waits this long for more.
 const PACE: Duration = Duration::from_millis(20);
-/// Output that waits for a frame, in bytes of one stream. With more, a driver is not keeping the protocol and
-/// order is given up.
-const BLOCKED_MAX: usize = 1 << 20;
+/// Output that waits for a frame, as it costs to keep, of one stream. With more, a driver is not keeping the protocol
+/// and order is given up.
+const BLOCKED_MAX: usize = 256 << 10;
+/// Events, and bytes of their text, that may wait for the reader before the interpreter waits too.
+const READY_MAX: usize = 16;
+const READY_TEXT_MAX: usize = 256 << 10;
 /// What an event costs besides its text, so that a million empty ones are bounded too.
 const EVENT_COST: u64 = 64;
 /// What is kept of output between executions, in bytes.
@@ -53,6 +56,8 @@ pub(super) struct Answer {
     text_due: Option<Instant>,
     last_text: Option<Instant>,
     ready: VecDeque<Held<Event>>,
+    /// Text in `ready`, for which there is no credit.
+    ready_text: usize,
     left_bytes: u64,
     /// Nobody will read it.
     silent: bool,
@@ -77,7 +82,8 @@ pub(super) struct Answer {
 struct Incoming {
     marks: Marks,
     waiting: VecDeque<Piece>,
-    waiting_bytes: usize,
+    /// What the waiting pieces cost.
+    waiting_cost: usize,
     /// The beginning of a character.
     partial: Vec<u8>,
     /// Whether the cell has begun.
@@ -89,7 +95,7 @@ impl Incoming {
         Self {
             marks: Marks::new(id),
             waiting: VecDeque::new(),
-            waiting_bytes: 0,
+            waiting_cost: 0,
             partial: Vec::new(),
             open: false,
         }
@@ -97,9 +103,7 @@ impl Incoming {
 
     fn push(&mut self, bytes: Bytes) {
         for piece in self.marks.push(bytes) {
-            if let Piece::Text(text) = &piece {
-                self.waiting_bytes += text.len();
-            }
+            self.waiting_cost += piece.cost();
             self.waiting.push_back(piece);
         }
     }
@@ -110,20 +114,22 @@ impl Incoming {
             return VecDeque::new();
         };
         let mut after = self.waiting.split_off(at);
+        self.waiting_cost = self.waiting.iter().map(Piece::cost).sum();
         after.push_back(Piece::Text(self.marks.finish()));
         after
     }
 
     /// The next text that was written before frame `next_frame`, and whether it is the cell's.
     fn take(&mut self, next_frame: u32) -> Option<(Bytes, bool)> {
-        let give_up = self.waiting_bytes > BLOCKED_MAX;
+        let give_up = self.waiting_cost > BLOCKED_MAX;
         loop {
             match self.waiting.front()? {
                 Piece::Mark(number) if *number >= next_frame && !give_up => return None,
                 _ => {}
             }
-            if let Some(Piece::Text(text)) = self.waiting.pop_front() {
-                self.waiting_bytes -= text.len();
+            let piece = self.waiting.pop_front()?;
+            self.waiting_cost = self.waiting_cost.saturating_sub(piece.cost());
+            if let Piece::Text(text) = piece {
                 return Some((text, self.open));
             }
         }
@@ -142,6 +148,7 @@ impl Answer {
             text_due: None,
             last_text: None,
             ready: VecDeque::new(),
+            ready_text: 0,
             left_bytes: max_bytes,
             silent: false,
             dropped_bytes: 0,
@@ -310,6 +317,7 @@ impl Answer {
             return;
         }
         self.last_text = Some(Instant::now());
+        self.ready_text += self.text.len();
         let output = Output {
             text: std::mem::take(&mut self.text),
             timestamp: Some(self.clock.now().to_rfc3339_opts(chrono::SecondsFormat::Micros, false)),
@@ -326,14 +334,18 @@ impl Answer {
         !self.ready.is_empty()
     }
 
-    /// How many events are ready.
-    pub(super) fn ready_len(&self) -> usize {
-        self.ready.len()
+    /// Whether as much is ready as may wait for the reader.
+    pub(super) fn is_full(&self) -> bool {
+        self.ready.len() >= READY_MAX || self.ready_text >= READY_TEXT_MAX
     }
 
     /// Takes the next ready event.
     pub(super) fn take(&mut self) -> Option<Held<Event>> {
-        self.ready.pop_front()
+        let event = self.ready.pop_front()?;
+        if let Event::Stdout(output) | Event::Stderr(output) = &*event {
+            self.ready_text -= output.text.len();
+        }
+        Some(event)
     }
 
     fn incoming(&mut self, lane: Lane) -> &mut Incoming {
@@ -657,6 +669,7 @@ fn size(event: &Event) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::credit::THING;
     use crate::host::kernel::protocol::{Frames, framed};
 
     fn answer(max: u64) -> Answer {
@@ -754,6 +767,24 @@ mod tests {
         assert!(answer.frame(frame(r#"{"t":"done","id":"id","k":5}"#)));
         let events = events_of(answer);
         assert!(events[0].starts_with("out heldxxx") && events[0].ends_with("xmore"), "{:.40}", events[0]);
+    }
+
+    /// A byte between marks, and a byte before a message full of them: neither keeps more than it costs.
+    #[tokio::test]
+    async fn scraps_of_text_between_marks_are_kept_at_what_they_cost() {
+        let forged = mark(u32::MAX);
+        let scraps = [&b"x"[..], &forged].concat().repeat(1000);
+        let scrap = [&b"x"[..], &forged.repeat(1000)].concat();
+        for message in [scraps, scrap] {
+            let mut answer = answer(1 << 30);
+            for _ in 0..5000 {
+                answer.output(Lane::Stdout, message.clone().into());
+                let kept = answer.stdout.waiting.iter().map(Piece::cost).sum::<usize>();
+                assert!(kept <= BLOCKED_MAX, "{kept}");
+                while answer.take().is_some() {}
+            }
+            assert!(answer.stdout.waiting.len() <= BLOCKED_MAX / THING);
+        }
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
+use crate::host::credit::THING;
 use crate::wire::interpreter::Members;
 
 /// The longest frame a driver may send. One that announces more is not talking our protocol.
@@ -240,6 +241,14 @@ pub(super) enum Piece {
     Mark(u32),
 }
 
+impl Piece {
+    /// What it costs to keep.
+    pub(super) fn cost(&self) -> usize {
+        let text = if let Self::Text(text) = self { text.len() } else { 0 };
+        THING + text
+    }
+}
+
 /// Takes marks out of output that comes cut anywhere.
 #[derive(Debug)]
 pub(super) struct Marks {
@@ -290,6 +299,14 @@ impl Marks {
         }
         if !rest.is_empty() {
             pieces.push(Piece::Text(rest));
+        }
+        // A text that waits must not keep all that came with it.
+        if pieces.iter().any(|piece| matches!(piece, Piece::Mark(_))) {
+            for piece in &mut pieces {
+                if let Piece::Text(text) = piece {
+                    *text = Bytes::copy_from_slice(text);
+                }
+            }
         }
         pieces
     }

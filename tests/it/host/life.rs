@@ -161,16 +161,16 @@ async fn a_host_that_is_killed_takes_every_sandbox_along() {
 }
 
 /// A host in a process of its own.
-struct HostProcess {
-    process: std::process::Child,
-    url: String,
-    client: reqwest::Client,
+pub(super) struct HostProcess {
+    pub(super) process: std::process::Child,
+    pub(super) url: String,
+    pub(super) client: reqwest::Client,
 }
 
 impl HostProcess {
     const KEY: &str = "e2b_0123456789012345678901234567890123456789";
 
-    fn start(arguments: &[&str]) -> Self {
+    pub(super) fn start(arguments: &[&str]) -> Self {
         let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_pathbox"))
             .args(["host", "--listen", "127.0.0.1:0"])
             .args(arguments)
@@ -186,7 +186,7 @@ impl HostProcess {
         Self { process, url, client: client() }
     }
 
-    async fn create(&self) -> super::Answer {
+    pub(super) async fn create(&self) -> super::Answer {
         let create = self.client.post(format!("{}/v2/sandboxes", self.url)).header("x-api-key", Self::KEY);
         answer(create.json(&json!({"templateID": "base", "metadata": {"tenant": "acme"}}))).await
     }

@@ -151,3 +151,73 @@ def handle(connection):
     let (status, list) = host.api(Method::GET, "/v2/sandboxes", Value::Null).await;
     assert_eq!((status, list.as_array().map(Vec::len)), (200, Some(1)));
 }
+
+/// A client that would have the server see more than it asked for, and one that never ends its request.
+#[tokio::test]
+async fn one_request_reaches_a_server_as_one_however_it_is_framed() {
+    let host = TestHost::start().await;
+    let sandbox = host.create().await;
+    let handle = r"
+def handle(connection):
+    data = b''
+    while True:
+        got = connection.recv(4096)
+        if not got: break
+        data += got
+        with open('/tmp/seen', 'ab') as seen: seen.write(got)
+        if b'\r\n\r\n' in data: connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok'); break
+    connection.close()
+";
+    serve(&host, &sandbox, handle).await;
+    let send = async |bytes: &str| {
+        let mut stream = TcpStream::connect(host.host.addr()).await.unwrap();
+        stream.write_all(bytes.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.expect("is answered");
+        String::from_utf8_lossy(&answer[..read.unwrap_or(0)]).into_owned()
+    };
+    let name = format!("{PORT}-{}.test", sandbox.id);
+    let smuggled = "POST /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
+    for framing in [
+        format!(
+            "content-length: {}\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}",
+            5 + smuggled.len()
+        ),
+        format!("content-length: 0\r\ncontent-length: {0}\r\n\r\n{smuggled}", smuggled.len()),
+        format!("transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n{smuggled}"),
+        format!("transfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n{smuggled}"),
+        format!("x: y\r\n content-length: 0\r\ncontent-length: 0\r\n\r\n{smuggled}"),
+        format!("content-length: +0\r\n\r\n{smuggled}"),
+        format!("x: a\rcontent-length: {0}\r\n\r\n{smuggled}", smuggled.len()),
+        format!("upgrade: h2c\r\nconnection: upgrade\r\n\r\n{smuggled}"),
+    ] {
+        send(&format!("POST /asked HTTP/1.1\r\nhost: {name}\r\n{framing}")).await;
+    }
+    // Addresses that name another host, another place, or none.
+    let elsewhere = format!("http://{}/v2/sandboxes", host.host.addr());
+    for (target, hosts) in [
+        (elsewhere.as_str(), format!("host: {name}\r\n")),
+        ("/%0d%0aGET%20/smuggled", format!("host: {name}\r\n")),
+        ("/../../v2/sandboxes", format!("host: {name}\r\n")),
+        ("/asked", format!("host: {name}\r\nhost: other.test\r\n")),
+        ("*", format!("host: {name}\r\n")),
+    ] {
+        let said = send(&format!("GET {target} HTTP/1.1\r\n{hosts}connection: close\r\n\r\n")).await;
+        assert!(!said.contains("sandboxID"), "{target}: {said}");
+    }
+    let seen = host.run(&sandbox, "cat /tmp/seen").await;
+    let seen = super::written(&seen, "stdout");
+    assert!(seen.contains(" /asked HTTP/1.1"), "{seen}");
+    // As a body it may arrive; as a request of its own, at the beginning of a line after another's end, it may not.
+    assert!(!seen.contains("\r\n\r\nPOST /smuggled") && !seen.starts_with("POST /smuggled"), "{seen}");
+
+    // Half of a body, and then a byte now and then: it holds its own place and nothing else.
+    let mut slow = TcpStream::connect(host.host.addr()).await.unwrap();
+    let head = format!("POST /slow HTTP/1.1\r\nhost: {name}\r\ncontent-length: 100000\r\n\r\n");
+    slow.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..20 {
+        let _ = slow.write_all(b"x").await;
+        let answer = host.to(&sandbox, PORT, Method::GET, "/asked").send().await.unwrap();
+        assert_eq!(answer.text().await.unwrap(), "ok");
+    }
+}

@@ -414,3 +414,26 @@ async fn set_user_id_programs_run_as_the_caller() {
     let status = run(&jailed.agent, &["grep", "-E", "NoNewPrivs|Seccomp:|CapBnd", "/proc/self/status"]).await;
     assert_eq!(status.stdout, "CapBnd:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n");
 }
+
+/// Groups 1 to 7: what no list names does not exist, what a later kernel brings included. Numbers from 424 on are the same for all
+/// processors.
+#[tokio::test]
+async fn calls_that_are_newer_than_the_list_do_not_exist() {
+    let (_spawner, jailed) = sandbox().await;
+    let code = r"
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+answers = {}
+for number in range(424, 640):
+    result = libc.syscall(number, -1, 0, 0, 0, 0, 0)
+    answers[number] = errno.errorcode.get(ctypes.get_errno()) if result == -1 else 'open'
+print(*[number for number, answer in answers.items() if answer not in ('ENOSYS', 'EPERM')])
+print(*[number for number, answer in answers.items() if answer == 'EPERM'])
+";
+    let ran = run_python(&jailed.agent, code).await;
+    // Process descriptors, closing of ranges, three newer forms of opening, asking and waiting, and futexes.
+    let open = "424 434 436 437 439 441 449";
+    // io_uring, mounts, other processes.
+    let refused = "425 426 427 428 429 430 431 432 433 438 440 442";
+    assert_eq!(ran.stdout, format!("{open}\n{refused}\n"), "{}", ran.stderr);
+}

@@ -94,3 +94,49 @@ fn every_group_of_attacks_has_a_test_that_exists() {
     }
     assert_eq!(found, GROUPS);
 }
+
+/// Whether the last part of a setting's name is a bound or a count.
+fn is_bound(name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    let within = ["max", "limit", "nr_", "_nr", "-nr", "pages", "instances", "watches"];
+    within.iter().any(|part| last.contains(part))
+        || ["msg", "shm", "sem"].iter().any(|start| last.starts_with(start))
+}
+
+/// All files below a directory of settings, by their names below `/proc/sys`.
+fn settings(dir: &std::path::Path, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => settings(&entry.path(), found),
+            _ => found
+                .extend(entry.path().strip_prefix("/proc/sys").ok().map(|name| name.display().to_string())),
+        }
+    }
+}
+
+/// What a kernel counts that is newer than the table, or a distribution's own, is for whoever brings it to look at.
+#[test]
+fn every_bound_of_the_kernel_has_a_line() {
+    let page = include_str!("../../../docs/threat-model.md");
+    let section = page.split("### The kernel's own settings").nth(1).expect("the section");
+    let section = section.split("\n### ").next().expect("its end");
+    let names: BTreeSet<&str> =
+        section.split('`').skip(1).step_by(2).filter(|name| name.contains('/')).collect();
+    assert!(names.len() > 150, "{} settings", names.len());
+    let is_named = |setting: &str| {
+        names.iter().any(|name| match name.strip_suffix('*') {
+            Some(beginning) => setting.starts_with(beginning),
+            None => *name == setting,
+        })
+    };
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let mut found = Vec::new();
+    for dir in ["user", "fs", "kernel"] {
+        settings(&std::path::Path::new("/proc/sys").join(dir), &mut found);
+    }
+    let unnamed: Vec<&String> =
+        found.iter().filter(|setting| is_bound(setting) && !is_named(setting)).collect();
+    assert!(version > (6, 18) || unnamed.is_empty(), "without a line in docs/threat-model.md: {unnamed:?}");
+}

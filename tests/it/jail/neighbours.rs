@@ -201,6 +201,29 @@ fill(pair, 20)
         ends: &[("EINVAL", 0), ("EOPNOTSUPP", 0)],
     },
     Abuse {
+        name: "halves of a processor's core",
+        code: "fill(lambda n: libc.prctl(62, 1, 0, 0, 0), 1)",
+        ends: &[("EPERM", 0)],
+    },
+    Abuse {
+        name: "flow labels",
+        code: r"
+def label(n):
+    s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    # An address, a label of the kernel's choice (0), get it, exclusive, create.
+    s.setsockopt(41, 32, socket.inet_pton(socket.AF_INET6, '::1') + struct.pack('IBBHHHI', 0, 0, 1, 1, 6, 0, 0))
+    return s
+fill(label, 1)
+",
+        ends: &[("EPERM", 0), ("EAFNOSUPPORT", 0)],
+    },
+    Abuse {
+        name: "the machine's disks",
+        // Of no descriptor: an error, were it not that it does nothing.
+        code: "fill(lambda n: libc.syncfs(-1) or libc.sync_file_range(-1, 0, 0, 7), 4)",
+        ends: &[("all", 4)],
+    },
+    Abuse {
         name: "priorities",
         code: "fill(lambda n: libc.setpriority(0, 0, -5) or libc.sched_setscheduler(0, 1, ctypes.byref(ctypes.c_int(5))), 2)",
         ends: &[("EACCES", 0), ("EPERM", 0)],
@@ -268,10 +291,10 @@ fn outside() -> Vec<String> {
     lines
 }
 
-/// No control group counts these, so they are counted by looking.
+/// No control group counts these, so they are counted by looking; and who would not be looked at is no better off.
 #[tokio::test]
 async fn half_a_million_locks_end_whoever_holds_them() {
-    let code = r"
+    let locks = r"
 import fcntl, os, struct, time
 # Each lock is compared with all others of its file.
 files = [open(f'/tmp/{n}', 'w') for n in range(900)]
@@ -280,7 +303,13 @@ for n in range(1500):
 time.sleep(30)
 print('kept')
 ";
-    for cgroups in [true, false] {
+    let hidden = format!("import ctypes\nassert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0\n{locks}");
+    let unreadable = format!(
+        "import os, shutil, sys\nshutil.copy(os.path.realpath(sys.executable), 'p'); os.chmod('p', 0o111)\n\
+         open('locks.py', 'w').write({locks:?}.replace('time.sleep(30)', 'time.sleep(60)'))\n\
+         os.execve('./p', ['p', 'locks.py'], {{'PYTHONHOME': sys.base_prefix}})"
+    );
+    for (cgroups, code) in [(true, locks), (false, &hidden), (false, &unreadable)] {
         let spawner = start(&Options { cgroups, ..options() }).await;
         if cgroups && !spawner.has_cgroups() {
             continue;
@@ -293,6 +322,33 @@ print('kept')
         assert_eq!(run(&abuser.agent, &["echo", "on"]).await.stdout, "on\n", "the sandbox lives");
         assert_eq!(run(&victim.agent, &["echo", "on"]).await.stdout, "on\n");
     }
+}
+
+/// What the kernel keeps of maps is many times what is mapped, and copied with every process.
+#[tokio::test]
+async fn maps_that_hold_nothing_are_counted_where_no_control_group_counts_them() {
+    let spawner = start(&Options { cgroups: false, ..options() }).await;
+    let jailed = spawn(&spawner).await;
+    let code = r"
+import ctypes, os, time
+libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
+# Every second page is another map, by its rights.
+a = libc.mmap(None, ctypes.c_size_t(60_000 * 8192), 0, 0x22, -1, 0)
+for i in range(0, 60_000 * 8192, 8192):
+    if libc.mprotect(ctypes.c_void_p(a + i), 4096, 1): break
+for _ in range(40):
+    if os.fork() == 0: time.sleep(600)
+print('ended', os.wait()[1], flush=True)
+time.sleep(600)
+";
+    let mut process = launch(&jailed.agent, &[&python().path, "-I", "-c", code]).await;
+    // The first to go may be the one that would say so.
+    match process.events.recv().await.expect("one of them is ended") {
+        ProcessEvent::Stdout(said) => assert_eq!(said, "ended 9\n"),
+        ProcessEvent::Exited { signal, .. } => assert_eq!(signal, Some(9)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(run(&jailed.agent, &["echo", "on"]).await.stdout, "on\n", "the sandbox lives");
 }
 
 /// Many processes with many files each, where no control group counts what the files hold.

@@ -25,6 +25,9 @@ type Box = Extension<Arc<Sandbox>>;
 
 /// Links followed before a path is given up, as in the kernel.
 const MAX_LINKS: usize = 40;
+/// Steps along links that one answer takes: programs decide how many links there are, and each step is a question to the
+/// sandbox. What is left is described as the links that they are.
+const MAX_STEPS: usize = 4096;
 
 pub(super) fn router() -> Router {
     use envd::filesystem::*;
@@ -86,8 +89,9 @@ async fn list_dir(Extension(sandbox): Box, headers: HeaderMap, body: Body) -> An
     }
     let found = sandbox.agent.list_dir(&info.path, depth.max(1)).await.map_err(rpc::refused)?;
     let mut entries = Vec::with_capacity(found.len());
+    let mut steps = MAX_STEPS;
     for info in found.iter() {
-        entries.push(entry_of(&sandbox, info.clone()).await);
+        entries.push(entry_of(&sandbox, info.clone(), &mut steps).await);
     }
     Ok(Json(EntriesResponse { entries }))
 }
@@ -114,7 +118,7 @@ async fn watch_dir(Extension(sandbox): Box, headers: HeaderMap, body: Body) -> R
         let state = (changes, Arc::clone(&sandbox), path, with_entry);
         let rest = stream::unfold(state, async |(mut changes, sandbox, path, with_entry)| {
             let change = changes.recv().await?;
-            let event = file_event(&sandbox, &path, &change, with_entry).await;
+            let event = file_event(&sandbox, &path, &change, with_entry, &mut MAX_LINKS.clone()).await;
             Some((Ok(WatchResponse::Filesystem(event.into())), (changes, sandbox, path, with_entry)))
         });
         let messages: Messages<WatchResponse> =
@@ -141,8 +145,12 @@ async fn get_watcher_events(Extension(sandbox): Box, body: Body) -> Answer<Watch
     let Watcher { watcher_id } = rpc::message(body).await?;
     let drained = sandbox.watchers.drain(&watcher_id).ok_or_else(|| no_watcher(&watcher_id))?;
     let mut events = Vec::with_capacity(drained.changes.len());
+    let mut steps = MAX_STEPS;
     for change in drained.changes {
-        events.push(file_event(&sandbox, &drained.path, &change, drained.with_entry).await);
+        // What a change concerns is looked up, which is a step as well.
+        let with_entry = drained.with_entry && steps > 0;
+        steps = steps.saturating_sub(usize::from(with_entry));
+        events.push(file_event(&sandbox, &drained.path, &change, with_entry, &mut steps).await);
     }
     Ok(Json(WatcherEvents { events }))
 }
@@ -168,7 +176,13 @@ async fn watched_dir(sandbox: &Sandbox, request: &WatchRequest) -> Result<String
     }
 }
 
-async fn file_event(sandbox: &Sandbox, dir: &str, change: &WatchEvent, with_entry: bool) -> FileEvent {
+async fn file_event(
+    sandbox: &Sandbox,
+    dir: &str,
+    change: &WatchEvent,
+    with_entry: bool,
+    steps: &mut usize,
+) -> FileEvent {
     let kind = match change.kind {
         WatchKind::Create => FileEventType::Create,
         WatchKind::Write => FileEventType::Write,
@@ -178,7 +192,10 @@ async fn file_event(sandbox: &Sandbox, dir: &str, change: &WatchEvent, with_entr
     };
     let entry = match with_entry {
         // What is gone again has none.
-        true => entry(sandbox, &format!("{dir}/{}", change.name)).await.ok(),
+        true => match sandbox.agent.stat(&format!("{dir}/{}", change.name)).await {
+            Ok(info) => Some(entry_of(sandbox, info, steps).await),
+            Err(_) => None,
+        },
         false => None,
     };
     FileEvent { name: change.name.clone(), kind, entry }
@@ -186,13 +203,13 @@ async fn file_event(sandbox: &Sandbox, dir: &str, change: &WatchEvent, with_entr
 
 async fn entry(sandbox: &Sandbox, path: &str) -> Result<EntryInfo, RpcError> {
     let info = sandbox.agent.stat(path).await.map_err(rpc::refused)?;
-    Ok(entry_of(sandbox, info).await)
+    Ok(entry_of(sandbox, info, &mut MAX_LINKS.clone()).await)
 }
 
-/// As envd has it, a link is described by what it leads to, under its own name.
-async fn entry_of(sandbox: &Sandbox, info: FileInfo) -> EntryInfo {
+/// As envd has it, a link is described by what it leads to, under its own name, as far as there are `steps` left.
+async fn entry_of(sandbox: &Sandbox, info: FileInfo, steps: &mut usize) -> EntryInfo {
     let end = match info.kind {
-        FileKind::Link => follow(sandbox, &info.path).await.ok(),
+        FileKind::Link if *steps > 0 => follow_within(sandbox, &info.path, steps).await.ok(),
         _ => None,
     };
     let kind = match (info.kind, end.as_ref().map(|end| end.kind)) {
@@ -223,8 +240,13 @@ async fn entry_of(sandbox: &Sandbox, info: FileInfo) -> EntryInfo {
 /// What a path leads to in the end. Links are walked by name only, which is enough to describe them; anyone who opens a
 /// path leaves that to the kernel inside.
 pub(super) async fn follow(sandbox: &Sandbox, path: &str) -> Result<FileInfo, RpcError> {
+    follow_within(sandbox, path, &mut MAX_LINKS.clone()).await
+}
+
+async fn follow_within(sandbox: &Sandbox, path: &str, steps: &mut usize) -> Result<FileInfo, RpcError> {
     let mut path = path.to_owned();
-    for _ in 0..MAX_LINKS {
+    for _ in 0..MAX_LINKS.min(*steps) {
+        *steps -= 1;
         let info = sandbox.agent.stat(&path).await.map_err(rpc::refused)?;
         match &info.target {
             Some(target) if info.kind == FileKind::Link => path = beside(&info.path, target),
