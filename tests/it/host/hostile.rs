@@ -43,13 +43,13 @@ async fn marks_between_scraps_of_text_do_not_grow_the_host() {
              S = next(c for c in object.__subclasses__() if c.__name__ == 'State' and hasattr(c, 'frame_max'))\n\
              mark = b'\\x1e%s:fffffffe\\x1e' % S.id.encode()\n\
              message = {message}\n\
-             for _ in range(4000): os.write(1, message)\n\
+             for _ in range(1500): os.write(1, message)\n\
              print('written')"
         );
         let said = execute(&code).await.text().await.unwrap();
         assert!(said.contains("written"), "{said:.500}");
         let grown = memory().saturating_sub(before);
-        assert!(grown < 96 << 20, "{message}: {} MiB", grown >> 20);
+        assert!(grown < 48 << 20, "{message}: {} MiB", grown >> 20);
     }
 }
 
@@ -138,22 +138,22 @@ async fn chains_of_links_are_followed_only_so_far() {
 import os
 os.mkdir('chains'); os.chdir('chains')
 open('end', 'w').close()
-for chain in range(200):
+for chain in range(50):
     for link in range(39): os.symlink(f'{chain:03}-{link + 1:02}', f'{chain:03}-{link:02}')
     os.symlink('end', f'{chain:03}-39')
 ";
     python(&host, &sandbox, code).await;
     let entries = list(&host, &sandbox, "chains", 1).await;
-    assert_eq!(entries.len(), 200 * 40 + 1);
+    assert_eq!(entries.len(), 50 * 40 + 1);
     // One that is described by what it leads to is a file.
     let followed = entries.iter().filter(|entry| entry["type"] == "FILE_TYPE_FILE").count();
-    assert!((100..1000).contains(&followed), "{followed} of {}", entries.len());
+    assert!((30..500).contains(&followed), "{followed} of {}", entries.len());
     assert!(entries.iter().all(|entry| entry["symlinkTarget"].is_string() || entry["name"] == "end"));
     // Few of them are all followed.
-    assert_eq!(exit_code(&host.run(&sandbox, "cd chains; rm 0[1-9]* 1*; ls | wc -l").await), 0);
+    assert_eq!(exit_code(&host.run(&sandbox, "cd chains; rm 0[1-9]* 00[1-9]*").await), 0);
     let entries = list(&host, &sandbox, "chains", 1).await;
-    assert_eq!(entries.len(), 401);
-    assert!(entries.iter().any(|entry| entry["name"] == "000-38" && entry["type"] == "FILE_TYPE_FILE"));
+    assert_eq!(entries.len(), 41);
+    assert!(entries.iter().all(|entry| entry["type"] == "FILE_TYPE_FILE"), "{entries:?}");
 }
 
 /// A path that is a file, a pipe, a link to a device, a directory or nothing by turns, while it is asked for.
@@ -210,10 +210,10 @@ async fn trees_that_are_hard_to_walk_are_listed_watched_and_removed() {
     let code = r"
 import os
 os.makedirs('trees/many'); os.makedirs('trees/closed/in')
-for n in range(12000): os.close(os.open(f'trees/many/{n}', os.O_CREAT))
+for n in range(10500): os.close(os.open(f'trees/many/{n}', os.O_CREAT))
 os.chmod('trees/closed/in', 0); os.chmod('trees/closed', 0)
 os.mkdir('trees/deep'); os.chdir('trees/deep')
-for n in range(3000): os.mkdir('d'); os.chdir('d')
+for n in range(1500): os.mkdir('d'); os.chdir('d')
 ";
     python(&host, &sandbox, code).await;
     let entries = list(&host, &sandbox, "trees", u32::MAX).await;

@@ -23,11 +23,11 @@ use crate::wire::envd::{
 
 type Box = Extension<Arc<Sandbox>>;
 
-/// Links followed before a path is given up, as in the kernel.
-const MAX_LINKS: usize = 40;
+/// Looks along a path before it is given up: at the links that the kernel follows, and at what they lead to.
+const MAX_LINKS: usize = 41;
 /// Steps along links that one answer takes: programs decide how many links there are, and each step is a question to the
 /// sandbox. What is left is described as the links that they are.
-const MAX_STEPS: usize = 4096;
+const MAX_STEPS: usize = 1024;
 
 pub(super) fn router() -> Router {
     use envd::filesystem::*;
