@@ -60,6 +60,33 @@ impl E2bClient {
         deadlines: Deadlines,
     ) -> Result<Execution, E2bError> {
         let begun = Instant::now();
+        let response = self.begin(access, request, deadlines, begun).await?;
+        let now = Instant::now();
+        Ok(Execution {
+            client: self.clone(),
+            access: access.clone(),
+            response: Some(response),
+            lines: Lines::new(self.options().max_line_bytes),
+            pending: VecDeque::new(),
+            deadlines,
+            begun,
+            headers_at: now,
+            heard_at: now,
+            started: false,
+            interrupted: false,
+            events: 0,
+            ended: false,
+        })
+    }
+
+    /// Sends the request, again and again while the interpreter is not there yet, until it is accepted.
+    async fn begin(
+        &self,
+        access: &SandboxAccess,
+        request: &ExecuteRequest,
+        deadlines: Deadlines,
+        begun: Instant,
+    ) -> Result<reqwest::Response, E2bError> {
         let connect = deadlines.connect.min(deadlines.overall);
         let connect_by = begun + connect;
         // An attempt that the clock cuts could have run, so none begins without time to be answered.
@@ -67,7 +94,7 @@ impl E2bClient {
         let body = serde_json::to_vec(request).map_err(|error| E2bError::protocol("a request", error))?;
         let body = bytes::Bytes::from(body);
         let mut attempt = 0;
-        let response = loop {
+        loop {
             let post = self
                 .data(Method::POST, access, INTERPRETER_PORT, "/execute")?
                 .header(reqwest::header::CONTENT_TYPE, "application/json")
@@ -78,7 +105,7 @@ impl E2bClient {
             })
             .await;
             let error = match sent {
-                Ok(Ok(response)) => break response,
+                Ok(Ok(response)) => return Ok(response),
                 Ok(Err(error)) => error,
                 Err(_) => {
                     let clock = if deadlines.overall < deadlines.connect {
@@ -103,23 +130,7 @@ impl E2bClient {
             }
             tokio::time::sleep(pause).await;
             attempt += 1;
-        };
-        let now = Instant::now();
-        Ok(Execution {
-            client: self.clone(),
-            access: access.clone(),
-            response: Some(response),
-            lines: Lines::new(self.options().max_line_bytes),
-            pending: VecDeque::new(),
-            deadlines,
-            begun,
-            headers_at: now,
-            heard_at: now,
-            started: false,
-            interrupted: false,
-            events: 0,
-            ended: false,
-        })
+        }
     }
 }
 

@@ -352,6 +352,25 @@ fn no_room() -> Failure {
 const STDIN: usize = 0;
 const CONTROL: usize = 1;
 
+/// Hands events to their reader and gives credit back as they are taken; when the reader has gone, goes on taking them for it.
+async fn hand_on(
+    connection: Arc<Connection>,
+    id: u32,
+    mut queue: mpsc::UnboundedReceiver<ProcessEvent>,
+    reader: mpsc::Sender<ProcessEvent>,
+    credit: Arc<Mutex<usize>>,
+    _paid: Credit,
+) {
+    while let Some(event) = queue.recv().await {
+        let charge = event.charge();
+        let _ = reader.send(event).await;
+        if charge > 0 {
+            *lock(&credit) += charge;
+            let _ = connection.send(id, &ToAgent::Taken(charge as u32)).await;
+        }
+    }
+}
+
 impl AgentHandle {
     /// Takes up the conversation with a sandbox's first process, once it says that the sandbox is complete.
     ///
@@ -414,7 +433,7 @@ impl AgentHandle {
     /// Asks for something that reads and writes, and waits until it has begun.
     async fn begin(&self, message: &ToAgent) -> Result<Process, AgentError> {
         let (started, mut pid) = mpsc::channel(1);
-        let (sender, mut queue) = mpsc::unbounded_channel();
+        let (sender, queue) = mpsc::unbounded_channel();
         // What may be under way is paid for as long as there may be some of it: much while there is much left.
         let account = &self.connection.account;
         let wide = if account.left() > HELD / 2 { account.take(WINDOW) } else { None };
@@ -445,20 +464,8 @@ impl AgentHandle {
             return Err(error);
         }
         let (events_sender, events) = mpsc::channel(EVENTS);
-        let connection = Arc::clone(&self.connection);
         let given = Arc::clone(&credit);
-        // Gives credit back as the reader takes events; when it has gone, goes on taking them for it.
-        tokio::spawn(async move {
-            let _paid = paid;
-            while let Some(event) = queue.recv().await {
-                let charge = event.charge();
-                let _ = events_sender.send(event).await;
-                if charge > 0 {
-                    *lock(&credit) += charge;
-                    let _ = connection.send(id, &ToAgent::Taken(charge as u32)).await;
-                }
-            }
-        });
+        tokio::spawn(hand_on(Arc::clone(&self.connection), id, queue, events_sender, credit, paid));
         match pid.recv().await {
             Some(Ok(pid)) => {
                 let connection = Arc::clone(&self.connection);
@@ -745,7 +752,7 @@ impl Connection {
         drop(ended); // outside the lock: wakes everybody who waits
     }
 
-    /// Hands one message to anyone who waits for it. An error is a sandbox that does not keep the rules.
+    /// Hands one message to anyone who waits for it: an arm for each kind. An error is a sandbox that does not keep the rules.
     fn dispatch(&self, id: u32, message: FromAgent) -> Result<(), protocol::Malformed> {
         let malformed = protocol::Malformed;
         let mut state = self.state();

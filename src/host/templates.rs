@@ -175,44 +175,18 @@ impl Templates {
         make_readable(dir).map_err(at(format!("making {}", dir.display())))?;
         let dir = dir.canonicalize().map_err(at(format!("finding {}", dir.display())))?;
         let mut packages = new.pip.clone();
-        let python = match (installs, &new.python) {
-            (false, python) => python.clone(),
-            (true, python) => {
-                let program = python.as_deref().unwrap_or(Path::new("python3"));
-                let environment = dir.join("python");
-                run(program, &["-m".as_ref(), "venv".as_ref(), environment.as_os_str()], &dir).await?;
-                let python = environment.join("bin/python3");
-                let mut arguments: Vec<&std::ffi::OsStr> =
-                    ["-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-                        .iter()
-                        .map(AsRef::as_ref)
-                        .collect();
-                if let Some(file) = &new.requirements {
-                    packages.push(format!("-r {}", file.display()));
-                    arguments.extend(["-r".as_ref(), file.as_os_str()]);
-                }
-                arguments.extend(new.pip.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
-                // From where the caller stands, so that relative paths of packages work.
-                run(&python, &arguments, Path::new(".")).await?;
-                Some(python)
+        let python = match installs {
+            false => new.python.clone(),
+            true => {
+                packages.extend(new.requirements.iter().map(|file| format!("-r {}", file.display())));
+                Some(install_python(&dir, &new).await?)
             }
         };
         let node_modules = match new.npm.is_empty() {
             true => None,
             false => {
-                let place = dir.join("node");
-                make_readable(&place).map_err(at(format!("making {}", place.display())))?;
-                let mut arguments: Vec<&std::ffi::OsStr> =
-                    // A link to a package outside of the template would lead nowhere in a sandbox.
-                    ["install", "--install-links", "--no-audit", "--no-fund", "--silent", "--prefix"]
-                        .iter()
-                        .map(AsRef::as_ref)
-                        .collect();
-                arguments.push(place.as_os_str());
-                arguments.extend(new.npm.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
-                run(Path::new("npm"), &arguments, Path::new(".")).await?;
                 packages.extend(new.npm.iter().map(|name| format!("npm:{name}")));
-                Some(place.join("node_modules"))
+                Some(install_node(&dir, &new.npm).await?)
             }
         };
         let python = python.map(std::path::absolute).transpose().map_err(at("finding Python".into()))?;
@@ -318,6 +292,43 @@ pub async fn known_packages(python: &Path) -> io::Result<Vec<String>> {
         .output()
         .await?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// An environment of its own with the packages that were asked for: its interpreter.
+async fn install_python(dir: &Path, new: &NewTemplate) -> Result<PathBuf, TemplateError> {
+    let program = new.python.as_deref().unwrap_or(Path::new("python3"));
+    let environment = dir.join("python");
+    run(program, &["-m".as_ref(), "venv".as_ref(), environment.as_os_str()], dir).await?;
+    let python = environment.join("bin/python3");
+    let mut arguments: Vec<&std::ffi::OsStr> =
+        ["-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+            .iter()
+            .map(AsRef::as_ref)
+            .collect();
+    if let Some(file) = &new.requirements {
+        arguments.extend(["-r".as_ref(), file.as_os_str()]);
+    }
+    arguments.extend(new.pip.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
+    // From where the caller stands, so that relative paths of packages work.
+    run(&python, &arguments, Path::new(".")).await?;
+    Ok(python)
+}
+
+/// Packages of npm's: the directory that `require` looks into.
+async fn install_node(dir: &Path, packages: &[String]) -> Result<PathBuf, TemplateError> {
+    let place = dir.join("node");
+    let doing = format!("making {}", place.display());
+    make_readable(&place).map_err(|source| TemplateError::Io { doing, source })?;
+    // A link to a package outside of the template would lead nowhere in a sandbox.
+    let mut arguments: Vec<&std::ffi::OsStr> =
+        ["install", "--install-links", "--no-audit", "--no-fund", "--silent", "--prefix"]
+            .iter()
+            .map(AsRef::as_ref)
+            .collect();
+    arguments.push(place.as_os_str());
+    arguments.extend(packages.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
+    run(Path::new("npm"), &arguments, Path::new(".")).await?;
+    Ok(place.join("node_modules"))
 }
 
 #[cfg(test)]

@@ -144,6 +144,37 @@ pub(crate) fn run(socket: OwnedFd, nice: i32, tools: Tools) {
     }
 }
 
+/// What a program reads and writes.
+struct Streams {
+    inputs: [Input; 2],
+    outputs: Vec<(Stream, File)>,
+    /// The program's own end of its control socket.
+    theirs: Option<UnixStream>,
+}
+
+/// Our ends of a terminal and a control socket. The other streams are there once the program has been started.
+fn streams(start: &Start, command: &mut Command) -> io::Result<Streams> {
+    let mut inputs = [Input::default(), Input::default()];
+    let mut outputs = Vec::new();
+    let mut theirs = None;
+    if let Some((cols, rows)) = start.pty {
+        let (main, peer) = sys::open_terminal(cols, rows)?;
+        command.stdin(peer.try_clone()?).stdout(peer.try_clone()?).stderr(peer);
+        inputs[STDIN].file = Some(File::from(main.try_clone()?));
+        outputs.push((Stream::Pty, File::from(main)));
+    } else {
+        let stdin = if start.stdin == Stdin::Pipe { Stdio::piped() } else { Stdio::null() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    if start.control {
+        let (ours, other) = UnixStream::pair()?;
+        inputs[CONTROL].file = Some(File::from(OwnedFd::from(ours.try_clone()?)));
+        outputs.push((Stream::Control, File::from(OwnedFd::from(ours))));
+        theirs = Some(other);
+    }
+    Ok(Streams { inputs, outputs, theirs })
+}
+
 /// The host is gone.
 struct HostGone;
 
@@ -491,24 +522,7 @@ impl Agent {
         command.args(arguments).env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
         command.current_dir(start.cwd.as_deref().map_or(self.place.home.clone(), |cwd| self.place.path(cwd)));
 
-        let mut inputs = [Input::default(), Input::default()];
-        let mut outputs = Vec::new();
-        let mut theirs = None;
-        if let Some((cols, rows)) = start.pty {
-            let (main, peer) = sys::open_terminal(cols, rows)?;
-            command.stdin(peer.try_clone()?).stdout(peer.try_clone()?).stderr(peer);
-            inputs[STDIN].file = Some(File::from(main.try_clone()?));
-            outputs.push((Stream::Pty, File::from(main)));
-        } else {
-            let stdin = if start.stdin == Stdin::Pipe { Stdio::piped() } else { Stdio::null() };
-            command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        }
-        if start.control {
-            let (ours, other) = UnixStream::pair()?;
-            inputs[CONTROL].file = Some(File::from(OwnedFd::from(ours.try_clone()?)));
-            outputs.push((Stream::Control, File::from(OwnedFd::from(ours))));
-            theirs = Some(other);
-        }
+        let Streams { mut inputs, mut outputs, theirs } = streams(start, &mut command)?;
         let plan = sys::BeforeExec {
             control: theirs.as_ref().map(AsRawFd::as_raw_fd),
             terminal: start.pty.is_some(),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, Version, header, request};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio_util::sync::CancellationToken;
 
 use super::proxy_error;
 use crate::host::agent::AgentError;
@@ -73,23 +75,25 @@ pub(crate) async fn forward(
             return (StatusCode::BAD_GATEWAY, "the server in the sandbox switches protocols unasked\n")
                 .into_response();
         }
-        let (far, ending) = (hyper::upgrade::on(&mut answer), sandbox.ending.clone());
-        tokio::spawn(async move {
-            let carry = async {
-                let (Ok(near), Ok(far)) = tokio::join!(upgrade, far) else { return };
-                let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut TokioIo::new(far)).await;
-            };
-            tokio::select! {
-                () = carry => {}
-                () = ending.cancelled() => {}
-            }
-        });
+        tokio::spawn(carry(upgrade, hyper::upgrade::on(&mut answer), sandbox.ending.clone()));
     }
     let (mut head, body) = answer.into_parts();
     keep_upgrade(&mut head.headers);
     head.version = Version::HTTP_11;
     head.extensions = http::Extensions::new();
     Response::from_parts(head, Body::new(body))
+}
+
+/// Carries what goes over a connection that has switched protocols, as long as the sandbox lives.
+async fn carry(near: OnUpgrade, far: OnUpgrade, ending: CancellationToken) {
+    let both = async {
+        let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
+        let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut TokioIo::new(far)).await;
+    };
+    tokio::select! {
+        () = both => {}
+        () = ending.cancelled() => {}
+    }
 }
 
 /// The request as the server sees it: by its path, without what was meant for this host.

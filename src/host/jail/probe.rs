@@ -164,6 +164,7 @@ pub(crate) fn explain(step: String, errno: i32) -> JailError {
     JailError::Refused { what: step, remedy, source: Error::from_raw_os_error(errno) }
 }
 
+/// One flat list: the first thing that fits what failed is said.
 fn remedy(what: &str, errno: i32) -> String {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let none_allowed = file("/proc/sys/user/max_user_namespaces") == "0";

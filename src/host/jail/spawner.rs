@@ -185,6 +185,37 @@ struct SetUp {
     open_files: u64,
 }
 
+/// What this machine lets a sandbox have: how its system calls are filtered, whether shared trees are shown through overlays,
+/// and what is missing.
+fn try_out(isolation: Isolation, users: &Users, no_groups: bool) -> (Variant, bool, Vec<String>) {
+    let namespaces = isolation == Isolation::Namespaces;
+    // Both fail in containers that hide parts of `/proc`; then there is no watching.
+    let can = |attempt: fn() -> io::Result<()>| {
+        namespaces && probe::in_namespaces(sys::NAMESPACES, users, attempt).is_ok()
+    };
+    let overlay = can(mounts::try_overlay);
+    let bounded = can(|| namespaces::limit_watches(1));
+    let landlock = isolation == Isolation::Landlock;
+    let own_files = landlock && users.is_own();
+    let mut gaps = Vec::new();
+    if namespaces && !overlay {
+        gaps.push("overlays cannot be mounted here (`modprobe overlay`): programs cannot watch files");
+    } else if namespaces && !bounded {
+        gaps.push("limits of a user namespace cannot be set here: programs cannot watch files");
+    }
+    if landlock {
+        gaps.extend(landlock::missing(sys::landlock_version(), own_files));
+    }
+    let variant = Variant {
+        no_namespaces: landlock,
+        no_groups,
+        no_watches: !(overlay && bounded),
+        own_files,
+        no_broadcast: own_files && sys::landlock_version() < landlock::SCOPES,
+    };
+    (variant, overlay, gaps.into_iter().map(str::to_owned).collect())
+}
+
 fn reply(host: &OwnedFd, reply: &Reply, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
     sys::send(host.as_fd(), &serde_json::to_vec(reply)?, fds)
 }
@@ -204,35 +235,7 @@ impl Spawner {
             .map_err(|error| ("opening a process descriptor", error))?;
         let users = Users::claim().map_err(|error| ("choosing user ids", namespaces::no_users(error)))?;
         let cgroups = if cgroups { Cgroups::find() } else { Cgroups::None };
-        // Both fail in containers that hide parts of `/proc`; then there is no watching.
-        let can = |attempt: fn() -> io::Result<()>| {
-            namespaces && probe::in_namespaces(sys::NAMESPACES, &users, attempt).is_ok()
-        };
-        let overlay = can(mounts::try_overlay);
-        let bounded = can(|| namespaces::limit_watches(1));
-        let landlock = isolation == Isolation::Landlock;
-        let own_files = landlock && users.is_own();
-        let mut gaps = Vec::new();
-        if namespaces && !overlay {
-            gaps.push(
-                "overlays cannot be mounted here (`modprobe overlay`): programs cannot watch files"
-                    .to_owned(),
-            );
-        } else if namespaces && !bounded {
-            gaps.push(
-                "limits of a user namespace cannot be set here: programs cannot watch files".to_owned(),
-            );
-        }
-        if landlock {
-            gaps.extend(landlock::missing(sys::landlock_version(), own_files).into_iter().map(str::to_owned));
-        }
-        let variant = Variant {
-            no_namespaces: landlock,
-            no_groups: cgroups == Cgroups::None,
-            no_watches: !(overlay && bounded),
-            own_files,
-            no_broadcast: own_files && sys::landlock_version() < landlock::SCOPES,
-        };
+        let (variant, overlay, gaps) = try_out(isolation, &users, cgroups == Cgroups::None);
         let filters = match isolation {
             Isolation::None => None,
             _ => Some(
@@ -386,21 +389,30 @@ impl Spawner {
             }
         };
         let sandbox = Sandbox { pid, pidfd, index, group, scratch };
-        let prepared = || {
-            if let Some(group) = sandbox.group.as_ref().filter(|_| !in_group) {
-                group.enter(pid).map_err(at("entering the control group"))?;
-            }
-            if self.isolation == Isolation::Namespaces {
-                namespaces::map_ids(pid, user).map_err(at("mapping users"))?;
-            }
-            io::Write::write_all(&mut &set_go, &[1]).map_err(at("starting the sandbox"))
-        };
-        if let Err(failed) = prepared() {
+        if let Err(failed) = self.set_going(&sandbox, in_group, user, &set_go) {
             self.destroy(sandbox);
             return Err(failed);
         }
         self.made += 1;
         Ok((sandbox, ours))
+    }
+
+    /// What is done to a new sandbox from outside; then its first process goes on.
+    fn set_going(
+        &self,
+        sandbox: &Sandbox,
+        in_group: bool,
+        user: (u32, u32),
+        mut go: &io::PipeWriter,
+    ) -> Result<(), Failed> {
+        let at = |step| move |error| (step, error);
+        if let Some(group) = sandbox.group.as_ref().filter(|_| !in_group) {
+            group.enter(sandbox.pid).map_err(at("entering the control group"))?;
+        }
+        if self.isolation == Isolation::Namespaces {
+            namespaces::map_ids(sandbox.pid, user).map_err(at("mapping users"))?;
+        }
+        io::Write::write_all(&mut go, &[1]).map_err(at("starting the sandbox"))
     }
 
     /// A number that no live sandbox has.

@@ -345,7 +345,7 @@ impl Worker {
         turn
     }
 
-    /// Does one after the other what happens until the turn is over.
+    /// Does one after the other what happens until the turn is over. One flat list: what can happen, and what is done about it.
     async fn follow(
         &mut self,
         running: &mut Running,
