@@ -500,6 +500,11 @@ impl AgentHandle {
         (self.connection.oom_kills)().saturating_add(self.connection.state().memory_kills)
     }
 
+    /// Room for this many bytes in the sandbox's account, if there is some.
+    pub(crate) fn credit(&self, bytes: usize) -> Option<Credit> {
+        self.connection.account.take(bytes)
+    }
+
     /// What the sandbox uses, as last told by the agent; known only where there are no control groups.
     pub(crate) fn usage(&self) -> Usage {
         self.connection.state().usage

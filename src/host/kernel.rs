@@ -28,6 +28,7 @@ use self::context::{Job, Order, SharedEnv, Worker};
 use self::driver::{Driver, StartError};
 pub use self::interpreters::{Interpreters, Language, Problem, Search};
 use super::agent::AgentHandle;
+use super::credit::THING;
 use crate::domain::{Clock, Entropy, lock};
 use crate::wire::interpreter::{CodeContext, Event, ExecuteRequest};
 
@@ -290,9 +291,13 @@ impl Kernels {
             (None, language) => self.default_context(language.as_deref().unwrap_or("python"))?,
         };
         let (events, stream) = mpsc::channel(EVENTS_MAX);
+        let bytes =
+            env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + request.code.len();
+        let paid = self.shared.agent.credit(THING + bytes);
+        let paid = paid.ok_or(KernelError::TooMany("bytes of waiting executions"))?;
         entry
             .jobs
-            .try_send(Job { code: request.code, env, events })
+            .try_send(Job { code: request.code, env, events, _paid: paid })
             .map_err(|_| KernelError::TooMany("waiting executions"))?;
         Ok(EventStream { events: stream })
     }

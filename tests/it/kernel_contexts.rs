@@ -230,6 +230,20 @@ async fn contexts_and_waiting_executions_are_limited() {
     };
     assert_eq!(error.status(), 429);
     assert!(waiting.len() >= 200);
+
+    drop(waiting);
+    let context =
+        bench.kernels.create(None, None).await.unwrap_or_else(|_| bench.kernels.contexts()[2].clone());
+    let large = format!("import time; time.sleep(5) #{}", "x".repeat(10 << 20));
+    let mut waiting = Vec::new();
+    let error = loop {
+        match bench.kernels.execute(ExecuteRequest::in_context(large.clone(), &context.id)) {
+            Ok(stream) => waiting.push(stream),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.status(), 429);
+    assert!((1..=4).contains(&waiting.len()), "{} of 10 MiB wait", waiting.len());
 }
 
 #[tokio::test]

@@ -39,6 +39,8 @@ pub(super) struct Job {
     pub(super) code: String,
     pub(super) env: BTreeMap<String, String>,
     pub(super) events: mpsc::Sender<Event>,
+    /// For the code and the environment, while they are here.
+    pub(super) _paid: Credit,
 }
 
 /// What does not wait for a turn.
