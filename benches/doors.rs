@@ -61,6 +61,29 @@ fn main() {
             );
         }
     }
+    first_bytes(data.path());
+}
+
+/// How long a caller over HTTP waits for the first byte of an answer that takes a while itself.
+fn first_bytes(data: &Path) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pathbox"));
+    command.env("PATHBOX_DATA_DIR", data).env("PATHBOX_LOG", "error").args(["serve", "--http"]);
+    let Some((_running, mut client, _)) = open_http(command) else {
+        return println!("first byte: skipped, the server did not come up");
+    };
+    let code = "import time; time.sleep(.2)";
+    let tool = Tool { name: "run_code", arguments: json!({"language": "python", "code": code}) };
+    let mut samples: Vec<f64> = (0..40)
+        .map(|id| {
+            assert_done(&client.post(&message(id, &tool)).expect("an answer"));
+            client.first_byte.as_secs_f64() * 1e3
+        })
+        .collect();
+    samples.sort_by(f64::total_cmp);
+    println!(
+        "\nfirst byte of a run of 200 ms over HTTP: p50 {:.1} ms, p99 {:.1} ms",
+        samples[20], samples[39]
+    );
 }
 
 /// What is called.
@@ -292,6 +315,8 @@ struct Client {
     stream: TcpStream,
     address: String,
     session: Option<String>,
+    /// From the last request to the first byte of its answer.
+    first_byte: Duration,
 }
 
 impl Client {
@@ -299,7 +324,8 @@ impl Client {
         let stream = TcpStream::connect(address).ok()?;
         stream.set_nodelay(true).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
-        let mut client = Self { stream, address: address.to_owned(), session: None };
+        let mut client =
+            Self { stream, address: address.to_owned(), session: None, first_byte: Duration::ZERO };
         let head = client.post(&hello())?;
         client.session = head.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
@@ -318,11 +344,15 @@ impl Client {
             self.address,
             body.len()
         );
+        let sent = Instant::now();
         self.stream.write_all(request.as_bytes()).ok()?;
         let mut seen = Vec::new();
         let mut chunk = [0; 16 * 1024];
         loop {
             let n = self.stream.read(&mut chunk).ok().filter(|n| *n > 0)?;
+            if seen.is_empty() {
+                self.first_byte = sent.elapsed();
+            }
             seen.extend_from_slice(&chunk[..n]);
             let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
             let head = String::from_utf8_lossy(&seen[..end]).to_ascii_lowercase();
@@ -339,18 +369,23 @@ impl Client {
     }
 }
 
-fn over_http(mut command: Command, tool: &Tool) -> Option<Figures> {
+/// A server on a free port, and a client of it.
+fn open_http(mut command: Command) -> Option<(Running, Client, String)> {
     let address = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.to_string();
     let child = command.arg(&address).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let running = Running(child.spawn().ok()?);
     let until = Instant::now() + Duration::from_secs(30);
-    let mut client = loop {
+    loop {
         match Client::open(&address) {
-            Some(client) => break client,
+            Some(client) => return Some((running, client, address)),
             None if Instant::now() > until => return None,
             None => std::thread::sleep(Duration::from_millis(50)),
         }
-    };
+    }
+}
+
+fn over_http(command: Command, tool: &Tool) -> Option<Figures> {
+    let (running, mut client, address) = open_http(command)?;
     for id in 1..200 {
         assert_done(&client.post(&message(id, tool))?);
     }

@@ -115,6 +115,14 @@ fn middle(times: &mut Times) -> Duration {
     times[times.len() / 2]
 }
 
+/// What both take in one call: the time that is promised.
+fn print_calls(times: &(Times, Times)) {
+    let mut calls: Times = times.0.iter().zip(&times.1).map(|(acquire, record)| *acquire + *record).collect();
+    calls.sort();
+    let at = |share: f64| calls[((calls.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+    println!("  acquire and record of one warm call: p50 {:.2} ms, p99 {:.2} ms", at(0.5), at(0.99));
+}
+
 /// Acquires and records of `callers` that are at it, each timed by itself by `call`: both are added to what was measured before.
 async fn timed_calls<F: Future<Output = (Duration, Duration)> + Send>(
     callers: usize,
@@ -174,6 +182,7 @@ async fn calls(store: &DynStore, callers: usize, count: usize, base: Duration) -
     warm_up(store, callers).await;
     let mut times = (Vec::new(), Vec::new());
     warm_calls(store, callers, count, &mut times).await;
+    print_calls(&times);
     let (warm, records) = (middle(&mut times.0), middle(&mut times.1));
     print("warm acquire", warm, base);
     print("record", records, base);
@@ -259,6 +268,7 @@ async fn compare(url: &Secret, callers: usize, count: usize) {
         warm_calls(&store, callers, count.div_ceil(ROUNDS), &mut times).await;
         usual_calls(&pool, callers, count.div_ceil(ROUNDS), &mut usual).await;
     }
+    print_calls(&times);
     let (warm, record) = (middle(&mut times.0), middle(&mut times.1));
     print("warm acquire", warm, base);
     print("record", record, base);

@@ -236,7 +236,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 }
 
 async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let mut sources = cli.global.sources()?;
+    let sources = cli.global.sources()?;
     match cli.command.unwrap_or(Command::Serve(serve::ServeArgs::default())) {
         Command::Serve(args) => serve::serve(args, sources).await,
         Command::Demo(args) => demo::demo(args, sources).await,
@@ -245,14 +245,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Host(args) => serve::host(args, sources).await,
         #[cfg(not(target_os = "linux"))]
         Command::Host { .. } => bail!(crate::config::host::NEEDS_LINUX),
-        Command::Cleanup => {
-            let app = App::start(load_worker(&sources)?.0)?;
-            let service = app.execution.service(Duration::from_secs(30)).await?;
-            let cleaned = service.cleanup.run_once().await;
-            say!("{}", serde_json::to_string(&cleaned)?);
-            app.stop(Duration::from_secs(5)).await;
-            Ok(ExitCode::from(u8::from(cleaned.errors > 0)))
-        }
+        Command::Cleanup => cleanup(&sources).await,
         Command::Container(command) => container::container(command, sources).await,
         Command::Contexts(command) => contexts::contexts(command, sources).await,
         Command::Workflows(command) => workflows::workflows(command, sources).await,
@@ -268,16 +261,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         #[cfg(target_os = "linux")]
         Command::Templates(command) => templates::templates(command, sources).await,
         Command::Tools(command) => tools::tools(command, sources).await,
-        Command::Migrate => {
-            sources.flags.insert("auto_migrate".into(), "true".into());
-            let (config, _) = load(&sources)?;
-            crate::app::data_dir(&config.data_dir)?;
-            let keyring = crate::app::keyring(&config, &Entropy::system())?;
-            let store =
-                crate::app::open_store(&config, keyring).await.context("the migrations were not applied")?;
-            say!("{{\"store\":\"{}\",\"migrated\":true}}", store.kind());
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Migrate => migrate(sources).await,
         Command::Doctor(args) => doctor::doctor(args, sources).await,
         Command::Config { json, reference } => {
             config(&sources, json, reference)?;
@@ -305,6 +289,25 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+async fn cleanup(sources: &Sources) -> anyhow::Result<ExitCode> {
+    let app = App::start(load_worker(sources)?.0)?;
+    let service = app.execution.service(Duration::from_secs(30)).await?;
+    let cleaned = service.cleanup.run_once().await;
+    say!("{}", serde_json::to_string(&cleaned)?);
+    app.stop(Duration::from_secs(5)).await;
+    Ok(ExitCode::from(u8::from(cleaned.errors > 0)))
+}
+
+async fn migrate(mut sources: Sources) -> anyhow::Result<ExitCode> {
+    sources.flags.insert("auto_migrate".into(), "true".into());
+    let (config, _) = load(&sources)?;
+    crate::app::data_dir(&config.data_dir)?;
+    let keyring = crate::app::keyring(&config, &Entropy::system())?;
+    let store = crate::app::open_store(&config, keyring).await.context("the migrations were not applied")?;
+    say!("{{\"store\":\"{}\",\"migrated\":true}}", store.kind());
+    Ok(ExitCode::SUCCESS)
 }
 
 impl Global {

@@ -38,7 +38,7 @@ pub struct HttpDoors {
 }
 
 impl App {
-    /// Listens and serves. Answers at once, also while the rest is still starting.
+    /// Listens and serves. Answers at once, also while the rest is still starting. It is wiring, one piece after the other.
     ///
     /// # Errors
     /// When the address cannot be had.

@@ -140,6 +140,7 @@ fn keep(picture: &[u8], out: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// The story, in the order in which it is read.
 async fn tell(server: McpServer, out: Option<&Path>) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut client = Client::connect(server).await?;

@@ -14,7 +14,8 @@ use super::{Identity, load};
 use crate::config::Sources;
 use crate::domain::{ContextKey, Entropy, Owner, TenantId};
 use crate::guard::{
-    Action, Checker, FileKind, Guard, Kind, Known, PolicyFile, excuses, excuses_table, rules, rules_table,
+    Action, Checked, Checker, FileKind, Guard, Kind, Known, PolicyFile, excuses, excuses_table, rules,
+    rules_table,
 };
 use crate::store::{NewReveal, RevealRow, Secret};
 
@@ -158,30 +159,44 @@ fn check(file: &Path, guard: &Guard, show: Show) -> anyhow::Result<ExitCode> {
     show(&checked.text);
     if show_text {
         super::write_out(if checked.report.blocked { "" } else { &held });
-    } else if as_json {
+    } else {
+        report(&checked, kind, binary, explain, as_json)?;
+    }
+    Ok(if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Prints what was found: as JSON, or as a table.
+fn report(
+    checked: &Checked,
+    kind: Option<FileKind>,
+    binary: bool,
+    explain: bool,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    if as_json {
         let mut report = json!({ "findings": checked.findings, "leftOut": checked.left_out, "binary": binary,
             "report": checked.report });
         if explain {
             report["candidates"] = serde_json::to_value(&checked.candidates)?;
         }
         say!("{}", serde_json::to_string_pretty(&super::shape::shape(&report)?)?);
-    } else {
-        super::write_out(match kind {
-            Some(FileKind::Png | FileKind::Jpeg) => {
-                "a picture: as a file of a sandbox it would go out without its text, if it is not broken\n"
-            }
-            Some(FileKind::Pdf) => {
-                "a PDF: as a file of a sandbox it would go out whole or be withheld; its streams are not looked at here\n"
-            }
-            _ if binary => "no UTF-8 text: as a file of a sandbox it would be withheld whole\n",
-            _ => "",
-        });
-        super::write_out(&checked.table());
-        if explain {
-            super::write_out(&format!("\n{}", checked.explanation()));
-        }
+        return Ok(());
     }
-    Ok(if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    super::write_out(match kind {
+        Some(FileKind::Png | FileKind::Jpeg) => {
+            "a picture: as a file of a sandbox it would go out without its text, if it is not broken\n"
+        }
+        Some(FileKind::Pdf) => {
+            "a PDF: as a file of a sandbox it would go out whole or be withheld; its streams are not looked at here\n"
+        }
+        _ if binary => "no UTF-8 text: as a file of a sandbox it would be withheld whole\n",
+        _ => "",
+    });
+    super::write_out(&checked.table());
+    if explain {
+        super::write_out(&format!("\n{}", checked.explanation()));
+    }
+    Ok(())
 }
 
 /// A text, and what a policy must make of it.

@@ -83,24 +83,9 @@ impl Values {
         if let Some(bad) = allowed_origins.iter().find(|origin| !origin.contains("://")) {
             return Err(self.invalid("http.allowed_origins", format!("{bad:?} has no scheme")));
         }
-        let oauth = match self.text("oauth.issuer") {
-            None => None,
-            Some(issuer) => {
-                let own = public_url.as_ref().map(|url| format!("{url}/mcp"));
-                let resource = self.url("oauth.resource")?.or(own).ok_or_else(|| {
-                    self.invalid(
-                        "oauth.issuer",
-                        "tokens must be for this server, so `http.public_url` is needed too",
-                    )
-                })?;
-                let (jwks_url, tenant_claim) =
-                    (self.url("oauth.jwks_url")?, self.get("oauth.tenant_claim").to_owned());
-                Some(crate::auth::tokens::Options { issuer, resource, jwks_url, tenant_claim })
-            }
-        };
         Ok(HttpSettings {
             listen,
-            oauth,
+            oauth: self.oauth(public_url.as_deref())?,
             auth: self.one_of(
                 "http.auth",
                 &[("auto", Auth::Auto), ("required", Auth::Required), ("off", Auth::Off)],
@@ -121,6 +106,18 @@ impl Values {
             trusted_proxies: self.networks("http.trusted_proxies")?,
             requests_per_minute: self.number("http.requests_per_minute", 0, 1_000_000)?,
         })
+    }
+
+    /// Which access tokens are taken, if an issuer is named.
+    fn oauth(&self, public_url: Option<&str>) -> Result<Option<crate::auth::tokens::Options>, ConfigError> {
+        let Some(issuer) = self.text("oauth.issuer") else { return Ok(None) };
+        let own = public_url.map(|url| format!("{url}/mcp"));
+        let resource = self.url("oauth.resource")?.or(own).ok_or_else(|| {
+            self.invalid("oauth.issuer", "tokens must be for this server, so `http.public_url` is needed too")
+        })?;
+        let (jwks_url, tenant_claim) =
+            (self.url("oauth.jwks_url")?, self.get("oauth.tenant_claim").to_owned());
+        Ok(Some(crate::auth::tokens::Options { issuer, resource, jwks_url, tenant_claim }))
     }
 
     /// Addresses and networks.

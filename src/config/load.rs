@@ -770,7 +770,7 @@ impl Values {
         }
     }
 
-    /// The typed settings.
+    /// The typed settings: a table, a line for each.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] for the first value that does not fit.

@@ -240,8 +240,62 @@ impl Values {
 
 type Wrong = (&'static str, String);
 
+impl Entry {
+    /// How the server is reached: a child process, or a URL.
+    fn transport(&mut self, environment: &BTreeMap<String, String>) -> Result<Transport, Wrong> {
+        let read = |key: &'static str, given: &BTreeMap<String, Given>| {
+            let read = given.iter().map(|(name, value)| Ok((name.clone(), value.read(environment)?)));
+            read.collect::<Result<BTreeMap<_, _>, String>>().map_err(|problem| (key, problem))
+        };
+        match (self.command.take(), self.url.take()) {
+            (Some(command), None) if !command.trim().is_empty() => {
+                if !self.headers.is_empty() {
+                    return Err(("headers", "a server with `command` has none".to_owned()));
+                }
+                if self.oauth.is_some() {
+                    return Err(("oauth", "a server with `command` has none".to_owned()));
+                }
+                Ok(Transport::Stdio {
+                    command,
+                    args: std::mem::take(&mut self.args),
+                    env: read("env", &self.env)?,
+                    cwd: self.cwd.take(),
+                })
+            }
+            (None, Some(url)) => {
+                let is_http = reqwest::Url::parse(&url).is_ok_and(|url| {
+                    ["http", "https"].contains(&url.scheme())
+                        && url.username().is_empty()
+                        && url.password().is_none()
+                });
+                if !is_http {
+                    return Err((
+                        "url",
+                        "it is no http or https URL, or holds a name and password (use `headers`)".to_owned(),
+                    ));
+                }
+                if !self.env.is_empty() || !self.args.is_empty() || self.cwd.is_some() {
+                    return Err(("url", "a server with `url` has no `args`, `env` or `cwd`".to_owned()));
+                }
+                if self.oauth.is_some()
+                    && self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"))
+                {
+                    return Err(("oauth", "`headers` has an Authorization already".to_owned()));
+                }
+                let oauth = self.oauth.take().map(|oauth| oauth.read(environment)).transpose();
+                Ok(Transport::Http {
+                    url,
+                    headers: read("headers", &self.headers)?,
+                    oauth: oauth.map_err(|problem| ("oauth", problem))?,
+                })
+            }
+            _ => Err(("command", "exactly one of `command` and `url` has to be there".to_owned())),
+        }
+    }
+}
+
 fn server(entry: toml::Value, environment: &BTreeMap<String, String>) -> Result<Server, Wrong> {
-    let entry: Entry =
+    let mut entry: Entry =
         entry.try_into().map_err(|error: toml::de::Error| ("*", error.message().to_owned()))?;
     let mut letters = entry.name.chars();
     let is_name = letters.next().is_some_and(|c| c.is_ascii_lowercase())
@@ -250,49 +304,7 @@ fn server(entry: toml::Value, environment: &BTreeMap<String, String>) -> Result<
     if !is_name {
         return Err(("name", format!("{:?} does not fit", entry.name)));
     }
-    let read = |key: &'static str, given: &BTreeMap<String, Given>| {
-        let read = given.iter().map(|(name, value)| Ok((name.clone(), value.read(environment)?)));
-        read.collect::<Result<BTreeMap<_, _>, String>>().map_err(|problem| (key, problem))
-    };
-    let transport = match (entry.command, entry.url) {
-        (Some(command), None) if !command.trim().is_empty() => {
-            if !entry.headers.is_empty() {
-                return Err(("headers", "a server with `command` has none".to_owned()));
-            }
-            if entry.oauth.is_some() {
-                return Err(("oauth", "a server with `command` has none".to_owned()));
-            }
-            Transport::Stdio { command, args: entry.args, env: read("env", &entry.env)?, cwd: entry.cwd }
-        }
-        (None, Some(url)) => {
-            let is_http = reqwest::Url::parse(&url).is_ok_and(|url| {
-                ["http", "https"].contains(&url.scheme())
-                    && url.username().is_empty()
-                    && url.password().is_none()
-            });
-            if !is_http {
-                return Err((
-                    "url",
-                    "it is no http or https URL, or holds a name and password (use `headers`)".to_owned(),
-                ));
-            }
-            if !entry.env.is_empty() || !entry.args.is_empty() || entry.cwd.is_some() {
-                return Err(("url", "a server with `url` has no `args`, `env` or `cwd`".to_owned()));
-            }
-            if entry.oauth.is_some()
-                && entry.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"))
-            {
-                return Err(("oauth", "`headers` has an Authorization already".to_owned()));
-            }
-            let oauth = entry.oauth.map(|oauth| oauth.read(environment)).transpose();
-            Transport::Http {
-                url,
-                headers: read("headers", &entry.headers)?,
-                oauth: oauth.map_err(|problem| ("oauth", problem))?,
-            }
-        }
-        _ => return Err(("command", "exactly one of `command` and `url` has to be there".to_owned())),
-    };
+    let transport = entry.transport(environment)?;
     let millis =
         |key: &'static str, given: Option<u64>, default: u64, low: u64| match given.unwrap_or(default) {
             n if (low..=600_000).contains(&n) => Ok(Duration::from_millis(n)),

@@ -288,7 +288,7 @@ async fn events(
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(LOOK)).into_response())
 }
 
-/// Their part of the document, under the same names.
+/// Their part of the document, under the same names: data.
 pub(super) fn document(
     paths: &mut Value,
     refusals: impl Fn(Value, &[(&str, &str)]) -> Value,

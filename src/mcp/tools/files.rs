@@ -140,12 +140,7 @@ impl McpServer {
         if let (Action::Download, FileAnswer::Got { artifact, .. }) = (input.action, &filed.answer) {
             let way = Way::Out(artifact.uri.clone());
             let (url, until) = self.one_time_url(&service, &caller, &key, way, &context)?;
-            let text = format!("one-time URL, until {until}: {url}");
-            result.content.push(ContentBlock::text(text));
-            if let Some(Value::Object(structured)) = &mut result.structured_content {
-                structured.insert("url".into(), url.into());
-                structured.insert("expiresAt".into(), until.into());
-            }
+            add_url(&mut result, url, until);
         }
         Ok(result)
     }
@@ -291,4 +286,13 @@ async fn result(reads: &Reads, asker: &Asker, filed: &Filed) -> Result<CallToolR
     result.structured_content = Some(structured);
     result.meta = Some(served_by(finished));
     Ok(result)
+}
+
+/// Adds a one-time address to a result, for who reads text and for who reads data.
+fn add_url(result: &mut CallToolResult, url: String, until: String) {
+    result.content.push(ContentBlock::text(format!("one-time URL, until {until}: {url}")));
+    if let Some(Value::Object(structured)) = &mut result.structured_content {
+        structured.insert("url".into(), url.into());
+        structured.insert("expiresAt".into(), until.into());
+    }
 }

@@ -176,10 +176,9 @@ async fn page(
                     Stream::Stderr => &finished.outcome.stderr,
                 };
                 if kept.is_truncated() {
-                    return Err(ToolError::not_found(
-                        "The whole output was not kept; the result has its beginning and its end",
-                        "Read those with get_execution without `stream`, or run the code again.",
-                    ));
+                    let advice = "Read those with get_execution without `stream`, or run the code again.";
+                    let lacks = "The whole output was not kept; the result has its beginning and its end";
+                    return Err(ToolError::not_found(lacks, advice));
                 }
                 let text = kept.text();
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
@@ -187,10 +186,8 @@ async fn page(
                 (text.as_bytes()[from..to].to_vec(), text.len() as u64, false)
             }
             Recalled::Running(_) => {
-                return Err(ToolError::not_found(
-                    "The run has not ended",
-                    "Wait for it with wait_ms, then read its output.",
-                ));
+                let advice = "Wait for it with wait_ms, then read its output.";
+                return Err(ToolError::not_found("The run has not ended", advice));
             }
             Recalled::Over(_) => return Err(ToolError::not_found("The run left no output", "Run it again.")),
         },

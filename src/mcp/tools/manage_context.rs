@@ -89,15 +89,7 @@ impl McpServer {
                 shown
             }
             Action::Branch => {
-                let path = match input.path {
-                    Some(path) => PathId::parse(path)
-                        .map_err(|error| ToolError::argument(format!("argument `path`: {error}")))?,
-                    None => made_up(),
-                };
-                let branch = ContextKey { path, ..key.clone() };
-                if branch == key {
-                    return Err(ToolError::argument("argument `path`: names the path that this is"));
-                }
+                let branch = branch_of(&key, input.path)?;
                 let mut shown = nothing(&branch);
                 shown["branchedFrom"] = json!(key.path);
                 shown["context"] = json!(mint(&branch));
@@ -108,6 +100,20 @@ impl McpServer {
         result.is_error = None;
         result.structured_content = Some(structured);
         Ok(result)
+    }
+}
+
+/// A context on another path of the same conversation.
+fn branch_of(key: &ContextKey, path: Option<String>) -> Result<ContextKey, ToolError> {
+    let path = match path {
+        Some(path) => {
+            PathId::parse(path).map_err(|error| ToolError::argument(format!("argument `path`: {error}")))?
+        }
+        None => made_up(),
+    };
+    match path == key.path {
+        true => Err(ToolError::argument("argument `path`: names the path that this is")),
+        false => Ok(ContextKey { path, ..key.clone() }),
     }
 }
 

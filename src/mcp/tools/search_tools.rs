@@ -144,8 +144,18 @@ impl McpServer {
         let problems =
             fatal.map(|problem| shown(&format!("{}: {}", problem.server, problem.problem))).collect();
         let output = Output { tools, problems };
+        let mut result = CallToolResult::success(vec![ContentBlock::text(output.text())]);
+        result.is_error = None;
+        result.structured_content = serde_json::to_value(&output).ok();
+        Ok(result)
+    }
+}
+
+impl Output {
+    /// The same for who reads text.
+    fn text(&self) -> String {
         let mut text = String::new();
-        for found in &output.tools {
+        for found in &self.tools {
             text.push_str(found.signature.as_deref().unwrap_or(&found.tool));
             if found.asks {
                 text.push_str("  (asks a person first)");
@@ -155,15 +165,12 @@ impl McpServer {
             }
             text.push('\n');
         }
-        if output.tools.is_empty() {
+        if self.tools.is_empty() {
             text.push_str("No tool fits these words; try other ones.\n");
         }
-        for problem in &output.problems {
+        for problem in &self.problems {
             text.push_str(&format!("not reachable: {problem}\n"));
         }
-        let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
-        result.is_error = None;
-        result.structured_content = serde_json::to_value(&output).ok();
-        Ok(result)
+        text
     }
 }
