@@ -429,33 +429,21 @@ impl Words {
         };
         // What begins here begins a line.
         let (mut base, mut before, mut odd, mut feed) = (start, 0, 0, 1 << 63);
-        let ends = &*gate.ends[usize::from(all)];
-        // More words of two letters do not fit in a block.
-        const MOST: usize = 32;
-        let mut seem = [(0, 0); MOST];
+        let (mut long, mut short) = (Places::default(), Places::default());
         for pair in blocks.windows(2) {
             let here = pair[0].alpha;
             let last = here & !(here >> 1 | pair[1].alpha << 63);
             let behind = |by: u32| here << by | before >> (64 - by);
-            // By their letters: two, three, four and more; one, where an accent stands before it.
-            let (two, three, four) = (behind(1), behind(1) & behind(2), behind(1) & behind(2) & behind(3));
+            // By their letters: two, four and more; one, where an accent stands before it.
+            let (two, four) = (behind(1), behind(1) & behind(2) & behind(3));
             let strange = pair[0].odd | odd;
             let digits = if strange == 0 { 0 } else { pair[0].digit << 1 };
             let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
             (before, odd) = (here, pair[0].odd);
-            // Without a branch on what they are, which nothing could predict.
-            let mut count = 0;
-            for (len, mut words) in [(4, last & four), (3, last & three & !four), (2, last & two & !three)] {
-                while let Some(bit) = next_bit(&mut words) {
-                    let at = base + bit + 1;
-                    seem[count % MOST] = (at, len);
-                    count += usize::from(Gate::seems(ends, &text[..at], len));
-                }
-            }
-            for (at, len) in &seem[..count % MOST] {
-                if gate.may_end(text, *at, *len, all) && gate.ends(text, *at, all) {
-                    self.places.push(*at);
-                }
+            long.add(base, last & four);
+            short.add(base, last & two & !four);
+            if long.len.max(short.len) > Places::FULL {
+                gated(text, start, all, (&mut long, &mut short), &mut self.places);
             }
             let feeds = |by: usize| pair[0].feed << by | feed >> (64 - by);
             let short = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
@@ -468,12 +456,85 @@ impl Words {
             }
             base += 64;
         }
+        gated(text, start, all, (&mut long, &mut short), &mut self.places);
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
         }
         if !self.places.is_sorted() {
             self.places.sort_unstable();
         }
+    }
+}
+
+/// Adds those of the words of four letters and more, and of the shorter ones, that a head may end in.
+fn gated(
+    text: &[u8],
+    start: usize,
+    all: bool,
+    (long, short): (&mut Places, &mut Places),
+    out: &mut Vec<usize>,
+) {
+    let gate = &HEADS.gate;
+    let ends = &*gate.ends[usize::from(all)];
+    let letters = |at: usize| 2 + usize::from(at > start + 2 && text[at - 3].is_ascii_alphabetic());
+    long.keep(|at| Gate::seems(ends, &text[..at], 4));
+    short.keep(|at| Gate::seems(ends, &text[..at], letters(at)));
+    let long = long.drain().map(|at| (at, 4));
+    for (at, len) in long.chain(short.drain().map(|at| (at, letters(at)))) {
+        if gate.may_end(text, at, len, all) && gate.ends(text, at, all) {
+            out.push(at);
+        }
+    }
+}
+
+/// Places in a text, taken from masks and sifted without a branch that hangs on what they are, which nothing could predict.
+struct Places {
+    list: [usize; Self::FULL + 64],
+    len: usize,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { list: [0; Self::FULL + 64], len: 0 }
+    }
+}
+
+impl Places {
+    /// So many are sifted at once.
+    const FULL: usize = 192;
+    /// So many are written at once, whether they are there or not.
+    const STEP: usize = 8;
+
+    /// Adds the places behind the set bits: no more than 32, for words have a sign between.
+    #[inline(always)]
+    fn add(&mut self, base: usize, mut bits: u64) {
+        let count = bits.count_ones() as usize;
+        let mut done = 0;
+        while done < count {
+            for place in &mut self.list[self.len + done..][..Self::STEP] {
+                *place = base + bits.trailing_zeros() as usize + 1;
+                bits &= bits.wrapping_sub(1);
+            }
+            done += Self::STEP;
+        }
+        self.len += count;
+    }
+
+    /// Keeps those that fit.
+    #[inline(always)]
+    fn keep(&mut self, fits: impl Fn(usize) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.len {
+            let place = self.list[at];
+            self.list[kept] = place;
+            kept += usize::from(fits(place));
+        }
+        self.len = kept;
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = usize> {
+        let len = std::mem::take(&mut self.len);
+        self.list[..len].iter().copied()
     }
 }
 

@@ -10,8 +10,25 @@ pub(super) struct View {
     pub(super) source: Vec<u32>,
 }
 
+/// For each byte whether it begins or goes on with letters that read as themselves: those of most scripts.
+static LETTERS: [bool; 256] = {
+    let mut letters = [false; 256];
+    let mut byte = 0x80;
+    while byte < 256 {
+        letters[byte] =
+            matches!(byte, 0x80..=0xbf | 0xc3..=0xcc | 0xce..=0xd7 | 0xda | 0xdc..=0xe0 | 0xe4..=0xee);
+        byte += 1;
+    }
+    letters
+};
+
 /// Whether the odd byte at `at` hides something, or is only a percent sign or a letter with an accent.
+#[inline]
 pub(super) fn hides(text: &[u8], at: usize) -> bool {
+    !LETTERS[usize::from(text[at])] && may_hide(text, at)
+}
+
+fn may_hide(text: &[u8], at: usize) -> bool {
     let next = |n: usize| text.get(at + n).copied().unwrap_or(0);
     let hex = |n: usize| next(n).is_ascii_hexdigit();
     match text[at] {
@@ -103,7 +120,16 @@ pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
 
 /// Whether something that reads as something else may begin with a byte.
 fn is_odd(byte: u8) -> bool {
-    matches!(byte, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..)
+    static ODD: [bool; 256] = {
+        let mut odd = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            odd[byte] = matches!(byte as u8, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..);
+            byte += 1;
+        }
+        odd
+    };
+    ODD[usize::from(byte)]
 }
 
 /// What stands at the start of `rest`: how many bytes, and what they read as.
@@ -111,6 +137,9 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
     let first = rest[0];
     if !is_odd(first) {
         return (rest.iter().take_while(|byte| !is_odd(**byte)).count(), Becomes::Same);
+    }
+    if LETTERS[usize::from(first)] {
+        return (rest.iter().take_while(|byte| LETTERS[usize::from(**byte)]).count(), Becomes::Same);
     }
     let hex = |from: usize, len: usize| {
         let digits = rest.get(from..from + len)?;
@@ -276,6 +305,14 @@ fn fold(c: char) -> Option<char> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn letters_that_are_passed_over_read_as_themselves() {
+        for c in ('\u{80}'..=char::MAX).filter(|c| LETTERS[usize::from(c.to_string().as_bytes()[0])]) {
+            assert_eq!(fold(c), Some(c), "{c:?}");
+            assert!(!may_hide(c.to_string().as_bytes(), 0), "{c:?}");
+        }
+    }
     use crate::guard::{Guard, Numbering};
 
     fn read(text: &str) -> String {
