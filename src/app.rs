@@ -94,11 +94,6 @@ impl App {
         )
     }
 
-    /// The token that ends everything.
-    pub fn shutdown_token(&self) -> CancellationToken {
-        self.shutdown.clone()
-    }
-
     /// Ends everything: runs may finish within `grace`, the rest is interrupted and recorded; then the sandboxes of
     /// this process's host go.
     pub async fn stop(self, grace: Duration) {

@@ -116,11 +116,3 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
-
-/// Names of spans and fields (SPEC section 8), said once.
-pub mod names {
-    /// Find or make a context's sandbox.
-    pub const GET_OR_CREATE: &str = "execution_context.get_or_create";
-    /// Run code in it.
-    pub const EXECUTE_CODE: &str = "execution_context.execute_code";
-}

@@ -104,11 +104,6 @@ impl Owner {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-
-    /// Whether it is the tenant as a whole.
-    pub fn is_tenant(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 impl std::str::FromStr for Owner {

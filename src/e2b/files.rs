@@ -213,23 +213,6 @@ impl Files {
     /// # Errors
     /// [`E2bError::Setting`] when the sandbox has no envd token: then anybody can read without a signature.
     pub fn download_url(&self, path: &str, expires: Option<DateTime<Utc>>) -> Result<Secret, E2bError> {
-        self.signed_url(path, "read", expires)
-    }
-
-    /// A URL that writes a file without any header, until `expires`.
-    ///
-    /// # Errors
-    /// As [`Files::download_url`].
-    pub fn upload_url(&self, path: &str, expires: Option<DateTime<Utc>>) -> Result<Secret, E2bError> {
-        self.signed_url(path, "write", expires)
-    }
-
-    fn signed_url(
-        &self,
-        path: &str,
-        operation: &str,
-        expires: Option<DateTime<Utc>>,
-    ) -> Result<Secret, E2bError> {
         let access = &self.envd.access;
         let Some(token) = &access.envd_token else {
             let problem = "is missing, so there is nothing to sign with".to_owned();
@@ -239,7 +222,7 @@ impl Files {
         let user = self.envd.user.as_deref().unwrap_or("");
         let mut pairs = vec![("path", path.to_owned())];
         pairs.extend(self.user());
-        pairs.push(("signature", file_signature(path, operation, user, token.expose(), expires)));
+        pairs.push(("signature", file_signature(path, "read", user, token.expose(), expires)));
         pairs.extend(expires.map(|at| ("signature_expiration", at.to_string())));
         let base = self.envd.client.endpoint.direct_base(&access.id, access.domain.as_deref(), ENVD_PORT);
         Ok(Secret::new(format!("{base}/files{}", query(&pairs))))

@@ -172,6 +172,7 @@ impl Sandboxes {
         }
     }
 
+    // The order of its steps is what it does: it reads better whole.
     async fn acquire_loop(
         &self,
         ask: &Acquire,
@@ -528,28 +529,9 @@ impl Sandboxes {
         let life = self.0.sandbox_life();
         let recipe = self.0.options().recipes.of(&claim.key.tenant);
         let request = recipe.create(claim.template.as_deref(), life, self.0.tag(claim.context, claim.epoch));
-        let client = match self.0.provider() {
-            Ok(client) => client,
+        let (sandbox, gateway) = match self.make_in_time(claim, &request).await {
+            Ok(made) => made,
             Err(error) => {
-                self.give_up(claim, &error).await;
-                return Err(error);
-            }
-        };
-        let began = Instant::now();
-        let created = tokio::time::timeout(limits.create_timeout, make(client, &request));
-        let created = self.keeping_lease(claim, created).await;
-        let outcome = if matches!(created, Ok(Ok(_))) { "ok" } else { "error" };
-        metrics::SANDBOX_CREATE.record(&[outcome], began.elapsed());
-        let (sandbox, gateway) = match created {
-            Ok(Ok(sandbox)) => sandbox,
-            Ok(Err(source)) => {
-                let error = ExecutionError::Create(source);
-                self.give_up(claim, &error).await;
-                return Err(error);
-            }
-            Err(_) => {
-                let why = format!("no answer within {} s", limits.create_timeout.as_secs());
-                let error = ExecutionError::NoProvider(why);
                 self.give_up(claim, &error).await;
                 return Err(error);
             }
@@ -557,14 +539,14 @@ impl Sandboxes {
         crash_point!(self.0, "create.made");
         let local = self.0.parts.local.as_ref();
         let reference = SandboxRef {
-            sandbox_id: sandbox.id.clone(),
-            domain: sandbox.domain.clone(),
+            sandbox_id: sandbox.id,
+            domain: sandbox.domain,
             host_url: local.map(|host| host.url.clone()),
             host_key: local.map(|host| host.key.clone()),
-            envd_token: sandbox.envd_token.clone(),
-            traffic_token: sandbox.traffic_token.clone(),
+            envd_token: sandbox.envd_token,
+            traffic_token: sandbox.traffic_token,
             mcp_url: gateway.as_ref().map(|gateway| gateway.url.expose().to_owned()),
-            mcp_token: gateway.as_ref().map(|gateway| gateway.token.clone()),
+            mcp_token: gateway.map(|gateway| gateway.token),
             provider_ends_at: Some(claim.read_at + asked.elapsed() + sandbox.timeout),
         };
         crash_point!(self.0, "create.before_ready");
@@ -576,6 +558,24 @@ impl Sandboxes {
             None => self.0.kills.notify_one(),
         }
         Ok(row.map(|row| (row, since)))
+    }
+
+    /// Has the provider make a sandbox, within the time that a claim gives it.
+    async fn make_in_time(
+        &self,
+        claim: &Claim,
+        request: &CreateSandbox,
+    ) -> Result<(Sandbox, Option<McpGateway>), ExecutionError> {
+        let patience = self.0.options().limits.create_timeout;
+        let client = self.0.provider()?;
+        let began = Instant::now();
+        let created = self.keeping_lease(claim, tokio::time::timeout(patience, make(client, request))).await;
+        let outcome = if matches!(created, Ok(Ok(_))) { "ok" } else { "error" };
+        metrics::SANDBOX_CREATE.record(&[outcome], began.elapsed());
+        match created {
+            Ok(made) => made.map_err(ExecutionError::Create),
+            Err(_) => Err(ExecutionError::NoProvider(format!("no answer within {} s", patience.as_secs()))),
+        }
     }
 
     /// Waits for the provider while the lease is renewed each third of its length.

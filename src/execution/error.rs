@@ -153,7 +153,7 @@ impl ExecutionError {
         }
     }
 
-    /// What the caller should do next, in one or two sentences.
+    /// What the caller should do next, in one or two sentences. A table: the errors in their order, none left out.
     pub fn advice(&self) -> String {
         match self {
             Self::Limit(limit) => {

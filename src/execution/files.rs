@@ -421,23 +421,18 @@ impl Files {
             }
         };
         self.0.save_numbering(held, guarded.numbering).await;
-        let (outcome, report) = (guarded.outcome, guarded.report);
-        let (state, state_reason) = (held.state, held.reason.map(reason_text));
-        let cut_off = false;
-        Ok((
-            Ran {
-                outcome,
-                report,
-                artifacts,
-                state,
-                state_reason,
-                moved_end,
-                cut_off,
-                tool_calls: Vec::new(),
-                signatures: Vec::new(),
-            },
-            answer,
-        ))
+        let ran = Ran {
+            outcome: guarded.outcome,
+            report: guarded.report,
+            artifacts,
+            state: held.state,
+            state_reason: held.reason.map(reason_text),
+            moved_end,
+            cut_off: false,
+            tool_calls: Vec::new(),
+            signatures: Vec::new(),
+        };
+        Ok((ran, answer))
     }
 
     /// The record of an operation that could not be done.

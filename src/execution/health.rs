@@ -81,11 +81,6 @@ impl Health {
         self.0.runs.is_closed() || self.0.shutdown.is_cancelled()
     }
 
-    /// Which kind of database it is.
-    pub fn store_kind(&self) -> &'static str {
-        self.0.store().kind()
-    }
-
     /// Why no sandbox can be made, if so.
     pub fn provider_problem(&self) -> Option<&str> {
         self.0.parts.provider.as_ref().err().map(String::as_str)

@@ -119,18 +119,8 @@ impl Core {
             signatures: ran.signatures,
         };
         metrics::QUEUE_WAIT.record(&[], held.queued);
-        let (labels, took) = ([language.as_str()], ran.outcome.duration);
-        match &ask.execution.trace_id {
-            Some(trace) => {
-                metrics::CODE_DURATION.record_in(&labels, took, trace.clone(), self.parts.clock.now());
-            }
-            None => metrics::CODE_DURATION.record(&labels, took),
-        }
-        for (kind, found) in record.guard.by_kind() {
-            metrics::GUARD_FINDINGS.add(&[kind.as_str()], found);
-        }
         let outcome = &ran.outcome;
-        metrics::GUARD_BYTES.add(&[], outcome.stdout.total_bytes() + outcome.stderr.total_bytes());
+        self.measure(language, ask, outcome, &record);
         let stored = Stored { record: record.clone(), outcome: Outcome::clone(outcome) };
         let finished = FinishedExecution {
             id: ask.execution.id,
@@ -171,6 +161,20 @@ impl Core {
             outcome: ran.outcome,
             replayed: false,
         })
+    }
+
+    fn measure(&self, language: Language, ask: &Acquire, outcome: &Outcome, record: &Record) {
+        let (labels, took) = ([language.as_str()], outcome.duration);
+        match &ask.execution.trace_id {
+            Some(trace) => {
+                metrics::CODE_DURATION.record_in(&labels, took, trace.clone(), self.parts.clock.now());
+            }
+            None => metrics::CODE_DURATION.record(&labels, took),
+        }
+        for (kind, found) in record.guard.by_kind() {
+            metrics::GUARD_FINDINGS.add(&[kind.as_str()], found);
+        }
+        metrics::GUARD_BYTES.add(&[], outcome.stdout.total_bytes() + outcome.stderr.total_bytes());
     }
 
     /// What the next run should find if the database is away then. A context that the run has lost is not served again.

@@ -164,23 +164,12 @@ impl Core {
         };
         let (wanted, mut signatures) =
             signatures(bridge, &catalog, request.inputs.tools.as_ref(), request.language, guard).await;
-        let relay = match known {
-            Some(relay) => relay,
-            None => {
-                let started = Relay::start(&held.client, &held.access, &self.parts.entropy).await;
-                let relay = match started.map_err(|error| Fault::of(held, error)) {
-                    Ok(relay) => Arc::new(relay),
-                    // A sandbox without what the relay needs still runs code.
-                    Err(Fault::Sandbox(error)) => {
-                        tracing::warn!(error = %chain(&error), "programs cannot call tools in this sandbox");
-                        signatures.push("tools cannot be called in this sandbox: it needs python3 (a template without it?)".to_owned());
-                        return Ok(Prepared { run: None, signatures });
-                    }
-                    Err(fault) => return Err(fault),
-                };
-                lock(&self.tools.relays).insert(held.access.id.to_string(), Arc::clone(&relay));
-                relay
-            }
+        let Some(relay) = self.relay(held, known).await? else {
+            signatures.push(
+                "tools cannot be called in this sandbox: it needs python3 (a template without it?)"
+                    .to_owned(),
+            );
+            return Ok(Prepared { run: None, signatures });
         };
         self.put_catalog(&relay, &catalog, &wanted).await;
         let secret = self.parts.entropy.hex::<16>();
@@ -198,6 +187,24 @@ impl Core {
             stop.clone(),
         )));
         Ok(Prepared { run: Some(ToolRun { relay, task, calls, stop, variable }), signatures })
+    }
+
+    /// The sandbox's relay: the one that is known, else a new one. `None`: it has not what a relay needs, and still runs code.
+    async fn relay(&self, held: &Held, known: Option<Arc<Relay>>) -> Result<Option<Arc<Relay>>, Fault> {
+        if known.is_some() {
+            return Ok(known);
+        }
+        let started = Relay::start(&held.client, &held.access, &self.parts.entropy).await;
+        let relay = match started.map_err(|error| Fault::of(held, error)) {
+            Ok(relay) => Arc::new(relay),
+            Err(Fault::Sandbox(error)) => {
+                tracing::warn!(error = %chain(&error), "programs cannot call tools in this sandbox");
+                return Ok(None);
+            }
+            Err(fault) => return Err(fault),
+        };
+        lock(&self.tools.relays).insert(held.access.id.to_string(), Arc::clone(&relay));
+        Ok(Some(relay))
     }
 
     fn known_relay(&self, held: &Held) -> Option<Arc<Relay>> {
@@ -618,6 +625,25 @@ async fn answer(
     }
 }
 
+/// What a tool returned, as the program is given it.
+fn answered(is_error: bool, content: Content, name: &str) -> Result<Value, No> {
+    if is_error {
+        let text = match content {
+            Content::Text(text) => text,
+            Content::Value(value) => value.to_string(),
+            Content::Blocks(blocks) => Value::Array(blocks).to_string(),
+        };
+        let text: String = text.chars().take(8_000).collect();
+        let text = if text.is_empty() { format!("{name} failed and did not say why") } else { text };
+        return Err(No::new("tool", text));
+    }
+    Ok(match content {
+        Content::Value(value) => json!({"ok": true, "value": value}),
+        Content::Text(text) => json!({"ok": true, "text": text}),
+        Content::Blocks(blocks) => json!({"ok": true, "value": blocks}),
+    })
+}
+
 impl Desk {
     /// Decides on a call and makes it. Gives the answer as JSON, and how many bytes the tool returned.
     async fn decide(&self, message: &str, name: &mut String) -> Result<(String, u64), No> {
@@ -647,28 +673,7 @@ impl Desk {
                 format!("a run may call tools {MAX_CALLS} times; do the rest in another run"),
             ));
         }
-        let arguments = match message.arguments {
-            Value::Object(arguments) => arguments,
-            Value::Null => Map::new(),
-            _ => {
-                return Err(No::new(
-                    "arguments",
-                    format!(
-                        "arguments are an object of names and values: {}",
-                        signature(tool, Style::Python)
-                    ),
-                ));
-            }
-        };
-        let arguments = Value::Object(arguments);
-        let size = arguments.to_string().len() as u64;
-        self.charge(size)?;
-        if let Err(problem) = tool.check(&arguments) {
-            return Err(No::new(
-                "arguments",
-                format!("{}: {problem}\n{}", tool.callable(), signature(tool, Style::Python)),
-            ));
-        }
+        let arguments = self.checked(tool, message.arguments)?;
         let server = self.bridge.server(&self.call.key.tenant, &tool.server);
         if !server.is_some_and(|server| server.trusted) {
             self.look_at(tool, &arguments)?;
@@ -684,24 +689,29 @@ impl Desk {
         let answer = self.bridge.call(&self.call.key.tenant, tool, arguments, meta, self.deadline).await;
         let answer = answer.map_err(|error| self.failed(error))?;
         self.charge(answer.bytes)?;
-        if answer.is_error {
-            let text = match answer.content {
-                Content::Text(text) => text,
-                Content::Value(value) => value.to_string(),
-                Content::Blocks(blocks) => Value::Array(blocks).to_string(),
-            };
-            let text: String = text.chars().take(8_000).collect();
-            return Err(No::new(
-                "tool",
-                if text.is_empty() { format!("{name} failed and did not say why") } else { text },
-            ));
-        }
-        let answered = match answer.content {
-            Content::Value(value) => json!({"ok": true, "value": value}),
-            Content::Text(text) => json!({"ok": true, "text": text}),
-            Content::Blocks(blocks) => json!({"ok": true, "value": blocks}),
-        };
+        let answered = answered(answer.is_error, answer.content, name)?;
         Ok((answered.to_string(), answer.bytes))
+    }
+
+    /// The arguments as an object that fits the tool, counted.
+    fn checked(&self, tool: &Tool, arguments: Value) -> Result<Value, No> {
+        let arguments = match arguments {
+            Value::Object(arguments) => Value::Object(arguments),
+            Value::Null => Value::Object(Map::new()),
+            _ => {
+                let signature = signature(tool, Style::Python);
+                let problem = format!("arguments are an object of names and values: {signature}");
+                return Err(No::new("arguments", problem));
+            }
+        };
+        self.charge(arguments.to_string().len() as u64)?;
+        match tool.check(&arguments) {
+            Ok(()) => Ok(arguments),
+            Err(problem) => Err(No::new(
+                "arguments",
+                format!("{}: {problem}\n{}", tool.callable(), signature(tool, Style::Python)),
+            )),
+        }
     }
 
     async fn search(&self, query: &str, limit: usize) -> String {
@@ -771,14 +781,7 @@ impl Desk {
             )
         };
         let Some(Person(questions)) = &self.call.person else { return Err(cannot()) };
-        let text = arguments.to_string();
-        let shown: String = self.guard.line(&text).get().chars().take(1_000).collect();
-        let cut = text.chars().count().saturating_sub(1_000);
-        let more = if cut > 0 { format!(" … and {cut} more characters") } else { String::new() };
-        let text = format!(
-            "A program wants to call the tool {} of the server {} with the arguments {shown}{more}",
-            tool.name, tool.server
-        );
+        let text = self.question(tool, arguments);
         let (sender, answer) = oneshot::channel();
         if questions.send(Question { text, answer: sender }).await.is_err() {
             return Err(cannot());
@@ -811,6 +814,17 @@ impl Desk {
             }
         }
         Ok(())
+    }
+
+    fn question(&self, tool: &Tool, arguments: &Value) -> String {
+        let text = arguments.to_string();
+        let shown: String = self.guard.line(&text).get().chars().take(1_000).collect();
+        let cut = text.chars().count().saturating_sub(1_000);
+        let more = if cut > 0 { format!(" … and {cut} more characters") } else { String::new() };
+        format!(
+            "A program wants to call the tool {} of the server {} with the arguments {shown}{more}",
+            tool.name, tool.server
+        )
     }
 
     fn meta(&self, number: usize) -> Map<String, Value> {

@@ -301,6 +301,11 @@ impl Write {
     /// Commits so that the end of the process takes nothing back, though a loss of power may.
     async fn commit_lightly(mut self) -> Result<(), StoreError> {
         ended::take_up(&mut self.transaction, self.now).await?;
+        self.commit_as_it_is().await
+    }
+
+    /// The same where nothing can have ended.
+    async fn commit_as_it_is(self) -> Result<(), StoreError> {
         self.transaction.commit().await.map_err(failure)
     }
 }

@@ -213,26 +213,6 @@ impl fmt::Display for Code {
     }
 }
 
-impl Code {
-    /// What an HTTP status means when the answer is not Connect's, for instance a proxy's.
-    pub fn from_http_status(status: u16) -> Self {
-        match status {
-            400 => Self::InvalidArgument,
-            401 => Self::Unauthenticated,
-            403 => Self::PermissionDenied,
-            404 => Self::NotFound,
-            409 => Self::AlreadyExists,
-            413 | 429 => Self::ResourceExhausted,
-            499 => Self::Canceled,
-            500 => Self::Internal,
-            501 | 505 => Self::Unimplemented,
-            502 | 503 => Self::Unavailable,
-            504 => Self::DeadlineExceeded,
-            _ => Self::Unknown,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

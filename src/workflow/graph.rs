@@ -330,8 +330,15 @@ impl Task {
         Ok(())
     }
 
-    /// Checks what can be said of a task alone.
+    /// Checks what can be said of a task alone: first what it is, then what it may say.
     fn check(&self) -> Result<(), PlanError> {
+        self.check_kind()?;
+        self.check_files()?;
+        self.check_way()?;
+        self.check_inputs()
+    }
+
+    fn check_kind(&self) -> Result<(), PlanError> {
         let no = |problem: String| Err(PlanError::of(&self.id, problem));
         let named = (1..=64).contains(&self.id.len())
             && self.id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
@@ -369,7 +376,12 @@ impl Task {
         {
             return no("`hermetic` is for code in a fresh sandbox".into());
         }
-        self.check_files()?;
+        Ok(())
+    }
+
+    /// Where it runs, how long and how often.
+    fn check_way(&self) -> Result<(), PlanError> {
+        let no = |problem: String| Err(PlanError::of(&self.id, problem));
         if let Lane::Named(path) = self.lane()
             && let Err(error) = PathId::parse(path)
         {
@@ -388,6 +400,12 @@ impl Task {
                 return no(format!("`retry.backoff_ms` is 0 to {MAX_BACKOFF_MS}"));
             }
         }
+        Ok(())
+    }
+
+    /// What it takes from other tasks.
+    fn check_inputs(&self) -> Result<(), PlanError> {
+        let no = |problem: String| Err(PlanError::of(&self.id, problem));
         for (name, input) in self.inputs.iter().chain(self.for_each.iter().map(|list| (for_each(), list))) {
             match (&input.from, &input.value) {
                 (Some(_), Some(_)) => return no(format!("input `{name}` has both `from` and `value`")),
@@ -521,9 +539,13 @@ impl Plan {
         if edges > MAX_EDGES {
             return Err(PlanError::plan(format!("there are {edges} edges; allowed are {MAX_EDGES}")));
         }
-        // The order of tasks within one sandbox does not count as depth.
+        self.check_depth(&order)
+    }
+
+    /// The order of tasks within one sandbox does not count as depth.
+    fn check_depth(&self, order: &[&str]) -> Result<(), PlanError> {
         let mut depth: BTreeMap<&str, usize> = BTreeMap::new();
-        for id in &order {
+        for id in order {
             let below = self.written(id).into_iter().map(|need| depth.get(need).copied().unwrap_or(0)).max();
             let own = below.unwrap_or(0) + 1;
             if own > MAX_DEPTH {

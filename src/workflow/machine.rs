@@ -372,7 +372,7 @@ impl State {
         Ok(Self { status: Status::Running, plan: plan.clone(), version: 1, tasks, deadline, seq: 1 })
     }
 
-    /// Takes an event that happened at `at`. On an error the state is as before.
+    /// Takes an event that happened at `at`. On an error the state is as before. A table: each event, and what it does.
     ///
     /// # Errors
     /// [`Refused`] names the state that the event does not fit.

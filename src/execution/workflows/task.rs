@@ -406,24 +406,7 @@ impl Work {
         let purpose = Some(format!("workflow {} task {}", self.row.id, self.run.task));
         let (call, timeout, cancel) = (self.call(), self.timeout(), self.cancel.clone());
         if self.task.kind == TaskKind::Analysis {
-            let mut parameters = self.task.parameters.clone().unwrap_or_default();
-            parameters.extend(self.inputs.clone());
-            let wrong = |error: String| Ok(Came::Failed { error: cut(&error), retry: false });
-            let Some(kind) = kind(&self.task) else { return wrong("there is no such analysis".into()) };
-            let checked = match crate::analysis::check(kind, &Value::Object(parameters)) {
-                Ok(checked) => checked,
-                Err(error) => return wrong(format!("`parameters`: {error}")),
-            };
-            let request = AnalysisRequest { checked, format: OutputFormat::Json, purpose, timeout };
-            let analysed = runs.run_analysis(call, request, news, cancel).await?;
-            if !analysed.finished.outcome.success() {
-                return Ok(self.failed(&analysed.finished));
-            }
-            if let Err(error) = &analysed.report {
-                return wrong(error.to_string());
-            }
-            let value = analysed.finished.outcome.clone().map(report);
-            return Ok(Came::Done(Made::of(value, Some(&analysed.finished))));
+            return self.analyse(runs, purpose).await;
         }
         for (path, content) in files {
             self.file(FileAction::Put {
@@ -468,6 +451,29 @@ impl Work {
             self.cache(key, &finished, &made).await;
         }
         Ok(Came::Done(made))
+    }
+
+    async fn analyse(&self, runs: &Runs, purpose: Option<String>) -> Result<Came, ExecutionError> {
+        let (news, _) = mpsc::channel(1);
+        let mut parameters = self.task.parameters.clone().unwrap_or_default();
+        parameters.extend(self.inputs.clone());
+        let wrong = |error: String| Ok(Came::Failed { error: cut(&error), retry: false });
+        let Some(kind) = kind(&self.task) else { return wrong("there is no such analysis".into()) };
+        let checked = match crate::analysis::check(kind, &Value::Object(parameters)) {
+            Ok(checked) => checked,
+            Err(error) => return wrong(format!("`parameters`: {error}")),
+        };
+        let request =
+            AnalysisRequest { checked, format: OutputFormat::Json, purpose, timeout: self.timeout() };
+        let analysed = runs.run_analysis(self.call(), request, news, self.cancel.clone()).await?;
+        if !analysed.finished.outcome.success() {
+            return Ok(self.failed(&analysed.finished));
+        }
+        if let Err(error) = &analysed.report {
+            return wrong(error.to_string());
+        }
+        let value = analysed.finished.outcome.clone().map(report);
+        Ok(Came::Done(Made::of(value, Some(&analysed.finished))))
     }
 
     async fn file(&self, action: FileAction) -> Result<Filed, ExecutionError> {

@@ -147,11 +147,14 @@ pub(super) struct Asking<'a> {
     pub(super) now: i64,
     pub(super) ask: &'a Acquire,
     pub(super) limits: &'a ContextLimits,
+    /// Set by `decide` when the run has begun and nothing else was touched, so that nothing has ended.
+    pub(super) is_usual: bool,
 }
 
 impl Asking<'_> {
     pub(super) async fn decide(&mut self) -> Result<Acquired, StoreError> {
         if let Some(ready) = self.usual().await? {
+            self.is_usual = true;
             return Ok(ready);
         }
         let mut mine = None;
@@ -193,7 +196,11 @@ impl Asking<'_> {
             return Ok(None);
         }
         let row = sqlx::query(
-            "SELECT c.* FROM execution_contexts c
+            "SELECT c.*, (SELECT json_group_array(json_array(n.kind, n.value_hash, n.number))
+                            FROM (SELECT kind, value_hash, number FROM placeholders
+                                   WHERE tenant_id = ?1 AND owner_principal = ?2 AND conversation_id = ?3 AND path_id = ?4
+                                   ORDER BY kind, number) n) AS placeholders
+               FROM execution_contexts c
               WHERE c.tenant_id = ?1 AND c.owner_principal = ?2 AND c.conversation_id = ?3 AND c.path_id = ?4
                 AND c.status IN ('creating', 'ready') AND c.status = 'ready' AND c.lease_owner = ?5 AND c.expires_at > ?6 AND c.execution_count < ?7
                 AND NOT EXISTS (SELECT 1 FROM executions x WHERE x.id = ?8)
@@ -219,9 +226,11 @@ impl Asking<'_> {
         let Ok(context) = rows::context_with_sandbox(&row, &self.store.keyring, self.now) else {
             return Ok(None);
         };
+        let cells = Cells::new(&row, "execution_contexts", "id");
+        let numbers =
+            serde_json::from_str(cells.get("placeholders")?).map_err(|error| cells.corrupt(error))?;
         let lease = millis(self.ask.execution.lease);
         self.write_place(None, ExecutionStatus::Running, Some(context.id), lease).await?;
-        let numbers = super::audit::load(&mut *self.connection, key).await?;
         Ok(Some(Acquired::Ready(Box::new(context), numbers)))
     }
 

@@ -136,21 +136,7 @@ pub(super) async fn end_live(
         .ok()
         .and_then(|status| status.after(ContextEvent::End(reason)).ok())
         .unwrap_or(ContextStatus::Error);
-    // A sandbox in the making may still appear for as long as the provider's request may be in flight.
-    sqlx::query(
-        "INSERT INTO doomed_sandboxes (tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url, host_key_enc,
-             reason, not_before, created_at)
-         SELECT tenant_id, id, lease_epoch, sandbox_id, sandbox_domain, host_url, host_key_enc, ?1,
-                CASE WHEN sandbox_id IS NULL THEN ?2 + ?3 ELSE ?2 END, ?2
-           FROM execution_contexts WHERE id = ?4",
-    )
-    .bind(reason.as_str())
-    .bind(now)
-    .bind(millis(limits.create_timeout))
-    .bind(id.to_string())
-    .execute(&mut *connection)
-    .await
-    .map_err(failure)?;
+    doom(connection, id, reason, now, limits).await?;
     sqlx::query(
         "UPDATE execution_contexts
             SET status = ?1, end_reason = ?2, last_error = coalesce(?3, last_error), ended_at = ?4, updated_at = ?4,
@@ -176,6 +162,32 @@ pub(super) async fn end_live(
     .await
     .map_err(failure)?;
     Ok(true)
+}
+
+/// Puts a context's sandbox into the outbox. One in the making may still appear for as long as the provider's request may
+/// be in flight.
+async fn doom(
+    connection: &mut SqliteConnection,
+    id: ContextId,
+    reason: EndReason,
+    now: i64,
+    limits: &ContextLimits,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO doomed_sandboxes (tenant_id, context_id, epoch, sandbox_id, sandbox_domain, host_url, host_key_enc,
+             reason, not_before, created_at)
+         SELECT tenant_id, id, lease_epoch, sandbox_id, sandbox_domain, host_url, host_key_enc, ?1,
+                CASE WHEN sandbox_id IS NULL THEN ?2 + ?3 ELSE ?2 END, ?2
+           FROM execution_contexts WHERE id = ?4",
+    )
+    .bind(reason.as_str())
+    .bind(now)
+    .bind(millis(limits.create_timeout))
+    .bind(id.to_string())
+    .execute(connection)
+    .await
+    .map(drop)
+    .map_err(failure)
 }
 
 /// Tokens that do not open mean that the sandbox cannot be reached any more: it is lost, and replaced.

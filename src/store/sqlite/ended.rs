@@ -1,12 +1,15 @@
 //! What ends joins the audit chain and the counts in the transaction that ends it. Triggers note it; this takes the notes
 //! up just before a commit, because SQLite has no SHA-256.
 
-use sqlx::SqliteConnection;
+use std::collections::HashMap;
+
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Sqlite, SqliteConnection};
 
 use super::rows::Cells;
 use super::{failure, time};
-use crate::domain::ContextKey;
 use crate::domain::usage::by_day;
+use crate::domain::{ContextKey, TenantId};
 use crate::store::StoreError;
 use crate::store::ledger::{entry_hash, sha256};
 
@@ -29,48 +32,119 @@ pub(super) fn with_result(body: &str, result: Option<&str>) -> String {
     format!("{},\"resultSha256\":{hash}}}", body.strip_suffix('}').unwrap_or(body))
 }
 
-/// Takes up what has ended since the last commit, at `now`.
-pub(super) async fn take_up(connection: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
-    let (runs, contexts): (i64, i64) =
-        sqlx::query_as("SELECT count(execution_id), count(context_id) FROM ended")
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(failure)?;
-    if runs > 0 {
-        take_up_runs(connection, now).await?;
-    }
-    if contexts > 0 {
-        take_up_contexts(connection).await?;
-    }
-    if runs + contexts == 0 {
-        return Ok(());
-    }
-    sqlx::query("DELETE FROM ended").execute(connection).await.map(drop).map_err(failure)
-}
+/// The last entry of a tenant's chain: its number and hash.
+type Head = (i64, String);
 
-async fn take_up_runs(connection: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
-    let runs = sqlx::query(concat!(
-        "SELECT e.executions, e.run_ms AS more_ms, e.output_bytes AS more_bytes, x.result, x.id, x.tenant_id,
-                x.owner_principal, x.conversation_id, x.path_id, x.finished_at, ",
+/// Takes up what has ended since the last commit, at `now`. A statement here is a trip to another thread, which costs more than
+/// what it does: so one query finds everything, and one with several statements writes all of a run.
+pub(super) async fn take_up(connection: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
+    let ended = sqlx::query(concat!(
+        "SELECT e.seq AS place, e.context_id AS ended_context, e.executions, e.run_ms AS more_ms, e.output_bytes AS more_bytes,
+                x.result, x.id, x.tenant_id, x.owner_principal, x.conversation_id, x.path_id, x.finished_at,
+                h.n AS head_n, h.hash AS head_hash, ",
         body!(),
-        " AS body FROM ended e JOIN executions x ON x.id = e.execution_id ORDER BY e.seq"
+        " AS body FROM ended e LEFT JOIN executions x ON x.id = e.execution_id
+          LEFT JOIN audit_heads h ON h.tenant_id = x.tenant_id ORDER BY e.seq"
     ))
     .fetch_all(&mut *connection)
     .await
     .map_err(failure)?;
-    for row in &runs {
+    let mut heads: HashMap<TenantId, Head> = HashMap::new();
+    let (mut contexts, mut gone) = (false, false);
+    for row in &ended {
         let cells = Cells::new(row, "executions", "id");
-        let key = cells.key()?;
-        let body = with_result(cells.get("body")?, cells.get::<Option<&str>>("result")?);
-        append(connection, key.tenant.as_str(), cells.get("id")?, &body, now).await?;
-        let day = time(cells.get("finished_at")?).date_naive().to_string();
-        let counted: i64 = cells.get("executions")?;
-        let (ms, bytes): (i64, i64) = (cells.get("more_ms")?, cells.get("more_bytes")?);
-        if counted != 0 || ms != 0 || bytes != 0 {
-            add(connection, &key, &day, [counted, ms, 0, bytes]).await?;
+        contexts |= cells.get::<Option<&str>>("ended_context")?.is_some();
+        match cells.get::<Option<&str>>("id")? {
+            Some(_) => take_up_run(connection, &cells, &mut heads, now).await?,
+            None => gone = true,
         }
     }
+    if contexts {
+        take_up_contexts(connection).await?;
+    }
+    if contexts || gone {
+        sqlx::query("DELETE FROM ended").execute(connection).await.map_err(failure)?;
+    }
     Ok(())
+}
+
+/// The next entry of a tenant's chain, whose head becomes its own.
+macro_rules! entry {
+    () => {
+        "INSERT INTO audit_log (tenant_id, n, at, execution_id, body, body_sha256, hash) VALUES (?, ?, ?, ?, ?, ?, ?);
+         INSERT INTO audit_heads (tenant_id, n, hash) VALUES (?, ?, ?)
+         ON CONFLICT (tenant_id) DO UPDATE SET n = excluded.n, hash = excluded.hash;"
+    };
+}
+
+/// Binds what `entry!` takes, and moves the head on.
+fn bind_entry<'q>(
+    query: Bound<'q>,
+    tenant: &'q str,
+    execution: Option<&'q str>,
+    body: &'q str,
+    head: &mut Head,
+    now: i64,
+) -> Bound<'q> {
+    let body_sha256 = sha256(body);
+    let hash = entry_hash(&head.1, tenant, LANE, head.0 + 1, &body_sha256);
+    *head = (head.0 + 1, hash);
+    query
+        .bind(tenant)
+        .bind(head.0)
+        .bind(now)
+        .bind(execution)
+        .bind(body)
+        .bind(body_sha256)
+        .bind(head.1.clone())
+        .bind(tenant)
+        .bind(head.0)
+        .bind(head.1.clone())
+}
+
+type Bound<'q> = sqlx::query::Query<'q, Sqlite, SqliteArguments>;
+
+async fn take_up_run(
+    connection: &mut SqliteConnection,
+    cells: &Cells<'_>,
+    heads: &mut HashMap<TenantId, Head>,
+    now: i64,
+) -> Result<(), StoreError> {
+    let key = cells.key()?;
+    let body = with_result(cells.get("body")?, cells.get::<Option<&str>>("result")?);
+    let day = time(cells.get("finished_at")?).date_naive().to_string();
+    let (counted, ms, bytes): (i64, i64, i64) =
+        (cells.get("executions")?, cells.get("more_ms")?, cells.get("more_bytes")?);
+    let found = cells.get::<Option<i64>>("head_n")?.zip(cells.get::<Option<String>>("head_hash")?);
+    let head = heads.entry(key.tenant.clone()).or_insert_with(|| found.unwrap_or_else(no_head));
+    let query = sqlx::query(concat!(
+        entry!(),
+        "INSERT INTO usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, executions, run_ms, output_bytes)
+         SELECT ?, ?, ?, ?, ?, ?, ?, ? WHERE ?
+         ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
+            SET executions = u.executions + excluded.executions, run_ms = u.run_ms + excluded.run_ms,
+                output_bytes = u.output_bytes + excluded.output_bytes;
+         DELETE FROM ended WHERE seq = ?"
+    ));
+    bind_entry(query, key.tenant.as_str(), Some(cells.get("id")?), &body, head, now)
+        .bind(key.tenant.as_str())
+        .bind(key.owner.as_str())
+        .bind(key.conversation.as_str())
+        .bind(key.path.as_str())
+        .bind(day)
+        .bind(counted)
+        .bind(ms)
+        .bind(bytes)
+        .bind(counted != 0 || ms != 0 || bytes != 0)
+        .bind(cells.get::<i64>("place")?)
+        .execute(connection)
+        .await
+        .map(drop)
+        .map_err(failure)
+}
+
+fn no_head() -> Head {
+    (0, "0".repeat(64))
 }
 
 async fn take_up_contexts(connection: &mut SqliteConnection) -> Result<(), StoreError> {
@@ -85,36 +159,32 @@ async fn take_up_contexts(connection: &mut SqliteConnection) -> Result<(), Store
         let cells = Cells::new(row, "execution_contexts", "id");
         let key = cells.key()?;
         for (day, ms) in by_day(cells.time("ready_at")?, cells.time("ended_at")?) {
-            add(connection, &key, &day.to_string(), [0, 0, i64::try_from(ms).unwrap_or(i64::MAX), 0]).await?;
+            let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+            add_sandbox(connection, &key, &day.to_string(), ms).await?;
         }
     }
     Ok(())
 }
 
-/// Adds runs, their milliseconds, milliseconds of the sandbox, and bytes of output to a day.
-async fn add(
+/// Adds milliseconds of a sandbox to a day.
+async fn add_sandbox(
     connection: &mut SqliteConnection,
     key: &ContextKey,
     day: &str,
-    [executions, run_ms, sandbox_ms, output_bytes]: [i64; 4],
+    sandbox_ms: i64,
 ) -> Result<(), StoreError> {
     sqlx::query(
-        "INSERT INTO usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, executions, run_ms,
-             sandbox_ms, output_bytes)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+        "INSERT INTO usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, sandbox_ms)
+         VALUES (?, ?, ?, ?, ?, ?)
          ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
-            SET executions = u.executions + excluded.executions, run_ms = u.run_ms + excluded.run_ms,
-                sandbox_ms = u.sandbox_ms + excluded.sandbox_ms, output_bytes = u.output_bytes + excluded.output_bytes",
+            SET sandbox_ms = u.sandbox_ms + excluded.sandbox_ms",
     )
     .bind(key.tenant.as_str())
     .bind(key.owner.as_str())
     .bind(key.conversation.as_str())
     .bind(key.path.as_str())
     .bind(day)
-    .bind(executions)
-    .bind(run_ms)
     .bind(sandbox_ms)
-    .bind(output_bytes)
     .execute(connection)
     .await
     .map(drop)
@@ -124,44 +194,19 @@ async fn add(
 /// There is one writer, so a chain has one lane.
 pub(super) const LANE: i16 = 0;
 
-/// Adds an entry to a tenant's chain.
+/// Adds an entry to a tenant's chain that is about no run.
 pub(super) async fn append(
     connection: &mut SqliteConnection,
     tenant: &str,
-    execution: Option<&str>,
     body: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    let head: Option<(i64, String)> = sqlx::query_as("SELECT n, hash FROM audit_heads WHERE tenant_id = ?")
+    let head: Option<Head> = sqlx::query_as("SELECT n, hash FROM audit_heads WHERE tenant_id = ?")
         .bind(tenant)
         .fetch_optional(&mut *connection)
         .await
         .map_err(failure)?;
-    let (n, previous) = head.unwrap_or_else(|| (0, "0".repeat(64)));
-    let body_sha256 = sha256(body);
-    let hash = entry_hash(&previous, tenant, LANE, n + 1, &body_sha256);
-    sqlx::query(
-        "INSERT INTO audit_log (tenant_id, n, at, execution_id, body, body_sha256, hash) VALUES (?, ?, ?, ?, ?, ?, ?)",
-    )
-    .bind(tenant)
-    .bind(n + 1)
-    .bind(now)
-    .bind(execution)
-    .bind(body)
-    .bind(body_sha256)
-    .bind(&hash)
-    .execute(&mut *connection)
-    .await
-    .map_err(failure)?;
-    sqlx::query(
-        "INSERT INTO audit_heads (tenant_id, n, hash) VALUES (?, ?, ?)
-         ON CONFLICT (tenant_id) DO UPDATE SET n = excluded.n, hash = excluded.hash",
-    )
-    .bind(tenant)
-    .bind(n + 1)
-    .bind(&hash)
-    .execute(connection)
-    .await
-    .map(drop)
-    .map_err(failure)
+    let mut head = head.unwrap_or_else(no_head);
+    let query = bind_entry(sqlx::query(entry!()), tenant, None, body, &mut head, now);
+    query.execute(connection).await.map(drop).map_err(failure)
 }

@@ -29,10 +29,17 @@ impl Leases for SqliteStore {
             return Ok(Acquired::Quota(reached));
         }
         let mut transaction = self.write(measure!("acquire", ask.key.tenant)).await?;
-        let mut asking =
-            Asking { store: self, connection: &mut transaction, now: self.now_ms(), ask, limits };
+        let mut asking = Asking {
+            store: self,
+            connection: &mut transaction,
+            now: self.now_ms(),
+            ask,
+            limits,
+            is_usual: false,
+        };
         let before = if quota.is_some() { asking.status().await? } else { None };
         let acquired = asking.decide().await?;
+        let is_usual = asking.is_usual;
         if let Some(quota) = &quota
             && before != Some(ExecutionStatus::Running)
             && acquired.asks()
@@ -52,10 +59,10 @@ impl Leases for SqliteStore {
                 Acquired::Ready(row, _) => row.sandbox.as_ref().is_none_or(|it| it.host_url.is_none()),
                 _ => false,
             };
-        if must_last {
-            transaction.commit().await?
-        } else {
-            transaction.commit_lightly().await?
+        match (must_last, is_usual) {
+            (true, _) => transaction.commit().await?,
+            (false, true) => transaction.commit_as_it_is().await?,
+            (false, false) => transaction.commit_lightly().await?,
         }
         Ok(acquired)
     }

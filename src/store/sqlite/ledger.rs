@@ -224,7 +224,7 @@ impl Ledger for SqliteStore {
         counts.insert("principalSha256".into(), json!(principal.as_deref().map(sha256)));
         let body = json!({ "erasure": counts }).to_string();
         let now = self.now_ms();
-        append(&mut transaction, tenant.as_str(), None, &body, now).await?;
+        append(&mut transaction, tenant.as_str(), &body, now).await?;
         transaction.commit().await?;
         Ok(body)
     }

@@ -1,5 +1,7 @@
 //! The host application's conversation tree.
 
+use std::borrow::Cow;
+
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
@@ -46,36 +48,11 @@ impl Paths for SqliteStore {
                 Some(_) => {}
             }
         }
-
-        let query = if row.is_none() {
-            sqlx::query(
-                "INSERT INTO conversation_paths (tenant_id, owner_principal, conversation_id, path_id, parent_id,
-                     branched_at_message, created_at, updated_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7) RETURNING *",
-            )
-            .bind(key.tenant.as_str())
-            .bind(key.owner.as_str())
-            .bind(key.conversation.as_str())
-            .bind(path.as_str())
-            .bind(other_id.map(PathId::as_str))
-            .bind(message.map(storable))
-            .bind(now)
-        } else {
-            sqlx::query(
-                "UPDATE conversation_paths
-                    SET version = version + 1, updated_at = ?7, status = coalesce(?6, status),
-                        merged_into = coalesce(?5, merged_into)
-                  WHERE tenant_id = ?1 AND owner_principal = ?2 AND conversation_id = ?3 AND path_id = ?4 RETURNING *",
-            )
-            .bind(key.tenant.as_str())
-            .bind(key.owner.as_str())
-            .bind(key.conversation.as_str())
-            .bind(path.as_str())
-            .bind(other_id.map(PathId::as_str))
-            .bind(closed.map(|(status, _)| status.as_str()))
-            .bind(now)
+        let word = match row {
+            None => message.map(storable),
+            Some(_) => closed.map(|(status, _)| status.as_str().into()),
         };
-        let changed = path_row(&query.fetch_one(&mut *transaction).await.map_err(failure)?)?;
+        let changed = write(&mut transaction, key, row.is_none(), other_id, word, now).await?;
         if let Some((_, reason)) = closed
             && let Some(live) = live(&mut transaction, key).await?
         {
@@ -198,6 +175,43 @@ fn check(
         }
         _ => Ok(None),
     }
+}
+
+/// Writes a new path, with the path and the message where it branches off, or the next version of one, with its target and
+/// its status.
+async fn write(
+    connection: &mut SqliteConnection,
+    key: &ContextKey,
+    is_new: bool,
+    other: Option<&PathId>,
+    word: Option<Cow<'_, str>>,
+    now: i64,
+) -> Result<PathRow, StoreError> {
+    let sql = match is_new {
+        true => {
+            "INSERT INTO conversation_paths (tenant_id, owner_principal, conversation_id, path_id, parent_id,
+                 branched_at_message, created_at, updated_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7) RETURNING *"
+        }
+        false => {
+            "UPDATE conversation_paths
+                SET version = version + 1, updated_at = ?7, status = coalesce(?6, status),
+                    merged_into = coalesce(?5, merged_into)
+              WHERE tenant_id = ?1 AND owner_principal = ?2 AND conversation_id = ?3 AND path_id = ?4 RETURNING *"
+        }
+    };
+    let row = sqlx::query(sql)
+        .bind(key.tenant.as_str())
+        .bind(key.owner.as_str())
+        .bind(key.conversation.as_str())
+        .bind(key.path.as_str())
+        .bind(other.map(PathId::as_str))
+        .bind(word)
+        .bind(now)
+        .fetch_one(connection)
+        .await
+        .map_err(failure)?;
+    path_row(&row)
 }
 
 async fn load(

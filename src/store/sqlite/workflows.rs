@@ -178,19 +178,7 @@ impl Workflows for SqliteStore {
             seq += 1;
             event(&mut transaction, append.id, seq, now, body).await?;
         }
-        for result in &append.results {
-            sqlx::query(
-                "INSERT INTO workflow_results (workflow_id, task, generation, body, bytes) VALUES (?, ?, ?, ?, ?)",
-            )
-            .bind(&id)
-            .bind(&result.task)
-            .bind(result.generation)
-            .bind(&result.body)
-            .bind(i64::try_from(result.bytes).unwrap_or(i64::MAX))
-            .execute(&mut *transaction)
-            .await
-            .map_err(failure)?;
-        }
+        put_results(&mut transaction, &id, append).await?;
         let over = ["completed", "failed", "aborted"].contains(&append.status);
         let free = over || append.release.is_some();
         // (whether it changes, to what)
@@ -405,6 +393,23 @@ impl Workflows for SqliteStore {
         transaction.commit_lightly().await?;
         Ok(u32::try_from(gone.rows_affected()).unwrap_or(u32::MAX))
     }
+}
+
+async fn put_results(connection: &mut SqliteConnection, id: &str, append: &Append) -> Result<(), StoreError> {
+    for result in &append.results {
+        sqlx::query(
+            "INSERT INTO workflow_results (workflow_id, task, generation, body, bytes) VALUES (?, ?, ?, ?, ?)",
+        )
+        .bind(id)
+        .bind(&result.task)
+        .bind(result.generation)
+        .bind(&result.body)
+        .bind(i64::try_from(result.bytes).unwrap_or(i64::MAX))
+        .execute(&mut *connection)
+        .await
+        .map_err(failure)?;
+    }
+    Ok(())
 }
 
 async fn event(
