@@ -1,23 +1,24 @@
 """Prints sources through the guard, each file whole: `guard_sources.py PATHBOX ENVIRONMENT`.
 
-A line for each finding: library, file, line, rule, and what `tests/fixtures/guard/sources.tsv` says of it: `right` (it is
-what the rule says, such as the address of an author), `harmless` (made up, as in an example, but of the form) or `wrong`.
-At the end how many there are of each, and what no longer parses.
+Writes a table to `tests/fixtures/guard/sources.md`: the findings by rule, carrier and reason, how many, the first place, and the
+verdict of `sources.toml` beside it. Fails on a finding that no row there fits, and on a file that parsed before and does not after.
 """
 
 import ast
-import collections
 import concurrent.futures
 import json
+import re
 import pathlib
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 import warnings
 
 pathbox, environment = sys.argv[1], pathlib.Path(sys.argv[2])
-kept = pathlib.Path("tests/fixtures/guard/sources.tsv")
+kept = pathlib.Path("tests/fixtures/guard")
+rows = tomllib.loads((kept / "sources.toml").read_text(encoding="utf-8"))["finding"]
 node = environment / "node_modules/node/bin/node"
 warnings.simplefilter("ignore")
 
@@ -62,6 +63,19 @@ def parses(path, text):
     return False
 
 
+def judged(finding, carrier, path, data):
+    """The group of a finding, and its place."""
+    start, end = finding["start"], finding["end"]
+    line = data[data.rfind(b"\n", 0, start) + 1 :].split(b"\n", 1)[0][:4096].decode(errors="replace")
+    value = data[start:end].decode(errors="replace")
+    texts = {"file": str(path), "value": value, "line": line}
+    fits = lambda row: finding["rule"] in row["rule"] and all(
+        re.search(row[name], text) for name, text in texts.items() if name in row
+    )
+    row = next(filter(fits, rows), {"reason": f"not judged: {value}", "verdict": "unjudged"})
+    return (finding["rule"], carrier, row["reason"], row["verdict"]), f"{path}:{finding['line']}"
+
+
 def guarded(found):
     library, root, path = found
     data = path.read_bytes()
@@ -69,38 +83,59 @@ def guarded(found):
         data.decode()
     except UnicodeDecodeError:
         return library, path.relative_to(root), len(data), [], None
-    run = lambda form: subprocess.run([pathbox, "guard", "check", form, "-"], input=data, capture_output=True).stdout
-    findings = [f for f in json.loads(run("--json"))["findings"] if f["action"] != "allow"]
+    run = lambda *form: subprocess.run([pathbox, "guard", "check", *form, "-"], input=data, capture_output=True).stdout
+    checked = json.loads(run("--json", "--explain"))
+    groups = []
+    for finding in checked["findings"]:
+        if finding["action"] == "allow":
+            continue
+        overlap = lambda one: one["outcome"] == "found" and one["start"] < finding["end"] and finding["start"] < one["end"]
+        carrier = next((one["carrier"] for one in checked["candidates"] if overlap(one)), "other")
+        groups.append(judged(finding, carrier, path.relative_to(root), data))
     broken = None
-    if findings and parses(path, data.decode()):
+    if groups and parses(path, data.decode()):
         broken = not parses(path, run("--text").decode())
-    return library, path.relative_to(root), len(data), [(f["line"], f["rule"]) for f in findings], broken
+    return library, path.relative_to(root), len(data), groups, broken
 
 
-verdicts = {}
-if kept.exists():
-    for line in kept.read_text(encoding="utf-8").splitlines():
-        *place, verdict = line.split("\t")
-        verdicts[tuple(place)] = verdict
 files = [
     (library, root, path)
     for library, root, names in sources()
     for path in sorted(root.glob(names))
     if "site-packages" not in path.relative_to(root).parts
 ]
-counts, broken_files, size, seen = collections.Counter(), [], 0, set()
+groups, broken_files, size = {}, [], 0
 with concurrent.futures.ThreadPoolExecutor(2) as pool:
-    for library, path, length, findings, broken in pool.map(guarded, files):
+    for library, path, length, found, broken in pool.map(guarded, files):
         size += length
-        for line, rule in findings:
-            place = (library, str(path), str(line), rule)
-            if place in seen:
-                continue
-            seen.add(place)
-            verdict = verdicts.get(place, "unjudged")
-            counts[verdict] += 1
-            print(*place, verdict, sep="\t")
+        for group, place in found:
+            groups.setdefault(group, []).append(f"{library} {place}")
         if broken:
             broken_files.append(f"{library} {path}")
+counts = {}
+for (*_, verdict), places in groups.items():
+    counts[verdict] = counts.get(verdict, 0) + len(places)
 said = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-print(f"{len(files)} files, {size / 1e6:.1f} MB: {said}; no longer parse: {', '.join(broken_files) or 'none'}", file=sys.stderr)
+end = f"{len(files)} files, {size / 1e6:.1f} MB: {said}; no longer parse: {', '.join(broken_files) or 'none'}"
+order = sorted(groups.items(), key=lambda group: (["unjudged", "wrong", "right", "harmless"].index(group[0][3]), -len(group[1])))
+table = "\n".join(
+    f"| {verdict} | {rule} | {carrier} | {reason} | {len(places)} | {places[0]} |"
+    for (rule, carrier, reason, verdict), places in order
+)
+(kept / "sources.md").write_text(
+    f"""# What is found in printed sources
+
+The sources of numpy, pandas, matplotlib, plotly.js, react, jquery and the standard libraries of Python and Node, printed whole:
+{end}.
+Right: it is what the rule says. Harmless: made up, as in a test, but of the form. Wrong: it is something else.
+
+Printed by `scripts/guard-sources`; the verdicts are rows of `sources.toml`.
+
+| verdict | rule | carrier | reason | findings | the first |
+| --- | --- | --- | --- | --- | --- |
+{table}
+""",
+    encoding="utf-8",
+)
+print(end)
+sys.exit(bool(broken_files) or "unjudged" in counts)

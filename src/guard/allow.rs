@@ -124,7 +124,8 @@ fn parse_network(text: &str) -> Option<(u128, u32, bool)> {
     (prefix <= most).then_some((bits, prefix, six))
 }
 
-/// Whether an address is of a special purpose, and so identifies no machine: loopback, private, link-local, documentation, a mask.
+/// Whether an address is of a special purpose, and so identifies no machine: loopback, private, link-local, documentation,
+/// benchmarks, many receivers at once, reserved, a mask.
 pub(super) fn is_special_purpose(value: &str) -> bool {
     let plain = value.split(['/', '%']).next().unwrap_or(value);
     let private = |address: Ipv4Addr| {
@@ -136,6 +137,10 @@ pub(super) fn is_special_purpose(value: &str) -> bool {
             || address.is_private()
             || address.is_link_local()
             || address.is_documentation()
+            || address.is_multicast()
+            || (240..255).contains(&address.octets()[0])
+            || bits >> 8 == u32::from_be_bytes([0, 192, 0, 0])
+            || bits >> 17 == u32::from_be_bytes([198, 18, 0, 0]) >> 17
             || shared
             || mask
     };
@@ -145,6 +150,7 @@ pub(super) fn is_special_purpose(value: &str) -> bool {
             let [first, second, ..] = address.segments();
             address.is_loopback()
                 || address.is_unspecified()
+                || address.is_multicast()
                 || address.is_unique_local()
                 || address.is_unicast_link_local()
                 || (first, second) == (0x2001, 0xdb8)

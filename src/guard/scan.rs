@@ -10,6 +10,7 @@
 
 mod address;
 pub(super) mod excuse;
+mod expression;
 mod flag;
 mod keyed;
 mod mail;

@@ -7,6 +7,10 @@ use super::excuse::Candidate;
 
 /// Eight groups, a dotted IPv4 tail.
 const MAX: usize = 46;
+/// So many groups are an address in whatever block.
+const WHOLE: usize = 6;
+/// How far before an address a word for it may stand.
+const LABEL: usize = 16;
 
 impl Scanner<'_> {
     /// Looks at the address around the first of its colons.
@@ -65,7 +69,12 @@ impl Scanner<'_> {
             return;
         }
         // `std::fs`, `Ada::Bed`: without a digit it is a path in a program.
-        if !text.bytes().any(|byte| byte.is_ascii_digit()) || text.parse::<Ipv6Addr>().is_err() {
+        let Some(address) = text.parse().ok().filter(|_| text.bytes().any(|byte| byte.is_ascii_digit()))
+        else {
+            return;
+        };
+        let whole = text.split(':').filter(|group| !group.is_empty()).count() >= WHOLE || text.contains('.');
+        if !whole && !is_assigned(address) && !self.labelled(self.ids.ipv6, start, LABEL) {
             return;
         }
         let candidate = Candidate::new(self.ids.ipv6, start, self.suffix(end)).by(start, end, false);
@@ -90,6 +99,15 @@ impl Scanner<'_> {
         }
         end
     }
+}
+
+/// Whether an address is in a block that is in use (IANA, "Internet Protocol Version 6 Address Space"). In all others, few groups
+/// are the slice of an array (`[::2]`, `[1::]`), a time or a path.
+fn is_assigned(address: Ipv6Addr) -> bool {
+    let first = address.segments()[0];
+    matches!(first, 0x64 | 0x2000..=0x3fff | 0xfc00..=0xfdff | 0xfe80..=0xfebf | 0xff00..)
+        || address.is_loopback()
+        || address.to_ipv4_mapped().is_some()
 }
 
 #[cfg(test)]
@@ -119,8 +137,9 @@ mod tests {
         ] {
             assert_eq!(*guard.check(text).text, *text);
         }
-        for unit in ["::3[", "::2["] {
-            assert_eq!(*guard.check(&unit.repeat(40)).text, *"[IP_1][".repeat(40));
+        for text in ["x[:, ::2, 1::3]", "c::B110", "F32::<BE>", "+12::34", "dead:beef::1"] {
+            assert_eq!(*guard.check(text).text, *text);
         }
+        assert_eq!(*guard.check(&"2a02::3[".repeat(40)).text, *"[IP_1][".repeat(40));
     }
 }

@@ -10,8 +10,9 @@ use std::sync::{LazyLock, OnceLock};
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use serde::{Deserialize, Serialize};
 
+use super::expression::is_expression;
 use super::number::runs;
-use super::stand_in::{is_call, is_empty_word, is_identifier, is_mask, is_names, is_scoped, names_itself};
+use super::stand_in::{is_empty_word, is_filled, is_identifier, is_mask, is_names, is_scoped, names_itself};
 pub use super::token::Look;
 use super::token::look;
 use super::wordy::{is_path, is_wordy};
@@ -107,8 +108,10 @@ pub enum Form {
     Wordy,
     /// Directories and a file.
     Path,
-    /// A call, perhaps cut off.
-    Call,
+    /// An expression of a program.
+    Expression,
+    /// A text with places in it that are filled in, or that spell out other characters.
+    Filled,
     /// Names joined by `::`.
     Scoped,
     /// What a program calls a type or a variable.
@@ -117,6 +120,8 @@ pub enum Form {
     Mask,
     /// One sign many times.
     OneSign,
+    /// A power of two, or one less.
+    PowerOfTwo,
     /// Groups of digits that count up.
     Rising,
     /// A word for a secret itself.
@@ -552,7 +557,7 @@ impl Scanner<'_> {
             }
         };
         if excuse.words.as_ref().is_some_and(|joints| !is_names(part(), joints.as_bytes()))
-            || !excuse.form.is_empty() && !excuse.form.iter().any(|form| self.has_form(*form, part(), end))
+            || !excuse.form.is_empty() && !excuse.form.iter().any(|form| self.has_form(*form, part()))
         {
             return false;
         }
@@ -587,15 +592,21 @@ impl Scanner<'_> {
         (&self.text[from..to], from)
     }
 
-    fn has_form(&self, form: Form, value: &[u8], end: usize) -> bool {
+    fn has_form(&self, form: Form, value: &[u8]) -> bool {
         match form {
             Form::Wordy => is_wordy(value),
             Form::Path => is_path(value),
-            Form::Call => is_call(value, self.byte(end)),
+            Form::Expression => {
+                let start = self.place_of(value);
+                let before = last_line(self.before(start, AROUND));
+                is_expression(before, first_line(&self.text[start..self.to.min(start + LEFT)]), value.len())
+            }
+            Form::Filled => is_filled(value),
             Form::Scoped => is_scoped(value),
             Form::Identifier => !value.is_empty() && is_identifier(value),
             Form::Mask => is_mask(value),
             Form::OneSign => value.iter().all(|byte| *byte == value[0]),
+            Form::PowerOfTwo => is_power_of_two(value),
             Form::Rising => rises(value),
             Form::SecretWord => names_itself(value),
             Form::NoValue => is_empty_word(value),
@@ -616,6 +627,12 @@ impl Scanner<'_> {
             }),
         }
     }
+}
+
+/// What programs have as the limit of a number.
+fn is_power_of_two(digits: &[u8]) -> bool {
+    let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
+    number.is_some_and(|number| number.is_power_of_two() || (number.wrapping_add(1)).is_power_of_two())
 }
 
 /// `5211 5212 5213 5214`: each group a little more than the one before.

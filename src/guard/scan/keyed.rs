@@ -8,6 +8,7 @@ use super::excuse::{Candidate, Evidence};
 use super::name::{NAMES, ends};
 use super::stand_in::{is_empty_word, shell_default, trimmed};
 use super::token::{Look, look, mixed_case};
+use super::wordy::is_wordy;
 use super::{LEFT, Scanner, first_line, is_word};
 use crate::guard::confirm;
 use crate::guard::words::{Name, Phrase, WORDS};
@@ -609,7 +610,8 @@ impl Scanner<'_> {
         for part in line.split(|byte| *byte == b';') {
             if let Some(mark) = memchr::memchr(b'=', part) {
                 let value = &part[mark + 1..];
-                if value.len() >= 16 && matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
+                let random = matches!(look(value), Look::Random | Look::Hex | Look::Uuid) && !is_wordy(value);
+                if value.len() >= 16 && random {
                     self.hit(self.ids.cookie, at + mark + 1, at + part.len());
                 }
             }
@@ -814,7 +816,7 @@ fn is_pass_phrase(value: &[u8]) -> bool {
 fn is_password(value: &[u8], quoted: bool) -> bool {
     let blanks = value.iter().filter(|byte| **byte == b' ').count();
     let digits = value.iter().all(u8::is_ascii_digit);
-    value.len() >= if quoted { 3 } else { 4 }
+    String::from_utf8_lossy(value).trim().chars().count() >= if quoted { 3 } else { 4 }
         && value.len() <= 256
         && (blanks < 2 || quoted && is_pass_phrase(value))
         && !(digits && !quoted && value.len() < 6)

@@ -559,6 +559,15 @@ impl Scanner<'_> {
         if first == b'0' {
             return 0;
         }
+        // No area of North America begins with 0 or 1.
+        let area = if rest[0].len > 1 {
+            rest[0].start + 1
+        } else {
+            rest.get(1).map_or(rest[0].end(), |next| next.start)
+        };
+        if first == b'1' && matches!(self.byte(area), b'0' | b'1') {
+            return 0;
+        }
         let limit = if first == b'1' { 11 } else { 15 };
         let (mut digits, mut taken) = (0, 0);
         for group in rest {

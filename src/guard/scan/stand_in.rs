@@ -49,7 +49,7 @@ pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
 
 /// What stands around the name of an algorithm that has digits in it: `base64FromBytes`, `Ed25519PrivateKey`.
 pub(super) fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
-    const NAMES: [&[u8]; 21] = [
+    const NAMES: [&[u8]; 22] = [
         b"base64",
         b"b64",
         b"sha1",
@@ -67,6 +67,7 @@ pub(super) fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
         b"poly1305",
         b"oauth2",
         b"x509",
+        b"pkcs8",
         b"nistp256",
         b"utf8",
         b"i128",
@@ -79,6 +80,50 @@ pub(super) fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
         let at = part.windows(name.len()).position(|word| word.eq_ignore_ascii_case(name))?;
         Some((&part[..at], &part[at + name.len()..]))
     })
+}
+
+/// Whether at least half of a text is places that are filled in (`{name}`, `#name#`) or spelled-out characters (`&lt;`, `\x1b`),
+/// and the rest is words.
+pub(super) fn is_filled(text: &[u8]) -> bool {
+    /// The longest place.
+    const PLACE: usize = 48;
+    const ENTITIES: [&[u8]; 6] = [b"lt", b"gt", b"amp", b"quot", b"apos", b"nbsp"];
+    let place = |rest: &[u8]| -> Option<usize> {
+        let rest = &rest[..rest.len().min(PLACE)];
+        let until = |close: u8| memchr::memchr(close, &rest[1..]).map(|at| at + 1);
+        let named = |inside: &[u8]| !inside.is_empty() && is_names(inside, b"_.()[]!:'\"$ ,+-");
+        match rest[0] {
+            b'{' => until(b'}').filter(|end| named(&rest[1..*end])).map(|end| end + 1),
+            b'#' => until(b'#').filter(|end| named(&rest[1..*end])).map(|end| end + 1),
+            b'&' => until(b';').map(|end| (end, &rest[1..end])).and_then(|(end, name)| {
+                let number =
+                    name.strip_prefix(b"#").is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit));
+                (number || ENTITIES.contains(&name)).then_some(end + 1)
+            }),
+            b'\\' => match rest.get(1)? {
+                b'x' if rest.get(2..4).is_some_and(|pair| pair.iter().all(u8::is_ascii_hexdigit)) => Some(4),
+                b'u' if rest.get(2..6).is_some_and(|four| four.iter().all(u8::is_ascii_hexdigit)) => Some(6),
+                b'n' | b'r' | b't' | b'"' | b'\'' => Some(2),
+                _ => None,
+            },
+            _ => None,
+        }
+    };
+    let (mut at, mut left) = (0, Vec::new());
+    while at < text.len() {
+        match place(&text[at..]) {
+            Some(len) => {
+                left.push(b' ');
+                at += len;
+            }
+            None => {
+                left.push(text[at]);
+                at += 1;
+            }
+        }
+    }
+    let kept = left.iter().filter(|byte| **byte != b' ').count();
+    kept * 2 <= text.len() && kept < text.len() && is_names(&left, b"_-.:/ |,=?")
 }
 
 /// A value without the blanks around it, the line's end that a string spells out (`%s\\n`) and the end of a head.
@@ -105,33 +150,6 @@ pub(super) fn names_itself(text: &[u8]) -> bool {
 /// Words that stand where a value would and are none.
 pub(super) fn is_empty_word(value: &[u8]) -> bool {
     WORDS.list.no_value.holds(value) || super::is_placeholder(value)
-}
-
-/// `get_token(request`, `tokens[0]`, `Field(default=None`: the blank or the quote may have cut it off.
-pub(super) fn is_call(value: &[u8], next: u8) -> bool {
-    // `Token![;]`
-    if memchr::memmem::find(value, b"![").is_some() && is_names(value, b"_:![]#;,.(){}<>=&|+-*/%'") {
-        return true;
-    }
-    let name_len = value.iter().take_while(|byte| super::is_word(**byte) || b".:!".contains(byte)).count();
-    let (name, rest) = value.split_at(name_len);
-    let opened = matches!(rest.first(), Some(b'(' | b'[')) && !name.is_empty() && !name[0].is_ascii_digit();
-    if !opened || !is_names(name, b"_.-:!") {
-        return false;
-    }
-    let cut = matches!(next, b')' | b']' | b'"' | b'\'' | b'`' | b',' | b';') || rest.len() == 1;
-    let inside = rest.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.()[]\"',:".contains(byte));
-    // Behind a plain word brackets may be part of a password, but not with names inside.
-    let named = rest.iter().any(u8::is_ascii_alphabetic) || name.iter().any(|byte| b"_.:!".contains(byte));
-    let signs = b"_.()[]{}\"',:=&*|$!?<>@-";
-    let code = |part: &[u8]| is_names(part, b"") || is_wordy(part);
-    let glued = rest.windows(2).any(|pair| matches!(pair[0], b')' | b']') && pair[1].is_ascii_alphanumeric());
-    let random = |part: &[u8]| part.len() >= 8 && look(part) == Look::Random && !is_wordy(part);
-    // `token[:-1]`
-    let slice = rest[0] == b'[' && rest.iter().all(|byte| byte.is_ascii_digit() || b"[]:-".contains(byte));
-    slice
-        || cut && inside && !rest.split(|byte| signs.contains(byte)).any(random)
-        || named && !glued && rest.split(|byte| signs.contains(byte)).all(code)
 }
 
 /// `super::Foundation::HANDLE`, `auth::verify::{{closure}}::h4a7c0b9d2e1f3a58`

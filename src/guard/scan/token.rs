@@ -13,11 +13,20 @@ use crate::guard::confirm::{self, varied};
 use crate::guard::rule::{Check, is_glued};
 use crate::guard::words::{Nearby, WORDS};
 
+/// So many digits of base64 before a place are a run that it is inside of.
+const DEEP: usize = 96;
+
 impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
     #[inline(never)]
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
+        if self.is_within_base64(at) {
+            if !self.encoded(at, end) {
+                self.words_done = end;
+            }
+            return;
+        }
         // A token may have short parts before this one: `SG.x`, `1//0x`, `110201543:x`.
         let mut start = at;
         if matches!(self.byte_before(at), b'.' | b':' | b'/' | b'$' | b'!' | b'+' | b'~' | b'|') {
@@ -68,6 +77,12 @@ impl Scanner<'_> {
         if !self.wallet(start, end) && !self.prefixed(start, end) {
             self.near_keyword(start, end);
         }
+    }
+
+    /// Whether a place is deep inside a run of base64, as of a file in a script: nothing but the run's own text begins there.
+    fn is_within_base64(&self, at: usize) -> bool {
+        let digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+        matches!(self.byte_before(at), b'+' | b'/') && at >= DEEP && self.before(at, DEEP).iter().all(digit)
     }
 
     /// Addresses and private keys of crypto currencies that have a checksum; Ethereum's beside a word.

@@ -288,7 +288,7 @@ impl Scanner<'_> {
         let (mut strings, mut found) = (0, None);
         let mut from = 0;
         while let Some(open) =
-            line[from..].iter().position(|byte| matches!(byte, b'"' | b'\'' | b')' | b'\n' | b'='))
+            line[from..].iter().position(|byte| matches!(byte, b'"' | b'\'' | b')' | b'\n' | b'=' | b':'))
         {
             let (start, quote) = (from + open + 1, line[from + open]);
             if !matches!(quote, b'"' | b'\'') {
