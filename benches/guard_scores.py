@@ -10,11 +10,14 @@ import collections
 import gzip
 import importlib.metadata
 import json
+import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
 import tempfile
+import time
 
 pathbox, environment, directories = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3:]
 PERSONAL = re.compile("EMAIL|PHONE|CREDIT|CARD|IBAN|^IP|IP_ADDRESS|PERSON|NAME|URL", re.IGNORECASE)
@@ -166,36 +169,51 @@ def version(name):
 
 
 SCANNERS = {"the guard": the_guard, "presidio": presidio, "scrubadub": scrubadub, "detect-secrets": detect_secrets, "gitleaks": gitleaks, "secretlint": secretlint}
+COLUMNS = {
+    "personal": lambda sort: not sort.startswith("fresh") and not SECRET.search(sort),
+    "secrets by form": lambda sort: SECRET.search(sort) and sort not in NAMED,
+    "secrets by name": lambda sort: sort in NAMED,
+    "fresh, in tables": lambda sort: sort.startswith("fresh tables"),
+    "fresh, elsewhere": lambda sort: sort.startswith("fresh other"),
+}
+SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|JWT|AUTH|BEARER|DB_URL")
+NAMED = {"API_KEY by its name", "PASSWORD", "BEARER"}
+NEGATIVES = ["negatives", "fresh negatives"]
+
+
+def score(name, scanner, every):
+    """The row of a scanner: found and all of each column, on the texts that it looked at in its time."""
+    hits, all_of, begun, looked = collections.Counter(), collections.Counter(), time.monotonic(), 0
+    for case, found in zip(every, scanner([case.text for case in every], [case.every_address for case in every])):
+        looked += 1
+        for sort, start, end in case.wanted:
+            hidden = set()
+            for _, begin, stop in found:
+                hidden.update(range(max(begin, start), min(stop, end)))
+            column = next((column for column, fits in COLUMNS.items() if fits(sort)), None)
+            all_of[column] += 1
+            hits[column] += len(hidden) * 10 >= (end - start) * 9
+        if case.negative:
+            all_of[case.negative] += 1
+            hits[case.negative] += any(not (case.only_secrets and PERSONAL.search(label)) for label, _, _ in found)
+        if time.monotonic() - begun > float(os.environ.get("PEER_SECONDS", "240")):
+            break
+    head = name if name == "the guard" else f"{name} {version(name)}"
+    cells = [f"{hits[column]}/{all_of[column]}" for column in [*COLUMNS, *NEGATIVES]]
+    return f"| {head} | {looked:,} | " + " | ".join(cells) + " |"
+
+
 with tempfile.TemporaryDirectory() as work:
     work = pathlib.Path(work)
     (work / "texts").mkdir()
     every = cases()
+    random.Random(1).shuffle(every)
     for at, case in enumerate(every):
         (work / "texts" / f"{at}.txt").write_text(case.text, encoding="utf-8")
-    scores, totals, heads = collections.defaultdict(dict), collections.Counter(), []
+    heads = ["scanner", "texts", *COLUMNS, *[f"{name} touched" for name in NEGATIVES]]
+    print("| " + " | ".join(heads) + " |\n" + "| --- " * len(heads) + "|", flush=True)
     for name, scanner in SCANNERS.items():
-        hits = collections.Counter()
         try:
-            for case, found in zip(every, scanner([case.text for case in every], [case.every_address for case in every])):
-                for sort, start, end in case.wanted:
-                    hidden = set()
-                    for _, begin, stop in found:
-                        hidden.update(range(max(begin, start), min(stop, end)))
-                    hits[sort] += len(hidden) * 10 >= (end - start) * 9
-                if case.negative and any(not (case.only_secrets and PERSONAL.search(label)) for label, _, _ in found):
-                    hits[case.negative] += 1
+            print(score(name, scanner, every), flush=True)
         except Exception as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
-            continue
-        heads.append(name if name == "the guard" else f"{name} {version(name)}")
-        for sort, count in hits.items():
-            scores[sort][name] = count
-    for case in every:
-        totals.update([sort for sort, _, _ in case.wanted] + ([case.negative] if case.negative else []))
-    print("| what | of |", " | ".join(heads), "|")
-    print("| --- " * (len(heads) + 2) + "|")
-    names = [head.split(" ")[0] if head != "the guard" else head for head in heads]
-    order = sorted(totals, key=lambda sort: ("negatives" in sort, sort.startswith("fresh"), sort))
-    for sort in order:
-        label = f"{sort} touched" if "negatives" in sort else sort
-        print(f"| {label} | {totals[sort]} |", " | ".join(str(scores[sort].get(name, 0)) for name in names), "|")
+            print(f"| {name} | left out: {type(error).__name__}: {str(error)[:120]} |" + " |" * (len(heads) - 2), flush=True)

@@ -256,7 +256,7 @@ fn what_a_head_says_is_found_in_every_layout_of_a_table() {
     }
     println!("negatives touched {}/{negatives}", touched.len());
     for (kind, least) in
-        [("table pii", 0.99), ("table phone", 0.99), ("other pii", 0.96), ("other structured", 1.0)]
+        [("table pii", 0.99), ("table phone", 0.99), ("other pii", 0.97), ("other structured", 1.0)]
     {
         assert!(scores[kind].rate() >= least, "{kind}");
     }
