@@ -228,24 +228,8 @@ impl Nested {
                     self.opens(byte, byte == b'(' && beside);
                 }
                 b']' | b'}' | b')' => self.closes(),
-                b',' => {
-                    self.first = None;
-                    if let Some(top) = self.open.last_mut() {
-                        top.at += 1;
-                        (top.key, top.last) = (None, None);
-                    }
-                }
-                b':' => {
-                    // A line within what began unseen.
-                    if let Some(key) = self.first.take().filter(|_| self.open.is_empty()) {
-                        self.open.push(Frame { bracket: b'{', last: Some(key), ..Frame::default() });
-                    }
-                    if let Some(top) =
-                        self.open.last_mut().filter(|top| top.bracket == b'{' && top.key.is_none())
-                    {
-                        top.key = top.last.take();
-                    }
-                }
+                b',' => self.comma(),
+                b':' => self.colon(),
                 b'"' | b'\'' => {
                     // `b'..'`, `u'..'`
                     if beside && !bytes[at - 1].is_ascii_alphabetic() {
@@ -278,6 +262,24 @@ impl Nested {
             (top.key, top.last) = (None, None);
         }
         Some(bytes.len())
+    }
+
+    fn comma(&mut self) {
+        self.first = None;
+        if let Some(top) = self.open.last_mut() {
+            top.at += 1;
+            (top.key, top.last) = (None, None);
+        }
+    }
+
+    fn colon(&mut self) {
+        // A line within what began unseen.
+        if let Some(key) = self.first.take().filter(|_| self.open.is_empty()) {
+            self.open.push(Frame { bracket: b'{', last: Some(key), ..Frame::default() });
+        }
+        if let Some(top) = self.open.last_mut().filter(|top| top.bracket == b'{' && top.key.is_none()) {
+            top.key = top.last.take();
+        }
     }
 
     fn word(&mut self, word: &str, at: usize, number: bool, out: &mut Vec<Finding>) {

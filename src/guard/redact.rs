@@ -35,12 +35,8 @@ fn whole(text: &str, finding: &mut Finding) {
     if slashes(finding.end) % 2 == 1 && finding.end > finding.start {
         finding.end -= 1;
     }
-    while !text.is_char_boundary(finding.start) {
-        finding.start -= 1;
-    }
-    while !text.is_char_boundary(finding.end) {
-        finding.end += 1;
-    }
+    finding.start = text.floor_char_boundary(finding.start);
+    finding.end = text.ceil_char_boundary(finding.end);
 }
 
 /// What replacing needs.

@@ -413,33 +413,7 @@ impl Scanner<'_> {
             // A pair of letters at the end of this block may have its digits in the next.
             let tail = u128::from(here.digit >> 61);
             if here.digit != 0 || here.plus != 0 || next.digit & 7 != 0 {
-                // Seven digits in a row that are no decimal places.
-                let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
-                let seven = runs(digits, 7) as u64 & !((before_digit | places) as u64);
-                let joins = before_digit & (digits >> 1);
-                let mut numbers = seven | here.plus & (digits >> 1) as u64;
-                let joined = joins & wide(here.sep, next.sep);
-                if joined != 0 {
-                    // Three digits, a separator, four digits: a short telephone number after its label.
-                    let three = (digits << 1 | digit_tail >> 2)
-                        & (digits << 2 | digit_tail >> 1)
-                        & (digits << 3 | digit_tail);
-                    numbers |= (chained(joined, digits) | joined & three & runs(digits, 4) >> 1) as u64;
-                }
-                numbers |= chained(joins & wide(here.dot, next.dot), digits) as u64;
-                // Two letters and two digits at the start of a word: IBAN, UK NINO.
-                let alphas = wide(here.alpha, next.alpha);
-                let pairs = alphas & (alphas >> 1) & (digits >> 2) & (digits >> 3);
-                let pairs = pairs as u64 & alnum_starts;
-                // In the order of the text, for the digits of an IBAN are no number of their own.
-                let mut either = numbers | pairs;
-                while let Some(bit) = next_bit(&mut either) {
-                    if pairs >> bit & 1 == 1 {
-                        self.letter_pair(base + bit);
-                    } else if base + bit >= self.numbers_done {
-                        self.number(base + bit);
-                    }
-                }
+                self.numbers_in(base, (here, next), (digits, before_digit, digit_tail), alnum_starts);
             }
             digit_tail = tail;
             let mut long = runs(wide(here.word, next.word), 16) as u64 & word_starts;
@@ -463,6 +437,44 @@ impl Scanner<'_> {
             let mut ats = here.at;
             while let Some(bit) = next_bit(&mut ats) {
                 self.mail(base + bit);
+            }
+        }
+    }
+
+    /// Looks at the numbers that begin in a block, and at the pairs of letters before digits. Of digits there are those of the
+    /// block, the places behind one, and the last of the block before.
+    fn numbers_in(
+        &mut self,
+        base: usize,
+        (here, next): (Block, Block),
+        (digits, before_digit, digit_tail): (u128, u128, u128),
+        alnum_starts: u64,
+    ) {
+        // Seven digits in a row that are no decimal places.
+        let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
+        let seven = runs(digits, 7) as u64 & !((before_digit | places) as u64);
+        let joins = before_digit & (digits >> 1);
+        let mut numbers = seven | here.plus & (digits >> 1) as u64;
+        let joined = joins & wide(here.sep, next.sep);
+        if joined != 0 {
+            // Three digits, a separator, four digits: a short telephone number after its label.
+            let three = (digits << 1 | digit_tail >> 2)
+                & (digits << 2 | digit_tail >> 1)
+                & (digits << 3 | digit_tail);
+            numbers |= (chained(joined, digits) | joined & three & runs(digits, 4) >> 1) as u64;
+        }
+        numbers |= chained(joins & wide(here.dot, next.dot), digits) as u64;
+        // Two letters and two digits at the start of a word: IBAN, UK NINO.
+        let alphas = wide(here.alpha, next.alpha);
+        let pairs = alphas & (alphas >> 1) & (digits >> 2) & (digits >> 3);
+        let pairs = pairs as u64 & alnum_starts;
+        // In the order of the text, for the digits of an IBAN are no number of their own.
+        let mut either = numbers | pairs;
+        while let Some(bit) = next_bit(&mut either) {
+            if pairs >> bit & 1 == 1 {
+                self.letter_pair(base + bit);
+            } else if base + bit >= self.numbers_done {
+                self.number(base + bit);
             }
         }
     }

@@ -137,10 +137,7 @@ impl StreamGuard {
     /// Drops what went out, but for the context that the rest may need.
     fn forget(&mut self) {
         if self.start > 4 * WINDOW || self.start == self.text.len() {
-            let mut keep = self.start.saturating_sub(LEFT);
-            while !self.text.is_char_boundary(keep) {
-                keep -= 1;
-            }
+            let keep = self.text.floor_char_boundary(self.start.saturating_sub(LEFT));
             self.text.drain(..keep);
             self.start -= keep;
             self.forgotten += keep;
@@ -276,23 +273,7 @@ impl Engine {
             };
             let (long, key) = (matches!(step, Step::LongLine(_)), matches!(step, Step::Key(_)));
             self.scratch.judged.iter_mut().for_each(Vec::clear);
-            let (end, findings) = match step {
-                Step::Key(end) => {
-                    let mut findings = vec![pem::finding(start, end)];
-                    settled(&self.guard, text, (start, end), &mut findings);
-                    (end, Some(findings))
-                }
-                Step::Lines(end) => (end, self.find(text, start, end, true)),
-                Step::LongLine(end) => match self.find(text, start, end, false) {
-                    Some(mut findings) => {
-                        let cut = safe_cut(text, start, end, &findings);
-                        let cut = self.find_in_tables(text, (start, cut), &mut findings);
-                        findings.retain(|finding| finding.end <= cut);
-                        (cut, Some(findings))
-                    }
-                    None => (end, None),
-                },
-            };
+            let (end, findings) = self.decided(text, start, step);
             let inside = |judged: &Judged| (start..end).contains(&judged.finding.start);
             self.judged.extend(self.scratch.judged.iter_mut().flat_map(std::mem::take).filter(inside));
             match findings {
@@ -312,6 +293,27 @@ impl Engine {
             start = end;
         }
         start
+    }
+
+    /// Where a step ends, and the settled findings in it; nothing when the guard itself failed.
+    fn decided(&mut self, text: &str, start: usize, step: Step) -> (usize, Option<Vec<Finding>>) {
+        match step {
+            Step::Key(end) => {
+                let mut findings = vec![pem::finding(start, end)];
+                settled(&self.guard, text, (start, end), &mut findings);
+                (end, Some(findings))
+            }
+            Step::Lines(end) => (end, self.find(text, start, end, true)),
+            Step::LongLine(end) => match self.find(text, start, end, false) {
+                Some(mut findings) => {
+                    let cut = safe_cut(text, start, end, &findings);
+                    let cut = self.find_in_tables(text, (start, cut), &mut findings);
+                    findings.retain(|finding| finding.end <= cut);
+                    (cut, Some(findings))
+                }
+                None => (end, None),
+            },
+        }
     }
 
     /// The guard failed on a piece: it does not go out.
@@ -421,8 +423,8 @@ impl Engine {
         }
         let new = &out[before..];
         self.unchanged = if taken.is_none() { self.unchanged.saturating_add(new.len()) } else { 0 };
-        self.tail.push_str(&new[floor_char(new, near(new.as_bytes()).0)..]);
-        let keep = floor_char(&self.tail, near(self.tail.as_bytes()).0);
+        self.tail.push_str(&new[new.floor_char_boundary(near(new.as_bytes()).0)..]);
+        let keep = self.tail.floor_char_boundary(near(self.tail.as_bytes()).0);
         self.tail.drain(..keep);
         self.replaced_to = taken.unwrap_or(self.replaced_to);
     }
@@ -498,7 +500,7 @@ fn next_step(text: &str, start: usize, last: bool) -> Option<Step> {
     let window = &waiting[..waiting.len().min(WINDOW)];
     let (end, long) = match memchr::memrchr(b'\n', window) {
         Some(at) => (start + at + 1, false),
-        None if waiting.len() >= WINDOW => (start + floor_char(&text[start..], WINDOW), true),
+        None if waiting.len() >= WINDOW => (start + text[start..].floor_char_boundary(WINDOW), true),
         None if last && !waiting.is_empty() => (text.len(), false),
         None => return None,
     };
@@ -543,10 +545,7 @@ fn safe_cut(text: &str, start: usize, end: usize, findings: &[Finding]) -> usize
     if let Some((_, placeholder_end)) = placeholder_around(text.as_bytes(), cut) {
         cut = placeholder_end.min(end);
     }
-    while !text.is_char_boundary(cut) {
-        cut -= 1;
-    }
-    cut
+    text.floor_char_boundary(cut)
 }
 
 enum Step {
@@ -560,7 +559,3 @@ enum Step {
 
 /// So many bytes without a sign between are taken for one run.
 const RUN: usize = 64;
-
-fn floor_char(text: &str, at: usize) -> usize {
-    (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
-}

@@ -510,8 +510,41 @@ fn fixed_head(line: &str) -> Option<Head> {
         return None;
     }
     let parts = segments(line);
+    let cells = cells_of_head(line, &parts)?;
+    let numbered = |name: &str| {
+        matches!(name, ".." | "...") || name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if cells.is_empty()
+        || cells.len() > MAX_WORDS
+        || !cells.iter().all(|(start, end)| is_name(&line[*start..*end]) || numbered(&line[*start..*end]))
+        || parts.len() < 2 && !line.starts_with(' ') && cells.len() > 8
+    {
+        return None;
+    }
+    let place = |at: usize| if line.is_ascii() { at } else { line[..at].chars().count() };
+    let columns: Vec<Column> = cells
+        .iter()
+        .map(|(start, end)| Column {
+            meant: heads::meaning(&line[*start..*end]),
+            start: place(*start),
+            end: place(*end),
+        })
+        .collect();
+    let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
+        Layout::Words
+    } else {
+        Layout::Fixed(parts.len() > 1)
+    };
+    // A column alone says nothing of a secret, and neither do words with one blank between.
+    let alone = columns.len() == 1 || layout != Layout::Fixed(true);
+    let speaks = |column: &Column| !(column.meant.is_empty() || alone && heads::only_secret(column.meant));
+    columns.iter().any(speaks).then_some(Head { layout, columns })
+}
+
+/// The heads in the parts of a line; nothing for prose.
+fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {
     let mut cells = Vec::new();
-    for &(start, end) in &parts {
+    for &(start, end) in parts {
         let part = &line[start..end];
         if !part.contains(' ') || heads::is_whole(part) {
             cells.push((start, end));
@@ -542,34 +575,7 @@ fn fixed_head(line: &str) -> Option<Head> {
             at = to + 1;
         }
     }
-    let numbered = |name: &str| {
-        matches!(name, ".." | "...") || name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    if cells.is_empty()
-        || cells.len() > MAX_WORDS
-        || !cells.iter().all(|(start, end)| is_name(&line[*start..*end]) || numbered(&line[*start..*end]))
-        || parts.len() < 2 && !line.starts_with(' ') && cells.len() > 8
-    {
-        return None;
-    }
-    let place = |at: usize| if line.is_ascii() { at } else { line[..at].chars().count() };
-    let columns: Vec<Column> = cells
-        .iter()
-        .map(|(start, end)| Column {
-            meant: heads::meaning(&line[*start..*end]),
-            start: place(*start),
-            end: place(*end),
-        })
-        .collect();
-    let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
-        Layout::Words
-    } else {
-        Layout::Fixed(parts.len() > 1)
-    };
-    // A column alone says nothing of a secret, and neither do words with one blank between.
-    let alone = columns.len() == 1 || layout != Layout::Fixed(true);
-    let speaks = |column: &Column| !(column.meant.is_empty() || alone && heads::only_secret(column.meant));
-    columns.iter().any(speaks).then_some(Head { layout, columns })
+    Some(cells)
 }
 
 /// Parts of a line with two or more blanks between.

@@ -141,56 +141,19 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
     if LETTERS[usize::from(first)] {
         return (rest.iter().take_while(|byte| LETTERS[usize::from(**byte)]).count(), Becomes::Same);
     }
-    let hex = |from: usize, len: usize| {
-        let digits = rest.get(from..from + len)?;
-        digits.iter().try_fold(0, |sum, digit| Some(sum << 4 | char::from(*digit).to_digit(16)?))
-    };
-    // A decoded line feed would let a rule look over the end of a line.
-    let code = |code: u32| match char::from_u32(code) {
-        Some('\n' | '\r') => Becomes::Char(' '),
-        Some(c) => fold(c).map_or(Becomes::Nothing, Becomes::Char),
-        None => Becomes::Same,
-    };
-    // In a string within a string each escape has one backslash more.
-    let slashes = || rest.iter().take(16).take_while(|byte| **byte == b'\\').count();
     match first {
         // A bell ends what a terminal is told: a link, a title.
         7 => (1, Becomes::Char(' ')),
         0..=8 | 0x7f => (1, Becomes::Nothing),
         0x1b => escape(rest),
         0xc2 if rest.get(1) == Some(&0x9b) => (2 + control_len(&rest[2..]), Becomes::Nothing),
-        b'%' => match hex(1, 2) {
-            Some(byte @ 0x20..0x7f) => (3, code(byte)),
+        b'%' => match hex(rest, 1, 2) {
+            Some(byte @ 0x20..0x7f) => (3, code_point(byte)),
             _ => (1, Becomes::Same),
         },
-        b'\\' if matches!(rest.get(slashes()), Some(b'n' | b'r' | b't')) => {
-            (slashes() + 1, Becomes::Char(' '))
-        }
-        b'\\' => {
-            let letter = slashes();
-            let braced = || {
-                let digits = rest.get(letter + 2..)?.iter().take(7).position(|byte| *byte == b'}');
-                let digits = digits.filter(|digits| *digits > 0)?;
-                Some((letter + digits + 3, hex(letter + 2, digits)?))
-            };
-            let escaped = match (rest.get(letter), rest.get(letter + 1)) {
-                (Some(b'u'), Some(b'{')) => braced(),
-                (Some(b'u'), _) => hex(letter + 1, 4).map(|value| (letter + 5, value)),
-                (Some(b'U'), _) => hex(letter + 1, 8).map(|value| (letter + 9, value)),
-                (Some(b'x'), _) => hex(letter + 1, 2).map(|value| (letter + 3, value)),
-                _ => None,
-            };
-            match (escaped, rest.get(1)) {
-                (Some((len, value)), _) => (len, code(value)),
-                // No escape of a program: what follows hides by itself.
-                (_, Some(byte)) if *byte != b'\\' && is_odd(*byte) => (1, Becomes::Same),
-                // Both bytes of another escape.
-                (_, Some(_)) => (2, Becomes::Same),
-                (_, None) => (1, Becomes::Same),
-            }
-        }
+        b'\\' => backslash(rest),
         b'&' => match numeric(rest).or_else(|| named(rest)) {
-            Some((len, value)) => (len, code(value)),
+            Some((len, value)) => (len, code_point(value)),
             None => (1, Becomes::Same),
         },
         _ => {
@@ -204,6 +167,49 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
                 None => (len, Becomes::Same),
             }
         }
+    }
+}
+
+/// The value of hexadecimal digits.
+fn hex(rest: &[u8], from: usize, len: usize) -> Option<u32> {
+    let digits = rest.get(from..from + len)?;
+    digits.iter().try_fold(0, |sum, digit| Some(sum << 4 | char::from(*digit).to_digit(16)?))
+}
+
+/// What a code of a character reads as. A decoded line feed would let a rule look over the end of a line.
+fn code_point(code: u32) -> Becomes {
+    match char::from_u32(code) {
+        Some('\n' | '\r') => Becomes::Char(' '),
+        Some(c) => fold(c).map_or(Becomes::Nothing, Becomes::Char),
+        None => Becomes::Same,
+    }
+}
+
+/// An escape in a string. In a string within a string each has one backslash more.
+fn backslash(rest: &[u8]) -> (usize, Becomes) {
+    let letter = rest.iter().take(16).take_while(|byte| **byte == b'\\').count();
+    if matches!(rest.get(letter), Some(b'n' | b'r' | b't')) {
+        return (letter + 1, Becomes::Char(' '));
+    }
+    let braced = || {
+        let digits = rest.get(letter + 2..)?.iter().take(7).position(|byte| *byte == b'}');
+        let digits = digits.filter(|digits| *digits > 0)?;
+        Some((letter + digits + 3, hex(rest, letter + 2, digits)?))
+    };
+    let escaped = match (rest.get(letter), rest.get(letter + 1)) {
+        (Some(b'u'), Some(b'{')) => braced(),
+        (Some(b'u'), _) => hex(rest, letter + 1, 4).map(|value| (letter + 5, value)),
+        (Some(b'U'), _) => hex(rest, letter + 1, 8).map(|value| (letter + 9, value)),
+        (Some(b'x'), _) => hex(rest, letter + 1, 2).map(|value| (letter + 3, value)),
+        _ => None,
+    };
+    match (escaped, rest.get(1)) {
+        (Some((len, value)), _) => (len, code_point(value)),
+        // No escape of a program: what follows hides by itself.
+        (_, Some(byte)) if *byte != b'\\' && is_odd(*byte) => (1, Becomes::Same),
+        // Both bytes of another escape.
+        (_, Some(_)) => (2, Becomes::Same),
+        (_, None) => (1, Becomes::Same),
     }
 }
 
