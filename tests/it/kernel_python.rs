@@ -332,6 +332,9 @@ async fn a_dead_interpreter_is_told_and_replaced() {
         let error = told.error();
         assert_eq!((&*error.name, &*error.value), ("ContextRestarting", "Context was restarted"));
         assert!(error.traceback.contains(why), "{kill}: {}", error.traceback);
+        let traces = format!("{}{}", told.stderr, error.traceback);
+        assert!(!traces.contains(env!("CARGO_MANIFEST_DIR")), "a path of the host: {traces}");
+        assert!(why != "SIGSEGV" || traces.contains("File \"<cell "), "{traces}");
         let told = bench.python("'lost' in dir(), open('kept').read()").await;
         assert_eq!((told.value(), told.count), ("(False, 'file')", 1), "{kill}");
     }

@@ -51,6 +51,20 @@ async fn marks_between_scraps_of_text_do_not_grow_the_host() {
         let grown = memory().saturating_sub(before);
         assert!(grown < 48 << 20, "{message}: {} MiB", grown >> 20);
     }
+    // Frames of the cell's own: errors that name a limit of 15 MB each, and one of a million members, which ends the interpreter.
+    let frames = "import json, sys\n\
+        d = sys.modules['pathbox_driver']\n\
+        def frame(n, **members):\n\
+        \x20   data = json.dumps({'t': 'error', 'id': d.State.id, 'k': d.State.frame + n, 'name': 'E', **members}).encode()\n\
+        \x20   d.write_all(d.CONTROL, len(data).to_bytes(4, 'little') + data)\n\
+        for n in range(20): frame(n, stop=str(n) + 'x' * 15_000_000)\n\
+        frame(20, data={str(n): 0 for n in range(1_000_000)})\n\
+        import time; time.sleep(60)";
+    let said = execute(frames).await.text().await.unwrap();
+    assert!(said.contains("ContextRestarting"), "{said:.500}");
+    let grown = memory().saturating_sub(before);
+    assert!(grown < 128 << 20, "frames: {} MiB", grown >> 20);
+    assert!(execute("1 + 1").await.text().await.unwrap().contains("end_of_execution"));
 }
 
 #[tokio::test]

@@ -166,6 +166,24 @@ fill(pair, 20)
         ends: &[("all", 20)],
     },
     Abuse {
+        name: "TCP buffers",
+        // What is sent and taken by nobody, in MiB.
+        code: r"
+listener = socket.create_server(('127.0.0.1', 0), backlog=200)
+queued = 0
+try:
+    for n in range(100):
+        sender = socket.create_connection(listener.getsockname(), 5); sender.setblocking(False)
+        held.append((sender, listener.accept()[0]))
+        try:
+            while True: queued += sender.send(bytes(1 << 16))
+        except BlockingIOError: pass
+except OSError: pass
+done('all', queued >> 20)
+",
+        ends: &[("all", 64)],
+    },
+    Abuse {
         name: "pipes",
         code: "def pipe(n):\n    held.append(os.pipe()); return os.write(held[-1][1], bytes(4096))\nfill(pipe, 4000)",
         ends: &[("EMFILE", 1024)],

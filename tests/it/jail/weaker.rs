@@ -262,6 +262,7 @@ async fn landlocked_programs_reach_neither_their_agent_nor_what_else_belongs_to_
          def tried(what):\n try: what()\n except OSError: pass\n\
          tried(lambda: os.chmod(path, 0o666)); tried(lambda: os.utime(path, (1, 1))); tried(lambda: os.chown(path, 1, 1))\n\
          tried(lambda: os.setxattr(path, 'user.x', b'x')); tried(lambda: os.truncate(path, 0))\n\
+         import ctypes; assert ctypes.CDLL(None).inotify_init1(0) == -1\n\
          open('mine', 'w').write('x'); os.chmod('mine', 0o755)\n\
          signal.signal(signal.SIGTERM, signal.SIG_IGN); tried(lambda: os.kill(-1, signal.SIGKILL)); print('after')",
         own.display()
@@ -286,4 +287,21 @@ async fn a_closed_directory_does_not_outlive_its_landlocked_sandbox() {
     run(&jailed.agent, &["sh", "-c", "mkdir -p a/b/c; echo x > a/b/c/f; chmod 000 a/b/c a/b a"]).await;
     jailed.kill().await;
     assert!(!std::path::Path::new(&home).exists(), "{home}");
+}
+
+/// A host and its spawner that were killed at once leave their sandboxes' directories, some of them closed.
+#[tokio::test]
+async fn what_a_killed_host_left_is_removed_at_the_next_start() {
+    let mut dead = Command::new("true").spawn().expect("starts");
+    dead.wait().expect("ends");
+    let left = std::path::PathBuf::from(format!("/tmp/pathbox-{}-0", dead.id()));
+    let closed = left.join("home/closed");
+    std::fs::create_dir_all(closed.join("in")).expect("makes");
+    std::fs::create_dir(left.join("tmp")).expect("makes");
+    for dir in [closed.join("in"), closed] {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0)).expect("closes");
+    }
+    let (_spawner, jailed) = landlocked().await;
+    assert!(!left.exists(), "{left:?}");
+    assert!(std::path::Path::new(jailed.agent.home()).exists(), "and nothing else");
 }
