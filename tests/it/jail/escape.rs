@@ -431,9 +431,12 @@ print(*[number for number, answer in answers.items() if answer not in ('ENOSYS',
 print(*[number for number, answer in answers.items() if answer == 'EPERM'])
 ";
     let ran = run_python(&jailed.agent, code).await;
-    // Process descriptors, closing of ranges, three newer forms of opening, asking and waiting, and futexes.
-    let open = "424 434 436 437 439 441 449";
+    let mut lines = ran.stdout.lines();
+    // Process descriptors, closing of ranges, three newer forms of opening, asking and waiting, and futexes, as far as the kernel
+    // has them.
+    let open = ["424", "434", "436", "437", "439", "441", "449"];
+    let answered: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    assert!(answered.len() >= 4 && answered.iter().all(|number| open.contains(number)), "{ran:?}");
     // io_uring, mounts, other processes.
-    let refused = "425 426 427 428 429 430 431 432 433 438 440 442";
-    assert_eq!(ran.stdout, format!("{open}\n{refused}\n"), "{}", ran.stderr);
+    assert_eq!(lines.next(), Some("425 426 427 428 429 430 431 432 433 438 440 442"), "{ran:?}");
 }
