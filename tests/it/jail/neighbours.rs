@@ -7,7 +7,7 @@ use std::process::Command;
 use pathbox::host::agent::ProcessEvent;
 use pathbox::host::jail::{Options, SandboxLimits, SandboxSpec};
 
-use super::support::{Ran, launch, options, put, python, run, run_python, spawn, start};
+use super::support::{Ran, is_root, launch, options, put, python, run, run_python, spawn, start};
 
 /// An abuse, and what it may come to: it prints a word and how many it got, and then holds them.
 pub(crate) struct Abuse {
@@ -279,7 +279,9 @@ async fn an_abuser_takes_nothing_that_others_need() {
                 .ends
                 .iter()
                 .any(|(end, most)| *end == word && count.parse::<u64>().is_ok_and(|count| count <= *most));
-            assert!(bounded, "{}, control groups {cgroups}: {said}", abuse.name);
+            // An ordinary user may not set the limits of its IPC namespace on older kernels. Its group counts what they hold.
+            let by_memory = abuse.name.starts_with("System V") && cgroups && !is_root() && word == "ENOSPC";
+            assert!(bounded || by_memory, "{}, control groups {cgroups}: {said}", abuse.name);
 
             // Held all the while: the neighbour, the host and the outside.
             assert_eq!(

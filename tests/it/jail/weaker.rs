@@ -299,7 +299,7 @@ async fn what_a_killed_host_left_is_removed_at_the_next_start() {
     std::fs::create_dir_all(closed.join("in")).expect("makes");
     std::fs::create_dir(left.join("tmp")).expect("makes");
     for dir in [closed.join("in"), closed] {
-        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0)).expect("closes");
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o0)).expect("closes");
     }
     let (_spawner, jailed) = landlocked().await;
     assert!(!left.exists(), "{left:?}");
