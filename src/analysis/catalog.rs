@@ -518,7 +518,7 @@ static CONSTRAINT: Shape = Shape::Object(&[
     may(
         "roll",
         &Shape::Choice(&["none", "next", "previous"]),
-        "A computed date that is no working day moves to the next or previous one; not when absent.",
+        "A computed date that is not a working day moves to the next or previous one; not when absent.",
     ),
     may("events", &Shape::List(&ID, 2, 200), "Events in their order."),
     may("strict", &Shape::Flag, "With order: the same day is too early."),

@@ -130,7 +130,7 @@ impl Moving<'_> {
         let stands = steps.iter().fold(self.base, |value, step| step.of(value).unwrap_or(&Value::Null));
         let unit = shape::unit_of(stands);
         if unit.is_none() && shape::check(&Shape::Amount, stands, "").is_err() {
-            return Err(refused(format!("{here}.path"), "what stands there is no number"));
+            return Err(refused(format!("{here}.path"), "its value is not a number"));
         }
         let fits = |number: &str| {
             let mut case = self.base.clone();

@@ -453,8 +453,8 @@ fn http(
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     let mut custom = std::collections::HashMap::new();
     for (name, value) in headers {
-        let name =
-            http::HeaderName::try_from(name.as_str()).map_err(|_| format!("{name:?} is no header name"))?;
+        let name = http::HeaderName::try_from(name.as_str())
+            .map_err(|_| format!("{name:?} is not a header name"))?;
         let mut value = http::HeaderValue::try_from(value.expose())
             .map_err(|_| format!("the value of the header {name} holds what a header cannot"))?;
         value.set_sensitive(true);
@@ -486,7 +486,9 @@ async fn list(peer: &rmcp::Peer<RoleClient>) -> Result<Listing, ServiceError> {
         for tool in tools {
             match tool.as_object() {
                 Some(tool) => listing.tools.push(tool.clone()),
-                None => listing.warnings.push("a tool of its list is no object and was left out".to_owned()),
+                None => {
+                    listing.warnings.push("a tool of its list is not an object and was left out".to_owned())
+                }
             }
         }
         let next = raw.get("nextCursor").and_then(Value::as_str).filter(|next| !next.is_empty());

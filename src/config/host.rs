@@ -94,7 +94,7 @@ fn modules(values: &Values, key: &'static str) -> Result<Vec<String>, ConfigErro
         })
     };
     match names.iter().find(|name| !is_name(name)) {
-        Some(name) => Err(values.invalid(key, format!("{name:?} is no name of a module"))),
+        Some(name) => Err(values.invalid(key, format!("{name:?} is not a module name"))),
         None => Ok(names),
     }
 }

@@ -65,7 +65,7 @@ impl Values {
             None => Ok(None),
             Some(text) => match text.parse() {
                 Ok(address) => Ok(Some(address)),
-                Err(_) => Err(self.invalid(key, format!("{text:?} is no address and port"))),
+                Err(_) => Err(self.invalid(key, format!("{text:?} is not an address and port"))),
             },
         };
         let listen = address("http.listen")?;
@@ -126,7 +126,7 @@ impl Values {
             let address = text.parse::<IpAddr>().map(IpNet::from);
             address
                 .or_else(|_| text.parse())
-                .map_err(|_| self.invalid(key, format!("{text:?} is no network")))
+                .map_err(|_| self.invalid(key, format!("{text:?} is not a network")))
         };
         self.list(key).into_iter().map(parse).collect()
     }

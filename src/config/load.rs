@@ -470,14 +470,14 @@ const SETTINGS: &[Setting] = &[
         "http.requests_per_minute",
         &["PATHBOX_HTTP_REQUESTS_PER_MINUTE"],
         "1200",
-        "0 to 1000000; 0 is no limit",
+        "0 to 1000000; 0 means no limit",
         "Requests that one caller may send to this replica.",
     ),
     plain(
         "http.failed_credentials_per_minute",
         &["PATHBOX_HTTP_FAILED_CREDENTIALS_PER_MINUTE"],
         "120",
-        "0 to 1000000; 0 is no limit",
+        "0 to 1000000; 0 means no limit",
         "Credentials that are not valid that one address (of IPv6, one /64 network) may send to this replica. Beyond it, keys that are not known to be good are not looked up.",
     ),
     plain(

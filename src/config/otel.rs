@@ -141,7 +141,7 @@ impl Values {
         let name = self.get("otel.service_name").trim();
         match name.chars().count() {
             1..=255 if !name.chars().any(char::is_control) => Ok(name.to_owned()),
-            _ => Err(self.invalid("otel.service_name", "it is no such name")),
+            _ => Err(self.invalid("otel.service_name", "it is not a service name")),
         }
     }
 
@@ -155,7 +155,7 @@ impl Values {
                 .split_once('=')
                 .ok_or_else(|| self.invalid(key, format!("entry {nth} has no equals sign")))?;
             let name = HeaderName::try_from(name.trim())
-                .map_err(|_| self.invalid(key, format!("the name of entry {nth} is no name of a header")))?;
+                .map_err(|_| self.invalid(key, format!("the name of entry {nth} is not a header name")))?;
             let mut value = HeaderValue::try_from(percent_decode(value.trim()))
                 .map_err(|_| self.invalid(key, format!("the value of entry {nth} cannot be sent")))?;
             value.set_sensitive(true);

@@ -163,7 +163,7 @@ fn tenant(
             }
             "template" => match value.as_str().map(str::trim) {
                 Some(name) if !name.is_empty() => recipe.template = Some(name.to_owned()),
-                _ => return Err(place.invalid(&TEMPLATE, "it is no name")),
+                _ => return Err(place.invalid(&TEMPLATE, "it is not a name")),
             },
             "templates" => {
                 let names = texts(value).map_err(|problem| place.invalid(&TEMPLATES, problem))?;
@@ -194,16 +194,16 @@ fn texts(value: &Value) -> Result<Vec<String>, String> {
         Value::String(text) => Ok(items(text)),
         Value::Array(entries) => entries
             .iter()
-            .map(|entry| entry.as_str().map(str::to_owned).ok_or_else(|| format!("{entry} is no text")))
+            .map(|entry| entry.as_str().map(str::to_owned).ok_or_else(|| format!("{entry} is not a string")))
             .collect(),
-        other => Err(format!("a {} is no list", other.type_str())),
+        other => Err(format!("expected a list, found {}", other.type_str())),
     }
 }
 
 /// Names of templates, as they are stored with a context.
 fn templates(names: Vec<String>) -> Result<Vec<String>, String> {
     match names.iter().find(|name| name.trim().is_empty() || name.chars().count() > 256) {
-        Some(name) => Err(format!("{name:?} is no name of 1 to 256 characters")),
+        Some(name) => Err(format!("{name:?} is not a name of 1 to 256 characters")),
         None => Ok(names),
     }
 }
@@ -247,12 +247,12 @@ fn servers(
     environment: &BTreeMap<String, String>,
 ) -> Result<Option<McpServers>, ConfigError> {
     let Some(table) = value.as_table() else {
-        return Err(place.invalid(&MCP, format!("a {} is no table", value.type_str())));
+        return Err(place.invalid(&MCP, format!("expected a table, found {}", value.type_str())));
     };
     let mut servers = serde_json::Map::new();
     for (name, settings) in table {
         if !settings.is_table() {
-            return Err(place.invalid(&MCP, format!("`{name}` is no table")));
+            return Err(place.invalid(&MCP, format!("`{name}` is not a table")));
         }
         let settings = json(settings, environment).map_err(|problem| place.invalid(&MCP, problem))?;
         servers.insert(name.clone(), settings);
@@ -387,8 +387,8 @@ mod tests {
         for (file, said) in [
             ("[tenants.acme]\nallow_ot = []\n", r#"unknown setting `tenants."acme".allow_ot`"#),
             ("[tenants.acme]\nallow_ot = []\n", "did you mean `allow_out`?"),
-            ("[tenants.acme]\nallow_out = [1]\n", "1 is no text"),
-            ("[tenants.acme]\nallow_out = true\n", "a boolean is no list"),
+            ("[tenants.acme]\nallow_out = [1]\n", "1 is not a string"),
+            ("[tenants.acme]\nallow_out = true\n", "expected a list, found boolean"),
             ("[tenants.acme]\nallow_out = [\"http://x/\"]\n", "neither a domain nor an address nor a range"),
             ("[tenants.acme]\nallow_out = [\"10.0.0.0/33\"]\n", "neither a domain"),
             ("[tenants.acme]\nallow_out = [\"1.2.3.400\"]\n", "neither a domain"),
@@ -396,10 +396,10 @@ mod tests {
             ("[tenants.acme]\nallow_out = [\"\"]\n", "neither a domain"),
             ("[sandbox]\nallow_out = \"*\"\n", "setting `sandbox.allow_out`"),
             ("[tenants.acme]\non_timeout = \"sleep\"\n", "allowed: kill or pause"),
-            ("[tenants.acme]\ntemplate = \"\"\n", "it is no name"),
-            ("[tenants.acme]\ntemplates = [\"\"]\n", "is no name of 1 to 256 characters"),
-            ("[tenants.acme]\nmcp = 1\n", "a integer is no table"),
-            ("[tenants.acme.mcp]\nexa = \"secret\"\n", "`exa` is no table"),
+            ("[tenants.acme]\ntemplate = \"\"\n", "it is not a name"),
+            ("[tenants.acme]\ntemplates = [\"\"]\n", "is not a name of 1 to 256 characters"),
+            ("[tenants.acme]\nmcp = 1\n", "expected a table, found integer"),
+            ("[tenants.acme.mcp]\nexa = \"secret\"\n", "`exa` is not a table"),
             ("[tenants]\nacme = 1\n", "`tenants.acme` is a integer, not a table"),
             ("[tenants.\"a b\"]\n", "tenant id holds ' '"),
             ("tenants = 1\n", "`tenants` is a integer, not a table"),

@@ -271,7 +271,8 @@ impl Entry {
                 if !is_http {
                     return Err((
                         "url",
-                        "it is no http or https URL, or holds a name and password (use `headers`)".to_owned(),
+                        "it is not an http or https URL, or holds a name and password (use `headers`)"
+                            .to_owned(),
                     ));
                 }
                 if !self.env.is_empty() || !self.args.is_empty() || self.cwd.is_some() {
@@ -398,8 +399,8 @@ mod tests {
             ("name = \"x\"", "exactly one of `command` and `url`"),
             ("name = \"x\"\ncommand = \"a\"\nurl = \"http://b/\"", "exactly one"),
             ("name = \"X\"\ncommand = \"a\"", "\"X\" does not fit"),
-            ("name = \"x\"\nurl = \"ftp://b/\"", "no http or https URL"),
-            ("name = \"x\"\nurl = \"http://u:planted@b/\"", "no http or https URL"),
+            ("name = \"x\"\nurl = \"ftp://b/\"", "not an http or https URL"),
+            ("name = \"x\"\nurl = \"http://u:planted@b/\"", "not an http or https URL"),
             (
                 "name = \"x\"\nurl = \"http://b/\"\noauth = { token_url = \"http://c/\", client_id = \"i\", client_secret = \"planted\" }",
                 "token_url has to be https",

@@ -106,6 +106,6 @@ impl Values {
         let text = self.get(key).trim();
         micros(text)
             .filter(|micros| *micros <= 1_000_000_000_000)
-            .ok_or_else(|| self.invalid(key, format!("{text:?} is no such amount")))
+            .ok_or_else(|| self.invalid(key, format!("{text:?} is not an amount of that form")))
     }
 }

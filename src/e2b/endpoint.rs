@@ -153,7 +153,7 @@ pub(super) fn check_domain(what: &'static str, domain: &str) -> Result<(), E2bEr
     if !domain.is_empty() && domain.len() <= 253 && domain.bytes().all(fits) {
         return Ok(());
     }
-    Err(E2bError::Setting { what, problem: "is no domain name".to_owned() })
+    Err(E2bError::Setting { what, problem: "is not a domain name".to_owned() })
 }
 
 #[cfg(test)]

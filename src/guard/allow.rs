@@ -99,7 +99,7 @@ impl TryFrom<String> for Network {
     fn try_from(text: String) -> Result<Self, String> {
         match parse_network(&text) {
             Some(_) => Ok(Self(text)),
-            None => Err(format!("{text:?} is no network: write 10.0.0.0/8, fd00::/8 or one address")),
+            None => Err(format!("{text:?} is not a network: write 10.0.0.0/8, fd00::/8 or one address")),
         }
     }
 }

@@ -110,7 +110,7 @@ impl fmt::Display for Kind {
 
 /// A name that is no kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no kind; `pathbox guard rules` lists them")]
+#[error("`{0}` is not a kind; `pathbox guard rules` lists them")]
 pub struct UnknownKind(String);
 
 impl FromStr for Kind {

@@ -204,9 +204,9 @@ fn kinds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Kind, Ac
 fn excuse_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let ids = Vec::<String>::deserialize(deserializer)?;
     match ids.iter().find(|id| excuses().iter().all(|excuse| excuse.id != **id)) {
-        Some(id) => {
-            Err(serde::de::Error::custom(format!("{id:?} is no excuse: see `pathbox guard rules --excuses`")))
-        }
+        Some(id) => Err(serde::de::Error::custom(format!(
+            "{id:?} is not an excuse: see `pathbox guard rules --excuses`"
+        ))),
         None => Ok(ids),
     }
 }

@@ -313,7 +313,9 @@ pub fn overlay(meta: &Map<String, Value>, may_loosen: bool) -> Result<Option<Ove
             return Err(invalid(format!("it has a list of more than {MAX_LISTED} entries")));
         }
         // A list of the fields' values would be read as well.
-        let Value::Object(mut fields) = value.clone() else { return Err(invalid("it is no object".into())) };
+        let Value::Object(mut fields) = value.clone() else {
+            return Err(invalid("it is not an object".into()));
+        };
         let unread = if may_loosen { None } else { fields.remove("allow") };
         let mut wish =
             Overlay::deserialize(Value::Object(fields)).map_err(|error| invalid(error.to_string()))?;

@@ -72,7 +72,7 @@ impl Keyring {
         for (at, entry) in text.trim().split(',').enumerate() {
             let problem = |what: &str| StoreError::Keys(format!("entry {} {what}", at + 1));
             let (id, encoded) = entry.trim().split_once(':').ok_or_else(|| problem("is not `id:base64`"))?;
-            let id: u32 = id.parse().map_err(|_| problem("has an id that is no number"))?;
+            let id: u32 = id.parse().map_err(|_| problem("has an id that is not a number"))?;
             let bytes = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| problem("is not valid base64"))?);
             let key = <[u8; 32]>::try_from(bytes.as_slice()).map_err(|_| problem("is not 32 bytes long"))?;
             if keys.iter().any(|(known, _)| *known == id) {

@@ -430,10 +430,10 @@ fn formulas_are_arithmetic_and_nothing_else() {
         ("open('/etc/passwd')", "only arithmetic"),
         ("max(*x)", "only arithmetic"),
         ("min(x, key=abs)", "only arithmetic"),
-        ("'a' * 9", "no plain number"),
-        ("1e9", "no plain number"),
-        ("0x10", "no plain number"),
-        ("2j", "no plain number"),
+        ("'a' * 9", "not a plain number"),
+        ("1e9", "not a plain number"),
+        ("0x10", "not a plain number"),
+        ("2j", "not a plain number"),
         ("z + 1", "there is no value 'z'"),
         ("x / 0", "division by zero"),
         ("0 / 0", "this has no value"),
@@ -497,7 +497,7 @@ fn cases_that_make_no_sense_are_refused_with_their_place() {
             case(
                 json!({"break_even": {"path": "formulas[0].expression", "low": 0, "high": 1, "measure": "y", "target": 0}}),
             ),
-            "break_even.path: what stands there is no number",
+            "break_even.path: its value is not a number",
         ),
         (
             case(

@@ -207,8 +207,11 @@ fn files_of_every_make_are_read() {
         (json!({"file": "/nowhere/at/all.csv"}), "file: the file cannot be read (FileNotFoundError)"),
         (json!({"file": "a\u{0}b"}), "file: the file cannot be read"),
         (json!({"file": dir.path().to_str().unwrap()}), "file: the file cannot be read"),
-        (json!({"file": file("no.json", b"{")}), "file: the file is no json"),
-        (json!({"file": file("nested.json", "[".repeat(100_000).as_bytes())}), "file: the file is no json"),
+        (json!({"file": file("no.json", b"{")}), "file: the file is not valid json"),
+        (
+            json!({"file": file("nested.json", "[".repeat(100_000).as_bytes())}),
+            "file: the file is not valid json",
+        ),
         (json!({"file": file("object.json", b"{\"a\": 1}")}), "file: the file holds no list of objects"),
         (
             json!({"file": file("latin.csv", b"a\n\xff\n"), "encoding": "utf-8"}),

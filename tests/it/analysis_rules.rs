@@ -420,7 +420,7 @@ fn eligibility_by_hand() {
                 scheme(json!({"born": "2000-01-01", "income": "much", "country": "IE"})),
                 vec![
                     ("/schemes/0/status", json!("unknown")),
-                    ("/schemes/0/criteria/1/reasons/0", json!("income is no number")),
+                    ("/schemes/0/criteria/1/reasons/0", json!("income is not a number")),
                 ],
             ),
             (

@@ -234,7 +234,7 @@ fn what_is_not_as_it_should_be_in_a_list_is_left_out_and_named() {
     let report: Value = serde_json::from_slice(&checked.stdout).unwrap();
     let text = report["problems"].to_string();
     for said in
-        ["no_schema", "no object", "without a name", "whose name is empty", "listed twice", "larger than"]
+        ["no_schema", "not an object", "without a name", "whose name is empty", "listed twice", "larger than"]
     {
         assert!(text.contains(said), "{said}: {text}");
     }

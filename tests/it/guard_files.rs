@@ -82,7 +82,7 @@ fn what_cannot_be_looked_at_is_exit_code_2_and_a_sentence() {
         ("[kinds]\nEMIAL = \"redact\"\n", "line 2, column 1"),
         ("[kinds]\nEMAIL = \"delete\"\n", "line 2, column 9"),
         ("[allow]\npatterns = [\"a\",\n  \"(\"]\n", "line 2, column 12"),
-        ("[allow]\nnetworks = [\"10.0.0.0/33\"]\n", "\"10.0.0.0/33\" is no network"),
+        ("[allow]\nnetworks = [\"10.0.0.0/33\"]\n", "\"10.0.0.0/33\" is not a network"),
         ("[kinds\n", "line 1, column 7"),
     ] {
         for command in [&["guard", "check", "-"][..], &["guard", "rules"]] {

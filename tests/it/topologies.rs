@@ -397,7 +397,7 @@ fn keys_that_cannot_be_used_stop_the_start_with_words() {
     for (keys, problem) in [
         ("1:AAAA", "entry 1 is not 32 bytes long"),
         (&format!("{KEYS},AAAA"), "entry 2 is not `id:base64`"),
-        ("one:AAAA", "entry 1 has an id that is no number"),
+        ("one:AAAA", "entry 1 has an id that is not a number"),
     ] {
         for arguments in [&["serve"][..], &["serve", "--http", "127.0.0.1:0"], &["cleanup"]] {
             let server =

@@ -294,14 +294,14 @@ class Leaf:
         if not self.measure:
             return value, [], None
         if not isinstance(value, list):
-            return value, [], "%s is no list" % core.clip(self.fact)
+            return value, [], "%s is not a list" % core.clip(self.fact)
         taken, units = [], {}
         self.counted = []
         for index, item in enumerate(value):
             place = "%s[%d]" % (self.fact, index)
             if self.where is not None:
                 if not isinstance(item, dict):
-                    return MISSING, [], "%s is no object" % place
+                    return MISSING, [], "%s is not an object" % place
                 chosen = self.where.ask(Facts(item, None, facts)) if facts.as_of is None else self.where.ask(
                     Facts(item, facts.as_of.isoformat(), facts))
                 if chosen.truth is None:
@@ -343,7 +343,7 @@ class Leaf:
         if op in NUMERIC:
             left, right = core.quantity(actual), core.quantity(expected)
             if left is None or right is None:
-                return None, "%s is no number" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
+                return None, "%s is not a number" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
             if left[1] != right[1]:
                 return None, self.unlike(left[1], right[1])
             left, right = left[0], right[0]
@@ -351,7 +351,7 @@ class Leaf:
         if op in DATED:
             left, right = as_date(actual), as_date(expected)
             if left is None or right is None:
-                return None, "%s is no date" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
+                return None, "%s is not a date" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
             return {"before": left < right, "after": left > right, "on_or_before": left <= right, "on_or_after": left >= right}[op], None
         if op in ("eq", "ne"):
             left, right = core.quantity(actual), core.quantity(expected)
@@ -361,7 +361,7 @@ class Leaf:
             return (same if op == "eq" else not same), None
         if op == "between":
             if not isinstance(expected, list) or len(expected) != 2:
-                return None, "%s is no [low, high]" % core.clip(self.spec.get("value_fact", "value"))
+                return None, "%s is not [low, high]" % core.clip(self.spec.get("value_fact", "value"))
             for kind in (core.quantity, as_date):
                 low, high, here = kind(expected[0]), kind(expected[1]), kind(actual)
                 if None not in (low, high, here):
@@ -371,17 +371,17 @@ class Leaf:
             return None, "%s cannot be compared with these ends" % core.clip(self.name())
         if op in ("in", "not_in"):
             if not isinstance(expected, list):
-                return None, "%s is no list" % core.clip(self.spec.get("value_fact", "value"))
+                return None, "%s is not a list" % core.clip(self.spec.get("value_fact", "value"))
             inside = any(equal(actual, item) for item in expected)
             return (inside if op == "in" else not inside), None
         if op.startswith("contains"):
             if isinstance(actual, str) and op == "contains" and isinstance(expected, str):
                 return expected in actual, None
             if not isinstance(actual, list):
-                return None, "%s is no list" % core.clip(self.name())
+                return None, "%s is not a list" % core.clip(self.name())
             wanted = [expected] if op == "contains" else expected
             if not isinstance(wanted, list):
-                return None, "%s is no list" % core.clip(self.spec.get("value_fact", "value"))
+                return None, "%s is not a list" % core.clip(self.spec.get("value_fact", "value"))
             hits = [any(equal(item, want) for item in actual) for want in wanted]
             return (any(hits) if op == "contains_any" else all(hits)), None
         if op in ("is_true", "is_false"):
@@ -393,9 +393,9 @@ class Leaf:
     def compare_age(self, actual, expected, facts, missing):
         born, limit = as_date(actual), as_number(expected)
         if born is None:
-            return None, "%s is no date%s" % (core.clip(self.name()), " of birth" if self.op.startswith("age_") else "")
+            return None, "%s is not a date%s" % (core.clip(self.name()), " of birth" if self.op.startswith("age_") else "")
         if limit is None:
-            return None, "%s is no number" % core.clip(self.spec.get("value_fact", "value"))
+            return None, "%s is not a number" % core.clip(self.spec.get("value_fact", "value"))
         day, name = self.day(facts)
         if day is None:
             missing.append(name)
@@ -542,7 +542,7 @@ def computed(p, facts):
                 continue
             number = formula.Quantity.read(value)
             if number is None:
-                raise core.Refused(path + ".expression", "the fact %r is no number" % core.clip(name))
+                raise core.Refused(path + ".expression", "the fact %r is not a number" % core.clip(name))
             names[name] = number
         if lacking:
             facts.lacking[spec["id"]] = list(dict.fromkeys(lacking))

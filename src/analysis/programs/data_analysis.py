@@ -124,7 +124,7 @@ def from_file(p, notes):
         else:
             records = [json.loads(line, parse_float=Decimal, parse_constant=lambda _: None) for line in text.splitlines() if line.strip()]
     except (ValueError, RecursionError):
-        raise core.Refused("file", "the file is no %s" % kind)
+        raise core.Refused("file", "the file is not valid %s" % kind)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise core.Refused("file", "the file holds no list of objects")
     return from_records(records)
@@ -154,7 +154,7 @@ def from_csv(text, p, notes, path):
     try:
         lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if line]
     except csv.Error:
-        raise core.Refused(path, "the text is no CSV that can be read (an open quote, a NUL, or a field over 128 KB)")
+        raise core.Refused(path, "the text cannot be read as CSV (an open quote, a NUL, or a field over 128 KB)")
     if not lines:
         raise core.Refused(path, "there is no heading line")
     names = []
@@ -341,7 +341,7 @@ class Data:
                 value = Decimal(value)
             out.append(value)
         if good < known:
-            self.notes.append("Column %s: %d values are no numbers and were left out." % (core.clip(name), known - good))
+            self.notes.append("Column %s: %d values are not numbers and were left out." % (core.clip(name), known - good))
         return out
 
     def fill(self, rule, path):

@@ -163,7 +163,7 @@ class Expression:
         digits = text.replace("_", "")
         if type(node.value) in (int, float) and len(digits) <= MAX_DIGITS and digits.replace(".", "", 1).isdigit() and digits.isascii():
             return Quantity(Decimal(digits))  # from the text, so that 0.1 is one tenth
-        raise core.Refused(self.path, "%r is no plain number" % core.clip(text, 20))
+        raise core.Refused(self.path, "%r is not a plain number" % core.clip(text, 20))
 
     def number(self, value):
         return value if isinstance(value, Quantity) else Quantity(core.ONE if value else core.ZERO)

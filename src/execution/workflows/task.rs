@@ -507,7 +507,7 @@ impl Work {
         for (uri, path) in &self.files {
             let path = FilePath::parse(path.as_str()).map_err(str::to_owned)?;
             let Some((execution, name)) = Outputs::parse_uri(uri) else {
-                return Err(format!("{uri} is no artifact"));
+                return Err(format!("{uri} is not an artifact"));
             };
             let read = self.core.outputs().read(execution, name, 0, super::MAX_RESULT).await;
             let (bytes, whole) = read.map_err(|error| format!("{uri}: {}", chain(&error)))?;

@@ -205,7 +205,7 @@ fn reveal() -> Value {
         answer("200", "The value.", &json!({ "kind": { "type": "string" }, "value": { "type": "string" } }));
     json!({ "/v1/reveal": {
         "post": asked(operation("reveal", "What a sealed token of the egress guard stands for; each asking is recorded",
-            &[tenant()], &refusals(value, &[("404", "It is no token of this context, or was altered.")])),
+            &[tenant()], &refusals(value, &[("404", "It is not a token of this context, or was altered.")])),
             &["token", "conversation"], &json!({ "token": { "type": "string" }, "conversation": id(), "path": id() })),
     } })
 }

@@ -174,7 +174,7 @@ def exact_key(key):
         return str(key.item())
     if hasattr(key, "isoformat") and key == key:
         return key.isoformat()
-    raise TypeError("a key that is no text")
+    raise TypeError("a key that is not a string")
 
 
 def table(frame):
