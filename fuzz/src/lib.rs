@@ -362,7 +362,10 @@ enum Stdin {
     Pipe,
 }
 
+#[path = "../../src/host"]
 mod host {
+    pub(crate) mod credit;
+
     pub(crate) mod jail {
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         pub(crate) struct Usage {
