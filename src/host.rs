@@ -14,6 +14,7 @@ pub mod network;
 mod processes;
 mod registry;
 mod sandbox;
+mod snapshots;
 pub mod templates;
 mod watchers;
 
@@ -67,6 +68,8 @@ pub struct Options {
     pub max_life: Duration,
     /// How long a paused sandbox is kept in memory before it is ended.
     pub max_pause: Duration,
+    /// Bytes on disk of all snapshots together, in the directory for temporary files; 0 for none.
+    pub snapshot_bytes: u64,
     /// Tells the time.
     pub clock: Clock,
     /// Makes ids and tokens.
@@ -91,6 +94,7 @@ impl Default for Options {
             ready: 2,
             max_life: Duration::from_secs(24 * 3600),
             max_pause: Duration::from_secs(24 * 3600),
+            snapshot_bytes: 2 << 30,
             clock: Clock::system(),
             entropy: Entropy::system(),
         }
@@ -169,6 +173,7 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
         max_sandboxes: options.max_sandboxes,
         max_life: options.max_life,
         max_pause: options.max_pause,
+        snapshot_bytes: options.snapshot_bytes,
     };
 
     let interpreters = kernel::Interpreters::find(&options.search).await;

@@ -58,6 +58,9 @@ settings! {
         open_files ["PATHBOX_HOST_OPEN_FILES"]: u32 = "1024", Allowed::Range(64, 65_536, ""), Values::ranged;
         /// Output of one execution in a local sandbox; the rest is dropped and counted.
         output_mb ["PATHBOX_HOST_OUTPUT_MB"]: u64 = "64", Allowed::Range(1, 4096, "MiB"), Values::ranged;
+        /// Disk of all snapshots of local sandboxes together, in the directory for temporary files (`TMPDIR`); one tenant's
+        /// have a half. They end with the host. 0 for no snapshots and forks.
+        snapshots_mb ["PATHBOX_HOST_SNAPSHOTS_MB"]: u64 = "2048", Allowed::Range(0, 1_048_576, "MiB"), Values::ranged;
         /// The longest life of a local sandbox.
         max_life_hours ["PATHBOX_HOST_MAX_LIFE_HOURS"]: u64 = "24", Allowed::Range(1, 8760, ""), Values::ranged;
         /// Connections of one local sandbox to what its allow list names, at a time.
@@ -117,6 +120,7 @@ impl HostSettings {
             max_sandboxes: self.max_sandboxes,
             max_life: Duration::from_secs(self.max_life_hours * 3600),
             templates: Some(templates),
+            snapshot_bytes: self.snapshots_mb << 20,
             ..crate::host::Options::default()
         };
         options.jail.isolation = match self.isolation {

@@ -487,7 +487,13 @@ impl AgentHandle {
     /// # Errors
     /// [`AgentError::Gone`].
     pub async fn signal_all(&self, signal: i32) -> Result<(), AgentError> {
-        self.connection.send(0, &ToAgent::SignalAll(signal)).await
+        self.connection.send(0, &ToAgent::SignalAll { signal, hold: true }).await
+    }
+
+    /// Stops all programs once, or lets them go on. What is started after it runs.
+    pub(crate) async fn halt(&self, yes: bool) -> Result<(), AgentError> {
+        let signal = if yes { libc::SIGSTOP } else { libc::SIGCONT };
+        self.connection.send(0, &ToAgent::SignalAll { signal, hold: false }).await
     }
 
     /// The home directory inside: `/home/user`, or where the weaker tiers put it.

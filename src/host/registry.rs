@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::join_all;
+use futures::{StreamExt, stream};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,7 +26,8 @@ use super::jail::Control;
 use super::kernel::KernelError;
 use super::network::{self, Policy};
 use super::sandbox::{Environment, Identity, Machine, MachineError, Maker, Reason, Sandbox};
-use super::templates::{Template, TemplateError};
+use super::snapshots::{Snapshot, SnapshotError, Snapshots, Wanted};
+use super::templates::{OWN_NAMES, Template, TemplateError};
 use crate::wire::control::State;
 use ledger::Ledger;
 pub(crate) use ledger::{Bounds, Cursor, Full, Label, Move, Query};
@@ -60,6 +62,7 @@ struct Inner {
     /// Creates that wait for a machine of their own.
     waiting: AtomicUsize,
     maker: Maker,
+    snapshots: Snapshots,
     clock: Clock,
     entropy: Entropy,
     /// An end moved, or came to be.
@@ -74,6 +77,8 @@ struct Inner {
 pub(crate) struct New {
     pub(crate) label: Label,
     pub(crate) env: BTreeMap<String, String>,
+    /// What it begins with, where its label does not say it.
+    pub(crate) snapshot: Option<Arc<Snapshot>>,
     pub(crate) life: Duration,
     /// What it may reach.
     pub(crate) network: Policy,
@@ -96,6 +101,8 @@ pub(crate) enum CreateError {
     Template(#[from] TemplateError),
     #[error(transparent)]
     Env(#[from] KernelError),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     #[error("the first request with this idempotency key has not been answered yet")]
     UnderWay,
     #[error("this idempotency key came with another request before")]
@@ -141,6 +148,7 @@ impl Registry {
             ready_size,
             waiting: AtomicUsize::new(0),
             maker,
+            snapshots: Snapshots::new(bounds.snapshot_bytes),
             clock,
             entropy,
             ends_changed: Notify::new(),
@@ -183,7 +191,12 @@ impl Registry {
     /// Dropping the future takes everything back.
     pub(crate) async fn create(&self, new: New) -> Result<Entry, CreateError> {
         let place = Place::reserve(self).inspect_err(|_| metrics::HOST_LIMITS.add(&["sandboxes"], 1))?;
-        let environment = self.0.maker.environment(&new.label.template).await?;
+        let (environment, snapshot) = match new.snapshot {
+            Some(snapshot) => (self.0.maker.environment(&snapshot.template).await?, Some(snapshot)),
+            None => self.begin_with(&new.label.template).await?,
+        };
+        let mut env = snapshot.as_ref().map(|snapshot| snapshot.env.clone()).unwrap_or_default();
+        env.extend(new.env);
         let machine = self.take_machine(&environment).await?;
         let entropy = &self.0.entropy;
         let id = auth::sandbox_id(entropy);
@@ -193,7 +206,7 @@ impl Registry {
             tenant: new.label.metadata.get(TENANT).cloned(),
             access_token: new.secure.then(|| auth::token(entropy)),
             traffic_token: (!new.public).then(|| auth::token(entropy)),
-            env: new.env,
+            env,
             clock: self.0.clock.clone(),
             network: self.0.maker.network.clone(),
             look_ups: self.0.maker.look_ups.clone(),
@@ -208,11 +221,19 @@ impl Registry {
                 registry.count();
             }
         })?;
+        let unknown = sandbox.end_on_drop();
         if let Err(error) = sandbox.set_network(new.network).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "a sandbox got no way to the network");
             sandbox.end(Reason::Killed).await;
             return Err(CreateError::Machine(MachineError::Died));
         }
+        if let Some(snapshot) = snapshot
+            && let Err(error) = snapshot.unpack(&sandbox.agent).await
+        {
+            sandbox.end(Reason::Killed).await;
+            return Err(error.into());
+        }
+        unknown.keep();
         let entry = place.fill(id, new.label, sandbox, new.life);
         self.count();
         // It may have died, or the host may have ended all it knew, between the two steps above.
@@ -221,6 +242,99 @@ impl Registry {
             return Err(CreateError::Machine(MachineError::Died));
         }
         Ok(entry)
+    }
+
+    /// What a template or snapshot has a sandbox begin with.
+    async fn begin_with(
+        &self,
+        template: &str,
+    ) -> Result<(Arc<Environment>, Option<Arc<Snapshot>>), TemplateError> {
+        match (self.0.maker.environment(template).await, self.0.snapshots.find(template)) {
+            (Err(TemplateError::NotFound(_)), Some(snapshot)) => {
+                Ok((self.0.maker.environment(&snapshot.template).await?, Some(snapshot)))
+            }
+            (environment, _) => Ok((environment?, None)),
+        }
+    }
+
+    /// Makes a snapshot of a running sandbox and keeps it.
+    pub(crate) async fn snapshot(
+        &self,
+        id: &str,
+        name: Option<String>,
+    ) -> Result<Arc<Snapshot>, SnapshotError> {
+        if let Some(name) = &name {
+            let is_name = (1..=128).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+            if !is_name {
+                return Err(SnapshotError::Name("the name is not 1 to 128 of A-Z a-z 0-9 . _ -".into()));
+            }
+            if OWN_NAMES.contains(&&**name) || self.templates().iter().any(|template| template.name == *name)
+            {
+                return Err(SnapshotError::Name(format!("the name {name} is a template's")));
+            }
+        }
+        let (_, snapshot) = self.take_snapshot(id, name).await?;
+        self.0.snapshots.add(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    /// In a task of its own: it goes on to its end when nobody waits for it any more.
+    async fn take_snapshot(
+        &self,
+        id: &str,
+        name: Option<String>,
+    ) -> Result<(Entry, Arc<Snapshot>), SnapshotError> {
+        let (registry, id) = (self.clone(), id.to_owned());
+        let taken = tokio::spawn(async move {
+            let entry = registry.get(&id).ok_or(SnapshotError::NoSandbox)?;
+            if registry.network().is_none() || !registry.0.snapshots.exist() {
+                return Err(SnapshotError::Unsupported);
+            }
+            let _turn = entry.sandbox.turn.lock().await;
+            let entry = registry.get(&id).ok_or(SnapshotError::NoSandbox)?;
+            if !entry.serves(registry.now()) {
+                return Err(SnapshotError::Paused);
+            }
+            let tenant = entry.label.metadata.get(TENANT).cloned();
+            let called = (auth::sandbox_id(&registry.0.entropy), name);
+            let snapshot = registry.0.snapshots.take(&entry.sandbox, tenant, called).await?;
+            Ok((entry, snapshot))
+        });
+        taken.await.unwrap_or(Err(SnapshotError::NoSandbox))
+    }
+
+    /// Makes sandboxes that begin with the files of a running one as they are now, and with all that was said of it.
+    pub(crate) async fn fork(
+        &self,
+        id: &str,
+        count: u32,
+        life: Duration,
+    ) -> Result<Vec<Result<Entry, CreateError>>, SnapshotError> {
+        const AT_ONCE: usize = 4;
+        let (entry, snapshot) = self.take_snapshot(id, None).await?;
+        let Entry { label, sandbox, .. } = &entry;
+        let new = |_| New {
+            label: label.clone(),
+            env: BTreeMap::new(),
+            snapshot: Some(Arc::clone(&snapshot)),
+            life,
+            network: Policy::clone(&sandbox.network()),
+            mask_host: sandbox.mask_host.clone(),
+            secure: sandbox.access_token.is_some(),
+            public: sandbox.traffic_token.is_none(),
+        };
+        let made = stream::iter((0..count).map(new).map(|new| self.create(new)));
+        Ok(made.buffered(AT_ONCE).collect().await)
+    }
+
+    pub(crate) fn snapshots(&self, wanted: &Wanted) -> (Vec<Arc<Snapshot>>, Option<Cursor>) {
+        self.0.snapshots.list(wanted)
+    }
+
+    /// Whether there was one of this id or name.
+    pub(crate) fn remove_snapshot(&self, key: &str) -> bool {
+        self.0.snapshots.remove(key)
     }
 
     async fn take_machine(&self, environment: &Arc<Environment>) -> Result<Machine, MachineError> {

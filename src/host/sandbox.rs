@@ -324,6 +324,8 @@ impl Machine {
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     pub(crate) id: String,
+    /// The name of its environment: `base`, or a template's.
+    pub(crate) made_from: String,
     /// Asked for by envd; `None` for one that was made without `secure`.
     pub(crate) access_token: Option<Secret>,
     /// Asked for on every other port, when there is one.
@@ -434,6 +436,7 @@ impl Sandbox {
         let (orders, ordered) = mpsc::channel(8);
         let sandbox = Arc::new(Self {
             id: who.id,
+            made_from: machine.environment.name.clone(),
             access_token: who.access_token,
             traffic_token: who.traffic_token,
             mask_host: who.mask_host,
@@ -480,6 +483,16 @@ impl Sandbox {
         let mut env = self.egress.env();
         env.extend(self.env.clone());
         env
+    }
+
+    /// What its owner set of it.
+    pub(crate) fn own_env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    /// Ends it when what is returned is dropped before it is [kept](EndOnDrop::keep).
+    pub(crate) fn end_on_drop(self: &Arc<Self>) -> EndOnDrop {
+        EndOnDrop(Some(Arc::clone(self)))
     }
 
     /// Replaces what it may reach.
@@ -588,6 +601,26 @@ impl Sandbox {
             sum.1 = sum.1.saturating_add(size.saturating_mul(blocks));
         }
         Some(sum)
+    }
+}
+
+/// A sandbox that nobody knows of yet.
+#[derive(Debug)]
+pub(crate) struct EndOnDrop(Option<Arc<Sandbox>>);
+
+impl EndOnDrop {
+    /// Somebody knows of it now.
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        if let Some(sandbox) = self.0.take() {
+            let _ = sandbox.reason.set(Reason::Killed);
+            sandbox.ending.cancel();
+        }
     }
 }
 

@@ -369,11 +369,16 @@ pub struct Snapshot {
 /// `POST /sandboxes/{id}/fork`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fork {
-    /// How many, at most 100.
+    /// How many, at most 100; 1 when absent.
+    #[serde(default = "one")]
     pub count: u32,
     /// Life time of each in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// What became of one fork.

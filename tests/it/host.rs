@@ -12,6 +12,7 @@ mod processes;
 pub(crate) mod recordings;
 mod sdk;
 mod settings;
+mod snapshots;
 mod templates;
 
 use std::sync::Once;

@@ -149,7 +149,44 @@ check('refusals have their class', async () => {
   await rejects('AuthenticationError', Sandbox.create({ apiKey: 'e2b_' + '1'.repeat(40) }))
   await rejects('SandboxError', Sandbox.create('no-such-template'), 'no-such-template')
   await withSandbox({}, async (sandbox) => {
-    await rejects('SandboxError', sandbox.createSnapshot(), '501')
+    await rejects('SandboxError', sandbox.createSnapshot({ name: 'no/name' }), 'the name')
+  })
+})
+
+check('a snapshot keeps files and no memory', async () => {
+  const name = `n${process.hrtime.bigint()}`
+  let first, second
+  await withSandbox({ envs: { OF: 'first' } }, async (sandbox) => {
+    await sandbox.files.write('kept', '1')
+    await sandbox.runCode('kept = 1')
+    first = await sandbox.createSnapshot()
+    second = await Sandbox.createSnapshot(sandbox.sandboxId, { name })
+    assert.deepEqual([first.names, second.names], [[], [name]])
+    const pages = sandbox.listSnapshots({ limit: 1 })
+    const ids = []
+    while (pages.hasNext) ids.push(...(await pages.nextItems()).map((snapshot) => snapshot.snapshotId))
+    assert.deepEqual(ids, [second.snapshotId, first.snapshotId])
+  })
+  for (const template of [first.snapshotId, name]) {
+    const again = await Sandbox.create(template, { envs: { ADDED: 'second' } })
+    assert.equal(await again.files.read('kept'), '1')
+    assert.equal((await again.runCode('kept')).error.name, 'NameError')
+    assert.equal((await again.commands.run('echo $OF $ADDED')).stdout, 'first second\n')
+    await again.kill()
+  }
+  for (const snapshot of [first, second]) {
+    assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), true)
+    assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), false)
+  }
+})
+
+check('a fork begins with the files', async () => {
+  await withSandbox({}, async (sandbox) => {
+    await sandbox.files.write('kept', '1')
+    for (const fork of await sandbox.fork({ timeoutMs: 120_000, count: 2 })) {
+      assert.equal(await fork.files.read('kept'), '1')
+      await fork.kill()
+    }
   })
 })
 
@@ -195,9 +232,6 @@ check('what create is asked for is kept', async () => {
 
 check('what is not here is an error of the clients', async () => {
   await withSandbox({}, async (sandbox) => {
-    await rejects('SandboxError', sandbox.fork(), '501')
-    await rejects('SandboxError', sandbox.listSnapshots().nextItems(), '501')
-    assert.equal(await Sandbox.deleteSnapshot('none'), false)
     assert.ok(sandbox.getMcpUrl().endsWith('/mcp'))
     await rejects('AuthenticationError', sandbox.getMcpToken(), 'root')
   })

@@ -204,7 +204,45 @@ def what_the_host_cannot_do_is_said():
     raises(SandboxException, lambda: Sandbox.create(template="no-such-template"), "no-such-template")
     raises(SandboxException, lambda: Sandbox.create(timeout=10**7), "Timeout cannot be greater than")
     with Sandbox.create() as sandbox:
-        raises(SandboxException, sandbox.create_snapshot, "501")
+        raises(SandboxException, lambda: sandbox.create_snapshot(mode="full"), "no memory")
+
+
+@check
+def a_snapshot_keeps_files_and_no_memory():
+    name = f"n{time.time_ns()}"
+    with Sandbox.create(envs={"OF": "first"}) as sandbox:
+        sandbox.files.write("kept", "1")
+        assert sandbox.run_code("kept = 1").error is None
+        first = sandbox.create_snapshot()
+        second = Sandbox.create_snapshot(sandbox.sandbox_id, name=name, mode="filesystem")
+        assert first.names == [] and second.names == [name]
+        pages, ids = sandbox.list_snapshots(limit=1), []
+        while pages.has_next:
+            ids += [snapshot.snapshot_id for snapshot in pages.next_items()]
+        assert ids == [second.snapshot_id, first.snapshot_id], ids
+        assert [found.names for found in Sandbox.list_snapshots(name=name).next_items()] == [[name]]
+    for template in (first.snapshot_id, name):
+        with Sandbox.create(template=template, envs={"ADDED": "second"}) as again:
+            assert again.files.read("kept") == "1"
+            assert again.run_code("kept").error.name == "NameError"
+            assert again.commands.run("echo $OF $ADDED").stdout == "first second\n"
+    for snapshot in (first, second):
+        assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
+        assert Sandbox.delete_snapshot(snapshot.snapshot_id) is False
+    raises(SandboxException, lambda: Sandbox.create(template=first.snapshot_id), "not found")
+    raises(SandboxNotFoundException, lambda: Sandbox.create_snapshot(sandbox.sandbox_id))
+
+
+@check
+def a_fork_begins_with_the_files():
+    with Sandbox.create(metadata={"of": "first"}) as sandbox:
+        sandbox.files.write("kept", "1")
+        made = sandbox.fork(timeout=120, count=2) + Sandbox.fork(sandbox.sandbox_id, timeout=120)
+        assert len({fork.sandbox_id for fork in made}) == 3
+        for fork in made:
+            assert fork.files.read("kept") == "1" and fork.get_info().metadata == {"of": "first"}
+            fork.kill()
+    raises(SandboxNotFoundException, sandbox.fork)
 
 
 @check
@@ -251,10 +289,6 @@ def what_create_is_asked_for_is_kept():
 @check
 def what_is_not_here_is_an_error_of_the_clients():
     with Sandbox.create() as sandbox:
-        raises(SandboxException, sandbox.fork, "501")
-        raises(SandboxException, lambda: Sandbox.fork(sandbox.sandbox_id), "501")
-        raises(SandboxException, sandbox.list_snapshots().next_items, "501")
-        assert Sandbox.delete_snapshot("none") is False
         assert sandbox.get_mcp_url().endswith("/mcp")
         raises(AuthenticationException, sandbox.get_mcp_token, "root")
     raises(SandboxException, lambda: Sandbox.create(mcp={"duckduckgo": {}}), "no MCP gateway")
@@ -758,9 +792,13 @@ def the_asynchronous_client_controls_sandboxes():
         assert await sandbox.pause() is True and await sandbox.beta_pause() is False
         again = await ci.AsyncSandbox.connect(sandbox.sandbox_id)
         assert (await again.run_code("40 + 2")).text == "42"
-        await refuses(SandboxException, sandbox.create_snapshot(), "501")
-        await refuses(SandboxException, sandbox.fork(), "501")
-        await refuses(SandboxException, sandbox.list_snapshots().next_items(), "501")
+        await sandbox.files.write("kept", "1")
+        snapshot = await sandbox.create_snapshot()
+        assert [found.snapshot_id for found in await sandbox.list_snapshots().next_items()] == [snapshot.snapshot_id]
+        made = await sandbox.fork(timeout=120) + [await ci.AsyncSandbox.create(template=snapshot.snapshot_id)]
+        for copy in made:
+            assert await copy.files.read("kept") == "1" and await copy.kill() is True
+        assert await ci.AsyncSandbox.delete_snapshot(snapshot.snapshot_id) is True
         assert await ci.AsyncSandbox.delete_snapshot("none") is False
         await refuses(AuthenticationException, sandbox.get_mcp_token(), "root")
         assert await sandbox.kill() is True and await ci.AsyncSandbox.kill(sandbox.sandbox_id) is False

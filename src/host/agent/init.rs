@@ -376,9 +376,9 @@ impl Agent {
                     let _ = sys::kill(if group { -program.pid } else { program.pid }, signal);
                 }
             }
-            ToAgent::SignalAll(signal) => {
+            ToAgent::SignalAll { signal, hold } => {
                 if [libc::SIGSTOP, libc::SIGCONT].contains(&signal) {
-                    self.paused = signal == libc::SIGSTOP;
+                    self.paused = hold && signal == libc::SIGSTOP;
                 }
                 self.signal_all(signal);
             }

@@ -54,8 +54,12 @@ pub(crate) enum ToAgent {
     Taken(u32),
     Call(Call),
     Write(Write, Bytes),
-    /// To every program and all that it started; the id means nothing.
-    SignalAll(i32),
+    /// To every program and all that it started; the id means nothing. When it stops them and `hold`, again and again, until
+    /// they are to go on: also what starts meanwhile.
+    SignalAll {
+        signal: i32,
+        hold: bool,
+    },
     /// Opens the proxy port, once; the answer is its number, two bytes.
     Listen,
     /// The next connection to the sandbox's proxy port gets this id. From then on it is like a program that reads and
@@ -185,7 +189,7 @@ impl ToAgent {
                 body.extend_from_slice(bytes);
                 frame(9, id, &body)
             }
-            Self::SignalAll(signal) => json(10, id, signal),
+            Self::SignalAll { signal, hold } => json(10, id, &(signal, hold)),
             Self::Accept => frame(11, id, &[]),
             Self::Connect { port } => json(12, id, port),
             Self::HangUp => frame(13, id, &[]),
@@ -217,7 +221,10 @@ impl ToAgent {
                 let (head, data) = rest.split_at_checked(number(length)? as usize).ok_or(Malformed)?;
                 Self::Write(parse(head)?, Bytes::copy_from_slice(data))
             }
-            10 => Self::SignalAll(parse(body)?),
+            10 => {
+                let (signal, hold) = parse(body)?;
+                Self::SignalAll { signal, hold }
+            }
             11 => Self::Accept,
             12 => Self::Connect { port: parse(body)? },
             13 => Self::HangUp,

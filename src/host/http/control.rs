@@ -1,6 +1,6 @@
 //! The control plane: create, connect, list, extend, pause and kill sandboxes.
 //!
-//! The two generations of routes differ in defaults only. What this host cannot do (snapshots, building templates, volumes) is
+//! The two generations of routes differ in defaults only. What this host cannot do (memory in snapshots, building templates, volumes) is
 //! refused in words rather than ignored, unless ignoring it is the safer reading: asking for the internet is common in
 //! older clients' defaults and opens it only where the host's owner has said so.
 
@@ -28,11 +28,12 @@ use crate::host::registry::{
     CreateError, Cursor, Entry, Full, Key, Label, Move, New, Paused, Query, Registry,
 };
 use crate::host::sandbox::MachineError;
+use crate::host::snapshots::{Snapshot, SnapshotError, Wanted};
 use crate::host::templates::{OWN_NAMES, Template, TemplateError};
 use crate::wire::control::{
-    ConnectSandbox, CreateSandbox, DEFAULT_TIMEOUT_V1_S, DEFAULT_TIMEOUT_V2_S, Lifecycle, ListedSandbox,
-    Metric, Network, Pause, Refresh, Sandbox, SandboxDetail, SetTimeout, State as Life, UpdateNetwork,
-    decode_metadata,
+    ConnectSandbox, CreateSandbox, CreateSnapshot, DEFAULT_TIMEOUT_V1_S, DEFAULT_TIMEOUT_V2_S, Fork, Forked,
+    Lifecycle, ListedSandbox, Metric, Network, Pause, Refresh, Sandbox, SandboxDetail, SetTimeout,
+    State as Life, UpdateNetwork, decode_metadata,
 };
 use crate::wire::error::{ApiError, error_code};
 use crate::wire::header::{API_KEY, IDEMPOTENCY_KEY, NEXT_TOKEN};
@@ -63,15 +64,15 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
         .route("/sandboxes/{id}/refreshes", post(refresh))
         .route("/sandboxes/{id}/pause", post(pause))
         .route("/sandboxes/{id}/metrics", get(metrics))
-        .route("/sandboxes/{id}/snapshots", any(no_snapshots))
-        .route("/sandboxes/{id}/fork", any(no_snapshots))
-        .route("/snapshots", any(no_snapshots))
+        .route("/sandboxes/{id}/snapshots", post(create_snapshot))
+        .route("/sandboxes/{id}/fork", post(fork))
+        .route("/snapshots", get(snapshots))
         .route("/sandboxes/{id}/logs", get(no_logs))
         .route("/v2/sandboxes/{id}/logs", get(no_logs))
         .route("/templates", get(templates).post(no_builds))
         .route("/v2/templates", get(templates).post(no_builds))
         .route("/v3/templates", any(no_builds))
-        .route("/templates/{*rest}", delete(no_template).fallback(no_builds))
+        .route("/templates/{*rest}", delete(remove_snapshot).fallback(no_builds))
         .route("/sandboxes/{id}/network", put(set_network))
         .fallback(async || api_error(StatusCode::NOT_FOUND, "there is no such route"))
         .method_not_allowed_fallback(async || {
@@ -114,18 +115,38 @@ enum Refusal {
     Full(Full),
     #[error("the sandbox could not be started; the host's log says why")]
     NotStarted,
+    #[error(transparent)]
+    Snapshot(SnapshotError),
     #[error("this host cannot make sandboxes at the moment; try again")]
     Down,
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let (status, error_code) = match &self {
+        let (status, body) = self.body();
+        let mut response = (status, Json(body)).into_response();
+        // A client that may wait for a place does; one that would wait for minutes is told not to try.
+        let (name, value) = match self {
+            Self::Full(Full { next_end_secs: secs @ 0..=30, .. }) => (header::RETRY_AFTER, secs.to_string()),
+            Self::Full(_) | Self::Snapshot(_) => (SHOULD_RETRY, "false".to_owned()),
+            _ => return response,
+        };
+        if let Ok(value) = value.parse() {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+impl Refusal {
+    fn body(&self) -> (StatusCode, ApiError) {
+        let (status, error_code) = match self {
             Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, None),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, None),
             Self::NoSandbox(_) | Self::NoTemplate(..) => (StatusCode::NOT_FOUND, None),
             Self::Conflict(_, code) => (StatusCode::CONFLICT, *code),
             Self::Full(_) => (StatusCode::TOO_MANY_REQUESTS, Some(error_code::CAPACITY_UNAVAILABLE)),
+            Self::Snapshot(error) => (snapshot_status(error), None),
             Self::NotStarted => (StatusCode::INTERNAL_SERVER_ERROR, Some("sandbox_create_failed")),
             Self::Down => (StatusCode::SERVICE_UNAVAILABLE, Some(error_code::CAPACITY_UNAVAILABLE)),
         };
@@ -134,18 +155,17 @@ impl IntoResponse for Refusal {
             message: self.to_string(),
             error_code: error_code.map(str::to_owned),
         };
-        let mut response = (status, Json(body)).into_response();
-        // A client that may wait for a place does; one that would wait for minutes is told not to try.
-        if let Self::Full(full) = self {
-            let (name, value) = match full.next_end_secs {
-                secs @ 0..=30 => (header::RETRY_AFTER, secs.to_string()),
-                _ => (SHOULD_RETRY, "false".to_owned()),
-            };
-            if let Ok(value) = value.parse() {
-                response.headers_mut().insert(name, value);
-            }
-        }
-        response
+        (status, body)
+    }
+}
+
+fn snapshot_status(error: &SnapshotError) -> StatusCode {
+    match error {
+        SnapshotError::NoSandbox => StatusCode::NOT_FOUND,
+        SnapshotError::Paused => StatusCode::CONFLICT,
+        SnapshotError::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        SnapshotError::Name(_) | SnapshotError::Tar { .. } => StatusCode::BAD_REQUEST,
+        SnapshotError::Full | SnapshotError::Disk(_) => StatusCode::INSUFFICIENT_STORAGE,
     }
 }
 
@@ -205,34 +225,39 @@ async fn create(
         Some(key) => registry.create_once(new, &key).await,
         None => registry.create(new).await,
     };
-    match made {
-        Ok(entry) => Ok((StatusCode::CREATED, Json(sandbox(&entry))).into_response()),
-        Err(CreateError::Template(TemplateError::NotFound(name))) => {
+    let entry = made.map_err(|error| not_made(&registry, error))?;
+    Ok((StatusCode::CREATED, Json(sandbox(&entry))).into_response())
+}
+
+fn not_made(registry: &Registry, error: CreateError) -> Refusal {
+    match error {
+        CreateError::Template(TemplateError::NotFound(name)) => {
             let made = registry.templates().into_iter().map(|template| template.name);
             let all: Vec<String> = OWN_NAMES.iter().map(|name| (*name).to_owned()).chain(made).collect();
-            Err(Refusal::NoTemplate(name, all.join(", ")))
+            Refusal::NoTemplate(name, all.join(", "))
         }
-        Err(CreateError::Template(error)) => {
+        CreateError::Template(error) => {
             tracing::error!(error = &error as &dyn std::error::Error, "a template cannot be used");
-            Err(Refusal::NotStarted)
+            Refusal::NotStarted
         }
-        Err(CreateError::Env(error)) => Err(Refusal::Invalid(format!("envVars: {error}"))),
-        Err(CreateError::Full(full)) => Err(Refusal::Full(full)),
-        Err(error @ CreateError::UnderWay) => {
-            Err(Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_IN_PROGRESS)))
+        CreateError::Env(error) => Refusal::Invalid(format!("envVars: {error}")),
+        CreateError::Full(full) => Refusal::Full(full),
+        CreateError::Snapshot(error) => refused_snapshot(error, ""),
+        error @ CreateError::UnderWay => {
+            Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_IN_PROGRESS))
         }
-        Err(error @ CreateError::OtherRequest) => {
-            Err(Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_MISMATCH)))
+        error @ CreateError::OtherRequest => {
+            Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_MISMATCH))
         }
-        Err(error @ CreateError::MadeAndEnded) => {
-            Err(Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_UNKNOWN)))
+        error @ CreateError::MadeAndEnded => {
+            Refusal::Conflict(error.to_string(), Some(error_code::IDEMPOTENCY_UNKNOWN))
         }
-        Err(CreateError::Machine(error)) => {
+        CreateError::Machine(error) => {
             tracing::error!(error = &error as &dyn std::error::Error, "a sandbox could not be started");
-            Err(match error {
+            match error {
                 MachineError::Jail(JailError::SpawnerGone) => Refusal::Down,
                 _ => Refusal::NotStarted,
-            })
+            }
         }
     }
 }
@@ -281,6 +306,7 @@ fn new_sandbox(
             auto_resume: asked.auto_resume.is_some_and(|resume| resume.enabled),
         },
         env: asked.env_vars,
+        snapshot: None,
         life,
         secure,
         public,
@@ -452,11 +478,16 @@ async fn list_v1(State(registry): State<Registry>, RawQuery(query): RawQuery) ->
 fn list(registry: &Registry, query: Query) -> Result<Response, Refusal> {
     let (page, next) = registry.list(&query);
     let page: Vec<ListedSandbox> = page.iter().map(listed).collect();
-    let mut response = ([(TOTAL_RUNNING, registry.running().to_string())], Json(page)).into_response();
+    let response = ([(TOTAL_RUNNING, registry.running().to_string())], Json(page)).into_response();
+    Ok(with_next(response, next))
+}
+
+/// With the token of the next page, if there is one.
+fn with_next(mut response: Response, next: Option<Cursor>) -> Response {
     if let Some(token) = next.and_then(|cursor| write_cursor(&cursor).parse().ok()) {
         response.headers_mut().insert(NEXT_TOKEN, token);
     }
-    Ok(response)
+    response
 }
 
 fn parse_query(text: &str) -> Result<Query, Refusal> {
@@ -648,12 +679,85 @@ async fn point(entry: &Entry, now: DateTime<chrono::Utc>) -> Metric {
     }
 }
 
-async fn no_snapshots() -> Response {
-    api_error(
-        StatusCode::NOT_IMPLEMENTED,
-        "this host has no snapshots or forks: a pause keeps a sandbox as it is, and files can be read out and written into \
-         another sandbox",
-    )
+/// Keeps the files; at E2B the default keeps memory, too, which is not to be had here.
+async fn create_snapshot(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let asked: CreateSnapshot = read(body).await?;
+    if asked.memory == Some(true) {
+        let words =
+            "a snapshot of this host keeps files and no memory; leave the mode out, or ask for `filesystem`";
+        return Err(Refusal::Invalid(words.into()));
+    }
+    let made = registry.snapshot(known(&id), asked.name).await;
+    let snapshot = made.map_err(|error| refused_snapshot(error, &id))?;
+    Ok((StatusCode::CREATED, Json(told_snapshot(&snapshot))).into_response())
+}
+
+fn refused_snapshot(error: SnapshotError, id: &str) -> Refusal {
+    match error {
+        SnapshotError::NoSandbox => Refusal::NoSandbox(id.to_owned()),
+        SnapshotError::Disk(cause) => {
+            tracing::warn!(
+                error = &cause as &dyn std::error::Error,
+                "a snapshot could not be written or read"
+            );
+            Refusal::Snapshot(SnapshotError::Disk(cause))
+        }
+        error => Refusal::Snapshot(error),
+    }
+}
+
+fn told_snapshot(snapshot: &Snapshot) -> Value {
+    let names: Vec<&String> = snapshot.name.iter().collect();
+    json!({ "snapshotID": snapshot.id, "names": names, "memory": false })
+}
+
+async fn snapshots(State(registry): State<Registry>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+    let mut wanted = Wanted { sandbox: None, name: None, limit: 100, after: None };
+    let bad = |what: &str, value: &str| Refusal::Invalid(format!("{what} {value:?} is not understood"));
+    for (name, value) in form_urlencoded::parse(query.as_deref().unwrap_or("").as_bytes()) {
+        match name.as_ref() {
+            "sandboxID" => wanted.sandbox = Some(known(&value).to_owned()),
+            "name" => wanted.name = Some(value.into_owned()),
+            "limit" => {
+                let limit = value.parse().ok().filter(|limit| (1..=100).contains(limit));
+                wanted.limit = limit.ok_or_else(|| bad("limit", &value))?;
+            }
+            "nextToken" if value.is_empty() => {}
+            "nextToken" => wanted.after = Some(read_cursor(&value).ok_or_else(|| bad("nextToken", &value))?),
+            _ => {}
+        }
+    }
+    let (page, next) = registry.snapshots(&wanted);
+    let page: Vec<Value> = page.iter().map(|snapshot| told_snapshot(snapshot)).collect();
+    Ok(with_next(Json(page).into_response(), next))
+}
+
+/// The copies begin with the files of the sandbox; each has its own answer.
+async fn fork(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    const MOST: u32 = 100;
+    let asked: Fork = read(body).await?;
+    if !(1..=MOST).contains(&asked.count) {
+        return Err(Refusal::Invalid(format!("count is not 1 to {MOST}")));
+    }
+    let life = registry_life(&registry, asked.timeout.unwrap_or(DEFAULT_TIMEOUT_V1_S.cast_signed()))?;
+    let made = registry.fork(known(&id), asked.count, life).await;
+    let made = made.map_err(|error| refused_snapshot(error, &id))?;
+    let answers: Vec<Forked> = made
+        .into_iter()
+        .map(|made| match made {
+            Ok(entry) => Forked::Sandbox(sandbox(&entry)),
+            Err(error) => Forked::Error(not_made(&registry, error).body().1),
+        })
+        .collect();
+    Ok((StatusCode::CREATED, Json(answers)).into_response())
 }
 
 async fn no_logs() -> Response {
@@ -665,11 +769,14 @@ async fn no_logs() -> Response {
 }
 
 /// What is not there is not deleted, as at E2B: its clients say `false`.
-async fn no_template() -> Response {
-    api_error(
-        StatusCode::NOT_FOUND,
-        "there is no such template or snapshot; `pathbox templates rm` removes one",
-    )
+async fn remove_snapshot(State(registry): State<Registry>, Path(id): Path<String>) -> Response {
+    match registry.remove_snapshot(id.split(':').next().unwrap_or("")) {
+        true => StatusCode::NO_CONTENT.into_response(),
+        false => api_error(
+            StatusCode::NOT_FOUND,
+            "there is no such snapshot; `pathbox templates rm` removes a template",
+        ),
+    }
 }
 
 async fn no_builds() -> Response {

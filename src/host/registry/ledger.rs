@@ -55,6 +55,8 @@ pub(crate) struct Bounds {
     pub(crate) max_life: Duration,
     /// How long a paused one is kept.
     pub(crate) max_pause: Duration,
+    /// Of all snapshots.
+    pub(crate) snapshot_bytes: u64,
 }
 
 /// As many sandboxes live as may.
@@ -298,6 +300,7 @@ mod tests {
         max_sandboxes: 3,
         max_life: Duration::from_secs(3600),
         max_pause: Duration::from_secs(7200),
+        snapshot_bytes: 0,
     };
 
     fn at(secs: i64) -> DateTime<Utc> {
