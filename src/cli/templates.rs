@@ -49,7 +49,7 @@ pub(super) struct AddArgs {
     /// npm packages, with commas between.
     #[arg(long, value_name = "PACKAGES", value_delimiter = ',')]
     npm: Vec<String>,
-    /// The Python to make the environment with; without packages, the Python of an environment that is there already.
+    /// The Python to make the environment with; without packages, the Python of an environment that is there already, or its directory.
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
     /// Modules to import in sandboxes that stand ready, with commas between.

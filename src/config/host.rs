@@ -25,7 +25,7 @@ settings! {
         /// Sandboxes that the local host keeps ready.
         pool ["PATHBOX_HOST_POOL"]: usize = "2", Allowed::Range(0, 64, ""), Values::ranged;
         /// The Python of the local host, for example a virtual environment's with pandas and matplotlib.
-        python ["PATHBOX_HOST_PYTHON"]: Option<PathBuf> = "", Allowed::Words("a Python executable"), Values::path;
+        python ["PATHBOX_HOST_PYTHON"]: Option<PathBuf> = "", Allowed::Words("a Python, or the directory of a virtual environment"), Values::path;
         /// What Python imports in a local sandbox that stands ready, for example
         /// numpy,pandas,matplotlib.pyplot: the first run that uses them does not wait.
         preload ["PATHBOX_HOST_PRELOAD"]: Vec<String> = "", Allowed::Words("modules, separated by commas"), modules;

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 pub(super) use self::cells::program;
 use self::context::{Job, Order, SharedEnv, Worker};
 use self::driver::{Driver, StartError};
-pub use self::interpreters::{Interpreters, Language, Problem, Search};
+pub use self::interpreters::{Interpreters, Language, Problem, Search, python_of};
 use super::agent::AgentHandle;
 use super::credit::THING;
 use crate::domain::{Clock, Entropy, lock};

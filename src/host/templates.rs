@@ -12,6 +12,7 @@ use std::process::Stdio;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use super::kernel::python_of;
 use crate::domain::Clock;
 
 /// The description of a template, in its directory.
@@ -146,8 +147,9 @@ impl Templates {
     ///
     /// # Errors
     /// [`TemplateError`]; nothing of it is left then.
-    pub async fn add(&self, new: NewTemplate, clock: &Clock) -> Result<Template, TemplateError> {
+    pub async fn add(&self, mut new: NewTemplate, clock: &Clock) -> Result<Template, TemplateError> {
         check_name(&new.name)?;
+        new.python = new.python.map(python_of);
         let installs = !new.pip.is_empty() || new.requirements.is_some();
         if !installs && new.npm.is_empty() && new.python.is_none() {
             return Err(TemplateError::Empty);

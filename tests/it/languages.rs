@@ -1,5 +1,6 @@
 //! What holds for every language alike, through the tool that clients call.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -40,6 +41,26 @@ fn a_missing_interpreter_is_said_once_with_the_package_that_brings_it() {
         log.lines().filter(|line| line.contains("pathbox::host") && line.contains("package python3")).count();
     assert_eq!(named, 1, "{log}");
     assert_eq!(said("pathbox::host: python3 at /nowhere/python3 does not start"), 1, "{log}");
+}
+
+#[test]
+#[ignore = "needs packages from PyPI: scripts/test installs them"]
+fn the_directory_of_a_virtual_environment_names_its_python() {
+    let data = tempfile::tempdir().unwrap();
+    let environment = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-env/science");
+    let mut serve = command(data.path());
+    serve.arg("serve").env("PATHBOX_HOST_PYTHON", &environment);
+    let mut server = Server::start_with(&mut serve);
+    // The first cell of a new interpreter finds what `site` brings.
+    let result = call(&mut server, "import sys; print(sys.prefix, type(help).__name__)", "python");
+    let prefix = format!("{} _Helper\n", environment.display());
+    assert_eq!(result["structuredContent"]["stdout"], prefix, "{result}");
+    drop(server);
+    let mut add = command(data.path());
+    let added = add.args(["templates", "add", "science", "--python"]).arg(&environment).output().unwrap();
+    assert!(added.status.success(), "{added:?}");
+    let shown = command(data.path()).args(["templates", "show", "science"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("matplotlib"), "{shown:?}");
 }
 
 #[tokio::test]

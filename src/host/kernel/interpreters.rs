@@ -46,7 +46,7 @@ impl Language {
 #[derive(Debug, Clone)]
 pub struct Search {
     /// A Python to use instead of the `python3` that is found: usually of a virtual environment with the
-    /// packages that programs need. It is bound into every sandbox read-only.
+    /// packages that programs need, or the directory of one. It is bound into every sandbox read-only.
     pub python: Option<PathBuf>,
     /// A Node.js to use instead of the `node` that is found.
     pub node: Option<PathBuf>,
@@ -110,11 +110,17 @@ struct About {
     matplotlib: bool,
 }
 
+/// The interpreter of a virtual environment, for its directory; of anything else the path itself.
+pub fn python_of(path: PathBuf) -> PathBuf {
+    if path.is_dir() { path.join("bin/python3") } else { path }
+}
+
 impl Interpreters {
     /// Looks for them, and asks each where it lives. Takes some tens of milliseconds.
     pub async fn find(search: &Search) -> Self {
+        let given = search.python.clone().map(python_of);
         let (python, node) = tokio::join!(
-            ask(search.python.clone().or_else(|| look(search, "python3")), &["-I", "-c", ASK_PYTHON], (3, 8)),
+            ask(given.or_else(|| look(search, "python3")), &["-I", "-c", ASK_PYTHON], (3, 8)),
             ask(search.node.clone().or_else(|| look(search, "node")), &["-e", ASK_NODE], (18, 0)),
         );
         let bash = look(search, "bash").ok_or_else(|| "was not found".to_owned()).map(|program| Found {

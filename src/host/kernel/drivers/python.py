@@ -5,9 +5,9 @@ first, then JSON. Output is not framed: cells, their subprocesses and C librarie
 So that results stay in their place among the output, each frame of a cell has a number, and before a frame
 leaves, a mark with that number is written to both descriptors.
 
-Two surprises. It imports almost nothing: every module here is paid for by each new sandbox, so `json`,
-`traceback` and even `site` wait until somebody needs them. And nothing in it protects anybody: the cell can
-change all of it. The jail around the interpreter is the boundary; the host believes no byte that comes out.
+Two surprises. It imports almost nothing: every module here is paid for by each new sandbox, so `json` and
+`traceback` wait until somebody needs them, and `site` for the first cell. And nothing in it protects anybody: the
+cell can change all of it. The jail around the interpreter is the boundary; the host believes no byte that comes out.
 
 Standard library only, Python 3.8 and later.
 """
@@ -300,12 +300,6 @@ class Finder:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if late_site():  # `site` had not run yet, so its directories had not been asked
-            from importlib.machinery import PathFinder
-
-            found = PathFinder.find_spec(name, path)
-            if found:
-                return found
         if name == "pathbox_figures":
             return module_spec(name, figures.define_backend)
         if name.partition(".")[0] == "IPython":
@@ -336,7 +330,6 @@ class Watcher:
         hook = Watcher.HOOKS.get(name)
         if hook is None:
             return None
-        late_site()
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec(name, path)
@@ -363,14 +356,12 @@ def module_spec(name, define, is_package=False):
 
 
 def late_site():
-    """Runs `site`, which the interpreter was started without; says whether it had not run before."""
-    if "site" in sys.modules:
-        return False
-    import site
+    """Runs `site`, which the interpreter was started without, if it has not run: packages, `sys.prefix`, `help`."""
+    if "site" not in sys.modules:
+        import site
 
-    site.main()
-    builtins.exit = builtins.quit = leave
-    return True
+        site.main()
+        builtins.exit = builtins.quit = leave
 
 
 # ---------------------------------------------------------------- running a cell
@@ -510,6 +501,7 @@ def guarded(step):
 
 def run_source(source, env):
     os.environ.update(env)
+    late_site()
     name = "<cell %d>" % State.count
     source = source.replace("\r\n", "\n")
     remember_source(name, source.splitlines(True))
@@ -630,6 +622,8 @@ def start():
 def preload(names):
     """Imports what cells will want; what could not be imported, and why."""
     failed = {}
+    if names:
+        late_site()
     for name in names:
         try:
             __import__(name)
