@@ -9,6 +9,7 @@ mod auth;
 mod credit;
 mod http;
 pub mod jail;
+mod journal;
 pub mod kernel;
 pub mod network;
 mod processes;

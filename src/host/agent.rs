@@ -28,6 +28,7 @@ use self::protocol::{
 };
 use super::credit::{Account, Credit, HELD, Held, THING};
 use super::jail::{JailError, Usage, sys};
+use super::journal::{Journal, Level};
 use crate::domain::lock;
 
 /// The async client of one sandbox's agent. Cheap to clone.
@@ -233,6 +234,8 @@ struct Connection {
     account: Account,
     /// Processes that the kernel has ended so far because memory ran out.
     oom_kills: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// What happens in the sandbox.
+    journal: Arc<Journal>,
 }
 
 impl fmt::Debug for Connection {
@@ -390,6 +393,7 @@ impl AgentHandle {
             state: Mutex::default(),
             account: Account::default(),
             oom_kills: Box::new(oom_kills),
+            journal: Arc::default(),
         });
         let mut buffer = vec![0; MAX_FRAME];
         let Hello { home, tmp } = match connection.receive(&mut buffer).await {
@@ -488,6 +492,11 @@ impl AgentHandle {
     /// [`AgentError::Gone`].
     pub async fn signal_all(&self, signal: i32) -> Result<(), AgentError> {
         self.connection.send(0, &ToAgent::SignalAll { signal, hold: true }).await
+    }
+
+    /// The sandbox's life, to be added to.
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.connection.journal
     }
 
     /// Stops all programs once, or lets them go on. What is started after it runs.
@@ -763,6 +772,12 @@ impl Connection {
         drop(ended); // outside the lock: wakes everybody who waits
     }
 
+    fn note_memory(&self, is_full: bool) {
+        if is_full {
+            self.journal.note(Level::Warn, "a program was ended because the sandbox's memory was full");
+        }
+    }
+
     /// Hands one message to anyone who waits for it: an arm for each kind. An error is a sandbox that does not keep the rules.
     fn dispatch(&self, id: u32, message: FromAgent) -> Result<(), protocol::Malformed> {
         let malformed = protocol::Malformed;
@@ -781,6 +796,7 @@ impl Connection {
             FromAgent::Exited(Exit { code, signal, oom }) => {
                 let program = state.forget(id).ok_or(malformed)?;
                 let oom = oom || was_killed(code, signal) && (self.oom_kills)() > program.oom_kills_before;
+                self.note_memory(oom);
                 let _ = program.events.send(ProcessEvent::Exited { code, signal, oom });
             }
             FromAgent::Replaced(Exit { code, signal, oom }) => {
@@ -790,6 +806,7 @@ impl Connection {
                 program.has_successor = false;
                 let oom = oom || was_killed(code, signal) && kills > program.oom_kills_before;
                 program.oom_kills_before = kills;
+                self.note_memory(oom);
                 let _ = program.events.send(ProcessEvent::Replaced { code, signal, oom });
             }
             FromAgent::Bytes(bytes) => {

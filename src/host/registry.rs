@@ -23,6 +23,7 @@ use crate::telemetry::metrics::{self, POOL_SIZE};
 
 use super::auth;
 use super::jail::Control;
+use super::journal::{Journal, Level};
 use super::kernel::KernelError;
 use super::network::{self, Policy};
 use super::sandbox::{Environment, Identity, Machine, MachineError, Maker, Reason, Sandbox};
@@ -57,7 +58,7 @@ struct Inner {
     /// By the name of what they were made from.
     ready: Mutex<BTreeMap<String, VecDeque<Machine>>>,
     /// The latest ends, and how they were.
-    ended: Mutex<VecDeque<(String, &'static str)>>,
+    ended: Mutex<VecDeque<Ended>>,
     ready_size: usize,
     /// Creates that wait for a machine of their own.
     waiting: AtomicUsize,
@@ -70,6 +71,15 @@ struct Inner {
     /// A ready machine was taken.
     taken: Notify,
     shutdown: CancellationToken,
+}
+
+/// What is remembered of a sandbox that has ended.
+#[derive(Debug)]
+struct Ended {
+    id: String,
+    how: &'static str,
+    /// Kept of the latest.
+    journal: Option<Arc<Journal>>,
 }
 
 /// What a new sandbox is to be.
@@ -215,9 +225,11 @@ impl Registry {
         let (registry, dead) = (Arc::downgrade(&self.0), id.clone());
         let sandbox = Sandbox::new(machine, identity, move || {
             if let Some(inner) = registry.upgrade() {
-                lock(&inner.ledger).remove(&dead);
+                let entry = lock(&inner.ledger).remove(&dead);
                 let registry = Self(inner);
-                registry.remember_end(&dead, "its first process ended");
+                if let Some(entry) = entry {
+                    registry.remember_end(&entry, Level::Error, "its first process ended");
+                }
                 registry.count();
             }
         })?;
@@ -234,6 +246,7 @@ impl Registry {
             return Err(error.into());
         }
         unknown.keep();
+        sandbox.note(Level::Info, format!("the sandbox was created from template {}", new.label.template));
         let entry = place.fill(id, new.label, sandbox, new.life);
         self.count();
         // It may have died, or the host may have ended all it knew, between the two steps above.
@@ -298,7 +311,15 @@ impl Registry {
             }
             let tenant = entry.label.metadata.get(TENANT).cloned();
             let called = (auth::sandbox_id(&registry.0.entropy), name);
-            let snapshot = registry.0.snapshots.take(&entry.sandbox, tenant, called).await?;
+            let taken = registry.0.snapshots.take(&entry.sandbox, tenant, called).await;
+            // Why not is the answer's: it names files.
+            match taken.is_ok() {
+                true => entry.sandbox.note(Level::Info, "its files were kept for a snapshot or forks"),
+                false => {
+                    entry.sandbox.note(Level::Warn, "its files could not be kept for a snapshot or forks")
+                }
+            }
+            let snapshot = taken?;
             Ok((entry, snapshot))
         });
         taken.await.unwrap_or(Err(SnapshotError::NoSandbox))
@@ -380,6 +401,7 @@ impl Registry {
             Some(entry) => (entry, false),
             None => {
                 sandbox.thaw().await;
+                sandbox.note(Level::Info, "the sandbox was resumed");
                 (lock(&self.0.ledger).resume(id, self.now(), life)?, true)
             }
         };
@@ -405,6 +427,7 @@ impl Registry {
             None => Some(Paused::Already),
             Some(sandbox) => {
                 sandbox.freeze().await;
+                sandbox.note(Level::Info, "the sandbox was paused by a request");
                 self.count();
                 Some(Paused::Now)
             }
@@ -419,7 +442,7 @@ impl Registry {
             ledger.remove(id).map(|entry| (entry, lives))
         };
         let Some((entry, lives)) = removed else { return false };
-        self.remember_end(id, "it was killed by a request");
+        self.remember_end(&entry, Level::Info, "it was killed by a request");
         entry.sandbox.end(Reason::Killed).await;
         self.count();
         lives
@@ -462,16 +485,30 @@ impl Registry {
 
     /// How a sandbox ended, as far as is remembered: a sentence without a subject's name.
     pub(crate) fn how_it_ended(&self, id: &str) -> Option<&'static str> {
-        lock(&self.0.ended).iter().rev().find(|(ended, _)| ended == id).map(|(_, how)| *how)
+        lock(&self.0.ended).iter().rev().find(|ended| ended.id == id).map(|ended| ended.how)
     }
 
-    fn remember_end(&self, id: &str, how: &'static str) {
+    /// The life of a sandbox that lives or is one of the latest that ended.
+    pub(crate) fn journal(&self, id: &str) -> Option<Arc<Journal>> {
+        if let Some(entry) = self.get(id) {
+            return Some(Arc::clone(entry.sandbox.agent.journal()));
+        }
+        lock(&self.0.ended).iter().rev().find(|ended| ended.id == id)?.journal.clone()
+    }
+
+    fn remember_end(&self, entry: &Entry, level: Level, how: &'static str) {
         const REMEMBERED: usize = 1000;
+        const JOURNALS: usize = 100;
+        entry.sandbox.note(level, format!("the sandbox ended: {how}"));
         let mut ended = lock(&self.0.ended);
         if ended.len() == REMEMBERED {
             ended.pop_front();
         }
-        ended.push_back((id.to_owned(), how));
+        let journal = Some(Arc::clone(entry.sandbox.agent.journal()));
+        ended.push_back(Ended { id: entry.id.clone(), how, journal });
+        if let Some(old) = ended.len().checked_sub(JOURNALS + 1) {
+            ended[old].journal = None;
+        }
     }
 
     /// Sets the gauges.
@@ -554,7 +591,7 @@ impl Registry {
         loop {
             let due = lock(&self.0.ledger).sweep(self.now());
             for entry in due.ended {
-                self.remember_end(&entry.id, "its timeout was reached");
+                self.remember_end(&entry, Level::Info, "its timeout was reached");
                 tokio::spawn(async move { entry.sandbox.end(Reason::Expired).await });
             }
             self.count();
@@ -565,6 +602,7 @@ impl Registry {
                     // Somebody may have connected meanwhile.
                     if registry.get(&id).is_some_and(|entry| entry.state == State::Paused) {
                         sandbox.freeze().await;
+                        sandbox.note(Level::Info, "the sandbox was paused at its timeout");
                     }
                 });
             }

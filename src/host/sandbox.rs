@@ -20,6 +20,7 @@ use super::jail::{
     self, End, EndCause, Isolation, JailError, Jailed, SandboxLimits, SandboxSpec, Spawner, SpawnerChanges,
     Usage,
 };
+use super::journal::Level;
 use super::kernel::{self, KernelError, Kernels};
 use super::network::{self, Egress, LookUpPlaces, Policy};
 use super::processes::Processes;
@@ -433,6 +434,7 @@ impl Sandbox {
             egress: egress.clone(),
             reason: Arc::clone(&reason),
         };
+        machine.jailed.agent.journal().begin(who.clock.now());
         let (orders, ordered) = mpsc::channel(8);
         let sandbox = Arc::new(Self {
             id: who.id,
@@ -483,6 +485,11 @@ impl Sandbox {
         let mut env = self.egress.env();
         env.extend(self.env.clone());
         env
+    }
+
+    /// Adds to the logs of its life.
+    pub(crate) fn note(&self, level: Level, text: impl Into<String>) {
+        self.agent.journal().note(level, text);
     }
 
     /// What its owner set of it.

@@ -19,6 +19,7 @@ import e2b_code_interpreter as ci
 from e2b import (
     AuthenticationException,
     CommandExitException,
+    ConnectionConfig,
     FilesystemEventType,
     FileType,
     InvalidArgumentException,
@@ -31,6 +32,8 @@ from e2b import (
     SandboxState,
     TimeoutException,
 )
+from e2b.api.client.api.sandboxes import get_sandboxes_sandbox_id_logs, get_v_2_sandboxes_sandbox_id_logs
+from e2b.api.client_sync import get_api_client
 from e2b.exceptions import FileNotFoundException, SandboxNotFoundException, SandboxNotRunningException
 from e2b_code_interpreter import Sandbox
 
@@ -231,6 +234,16 @@ def a_snapshot_keeps_files_and_no_memory():
         assert Sandbox.delete_snapshot(snapshot.snapshot_id) is False
     raises(SandboxException, lambda: Sandbox.create(template=first.snapshot_id), "not found")
     raises(SandboxNotFoundException, lambda: Sandbox.create_snapshot(sandbox.sandbox_id))
+
+
+@check
+def the_logs_have_the_form_that_the_clients_read():
+    client = get_api_client(ConnectionConfig())
+    with Sandbox.create() as sandbox:
+        found = get_v_2_sandboxes_sandbox_id_logs.sync_detailed(sandbox.sandbox_id, client=client).parsed.logs
+        assert "created" in found[0].message and found[0].level == "info", found
+        older = get_sandboxes_sandbox_id_logs.sync_detailed(sandbox.sandbox_id, client=client).parsed
+        assert older.logs[0].line == older.log_entries[0].message == found[0].message, older
 
 
 @check

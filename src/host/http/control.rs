@@ -23,6 +23,7 @@ use sha2::{Digest, Sha256};
 use super::{BodyError, api_error, read_body};
 use crate::host::auth;
 use crate::host::jail::JailError;
+use crate::host::journal::{Level, Line};
 use crate::host::network::{Asked, Policy};
 use crate::host::registry::{
     CreateError, Cursor, Entry, Full, Key, Label, Move, New, Paused, Query, Registry,
@@ -67,8 +68,8 @@ pub(crate) fn router(registry: Registry, api_key: Secret) -> Router {
         .route("/sandboxes/{id}/snapshots", post(create_snapshot))
         .route("/sandboxes/{id}/fork", post(fork))
         .route("/snapshots", get(snapshots))
-        .route("/sandboxes/{id}/logs", get(no_logs))
-        .route("/v2/sandboxes/{id}/logs", get(no_logs))
+        .route("/sandboxes/{id}/logs", get(logs_v1))
+        .route("/v2/sandboxes/{id}/logs", get(logs_v2))
         .route("/templates", get(templates).post(no_builds))
         .route("/v2/templates", get(templates).post(no_builds))
         .route("/v3/templates", any(no_builds))
@@ -367,6 +368,7 @@ async fn set_network(
         tracing::warn!(error = &error as &dyn std::error::Error, "a network policy could not be opened");
         Refusal::NotStarted
     })?;
+    entry.sandbox.note(Level::Info, "what it may reach was replaced");
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -760,12 +762,87 @@ async fn fork(
     Ok((StatusCode::CREATED, Json(answers)).into_response())
 }
 
-async fn no_logs() -> Response {
-    api_error(
-        StatusCode::NOT_IMPLEMENTED,
-        "this host keeps no logs of sandboxes: output goes to whoever started the command, the end of a sandbox to the \
-         host's own log",
-    )
+/// Which lines of a sandbox's life are asked for.
+struct LogQuery {
+    /// Nothing before this time; nothing after it when the newest come first. In milliseconds since 1970.
+    from: Option<i64>,
+    newest_first: bool,
+    level: Level,
+    search: String,
+    limit: usize,
+}
+
+impl LogQuery {
+    fn parse(text: &str) -> Result<Self, Refusal> {
+        const MOST: usize = 1000;
+        let mut query =
+            Self { from: None, newest_first: false, level: Level::Debug, search: String::new(), limit: MOST };
+        for (name, value) in form_urlencoded::parse(text.as_bytes()) {
+            let bad = || Refusal::Invalid(format!("{name} {value:?} is not understood"));
+            match name.as_ref() {
+                "start" | "cursor" => query.from = Some(value.parse().map_err(|_| bad())?),
+                "direction" if value == "forward" || value == "backward" => {
+                    query.newest_first = value == "backward";
+                }
+                "direction" => return Err(bad()),
+                "level" => {
+                    let level = Level::ALL.into_iter().find(|level| level.name() == value);
+                    query.level = level.ok_or_else(bad)?;
+                }
+                "search" => query.search = value.into_owned(),
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| *limit <= MOST);
+                    query.limit = limit.ok_or_else(bad)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(query)
+    }
+
+    fn wants(&self, line: &Line) -> bool {
+        let at = line.at.timestamp_millis();
+        self.from.is_none_or(|from| if self.newest_first { at <= from } else { at >= from })
+            && line.level >= self.level
+            && line.text.contains(&self.search)
+    }
+}
+
+fn logs(registry: &Registry, id: String, query: Option<&str>) -> Result<Vec<Line>, Refusal> {
+    let query = LogQuery::parse(query.unwrap_or(""))?;
+    let mut lines = registry.journal(known(&id)).ok_or(Refusal::NoSandbox(id))?.lines();
+    lines.retain(|line| query.wants(line));
+    if query.newest_first {
+        lines.reverse();
+    }
+    lines.truncate(query.limit);
+    Ok(lines)
+}
+
+fn told_line(line: &Line) -> Value {
+    json!({ "timestamp": line.at, "level": line.level.name(), "message": line.text, "fields": {} })
+}
+
+async fn logs_v1(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Refusal> {
+    let lines = logs(&registry, id, query.as_deref())?;
+    let plain: Vec<Value> =
+        lines.iter().map(|line| json!({ "timestamp": line.at, "line": line.text })).collect();
+    let entries: Vec<Value> = lines.iter().map(told_line).collect();
+    Ok(Json(json!({ "logs": plain, "logEntries": entries })))
+}
+
+/// What the host knows of a sandbox's life; what programs print goes to whoever started them.
+async fn logs_v2(
+    State(registry): State<Registry>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Refusal> {
+    let lines = logs(&registry, id, query.as_deref())?;
+    Ok(Json(json!({ "logs": lines.iter().map(told_line).collect::<Vec<_>>() })))
 }
 
 /// What is not there is not deleted, as at E2B: its clients say `false`.

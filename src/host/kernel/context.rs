@@ -24,6 +24,7 @@ use super::protocol::{FrameKind, Made, frame};
 use crate::domain::lock;
 use crate::host::agent::{AgentError, AgentHandle, ProcessEvent, ProcessHandle};
 use crate::host::credit::Credit;
+use crate::host::journal::Level;
 use crate::wire::interpreter::{Event, platform_error};
 
 /// Files that are made ready at a time for one execution.
@@ -443,12 +444,12 @@ impl Worker {
                 let exit = Exit { code, signal, oom };
                 self.driver.report_death(&mut running.answer, &exit, Aftermath::Lost);
                 running.answer.end();
-                tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
+                self.note_end("in the middle of an execution", &exit);
                 return Some(Turn::Died);
             }
             Some(ProcessEvent::Replaced { code, signal, oom }) => {
                 let exit = Exit { code, signal, oom };
-                tracing::debug!(%exit, "an interpreter ended in the middle of an execution");
+                self.note_end("in the middle of an execution", &exit);
                 let resumed = interpreter.resume().await;
                 let aftermath = if resumed.is_ok() { Aftermath::RolledBack } else { Aftermath::Lost };
                 self.driver.report_death(&mut running.answer, &exit, aftermath);
@@ -503,6 +504,14 @@ impl Worker {
         }
     }
 
+    /// Adds the end of an interpreter to the logs of the sandbox. One that ends with its sandbox has no reason of its own.
+    fn note_end(&self, when: &str, exit: &Exit) {
+        tracing::debug!(%exit, "an interpreter ended {when}");
+        if exit.oom || exit.code.or(exit.signal).is_some() {
+            self.agent.journal().note(Level::Warn, format!("an interpreter ended {when}: {exit}"));
+        }
+    }
+
     /// Does what is due by now.
     async fn tick(&self, running: &mut Running, interpreter: &Interpreter) -> Option<Turn> {
         let now = Instant::now();
@@ -528,11 +537,11 @@ impl Worker {
             }
             // Nothing is lost: the copy is as old as the last cell.
             (Idle::Replaced(exit), Some(interpreter)) => {
-                tracing::debug!(%exit, "an idle interpreter ended; its copy goes on");
+                self.note_end("between executions; its copy goes on", &exit);
                 interpreter.resume().await.is_ok()
             }
             (Idle::Ended(exit) | Idle::Replaced(exit), _) => {
-                tracing::debug!(%exit, "an idle interpreter ended");
+                self.note_end("between executions", &exit);
                 false
             }
             (Idle::Rests(_), None) => false,

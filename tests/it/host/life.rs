@@ -55,6 +55,67 @@ async fn a_ready_sandbox_is_given_away_once_and_replaced() {
 }
 
 #[tokio::test]
+async fn the_logs_of_a_sandbox_tell_its_life_and_nothing_that_its_programs_say() {
+    let host = TestHost::start().await;
+    let sandbox = host.create_as(json!({"envVars": {"SECRET": "s3cret"}})).await;
+    let path = |what: &str| format!("/sandboxes/{}/{what}", sandbox.id);
+    host.run(&sandbox, "echo s3cret; cat s3cret").await;
+    let cell = json!({"code": "print('s3cret', flush=True); import os; os._exit(3)"});
+    host.to(&sandbox, 49999, Method::POST, "/execute")
+        .json(&cell)
+        .send()
+        .await
+        .unwrap()
+        .bytes()
+        .await
+        .unwrap();
+    host.api(Method::POST, &path("pause"), json!({})).await;
+    host.api(Method::POST, &path("connect"), json!({"timeout": 60})).await;
+    host.api(Method::PUT, &path("network"), json!({})).await;
+
+    let lines = async |query: &str| {
+        let (status, told) =
+            host.api(Method::GET, &format!("/v2{}?{query}", path("logs")), Value::Null).await;
+        assert_eq!(status, 200, "{told}");
+        let lines = told["logs"].as_array().unwrap().clone();
+        lines.iter().for_each(|line| assert!(line["fields"].is_object() && line["timestamp"].is_string()));
+        lines.into_iter().map(|line| line["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let life = lines("").await;
+    let want = [
+        "created from template code-interpreter-v1",
+        "an interpreter ended",
+        "paused",
+        "resumed",
+        "may reach",
+    ];
+    for (line, word) in life.iter().zip(want) {
+        assert!(line.contains(word), "{life:?}");
+    }
+    assert!(life.len() == want.len() && !life.concat().contains("s3cret"), "{life:?}");
+    assert_eq!(lines("level=warn").await, [life[1].clone()]);
+    assert_eq!(lines("search=resumed&limit=1").await, [life[3].clone()]);
+    let (newest, none) =
+        (lines("direction=backward&limit=2").await, lines("cursor=1&direction=backward").await);
+    assert_eq!((newest, none.len()), (vec![life[4].clone(), life[3].clone()], 0));
+    assert_eq!(lines("limit=0").await.len() + lines("cursor=9000000000000").await.len(), 0);
+    for query in ["level=loud", "limit=1001", "cursor=x", "direction=up"] {
+        assert_eq!(host.api(Method::GET, &format!("{}?{query}", path("logs")), Value::Null).await.0, 400);
+    }
+    let (_, old) = host.api(Method::GET, &path("logs?start=1"), Value::Null).await;
+    assert_eq!(
+        (&old["logs"][0]["line"], &old["logEntries"][0]["message"]),
+        (&json!(life[0]), &json!(life[0]))
+    );
+
+    // It is kept for a while.
+    host.api(Method::DELETE, &format!("/sandboxes/{}", sandbox.id), Value::Null).await;
+    let last = lines("search=the+sandbox+ended").await;
+    assert!(last.len() == 1 && last[0].contains("killed by a request"), "{last:?}");
+    assert_eq!(host.api(Method::GET, "/sandboxes/inothing/logs", Value::Null).await.0, 404);
+}
+
+#[tokio::test]
 async fn a_paused_sandbox_stands_still_and_goes_on_where_it_stood() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
