@@ -257,7 +257,7 @@ async fn hear(
     events: &mut mpsc::Receiver<ProcessEvent>,
     mut output: Option<(&mut tokio::fs::File, &mut Share)>,
 ) -> Result<Said, SnapshotError> {
-    const COMPLAINTS_MAX: usize = 4096;
+    const COMPLAINTS_MAX: usize = 16 << 10;
     let mut said = Said::default();
     while let Some(event) = events.recv().await {
         match event {
@@ -298,13 +298,17 @@ async fn finish(
     result
 }
 
-/// What `tar` complained of first, as it may be shown: a name in it is the sandbox's.
+/// What `tar` complained of first, as it may be shown: a name in it is the sandbox's, and of any length.
 fn first_line(complaints: &[u8]) -> String {
-    const SHOWN: usize = 300;
+    const SHOWN: usize = 150;
     let text = String::from_utf8_lossy(complaints);
     let line = text.lines().next().unwrap_or("tar did not end by itself");
     let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-    line.chars().take(SHOWN).map(shown).collect()
+    let line: Vec<char> = line.chars().map(shown).collect();
+    match line.len() > 2 * SHOWN {
+        true => line[..SHOWN].iter().chain(&['…']).chain(&line[line.len() - SHOWN..]).collect(),
+        false => line.into_iter().collect(),
+    }
 }
 
 fn not_begun(doing: &'static str, error: &AgentError) -> SnapshotError {
