@@ -26,6 +26,7 @@ const TABLE: &[(&str, &str, &str, &str)] = &[
     ("host.open_files", "222", "1024", "222"),
     ("host.output_mb", "1", "3", "1"),
     ("host.max_sandboxes", "1", "201", "429"),
+    ("host.snapshots_mb", "0", "201", "501"),
     ("host.max_life_hours", "1", "201", "400"),
     ("host.network_connections", "1", "one more is carried", "one more waits"),
     ("host.network_idle_seconds", "1", "quiet is kept", "quiet is closed"),
@@ -165,6 +166,9 @@ impl Binary {
         let output = self.run(id, "print('x' * (3 << 20))").await;
         found.insert("output_mb".into(), json!(output.len() >> 20));
         found.insert("max_sandboxes".into(), json!(self.create(json!({})).await.0));
+        let snapshot = self.client.post(format!("{}/sandboxes/{id}/snapshots", self.url));
+        let (status, _) = answer(snapshot.header("x-api-key", KEY).json(&json!({}))).await;
+        found.insert("snapshots_mb".into(), json!(status));
         self.delete(id).await;
         let body = json!({"timeout": 7200, "network": {"allowOut": ["127.0.0.1"], "denyOut": ["0.0.0.0/0"]}});
         let (status, mut other) = self.create(body.clone()).await;
