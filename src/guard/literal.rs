@@ -343,7 +343,7 @@ impl Walk<'_> {
 
     // ---- JavaScript
 
-    /// Code, up to the `}` of a template where it is inside one.
+    /// Code, up to the `}` of a template where it is inside one. One match with an arm for each sign that begins something.
     fn script(&mut self, inside: bool) {
         let mut depth = 0;
         // Whether a `/` here begins a regular expression.
@@ -463,7 +463,7 @@ impl Walk<'_> {
 
     // ---- Bash
 
-    /// Commands, up to the sign that ends a substitution.
+    /// Commands, up to the sign that ends a substitution. One match with an arm for each sign that begins something.
     fn bash(&mut self, until: Option<u8>) {
         let mut depth = 0;
         let mut documents: Vec<(Vec<u8>, bool)> = Vec::new();

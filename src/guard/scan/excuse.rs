@@ -521,7 +521,7 @@ impl Scanner<'_> {
         })
     }
 
-    /// Whether all that a row asks beyond the pattern of the value holds.
+    /// Whether all that a row asks beyond the pattern of the value holds: one condition after the other, the cheap ones first.
     fn holds(&self, row: usize, candidate: &mut Candidate, value: &[u8]) -> bool {
         let (excuse, row) = (&EXCUSES.list[row], &EXCUSES.rows[row]);
         let (start, end) = (candidate.start, candidate.end);

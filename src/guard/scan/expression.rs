@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
         false
     }
 
-    /// What joins an operand to the next.
+    /// What joins an operand to the next: one case after the other, each by the sign that stands there.
     fn joint(&mut self) -> Next {
         let blank = self.blanks();
         if self.at == self.line.len() || self.starts(b"//") || self.byte(0) == b'#' && blank {
