@@ -817,7 +817,7 @@ pub(crate) fn is_on_proc(fd: &impl AsRawFd) -> Result<bool> {
         let mut stat: libc::statfs = zeroed();
         check(libc::fstatfs(fd.as_raw_fd(), &raw mut stat))?;
         // Another C library has other types.
-        Ok(u64::try_from(stat.f_type).ok() == u64::try_from(libc::PROC_SUPER_MAGIC).ok())
+        Ok(stat.f_type as u64 == libc::PROC_SUPER_MAGIC as u64)
     }
 }
 
