@@ -14,6 +14,7 @@ use crate::domain::{
 };
 use crate::execution::{Asker, Call};
 use crate::store::StoreError;
+use crate::telemetry::chain;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -67,10 +68,7 @@ async fn examine(config: Config) -> Vec<Check> {
     let mut checks = vec![Check::new(
         "data directory",
         crate::app::data_dir(dir).map(|()| dir.display().to_string()).map_err(|error| {
-            (
-                crate::telemetry::chain(error.as_ref()),
-                "choose a directory that this user can write, with --data-dir".into(),
-            )
+            (chain(error.as_ref()), "choose a directory that this user can write, with --data-dir".into())
         }),
     )];
     if matches!(config.provider, Provider::Local) {
@@ -86,8 +84,7 @@ async fn examine(config: Config) -> Vec<Check> {
         Ok(app) => app,
         Err(error) => {
             let advice = "correct the guard policy, or the setting that the message names";
-            checks
-                .push(Check::new("settings", Err((crate::telemetry::chain(error.as_ref()), advice.into()))));
+            checks.push(Check::new("settings", Err((chain(error.as_ref()), advice.into()))));
             return checks;
         }
     };
@@ -179,8 +176,7 @@ async fn database(config: &Config) -> Check {
         Some(error) => error.remedy(),
         None => "correct the setting that the message names",
     };
-    let found =
-        asked.await.map_err(|error| (crate::telemetry::chain(error.as_ref()), remedy(&error).to_owned()));
+    let found = asked.await.map_err(|error| (chain(error.as_ref()), remedy(&error).to_owned()));
     Check::new("database", found)
 }
 
@@ -189,7 +185,7 @@ async fn database(config: &Config) -> Check {
 async fn machine(config: &Config) -> Vec<Check> {
     let found = crate::host::jail::probe(&config.host.options(crate::app::templates_dir(config)).jail)
         .await
-        .map_err(|error| crate::telemetry::chain(&error));
+        .map_err(|error| chain(&error));
     match found {
         Ok(found) => found
             .into_iter()
@@ -249,7 +245,7 @@ async fn provider_answers(health: &crate::execution::Health) -> Result<String, (
     match health.ask_provider().await {
         Ok(after) => Ok(format!("answers, in {} ms", after.as_millis())),
         Err(crate::execution::ExecutionError::Sandbox(error)) => {
-            Err((crate::telemetry::chain(&error), error.advice().to_owned()))
+            Err((chain(&error), error.advice().to_owned()))
         }
         Err(error) => Err((error.to_string(), error.advice())),
     }
@@ -290,7 +286,7 @@ async fn first_run(service: &crate::execution::Execution) -> Check {
             .runs
             .run_code(call, request, news, tokio_util::sync::CancellationToken::new())
             .await
-            .map_err(|error| format!("{}. {}", crate::telemetry::chain(&error), error.advice()))?;
+            .map_err(|error| format!("{}. {}", chain(&error), error.advice()))?;
         service.contexts.end(&key).await.map_err(|error| error.to_string())?;
         let text = finished.outcome.results.first().and_then(|result| result.text().map(str::to_owned));
         match text.as_deref() {

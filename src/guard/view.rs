@@ -311,6 +311,7 @@ fn fold(c: char) -> Option<char> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::{Guard, Numbering};
 
     #[test]
     fn letters_that_are_passed_over_read_as_themselves() {
@@ -319,7 +320,6 @@ mod tests {
             assert!(!may_hide(c.to_string().as_bytes(), 0), "{c:?}");
         }
     }
-    use crate::guard::{Guard, Numbering};
 
     fn read(text: &str) -> String {
         String::from_utf8(view(text.as_bytes(), 0, text.len()).text).unwrap()

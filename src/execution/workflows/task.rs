@@ -29,7 +29,7 @@ use crate::workflow::{Input, Lane, Phase, Running, State, Task, TaskKind, When};
 use super::{Core, kind};
 use crate::execution::files::{Content, FileAction, FileAnswer, FilePath, Filed};
 use crate::execution::{
-    AnalysisRequest, Asker, Call, Contexts, ExecutionError, Files, Finished, Outputs, Runs,
+    AnalysisRequest, Asker, Call, Contexts, ExecutionError, Files, Finished, Outputs, ProgressSender, Runs,
 };
 
 /// Bytes of what one task is given.
@@ -404,10 +404,10 @@ impl Work {
         // No caller watches a single run's progress.
         let (news, _) = mpsc::channel(1);
         let purpose = Some(format!("workflow {} task {}", self.row.id, self.run.task));
-        let (call, timeout, cancel) = (self.call(), self.timeout(), self.cancel.clone());
         if self.task.kind == TaskKind::Analysis {
-            return self.analyse(runs, purpose).await;
+            return self.analyse(runs, purpose, news).await;
         }
+        let (call, timeout, cancel) = (self.call(), self.timeout(), self.cancel.clone());
         for (path, content) in files {
             self.file(FileAction::Put {
                 path: path.clone(),
@@ -453,8 +453,12 @@ impl Work {
         Ok(Came::Done(made))
     }
 
-    async fn analyse(&self, runs: &Runs, purpose: Option<String>) -> Result<Came, ExecutionError> {
-        let (news, _) = mpsc::channel(1);
+    async fn analyse(
+        &self,
+        runs: &Runs,
+        purpose: Option<String>,
+        news: ProgressSender,
+    ) -> Result<Came, ExecutionError> {
         let mut parameters = self.task.parameters.clone().unwrap_or_default();
         parameters.extend(self.inputs.clone());
         let wrong = |error: String| Ok(Came::Failed { error: cut(&error), retry: false });

@@ -632,7 +632,7 @@ impl Scanner<'_> {
 /// What programs have as the limit of a number.
 fn is_power_of_two(digits: &[u8]) -> bool {
     let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
-    number.is_some_and(|number| number.is_power_of_two() || (number.wrapping_add(1)).is_power_of_two())
+    number.is_some_and(|number| number.is_power_of_two() || number.wrapping_add(1).is_power_of_two())
 }
 
 /// `5211 5212 5213 5214`: each group a little more than the one before.

@@ -60,8 +60,8 @@ fn is_statement(before: &[u8], line: &[u8], len: usize) -> bool {
     let end = line[value.len()..].trim_ascii();
     let mark = before.trim_ascii_end();
     let Some((b'=' | b':', left)) = mark.split_last() else { return false };
-    let name_len = left.trim_ascii_end().iter().rev().take_while(|byte| joined(byte)).count();
     let left = left.trim_ascii_end();
+    let name_len = left.iter().rev().take_while(|byte| joined(byte)).count();
     let (head, name) = left.split_at(left.len() - name_len);
     let bare = |name: &[u8]| -> Vec<u8> {
         name.iter().filter(|byte| **byte != b'_').map(u8::to_ascii_lowercase).collect()
@@ -77,9 +77,7 @@ fn is_statement(before: &[u8], line: &[u8], len: usize) -> bool {
                 memchr::memchr(b'.', name).is_some() || head.iter().any(u8::is_ascii_alphabetic)
             }
             // `    passphrase: keyPassphrase,` `{ token: checkIsToken }`
-            (Some(b':'), b"," | b"") if end == b"," => {
-                head.len() > 1 && head.iter().all(|byte| *byte == b' ')
-            }
+            (Some(b':'), b",") => head.len() > 1 && head.iter().all(|byte| *byte == b' '),
             _ => false,
         }
 }

@@ -1,8 +1,8 @@
 //! The control plane: create, connect, list, extend, pause and kill sandboxes.
 //!
-//! The two generations of routes differ in defaults only. What this host cannot do (memory in snapshots, building templates, volumes) is
-//! refused in words rather than ignored, unless ignoring it is the safer reading: asking for the internet is common in
-//! older clients' defaults and opens it only where the host's owner has said so.
+//! The two generations of routes differ in defaults only. What this host cannot do (memory in snapshots, building
+//! templates, volumes) is refused in words rather than ignored, unless ignoring it is the safer reading: asking for the
+//! internet is common in older clients' defaults and opens it only where the host's owner has said so.
 
 use std::time::Duration;
 
@@ -695,7 +695,7 @@ async fn create_snapshot(
     }
     let made = registry.snapshot(known(&id), asked.name).await;
     let snapshot = made.map_err(|error| refused_snapshot(error, &id))?;
-    Ok((StatusCode::CREATED, Json(told_snapshot(&snapshot))).into_response())
+    Ok((StatusCode::CREATED, Json(snapshot_body(&snapshot))).into_response())
 }
 
 fn refused_snapshot(error: SnapshotError, id: &str) -> Refusal {
@@ -712,7 +712,7 @@ fn refused_snapshot(error: SnapshotError, id: &str) -> Refusal {
     }
 }
 
-fn told_snapshot(snapshot: &Snapshot) -> Value {
+fn snapshot_body(snapshot: &Snapshot) -> Value {
     let names: Vec<&String> = snapshot.name.iter().collect();
     json!({ "snapshotID": snapshot.id, "names": names, "memory": false })
 }
@@ -734,7 +734,7 @@ async fn snapshots(State(registry): State<Registry>, RawQuery(query): RawQuery) 
         }
     }
     let (page, next) = registry.snapshots(&wanted);
-    let page: Vec<Value> = page.iter().map(|snapshot| told_snapshot(snapshot)).collect();
+    let page: Vec<Value> = page.iter().map(|snapshot| snapshot_body(snapshot)).collect();
     Ok(with_next(Json(page).into_response(), next))
 }
 
@@ -819,7 +819,7 @@ fn logs(registry: &Registry, id: String, query: Option<&str>) -> Result<Vec<Line
     Ok(lines)
 }
 
-fn told_line(line: &Line) -> Value {
+fn log_entry(line: &Line) -> Value {
     json!({ "timestamp": line.at, "level": line.level.name(), "message": line.text, "fields": {} })
 }
 
@@ -831,7 +831,7 @@ async fn logs_v1(
     let lines = logs(&registry, id, query.as_deref())?;
     let plain: Vec<Value> =
         lines.iter().map(|line| json!({ "timestamp": line.at, "line": line.text })).collect();
-    let entries: Vec<Value> = lines.iter().map(told_line).collect();
+    let entries: Vec<Value> = lines.iter().map(log_entry).collect();
     Ok(Json(json!({ "logs": plain, "logEntries": entries })))
 }
 
@@ -842,7 +842,7 @@ async fn logs_v2(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Refusal> {
     let lines = logs(&registry, id, query.as_deref())?;
-    Ok(Json(json!({ "logs": lines.iter().map(told_line).collect::<Vec<_>>() })))
+    Ok(Json(json!({ "logs": lines.iter().map(log_entry).collect::<Vec<_>>() })))
 }
 
 /// What is not there is not deleted, as at E2B: its clients say `false`.

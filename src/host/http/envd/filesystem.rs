@@ -118,7 +118,8 @@ async fn watch_dir(Extension(sandbox): Box, headers: HeaderMap, body: Body) -> R
         let state = (changes, Arc::clone(&sandbox), path, with_entry);
         let rest = stream::unfold(state, async |(mut changes, sandbox, path, with_entry)| {
             let change = changes.recv().await?;
-            let event = file_event(&sandbox, &path, &change, with_entry, &mut MAX_LINKS.clone()).await;
+            let mut steps = MAX_LINKS;
+            let event = file_event(&sandbox, &path, &change, with_entry, &mut steps).await;
             Some((Ok(WatchResponse::Filesystem(event.into())), (changes, sandbox, path, with_entry)))
         });
         let messages: Messages<WatchResponse> =
@@ -192,18 +193,20 @@ async fn file_event(
     };
     let entry = match with_entry {
         // What is gone again has none.
-        true => match sandbox.agent.stat(&format!("{dir}/{}", change.name)).await {
-            Ok(info) => Some(entry_of(sandbox, info, steps).await),
-            Err(_) => None,
-        },
+        true => entry_within(sandbox, &format!("{dir}/{}", change.name), steps).await.ok(),
         false => None,
     };
     FileEvent { name: change.name.clone(), kind, entry }
 }
 
 async fn entry(sandbox: &Sandbox, path: &str) -> Result<EntryInfo, RpcError> {
+    let mut steps = MAX_LINKS;
+    entry_within(sandbox, path, &mut steps).await
+}
+
+async fn entry_within(sandbox: &Sandbox, path: &str, steps: &mut usize) -> Result<EntryInfo, RpcError> {
     let info = sandbox.agent.stat(path).await.map_err(rpc::refused)?;
-    Ok(entry_of(sandbox, info, &mut MAX_LINKS.clone()).await)
+    Ok(entry_of(sandbox, info, steps).await)
 }
 
 /// As envd has it, a link is described by what it leads to, under its own name, as far as there are `steps` left.
@@ -240,7 +243,8 @@ async fn entry_of(sandbox: &Sandbox, info: FileInfo, steps: &mut usize) -> Entry
 /// What a path leads to in the end. Links are walked by name only, which is enough to describe them; anyone who opens a
 /// path leaves that to the kernel inside.
 pub(super) async fn follow(sandbox: &Sandbox, path: &str) -> Result<FileInfo, RpcError> {
-    follow_within(sandbox, path, &mut MAX_LINKS.clone()).await
+    let mut steps = MAX_LINKS;
+    follow_within(sandbox, path, &mut steps).await
 }
 
 async fn follow_within(sandbox: &Sandbox, path: &str, steps: &mut usize) -> Result<FileInfo, RpcError> {
