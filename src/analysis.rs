@@ -152,7 +152,7 @@ pub enum AnalysisError {
     /// The run ended without a report (a time-out, a death, an exception); its outcome says why.
     #[error("the analysis gave no report")]
     NoReport,
-    /// What came back is no report of this analysis: the interpreter was tampered with, or it is a fault of Pathbox.
+    /// What came back is not a report of this analysis: the interpreter was tampered with, or it is a fault of Pathbox.
     #[error("the report does not have the promised form: {0}")]
     BadReport(&'static str),
     /// The program failed; a fault of Pathbox.

@@ -39,7 +39,7 @@ pub mod http;
 mod policy;
 pub mod shutdown;
 
-/// Whole outputs are kept up to so many bytes each.
+/// The largest whole output that is kept, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A running Pathbox, without any door yet.
@@ -122,7 +122,7 @@ const RECORDING: Duration = Duration::from_secs(5);
 /// How long closing may take after that.
 const LAST_WORDS: Duration = Duration::from_millis(400);
 
-/// A conversation that nobody named.
+/// The conversation of a call that names none.
 pub fn new_conversation(entropy: &Entropy) -> ConversationId {
     let name = format!("stdio-{}", entropy.hex::<8>());
     #[expect(clippy::expect_used, reason = "a fixed prefix and hex digits are within the set")]

@@ -227,7 +227,7 @@ impl Bridge {
         }
     }
 
-    /// Calls a tool. Whoever calls has authorised it.
+    /// Calls a tool. The caller has authorised the call.
     ///
     /// # Errors
     /// [`BridgeError`]. A tool that says `isError` is an [`Answer`] that says so.

@@ -389,7 +389,7 @@ fn config(sources: &Sources, json: bool, page: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes an answer. A reader that went away (`| head`) is no failure of ours, and must not end a server.
+/// Writes an answer. A reader that went away (`| head`) is not an error, and must not end a server.
 fn write_out(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();

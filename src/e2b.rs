@@ -258,7 +258,7 @@ impl Default for CreateLimits {
 /// When a provider counts as down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CircuitOptions {
-    /// So many failures in a row open the circuit.
+    /// This many consecutive failures open the circuit.
     pub failures: u32,
     /// How long nothing is sent then.
     pub open_for: Duration,

@@ -411,7 +411,7 @@ impl Core {
         self.parts.provider.as_ref().map_err(|why| ExecutionError::NoProvider(why.clone()))
     }
 
-    /// A handle to a context, for a result to this caller; nobody else can use it.
+    /// A handle to a context, for a result to this caller; others cannot use it.
     fn mint_handle(&self, key: &ContextKey, principal: &str) -> String {
         self.parts.handles.mint(key, principal)
     }

@@ -59,7 +59,7 @@ pub struct Options {
     pub max_connections: usize,
     /// For the whole head of a request. It also ends a connection that idles between two requests.
     pub head_timeout: Duration,
-    /// What the control plane asks for; `None` makes one up, told by [`Host::api_key`].
+    /// What the control plane asks for; `None` generates one, which [`Host::api_key`] returns.
     pub api_key: Option<Secret>,
     /// Live sandboxes at a time, at least 1. A create beyond it is answered 429.
     pub max_sandboxes: usize,

@@ -503,7 +503,7 @@ impl ServerHandler for McpServer {
         self.cancel_run(&request.task_id, &context).await
     }
 
-    /// rmcp hands over here what is no request that it knows, and also known ones whose parameters do not parse.
+    /// rmcp passes requests here that it does not know, and known ones whose parameters do not parse.
     async fn on_custom_request(
         &self,
         request: CustomRequest,

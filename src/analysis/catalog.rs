@@ -173,7 +173,8 @@ static TAX: Shape = Shape::Object(&[
         "Whether to give the marginal rates around each threshold; true when absent.",
     ),
 ]);
-const PARTS_ABOUT: &str = "With `split`: into so many parts (2.5, say) in place of the number of people.";
+const PARTS_ABOUT: &str =
+    "With `split`: into this number of parts (2.5, say) in place of the number of people.";
 const ASSESSMENT_ABOUT: &str = "`separate`: each person alone (when absent); `joint`: incomes added; `split`: incomes \
                                 added, divided by the number of people, and the tax multiplied by it.";
 static ASSESSMENT: Shape = Shape::Choice(&["separate", "joint", "split"]);
@@ -371,7 +372,7 @@ static CONDITION: Shape = Shape::Object(&[
     may("all", &Shape::List(&CONDITION, 1, 1_000), "Every one holds."),
     may("any", &Shape::List(&CONDITION, 1, 1_000), "At least one holds."),
     may("not", &CONDITION, "It does not hold."),
-    may("at_least", &Shape::Whole(1, 1_000), "With `of`: so many of them hold."),
+    may("at_least", &Shape::Whole(1, 1_000), "With `of`: this many of them hold."),
     may("of", &Shape::List(&CONDITION, 1, 1_000), "With `at_least`."),
     may(
         "result",
@@ -524,10 +525,18 @@ static CONSTRAINT: Shape = Shape::Object(&[
     may("strict", &Shape::Flag, "With order: the same day is too early."),
     may("of", &IDS, "With look_back: the events that count."),
     may("at", &ID, "With look_back: the event at which the window ends, included."),
-    may("max_days", &Shape::Whole(0, 100_000), "With look_back: at most so many days inside the window."),
-    may("min_days", &Shape::Whole(0, 100_000), "With look_back: at least so many days inside the window."),
-    may("max_count", &Shape::Whole(0, 100_000), "With look_back: at most so many events inside the window."),
-    may("min_count", &Shape::Whole(0, 100_000), "With look_back: at least so many events inside the window."),
+    may("max_days", &Shape::Whole(0, 100_000), "With look_back: at most this many days inside the window."),
+    may("min_days", &Shape::Whole(0, 100_000), "With look_back: at least this many days inside the window."),
+    may(
+        "max_count",
+        &Shape::Whole(0, 100_000),
+        "With look_back: at most this many events inside the window.",
+    ),
+    may(
+        "min_count",
+        &Shape::Whole(0, 100_000),
+        "With look_back: at least this many events inside the window.",
+    ),
 ]);
 
 // comparison and scenario
@@ -729,7 +738,7 @@ static OPERATION: Shape = Shape::Object(&[
     may("x", &Shape::Text(300), "Column along; numbers or dates."),
     may("y", &Shape::Text(300), "Column up."),
     may("kind", &Shape::Choice(&["line", "bar", "scatter", "histogram"]), "Of the chart; line when absent."),
-    may("top", &Shape::Whole(1, 1_000), "At most so many groups; 100 when absent."),
+    may("top", &Shape::Whole(1, 1_000), "At most this many groups; 100 when absent."),
 ]);
 static DATA_MEASURE: Shape = Shape::Object(&[
     may("column", &Shape::Text(300), "Column; not needed for count."),

@@ -1,5 +1,5 @@
 //! Writes out the cases of a comparison or a scenario: each becomes complete parameters of the inner analysis,
-//! checked like a call of its own, so that a program never meets a form that nobody looked at.
+//! checked like a call of its own, so that a program never meets an unchecked form.
 
 use std::collections::BTreeMap;
 

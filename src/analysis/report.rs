@@ -78,7 +78,8 @@ impl Report {
         if said.to_string().len() > MAX_REPORT_BYTES {
             return Err(AnalysisError::BadReport("it is larger than 4 MiB"));
         }
-        let mut said = said.as_object().cloned().ok_or(AnalysisError::BadReport("it is no JSON object"))?;
+        let mut said =
+            said.as_object().cloned().ok_or(AnalysisError::BadReport("it is not a JSON object"))?;
         let word =
             |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
         match word(said.remove("status")).as_str() {

@@ -14,11 +14,11 @@ use super::{AnalysisError, Problem};
 pub(super) enum Shape {
     /// These fields and no others.
     Object(&'static [Field]),
-    /// Free names, each with a value of one shape; at most so many.
+    /// Free names, each with a value of one shape; at most this many.
     Map(&'static Shape, usize),
-    /// At least and at most so many values of one shape.
+    /// At least and at most this many values of one shape.
     List(&'static Shape, usize, usize),
-    /// Text of 1 to so many characters.
+    /// Text of 1 to this many characters.
     Text(usize),
     /// One of these words.
     Choice(&'static [&'static str]),

@@ -128,7 +128,7 @@ impl Keys {
 pub struct Failures(Arc<Rates<IpAddr>>);
 
 impl Failures {
-    /// So many a minute and address, and as many at once; 0 does not count at all.
+    /// How many a minute per address, and as the burst; 0 switches counting off.
     pub fn new(per_minute: u32) -> Self {
         Self(Arc::new(Rates::new(per_minute)))
     }

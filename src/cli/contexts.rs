@@ -91,7 +91,7 @@ pub(super) struct Filter {
     /// Only this conversation's.
     #[arg(long, value_name = "ID")]
     conversation: Option<ConversationId>,
-    /// At most so many.
+    /// How many at most.
     #[arg(long, default_value_t = 100)]
     limit: u32,
     /// As JSON.

@@ -374,7 +374,7 @@ impl Client {
             bail!("no picture came back: {}", result["content"]);
         };
         let bytes = STANDARD.decode(image["data"].as_str().unwrap_or_default())?;
-        ensure!(bytes.starts_with(b"\x89PNG\r\n\x1a\n"), "the picture is no PNG");
+        ensure!(bytes.starts_with(b"\x89PNG\r\n\x1a\n"), "the picture is not a PNG");
         Ok((bytes, result["structuredContent"].take()))
     }
 }

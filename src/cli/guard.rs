@@ -49,7 +49,7 @@ pub(super) enum GuardCommand {
         /// Only this tenant's; every tenant's when not set.
         #[arg(long, value_name = "ID")]
         tenant: Option<TenantId>,
-        /// At most so many.
+        /// How many at most.
         #[arg(long, default_value_t = 100)]
         limit: u32,
         /// As JSON.

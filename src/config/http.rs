@@ -14,7 +14,7 @@ pub enum Auth {
     Auto,
     /// Always.
     Required,
-    /// Never: whoever reaches the address is this machine's own user.
+    /// Never: only this machine's own user can reach the address.
     Off,
 }
 

@@ -239,7 +239,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_CONTEXTS_RUN_MARGIN_SECONDS"],
         "30",
         "1 to 300 (seconds)",
-        "How long after its time-out a run counts as cut off when nobody has recorded its end.",
+        "How long after its time-out a run counts as cut off when its end was not recorded.",
     ),
     plain(
         "contexts.retention_days",
@@ -536,9 +536,9 @@ const ALSO_OURS: [&str; 2] = ["PATHBOX_CONFIG", "PATHBOX_CRASH_AT"];
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody set it.
+    /// Not set.
     Default,
-    /// Nobody set it, and it follows from this variable of the environment.
+    /// Not set; it follows from this variable of the environment.
     Platform(&'static str),
     /// The settings file.
     File(PathBuf),

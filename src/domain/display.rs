@@ -257,7 +257,7 @@ fn push_plain(word: &str, out: &mut String) {
 }
 
 impl Outcome {
-    /// All displays for a reader of text, one below the other, and what they are. `None`: there is no text.
+    /// All displays as text, one below the other, and what they are. `None` without text.
     pub fn reading(&self) -> Option<(String, Reading)> {
         let mut all = self.results.iter().filter_map(RichResult::reading);
         let (first, kind) = all.next()?;

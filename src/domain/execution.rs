@@ -108,7 +108,7 @@ impl RichResult {
     }
 }
 
-/// Why a program failed, as its interpreter told it.
+/// Why a program failed, as its interpreter reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CodeError {
     /// The exception's class, or `timeout`, or the platform's name for a death.
@@ -134,7 +134,7 @@ text_enum! {
 }
 
 text_enum! {
-    /// A limit of the sandbox that ended or cut something, told beside the result.
+    /// A limit of the sandbox that ended or cut something, reported beside the result.
     StopReason {
         /// Memory ran out.
         Oom = "oom",

@@ -28,7 +28,7 @@ impl Timeout {
     /// The time-out when the caller names none.
     pub const DEFAULT_MS: u64 = 60_000;
 
-    /// A time-out of so many milliseconds.
+    /// A time-out of this many milliseconds.
     ///
     /// # Errors
     /// [`OutOfRange`] outside [`Timeout::MIN_MS`] to [`Timeout::MAX_MS`].
@@ -60,7 +60,7 @@ impl Default for Timeout {
 pub struct Ttl(Duration);
 
 impl Ttl {
-    /// A time to live of so many seconds.
+    /// A time to live of this many seconds.
     ///
     /// # Errors
     /// [`OutOfRange`] outside one minute to one day.

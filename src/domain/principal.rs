@@ -1,6 +1,6 @@
 //! Who stands at a door: a person's machine, a user, or a service that speaks for many tenants.
 //!
-//! A principal is made by whoever checked a credential. What it may name is decided here, so that no door can
+//! A principal is made where a credential was checked. What it may name is decided here, so that no door can
 //! forget it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ text_enum! {
         Paths = "paths",
         /// Look at what spans callers: usage, clean-up.
         Admin = "admin",
-        /// Open sealed tokens of the guard. Nobody has it but by a credential that names it.
+        /// Open sealed tokens of the guard. Only a credential that names it grants it.
         Reveal = "reveal",
     }
 }
@@ -132,7 +132,7 @@ pub struct Principal {
     pub scopes: BTreeSet<Scope>,
 }
 
-/// What a door puts into its refusal when the credential lacks a scope; whoever checked the credential makes the
+/// What a door puts into its refusal when the credential lacks a scope; the one that checked the credential makes the
 /// challenge of it (RFC 6750, section 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingScope(pub Scope);

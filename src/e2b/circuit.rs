@@ -15,7 +15,7 @@ use crate::domain::lock;
 /// Whether requests go to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CircuitState {
-    /// They do. So many in a row have failed.
+    /// They do. This many in a row have failed.
     Closed {
         /// Failures since the last success.
         failures: u32,

@@ -85,7 +85,7 @@ impl Endpoint {
         for (what, url) in [("api_url", &self.api_url), ("sandbox_url", &self.sandbox_url)] {
             let Some(url) = url else { continue };
             let problem = match Url::parse(url) {
-                Err(error) => format!("is no URL ({error})"),
+                Err(error) => format!("is not a URL ({error})"),
                 Ok(url) if !matches!(url.scheme(), "http" | "https") => {
                     "must start with http:// or https://".to_owned()
                 }

@@ -340,7 +340,7 @@ impl E2bError {
                 "Set `e2b.template` to a template that this key can see."
             }
             Self::NotFound { what: Subject::Route, .. } => {
-                "The server is older than the call, or is no E2B server: check E2B_DOMAIN and E2B_API_URL."
+                "The server is older than the call, or is not an E2B server: check E2B_DOMAIN and E2B_API_URL."
             }
             Self::PortClosed { port: crate::wire::INTERPRETER_PORT } => {
                 "The sandbox runs without a code interpreter: set `e2b.template` to a template that was built with its \

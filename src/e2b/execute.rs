@@ -117,7 +117,7 @@ impl E2bClient {
                 }
             };
             // A port that is closed right after the create or a resume opens within seconds; a refused connection is a
-            // blip or a dead host, which is told soon.
+            // blip or a dead host, which shows soon.
             let again = match &error {
                 E2bError::PortClosed { .. } => true,
                 E2bError::Unreachable(_) => attempt < 2,

@@ -246,7 +246,7 @@ impl Files {
         self.within_for(0, work).await
     }
 
-    /// The time of a request, and what so many bytes take on a slow line.
+    /// The time of a request, plus what that number of bytes takes on a slow link.
     async fn within_for<T>(
         &self,
         bytes: u64,

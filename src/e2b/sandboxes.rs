@@ -170,7 +170,7 @@ pub struct ListFilter {
     pub metadata: BTreeMap<String, String>,
     /// Running or paused; both when empty.
     pub states: Vec<State>,
-    /// At most so many in all.
+    /// How many at most in all.
     pub limit: Option<usize>,
 }
 

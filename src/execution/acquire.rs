@@ -2,7 +2,7 @@
 //!
 //! The store decides who makes a sandbox; here is the loop around its answers. What may surprise: the creator's
 //! deadline is counted on the local monotonic clock from *before* the claim was asked for, so that a process that
-//! was paused past its lease does not start a provider request whose sandbox nobody would own.
+//! was paused past its lease does not start a provider request whose sandbox would have no owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -334,7 +334,7 @@ impl Sandboxes {
         }
         let replaced = self.0.remembered.take_replaced(&row.key);
         if let (SandboxState::Kept, Some(before)) = (state, replaced) {
-            // Another replica took this one's context away while the database could not be told of its use.
+            // Another replica took this one's context away while its use could not be written to the database.
             let ended = self.0.store().context(&row.key.tenant, before).await.ok().flatten();
             state = SandboxState::Reset;
             reason = Some(ended.and_then(|row| row.end_reason).unwrap_or(EndReason::Lost));

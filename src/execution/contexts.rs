@@ -41,7 +41,7 @@ impl Contexts {
             return Ok(self.0.store().contexts(&filter).await?);
         }
         let key = named.unwrap_or(own);
-        // A shared conversation is its owner's; without a named one whoever speaks for the tenant sees every owner's.
+        // A shared conversation is its owner's; without a named one a caller that speaks for the tenant sees every owner's.
         let owner = if key.owner == asker.owner { asker.lists() } else { Some(key.owner.clone()) };
         let filter = ContextFilter {
             tenant: Some(key.tenant.clone()),
@@ -61,7 +61,7 @@ impl Contexts {
         Ok(self.0.store().contexts(&filter).await?)
     }
 
-    /// A handle to a context, for a result to this caller; nobody else can use it.
+    /// A handle to a context, for a result to this caller; others cannot use it.
     pub fn mint_handle(&self, key: &ContextKey, principal: &str) -> String {
         self.0.mint_handle(key, principal)
     }

@@ -228,7 +228,7 @@ impl ExecutionError {
             }
             Self::Sandbox(error) => format!("Nothing was run. {}", error.advice()),
             Self::Store(error) if error.state() == Some(DatabaseState::Full) => {
-                "Nothing was run. It is the server's disk, not the sandbox's: keep the context, and ask whoever operates the \
+                "Nothing was run. It is the server's disk, not the sandbox's: keep the context, and ask the operator of the \
                  server to free space."
                     .into()
             }

@@ -1,4 +1,4 @@
-//! The guard of a call, and the placeholder numbers of a context: what the store knows and what it has yet to be told.
+//! The guard of a call, and the placeholder numbers of a context: what the store has and what is still to be written.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Context handles: opaque texts that name a context and belong to a tenant and a caller, sealed so that nobody can make
+//! Context handles: opaque texts that name a context and belong to a tenant and a caller, sealed so that callers cannot make
 //! or read one without the installation's key. Stateless: any replica with the same key opens them.
 //!
 //! A model repeats a handle in each call, so it is short, and the same in every result of its context. Therefore the seal

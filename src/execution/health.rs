@@ -119,7 +119,7 @@ impl Health {
         Ok(self.0.store().count_live().await?)
     }
 
-    /// Keeps the number of live contexts current until the end, for whoever is told the metrics each `every`.
+    /// Keeps the number of live contexts current until the end, for the exporter that reads the metrics each `every`.
     pub async fn count_active(&self, every: Duration, shutdown: &CancellationToken) {
         while !shutdown.is_cancelled() {
             let active = tokio::time::timeout(COUNTING, self.active_contexts()).await.ok();

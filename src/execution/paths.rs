@@ -1,6 +1,6 @@
 //! The paths of a conversation, as the host application tells about them: branch, edit, merge, archive, delete.
 //!
-//! A path that nobody registered works as an independent one; registering adds lineage and lets it be closed. Whatever
+//! A path that was not registered works as an independent one; registering adds lineage and lets it be closed. Whatever
 //! closes a path ends its context, and the sandbox goes the usual way through the outbox.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Which guard looks at whose output: the deployment's policy, then the tenant's, the conversation's and the call's wishes,
+//! Which guard looks at whose output: the deployment's policy, then the tenant's, the conversation's and the call's requests,
 //! each as far as it may.
 //!
 //! The guards of a policy file are made when it is loaded. Another file takes their place by one pointer: a call goes on

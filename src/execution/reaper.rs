@@ -1,4 +1,4 @@
-//! Ends what nobody uses, kills what nobody owns.
+//! Ends contexts that are no longer used, kills sandboxes without an owner.
 //!
 //! Three jobs, each safe to run on every replica at once: `reap` ends expired contexts and frees what dead replicas
 //! held; `kill_pending` kills the sandboxes in the outbox; `reconcile` compares the provider's list with the rows both ways.
@@ -23,7 +23,7 @@ use crate::telemetry::chain;
 
 /// Rows in one pass (SPEC section 4).
 const BATCH: u32 = 50;
-/// After the database was away nobody's time is over for so long: servers tell it first of what they used meanwhile.
+/// After an outage of the database nothing expires for this long: servers first report what they used meanwhile.
 /// They begin within a second, and tell some hundred uses a second.
 const TELLING: Duration = Duration::from_secs(60);
 /// How long a claimed entry of the outbox stays hidden from other replicas.
@@ -52,7 +52,7 @@ impl Cleanup {
             let mut begin = due;
             loop {
                 let now = tokio::time::Instant::now();
-                let last = due + TELLING * 10; // a record that cannot be told does not put it off for ever
+                let last = due + TELLING * 10; // a record that cannot be written does not put it off for ever
                 if now >= begin && (now >= last || !service.0.write_behind.is_behind()) {
                     due = now + service.0.options().cleanup_interval;
                     begin = due;

@@ -23,7 +23,7 @@ use super::{Artifact, Call, Core, ExecutionError, Finished};
 /// The longest kept file that is looked at again after the policy has changed; what is longer is taken out anew.
 const MAX_AGAIN: u64 = 64 * 1024 * 1024;
 
-/// A run that has begun and may outlive whoever began it.
+/// A run that has begun and may outlive its caller.
 #[derive(Debug)]
 pub struct Begun {
     /// Its id.

@@ -45,7 +45,7 @@ pub(super) struct Ran {
     pub(super) state_reason: Option<String>,
     /// When the provider ends the sandbox by itself, if that was moved for this run.
     pub(super) moved_end: Option<DateTime<Utc>>,
-    /// The end of this server cut it off: nobody asked for that, and the same key must not replay it.
+    /// The end of this server cut it off: the caller did not ask for that, and the same key must not replay it.
     pub(super) cut_off: bool,
     pub(super) tool_calls: Vec<ToolCall>,
     pub(super) signatures: Vec<String>,
@@ -210,7 +210,7 @@ impl Core {
     }
 }
 
-/// Tells the span of a call whether it could be done. A program that fails is no error of the call.
+/// Marks the span of a call by whether it could be done. A program that fails is not an error of the call.
 pub(super) fn close_call<T>(result: &Result<T, ExecutionError>) {
     if let Err(error) = result {
         Span::current().record("error.type", error.code().as_str()).record("otel.status_code", "ERROR");

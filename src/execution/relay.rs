@@ -2,7 +2,7 @@
 //! named pipes and its own standard streams. The same at the cloud and at a local host; no network in the sandbox.
 //!
 //! A line from the sandbox is believed for the run's secret in it and for nothing else: every program there can write what the
-//! relay writes. What only the relay says (what was taken, who is gone) can therefore harm nobody but the sandbox itself.
+//! relay writes. What only the relay says (what was taken, who is gone) can therefore harm only the sandbox itself.
 //! Lines are numbered and acknowledged, so a connection that breaks loses none. One writer sends to the relay, in order:
 //! envd mixes what is sent side by side. An answer goes in pieces, no more of them than the program has taken.
 

@@ -38,7 +38,7 @@ struct Entry {
     used: Instant,
     /// The database does not know of the last use: what it says next may come as a surprise to those who used it.
     is_unasked: bool,
-    /// Such a context that another took the place of, until somebody is told.
+    /// Such a context that another replaced, until a caller has been notified.
     replaced: Option<ContextId>,
     /// The context is over.
     is_gone: bool,
@@ -105,8 +105,8 @@ impl Remembered {
         turn
     }
 
-    /// The context that this replica used last, of which the database was not told, if another has taken its place: for
-    /// whoever holds the turn, once.
+    /// The context that this replica used last, of which the database does not know, if another has replaced it: for
+    /// the holder of the context, once.
     pub(super) fn take_replaced(&self, key: &ContextKey) -> Option<ContextId> {
         self.lock().get_mut(key)?.replaced.take()
     }
@@ -121,7 +121,7 @@ impl Remembered {
         }
     }
 
-    /// The context is over. That it was used without the database's leave stays known until somebody is told.
+    /// The context is over. That it was used without a lease from the database is kept until a caller has been notified.
     pub(super) fn forget(&self, key: &ContextKey) {
         let mut entries = self.lock();
         match entries.get_mut(key) {
@@ -151,7 +151,7 @@ impl Remembered {
         Some(row)
     }
 
-    /// The placeholder numbers of a key: what the database knows, and what it has yet to be told.
+    /// The placeholder numbers of a key: what the database has, and what is still to be written.
     pub(super) fn merge_numbers(&self, key: &ContextKey, mut numbers: Placeholders) -> Placeholders {
         if let Some(entry) = self.lock().get_mut(key) {
             if entry.numbers.len() > numbers.len() {

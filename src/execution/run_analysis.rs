@@ -15,7 +15,7 @@ pub const TOOL: &str = "run_analysis";
 /// The name under which a large report is kept. It is written after the run's record, which does not name it.
 pub(super) const FILE: &str = "report.json";
 
-/// A report above so many bytes of JSON is also kept as a file.
+/// A report above this many bytes of JSON is also kept as a file.
 const LARGE_REPORT: usize = 256 * 1024;
 
 /// What a caller wants analysed.
@@ -110,7 +110,7 @@ fn report_bytes(outcome: Outcome) -> Vec<u8> {
     report.and_then(|report| serde_json::to_vec(&report).ok()).unwrap_or_default()
 }
 
-/// What is told of a kept report.
+/// The summary of a kept report.
 pub(super) fn report_file(execution: ExecutionId, bytes: u64) -> Artifact {
     Artifact {
         uri: Outputs::uri(execution, FILE),

@@ -32,7 +32,7 @@ use super::tools::Prepared;
 use super::{Call, Core, ExecutionError, Finished, Progress, ProgressSender, Runs};
 use crate::telemetry::chain;
 
-/// The client's own clock ends so much later than the run's, which is the one that callers are told about.
+/// How much later the client's own time-out ends than the run's, which is the one that callers see.
 const CLOSING: Duration = Duration::from_secs(5);
 /// How long an interpreter may take to stop once this server ends.
 const LAST_INTERRUPT: Duration = Duration::from_secs(2);
@@ -266,7 +266,7 @@ impl Stream<'_> {
     }
 }
 
-/// One guarded chunk to its spool and to whoever watches.
+/// Sends one guarded chunk to its spool and to the watchers.
 fn emit(chunk: Sanitized<OutputChunk>, stdout: &mut Spool, stderr: &mut Spool, progress: &ProgressSender) {
     match &*chunk {
         OutputChunk::Stdout(_) => stdout.push(&chunk),

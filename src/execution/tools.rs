@@ -4,7 +4,7 @@
 //! (the relay), the tenant's servers and the settings' patterns (the catalog), the budget of the run, the arguments against
 //! the tool's schema, the guard unless the server is trusted, and a person where the tool asks for one. The boundary is the
 //! context, not the run: all programs of a sandbox are one user there, so the secret says which run pays, and refuses what
-//! an earlier one left behind; it keeps nobody in the sandbox from calling what this context may call.
+//! an earlier one left behind; it does not keep programs in the sandbox from calling what this context may call.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -83,7 +83,7 @@ pub struct Question {
 pub enum Decision {
     /// No, or nothing.
     No,
-    /// Whoever is there cannot be asked.
+    /// The client cannot ask a person.
     CannotAsk,
     /// Yes, this once.
     Once,
@@ -792,7 +792,7 @@ impl Desk {
             Err(_) => {
                 return Err(No::new(
                     "not_confirmed",
-                    format!("nobody answered whether {} may be called", tool.callable()),
+                    format!("the question whether {} may be called was not answered", tool.callable()),
                 ));
             }
         };

@@ -1,4 +1,4 @@
-//! Contexts that nobody has claimed: of a call that named no conversation and had no default one, until its handle is used.
+//! Unclaimed contexts: of a call that named no conversation and had no default one, until its handle is used.
 //! They live two minutes, and make room for others when a limit is reached, the one that was idle for longest first.
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ const TTL: Duration = Duration::from_secs(2 * 60);
 const LOOKED_AT: u32 = 1000;
 
 impl Core {
-    /// The limits of a new context: nobody has claimed one of a single call.
+    /// The limits of a new context: one of a single call is unclaimed.
     pub(super) fn limits_of(&self, key: &ContextKey) -> ContextLimits {
         let limits = self.options().limits.clone();
         match key.conversation.is_of_one_call() {
@@ -73,7 +73,7 @@ impl Core {
         false
     }
 
-    /// Whether a run holds it or waits for it; when nobody can tell, it counts as used.
+    /// Whether a run holds it or waits for it; when that is unknown, it counts as used.
     async fn is_used(&self, row: &ContextRow) -> bool {
         let filter = ExecutionFilter {
             tenant: Some(row.key.tenant.clone()),

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::domain::{Clock, ContextId, ConversationId, Entropy, PathId, TenantId};
 
-    /// A record whose result has so many bytes.
+    /// A record whose result has this many bytes.
     fn record(bytes: usize, has_key: bool) -> Deferred {
         let (clock, entropy) = (Clock::system(), Entropy::system());
         let finished = FinishedExecution {

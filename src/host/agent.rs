@@ -249,12 +249,12 @@ struct State {
     gone: bool,
     last_id: u32,
     programs: HashMap<u32, Program>,
-    /// Programs that the agent was told to start.
+    /// Programs that the agent was asked to start.
     starting: HashMap<u32, mpsc::Sender<Result<i32, Failure>>>,
     calls: HashMap<u32, Answer>,
     watchers: HashMap<u32, mpsc::Sender<Held<WatchEvent>>>,
     usage: Usage,
-    /// The most memory, in bytes, and the CPU time, in microseconds, that were told; kept after the end.
+    /// The peak memory, in bytes, and the CPU time, in microseconds, as reported; kept after the end.
     account: (u64, u64),
     /// Processes that the agent has killed because memory was full.
     memory_kills: u64,
@@ -313,7 +313,7 @@ impl Answer {
         Ok(())
     }
 
-    /// It is complete: to whoever asked, who keeps the credit with it.
+    /// It is complete: to the requester, which keeps the credit with it.
     fn give(self) {
         let answered = if self.bytes.is_empty() {
             Answered { bytes: Bytes::new(), entries: Held::new(self.entries, self.credit) }
@@ -520,12 +520,12 @@ impl AgentHandle {
         self.connection.account.take(bytes)
     }
 
-    /// What the sandbox uses, as last told by the agent; known only where there are no control groups.
+    /// What the sandbox uses, as last reported by the agent; known only where there are no control groups.
     pub(crate) fn usage(&self) -> Usage {
         self.connection.state().usage
     }
 
-    /// The most memory, in bytes, and the CPU time, in microseconds, that the agent told; zeros where there are control
+    /// The peak memory, in bytes, and the CPU time, in microseconds, that the agent reported; zeros where there are control
     /// groups.
     pub(crate) fn account(&self) -> (u64, u64) {
         self.connection.state().account
@@ -1263,7 +1263,7 @@ mod tests {
                 waiting.await.expect("does not panic");
                 while process.events.recv().await.is_some() {}
             };
-            tokio::time::timeout(Duration::from_secs(30), end).await.expect("nobody waits for ever");
+            tokio::time::timeout(Duration::from_secs(30), end).await.expect("the wait ends");
             assert_ended(&handle).await;
         }
     }

@@ -72,7 +72,7 @@ impl Account {
         Some(Credit { held, shared })
     }
 
-    /// Room for this many bytes, at most [`WAITING`], when there is some. Nobody may wait who holds a part of what is
+    /// Room for this many bytes, at most [`WAITING`], when there is some. A caller may not wait while it holds a part of what is
     /// waited for: a whole thing is paid at once.
     pub(crate) async fn wait(&self, bytes: usize) -> Credit {
         // Neither is ever closed.

@@ -266,7 +266,7 @@ struct State {
     last_id: u32,
     /// Who waits for a sandbox to come to life.
     births: HashMap<u32, oneshot::Sender<Result<Born, JailError>>>,
-    /// Where the end of a sandbox is told.
+    /// Where the end of a sandbox is announced.
     ends: HashMap<u32, watch::Sender<Option<End>>>,
 }
 
@@ -332,7 +332,7 @@ impl Spawner {
         self.current.borrow().is_some()
     }
 
-    /// Told when the process has ended and when it has been started again.
+    /// Notified when the process has ended and when it has been started again.
     pub(crate) fn changes(&self) -> SpawnerChanges {
         SpawnerChanges(self.current.clone())
     }
@@ -410,7 +410,7 @@ async fn supervise(
         }
         connection.close();
         let status = process.wait().await;
-        // Anyone who waited for one of its sandboxes is told only now, when nothing is left of them.
+        // Waiters for one of its sandboxes are woken only now, when nothing is left of it.
         connection.forget_all();
         if closing.is_cancelled() {
             return;

@@ -58,7 +58,7 @@ impl Level {
 }
 
 impl Journal {
-    /// From now on times can be told.
+    /// From now on entries have times.
     pub(crate) fn begin(&self, now: DateTime<Utc>) {
         let _ = self.began.set((Instant::now(), now));
     }

@@ -282,7 +282,7 @@ impl Egress {
 /// Requests of one sandbox that get a line each in the log, those that lead nowhere and those that are carried.
 const LINES: [u64; 2] = [1000, 100_000];
 
-/// Bounds what one sandbox can write into the log: what is beyond that is counted, and told in one line at its end.
+/// Bounds what one sandbox can write into the log: what exceeds that is counted and logged in one line at its end.
 #[derive(Debug)]
 struct Journal {
     sandbox_id: String,
@@ -359,7 +359,7 @@ mod tests {
                 // Anyone who asked gives up; what was begun goes on.
                 let asked = async move { look_ups.look_up(&format!("{sandbox}.test")).await };
                 let given_up = tokio::time::timeout(Duration::from_millis(1), asked).await;
-                assert!(given_up.is_err(), "nobody answers");
+                assert!(given_up.is_err(), "no answer comes");
             }
             assert!(begun.lock().unwrap().values().all(|count| *count <= LOOK_UPS_OF_ONE));
         }

@@ -292,7 +292,7 @@ impl Registry {
         Ok(snapshot)
     }
 
-    /// In a task of its own: it goes on to its end when nobody waits for it any more.
+    /// In a task of its own: it runs to its end even when the caller has gone.
     async fn take_snapshot(
         &self,
         id: &str,

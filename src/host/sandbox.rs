@@ -260,7 +260,7 @@ impl Maker {
         self.spawner.is_up()
     }
 
-    /// Told when what it made has ended, all at once.
+    /// Notified when everything that it made has ended.
     pub(crate) fn changes(&self) -> SpawnerChanges {
         self.spawner.changes()
     }
@@ -410,7 +410,7 @@ pub(crate) struct Metrics {
 }
 
 impl Sandbox {
-    /// Gives a machine to somebody. `on_death` is called when it has ended without having been told to.
+    /// Gives a machine to a caller. `on_death` is called when it has ended without being asked to.
     ///
     /// # Errors
     /// When the environment holds what no environment can.
@@ -611,7 +611,7 @@ impl Sandbox {
     }
 }
 
-/// A sandbox that nobody knows of yet.
+/// A sandbox that has not been handed out yet.
 #[derive(Debug)]
 pub(crate) struct EndOnDrop(Option<Arc<Sandbox>>);
 

@@ -2,7 +2,7 @@
 //!
 //! A connection without a request under way can be closed at any time: clients open another. So when all places are taken
 //! a newcomer gets the place of such a connection, of the address that has most of them. An address that opens thousands
-//! of connections and sends half a head on each thereby keeps nobody out but itself. When every connection has a request
+//! of connections and sends half a head on each thereby keeps only itself out. When every connection has a request
 //! under way, the newcomer gets one of a few reserved places, where health is answered and all else is refused with 503.
 
 use std::collections::HashMap;

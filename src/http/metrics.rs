@@ -17,7 +17,7 @@ use crate::telemetry::metrics;
 /// How long the database may take to count what lives; the rest is answered without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The route. Whoever mounts it has checked the caller and put a [`Principal`] into the request.
+/// The route. The router that mounts it has authenticated the caller and put a [`Principal`] into the request.
 pub fn router(health: Starting<Health>) -> Router {
     Router::new().route("/metrics", get(show)).with_state(health)
 }

@@ -1,6 +1,6 @@
 //! `/v1`: the host application tells about its conversation tree, and a scheduler asks for clean-up.
 //!
-//! Every change is safe to repeat. A path's version is its ETag; with `If-Match` a change is made only if nobody else
+//! Every change is safe to repeat. A path's version is its ETag; with `If-Match` a change is made only if no one else
 //! has changed the path since it was read (RFC 9110, section 13). `/v1/openapi.json` describes all of it.
 
 use std::sync::Arc;
@@ -523,7 +523,7 @@ impl FromRequestParts<V1> for Revealer {
 /// What a sealed token of the guard stands for. Each asking is written down before it is answered.
 async fn reveal(by: Revealer, bytes: Bytes) -> Result<Response, Problem> {
     let Sealed { token, conversation, path } = body(&bytes)?;
-    // The scope is the tenant's: whoever has it opens tokens of any of its principals.
+    // The scope is the tenant's: it opens tokens of any of its principals.
     let key = ContextKey { tenant: by.tenant, owner: Owner::tenant(), conversation, path };
     let revealed = by.credentials.reveal(&key, &by.principal, &token).await?;
     let answer = Json(json!({ "kind": revealed.kind, "value": revealed.value.as_str() }));

@@ -63,7 +63,7 @@ pub struct ProtocolSession {
     pub is_kept: bool,
 }
 
-/// Why a caller cannot be told.
+/// Why a caller cannot be identified.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallerError {
     /// A value does not parse.
@@ -299,7 +299,7 @@ fn has_long_list(value: &Value) -> bool {
     }
 }
 
-/// What a call wishes of the guard: `dev.pathbox/guard` in `_meta`, in the form of a level of a policy file. Where it may not
+/// What a call requests of the guard: `dev.pathbox/guard` in `_meta`, in the form of a level of a policy file. Where it may not
 /// loosen, an allow-list is noted and not read: each of its patterns would be compiled, for nothing.
 ///
 /// # Errors

@@ -33,7 +33,7 @@ pub struct Fitter {
 }
 
 impl Fitter {
-    /// For a result that may hold so many bytes of base64 in pictures.
+    /// For a result that may hold this many bytes of base64 in pictures.
     pub fn new(bytes: usize) -> Self {
         Self { bytes, pixels: MAX_PIXELS }
     }

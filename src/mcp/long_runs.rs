@@ -26,7 +26,7 @@ use super::{McpServer, ToolError, links};
 const TASK_AFTER: Duration = Duration::from_secs(2);
 /// How long a run that is to be handed over is waited for that is not written down yet: the database is slow, or away.
 const WRITING: Duration = Duration::from_secs(5);
-/// How often a client is told to look after its task.
+/// How often a client is advised to poll its task.
 const POLL_MS: u64 = 1_000;
 
 /// How long a client may say that it waits, in milliseconds.

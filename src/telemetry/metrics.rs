@@ -1,7 +1,7 @@
 //! Every instrument, named once, and their text for Prometheus (exposition format 0.0.4, or OpenMetrics 1.0). A name has dots, as
 //! OpenTelemetry's have; Prometheus gets it as its own collectors would spell it, so that both ways in lead to one series.
 //!
-//! Instruments are statics, as log lines are: a number is counted where it comes to be, and nobody passes a registry
+//! Instruments are statics, as log lines are: a number is counted where it arises, and no caller passes a registry
 //! around. A label's value is a `&'static str`: it can only come out of the program's own closed sets, so that no
 //! identifier, however it is spelled, can become a label.
 
@@ -392,7 +392,7 @@ impl Gauge {
         Self { name, help, value: Mutex::new(None) }
     }
 
-    /// Says what it is now; `None` when nobody can tell.
+    /// Its current value; `None` when it is unknown.
     pub fn set(&self, value: impl Into<Option<u64>>) {
         *lock(&self.value) = value.into();
     }

@@ -727,7 +727,7 @@ mod tests {
         assert_eq!(chain(MAX_DEPTH).check(), Ok(()));
         assert_eq!(chain(MAX_DEPTH + 1).check().unwrap_err().task.as_deref(), Some("t50"));
         let wide = plan((0..MAX_TASKS).map(|i| code(&format!("t{i}"), json!({}))).collect());
-        assert_eq!(wide.check(), Ok(()), "the order within a sandbox is no depth");
+        assert_eq!(wide.check(), Ok(()), "the order within a sandbox does not count as depth");
         let large = plan(json!([code("a", json!({"code": "x".repeat(MAX_PLAN_BYTES)}))]));
         assert!(large.check().unwrap_err().to_string().contains("bytes"));
     }

@@ -243,7 +243,7 @@ struct Input {
     close: bool,
 }
 
-/// What is left of a piece of input, and what the host is told once that is nothing.
+/// What is left of a piece of input, and what the host is sent once nothing is left.
 struct Piece {
     bytes: Bytes,
     charge: usize,
@@ -589,7 +589,7 @@ impl Agent {
         outputs.iter().find(|(which, _)| *which == stream).map_or(0, |(_, file)| sys::readable_bytes(file))
     }
 
-    /// Passes one piece on: how many bytes. 0 also when there is no credit or the host is slow.
+    /// Passes one piece on and returns its length in bytes; 0 also without credit or with a slow host.
     fn carry(&mut self, id: u32, stream: Stream, most: usize) -> usize {
         let Some(program) = self.programs.get_mut(&id) else { return 0 };
         let room = program.credit.min(most).min(CHUNK);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{FileInfo, Stdin, WatchEvent};
 use crate::host::jail::Usage;
 
-/// Longest message in bytes. A socket buffer (208 KiB unless the machine was told otherwise) must hold it.
+/// Longest message in bytes. A socket buffer (208 KiB unless the machine is configured otherwise) must hold it.
 pub(crate) const MAX_FRAME: usize = 160 * 1024;
 /// Longest piece of a program's input or output or of a file in one message.
 pub(crate) const CHUNK: usize = 64 * 1024;

@@ -126,7 +126,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, body) = self.body();
         let mut response = (status, Json(body)).into_response();
-        // A client that may wait for a place does; one that would wait for minutes is told not to try.
+        // A client that may wait for a place does; one that would wait for minutes is refused.
         let (name, value) = match self {
             Self::Full(Full { next_end_secs: secs @ 0..=30, .. }) => (header::RETRY_AFTER, secs.to_string()),
             Self::Full(_) | Self::Snapshot(_) => (SHOULD_RETRY, "false".to_owned()),
@@ -835,7 +835,7 @@ async fn logs_v1(
     Ok(Json(json!({ "logs": plain, "logEntries": entries })))
 }
 
-/// What the host knows of a sandbox's life; what programs print goes to whoever started them.
+/// What the host knows of a sandbox's life; what programs print goes to the client that started them.
 async fn logs_v2(
     State(registry): State<Registry>,
     Path(id): Path<String>,

@@ -72,7 +72,10 @@ pub(crate) async fn forward(
     };
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         if !asks_to_switch {
-            return (StatusCode::BAD_GATEWAY, "the server in the sandbox switches protocols unasked\n")
+            return (
+                StatusCode::BAD_GATEWAY,
+                "the server in the sandbox switches protocols without being asked\n",
+            )
                 .into_response();
         }
         tokio::spawn(carry(upgrade, hyper::upgrade::on(&mut answer), sandbox.ending.clone()));
@@ -141,7 +144,7 @@ pub(crate) fn from_here(head: &mut request::Parts) {
     head.extensions = http::Extensions::new();
 }
 
-/// Removes what belongs to one hop, but for a wish to switch protocols.
+/// Removes hop-by-hop headers, except a request to switch protocols.
 fn keep_upgrade(headers: &mut HeaderMap) {
     let upgrade = headers.get(header::UPGRADE).cloned();
     drop_hops(headers);

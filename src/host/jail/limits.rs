@@ -158,7 +158,7 @@ impl Scan {
         BufReader::with_capacity(64 << 10, maps).split(b'\n').map_while(Result::ok).take(MAPS + 1).count()
     }
 
-    /// What a process that lets nobody look at it counts: the whole `limit` for each second of processor time that it has had.
+    /// What a process that hides from inspection counts as: the whole `limit` for each second of processor time that it has had.
     fn hidden(&self, pid: i32, error: &std::io::Error, limit: usize) -> usize {
         if error.kind() != std::io::ErrorKind::PermissionDenied {
             return 0; // it is gone

@@ -772,7 +772,7 @@ mod tests {
         }
     }
 
-    /// arm64 has the kernel's generic numbers. Calls without a number there must be told apart, and no others.
+    /// arm64 has the kernel's generic numbers. Calls without a number there must be distinguished, and no others.
     #[test]
     fn what_is_not_marked_as_older_has_a_number_on_every_architecture() {
         let Ok(generic) = std::fs::read_to_string("/usr/include/asm-generic/unistd.h") else { return };

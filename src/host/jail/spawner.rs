@@ -122,7 +122,7 @@ struct Spawner {
     most_files: u32,
     sandboxes: BTreeMap<u32, Sandbox>,
     made: u32,
-    /// What could not be told yet for want of memory.
+    /// What could not be reported yet for want of memory.
     outbox: VecDeque<Reply>,
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn run() -> io::Result<()> {
     outcome
 }
 
-/// What a spawner is told and finds at its start.
+/// What a spawner is given and finds at its start.
 struct SetUp {
     isolation: Isolation,
     read_only: Vec<PathBuf>,
@@ -329,7 +329,7 @@ impl Spawner {
         self.outbox.push_back(Reply::NotSpawned { id, step: step.to_owned(), errno });
     }
 
-    /// Tells the host what it can be told now. An error is the end of the conversation.
+    /// Reports to the host what can be sent now. An error ends the connection.
     fn send_queued(&mut self) -> io::Result<()> {
         while let Some(next) = self.outbox.front() {
             match reply(&self.host, next, &[]) {

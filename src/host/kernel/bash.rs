@@ -11,7 +11,7 @@ pub(super) fn argv(program: String) -> Vec<String> {
     [&program, "--norc", "--noprofile", "--noediting", "-i"].map(str::to_owned).to_vec()
 }
 
-/// The line that moves a new shell to its directory. One that does not exist is no reason to refuse.
+/// The line that moves a new shell to its directory. A missing one does not make it fail.
 pub(super) fn change_dir(cwd: &str) -> String {
     format!("builtin cd -- {} 2>/dev/null\n", quoted(cwd))
 }

@@ -59,7 +59,7 @@ pub(super) struct Answer {
     /// Text in `ready`, for which there is no credit.
     ready_text: usize,
     left_bytes: u64,
-    /// Nobody will read it.
+    /// It has no reader any more.
     silent: bool,
     dropped_bytes: u64,
     stops: Vec<String>,
@@ -265,7 +265,7 @@ impl Answer {
         }
     }
 
-    /// Nobody reads it any more: nothing further is kept.
+    /// It has lost its reader: nothing further is kept.
     pub(super) fn silence(&mut self) {
         (self.silent, self.left_bytes) = (true, 0);
     }

@@ -49,7 +49,7 @@ pub struct RunInput {
     /// Of the whole, waiting included, 1,000 to 86,400,000; an hour when left out.
     #[serde(default)]
     timeout_ms: Option<u64>,
-    /// Answer when it is over, or after so many ms (0 to 55,000); at once when left out.
+    /// Answer when it is over, or after this many ms (0 to 55,000); at once when left out.
     #[serde(default)]
     wait_ms: Option<u64>,
     /// As in run_code.
@@ -70,7 +70,7 @@ pub struct GetInput {
     /// Of run_workflow; left out, your latest are listed.
     #[serde(default)]
     workflow_id: Option<String>,
-    /// Answer when it is over or waits for you, or after so many ms (0 to 55,000).
+    /// Answer when it is over or waits for you, or after this many ms (0 to 55,000).
     #[serde(default)]
     wait_ms: Option<u64>,
     /// The whole result of this task.

@@ -35,7 +35,7 @@ const WRITE_PIECE: usize = 64 * 1024;
 const GZIP_PIECE: usize = 4 * 1024;
 /// Between two pieces of an upload.
 const UPLOAD_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
-/// What is still read of an upload for which there is no room, in bytes and in time.
+/// How much is still read of an upload that does not fit, in bytes and in time.
 const REST_MAX: usize = 1 << 30;
 const REST_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 /// Parts that one compose may join.

@@ -45,7 +45,7 @@ const KEEP_ANSWERED: Duration = Duration::from_secs(60);
 const MAX_ANSWERED_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of answers that all sessions together keep.
 const MAX_ALL_ANSWERED_BYTES: usize = 128 * 1024 * 1024;
-/// What a client is told to wait before it reconnects.
+/// How long a client is asked to wait before it reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 /// Ended sessions that are remembered so that they are not opened again from their ids.
 const MAX_ENDED: usize = 10_000;
@@ -123,7 +123,7 @@ impl Sessions {
         }
     }
 
-    /// Does what other replicas were told.
+    /// Applies what other replicas recorded.
     pub(super) async fn apply(&self, told: Vec<(Key, Told)>) {
         if told.is_empty() {
             return;

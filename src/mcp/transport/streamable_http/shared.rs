@@ -1,5 +1,5 @@
 //! What the replicas know of each other's sessions: that one has ended, that a request was cancelled, and what a session is
-//! to its client. Written to the store by the replica that is told, read by the others once a second, and when a session
+//! to its client. Written to the store by the replica that learns it, read by the others once a second, and when a session
 //! comes to a replica for the first time.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::mcp::transport::chats::{Chat, Sign};
 use crate::mcp::{START_PATIENCE, Service};
 use crate::telemetry::chain;
 
-/// How often a replica with sessions looks for what others were told.
+/// How often a replica with sessions reads what others recorded.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// How far back it looks: a look may come late or fail.
 const BACK: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ pub(super) fn key(id: &str) -> Key {
     Sha256::digest(id.as_bytes()).into()
 }
 
-/// Something that another replica was told.
+/// Something that another replica recorded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Ended,
@@ -60,7 +60,7 @@ impl Shared {
         match self.facts()?.note(&fact).await {
             Ok(value) => Some(value),
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "other replicas could not be told of a session");
+                tracing::warn!(error = %chain(&error), "an event of a session could not be shared with other replicas");
                 None
             }
         }
@@ -113,11 +113,11 @@ impl Shared {
         }
     }
 
-    /// What other replicas were told a moment ago.
+    /// What other replicas recorded since the last look.
     pub(super) async fn told(&self) -> Vec<(Key, Told)> {
         let Some(facts) = self.facts() else { return Vec::new() };
         let recent = facts.recent(BACK).await.unwrap_or_else(|error| {
-            tracing::debug!(error = %chain(&error), "what other replicas were told could not be read");
+            tracing::debug!(error = %chain(&error), "session events of other replicas could not be read");
             Vec::new()
         });
         let told = recent.into_iter().filter_map(|fact| {
