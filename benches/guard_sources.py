@@ -104,6 +104,8 @@ files = [
     for path in sorted(root.glob(names))
     if "site-packages" not in path.relative_to(root).parts
 ]
+# The table of excuses looks at the same files.
+(environment / "files.txt").write_text("".join(f"{path}\n" for *_, path in files), encoding="utf-8")
 groups, broken_files, size = {}, [], 0
 with concurrent.futures.ThreadPoolExecutor(2) as pool:
     for library, path, length, found, broken in pool.map(guarded, files):

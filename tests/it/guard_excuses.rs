@@ -1,6 +1,9 @@
 //! Each excuse lets its examples pass and nothing near them, and each is worth something: switched off, it is missed.
 
-use pathbox::guard::{Action, Excuse, Guard, Numbering, Policy, PolicyFile, Profile, excuses};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pathbox::guard::{Action, Checker, Excuse, Guard, Numbering, Policy, PolicyFile, Profile, excuses};
 
 use super::guard_quality::{negatives, positives};
 
@@ -102,27 +105,127 @@ fn an_excuse_is_switched_off_by_its_id_and_an_unknown_one_is_an_error() {
     assert!(error.contains("verison-word"), "{error}");
 }
 
-/// What each excuse is worth: switched off, how many negatives and numeric rows are touched more, and how many values come
-/// back. `cargo test --test it guard_excuses -- --ignored --nocapture` prints the table.
+/// What each excuse is worth: switched off, how many negatives and numeric tables are touched more, how many values come
+/// back, and how many findings more there are in the sources that `scripts/guard-sources` printed.
+/// `cargo test --test it guard_excuses -- --ignored --nocapture` prints the table.
 #[test]
 #[ignore = "prints a table; takes minutes"]
 fn what_each_excuse_is_worth() {
-    let (negatives, rows, positives) = (negatives(), numeric_tables(200), positives());
-    let measure = |off: &[&str]| {
-        let guard = guard(Profile::Balanced, off);
-        let hidden = |(text, values): &(String, Vec<String>)| {
-            let out = guard.text(text, &mut Numbering::alone()).0;
-            values.iter().filter(|value| !out.contains(value.as_str())).count()
-        };
-        let touched = |texts: &[String]| texts.iter().filter(|text| found(&guard, text)).count();
-        [touched(&negatives), touched(&rows), positives.iter().map(hidden).sum()]
+    let every = |off: &[&str]| guard(Profile::Balanced, off);
+    let usual = |off: &[&str]| {
+        let off = off.iter().map(|id| (*id).to_owned()).collect();
+        Guard::new(Policy { excuses_off: off, ..Policy::default() }).unwrap()
     };
-    let with = measure(&[]);
-    println!("{} negatives, {} tables; with all {with:?}", negatives.len(), rows.len());
-    println!("| id | applies | negatives | tables | values |\n| --- | --- | --- | --- | --- |");
-    for excuse in excuses() {
-        let without = measure(&[&excuse.id]);
-        let [negatives, rows, values] = [0, 1, 2].map(|at| without[at] as i64 - with[at] as i64);
-        println!("| {} | {} | {negatives:+} | {rows:+} | {values:+} |", excuse.id, excuse.applies.join(", "));
+    let list = std::fs::read_to_string("target/test-env/guard-sources/files.txt").unwrap_or_default();
+    let sources = list.lines().filter_map(|path| std::fs::read_to_string(path).ok());
+    let plain = |texts: Vec<String>| texts.into_iter().map(|text| (text, Vec::new())).collect();
+    let sets = [
+        Set::new(plain(negatives()), &every),
+        Set::new(plain(numeric_tables(200)), &every),
+        Set::new(positives(), &every),
+        Set::new(plain(sources.collect()), &usual),
+    ];
+    println!("with all: {:?}", sets.each_ref().map(Set::all));
+    println!("| id | applies | negatives | rows | values | sources |\n| --- | --- | --- | --- | --- | --- |");
+    for Excuse { id, applies, .. } in excuses() {
+        let [negatives, rows, values, sources] = sets.each_ref().map(|set| set.without(id));
+        println!(
+            "| {id} | {} | {:+} | {:+} | {:+} | {:+} |",
+            applies.join(", "),
+            negatives.touched,
+            rows.touched,
+            values.hidden,
+            sources.findings
+        );
     }
+}
+
+/// What a guard does to texts.
+#[derive(Debug, Default, Clone, Copy)]
+struct Done {
+    touched: i64,
+    findings: i64,
+    hidden: i64,
+}
+
+impl std::iter::Sum for Done {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            touched: sum.touched + one.touched,
+            findings: sum.findings + one.findings,
+            hidden: sum.hidden + one.hidden,
+        })
+    }
+}
+
+/// A text, what must be hidden in it, what is done to it, and the rows that excuse a candidate in it: unless one of them is
+/// switched off, the same is done.
+struct Judged {
+    text: String,
+    values: Vec<String>,
+    done: Done,
+    excused: Option<BTreeSet<&'static str>>,
+}
+
+type Maker<'a> = &'a (dyn Fn(&[&str]) -> Guard + Sync);
+
+struct Set<'a> {
+    texts: Vec<Judged>,
+    guard: Maker<'a>,
+}
+
+impl<'a> Set<'a> {
+    fn new(texts: Vec<(String, Vec<String>)>, make: Maker<'a>) -> Self {
+        let guard = make(&[]);
+        let texts = in_threads(&texts, |(text, values)| {
+            let mut checker = Checker::explaining(&guard);
+            checker.push(text);
+            let candidates = checker.finish().candidates;
+            let whole = candidates.len() < Checker::MAX_FINDINGS;
+            let excused = whole.then(|| candidates.iter().filter_map(|one| one.excuse).collect());
+            Judged { text: text.clone(), values: values.clone(), done: done(&guard, text, values), excused }
+        });
+        Self { texts, guard: make }
+    }
+
+    fn all(&self) -> Done {
+        self.texts.iter().map(|one| one.done).sum()
+    }
+
+    /// What is done more with a row switched off.
+    fn without(&self, id: &str) -> Done {
+        let guard = (self.guard)(&[id]);
+        let asked = |one: &&Judged| one.excused.as_ref().is_none_or(|rows| rows.contains(id));
+        let asked: Vec<&Judged> = self.texts.iter().filter(asked).collect();
+        let more = in_threads(&asked, |one| {
+            let now = done(&guard, &one.text, &one.values);
+            Done {
+                touched: now.touched - one.done.touched,
+                findings: now.findings - one.done.findings,
+                hidden: now.hidden - one.done.hidden,
+            }
+        });
+        more.into_iter().sum()
+    }
+}
+
+fn done(guard: &Guard, text: &str, values: &[String]) -> Done {
+    let (out, report) = guard.text(text, &mut Numbering::alone());
+    let hidden = values.iter().filter(|value| !out.contains(value.as_str())).count() as i64;
+    let findings = report.total() as i64;
+    Done { touched: findings.min(1), findings, hidden }
+}
+
+/// What `run` makes of each text, by as many threads as there are processors.
+fn in_threads<T: Sync, R: Send>(texts: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let next = || texts.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(next).map(&run).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
 }

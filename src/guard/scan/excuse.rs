@@ -155,13 +155,16 @@ pub struct Excuse {
     /// A pattern of the line behind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
+    /// Whether one of `before` and `behind` is enough.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub either: bool,
     /// A pattern of the line from the value on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub onward: Option<String>,
-    /// Whether the first group of the pattern of the value (or all of it) is words as names are, joined by these signs.
+    /// Whether the group of the pattern of the value that took part (or all of it) is words as names are, joined by these signs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
-    /// What the value (or the first group) is as a whole; any of these.
+    /// What the value (or that group) is as a whole; any of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub form: Vec<Form>,
     /// What the value looks like; any of these.
@@ -211,6 +214,7 @@ impl Default for Excuse {
             before: None,
             unless_before: None,
             behind: None,
+            either: false,
             onward: None,
             words: None,
             form: Vec::new(),
@@ -300,7 +304,7 @@ struct Row {
     unless_before: Option<Pattern>,
     behind: Option<Pattern>,
     onward: Option<Pattern>,
-    /// The pattern of the value, where its first group is asked for.
+    /// The pattern of the value, where a group of it is asked for.
     group: Option<Pattern>,
 }
 
@@ -531,20 +535,14 @@ impl Scanner<'_> {
         {
             return false;
         }
-        if row.before.is_some() || row.unless_before.is_some() {
-            let before = last_line(self.before(start, AROUND));
-            if row.before.as_ref().is_some_and(|before_it| !before_it.is_match(before))
-                || row.unless_before.as_ref().is_some_and(|never| never.is_match(before))
-            {
-                return false;
-            }
-        }
+        let before = || last_line(self.before(start, AROUND));
         let line = |from: usize| first_line(&self.text[from..self.to.min(from + AROUND)]);
-        let matches = |pattern: &Option<Pattern>, from: usize| {
-            pattern.as_ref().is_none_or(|pattern| pattern.is_match(line(from)))
-        };
-        if !matches(&row.behind, end)
-            || !matches(&row.onward, candidate.value.0)
+        let is_before = || row.before.as_ref().is_none_or(|pattern| pattern.is_match(before()));
+        let is_behind = || row.behind.as_ref().is_none_or(|pattern| pattern.is_match(line(end)));
+        let beside = if excuse.either { is_before() || is_behind() } else { is_before() && is_behind() };
+        if !beside
+            || row.unless_before.as_ref().is_some_and(|never| never.is_match(before()))
+            || row.onward.as_ref().is_some_and(|pattern| !pattern.is_match(line(candidate.value.0)))
             || row.unless_value.as_ref().is_some_and(|never| never.is_match(value))
         {
             return false;
@@ -553,7 +551,8 @@ impl Scanner<'_> {
             None => value,
             Some(pattern) => {
                 let groups = pattern.get().captures(value);
-                groups.and_then(|groups| groups.get(1)).map_or(value, |part| part.as_bytes())
+                let group = groups.and_then(|groups| groups.iter().skip(1).flatten().next());
+                group.map_or(value, |part| part.as_bytes())
             }
         };
         if excuse.words.as_ref().is_some_and(|joints| !is_names(part(), joints.as_bytes()))
@@ -609,7 +608,10 @@ impl Scanner<'_> {
             Form::PowerOfTwo => is_power_of_two(value),
             Form::Rising => rises(value),
             Form::SecretWord => names_itself(value),
-            Form::NoValue => is_empty_word(value),
+            Form::NoValue => {
+                let word = &value[value.iter().take_while(|byte| b"&*(".contains(byte)).count()..];
+                is_empty_word(word.strip_suffix(b":").unwrap_or(word))
+            }
         }
     }
 
