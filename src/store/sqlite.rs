@@ -19,13 +19,13 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
-use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
+use sqlx::{ConnectOptions, Connection, Sqlite};
 
 use super::availability::{Availability, Finding};
 use super::measure::{Measured, measure};
 use super::migrations::{self, Applied, Migration};
 use super::signals::Listener;
-use super::state::{Class, DatabaseState, sqlite_code};
+use super::state::{Class, sqlite_code};
 use super::{ContextStore, Keyring, MigrationStatus, Signals, StoreError};
 use crate::domain::Clock;
 
@@ -45,11 +45,13 @@ mod sessions;
 mod tools;
 mod wal;
 mod workflows;
+mod writer;
 
+use acquire::Waiting;
 use file::{OpenFile, check_file_system};
-use wal::Wal;
-
 use processes::Processes;
+use wal::Wal;
+use writer::Writer;
 
 /// The migrations, oldest first. A new file is added here.
 pub(super) const MIGRATIONS: &[Migration] = &[
@@ -151,7 +153,7 @@ impl Default for SqliteOptions {
 /// The store on SQLite. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
-    writer: SqlitePool,
+    writer: Writer,
     readers: SqlitePool,
     keyring: Keyring,
     clock: Clock,
@@ -161,6 +163,7 @@ pub struct SqliteStore {
     signals: Signals,
     listener: Arc<OnceLock<Listener>>,
     processes: Processes,
+    waiting: Waiting,
 }
 
 impl SqliteStore {
@@ -176,23 +179,41 @@ impl SqliteStore {
         clock: Clock,
     ) -> Result<Self, StoreError> {
         let connect = connect_options(dir, options)?;
-        let writer = pool(1, options, &connect);
-        let missing = missing(&mut *first_touch(&writer, dir, options).await?).await?;
+        let mut connection = first_touch(&connect, dir, options).await?;
+        let missing = missing(&mut connection).await?;
         if !missing.is_empty() {
             if !options.auto_migrate {
                 return Err(StoreError::NotMigrated(missing.len()));
             }
-            apply(&writer, &clock).await?;
+            apply(&mut connection, &clock).await?;
         }
-        let readers = pool(options.readers, options, &connect);
+        let patience = options.busy_timeout + Duration::from_secs(5);
+        let readers = SqlitePoolOptions::new()
+            .max_connections(options.readers)
+            .acquire_timeout(patience)
+            .test_before_acquire(false)
+            .connect_lazy_with(connect.clone());
+        let writer = Writer::new(connect.clone(), patience, connection);
         let availability = Availability::new(move || can_write(connect.clone()));
         let path = dir.join(DATABASE_FILE);
         let (wal, file) = (Wal::of(&path), OpenFile::at(path));
         wal.sync().await?;
         wal.start_checkpoints(readers.clone());
         let (signals, listener) = (Signals::new(PACE), Arc::default());
-        let processes = Processes::new(dir);
-        Ok(Self { writer, readers, keyring, clock, availability, file, wal, signals, listener, processes })
+        let (processes, waiting) = (Processes::new(dir), Waiting::default());
+        Ok(Self {
+            writer,
+            readers,
+            keyring,
+            clock,
+            availability,
+            file,
+            wal,
+            signals,
+            listener,
+            processes,
+            waiting,
+        })
     }
 
     /// Applies the missing migrations, all or none, and says what the database has then.
@@ -204,11 +225,10 @@ impl SqliteStore {
         options: &SqliteOptions,
         clock: &Clock,
     ) -> Result<Vec<MigrationStatus>, StoreError> {
-        let pool = pool(1, options, &connect_options(dir, options)?);
-        drop(first_touch(&pool, dir, options).await?);
-        apply(&pool, clock).await?;
-        let missing = missing(&mut *pool.acquire().await.map_err(failure)?).await?;
-        pool.close().await;
+        let mut connection = first_touch(&connect_options(dir, options)?, dir, options).await?;
+        apply(&mut connection, clock).await?;
+        let missing = missing(&mut connection).await?;
+        connection.close().await.map_err(failure)?;
         Ok(migrations::status(MIGRATIONS, &missing))
     }
 
@@ -224,9 +244,9 @@ impl SqliteStore {
             let all: Vec<&Migration> = MIGRATIONS.iter().collect();
             return Ok(migrations::status(MIGRATIONS, &all));
         }
-        let pool = pool(1, options, &connect_options(dir, options)?);
-        let missing = missing(&mut *first_touch(&pool, dir, options).await?).await?;
-        pool.close().await;
+        let mut connection = first_touch(&connect_options(dir, options)?, dir, options).await?;
+        let missing = missing(&mut connection).await?;
+        connection.close().await.map_err(failure)?;
         Ok(migrations::status(MIGRATIONS, &missing))
     }
 
@@ -234,32 +254,6 @@ impl SqliteStore {
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
-    }
-
-    /// A transaction that may write: waits its turn, in this process and then among processes. Once one has waited
-    /// in vain, none waits any more until the lock is free.
-    async fn write(&self, measured: Measured) -> Result<Write, StoreError> {
-        let transaction = measured.wait(self.begin()).await?;
-        Ok(Write { transaction, wal: self.wal.clone(), now: self.now_ms(), _measured: measured })
-    }
-
-    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        self.file.check()?;
-        loop {
-            match self.availability.until_lost(self.writer.begin_with("BEGIN IMMEDIATE")).await? {
-                Err(error) if result_code(&error) == Some(BUSY) => {
-                    let found = Finding::new(DatabaseState::Busy, error);
-                    self.availability.report(&found);
-                    return Err(StoreError::State(found.state, found.cause));
-                }
-                // SQLite ends a transaction by itself when the disk is full; sqlx then believes for ever that it is
-                // still in one. Such a connection is of no more use.
-                Err(sqlx::Error::InvalidSavePointStatement) => {
-                    self.writer.acquire().await.map_err(failure)?.close().await.map_err(failure)?;
-                }
-                begun => return begun.map_err(failure),
-            }
-        }
     }
 
     /// A connection that only reads.
@@ -279,48 +273,6 @@ impl SqliteStore {
     /// The machine's time, which is the database's: whole milliseconds.
     fn now_ms(&self) -> i64 {
         self.clock.now().timestamp_millis()
-    }
-}
-
-/// A transaction that may write: rolled back unless it is committed.
-struct Write {
-    transaction: Transaction<'static, Sqlite>,
-    wal: Wal,
-    now: i64,
-    _measured: Measured,
-}
-
-impl Write {
-    /// Commits for good: neither the end of the process nor a loss of power takes it back.
-    async fn commit(self) -> Result<(), StoreError> {
-        let wal = self.wal.clone();
-        self.commit_lightly().await?;
-        wal.sync().await
-    }
-
-    /// Commits so that the end of the process takes nothing back, though a loss of power may.
-    async fn commit_lightly(mut self) -> Result<(), StoreError> {
-        ended::take_up(&mut self.transaction, self.now).await?;
-        self.commit_as_it_is().await
-    }
-
-    /// The same where nothing can have ended.
-    async fn commit_as_it_is(self) -> Result<(), StoreError> {
-        self.transaction.commit().await.map_err(failure)
-    }
-}
-
-impl Deref for Write {
-    type Target = SqliteConnection;
-
-    fn deref(&self) -> &SqliteConnection {
-        &self.transaction
-    }
-}
-
-impl DerefMut for Write {
-    fn deref_mut(&mut self) -> &mut SqliteConnection {
-        &mut self.transaction
     }
 }
 
@@ -389,28 +341,20 @@ fn make_private_file(path: &Path) -> Result<(), StoreError> {
         .map_err(|source| StoreError::DataDir { problem: format!("cannot write {}", path.display()), source })
 }
 
-fn pool(connections: u32, options: &SqliteOptions, connect: &SqliteConnectOptions) -> SqlitePool {
-    SqlitePoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(options.busy_timeout + Duration::from_secs(5))
-        .test_before_acquire(false)
-        .connect_lazy_with(connect.clone())
-}
-
 /// The first connection to the file. Of processes that open a new file at once only one can switch it to its
 /// write-ahead log, and SQLite tells the others at once that it is locked, however patient they are: they try again.
 async fn first_touch(
-    pool: &SqlitePool,
+    connect: &SqliteConnectOptions,
     dir: &Path,
     options: &SqliteOptions,
-) -> Result<PoolConnection<Sqlite>, StoreError> {
+) -> Result<SqliteConnection, StoreError> {
     let deadline = Instant::now() + options.busy_timeout;
     loop {
-        match pool.acquire().await {
+        match connect.connect().await {
             Err(error) if result_code(&error) == Some(BUSY) && Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            acquired => return acquired.map_err(|error| unusable(dir, error)),
+            connected => return connected.map_err(|error| unusable(dir, error)),
         }
     }
 }
@@ -460,8 +404,8 @@ async fn has_serves_from(connection: &mut SqliteConnection) -> Result<bool, Stor
     Ok(columns > 0)
 }
 
-async fn apply(pool: &SqlitePool, clock: &Clock) -> Result<(), StoreError> {
-    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await.map_err(failure)?;
+async fn apply(connection: &mut SqliteConnection, clock: &Clock) -> Result<(), StoreError> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failure)?;
     let missing = missing(&mut transaction).await?;
     if missing.is_empty() {
         return Ok(());

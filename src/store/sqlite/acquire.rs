@@ -1,17 +1,21 @@
 //! Acquire, as steps under the file's write lock: the run, its idempotency key, the path, then the context.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::rows::{self, Cells};
+use super::writer::Bound;
 use super::{SqliteStore, failure, time};
 use crate::domain::usage::{Use, midnight};
 use crate::domain::{ContextId, ContextStatus, EndReason, ExecutionId, Quota, QuotaReached};
 use crate::store::{
-    Acquire, Acquired, Claim, ContextLimits, ContextRow, ExecutionRow, ExecutionStatus, LimitReached,
-    PathStatus, QUEUE_LEASE, StoreError, measure::measure, millis, storable,
+    Acquire, Acquired, Claim, ContextLimits, ContextRow, ExecutionRow, ExecutionStatus, Keyring,
+    LimitReached, PathStatus, Placeholders, QUEUE_LEASE, StoreError, measure::measure, millis, storable,
 };
 
 /// A run's row, as far as the queue is concerned.
@@ -29,9 +33,181 @@ struct Live {
     lease_expires_at: Option<i64>,
 }
 
+/// Runs that were answered to wait. A later one may take a place; then the earlier one's next ask takes a step more.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting(Arc<[AtomicU64; 1024]>);
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self(Arc::new([const { AtomicU64::new(0) }; 1024]))
+    }
+}
+
+impl Waiting {
+    /// The random half of an id, and its place.
+    fn place(&self, id: ExecutionId) -> (u64, &AtomicU64) {
+        let (_, random) = id.0.as_u64_pair();
+        (random, &self.0[(random % 1024) as usize])
+    }
+
+    pub(super) fn put(&self, id: ExecutionId) {
+        let (random, place) = self.place(id);
+        place.store(random, Ordering::Relaxed);
+    }
+
+    pub(super) fn has(&self, id: ExecutionId) -> bool {
+        let (random, place) = self.place(id);
+        place.load(Ordering::Relaxed) == random
+    }
+}
+
+/// The usual case: the run is new and has no idempotency key, its context is ready and idle, this process holds it, and no
+/// run waits. Otherwise it does nothing and gives no row. The statuses are named as the index names them. With `$` a number
+/// means the same argument in both statements.
+macro_rules! usual {
+    ($condition:literal) => {
+        concat!(
+            "INSERT INTO executions (status, context_id, owner, lease_expires_at, started_at, id, tenant_id,
+                 owner_principal, conversation_id, path_id, tool, language, purpose, code_sha256, principal, trace_id,
+                 run_lease_ms, created_at, queued_ms)
+             SELECT 'running', c.id, $5, $6 + $15, $6, $8, $1, $2, $3, $4, $9, $10, $11, $12, $13, $14, $15, $6, 0
+               FROM execution_contexts c
+              WHERE c.tenant_id = $1 AND c.owner_principal = $2 AND c.conversation_id = $3 AND c.path_id = $4
+                AND c.status IN ('creating', 'ready') AND c.status = 'ready' AND c.lease_owner = $5
+                AND c.expires_at > $6 AND c.execution_count < $7
+                AND NOT EXISTS (SELECT 1 FROM executions x WHERE x.id = $8)
+                AND NOT EXISTS (SELECT 1 FROM executions q
+                                 WHERE q.tenant_id = $1 AND q.owner_principal = $2 AND q.conversation_id = $3
+                                   AND q.path_id = $4 AND q.status IN ('queued', 'running'))
+                AND NOT EXISTS (SELECT 1 FROM conversation_paths p
+                                 WHERE p.tenant_id = $1 AND p.owner_principal = $2 AND p.conversation_id = $3
+                                   AND p.path_id = $4 AND p.status <> 'active') ",
+            $condition,
+            ";
+             SELECT c.*, (SELECT json_group_array(json_array(n.kind, n.value_hash, n.number))
+                            FROM (SELECT kind, value_hash, number FROM placeholders
+                                   WHERE tenant_id = $1 AND owner_principal = $2 AND conversation_id = $3 AND path_id = $4
+                                   ORDER BY kind, number) n) AS placeholders
+               FROM execution_contexts c
+              WHERE changes() > 0 AND c.tenant_id = $1 AND c.owner_principal = $2 AND c.conversation_id = $3
+                AND c.path_id = $4 AND c.status IN ('creating', 'ready');"
+        )
+    };
+}
+
+fn bind_usual<'q>(query: Bound<'q>, ask: &'q Acquire, limits: &ContextLimits, now: i64) -> Bound<'q> {
+    let run = &ask.execution;
+    query
+        .bind(ask.key.tenant.as_str())
+        .bind(ask.key.owner.as_str())
+        .bind(ask.key.conversation.as_str())
+        .bind(ask.key.path.as_str())
+        .bind(storable(&ask.owner))
+        .bind(now)
+        .bind(limits.max_executions)
+        .bind(run.id.to_string())
+        .bind(storable(&run.tool))
+        .bind(run.language.as_str())
+        .bind(run.purpose.as_deref().map(storable))
+        .bind(storable(&run.code_sha256))
+        .bind(run.principal.as_deref().map(storable))
+        .bind(run.trace_id.as_deref().map(storable))
+        .bind(millis(run.lease))
+}
+
+/// What the usual case gives. `None`: the context's tokens do not open, so the run has to be taken back, and the long way
+/// replaces the context.
+fn usual_in(
+    row: &SqliteRow,
+    keyring: &Keyring,
+    now: i64,
+) -> Result<Option<(ContextRow, Placeholders)>, StoreError> {
+    let Ok(context) = rows::context_with_sandbox(row, keyring, now) else { return Ok(None) };
+    let cells = Cells::new(row, "execution_contexts", "id");
+    let numbers = serde_json::from_str(cells.get("placeholders")?).map_err(|error| cells.corrupt(error))?;
+    Ok(Some((context, numbers)))
+}
+
 impl SqliteStore {
+    /// The usual case for a tenant without a quota, in one trip. `None`: nothing was done.
+    pub(super) async fn at_once(
+        &self,
+        ask: &Acquire,
+        limits: &ContextLimits,
+    ) -> Result<Option<Acquired>, StoreError> {
+        if ask.execution.idempotency.is_some() || limits.quota.is_limited() {
+            return Ok(None);
+        }
+        let write = self.turn_to_write(measure!("acquire", ask.key.tenant)).await?;
+        let now = write.now;
+        let query = sqlx::query(concat!(
+            "BEGIN IMMEDIATE; ",
+            usual!("AND NOT EXISTS (SELECT 1 FROM tenant_quotas u WHERE u.tenant_id = $1)"),
+            "COMMIT"
+        ));
+        let rows = write.all_at_once(bind_usual(query, ask, limits, now)).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let Some((context, numbers)) = usual_in(row, &self.keyring, now)? else {
+            self.forget(ask, ExecutionStatus::Running).await?;
+            return Ok(None);
+        };
+        if !is_local(&context) {
+            self.wal.sync().await?;
+        }
+        Ok(Some(Acquired::Ready(Box::new(context), numbers)))
+    }
+
+    /// Whatever the case is.
+    pub(super) async fn decide(&self, ask: &Acquire, limits: &ContextLimits) -> Result<Acquired, StoreError> {
+        let (is_known, quota) = self.known(ask, limits).await?;
+        if is_known && let Some(waits) = self.still_waits(ask).await? {
+            return Ok(waits);
+        }
+        if let Some(quota) = &quota
+            && let Some(reached) = self.surely_over(quota, ask, limits).await?
+        {
+            return Ok(Acquired::Quota(reached));
+        }
+        let mut transaction = self.write(measure!("acquire", ask.key.tenant)).await?;
+        let mut asking = Asking {
+            store: self,
+            connection: &mut transaction,
+            now: self.now_ms(),
+            ask,
+            limits,
+            has_quota: quota.is_some(),
+        };
+        let before = if quota.is_some() { asking.status().await? } else { None };
+        let acquired = asking.decide().await?;
+        if let Some(quota) = &quota
+            && before != Some(ExecutionStatus::Running)
+            && acquired.asks()
+            && let Some(reached) = asking.over(quota).await?
+        {
+            // What was decided is taken back, with the place that this run may have had.
+            drop(transaction);
+            if before.is_some() {
+                self.forget(ask, ExecutionStatus::Queued).await?;
+            }
+            return Ok(Acquired::Quota(reached));
+        }
+        // What a loss of power may take back: a place in the queue, and a run in a sandbox that ends with this machine.
+        let must_last = ask.execution.idempotency.is_some()
+            || match &acquired {
+                Acquired::Create(_) => true,
+                Acquired::Ready(row, _) => !is_local(row),
+                _ => false,
+            };
+        if must_last {
+            transaction.commit().await?;
+        } else {
+            transaction.commit_lightly().await?;
+        }
+        Ok(acquired)
+    }
+
     /// Whether this run has a row, and its tenant's quota, if it has one.
-    pub(super) async fn known(
+    async fn known(
         &self,
         ask: &Acquire,
         limits: &ContextLimits,
@@ -53,7 +229,7 @@ impl SqliteStore {
 
     /// The quota, when it has no room for one run more whatever is decided: without the write lock, so that a crowd that
     /// is refused does not slow down those that are not.
-    pub(super) async fn surely_over(
+    async fn surely_over(
         &self,
         quota: &Quota,
         ask: &Acquire,
@@ -74,12 +250,13 @@ impl SqliteStore {
         Ok(quota.reached(&used, &limits.prices, time(now)))
     }
 
-    /// A refused ask leaves no row.
-    pub(super) async fn forget(&self, ask: &Acquire) -> Result<(), StoreError> {
+    /// A refused ask leaves no row, if the run has not gone on from where it was.
+    async fn forget(&self, ask: &Acquire, was: ExecutionStatus) -> Result<(), StoreError> {
         let mut transaction = self.write(measure!("forget", ask.key.tenant)).await?;
-        sqlx::query("DELETE FROM executions WHERE id = ? AND tenant_id = ? AND status = 'queued'")
+        sqlx::query("DELETE FROM executions WHERE id = ? AND tenant_id = ? AND status = ?")
             .bind(ask.execution.id.to_string())
             .bind(ask.key.tenant.as_str())
+            .bind(was.as_str())
             .execute(&mut *transaction)
             .await
             .map_err(failure)?;
@@ -88,7 +265,7 @@ impl SqliteStore {
 
     /// The answer for a run whose place is safe and whose turn has not come: without the write lock, because a crowd
     /// that waits must not slow down the run that it waits for. `None`: ask properly.
-    pub(super) async fn still_waits(&self, ask: &Acquire) -> Result<Option<Acquired>, StoreError> {
+    async fn still_waits(&self, ask: &Acquire) -> Result<Option<Acquired>, StoreError> {
         let now = self.now_ms();
         let mut reader = self.read(measure!("place", ask.key.tenant)).await?;
         let dead = dead_processes(self, &mut reader, &ask.owner).await?;
@@ -140,21 +317,27 @@ impl SqliteStore {
     }
 }
 
+/// Whether the context's sandbox ends with this machine.
+fn is_local(context: &ContextRow) -> bool {
+    context.sandbox.as_ref().is_some_and(|sandbox| sandbox.host_url.is_some())
+}
+
 /// One ask, under the write lock.
-pub(super) struct Asking<'a> {
-    pub(super) store: &'a SqliteStore,
-    pub(super) connection: &'a mut SqliteConnection,
-    pub(super) now: i64,
-    pub(super) ask: &'a Acquire,
-    pub(super) limits: &'a ContextLimits,
-    /// Set by `decide` when the run has begun and nothing else was touched, so that nothing has ended.
-    pub(super) is_usual: bool,
+struct Asking<'a> {
+    store: &'a SqliteStore,
+    connection: &'a mut SqliteConnection,
+    now: i64,
+    ask: &'a Acquire,
+    limits: &'a ContextLimits,
+    /// Whether its tenant has a quota.
+    has_quota: bool,
 }
 
 impl Asking<'_> {
-    pub(super) async fn decide(&mut self) -> Result<Acquired, StoreError> {
-        if let Some(ready) = self.usual().await? {
-            self.is_usual = true;
+    async fn decide(&mut self) -> Result<Acquired, StoreError> {
+        if self.has_quota
+            && let Some(ready) = self.usual().await?
+        {
             return Ok(ready);
         }
         let mut mine = None;
@@ -187,51 +370,23 @@ impl Asking<'_> {
         }
     }
 
-    /// The usual case, in few statements: the run is new and has no idempotency key, the context is ready and idle, this
-    /// process holds it, and no run waits. Otherwise nothing is decided. The statuses are named as the index names them.
+    /// The usual case for a tenant with a quota.
     async fn usual(&mut self) -> Result<Option<Acquired>, StoreError> {
-        let ask = self.ask;
-        let key = &ask.key;
-        if ask.execution.idempotency.is_some() {
+        if self.ask.execution.idempotency.is_some() {
             return Ok(None);
         }
-        let row = sqlx::query(
-            "SELECT c.*, (SELECT json_group_array(json_array(n.kind, n.value_hash, n.number))
-                            FROM (SELECT kind, value_hash, number FROM placeholders
-                                   WHERE tenant_id = ?1 AND owner_principal = ?2 AND conversation_id = ?3 AND path_id = ?4
-                                   ORDER BY kind, number) n) AS placeholders
-               FROM execution_contexts c
-              WHERE c.tenant_id = ?1 AND c.owner_principal = ?2 AND c.conversation_id = ?3 AND c.path_id = ?4
-                AND c.status IN ('creating', 'ready') AND c.status = 'ready' AND c.lease_owner = ?5 AND c.expires_at > ?6 AND c.execution_count < ?7
-                AND NOT EXISTS (SELECT 1 FROM executions x WHERE x.id = ?8)
-                AND NOT EXISTS (SELECT 1 FROM executions q
-                                 WHERE q.tenant_id = ?1 AND q.owner_principal = ?2 AND q.conversation_id = ?3
-                                   AND q.path_id = ?4 AND q.status IN ('queued', 'running'))
-                AND NOT EXISTS (SELECT 1 FROM conversation_paths p
-                                 WHERE p.tenant_id = ?1 AND p.owner_principal = ?2 AND p.conversation_id = ?3
-                                   AND p.path_id = ?4 AND p.status <> 'active')",
-        )
-        .bind(key.tenant.as_str())
-        .bind(key.owner.as_str())
-        .bind(key.conversation.as_str())
-        .bind(key.path.as_str())
-        .bind(storable(&self.ask.owner))
-        .bind(self.now)
-        .bind(self.limits.max_executions)
-        .bind(self.ask.execution.id.to_string())
-        .fetch_optional(&mut *self.connection)
-        .await
-        .map_err(failure)?;
-        let Some(row) = row else { return Ok(None) };
-        let Ok(context) = rows::context_with_sandbox(&row, &self.store.keyring, self.now) else {
-            return Ok(None);
-        };
-        let cells = Cells::new(&row, "execution_contexts", "id");
-        let numbers =
-            serde_json::from_str(cells.get("placeholders")?).map_err(|error| cells.corrupt(error))?;
-        let lease = millis(self.ask.execution.lease);
-        self.write_place(None, ExecutionStatus::Running, Some(context.id), lease).await?;
-        Ok(Some(Acquired::Ready(Box::new(context), numbers)))
+        let query = bind_usual(sqlx::query(usual!("")), self.ask, self.limits, self.now);
+        let rows = query.fetch_all(&mut *self.connection).await.map_err(failure)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        if let Some((context, numbers)) = usual_in(row, &self.store.keyring, self.now)? {
+            return Ok(Some(Acquired::Ready(Box::new(context), numbers)));
+        }
+        sqlx::query("DELETE FROM executions WHERE id = ?")
+            .bind(self.ask.execution.id.to_string())
+            .execute(&mut *self.connection)
+            .await
+            .map_err(failure)?;
+        Ok(None)
     }
 
     /// Another run's row holds this run's idempotency key: the answer is about that one.
@@ -572,12 +727,12 @@ impl Asking<'_> {
     }
 
     /// Where this run is, if it has a place: one that runs was admitted before, and its caller only did not hear it.
-    pub(super) async fn status(&mut self) -> Result<Option<ExecutionStatus>, StoreError> {
+    async fn status(&mut self) -> Result<Option<ExecutionStatus>, StoreError> {
         Ok(self.place().await?.map(|place| place.status))
     }
 
     /// The quota, when what is used and reserved, this run included, goes beyond it.
-    pub(super) async fn over(&mut self, quota: &Quota) -> Result<Option<QuotaReached>, StoreError> {
+    async fn over(&mut self, quota: &Quota) -> Result<Option<QuotaReached>, StoreError> {
         let tenant = self.ask.key.tenant.as_str();
         let used = used(self.connection, tenant, quota, self.limits, self.now).await?;
         Ok(quota.reached(&used, &self.limits.prices, time(self.now)))

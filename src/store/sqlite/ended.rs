@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 
-use sqlx::sqlite::SqliteArguments;
-use sqlx::{Sqlite, SqliteConnection};
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
 
 use super::rows::Cells;
+use super::writer::Bound;
 use super::{failure, time};
 use crate::domain::usage::by_day;
 use crate::domain::{ContextKey, TenantId};
@@ -35,35 +36,56 @@ pub(super) fn with_result(body: &str, result: Option<&str>) -> String {
 /// The last entry of a tenant's chain: its number and hash.
 type Head = (i64, String);
 
-/// Takes up what has ended since the last commit, at `now`. A statement here is a trip to another thread, which costs more than
-/// what it does: so one query finds everything, and one with several statements writes all of a run.
-pub(super) async fn take_up(connection: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
-    let ended = sqlx::query(concat!(
-        "SELECT e.seq AS place, e.context_id AS ended_context, e.executions, e.run_ms AS more_ms, e.output_bytes AS more_bytes,
-                x.result, x.id, x.tenant_id, x.owner_principal, x.conversation_id, x.path_id, x.finished_at,
-                h.n AS head_n, h.hash AS head_hash, ",
-        body!(),
-        " AS body FROM ended e LEFT JOIN executions x ON x.id = e.execution_id
-          LEFT JOIN audit_heads h ON h.tenant_id = x.tenant_id ORDER BY e.seq"
-    ))
-    .fetch_all(&mut *connection)
-    .await
-    .map_err(failure)?;
+/// Finds what has ended since the last commit.
+macro_rules! what_ended {
+    () => {
+        concat!(
+            "SELECT e.seq AS place, e.context_id AS ended_context, e.executions, e.run_ms AS more_ms,
+                    e.output_bytes AS more_bytes, x.result, x.id, x.tenant_id, x.owner_principal, x.conversation_id,
+                    x.path_id, x.finished_at, h.n AS head_n, h.hash AS head_hash, ",
+            $crate::store::sqlite::ended::body!(),
+            " AS body FROM ended e LEFT JOIN executions x ON x.id = e.execution_id
+               LEFT JOIN audit_heads h ON h.tenant_id = x.tenant_id ORDER BY e.seq"
+        )
+    };
+}
+pub(super) use what_ended;
+
+/// The rows that [`take_up_and_commit`] takes.
+pub(super) async fn find(connection: &mut SqliteConnection) -> Result<Vec<SqliteRow>, StoreError> {
+    sqlx::query(what_ended!()).fetch_all(connection).await.map_err(failure)
+}
+
+/// Takes up what has ended since the last commit, at `now`, and commits. A statement here is a trip to another thread, which
+/// costs more than what it does: so one query with several statements writes all of a run, and the last commits too.
+pub(super) async fn take_up_and_commit(
+    connection: &mut SqliteConnection,
+    ended: &[SqliteRow],
+    now: i64,
+) -> Result<(), StoreError> {
     let mut heads: HashMap<TenantId, Head> = HashMap::new();
-    let (mut contexts, mut gone) = (false, false);
-    for row in &ended {
+    let (mut contexts, mut runs) = (false, Vec::new());
+    for row in ended {
         let cells = Cells::new(row, "executions", "id");
         contexts |= cells.get::<Option<&str>>("ended_context")?.is_some();
-        match cells.get::<Option<&str>>("id")? {
-            Some(_) => take_up_run(connection, &cells, &mut heads, now).await?,
-            None => gone = true,
+        if cells.get::<Option<&str>>("id")?.is_some() {
+            runs.push(cells);
         }
+    }
+    // Only runs, each of which takes its own note away.
+    let is_plain = !runs.is_empty() && runs.len() == ended.len();
+    for (at, cells) in runs.iter().enumerate() {
+        let is_last = is_plain && at + 1 == runs.len();
+        take_up_run(connection, cells, &mut heads, now, is_last).await?;
     }
     if contexts {
         take_up_contexts(connection).await?;
     }
-    if contexts || gone {
-        sqlx::query("DELETE FROM ended").execute(connection).await.map_err(failure)?;
+    if !is_plain && !ended.is_empty() {
+        sqlx::query("DELETE FROM ended").execute(&mut *connection).await.map_err(failure)?;
+    }
+    if !is_plain {
+        sqlx::query("COMMIT").execute(connection).await.map_err(failure)?;
     }
     Ok(())
 }
@@ -102,13 +124,28 @@ fn bind_entry<'q>(
         .bind(head.1.clone())
 }
 
-type Bound<'q> = sqlx::query::Query<'q, Sqlite, SqliteArguments>;
+/// What a run writes.
+macro_rules! run {
+    () => {
+        concat!(
+            entry!(),
+            "INSERT INTO usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, executions, run_ms,
+                 output_bytes)
+             SELECT ?, ?, ?, ?, ?, ?, ?, ? WHERE ?
+             ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
+                SET executions = u.executions + excluded.executions, run_ms = u.run_ms + excluded.run_ms,
+                    output_bytes = u.output_bytes + excluded.output_bytes;
+             DELETE FROM ended WHERE seq = ?;"
+        )
+    };
+}
 
 async fn take_up_run(
     connection: &mut SqliteConnection,
     cells: &Cells<'_>,
     heads: &mut HashMap<TenantId, Head>,
     now: i64,
+    commits: bool,
 ) -> Result<(), StoreError> {
     let key = cells.key()?;
     let body = with_result(cells.get("body")?, cells.get::<Option<&str>>("result")?);
@@ -117,15 +154,7 @@ async fn take_up_run(
         (cells.get("executions")?, cells.get("more_ms")?, cells.get("more_bytes")?);
     let found = cells.get::<Option<i64>>("head_n")?.zip(cells.get::<Option<String>>("head_hash")?);
     let head = heads.entry(key.tenant.clone()).or_insert_with(|| found.unwrap_or_else(no_head));
-    let query = sqlx::query(concat!(
-        entry!(),
-        "INSERT INTO usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, executions, run_ms, output_bytes)
-         SELECT ?, ?, ?, ?, ?, ?, ?, ? WHERE ?
-         ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
-            SET executions = u.executions + excluded.executions, run_ms = u.run_ms + excluded.run_ms,
-                output_bytes = u.output_bytes + excluded.output_bytes;
-         DELETE FROM ended WHERE seq = ?"
-    ));
+    let query = sqlx::query(if commits { concat!(run!(), "COMMIT") } else { run!() });
     bind_entry(query, key.tenant.as_str(), Some(cells.get("id")?), &body, head, now)
         .bind(key.tenant.as_str())
         .bind(key.owner.as_str())

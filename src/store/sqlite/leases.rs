@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
-use sqlx::SqliteConnection;
+use sqlx::{Row, SqliteConnection};
 
-use super::acquire::{Asking, dead_processes};
+use super::acquire::dead_processes;
+use super::ended::what_ended;
 use super::rows::{self, Cells};
+use super::writer::Bound;
 use super::{SqliteStore, failure};
 use crate::domain::{ContextId, ContextKey, ExecutionId, TenantId};
 use crate::store::{
@@ -16,53 +18,75 @@ use crate::store::{
     storable,
 };
 
+/// A run's end: its row, then its context, whose time to live it slides, if the row took it; and what of that has ended.
+/// With `$` a number means the same argument in each of the statements.
+macro_rules! record {
+    () => {
+        concat!(
+            "UPDATE executions
+                SET status = $1, context_id = $2, exit_code = $3, error = $4, duration_ms = $5, queued_ms = $6,
+                    output_bytes = $7, findings = $8,
+                    result = CASE WHEN $9 OR idempotency_key IS NOT NULL THEN $10 END,
+                    lease_expires_at = NULL, finished_at = $11,
+                    created_at = CASE WHEN $12 THEN $11 - $5 - $6 ELSE created_at END,
+                    started_at = CASE WHEN $12 THEN $11 - $5 ELSE coalesce(started_at, $11) END
+              WHERE id = $13 AND tenant_id = $14
+                AND (status IN ('queued', 'running') OR (status = 'interrupted' AND $1 <> 'interrupted'))
+             RETURNING id AS recorded, tenant_id, owner_principal, conversation_id, path_id;
+             UPDATE execution_contexts
+                SET execution_count = execution_count + 1, total_execution_ms = total_execution_ms + $5,
+                    last_used_at = max(last_used_at, $11), updated_at = $15, expires_at = max(expires_at, $11 + $16),
+                    provider_ends_at = coalesce($17, provider_ends_at),
+                    last_error = CASE WHEN $1 = 'failed' THEN coalesce($4, last_error) ELSE last_error END,
+                    resource_usage = json_object(
+                        'output_bytes', coalesce(resource_usage->>'output_bytes', 0) + $7,
+                        'queued_ms', coalesce(resource_usage->>'queued_ms', 0) + $6)
+              WHERE changes() > 0 AND id = $2 AND tenant_id = $14 AND status = 'ready';",
+            what_ended!()
+        )
+    };
+}
+
+fn bind_record<'q>(
+    query: Bound<'q>,
+    finished: &'q FinishedExecution,
+    limits: &ContextLimits,
+    now: i64,
+) -> Bound<'q> {
+    let (result, small) = storable_result(finished);
+    query
+        .bind(finished.status.as_str())
+        .bind(finished.context.to_string())
+        .bind(finished.exit_code)
+        .bind(finished.error.as_deref().map(storable))
+        .bind(finished.duration_ms)
+        .bind(finished.queued_ms)
+        .bind(finished.output_bytes)
+        .bind(finished.findings.to_string())
+        .bind(small)
+        .bind(result)
+        .bind(finished.ended_at.map_or(now, |at| at.timestamp_millis()))
+        .bind(finished.unasked.is_some())
+        .bind(finished.id.to_string())
+        .bind(finished.tenant.as_str())
+        .bind(now)
+        .bind(millis(limits.ttl))
+        .bind(finished.provider_ends_at.map(|at| at.timestamp_millis()))
+}
+
 #[async_trait]
 impl Leases for SqliteStore {
     async fn acquire(&self, ask: &Acquire, limits: &ContextLimits) -> Result<Acquired, StoreError> {
-        let (is_known, quota) = self.known(ask, limits).await?;
-        if is_known && let Some(waits) = self.still_waits(ask).await? {
-            return Ok(waits);
-        }
-        if let Some(quota) = &quota
-            && let Some(reached) = self.surely_over(quota, ask, limits).await?
+        // Whoever has waited asks again and again: that shall not slow down the run that it waits for.
+        let id = ask.execution.id;
+        if !self.waiting.has(id)
+            && let Some(ready) = self.at_once(ask, limits).await?
         {
-            return Ok(Acquired::Quota(reached));
+            return Ok(ready);
         }
-        let mut transaction = self.write(measure!("acquire", ask.key.tenant)).await?;
-        let mut asking = Asking {
-            store: self,
-            connection: &mut transaction,
-            now: self.now_ms(),
-            ask,
-            limits,
-            is_usual: false,
-        };
-        let before = if quota.is_some() { asking.status().await? } else { None };
-        let acquired = asking.decide().await?;
-        let is_usual = asking.is_usual;
-        if let Some(quota) = &quota
-            && before != Some(ExecutionStatus::Running)
-            && acquired.asks()
-            && let Some(reached) = asking.over(quota).await?
-        {
-            // What was decided is taken back, with the place that this run may have had.
-            drop(transaction);
-            if before.is_some() {
-                self.forget(ask).await?;
-            }
-            return Ok(Acquired::Quota(reached));
-        }
-        // What a loss of power may take back: a place in the queue, and a run in a sandbox that ends with this machine.
-        let must_last = ask.execution.idempotency.is_some()
-            || match &acquired {
-                Acquired::Create(_) => true,
-                Acquired::Ready(row, _) => row.sandbox.as_ref().is_none_or(|it| it.host_url.is_none()),
-                _ => false,
-            };
-        match (must_last, is_usual) {
-            (true, _) => transaction.commit().await?,
-            (false, true) => transaction.commit_as_it_is().await?,
-            (false, false) => transaction.commit_lightly().await?,
+        let acquired = self.decide(ask, limits).await?;
+        if let Acquired::Queued { .. } | Acquired::WaitForCreator { .. } = acquired {
+            self.waiting.put(id);
         }
         Ok(acquired)
     }
@@ -160,46 +184,28 @@ impl Leases for SqliteStore {
     }
 
     async fn record(&self, finished: &FinishedExecution, limits: &ContextLimits) -> Result<bool, StoreError> {
-        let (result, small) = storable_result(finished);
-        let mut transaction = self.write(measure!("record", finished.tenant)).await?;
-        let now = self.now_ms();
-        let ended = finished.ended_at.map_or(now, |at| at.timestamp_millis());
-        if let Some(ask) = finished.unasked.as_deref() {
-            insert_unasked(&mut transaction, ask, finished, ended).await?;
-        }
-        let recorded = sqlx::query(
-            "UPDATE executions
-                SET status = ?1, context_id = ?2, exit_code = ?3, error = ?4, duration_ms = ?5, queued_ms = ?6,
-                    output_bytes = ?7, findings = ?8,
-                    result = CASE WHEN ?9 OR idempotency_key IS NOT NULL THEN ?10 END,
-                    lease_expires_at = NULL, finished_at = ?11,
-                    created_at = CASE WHEN ?14 THEN ?11 - ?5 - ?6 ELSE created_at END,
-                    started_at = CASE WHEN ?14 THEN ?11 - ?5 ELSE coalesce(started_at, ?11) END
-              WHERE id = ?12 AND tenant_id = ?13
-                AND (status IN ('queued', 'running') OR (status = 'interrupted' AND ?1 <> 'interrupted'))
-             RETURNING id, tenant_id, owner_principal, conversation_id, path_id",
-        )
-        .bind(finished.status.as_str())
-        .bind(finished.context.to_string())
-        .bind(finished.exit_code)
-        .bind(finished.error.as_deref().map(storable))
-        .bind(finished.duration_ms)
-        .bind(finished.queued_ms)
-        .bind(finished.output_bytes)
-        .bind(finished.findings.to_string())
-        .bind(small)
-        .bind(result)
-        .bind(ended)
-        .bind(finished.id.to_string())
-        .bind(finished.tenant.as_str())
-        .bind(finished.unasked.is_some())
-        .fetch_optional(&mut *transaction)
-        .await
-        .map_err(failure)?;
-        let Some(recorded) = recorded else { return Ok(false) };
-        let key = Cells::new(&recorded, "executions", "id").key()?;
-        count_use(&mut transaction, finished, limits, (ended, now)).await?;
-        transaction.commit().await?;
+        let mut write = self.turn_to_write(measure!("record", finished.tenant)).await?;
+        let rows = match finished.unasked.as_deref() {
+            None => {
+                let query = sqlx::query(concat!("BEGIN IMMEDIATE; ", record!()));
+                let query = bind_record(query, finished, limits, write.now);
+                write.begin(query).await?
+            }
+            Some(ask) => {
+                write.begin(sqlx::query("BEGIN IMMEDIATE")).await?;
+                let ended = finished.ended_at.map_or(write.now, |at| at.timestamp_millis());
+                insert_unasked(&mut write, ask, finished, ended).await?;
+                let query = bind_record(sqlx::query(record!()), finished, limits, write.now);
+                query.fetch_all(&mut *write).await.map_err(failure)?
+            }
+        };
+        let Some((recorded, ended)) =
+            rows.split_first().filter(|(row, _)| row.try_column("recorded").is_ok())
+        else {
+            return Ok(false);
+        };
+        let key = Cells::new(recorded, "executions", "recorded").key()?;
+        write.commit_with(ended).await?.sync().await?;
         self.signals.wake(&Signals::name(&key));
         Ok(true)
     }
@@ -413,41 +419,6 @@ async fn doom_late_sandbox(
     .bind(sandbox.domain.as_deref())
     .bind(sandbox.host_url.as_deref())
     .bind(host_key)
-    .bind(now)
-    .execute(connection)
-    .await
-    .map(drop)
-    .map_err(failure)
-}
-
-/// A run that ended counts for its context, and slides its time to live.
-async fn count_use(
-    connection: &mut SqliteConnection,
-    finished: &FinishedExecution,
-    limits: &ContextLimits,
-    (ended, now): (i64, i64),
-) -> Result<(), StoreError> {
-    sqlx::query(
-        "UPDATE execution_contexts
-            SET execution_count = execution_count + 1, total_execution_ms = total_execution_ms + ?1,
-                last_used_at = max(last_used_at, ?2), updated_at = ?11, expires_at = max(expires_at, ?2 + ?3),
-                provider_ends_at = coalesce(?4, provider_ends_at),
-                last_error = CASE WHEN ?5 THEN coalesce(?6, last_error) ELSE last_error END,
-                resource_usage = json_object(
-                    'output_bytes', coalesce(resource_usage->>'output_bytes', 0) + ?7,
-                    'queued_ms', coalesce(resource_usage->>'queued_ms', 0) + ?8)
-          WHERE id = ?9 AND tenant_id = ?10 AND status = 'ready'",
-    )
-    .bind(finished.duration_ms)
-    .bind(ended)
-    .bind(millis(limits.ttl))
-    .bind(finished.provider_ends_at.map(|at| at.timestamp_millis()))
-    .bind(finished.status == ExecutionStatus::Failed)
-    .bind(finished.error.as_deref().map(storable))
-    .bind(finished.output_bytes)
-    .bind(finished.queued_ms)
-    .bind(finished.context.to_string())
-    .bind(finished.tenant.as_str())
     .bind(now)
     .execute(connection)
     .await
