@@ -13,6 +13,8 @@ pub(super) struct Block {
     pub(super) alpha: u64,
     /// Letters, digits, `_` and `-`: what tokens are made of.
     pub(super) word: u64,
+    /// Letters, digits, `+` and `/`: base64.
+    pub(super) run: u64,
     /// `@`
     pub(super) at: u64,
     /// `:` and `=`
@@ -65,6 +67,15 @@ pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     blocks.push(Block::default());
 }
 
+/// Runs `work` with the instructions for bits that this machine has; what it does should be inlined.
+#[inline]
+pub(super) fn with_bits<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    return super::simd::with_bits(work);
+    #[cfg(not(target_arch = "x86_64"))]
+    work()
+}
+
 fn masks(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
     #[cfg(target_arch = "x86_64")]
     if super::simd::classify(whole, blocks) {
@@ -87,11 +98,14 @@ pub(super) fn portable(bytes: &[u8; 64]) -> Block {
         block.digit |= gather(digit) << shift;
         block.alpha |= gather(alpha) << shift;
         block.word |= gather(digit | alpha | dash | equal(v, b'_')) << shift;
+        let slash = equal(v, b'/');
+        let plus = equal(v, b'+');
+        block.run |= gather(digit | alpha | plus | slash) << shift;
         block.at |= gather(equal(v, b'@')) << shift;
         block.mark |= gather(equal(v, b':') | equal(v, b'=')) << shift;
-        block.sep |= gather(equal(v, b' ') | dash | equal(v, b'/') | open | equal(v, b')')) << shift;
+        block.sep |= gather(equal(v, b' ') | dash | slash | open | equal(v, b')')) << shift;
         block.dot |= gather(equal(v, b'.')) << shift;
-        block.plus |= gather(equal(v, b'+') | open) << shift;
+        block.plus |= gather(plus | open) << shift;
         let control = in_range(v, 0, 8) | equal(v, 0x1b) | equal(v, 0x7f);
         let hiding = v | control | equal(v, b'%') | equal(v, b'\\') | equal(v, b'&');
         block.odd |= gather(hiding) << shift;
@@ -135,6 +149,7 @@ mod tests {
             digit: mask(|b| b.is_ascii_digit()),
             alpha: mask(|b| b.is_ascii_alphabetic()),
             word: mask(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'),
+            run: mask(|b| b.is_ascii_alphanumeric() || b == b'+' || b == b'/'),
             at: mask(|b| b == b'@'),
             mark: mask(|b| b == b':' || b == b'='),
             sep: mask(|b| b" -/()".contains(&b)),

@@ -542,7 +542,7 @@ pub(super) fn curp(text: &[u8]) -> bool {
 /// The payload of base58check (Bitcoin): the last four bytes are the beginning of a double SHA-256.
 pub(super) fn base58check(text: &[u8]) -> Option<Vec<u8>> {
     const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
-    if !text.iter().all(u8::is_ascii_alphanumeric) {
+    if !text.iter().all(|byte| byte.is_ascii_alphanumeric() && !b"0OIl".contains(byte)) {
         return None;
     }
     let mut bytes: Vec<u8> = Vec::with_capacity(text.len());

@@ -28,8 +28,10 @@ pub(super) const SHORTEST_PART: usize = 16;
 
 fn hex(run: &[u8]) -> Option<Vec<u8>> {
     let (pairs, []) = run.as_chunks::<2>() else { return None };
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let byte = |[a, b]: &[u8; 2]| Some((digit(*a)? << 4 | digit(*b)?) as u8);
+    let byte = |pair: &[u8; 2]| {
+        let [high, low] = pair.map(|digit| HEX[usize::from(digit)]);
+        (high | low < 16).then_some(high << 4 | low)
+    };
     if pairs.len() < SHORTEST {
         return None;
     }
@@ -42,6 +44,18 @@ fn hex(run: &[u8]) -> Option<Vec<u8>> {
     }
     finish(pairs.iter().map(byte).collect::<Option<_>>()?)
 }
+
+/// The value of a hexadecimal digit; more than 15 for what is none.
+static HEX: [u8; 256] = {
+    let mut values = [0xf0; 256];
+    let mut at = 0;
+    while at < 16 {
+        values[b"0123456789abcdef"[at] as usize] = at as u8;
+        values[b"0123456789ABCDEF"[at] as usize] = at as u8;
+        at += 1;
+    }
+    values
+};
 
 /// The value of a base64 digit of either alphabet; more than 63 for what is none.
 static BASE64: [u8; 256] = {
@@ -83,18 +97,34 @@ fn readable(bytes: &[u8]) -> bool {
     if matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
         return true;
     }
-    let (mut bad, mut printed, mut high) = (false, 0, 0);
-    for byte in bytes {
-        bad |= *byte != 0 && is_control(*byte);
-        printed += usize::from(byte.is_ascii_graphic());
-        high += usize::from(*byte >= 0x80);
+    let sorts = bytes.iter().fold(0, |sorts, byte| sorts + SORTS[usize::from(*byte)]);
+    let [bad, printed, high] = [0, 8, 16].map(|field| (sorts >> field & 0xff) as usize);
+    if bad > 0 || high <= 1 {
+        return bad == 0 && printed * 2 >= bytes.len();
     }
-    // The last character may be cut.
-    let utf8 = || std::str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true);
-    !bad && (high <= 1 && printed * 2 >= bytes.len() || high > 1 && utf8())
+    // UTF-8, in which each byte of a character is high; the last one may be cut.
+    let tail = |byte: u8| byte & 0xc0 == 0x80;
+    let apart = |pair: &[u8]| pair[0] >= 0xc0 && !tail(pair[1]) || pair[0] < 0x80 && tail(pair[1]);
+    !tail(bytes[0])
+        && !bytes.windows(2).any(apart)
+        && std::str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true)
 }
 
-fn is_control(byte: u8) -> bool {
+/// What each byte adds to the counts of control characters but zero, printable ones and high ones, in eight bits each.
+static SORTS: [u32; 256] = {
+    let mut sorts = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        let byte = at as u8;
+        sorts[at] = (byte != 0 && is_control(byte)) as u32
+            | (byte.is_ascii_graphic() as u32) << 8
+            | ((byte >= 0x80) as u32) << 16;
+        at += 1;
+    }
+    sorts
+};
+
+const fn is_control(byte: u8) -> bool {
     byte.is_ascii_control() && !matches!(byte, b'\t' | b'\n' | b'\r')
 }
 

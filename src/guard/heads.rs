@@ -1,13 +1,14 @@
 //! What the head of a column, or the name of a field, says of the values under it: `rules/heads.toml`, read.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{LazyLock, OnceLock};
 
 use aho_corasick::packed;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
-use super::classes::{Block, classify};
+use super::classes::{Block, classify, with_bits};
 use super::confirm;
 use super::nested::{SHORT, opens_only};
 use super::policy::Action;
@@ -128,7 +129,7 @@ struct Heads {
     qualifiers: Set,
     no_secret: Set,
     columns: Vec<Column>,
-    by_words: HashMap<String, Vec<Sense>>,
+    by_words: HashMap<String, Vec<Sense>, BuildHasherDefault<Fnv>>,
     /// The longest of them, in bytes.
     longest: usize,
     gate: Gate,
@@ -139,13 +140,34 @@ static HEADS: LazyLock<Heads> = LazyLock::new(|| {
     Heads::new(toml::from_str(include_str!("rules/heads.toml")).expect("heads.toml parses"))
 });
 
+/// FNV-1a: the keys are our own and short.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 impl Heads {
     fn new(file: File) -> Self {
         let mut heads = Self {
             qualifiers: file.qualifiers,
             no_secret: file.no_secret,
             columns: Vec::new(),
-            by_words: HashMap::new(),
+            by_words: HashMap::default(),
             gate: Gate::new(HashMap::new()),
             longest: 0,
         };
@@ -273,9 +295,9 @@ impl Gate {
     }
 
     fn hash(word: &[u8]) -> u64 {
-        word.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte | 0x20)).wrapping_mul(0x0100_0000_01b3)
-        })
+        let mut hash = Fnv::default();
+        word.iter().for_each(|byte| hash.write(&[byte | 0x20]));
+        hash.finish()
     }
 
     /// Where a word is, or would be.
@@ -427,12 +449,30 @@ impl Words {
                 &self.blocks
             }
         };
+        with_bits(|| Self::places_in(text, start, all, blocks, (&mut self.places, &mut self.openers)));
+        if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
+            self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
+        }
+        if !self.places.is_sorted() {
+            self.places.sort_unstable();
+        }
+    }
+
+    #[inline(always)]
+    fn places_in(
+        text: &[u8],
+        start: usize,
+        all: bool,
+        blocks: &[Block],
+        (places, openers_out): (&mut Vec<usize>, &mut Vec<usize>),
+    ) {
+        let gate = &HEADS.gate;
         // What begins here begins a line.
-        let (mut base, mut before, mut odd, mut feed) = (start, 0, 0, 1 << 63);
+        let (mut base, mut before, mut odd, mut feed, mut run) = (start, 0, 0, 1 << 63, 0);
         let (mut long, mut short) = (Places::default(), Places::default());
         for pair in blocks.windows(2) {
             let here = pair[0].alpha;
-            let last = here & !(here >> 1 | pair[1].alpha << 63);
+            let last = here & !(here >> 1 | pair[1].alpha << 63 | long_runs(&pair[0], &pair[1], &mut run));
             let behind = |by: u32| here << by | before >> (64 - by);
             // By their letters: two, four and more; one, where an accent stands before it.
             let (two, four) = (behind(1), behind(1) & behind(2) & behind(3));
@@ -443,30 +483,42 @@ impl Words {
             long.add(base, last & four);
             short.add(base, last & two & !four);
             if long.len.max(short.len) > Places::FULL {
-                gated(text, start, all, (&mut long, &mut short), &mut self.places);
+                gated(text, start, all, (&mut long, &mut short), places);
             }
             let feeds = |by: usize| pair[0].feed << by | feed >> (64 - by);
             let short = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
             if short != 0 {
-                openers(text, (start, base), short, &mut self.openers);
+                openers(text, (start, base), short, openers_out);
             }
             feed = pair[0].feed;
             if accented != 0 {
-                gate.accented(text, (base, accented), all, &mut self.places);
+                gate.accented(text, (base, accented), all, places);
             }
             base += 64;
         }
-        gated(text, start, all, (&mut long, &mut short), &mut self.places);
-        if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
-            self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
-        }
-        if !self.places.is_sorted() {
-            self.places.sort_unstable();
-        }
+        gated(text, start, all, (&mut long, &mut short), places);
     }
 }
 
+/// The bits of a block in words and base64 that go over its border and are longer than any head, so that no head ends in
+/// them. `before` such a run has come to this length already.
+#[inline(always)]
+fn long_runs(here: &Block, next: &Block, before: &mut u32) -> u64 {
+    let (bits, next) = (here.word | here.run, next.word | next.run);
+    let (lead, tail) = (bits.trailing_ones(), bits.leading_ones());
+    let mut long = 0;
+    if *before + lead > LONGEST_HEAD as u32 {
+        long |= u64::MAX.checked_shr(64 - lead).unwrap_or(0);
+    }
+    if tail + next.trailing_ones() > LONGEST_HEAD as u32 {
+        long |= u64::MAX.checked_shl(64 - tail).unwrap_or(0);
+    }
+    *before = if bits == u64::MAX { LONGEST_HEAD as u32 } else { tail };
+    long
+}
+
 /// Adds those of the words of four letters and more, and of the shorter ones, that a head may end in.
+#[inline(always)]
 fn gated(
     text: &[u8],
     start: usize,

@@ -37,6 +37,7 @@ pub(super) struct Nested {
     /// Whether anything that is open says something of what stands in it.
     awake: bool,
     html: Html,
+    names: Names,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +70,42 @@ struct Key {
     /// Whether what it says is the name of the column that the object describes.
     names: bool,
 }
+
+/// What names say that have been asked about: the same come with each record.
+#[derive(Debug, Default)]
+struct Names {
+    known: Vec<(String, Key)>,
+}
+
+impl Names {
+    /// As many as the records of most have.
+    const PLACES: usize = 32;
+
+    fn key(&mut self, name: &str) -> Key {
+        // Nearly all others say nothing, which is soon seen.
+        let kept = (2..=LONGEST_NAME).contains(&name.len());
+        let (first, last) = (name.bytes().next().unwrap_or(0), name.bytes().next_back().unwrap_or(0));
+        let place = (name.len() ^ usize::from(first) << 1 ^ usize::from(last) << 3) % Self::PLACES;
+        if kept
+            && let Some((known, key)) = self.known.get(place)
+            && known == name
+        {
+            return *key;
+        }
+        let key = key(name);
+        if kept {
+            self.known.resize(Self::PLACES, (String::new(), NO_KEY));
+            let (known, says) = &mut self.known[place];
+            known.clear();
+            known.push_str(name);
+            *says = key;
+        }
+        key
+    }
+}
+
+/// The longest name that is kept.
+const LONGEST_NAME: usize = 40;
 
 const NO_KEY: Key = Key { meant: &[], columns: false, rows: false, names: false };
 
@@ -116,7 +153,7 @@ impl Nested {
             let goes_on = self.loose.is_some() && line.starts_with(['[', '(']);
             if !goes_on
                 && !(if telling {
-                    wakes(bytes, places.iter().map(|place| place - start))
+                    wakes(bytes, &mut self.names, places.iter().map(|place| place - start))
                 } else {
                     opens_only(bytes)
                 })
@@ -289,7 +326,7 @@ impl Nested {
         self.first = None;
         if let Some(top) = self.open.last_mut() {
             if top.bracket == b'{' && top.key.is_none() {
-                top.last = Some(key(word));
+                top.last = Some(self.names.key(word));
             } else {
                 top.mixed = true;
             }
@@ -355,11 +392,11 @@ impl Nested {
     /// A string or a number.
     fn value(&mut self, value: &str, at: usize, string: bool, out: &mut Vec<Finding>) {
         let Some(top) = self.open.last_mut() else {
-            self.first = string.then(|| key(value));
+            self.first = string.then(|| self.names.key(value));
             return;
         };
         if top.bracket == b'{' && top.key.is_none() {
-            top.last = Some(if string { key(value) } else { NO_KEY });
+            top.last = Some(if string { self.names.key(value) } else { NO_KEY });
             return;
         }
         if string && top.in_columns && top.key.is_some_and(|key| key.names) {
@@ -414,7 +451,7 @@ pub(super) fn opens_only(line: &[u8]) -> bool {
 }
 
 /// Whether one of the words that end at `places` is of a name of interest, in quotes or before a colon.
-fn wakes(line: &[u8], places: impl Iterator<Item = usize>) -> bool {
+fn wakes(line: &[u8], names: &mut Names, places: impl Iterator<Item = usize>) -> bool {
     let mut places = places;
     places.any(|place| {
         let between = |byte: &&u8| byte.is_ascii_alphanumeric() || b"_- .".contains(byte) || **byte >= 0x80;
@@ -423,7 +460,7 @@ fn wakes(line: &[u8], places: impl Iterator<Item = usize>) -> bool {
             let from = line[..at].iter().rposition(|byte| b"\"'{,[(".contains(byte)).map_or(0, |at| at + 1);
             let from = from.max(at.saturating_sub(48));
             std::str::from_utf8(&line[from..at]).is_ok_and(|name| {
-                let key = key(name.trim());
+                let key = names.key(name.trim());
                 key.columns || !key.meant.is_empty()
             })
         }

@@ -48,15 +48,17 @@ pub(super) struct Tools<'a> {
     pub(super) report: &'a mut Report,
     /// Where what was replaced stood, for whoever wants to know.
     pub(super) places: Option<&'a mut Vec<Finding>>,
+    /// Whether no placeholder stands in the text.
+    pub(super) plain: bool,
     /// What strings the text begins in.
     pub(super) strings: Strings,
 }
 
 /// Appends text that nothing was found in. A placeholder in it that was never handed out is a forgery (or will be
 /// taken for a real one later): it gets an invisible character inside, so that it is none.
-fn push_clean(text: &str, numbering: &Numbering, report: &mut Report, out: &mut String) {
+fn push_clean(text: &str, plain: bool, numbering: &Numbering, report: &mut Report, out: &mut String) {
     let mut done = 0;
-    if report.mode == Mode::Enforce {
+    if report.mode == Mode::Enforce && !plain {
         for open in memchr::memchr_iter(b'[', text.as_bytes()) {
             let Some(len) = placeholder_len(&text.as_bytes()[open..]) else { continue };
             let close = len - 2;
@@ -91,7 +93,7 @@ pub(super) fn redact(
     findings: &[Finding],
     out: &mut String,
 ) -> Option<usize> {
-    let Tools { guard, numbered, numbering, report, mut places, mut strings } = tools;
+    let Tools { guard, numbered, numbering, report, mut places, plain, mut strings } = tools;
     let mut last = None;
     let (mut done, mut passed) = (from, from);
     // Findings of one rule often follow each other: they are counted together.
@@ -130,7 +132,7 @@ pub(super) fn redact(
             strings.pass(text.as_bytes(), (passed, finding.start), to);
             (passed, quote) = (finding.start, strings.slashes());
         }
-        push_clean(&text[done..finding.start], numbering, report, out);
+        push_clean(&text[done..finding.start], plain, numbering, report, out);
         push_quote(quote, out);
         push_label(guard, &finding, action, value, numbered, numbering, out);
         push_quote(quote, out);
@@ -140,7 +142,7 @@ pub(super) fn redact(
     if let Some(last) = alike {
         report.found(last, guard);
     }
-    push_clean(&text[done..to], numbering, report, out);
+    push_clean(&text[done..to], plain, numbering, report, out);
     last
 }
 

@@ -295,33 +295,57 @@ impl Rules {
     }
 }
 
-/// Context words, by the lower five bits of their first byte.
+/// Context words.
 struct Words {
-    by_letter: [Vec<String>; 32],
-    /// Likewise, a bit for each byte that stands second.
-    starts: [u32; 32],
+    /// In the order of how they begin, a word that is shorter than [`BEGIN`] once for each byte that may follow.
+    list: Vec<(usize, String)>,
+    /// A bit for each two of the first bytes of a word: the first and second, the second and third, the third and first.
+    pairs: [[u32; 32]; 3],
 }
+
+/// So many bytes say how a word begins.
+const BEGIN: usize = 3;
 
 impl Words {
     fn new(words: &[String]) -> Self {
-        let mut known = Self { by_letter: [const { Vec::new() }; 32], starts: [0; 32] };
-        for word in words {
-            let first = usize::from(word.as_bytes()[0] & 31);
-            known.by_letter[first].push(word.clone());
-            known.starts[first] |= word.as_bytes().get(1).map_or(!0, |second| 1 << (second & 31));
+        let mut list: Vec<(usize, String)> = words
+            .iter()
+            .flat_map(|word| {
+                let open = 1 << (5 * BEGIN.saturating_sub(word.len()));
+                let begin =
+                    word.bytes().take(BEGIN).fold(0, |begin, byte| begin << 5 | usize::from(byte & 31));
+                (0..open).map(move |behind| (begin * open + behind, word.clone()))
+            })
+            .collect();
+        list.sort_unstable();
+        let mut pairs = [[0; 32]; 3];
+        for (begin, _) in &list {
+            for ((first, second), pairs) in Self::pairs(*begin).into_iter().zip(&mut pairs) {
+                pairs[first] |= 1 << second;
+            }
         }
-        known
+        Self { list, pairs }
+    }
+
+    fn pairs(begin: usize) -> [(usize, usize); 3] {
+        let [a, b, c] = [begin >> 10, begin >> 5 & 31, begin & 31];
+        [(a, b), (b, c), (c, a)]
     }
 
     /// Where those that stand in a text end, but for tails of longer words; `each` says whether to go on.
     fn ends_in(&self, text: &[u8], mut each: impl FnMut(usize) -> bool) {
-        for (at, first) in text.iter().enumerate() {
-            let letter = usize::from(first & 31);
-            let second = text.get(at + 1).copied().unwrap_or(0) & 31;
-            if self.starts[letter] >> second & 1 == 0 || is_glued(text, at) {
+        let mut begin = 0;
+        let mut ahead = text.iter().map(|byte| usize::from(byte & 31)).chain([0; BEGIN - 1]);
+        ahead.by_ref().take(BEGIN - 1).for_each(|byte| begin = begin << 5 | byte);
+        for (at, byte) in ahead.enumerate() {
+            begin = (begin << 5 | byte) & 0x7fff;
+            let there =
+                |((first, second), pairs): ((usize, usize), &[u32; 32])| pairs[first] >> second & 1 == 1;
+            if !Self::pairs(begin).into_iter().zip(&self.pairs).all(there) || is_glued(text, at) {
                 continue;
             }
-            for word in &self.by_letter[letter] {
+            let first = self.list.partition_point(|(other, _)| *other < begin);
+            for (_, word) in self.list[first..].iter().take_while(|(other, _)| *other == begin) {
                 let there = text.get(at..at + word.len());
                 let there = there.is_some_and(|there| there.eq_ignore_ascii_case(word.as_bytes()));
                 if there && !each(at + word.len()) {

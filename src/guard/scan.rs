@@ -29,7 +29,7 @@ use aho_corasick::packed;
 
 use excuse::{Candidate, Judged, Sieve};
 
-use super::classes::{Block, alphanumeric_or, classify};
+use super::classes::{Block, alphanumeric_or, classify, with_bits};
 use super::heads;
 use super::rule::{Detectors, RULES, RuleId, Rules};
 use super::table;
@@ -91,6 +91,8 @@ pub(super) struct Scratch {
     groups: Vec<number::Group>,
     /// Whether the text begins behind a placeholder.
     walled: bool,
+    /// Whether no placeholder stands in what was looked at last.
+    pub(super) plain: bool,
     pub(super) findings: Vec<Finding>,
     /// How each candidate was judged, where somebody wants to know.
     pub(super) judged: Option<Vec<Judged>>,
@@ -118,8 +120,10 @@ pub(super) fn scan(
     if goes_on {
         start -= last_line(context).len();
     }
+    scratch.plain = true;
     while start < to {
         let (end, next) = next_placeholder(&text[..to], start).unwrap_or((to, to));
+        scratch.plain &= next == end;
         if start < end && end - left >= SHORTEST {
             let (before, seen) = (scratch.findings.len(), scratch.judged.as_ref().map_or(0, Vec::len));
             scan_between(&text[left..end], start - left, 0, watch, scratch);
@@ -274,7 +278,7 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, watch: Watch<'_>, scr
     classify(&text[from..to], &mut scratch.blocks);
     let abroad = scratch.blocks.iter().any(|block| block.odd != 0);
     let mut scanner = Scanner::new(text, from, to, depth, watch, scratch);
-    scanner.run();
+    with_bits(|| scanner.run());
     // A word above may speak of what begins this piece.
     let above = if depth == 0 { from.saturating_sub(told::ABOVE) } else { from };
     for words in [Some(&*TELLING), abroad.then_some(&*TELLING_ABROAD)].into_iter().flatten() {
@@ -385,6 +389,7 @@ impl<'a> Scanner<'a> {
 }
 
 impl Scanner<'_> {
+    #[inline(always)]
     fn run(&mut self) {
         let before = |mask: fn(u8) -> bool| self.from > 0 && mask(self.text[self.from - 1]);
         // The last byte before a block, as bits: whether it is a word character, an alphanumeric, a digit.
@@ -410,10 +415,11 @@ impl Scanner<'_> {
             let before_digit = (digits << 1) | u128::from(digit_carry);
             (word_carry, alnum_carry, digit_carry) = (here.word >> 63, alnum >> 63, here.digit >> 63);
 
-            // A pair of letters at the end of this block may have its digits in the next.
             let tail = u128::from(here.digit >> 61);
-            if here.digit != 0 || here.plus != 0 || next.digit & 7 != 0 {
-                self.numbers_in(base, (here, next), (digits, before_digit, digit_tail), alnum_starts);
+            let pairs = alnum_starts & letter_pairs(&here, &next);
+            let plus = opening(&here, &next);
+            if pairs | plus != 0 || may_hold_number(&here, &next, before_digit as u64) {
+                self.numbers_in(base, (here, next), (digits, before_digit, digit_tail), (plus, pairs));
             }
             digit_tail = tail;
             let mut long = runs(wide(here.word, next.word), 16) as u64 & word_starts;
@@ -443,18 +449,19 @@ impl Scanner<'_> {
 
     /// Looks at the numbers that begin in a block, and at the pairs of letters before digits. Of digits there are those of the
     /// block, the places behind one, and the last of the block before.
+    #[inline(always)]
     fn numbers_in(
         &mut self,
         base: usize,
         (here, next): (Block, Block),
         (digits, before_digit, digit_tail): (u128, u128, u128),
-        alnum_starts: u64,
+        (plus, pairs): (u64, u64),
     ) {
         // Seven digits in a row that are no decimal places.
         let places = wide(here.dot, next.dot) << 1 & before_digit << 1;
         let seven = runs(digits, 7) as u64 & !((before_digit | places) as u64);
         let joins = before_digit & (digits >> 1);
-        let mut numbers = seven | here.plus & (digits >> 1) as u64;
+        let mut numbers = seven | plus;
         let joined = joins & wide(here.sep, next.sep);
         if joined != 0 {
             // Three digits, a separator, four digits: a short telephone number after its label.
@@ -464,10 +471,6 @@ impl Scanner<'_> {
             numbers |= (chained(joined, digits) | joined & three & runs(digits, 4) >> 1) as u64;
         }
         numbers |= chained(joins & wide(here.dot, next.dot), digits) as u64;
-        // Two letters and two digits at the start of a word: IBAN, UK NINO.
-        let alphas = wide(here.alpha, next.alpha);
-        let pairs = alphas & (alphas >> 1) & (digits >> 2) & (digits >> 3);
-        let pairs = pairs as u64 & alnum_starts;
         // In the order of the text, for the digits of an IBAN are no number of their own.
         let mut either = numbers | pairs;
         while let Some(bit) = next_bit(&mut either) {
@@ -581,6 +584,43 @@ impl Scanner<'_> {
 /// Two blocks' masks as one.
 fn wide(here: u64, next: u64) -> u128 {
     u128::from(here) | u128::from(next) << 64
+}
+
+/// Where two letters and two digits stand: at the start of a word an IBAN, a UK NINO.
+#[inline(always)]
+fn letter_pairs(here: &Block, next: &Block) -> u64 {
+    let behind = |here: u64, next: u64, by: u32| here >> by | next << (64 - by);
+    here.alpha
+        & behind(here.alpha, next.alpha, 1)
+        & behind(here.digit, next.digit, 2)
+        & behind(here.digit, next.digit, 3)
+}
+
+/// Signs that a telephone number can begin with, before a digit: all of them, or none where each has but one group of few
+/// digits beside it.
+#[inline(always)]
+fn opening(here: &Block, next: &Block) -> u64 {
+    let digit = here.digit;
+    let opens = here.plus & (digit >> 1 | next.digit << 63);
+    if opens == 0 {
+        return 0;
+    }
+    // Behind the digits, what joins them to others.
+    let joints = (opens << 1).wrapping_add(digit) & !digit & (here.sep | here.dot);
+    let others = joints << 1 | joints << 2 | joints << 3 | opens >> 1 | opens >> 2 | opens >> 3;
+    let edge = digit >> 63 | opens >> 63 | joints >> 61 | opens & 7;
+    if others & digit | edge != 0 { opens } else { 0 }
+}
+
+/// Whether a number may begin in a block that no sign and no letters announce: four digits in a row, a separator between two
+/// of them, or two points. `before` has the places behind a digit.
+#[inline(always)]
+fn may_hold_number(here: &Block, next: &Block, before: u64) -> bool {
+    let digit = here.digit;
+    let behind = |by: u32| digit >> by | next.digit << (64 - by);
+    let (joins, dots) = (before & behind(1), before & behind(1) & here.dot);
+    let four = digit & behind(1) & behind(2) & behind(3);
+    four | joins & here.sep | dots & dots.wrapping_sub(1) | dots >> 57 != 0
 }
 
 /// The places where at least `len` set bits begin. `len` is at most 64.

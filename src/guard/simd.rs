@@ -22,6 +22,27 @@ pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut Vec<Block>) -> bool {
     true
 }
 
+/// Runs `work`, which should be inlined here, with the instructions for bits that a machine with AVX2 has, where it has them.
+#[inline]
+pub(super) fn with_bits<R>(work: impl FnOnce() -> R) -> R {
+    if std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("bmi2")
+        && std::arch::is_x86_feature_detected!("bmi1")
+        && std::arch::is_x86_feature_detected!("lzcnt")
+        && std::arch::is_x86_feature_detected!("popcnt")
+    {
+        // SAFETY: the lines above make sure that this machine has all that the function asks for.
+        unsafe { bits(work) }
+    } else {
+        work()
+    }
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn bits<R>(work: impl FnOnce() -> R) -> R {
+    work()
+}
+
 #[target_feature(enable = "avx2")]
 fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
     // Not `extend`, into which nothing that needs AVX2 is inlined.
@@ -34,6 +55,7 @@ fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
             digit: join(low.digit, high.digit),
             alpha: join(low.alpha, high.alpha),
             word: join(low.word, high.word),
+            run: join(low.run, high.run),
             at: join(low.at, high.at),
             mark: join(low.mark, high.mark),
             sep: join(low.sep, high.sep),
@@ -49,6 +71,7 @@ struct Half {
     digit: u32,
     alpha: u32,
     word: u32,
+    run: u32,
     at: u32,
     mark: u32,
     sep: u32,
@@ -78,18 +101,20 @@ fn half(bytes: &[u8; 64], from: usize) -> Half {
     let digit = within(v, b'0', b'9');
     let folded = _mm256_or_si256(v, _mm256_set1_epi8(0x20));
     let alpha = _mm256_and_si256(within(folded, b'a', b'z'), _mm256_cmpgt_epi8(v, _mm256_set1_epi8(-1)));
-    let (dash, open) = (is(b'-'), is(b'('));
+    let alnum = or(digit, alpha);
+    let (dash, open, slash, plus) = (is(b'-'), is(b'('), is(b'/'), is(b'+'));
     // Control characters, and what is negative.
     let low = _mm256_cmpgt_epi8(_mm256_set1_epi8(9), v);
     Half {
         digit: bits(digit),
         alpha: bits(alpha),
-        word: bits(or(or(digit, alpha), or(dash, is(b'_')))),
+        word: bits(or(alnum, or(dash, is(b'_')))),
+        run: bits(or(alnum, or(plus, slash))),
         at: bits(is(b'@')),
         mark: bits(or(is(b':'), is(b'='))),
-        sep: bits(or(or(is(b' '), dash), or(is(b'/'), or(open, is(b')'))))),
+        sep: bits(or(or(is(b' '), dash), or(slash, or(open, is(b')'))))),
         dot: bits(is(b'.')),
-        plus: bits(or(is(b'+'), open)),
+        plus: bits(or(plus, open)),
         odd: bits(or(or(low, or(is(0x1b), is(0x7f))), or(is(b'%'), or(is(b'\\'), is(b'&'))))),
         feed: bits(is(b'\n')),
     }

@@ -60,6 +60,8 @@ pub(super) struct Engine {
     unchanged: usize,
     /// The same with what goes out next, to be looked at again.
     again: String,
+    /// Whether no placeholder stands in the piece that goes out now.
+    plain: bool,
     /// Where the last finding that was replaced ended.
     replaced_to: usize,
     /// Whether what was replaced goes on: a run longer than the window is hidden to its end.
@@ -156,6 +158,7 @@ impl Engine {
             tail: String::new(),
             again: String::new(),
             unchanged: LEFT,
+            plain: false,
             replaced_to: 0,
             swallowing: false,
             goes_on: false,
@@ -214,6 +217,7 @@ impl Engine {
         match found {
             Ok(findings) if findings.is_empty() => self.drain(&whole, start, true, numbering, &mut out),
             Ok(findings) => {
+                self.plain = false;
                 self.emit(&whole, (start, whole.len()), &findings, numbering, &mut out);
                 whole.len()
             }
@@ -274,6 +278,7 @@ impl Engine {
             let (long, key) = (matches!(step, Step::LongLine(_)), matches!(step, Step::Key(_)));
             self.scratch.judged.iter_mut().for_each(Vec::clear);
             let (end, findings) = self.decided(text, start, step);
+            self.plain = !key && self.scratch.plain;
             let inside = |judged: &Judged| (start..end).contains(&judged.finding.start);
             self.judged.extend(self.scratch.judged.iter_mut().flat_map(std::mem::take).filter(inside));
             match findings {
@@ -479,6 +484,7 @@ impl Engine {
             numbering,
             report: &mut self.report,
             places,
+            plain: first && self.plain,
             strings: self.strings,
         };
         redact(tools, text, span, findings, out)

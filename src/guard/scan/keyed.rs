@@ -49,6 +49,9 @@ impl Scanner<'_> {
     fn may_be_named(&self, at: usize) -> bool {
         let Some(last) = self.text[..at].last_chunk::<8>() else { return true };
         let mut last = u64::from_be_bytes(*last);
+        // `"x" == password`, as people write it.
+        let compares = self.text[at] == b'=' && self.byte(at + 1) == b'=';
+        last >>= if last as u8 == b' ' && !compares { 8 } else { 0 };
         last >>= if last as u8 == b'"' { 8 } else { 0 };
         if (last as u8).is_ascii_digit() {
             while (last as u8).is_ascii_digit() {
@@ -60,10 +63,9 @@ impl Scanner<'_> {
             }
         }
         match last as u8 {
-            b'A'..=b'Z' | b'a'..=b'z' if last > 0xffff => {
-                self.names.may_end([(last >> 16) as u8, (last >> 8) as u8, last as u8])
-            }
-            _ => true,
+            b'A'..=b'Z' | b'a'..=b'z' if last > 0xff_ffff => self.names.may_end((last as u32).to_be_bytes()),
+            // Behind these is no name.
+            sign => compares || !b"\n<>{}(,;:=/|&@#$%^".contains(&sign),
         }
     }
 
@@ -77,8 +79,8 @@ impl Scanner<'_> {
         }
         let name_end = self.name_end(at);
         // Most names end as none of ours does.
-        let ending = [3, 2, 1].map(|back| name_end.checked_sub(back).map_or(0, |at| self.text[at]));
-        if ending[2].is_ascii_alphabetic() && !self.names.may_end(ending) && !self.may_be_user(at) {
+        let ending = [4, 3, 2, 1].map(|back| name_end.checked_sub(back).map_or(0, |at| self.text[at]));
+        if ending[3].is_ascii_alphabetic() && !self.names.may_end(ending) && !self.may_be_user(at) {
             return;
         }
         let Some(name_start) = self.name_start(at, name_end) else { return };

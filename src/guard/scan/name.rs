@@ -9,8 +9,10 @@ use crate::guard::words::{Name, WORDS};
 pub(super) struct Names {
     /// By the last two.
     by_end: Vec<Vec<Entry>>,
-    /// A bit for each three letters that any of them ends in.
-    endings: Box<[u64; 1 << 9]>,
+    /// A bit for each end of any of them: its last four letters, or all of a shorter one.
+    ends: Box<[u64; 1 << 9]>,
+    /// Likewise for short ones that a word of the name must begin with.
+    whole: Box<[u64; 1 << 9]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,24 +35,20 @@ fn entries() -> impl Iterator<Item = Entry> {
 
 impl Names {
     fn new(entries: impl Iterator<Item = Entry>) -> Self {
-        let mut names = Self { by_end: vec![Vec::new(); 1 << 10], endings: Box::new([0; 1 << 9]) };
+        let mut names = Self {
+            by_end: vec![Vec::new(); 1 << 10],
+            ends: Box::new([0; 1 << 9]),
+            whole: Box::new([0; 1 << 9]),
+        };
         for entry in entries {
             let word = entry.word.as_bytes();
             names.by_end[Self::place(word)].push(entry);
-            // Before a word of two letters anything may stand.
-            let thirds = word.len().checked_sub(3).map_or(0..=31, |at| word[at]..=word[at]);
-            for third in thirds {
-                names.note([third, word[word.len() - 2], word[word.len() - 1]]);
-            }
+            let ends = if entry.whole && word.len() < 4 { &mut names.whole } else { &mut names.ends };
+            note(ends, word);
         }
         // `auth=("user", "password")`
-        names.note(*b"uth");
+        note(&mut names.ends, b"auth");
         names
-    }
-
-    fn note(&mut self, letters: [u8; 3]) {
-        let place = Self::ending(letters);
-        self.endings[place / 64] |= 1 << (place % 64);
     }
 
     fn place(name: &[u8]) -> usize {
@@ -60,14 +58,20 @@ impl Names {
         }
     }
 
-    fn ending(letters: [u8; 3]) -> usize {
-        letters.iter().fold(0, |place, letter| place << 5 | usize::from(letter & 31))
-    }
-
-    /// Whether any word may end so.
-    pub(super) fn may_end(&self, letters: [u8; 3]) -> bool {
-        let place = Self::ending(letters);
-        self.endings[place / 64] >> (place % 64) & 1 == 1
+    /// Whether the name that ends in these four bytes may end in any of the words. Nearly free: it is asked before nearly every
+    /// mark, and what it lets through is looked at once more.
+    #[inline]
+    pub(super) fn may_end(&self, last: [u8; 4]) -> bool {
+        let end = u32::from_be_bytes(last);
+        let is = |ends: &[u64; 1 << 9], len: u32| {
+            let place = end_of(end, len);
+            ends[place / 64] >> (place % 64) & 1 == 1
+        };
+        is(&self.ends, 4)
+            || is(&self.ends, 3)
+            || is(&self.ends, 2)
+            || is(&self.whole, 3) && !is_glued(&last, 1)
+            || is(&self.whole, 2) && !is_glued(&last, 2)
     }
 
     /// Whether a word is one of them, and not only ends in one: `Passwort`.
@@ -104,6 +108,19 @@ impl Names {
         }
         Name::Other
     }
+}
+
+fn note(ends: &mut [u64; 1 << 9], word: &[u8]) {
+    let last = word.iter().fold(0, |last, byte| last << 8 | u32::from(*byte));
+    let place = end_of(last, word.len() as u32);
+    ends[place / 64] |= 1 << (place % 64);
+}
+
+/// The bit of a word of `len` letters (of four or more four) that ends so.
+#[inline]
+fn end_of(last: u32, len: u32) -> usize {
+    let letters = !0 >> (32 - 8 * len.min(4));
+    (((last | 0x2020_2020) & letters).wrapping_mul(0x9e37_79b1) >> 17) as usize
 }
 
 /// Whether a name ends in a word, in any ASCII case.

@@ -15,12 +15,25 @@ use crate::guard::words::{Nearby, WORDS};
 
 /// So many digits of base64 before a place are a run that it is inside of.
 const DEEP: usize = 96;
+/// The longest line of base64.
+const MAX_LINE: usize = 76;
+
+fn is_base64(byte: u8) -> bool {
+    static DIGIT: [bool; 256] = alphanumeric_or(b"+/");
+    DIGIT[usize::from(byte)]
+}
 
 impl Scanner<'_> {
     /// Looks at a run of at least sixteen word characters.
     #[inline(never)]
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
+        if self.byte_before(at) == b'\n' && self.is_in_line_of_base64(at) {
+            if !self.token(at) && !self.encoded(at, end) {
+                self.words_done = end;
+            }
+            return;
+        }
         if self.is_within_base64(at) {
             if !self.encoded(at, end) {
                 self.words_done = end;
@@ -79,10 +92,34 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether a place is deep inside a run of base64, as of a file in a script: nothing but the run's own text begins there.
+    /// Whether a place is inside of base64, as of a file in a script: deep in a run, or in one full line below another. Nothing
+    /// but its own text begins there.
     fn is_within_base64(&self, at: usize) -> bool {
-        let digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-        matches!(self.byte_before(at), b'+' | b'/') && at >= DEEP && self.before(at, DEEP).iter().all(digit)
+        if !matches!(self.byte_before(at), b'+' | b'/') {
+            return false;
+        }
+        // So many digits stand right before, as far as is asked.
+        let before = if at >= self.from + DEEP {
+            let (near, far) =
+                (self.bits(at - 64, |block| block.run), self.bits(at - DEEP, |block| block.run));
+            if near == u64::MAX {
+                64 + (far << 32).leading_ones() as usize
+            } else {
+                near.leading_ones() as usize
+            }
+        } else {
+            self.before(at, DEEP).iter().rev().take_while(|byte| is_base64(**byte)).count()
+        };
+        before == DEEP || self.is_in_line_of_base64(at - before)
+    }
+
+    /// Whether a full line of base64 begins here, below another.
+    fn is_in_line_of_base64(&self, start: usize) -> bool {
+        if self.byte_before(start) != b'\n' {
+            return false;
+        }
+        let len = self.text[start..].iter().take(MAX_LINE + 1).take_while(|byte| is_base64(**byte)).count();
+        self.is_line_of_base64(start, start + len)
     }
 
     /// Addresses and private keys of crypto currencies that have a checksum; Ethereum's beside a word.
@@ -139,7 +176,7 @@ impl Scanner<'_> {
         }
         let told_above = self.depth == 0
             && self.is_told_above(start, |line| {
-                let (found, against) = ENDINGS.last_words(line, u64::MAX);
+                let (found, against) = ENDINGS.last_words(line, u64::MAX, false);
                 against.is_none() && found == Some((line.len(), true))
             });
         let near = |rule| Candidate::new(rule, start, end).by(start, start + word.len(), false);
@@ -150,7 +187,8 @@ impl Scanner<'_> {
             return;
         }
         let line = last_line(self.label(start, 48));
-        let (found, against) = ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()));
+        let (found, against) =
+            ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()), false);
         let by_word = found.is_some_and(|(at, sure)| {
             against.is_none_or(|against| against < at)
                 && !self.names.denies(&line[..at])
@@ -206,7 +244,7 @@ impl Scanner<'_> {
             return false;
         }
         let (inside, _) =
-            ENDINGS.last_words(&word[..word.len().min(64)], self.word_ends(start, word.len().min(64)));
+            ENDINGS.last_words(&word[..word.len().min(64)], self.word_ends(start, word.len().min(64)), true);
         let Some((after, sure)) = inside else { return false };
         let value = &word[after..];
         let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
@@ -318,7 +356,10 @@ impl Scanner<'_> {
         let mut found = false;
         if let Some(text) = encoded::decode(&self.text[start..end]) {
             found = self.decoded(&text, start, end);
-        } else if has_long_part(&self.text[start..end]) && !self.is_full_line(start, end) {
+        } else if self.has_joint(start, end)
+            && has_long_part(&self.text[start..end])
+            && !self.is_full_line(start, end)
+        {
             // Joined to something: a path, a name, a signature.
             let run = &self.text[start..end];
             let long = parts(run).filter(|(_, len)| (encoded::SHORTEST_PART..run.len()).contains(len));
@@ -332,6 +373,12 @@ impl Scanner<'_> {
             self.words_done = end;
         }
         found
+    }
+
+    /// Whether any sign may stand between parts of a run: an `=` at its end counts as one.
+    fn has_joint(&self, start: usize, end: usize) -> bool {
+        let digits = |at: usize| self.bits(at, |block| block.alpha | block.digit);
+        start < self.from || end - start > 64 || !digits(start) & last_bits(end - start) != 0
     }
 
     /// Looks at what the run from `start` to `end` hides; something found there hides the whole run.
@@ -495,14 +542,14 @@ impl Scanner<'_> {
     /// Whether this is a line of a certificate or a file in base64: the line before is as long and full.
     fn is_line_of_base64(&self, start: usize, end: usize) -> bool {
         let len = end - start;
-        let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
         let before = start.checked_sub(len + 1).filter(|at| self.byte_before(*at) == b'\n');
-        self.is_full_line(start, end) && before.is_some_and(|at| self.text[at..at + len].iter().all(base64))
+        self.is_full_line(start, end)
+            && before.is_some_and(|at| self.text[at..at + len].iter().all(|byte| is_base64(*byte)))
     }
 
     /// Whether this is a line as long as those of base64 are.
     fn is_full_line(&self, start: usize, end: usize) -> bool {
-        matches!(end - start, 60 | 64 | 72 | 76)
+        matches!(end - start, 60 | 64 | 72 | MAX_LINE)
             && self.byte_before(start) == b'\n'
             && self.byte(end) == b'\n'
     }
@@ -783,50 +830,46 @@ fn ends_in_word(line: &[u8], word: &[u8]) -> bool {
     line[start..].eq_ignore_ascii_case(word) && (word.len() > 4 || !is_glued(line, start))
 }
 
-/// Words near a random text, by their ends.
+/// Words near a random text, by their last two characters.
 struct Endings {
-    /// By the last character.
-    words: [Vec<(&'static [u8], Nearby)>; 128],
-    /// Likewise, a bit for each character that stands before it.
-    before: [u128; 128],
+    words: [Vec<(&'static [u8], Nearby)>; 256],
 }
 
-/// One number below 128 for both cases of a letter.
+/// One number for both cases of a letter.
 fn folded(byte: u8) -> usize {
-    usize::from((byte | 0x20) & 0x7f)
+    usize::from(byte | 0x20)
 }
 
 impl Endings {
     fn new(words: impl Iterator<Item = (&'static [u8], Nearby)>) -> Self {
-        let mut endings = Self { words: [const { Vec::new() }; 128], before: [0; 128] };
+        let mut endings = Self { words: [const { Vec::new() }; 256] };
         for (word, says) in words {
-            if let [.., before, last] = word {
-                endings.words[folded(*last)].push((word, says));
-                endings.before[folded(*last)] |= 1 << folded(*before);
-            }
+            endings.words[Self::place(word)].push((word, says));
         }
         endings
     }
 
-    fn may_end(&self, line: &[u8], end: usize) -> bool {
-        let before = end.checked_sub(2).map_or(0, |at| line[at]);
-        self.before[folded(line[end - 1])] >> folded(before) & 1 == 1
+    fn place(text: &[u8]) -> usize {
+        match text {
+            [.., before, last] => ((folded(*before) * 19) ^ folded(*last)) & 0xff,
+            _ => 0,
+        }
     }
 
     /// Looks at the ends of words that `ends` has a bit for; finds the last telling word of a line (where it ends, and
-    /// whether it is a sure one), and the last that speaks against.
+    /// whether it is a sure one), and the last that speaks against, `past` which others may be asked for.
     ///
     /// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a
     /// non-letter may follow.
-    fn last_words(&self, line: &[u8], ends: u64) -> (Option<(usize, bool)>, Option<usize>) {
+    fn last_words(&self, line: &[u8], ends: u64, past: bool) -> (Option<(usize, bool)>, Option<usize>) {
         let (mut found, mut against) = (None, None);
         let mut ends = ends & last_bits(line.len());
         while ends != 0 {
             let end = 64 - ends.leading_zeros() as usize;
             ends &= !(1 << (end - 1));
             let follows = line.get(end).copied().unwrap_or(0);
-            if !follows.is_ascii_alphabetic() && self.may_end(line, end) {
-                for (word, says) in &self.words[folded(line[end - 1])] {
+            if !follows.is_ascii_alphabetic() {
+                for (word, says) in &self.words[Self::place(&line[..end])] {
                     if !ends_in_word(&line[..end], word) {
                         continue;
                     }
@@ -838,7 +881,7 @@ impl Endings {
                         _ => {}
                     }
                 }
-                if found.is_some() && against.is_some() {
+                if against.is_some() && (found.is_some() || !past) {
                     break;
                 }
             }
@@ -879,7 +922,7 @@ mod tests {
                         line.iter().rev().fold(0, |bits, byte| bits << 1 | u64::from(test(byte)))
                     };
                     let ends = word_ends(bits(u8::is_ascii_alphabetic), bits(u8::is_ascii_digit));
-                    ENDINGS.last_words(line, ends) == without.last_words(line, ends)
+                    ENDINGS.last_words(line, ends, true) == without.last_words(line, ends, true)
                 })
             })
             .filter_map(|(word, _)| std::str::from_utf8(word).ok())
