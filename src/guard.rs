@@ -21,6 +21,7 @@ mod container;
 mod embedded;
 mod encoded;
 mod heads;
+mod identifier;
 mod kind;
 mod known;
 mod literal;

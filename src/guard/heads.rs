@@ -9,7 +9,6 @@ use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 use super::classes::{Block, classify, with_bits};
-use super::confirm;
 use super::nested::{SHORT, opens_only};
 use super::policy::Action;
 use super::rule::{RULES, RuleId};
@@ -35,7 +34,6 @@ struct Row {
     #[serde(default)]
     form: String,
     shape: Option<Shape>,
-    check: Option<Check>,
     words: Vec<String>,
     #[serde(default)]
     weak: Vec<String>,
@@ -50,61 +48,6 @@ enum Shape {
     Secret,
     Name,
     Address,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Check {
-    Card,
-    Iban,
-    Ppsn,
-    Nhs,
-    Nif,
-    Nino,
-    Nir,
-    Utr,
-    Luhn,
-    Ssn,
-    DeTaxId,
-    DeSocial,
-    InPan,
-    CodiceFiscale,
-}
-
-impl Check {
-    /// Whether letters and digits of a value, its form confirmed, pass.
-    fn passes(self, text: &[u8]) -> bool {
-        match self {
-            Self::Card => confirm::luhn(text) && confirm::card_range(text) != confirm::CardRange::None,
-            Self::Iban => confirm::iban(text),
-            Self::Ppsn => confirm::ppsn(text),
-            Self::Nhs => confirm::nhs(text),
-            Self::Nif => confirm::nif(text),
-            Self::Nino => confirm::nino(text),
-            Self::Nir => text.len() == 15 && text.iter().all(u8::is_ascii_digit) && confirm::nir(text),
-            Self::Utr => text.len() == 10 && confirm::utr(text),
-            Self::Luhn => confirm::luhn(text),
-            Self::Ssn => {
-                let number = |part: &[u8]| part.iter().fold(0, |sum, b| sum * 10 + u32::from(b - b'0'));
-                text.len() == 9 && confirm::ssn(number(&text[..3]), number(&text[3..5]), number(&text[5..]))
-            }
-            Self::DeSocial => is_de_social(text),
-            Self::DeTaxId => confirm::de_tax_id(text),
-            Self::InPan => confirm::in_pan(text),
-            Self::CodiceFiscale => confirm::codice_fiscale(text),
-        }
-    }
-}
-
-/// German social insurance number: the letter counts as its two digits, and the digits of the products are summed.
-fn is_de_social(text: &[u8]) -> bool {
-    let Ok(text) = <&[u8; 12]>::try_from(text) else { return false };
-    let letter = (text[8] | 0x20).wrapping_sub(b'a' - 1);
-    let digit = |byte: &u8| u32::from(byte.wrapping_sub(b'0'));
-    let digits = text[..8].iter().map(digit).chain([u32::from(letter / 10), u32::from(letter % 10)]);
-    let products = digits.chain(text[9..11].iter().map(digit)).zip([2, 1, 2, 5, 7, 1, 2, 1, 2, 1, 2, 1]);
-    let sum: u32 = products.map(|(digit, weight)| digit * weight / 10 + digit * weight % 10).sum();
-    sum % 10 == digit(&text[11])
 }
 
 /// One thing that a head may mean.
@@ -122,7 +65,6 @@ struct Column {
     form: String,
     compiled: OnceLock<Option<Regex>>,
     shape: Option<Shape>,
-    check: Option<Check>,
 }
 
 struct Heads {
@@ -181,7 +123,7 @@ impl Heads {
             let rule = RULES.list.iter().position(|rule| rule.id == row.rule);
             let rule = rule.unwrap_or_default() as RuleId;
             let (form, compiled) = (row.form, OnceLock::new());
-            heads.columns.push(Column { rule, form, compiled, shape: row.shape, check: row.check });
+            heads.columns.push(Column { rule, form, compiled, shape: row.shape });
         }
         heads.longest = heads.by_words.keys().map(String::len).max().unwrap_or(0);
         heads.gate = heads.gate();
@@ -735,7 +677,8 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         let fits = match column.shape {
             None => {
                 let line = place == Place::Line;
-                (!line || column.check.is_some()) && column.fits(whole.unwrap_or(value), sense.weak || line)
+                (!line || RULES.has_check(column.rule))
+                    && column.fits(whole.unwrap_or(value), sense.weak || line)
             }
             Some(Shape::Phone) => is_phone(whole.unwrap_or(value), sense.weak),
             Some(shape @ (Shape::Password | Shape::Secret)) => {
@@ -773,7 +716,7 @@ impl Column {
             return true;
         }
         let plain: Vec<u8> = value.bytes().filter(u8::is_ascii_alphanumeric).collect();
-        self.check.is_some_and(|check| check.passes(&plain))
+        RULES.passes(self.rule, &plain)
     }
 }
 
@@ -936,7 +879,8 @@ mod tests {
         let file: File = toml::from_str(include_str!("rules/heads.toml")).unwrap();
         for row in &file.head {
             assert!(RULES.list.iter().any(|rule| rule.id == row.rule), "{}", row.rule);
-            assert!(row.weak.is_empty() || row.check.is_some() || row.shape.is_some(), "{}", row.rule);
+            let checked = RULES.list.iter().any(|rule| rule.id == row.rule && !rule.number.is_empty());
+            assert!(row.weak.is_empty() || checked || row.shape.is_some(), "{}", row.rule);
             for word in row.words.iter().chain(&row.weak) {
                 assert!(plain(word) == *word && may_be_head(word), "{word}");
             }

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
+use super::identifier::{Identifier, Number};
 use super::{Evidence, Kind};
 
 const FILES: &[&str] = &[
@@ -33,6 +34,9 @@ pub struct Rule {
     /// A further condition on a token.
     #[serde(default)]
     pub check: Check,
+    /// What its identifiers are: any of these.
+    #[serde(default, skip_serializing)]
+    pub number: Vec<Number>,
     /// What speaks for all that it proposes; a detector may add to it.
     #[serde(default = "form_and_word")]
     pub evidence: Vec<Evidence>,
@@ -82,6 +86,7 @@ static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
     what: "a value that the server holds or that the policy names, in one of several forms".to_owned(),
     patterns: Vec::new(),
     check: Check::default(),
+    number: Vec::new(),
     evidence: vec![Evidence::Mark],
     context: Vec::new(),
     examples: Vec::new(),
@@ -127,51 +132,30 @@ macro_rules! detectors {
 }
 
 detectors! {
-    ar_cuit = "ar-cuit",
-    au_abn = "au-abn",
-    au_tfn = "au-tfn",
     address = "address",
     aws_secret = "aws-secret",
-    baltic_code = "baltic-code",
     basic_header = "basic-header",
-    be_register = "be-register",
     bearer = "bearer",
     birth_date = "birth-date",
-    br_cpf = "br-cpf",
-    ca_sin = "ca-sin",
     card = "card",
     card_labelled = "card-labelled",
-    ch_ahv = "ch-ahv",
-    cl_rut = "cl-rut",
-    cn_identity = "cn-identity",
     command_line_user = "command-line-user",
     cookie = "cookie",
-    cz_birth_number = "cz-birth-number",
     database_url = "database-url",
-    de_tax_id = "de-tax-id",
-    dk_cpr = "dk-cpr",
     email = "email",
     es_nif = "es-nif",
     eu_vat = "eu-vat",
     facebook_app = "facebook-app",
     fi_hetu = "fi-hetu",
-    fr_nir = "fr-nir",
-    gr_amka = "gr-amka",
-    hr_oib = "hr-oib",
     iban = "iban",
     iban_labelled = "iban-labelled",
-    il_identity = "il-identity",
-    in_aadhaar = "in-aadhaar",
     in_pan = "in-pan",
     ipv4 = "ipv4",
     ipv6 = "ipv6",
     it_codice_fiscale = "it-codice-fiscale",
-    jp_my_number = "jp-my-number",
     jwt = "jwt",
     mac = "mac",
     mx_curp = "mx-curp",
-    nl_bsn = "nl-bsn",
-    no_birth_number = "no-birth-number",
     passport = "passport",
     person = "person",
     password = "password",
@@ -180,14 +164,10 @@ detectors! {
     phone_labelled = "phone-labelled",
     phone_national = "phone-national",
     pin = "pin",
-    pl_pesel = "pl-pesel",
     ppsn = "ppsn",
     ppsn_labelled = "ppsn-labelled",
     prefixed_random = "prefixed-random",
     private_key = "private-key",
-    pt_nif = "pt-nif",
-    ro_cnp = "ro-cnp",
-    se_personnummer = "se-personnummer",
     secret = "secret",
     secret_near_vendor = "secret-near-vendor",
     secret_near_word = "secret-near-word",
@@ -196,20 +176,14 @@ detectors! {
     ssn_labelled = "ssn-labelled",
     tailed_token = "tailed-token",
     telegram_bot = "telegram-bot",
-    tr_identity = "tr-identity",
     uk_driving_licence = "uk-driving-licence",
-    uk_nhs = "uk-nhs",
     uk_nino = "uk-nino",
-    uk_utr = "uk-utr",
     url_credentials = "url-credentials",
     us_mbi = "us-mbi",
-    us_npi = "us-npi",
-    us_routing = "us-routing",
     wallet = "wallet",
     wallet_key = "wallet-key",
     wallet_labelled = "wallet-labelled",
     web_hook = "web-hook",
-    za_identity = "za-identity",
 }
 
 /// All rules, ready to use.
@@ -221,7 +195,14 @@ pub(super) struct Rules {
     by_start: Vec<(u16, u16)>,
     /// By rule, its context words.
     words: Vec<Words>,
+    /// By rule, its identifiers.
+    identifiers: Vec<Vec<Identifier>>,
+    /// By length, those that are looked for among digits: of which rule, and which of its.
+    by_len: Vec<Vec<(RuleId, usize)>>,
 }
+
+/// The longest identifier that is looked for among digits.
+pub(super) const LONGEST_NUMBER: usize = 18;
 
 /// The built-in rules; parsed once.
 pub(super) static RULES: LazyLock<Rules> = LazyLock::new(Rules::load);
@@ -252,7 +233,30 @@ impl Rules {
             range.1 = at as u16 + 1;
         }
         let words = list.iter().map(|rule| Words::new(&rule.context)).collect();
-        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words }
+        let identifiers = list.iter().map(|rule| rule.number.iter().map(Identifier::new).collect()).collect();
+        let mut by_len = vec![Vec::new(); LONGEST_NUMBER + 1];
+        for (rule, id) in list.iter().zip(0..) {
+            rule.number.iter().enumerate().for_each(|(at, row)| by_len[row.len].push((id, at)));
+        }
+        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words, identifiers, by_len }
+    }
+
+    /// Whether letters and digits are an identifier of a rule.
+    pub(super) fn passes(&self, rule: RuleId, text: &[u8]) -> bool {
+        self.identifiers[usize::from(rule)].iter().any(|one| one.passes(text))
+    }
+
+    /// Whether a rule has a check beyond the form.
+    pub(super) fn has_check(&self, rule: RuleId) -> bool {
+        !self.identifiers[usize::from(rule)].is_empty()
+    }
+
+    /// The rules by which digits, and perhaps a letter behind them, are an identifier.
+    pub(super) fn numbers<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = RuleId> + 'a {
+        let known = self.by_len[text.len()].iter();
+        known
+            .filter(|(rule, at)| self.identifiers[usize::from(*rule)][*at].passes(text))
+            .map(|(rule, _)| *rule)
     }
 
     /// The token rules whose pattern can begin with these two bytes.
@@ -511,7 +515,9 @@ mod tests {
         let described: Vec<&str> =
             RULES.list.iter().filter(|rule| rule.patterns.is_empty()).map(|rule| rule.id.as_str()).collect();
         for id in &described {
-            let known = Detectors::ALL.contains(id) || crate::guard::heads::has_rule(id);
+            let known = Detectors::ALL.contains(id)
+                || crate::guard::heads::has_rule(id)
+                || RULES.by_len.iter().flatten().any(|(rule, _)| by_id(*rule).id == *id);
             assert!(known, "no code and no head for rule `{id}`");
         }
         for id in Detectors::ALL {

@@ -10,7 +10,6 @@ use super::stand_in::{is_empty_word, shell_default, trimmed};
 use super::token::{Look, look, mixed_case};
 use super::wordy::is_wordy;
 use super::{LEFT, Scanner, first_line, is_word};
-use crate::guard::confirm;
 use crate::guard::words::{Name, Phrase, WORDS};
 
 /// The longest name and value that are looked at.
@@ -670,14 +669,10 @@ impl Scanner<'_> {
         let sign = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'-' | b'+');
         let end = start + self.text[start..self.to.min(start + 16)].iter().take_while(sign).count();
         let text = &self.text[start..end];
-        let rule = match text.len() {
-            11 if confirm::hetu(text) => self.ids.fi_hetu,
-            10 if confirm::in_pan(text) => self.ids.in_pan,
-            9 if confirm::sg_nric(text) => self.ids.sg_nric,
-            11 | 13 if confirm::us_mbi(text) => self.ids.us_mbi,
-            _ => return,
-        };
-        self.hit(rule, start, end);
+        let rules = [self.ids.fi_hetu, self.ids.in_pan, self.ids.sg_nric, self.ids.us_mbi];
+        if let Some(rule) = rules.into_iter().find(|rule| self.is_id(*rule, text)) {
+            self.hit(rule, start, end);
+        }
     }
 
     /// Where `QQ 123456C` and `QQ 123456 C` end; whole or in pairs it needs no word beside it.
@@ -691,7 +686,7 @@ impl Scanner<'_> {
         number[..2].copy_from_slice(&text[..2]);
         number[2..8].copy_from_slice(text.get(3..9)?);
         number[8] = *text.get(9 + gap)?;
-        confirm::nino(&number).then_some(start + 10 + gap)
+        self.is_id(self.ids.uk_nino, &number).then_some(start + 10 + gap)
     }
 
     /// Whether a colon stands between two words without a blank or a quote, as between user and password, and a flag

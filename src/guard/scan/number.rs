@@ -1,11 +1,9 @@
 //! Numbers in groups: cards, social security numbers, telephone numbers, IPv4 addresses, PPSNs.
 
-use std::sync::LazyLock;
-
 use super::excuse::{Candidate, Evidence};
 use super::{LEFT, Scanner, first_line, last_line};
-use crate::guard::confirm::{self, CardRange};
-use crate::guard::rule::{RULES, RuleId};
+use crate::guard::confirm::{self, CardRange, is_card};
+use crate::guard::rule::{LONGEST_NUMBER, RuleId};
 
 /// How many groups of digits are looked at together. A longer chain (a row of numbers) is taken in steps.
 const MAX_GROUPS: usize = 24;
@@ -27,56 +25,6 @@ impl Group {
         self.start + self.len
     }
 }
-
-/// The longest identifier of digits.
-const LONGEST_ID: usize = 18;
-
-type Identifier = (RuleId, fn(&[u8]) -> bool);
-
-/// Identifiers that a check and a word beside them make sure, by how many characters they have.
-static IDENTIFIERS: LazyLock<[Vec<Identifier>; LONGEST_ID + 1]> = LazyLock::new(|| {
-    let ids = &RULES.detectors;
-    let all: [(usize, Identifier); 33] = [
-        (8, (ids.cl_rut, confirm::rut)),
-        (9, (ids.cl_rut, confirm::rut)),
-        (9, (ids.ca_sin, confirm::luhn)),
-        (9, (ids.us_routing, confirm::aba)),
-        (9, (ids.nl_bsn, confirm::bsn)),
-        (9, (ids.au_tfn, confirm::tfn)),
-        (9, (ids.pt_nif, confirm::pt_nif)),
-        (9, (ids.il_identity, confirm::luhn)),
-        (10, (ids.uk_nhs, confirm::nhs)),
-        (10, (ids.us_npi, confirm::npi)),
-        (10, (ids.se_personnummer, confirm::luhn)),
-        (10, (ids.uk_utr, confirm::utr)),
-        (10, (ids.dk_cpr, confirm::cpr)),
-        (10, (ids.cz_birth_number, confirm::cz_birth_number)),
-        (11, (ids.pl_pesel, confirm::pesel)),
-        (11, (ids.de_tax_id, confirm::de_tax_id)),
-        (11, (ids.br_cpf, confirm::cpf)),
-        (11, (ids.au_abn, confirm::abn)),
-        (11, (ids.no_birth_number, confirm::no_birth_number)),
-        (11, (ids.be_register, confirm::be_register)),
-        (11, (ids.tr_identity, confirm::tr_identity)),
-        (11, (ids.hr_oib, confirm::hr_oib)),
-        (11, (ids.baltic_code, confirm::baltic_code)),
-        (11, (ids.gr_amka, confirm::gr_amka)),
-        (11, (ids.ar_cuit, confirm::ar_cuit)),
-        (12, (ids.in_aadhaar, confirm::aadhaar)),
-        (12, (ids.jp_my_number, confirm::jp_my_number)),
-        (12, (ids.se_personnummer, |digits| confirm::luhn(&digits[2..]))),
-        (13, (ids.ro_cnp, confirm::ro_cnp)),
-        (13, (ids.za_identity, confirm::za_identity)),
-        (13, (ids.ch_ahv, confirm::ch_ahv)),
-        (15, (ids.fr_nir, confirm::nir)),
-        (18, (ids.cn_identity, confirm::cn_identity)),
-    ];
-    let mut by_len = [const { Vec::new() }; LONGEST_ID + 1];
-    for (len, identifier) in all {
-        by_len[len].push(identifier);
-    }
-    by_len
-});
 
 impl Scanner<'_> {
     /// Looks at the chain of numbers around `at`.
@@ -239,11 +187,15 @@ impl Scanner<'_> {
         let goes_on = self.byte(end) == b'-' && is_word_byte(self.byte(end + 1));
         let rule = match group.len {
             // Eight hexadecimal digits are an identifier or a short hash more often.
-            7 if !goes_on && !matches!(text[7..], [b'a'..=b'f']) && confirm::ppsn(text) => self.ids.ppsn,
+            7 if !goes_on && !matches!(text[7..], [b'a'..=b'f']) && self.is_id(self.ids.ppsn, text) => {
+                self.ids.ppsn
+            }
             7 if letters == 1 && self.labelled(self.ids.ppsn_labelled, group.start, 24) => {
                 self.ids.ppsn_labelled
             }
-            8 if confirm::nif(text) && self.labelled(self.ids.es_nif, group.start, FAR_LABEL) => {
+            8 if self.is_id(self.ids.es_nif, text)
+                && self.labelled(self.ids.es_nif, group.start, FAR_LABEL) =>
+            {
                 self.ids.es_nif
             }
             _ => return false,
@@ -259,7 +211,7 @@ impl Scanner<'_> {
             let mut text = [0u8; 9];
             text[..8].copy_from_slice(&self.text[group.start..group.end()]);
             text[8] = self.text[end - 1];
-            confirm::nif(&text) && self.labelled(self.ids.es_nif, group.start, FAR_LABEL)
+            self.is_id(self.ids.es_nif, &text) && self.labelled(self.ids.es_nif, group.start, FAR_LABEL)
         };
         if found {
             self.hit(self.ids.es_nif, group.start, end);
@@ -276,7 +228,7 @@ impl Scanner<'_> {
         }
         text[..7].copy_from_slice(&self.text[group.start..group.end()]);
         text[7..7 + letters.len()].copy_from_slice(letters);
-        let found = confirm::ppsn(&text[..7 + letters.len()])
+        let found = self.is_id(self.ids.ppsn, &text[..7 + letters.len()])
             && self.labelled(self.ids.ppsn_labelled, group.start, 24);
         if found {
             self.hit(self.ids.ppsn_labelled, group.start, end);
@@ -314,7 +266,12 @@ impl Scanner<'_> {
         let mut text = [0u8; 9];
         text[0] = first.wrapping_sub(b'X').wrapping_add(b'0');
         text[1..].copy_from_slice(&self.text[digits..end]);
-        matches!(first, b'X'..=b'Z') && confirm::nif(&text)
+        matches!(first, b'X'..=b'Z') && self.is_id(self.ids.es_nif, &text)
+    }
+
+    /// Whether letters and digits are an identifier of a rule.
+    pub(super) fn is_id(&self, rule: RuleId, text: &[u8]) -> bool {
+        self.rules.passes(rule, text)
     }
 
     /// Whether a context word of the rule stands within `len` bytes before.
@@ -395,7 +352,7 @@ impl Scanner<'_> {
         if self.unlabelled || !self.letters_before(start, FAR_LABEL) {
             return 0;
         }
-        let mut text = [0u8; LONGEST_ID];
+        let mut text = [0u8; LONGEST_NUMBER];
         let mut len = 0;
         for (taken, group) in groups[index..].iter().enumerate().take(7) {
             let digits = &self.text[group.start..group.end()];
@@ -407,7 +364,7 @@ impl Scanner<'_> {
             // A check digit that is a letter: `12.531.909-K`, `11010519491231002X`.
             let dash = usize::from(self.byte(group.end()) == b'-');
             let letter = self.byte(group.end() + dash);
-            let lettered = matches!(letter, b'K' | b'k' | b'X' | b'x') && len < LONGEST_ID;
+            let lettered = matches!(letter, b'K' | b'k' | b'X' | b'x') && len < LONGEST_NUMBER;
             let (end, have) = match lettered {
                 true => (group.end() + dash + 1, len + 1),
                 false => (group.end(), len),
@@ -418,13 +375,9 @@ impl Scanner<'_> {
             if have < 8 || is_word_byte(self.byte(end)) {
                 continue;
             }
-            // Only these two end in letters; the other checks take digits.
-            let takes = |rule: RuleId| !lettered || rule == self.ids.cl_rut || rule == self.ids.cn_identity;
-            let found = IDENTIFIERS[have].iter().find(|(rule, check)| {
-                takes(*rule) && check(&text[..have]) && self.labelled(*rule, start, FAR_LABEL)
-            });
-            if let Some((rule, _)) = found {
-                self.hit(*rule, start, end);
+            let found = self.rules.numbers(&text[..have]).find(|rule| self.labelled(*rule, start, FAR_LABEL));
+            if let Some(rule) = found {
+                self.hit(rule, start, end);
                 return taken + 1;
             }
         }
@@ -893,7 +846,7 @@ impl Scanner<'_> {
         }
         let end = self.word_end(at);
         let word = &self.text[at..end.min(at + 16)];
-        if word.len() == 9 && confirm::nino(word) {
+        if word.len() == 9 && self.is_id(self.ids.uk_nino, word) {
             return self.hit(self.ids.uk_nino, at, end);
         }
         let body = word.get(2..).unwrap_or_default();
@@ -902,12 +855,22 @@ impl Scanner<'_> {
             && (8..=12).contains(&body.len())
             && digits + 2 >= body.len()
             && body.iter().all(u8::is_ascii_alphanumeric);
-        if vat && confirm::may_be_vat(word) && self.labelled(self.ids.eu_vat, at, 32) {
+        if vat && self.may_be_vat(word) && self.labelled(self.ids.eu_vat, at, 32) {
             return self.hit(self.ids.eu_vat, at, end);
         }
         let capitals = word[..2].iter().all(u8::is_ascii_uppercase) && self.byte_before(at) != b'-';
         if capitals && (6..=9).contains(&word.len()) && self.labelled(self.ids.passport, at, 32) {
             self.hit(self.ids.passport, at, end);
+        }
+    }
+
+    /// Whether the check digit of a VAT number may be right, where the country's is known: Germany's and Ireland's.
+    fn may_be_vat(&self, text: &[u8]) -> bool {
+        let digits = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
+        match text.split_at(2) {
+            (b"DE", number) if number.len() == 9 && digits(number) => confirm::mod_11_10(number),
+            (b"IE", number) if digits(&number[..7]) => self.is_id(self.ids.ppsn, number),
+            _ => true,
         }
     }
 
@@ -966,7 +929,7 @@ impl Scanner<'_> {
             return 0;
         }
         let text: Vec<u8> = self.text[start..end].iter().copied().filter(|byte| *byte != joint).collect();
-        if !confirm::nino(&text) {
+        if !self.is_id(self.ids.uk_nino, &text) {
             return 0;
         }
         self.hit(self.ids.uk_nino, start, end);
@@ -990,11 +953,6 @@ const PHONE_WORDS: [&[u8]; 30] = [
 fn only_words(text: &[u8], known: &[&[u8]]) -> bool {
     text.split(|byte| !(byte.is_ascii_alphabetic() || *byte >= 0x80))
         .all(|word| word.is_empty() || known.iter().any(|known| known.eq_ignore_ascii_case(word)))
-}
-
-/// Whether digits are a card's.
-fn is_card(digits: &[u8]) -> bool {
-    confirm::luhn(digits) && confirm::card_range(digits) != CardRange::None
 }
 
 /// Runs of digits.

@@ -78,14 +78,13 @@ impl Scanner<'_> {
         if self.byte(end) == b'<' && start + 44 <= self.to && confirm::mrz(&self.text[start..start + 44]) {
             return self.hit(self.ids.passport, start, start + 44);
         }
-        if end - start == 16 && confirm::codice_fiscale(&self.text[start..end]) {
-            return self.hit(self.ids.it_codice_fiscale, start, end);
-        }
-        if end - start == 16 && confirm::uk_driving_licence(&self.text[start..end]) {
-            return self.hit(self.ids.uk_driving_licence, start, end);
-        }
-        if end - start == 18 && confirm::curp(&self.text[start..end]) {
-            return self.hit(self.ids.mx_curp, start, end);
+        let states: &[_] = match end - start {
+            16 => &[self.ids.it_codice_fiscale, self.ids.uk_driving_licence],
+            18 => &[self.ids.mx_curp],
+            _ => &[],
+        };
+        if let Some(rule) = states.iter().find(|rule| self.is_id(**rule, &self.text[start..end])) {
+            return self.hit(*rule, start, end);
         }
         if !self.wallet(start, end) && !self.prefixed(start, end) {
             self.near_keyword(start, end);

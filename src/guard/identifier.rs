@@ -1,0 +1,216 @@
+//! Identifiers as data: what a row of `number` in a rule says of its form, its sums and its check.
+
+use std::sync::OnceLock;
+
+use regex::bytes::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+
+use super::confirm;
+
+/// What an identifier is, without the signs between its parts. All that a row says has to hold.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Number {
+    /// A regular expression of all of it.
+    form: String,
+    /// Its length, where it is looked for among digits beside a word.
+    pub(super) len: usize,
+    /// Sums that come out.
+    sums: Vec<Sum>,
+    /// A check that is no sum, of what is left behind so many characters, with something before it.
+    check: Option<Check>,
+    skip: usize,
+    prefix: String,
+    /// Whether it is none when all digits but the last are the same.
+    varied: bool,
+}
+
+/// A sum of characters by their weights, and something more; its remainder counts a sign, or is what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Sum {
+    weights: Vec<u32>,
+    plus: u32,
+    modulus: u32,
+    remainder: u32,
+    /// The signs that the remainder counts.
+    checks: String,
+    /// Where the sign stands; the last of all, if nothing says otherwise.
+    at: Option<usize>,
+}
+
+/// A check that is no sum of weighted digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Check {
+    Card,
+    Iban,
+    Ssn,
+    Luhn,
+    /// ISO/IEC 7064.
+    #[serde(rename = "mod_11_10")]
+    Mod1110,
+    /// The last two digits are 97 minus the remainder of the others.
+    #[serde(rename = "mod_97")]
+    Mod97,
+    Verhoeff,
+    DeSocial,
+    CodiceFiscale,
+}
+
+impl Check {
+    fn passes(self, text: &[u8]) -> bool {
+        let number = |digits: &[u8]| digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(value(*digit)));
+        match self {
+            Self::Card => confirm::is_card(text),
+            Self::Iban => confirm::iban(text),
+            Self::Ssn => {
+                let part = |from: usize, to: usize| number(&text[from..to]) as u32;
+                confirm::ssn(part(0, 3), part(3, 5), part(5, 9))
+            }
+            Self::Luhn => confirm::luhn(text),
+            Self::Mod1110 => confirm::mod_11_10(text),
+            Self::Mod97 => {
+                let (digits, check) = text.split_at(text.len() - 2);
+                97 - number(digits) % 97 == number(check)
+            }
+            Self::Verhoeff => confirm::verhoeff(text),
+            Self::DeSocial => confirm::de_social(text),
+            Self::CodiceFiscale => confirm::codice_fiscale(text),
+        }
+    }
+}
+
+/// What a character counts: a digit itself, a letter from 10 on, with Spain's `Ñ` between `N` and `O`.
+fn value(byte: u8) -> u32 {
+    match byte.to_ascii_uppercase() {
+        digit @ b'0'..=b'9' => u32::from(digit - b'0'),
+        letter @ b'A'..=b'N' => u32::from(letter - b'A') + 10,
+        letter @ b'O'..=b'Z' => u32::from(letter - b'A') + 11,
+        _ => 0,
+    }
+}
+
+impl Sum {
+    fn fits(&self, text: &[u8]) -> bool {
+        let sum: u32 = text.iter().zip(&self.weights).map(|(byte, weight)| value(*byte) * weight).sum();
+        let rest = (sum + self.plus) % self.modulus;
+        if self.checks.is_empty() {
+            return rest == self.remainder;
+        }
+        let sign = text.get(self.at.unwrap_or(text.len() - 1)).map(u8::to_ascii_uppercase);
+        sign.is_some_and(|sign| self.checks.as_bytes().get(rest as usize) == Some(&sign))
+    }
+}
+
+/// A row, with its pattern once that is asked.
+pub(super) struct Identifier {
+    row: Number,
+    form: OnceLock<Option<Regex>>,
+}
+
+impl Identifier {
+    pub(super) fn new(row: &Number) -> Self {
+        Self { row: row.clone(), form: OnceLock::new() }
+    }
+
+    /// Whether letters and digits, in any case, are one.
+    pub(super) fn passes(&self, text: &[u8]) -> bool {
+        let Number { sums, check, skip, prefix, varied, .. } = &self.row;
+        !text.is_empty()
+            && sums.iter().all(|sum| sum.fits(text))
+            && self.has_form(text)
+            && !(*varied && text[..text.len() - 1].iter().all(|digit| *digit == text[0]))
+            && check.is_none_or(|check| match prefix.is_empty() {
+                true => check.passes(&text[*skip..]),
+                false => check.passes(&[prefix.as_bytes(), &text[*skip..]].concat()),
+            })
+    }
+
+    fn has_form(&self, text: &[u8]) -> bool {
+        let form = self.form.get_or_init(|| {
+            RegexBuilder::new(&format!("^(?:{})$", self.row.form)).unicode(false).build().ok()
+        });
+        form.as_ref().is_some_and(|form| form.is_match(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rule::RULES;
+
+    #[test]
+    fn identifiers_of_many_states_by_their_published_examples() {
+        for (id, good) in [
+            ("in-aadhaar", "234123412346"),
+            ("au-tfn", "123456782"),
+            ("au-abn", "51824753556"),
+            ("uk-utr", "1955839661"),
+            ("dk-cpr", "0707614285"),
+            ("no-birth-number", "15108695088"),
+            ("be-register", "85073003328"),
+            ("pt-nif", "501442600"),
+            ("cz-birth-number", "7103192745"),
+            ("ro-cnp", "1630615123457"),
+            ("tr-identity", "17291716060"),
+            ("za-identity", "7503305044089"),
+            ("cn-identity", "11010519491231002X"),
+            ("ch-ahv", "7569217076985"),
+            ("hr-oib", "33392005961"),
+            ("baltic-code", "37605030299"),
+            ("gr-amka", "01013099997"),
+            ("ar-cuit", "20267565393"),
+            ("jp-my-number", "123456789018"),
+            ("cl-rut", "125319092"),
+            ("cl-rut", "10000013K"),
+            ("fi-hetu", "131052-308T"),
+            ("in-pan", "ABCPE1234F"),
+            ("sg-nric", "S1234567D"),
+            ("mx-curp", "BOXW310820HNERXN09"),
+            ("uk-nhs", "9434765919"),
+            ("de-tax-id", "86095742719"),
+            ("de-social-insurance", "65170839J003"),
+            ("ppsn", "1234567T"),
+            ("ppsn", "6433435F"),
+            ("ppsn", "6433435FT"),
+            ("ppsn", "1234567FA"),
+            ("ppsn", "7286924QH"),
+            ("ssn", "123456789"),
+            ("uk-nino", "AB123456C"),
+            ("uk-nino", "jg103759a"),
+        ] {
+            let rule = RULES.list.iter().position(|rule| rule.id == id).unwrap() as u16;
+            assert!(RULES.passes(rule, good.as_bytes()), "{id} {good}");
+            if !matches!(id, "dk-cpr" | "in-pan" | "ssn" | "uk-nino") {
+                let mut bad = good.as_bytes().to_vec();
+                let at = bad.iter().rposition(u8::is_ascii_digit).unwrap();
+                bad[at] = if bad[at] == b'9' { b'0' } else { bad[at] + 1 };
+                assert!(!RULES.passes(rule, &bad), "{id} {good} altered");
+            }
+        }
+        for (id, bad) in [
+            ("ppsn", "6433435VH"),
+            ("ppsn", "1234567XX"),
+            ("ppsn", "123456T"),
+            ("ppsn", "1234567T1"),
+            ("uk-nino", "BG123612A"),
+            ("uk-nino", "NT998877A"),
+            ("uk-nino", "AB123456E"),
+            ("nl-bsn", "000000000"),
+            ("br-cpf", "11111111111"),
+        ] {
+            let rule = RULES.list.iter().position(|rule| rule.id == id).unwrap() as u16;
+            assert!(!RULES.passes(rule, bad.as_bytes()), "{id} {bad}");
+        }
+    }
+
+    #[test]
+    fn every_form_is_a_regular_expression() {
+        for rule in &RULES.list {
+            for row in &rule.number {
+                regex::bytes::Regex::new(&row.form).unwrap();
+                assert!(row.sums.iter().all(|sum| sum.modulus > 0 && !sum.weights.is_empty()), "{}", rule.id);
+            }
+        }
+    }
+}
