@@ -25,6 +25,7 @@ use super::{ContextStore, Keyring, MigrationStatus, Secret, Signals, StoreError}
 
 mod address;
 mod audit;
+mod connections;
 mod contexts;
 mod keys;
 mod leases;
@@ -131,6 +132,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         version: 20_261_202_000_200,
         name: "refresh_tokens",
         sql: include_str!("../../migrations/postgres/20261202000200_refresh_tokens.sql"),
+        serves_from: "0.1.0",
+    },
+    Migration {
+        version: 20_261_203_000_100,
+        name: "steady_plans",
+        sql: include_str!("../../migrations/postgres/20261203000100_steady_plans.sql"),
         serves_from: "0.1.0",
     },
 ];

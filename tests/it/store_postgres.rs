@@ -455,7 +455,12 @@ async fn replicas_of_two_places_begin_only_where_each_reaches_the_others_sandbox
 }
 
 fn roomy() -> ContextLimits {
-    ContextLimits { per_tenant: 1_000, per_conversation: 1_000, ..ContextLimits::default() }
+    ContextLimits {
+        per_tenant: 1_000,
+        per_conversation: 1_000,
+        max_executions: 1_000,
+        ..ContextLimits::default()
+    }
 }
 
 /// Calls that arrive at once go together: each gets its own answer, and there are fewer transactions than calls.
@@ -498,6 +503,98 @@ async fn a_crowd_shares_transactions_and_each_call_gets_its_own_answer() {
     assert_eq!(count(&mut admin, counted).await, 6 * CALLERS as i64);
     let chain = verify(&*store, &contexts[0].1.tenant, |_, _| {}).await.unwrap();
     assert_eq!((chain.entries, chain.faults.as_slice()), (6 * CALLERS as u64, [].as_slice()));
+}
+
+/// One call after the other uses one session: its plans and its memory stay warm.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn calls_one_after_the_other_use_one_session() {
+    let world = World::postgres().await;
+    let store = world.store().await;
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &roomy()).await;
+    for _ in 0..200 {
+        let ask = ask(&key);
+        ready(store.acquire(&ask, &roomy()).await.unwrap());
+        assert!(store.record(&finished(&ask, context.id), &roomy()).await.unwrap());
+    }
+    // One that was found too old by a machine that stood still may take a moment to close.
+    let mut admin = world.database().connect().await;
+    let sessions = "select count(*) from pg_stat_activity
+        where datname = current_database() and (query like '%pathbox.acquire%' or query like '%pathbox.record%')
+          and pid <> pg_backend_pid()";
+    let asked = Instant::now();
+    while count(&mut admin, sessions).await != 1 {
+        assert!(asked.elapsed() < Duration::from_secs(60), "there are {}", count(&mut admin, sessions).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A session that stays with the store is given to whoever waits for the pool, and replaced when the server ends it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn callers_of_many_tenants_share_the_sessions_that_there_are() {
+    let world = World::postgres().await;
+    let options = PgOptions { max_connections: 2, ..PgOptions::default() };
+    let store: DynStore =
+        Arc::new(PgStore::connect(&world.database().url(), &options, keyring()).await.unwrap());
+    let mut keys = Vec::new();
+    for tenant in 0..12 {
+        let key = key(&format!("tenant-{tenant}"), "c1", "main");
+        keys.push((first_run(&store, &key, &roomy()).await.id, key));
+    }
+    let mut admin = world.database().connect().await;
+    for _ in 0..3 {
+        let callers = keys.iter().cloned().map(|(id, key)| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    let ask = ask(&key);
+                    ready(store.acquire(&ask, &roomy()).await.unwrap());
+                    assert!(store.record(&finished(&ask, id), &roomy()).await.unwrap());
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.unwrap();
+        }
+        let ended = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+            where datname = current_database() and pid <> pg_backend_pid()";
+        assert!(count(&mut admin, ended).await > 0);
+    }
+}
+
+/// On a store that began empty, what a record costs does not grow with its tenant's runs.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: scripts/test installs it"]
+async fn a_record_finds_its_run_by_its_id_before_there_are_statistics() {
+    const RUNS: i64 = 200;
+    let world = World::postgres().await;
+    let options = PgOptions::default();
+    let postgres = Arc::new(PgStore::connect(&world.database().url(), &options, keyring()).await.unwrap());
+    let store: DynStore = postgres.clone();
+    let key = key("acme", "c1", "main");
+    let context = first_run(&store, &key, &roomy()).await;
+    for _ in 0..RUNS {
+        let ask = ask(&key);
+        ready(store.acquire(&ask, &roomy()).await.unwrap());
+        assert!(store.record(&finished(&ask, context.id), &roomy()).await.unwrap());
+    }
+    // A session says what it has read when it ends.
+    postgres.close().await;
+    let mut admin = world.database().connect().await;
+    let read = |index: &str| {
+        format!(
+            "select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where indexrelname like '{index}'"
+        )
+    };
+    let asked = Instant::now();
+    while count(&mut admin, &read("executions_pkey")).await < RUNS {
+        assert!(asked.elapsed() < Duration::from_secs(60), "the runs were not found by their ids");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let others = count(&mut admin, &read("executions_by_%")).await;
+    assert!(others < RUNS, "{others} rows of the tenant were read");
 }
 
 /// A run on a warm context begins without waiting for the disk where a crash of the database may take its row back, and

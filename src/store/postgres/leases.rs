@@ -56,7 +56,10 @@ const AGAIN: u32 = 50;
 impl Leases for PgStore {
     async fn acquire(&self, ask: &Acquire, limits: &ContextLimits) -> Result<Acquired, StoreError> {
         let mut turn = match self.acquire_together(ask, limits).await {
-            Ok(acquired) => return Ok(acquired),
+            Ok(row) => match self.decode_acquired(&row, ask).await? {
+                Some(acquired) => return Ok(acquired),
+                None => None,
+            },
             Err(turn) => turn,
         };
         for tries in 0..AGAIN {
@@ -260,7 +263,7 @@ impl PgStore {
         &self,
         ask: &Acquire,
         limits: &ContextLimits,
-    ) -> Result<Acquired, Option<Turn<Asks>>> {
+    ) -> Result<PgRow, Option<Turn<Asks>>> {
         if limits.quota.is_limited() {
             return Err(None);
         }
@@ -274,20 +277,16 @@ impl PgStore {
     }
 
     /// Several runs in one transaction; those that are not ready at once have to be asked for alone.
-    async fn acquire_all(&self, asks: &[Acquire], limits: &ContextLimits) -> Vec<Option<Acquired>> {
-        let mut answers: Vec<Option<Acquired>> = asks.iter().map(|_| None).collect();
+    async fn acquire_all(&self, asks: &[Acquire], limits: &ContextLimits) -> Vec<Option<PgRow>> {
+        let mut answers: Vec<Option<PgRow>> = asks.iter().map(|_| None).collect();
         let tenant = &asks[0].key.tenant;
         let asking = async { bind_together(asks, limits).fetch_all(&self.pool()).await };
         match self.once(measure!("acquire", tenant), asking).await {
             Ok(rows) => {
-                for row in &rows {
+                for row in rows {
                     let Ok(run) = row.try_get::<uuid::Uuid, _>("run") else { continue };
-                    let Some(at) = asks.iter().position(|ask| ask.execution.id.0 == run) else { continue };
-                    let cells = Cells::new(row, "executions", run);
-                    if let (Ok(Some(context)), Ok(numbers)) =
-                        (rows::context_with_sandbox(row, &self.keyring), placeholders(&cells))
-                    {
-                        answers[at] = Some(Acquired::Ready(Box::new(context), numbers));
+                    if let Some(at) = asks.iter().position(|ask| ask.execution.id.0 == run) {
+                        answers[at] = Some(row);
                     }
                 }
             }
@@ -514,7 +513,7 @@ pub(super) struct Asks;
 impl Calls for Asks {
     type Group = (TenantId, String, u32);
     type Ask = Acquire;
-    type Answer = Acquired;
+    type Answer = PgRow;
 }
 
 /// Ends of runs of one tenant.

@@ -16,6 +16,7 @@ use sqlx::{Connection, Either, Execute, Executor, Row, SqlStr};
 use tokio::time::{Instant, timeout};
 
 use super::PgOptions;
+use super::connections::{Connections, UNTESTED};
 use crate::domain::lock;
 use crate::store::StoreError;
 use crate::store::availability::{Availability, Finding};
@@ -44,7 +45,7 @@ pub(super) struct Reach {
 #[derive(Debug)]
 struct Current {
     host: usize,
-    pool: PgPool,
+    connections: Connections,
     /// Rises with each new pool.
     generation: u64,
     /// The last probe found the database not serving: the pool's connections may hang for ever.
@@ -53,15 +54,18 @@ struct Current {
 
 impl Reach {
     pub(super) fn new(hosts: Vec<PgConnectOptions>, host: usize, options: &PgOptions) -> Self {
-        let pool = pool(&hosts[host], options);
-        let current = Current { host, pool, generation: 0, is_doubtful: false };
+        let connections = Connections::new(pool(&hosts[host], options));
+        let current = Current { host, connections, generation: 0, is_doubtful: false };
         Self { hosts, options: options.clone(), current: RwLock::new(current), wrote: Mutex::default() }
     }
 
     /// What a statement is executed on.
     pub(super) fn session(&self) -> Session {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        Session { pool: current.pool.clone(), begin: self.options.pooled.then(|| self.options.begin()) }
+        Session {
+            connections: current.connections.clone(),
+            begin: self.options.pooled.then(|| self.options.begin()),
+        }
     }
 
     /// The host in use, for a connection beside the pool.
@@ -75,7 +79,7 @@ impl Reach {
     }
 
     pub(super) async fn close(&self) {
-        self.session().pool.close().await;
+        self.session().connections.close().await;
     }
 
     fn generation(&self) -> u64 {
@@ -92,7 +96,8 @@ impl Reach {
     }
 
     fn move_to(&self, current: &mut Current, host: usize) {
-        let stale = std::mem::replace(&mut current.pool, pool(&self.hosts[host], &self.options));
+        let fresh = Connections::new(pool(&self.hosts[host], &self.options));
+        let stale = std::mem::replace(&mut current.connections, fresh);
         (current.host, current.is_doubtful) = (host, false);
         current.generation += 1;
         tokio::spawn(async move { stale.close().await });
@@ -319,9 +324,7 @@ fn pool(host: &PgConnectOptions, options: &PgOptions) -> PgPool {
         // A ping before each use would be a round trip more. One that has been idle may be dead.
         .test_before_acquire(false)
         .before_acquire(|connection, meta| {
-            Box::pin(
-                async move { Ok(meta.idle_for < Duration::from_secs(10) || connection.ping().await.is_ok()) },
-            )
+            Box::pin(async move { Ok(meta.idle_for < UNTESTED || connection.ping().await.is_ok()) })
         })
         .connect_lazy_with(host)
 }
@@ -359,28 +362,15 @@ pub(super) async fn open(
     Err(problem.unwrap_or(StoreError::Url(sqlx::Error::PoolClosed)))
 }
 
-/// What a statement is executed on: the pool, or a transaction of the pool's for each statement.
+/// What a statement is executed on: a connection, or a transaction of its own on one.
 #[derive(Debug, Clone)]
 pub(super) struct Session {
-    pool: PgPool,
+    connections: Connections,
     /// How a transaction begins, behind a pooler.
     begin: Option<String>,
 }
 
-impl Session {
-    async fn in_transaction<'q, E>(self, query: E) -> Result<Vec<Step>, sqlx::Error>
-    where
-        E: 'q + Execute<'q, Postgres>,
-    {
-        let Some(begin) = self.begin else { return self.pool.fetch_many(query).try_collect().await };
-        let mut transaction = self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?;
-        let steps = transaction.fetch_many(Unnamed(query)).try_collect().await?;
-        transaction.commit().await?;
-        Ok(steps)
-    }
-}
-
-type Step = Either<PgQueryResult, PgRow>;
+pub(super) type Step = Either<PgQueryResult, PgRow>;
 
 impl<'p> Executor<'p> for &'_ Session {
     type Database = Postgres;
@@ -390,8 +380,8 @@ impl<'p> Executor<'p> for &'_ Session {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let session = self.clone();
-        let steps = async move { session.in_transaction(query).await };
+        let Session { connections, begin } = self.clone();
+        let steps = async move { connections.execute(query, begin).await };
         stream::once(steps).map_ok(|steps| stream::iter(steps.into_iter().map(Ok))).try_flatten().boxed()
     }
 
@@ -400,13 +390,10 @@ impl<'p> Executor<'p> for &'_ Session {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let session = self.clone();
-        Box::pin(async move {
-            if session.begin.is_none() {
-                return session.pool.fetch_optional(query).await;
-            }
-            Ok(session.in_transaction(query).await?.into_iter().find_map(Either::right))
-        })
+        let Session { connections, begin } = self.clone();
+        Box::pin(
+            async move { Ok(connections.execute(query, begin).await?.into_iter().find_map(Either::right)) },
+        )
     }
 
     fn prepare_with<'e>(
@@ -417,13 +404,13 @@ impl<'p> Executor<'p> for &'_ Session {
     where
         'p: 'e,
     {
-        let pool = self.pool.clone();
-        Box::pin(async move { (&pool).prepare_with(sql, parameters).await })
+        let connections = self.connections.clone();
+        Box::pin(async move { connections.prepare(sql, parameters).await })
     }
 }
 
 /// A query that is not prepared by name.
-struct Unnamed<E>(E);
+pub(super) struct Unnamed<E>(pub(super) E);
 
 impl<'q, E: Execute<'q, Postgres>> Execute<'q, Postgres> for Unnamed<E> {
     fn sql(self) -> SqlStr {

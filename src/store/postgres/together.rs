@@ -1,5 +1,5 @@
-//! Calls of one kind that share a transaction. Who finds fewer than eight on their way goes at once and alone; what arrives
-//! meanwhile gathers, and goes together as soon as one of them is back. So a single caller never waits, and a crowd
+//! Calls of one kind that share a transaction. Who finds fewer than two on their way goes at once and alone; what arrives
+//! meanwhile gathers, and goes together as soon as one of them is back. So two callers never wait, and a crowd
 //! costs the database little more than a few callers do: a statement's start costs as much for one row as for thirty.
 //!
 //! The surprise: nothing here may make a call wait for another one that is stuck. One that takes long gives up its turn and
@@ -17,13 +17,13 @@ use tokio::sync::oneshot;
 
 use crate::domain::lock;
 
-/// Calls of a group, alone or together, that are on their way at once. So many commits share a sync of the database's disk
-/// by themselves; with fewer on their way, calls would wait for a sync that is not theirs.
-const UNDER_WAY: usize = 8;
+/// Calls of a group, alone or together, that are on their way at once: while one waits for the database's disk, the other one
+/// is worked on. With more of them, less goes together, and their sessions drive each other out of the processor's caches.
+const UNDER_WAY: usize = 2;
 /// Calls that go together at most.
 const MOST: usize = 64;
-/// Calls do not wait for one that takes longer.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// Calls do not wait for one that takes longer. On a disk as slow as that, more of them share a sync.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What may go together.
 pub(super) trait Calls: 'static {
