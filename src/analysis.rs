@@ -68,7 +68,7 @@ text_enum! {
 }
 
 /// The largest `parameters` as JSON text, and the largest sum of the cases that a comparison or scenario makes.
-pub const MAX_PARAMETER_BYTES: usize = 4 * 1024 * 1024;
+const MAX_PARAMETER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Parameters whose form is right: known fields only, numbers as exact decimal text, cases joined and checked.
 #[derive(Debug, Clone, PartialEq)]

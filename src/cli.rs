@@ -414,7 +414,7 @@ fn table<const N: usize>(headings: &[&str; N], rows: &[[String; N]]) {
 }
 
 /// The MCP handler with nothing behind it: enough to say what it offers.
-pub fn offline_server() -> McpServer {
+fn offline_server() -> McpServer {
     let (_, execution) = Starting::channel();
     #[expect(clippy::expect_used, reason = "constants within the set of allowed characters")]
     let door = Door::Process(Defaults {

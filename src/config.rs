@@ -9,6 +9,7 @@ mod objects;
 mod otel;
 pub mod reference;
 pub mod settings;
+mod table;
 mod tenants;
 mod tools;
 mod usage;

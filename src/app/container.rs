@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The name of the image that `scripts/package --only image` makes.
 pub const IMAGE: &str = "localhost/pathbox:latest";
 /// Runtimes in the order in which they are looked for.
-pub const RUNTIMES: [&str; 3] = ["podman", "docker", "container"];
+const RUNTIMES: [&str; 3] = ["podman", "docker", "container"];
 
 /// What is asked for.
 #[derive(Debug, Clone)]

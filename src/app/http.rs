@@ -50,25 +50,8 @@ impl App {
         let (clock, entropy) = (Clock::system(), Entropy::system());
         let (listening, streams) = (CancellationToken::new(), CancellationToken::new());
 
-        let unauthenticated = match settings.needs_credential(listener.local_addr()?) {
-            true => Unauthenticated::Refused,
-            false => Unauthenticated::Local(Principal::local(self.config.tenant.clone())),
-        };
-        let rates = Rates::new(settings.requests_per_minute);
-        let tokens = settings.oauth.clone().map(Tokens::new).transpose().context("OAuth cannot be used")?;
-        if let Some(tokens) = tokens.clone() {
-            let shutdown = self.shutdown.clone();
-            self.tasks.spawn(async move { tokens.keep_fresh(&shutdown).await });
-        }
-        let metadata = tokens.as_ref().map(Tokens::metadata).unwrap_or_default();
-        let credentials = self.execution.part(|execution| execution.credentials.clone());
         let shares = Shares::new(settings.max_requests_per_principal);
-        let failures = Failures::new(settings.failed_credentials_per_minute);
-        let keys = Keys::new(credentials, clock.clone(), failures.clone());
-        let proxies = settings.trusted_proxies.clone();
-        let auth =
-            Authenticator::new(unauthenticated, tokens, keys, failures, proxies, rates, shares.clone());
-
+        let (auth, metadata) = self.authenticator(listener.local_addr()?, &clock, &shares)?;
         let server = McpServer::new(
             mcp_options(&self.config, Door::Http(entropy.clone())),
             self.execution.part(mcp::Service::of),
@@ -80,13 +63,12 @@ impl App {
             own_url(&self.config),
         );
         let health = self.execution.part(|execution| execution.health.clone());
-        let known = self
+        let mut known = self
             .known_routes(server, &clock, &entropy, &streams)
             .merge(metrics::router(health.clone()))
             .merge(paths.known());
         let files = transfers::router(self.execution.part(transfers::Service::of), shares);
         let mut open = paths.open().merge(metadata).merge(files);
-        let mut known = known;
         if settings.console {
             let console = Console::new(self.execution.part(console::Service::of), streams.clone());
             known = known.merge(console.known());
@@ -110,6 +92,34 @@ impl App {
         let routes = router(&options, places, auth, known, open, health);
         let serving = serve(listener, routes, &options, listening.clone())?;
         Ok(HttpDoors { serving, listening, streams })
+    }
+
+    /// Who may pass at this address, and the routes that say how to sign in.
+    fn authenticator(
+        &self,
+        address: SocketAddr,
+        clock: &Clock,
+        shares: &Shares,
+    ) -> anyhow::Result<(Authenticator, Router)> {
+        let settings = &self.config.http;
+        let unauthenticated = match settings.needs_credential(address) {
+            true => Unauthenticated::Refused,
+            false => Unauthenticated::Local(Principal::local(self.config.tenant.clone())),
+        };
+        let rates = Rates::new(settings.requests_per_minute);
+        let tokens = settings.oauth.clone().map(Tokens::new).transpose().context("OAuth cannot be used")?;
+        if let Some(tokens) = tokens.clone() {
+            let shutdown = self.shutdown.clone();
+            self.tasks.spawn(async move { tokens.keep_fresh(&shutdown).await });
+        }
+        let metadata = tokens.as_ref().map(Tokens::metadata).unwrap_or_default();
+        let credentials = self.execution.part(|execution| execution.credentials.clone());
+        let failures = Failures::new(settings.failed_credentials_per_minute);
+        let keys = Keys::new(credentials, clock.clone(), failures.clone());
+        let proxies = settings.trusted_proxies.clone();
+        let auth =
+            Authenticator::new(unauthenticated, tokens, keys, failures, proxies, rates, shares.clone());
+        Ok((auth, metadata))
     }
 
     /// Routes that need a caller.

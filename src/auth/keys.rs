@@ -153,7 +153,7 @@ pub struct Lookup<'a> {
 
 impl Lookup<'_> {
     /// It was, or it could not be found out: it does not count.
-    pub fn was_good(self) {
+    fn was_good(self) {
         self.failures.0.give_back(&self.from);
     }
 }

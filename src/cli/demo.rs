@@ -140,7 +140,8 @@ fn keep(picture: &[u8], out: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The story, in the order in which it is read.
+/// The story.
+#[expect(clippy::too_many_lines, reason = "a story, in the order in which it is read")]
 async fn tell(server: McpServer, out: Option<&Path>) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut client = Client::connect(server).await?;

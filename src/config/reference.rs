@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::load::{Values, settings};
+use super::load::Values;
+use super::table::settings;
 use super::tenants::TENANT_SETTINGS;
 use super::tools::SERVER_SETTINGS;
 

@@ -153,7 +153,8 @@ impl ExecutionError {
         }
     }
 
-    /// What the caller should do next, in one or two sentences. A table: the errors in their order, none left out.
+    /// What the caller should do next, in one or two sentences.
+    #[expect(clippy::too_many_lines, reason = "a table: the errors in their order, none left out")]
     pub fn advice(&self) -> String {
         match self {
             Self::Limit(limit) => {

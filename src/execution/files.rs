@@ -42,7 +42,7 @@ pub const MAX_FILE_BYTES: u64 = 1024 * 1024 * 1024;
 /// The largest file that the guard looks at whole, in bytes; longer ones are looked at as text, line by line.
 pub const MAX_WHOLE_BYTES: usize = 32 * 1024 * 1024;
 /// Entries of a directory that are listed.
-pub const MAX_ENTRIES: usize = 500;
+const MAX_ENTRIES: usize = 500;
 
 /// The longest path, in bytes.
 const MAX_PATH: usize = 1024;
@@ -127,7 +127,7 @@ pub enum FileAnswer {
         /// The version that was there before.
         replaced: Option<String>,
     },
-    /// The directory's entries by name, at most [`MAX_ENTRIES`], and how many there are.
+    /// The directory's entries by name, at most 500, and how many there are.
     Listed(Vec<FileEntry>, usize),
     /// The file's version, and where what the guard let pass can be read.
     Got {

@@ -60,7 +60,7 @@ impl Health {
     ///
     /// # Errors
     /// The store's.
-    pub async fn ping_store(&self) -> Result<(), StoreError> {
+    async fn ping_store(&self) -> Result<(), StoreError> {
         self.0.store().ping().await
     }
 
@@ -87,7 +87,7 @@ impl Health {
     }
 
     /// How long the provider's control plane is left alone because it is down; `None` when it is not.
-    pub fn provider_rests_for(&self) -> Option<Duration> {
+    fn provider_rests_for(&self) -> Option<Duration> {
         match self.0.parts.provider.as_ref().ok()?.circuit() {
             CircuitState::Open { retry_after } => Some(retry_after).filter(|rest| !rest.is_zero()),
             CircuitState::HalfOpen | CircuitState::Closed { .. } => None,

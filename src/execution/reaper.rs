@@ -141,7 +141,7 @@ impl Cleanup {
     }
 
     /// Kills the sandboxes in the outbox. Returns how many could not be killed now.
-    pub async fn kill_pending(&self) -> u32 {
+    async fn kill_pending(&self) -> u32 {
         let mut failed = 0;
         loop {
             let pending = match self.0.store().claim_kills(BATCH, VISIBILITY).await {

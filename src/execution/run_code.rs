@@ -325,7 +325,10 @@ impl Work for CodeRun<'_> {
         app.tenant.id = %held.row.key.tenant, app.conversation.id = %held.row.key.conversation,
         app.path.id = %held.row.key.path, code.language = %self.request.language,
         context.id = %held.row.id, execution.id = %self.ask.execution.id))]
-    // One run from its first step to its last, in the order of the crash points: it reads better whole.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one run from its first step to its last, in the order of the crash points"
+    )]
     async fn on(&self, held: &Held) -> Result<Ran, Fault> {
         let Self { core, sandboxes, call, ask, request, resolves, guard, progress, cancel, sent } = *self;
         crash_point!(core, "run.held");

@@ -778,7 +778,8 @@ impl Connection {
         }
     }
 
-    /// Hands one message to anyone who waits for it: an arm for each kind. An error is a sandbox that does not keep the rules.
+    /// Hands one message to anyone who waits for it. An error is a sandbox that does not keep the rules.
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind of message")]
     fn dispatch(&self, id: u32, message: FromAgent) -> Result<(), protocol::Malformed> {
         let malformed = protocol::Malformed;
         let mut state = self.state();

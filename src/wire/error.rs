@@ -28,12 +28,8 @@ impl ApiError {
 pub mod error_code {
     /// 503: no room for a sandbox now.
     pub const CAPACITY_UNAVAILABLE: &str = "sandbox_capacity_unavailable";
-    /// 504: no place was found in time.
-    pub const PLACEMENT_TIMEOUT: &str = "sandbox_placement_timeout";
     /// 409: a create or resume of this sandbox is under way.
     pub const START_IN_FLIGHT: &str = "sandbox_start_in_flight";
-    /// 409: the guest did not answer, so it was not paused.
-    pub const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
     /// 409 family: the same idempotency key came with other arguments.
     pub const IDEMPOTENCY_MISMATCH: &str = "idempotency_request_mismatch";
     /// 409 family: the first request with this idempotency key has not ended.

@@ -145,7 +145,7 @@ pub mod platform_error {
     /// Follows [`WEB_SOCKET`] and says less.
     pub const UNEXPECTED_END: &str = "UnexpectedEndOfExecution";
     /// The kernel refused the cell because an earlier one was interrupted.
-    pub const ABORTED: &str = "ExecutionAborted";
+    const ABORTED: &str = "ExecutionAborted";
     /// All of them.
     pub const ALL: [&str; 4] = [CONTEXT_RESTARTING, WEB_SOCKET, UNEXPECTED_END, ABORTED];
 }

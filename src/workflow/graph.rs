@@ -12,27 +12,27 @@ use serde_json::{Map, Value};
 use crate::domain::{Language, PathId, Timeout};
 
 /// Tasks of a plan at most.
-pub const MAX_TASKS: usize = 200;
+const MAX_TASKS: usize = 200;
 /// Tasks in a chain at most.
 pub const MAX_DEPTH: usize = 50;
 /// Edges of a plan at most.
-pub const MAX_EDGES: usize = 1_000;
+const MAX_EDGES: usize = 1_000;
 /// Bytes of a plan as JSON at most.
-pub const MAX_PLAN_BYTES: usize = 1 << 20;
+const MAX_PLAN_BYTES: usize = 1 << 20;
 /// Characters of a JSON pointer at most.
-pub const MAX_POINTER: usize = 1_024;
+const MAX_POINTER: usize = 1_024;
 /// Items of a `for_each` at most.
 pub const MAX_ITEMS: usize = 1_000;
 /// Runs of a task at most.
-pub const MAX_ATTEMPTS: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 /// The longest pause before a retry.
-pub const MAX_BACKOFF_MS: u64 = 300_000;
+const MAX_BACKOFF_MS: u64 = 300_000;
 /// The longest a workflow may take, 24 hours.
-pub const MAX_WORKFLOW_MS: u64 = 86_400_000;
+const MAX_WORKFLOW_MS: u64 = 86_400_000;
 /// Files that a task hands on at most.
-pub const MAX_FILES: usize = 20;
+const MAX_FILES: usize = 20;
 /// Tasks side by side at most.
-pub const MAX_WIDTH: u32 = 16;
+const MAX_WIDTH: u32 = 16;
 
 /// What a client asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

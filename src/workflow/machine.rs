@@ -372,10 +372,11 @@ impl State {
         Ok(Self { status: Status::Running, plan: plan.clone(), version: 1, tasks, deadline, seq: 1 })
     }
 
-    /// Takes an event that happened at `at`. On an error the state is as before. A table: each event, and what it does.
+    /// Takes an event that happened at `at`. On an error the state is as before.
     ///
     /// # Errors
     /// [`Refused`] names the state that the event does not fit.
+    #[expect(clippy::too_many_lines, reason = "a table: each event, and what it does")]
     pub fn apply(&mut self, event: &Event, at: i64) -> Result<(), Refused> {
         if self.status.is_over() {
             return refuse(format!("the workflow is {}", self.status.as_str()));

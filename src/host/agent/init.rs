@@ -346,7 +346,8 @@ impl Agent {
         Ok(())
     }
 
-    /// One message: an arm for each kind.
+    /// One message.
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind of message")]
     fn receive(&mut self) -> Result<(), HostGone> {
         let length = match sys::receive(self.socket.as_fd(), &mut self.buffer) {
             Ok((0, _)) => return Err(HostGone),

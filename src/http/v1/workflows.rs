@@ -288,7 +288,8 @@ async fn events(
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(LOOK)).into_response())
 }
 
-/// Their part of the document, under the same names: data.
+/// Their part of the document, under the same names.
+#[expect(clippy::too_many_lines, reason = "it is data")]
 pub(super) fn document(
     paths: &mut Value,
     refusals: impl Fn(Value, &[(&str, &str)]) -> Value,

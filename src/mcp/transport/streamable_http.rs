@@ -42,7 +42,7 @@ const FIRST_BYTE: Duration = Duration::from_millis(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The header that names a session.
-pub const SESSION_ID: &str = "mcp-session-id";
+const SESSION_ID: &str = "mcp-session-id";
 const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 const LAST_EVENT_ID: &str = "last-event-id";
 const EVENT_STREAM: &str = "text/event-stream";
