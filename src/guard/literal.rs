@@ -246,6 +246,28 @@ impl Walk<'_> {
         self.depth -= 1;
     }
 
+    /// Goes to a sign that no backslash stands before, or to the end; nor over a line feed where there is none.
+    fn skip_to(&mut self, end: u8, lines: bool) {
+        while self.at < self.text.len() && self.peek(0) != end && (lines || self.peek(0) != b'\n') {
+            self.at += 1 + usize::from(self.peek(0) == b'\\');
+        }
+        self.at = self.at.min(self.text.len());
+    }
+
+    /// Goes over a sign, if one is left.
+    fn step(&mut self) {
+        self.at = (self.at + 1).min(self.text.len());
+    }
+
+    /// Bash's commands between back quotes.
+    fn back_quotes(&mut self) {
+        let start = self.at;
+        self.at += 1;
+        self.skip_to(b'`', true);
+        self.step();
+        self.push(start, self.at, Place::Nowhere("it stands between back quotes"));
+    }
+
     fn line_comment(&mut self) {
         let start = self.at;
         let len = memchr::memchr(b'\n', &self.text[start..]).unwrap_or(self.text.len() - start);
@@ -409,10 +431,7 @@ impl Walk<'_> {
     fn script_string(&mut self, quote: u8) {
         self.at += 1;
         let start = self.at;
-        while self.at < self.text.len() && self.peek(0) != quote && self.peek(0) != b'\n' {
-            self.at += 1 + usize::from(self.peek(0) == b'\\');
-        }
-        self.at = self.at.min(self.text.len());
+        self.skip_to(quote, false);
         self.push(start, self.at, Place::Escaped { quote, form: Form::Text });
         self.at += usize::from(self.peek(0) == quote);
     }
@@ -430,7 +449,7 @@ impl Walk<'_> {
             }
             self.at += 1;
         }
-        self.at = (self.at + 1).min(self.text.len());
+        self.step();
         self.push(start, self.at, Place::Nowhere("it stands in a regular expression or behind a division"));
     }
 
@@ -458,7 +477,7 @@ impl Walk<'_> {
         }
         self.at = self.at.min(self.text.len());
         self.push(start, self.at, place);
-        self.at = (self.at + 1).min(self.text.len());
+        self.step();
     }
 
     // ---- Bash
@@ -487,24 +506,13 @@ impl Walk<'_> {
                 b'$' if self.peek(1) == b'\'' => {
                     self.at += 2;
                     let start = self.at;
-                    while self.at < self.text.len() && self.peek(0) != b'\'' {
-                        self.at += 1 + usize::from(self.peek(0) == b'\\');
-                    }
-                    self.at = self.at.min(self.text.len());
+                    self.skip_to(b'\'', true);
                     self.push(start, self.at, Place::Escaped { quote: b'\'', form: Form::Dollar });
                     self.at += 1;
                 }
                 b'"' => self.double_quoted(),
                 b'$' if self.peek(1) == b'(' => self.substitution(),
-                b'`' if until != Some(b'`') => {
-                    let start = self.at;
-                    self.at += 1;
-                    while self.at < self.text.len() && self.peek(0) != b'`' {
-                        self.at += 1 + usize::from(self.peek(0) == b'\\');
-                    }
-                    self.at = (self.at + 1).min(self.text.len());
-                    self.push(start, self.at, Place::Nowhere("it stands between back quotes"));
-                }
+                b'`' => self.back_quotes(),
                 b'<' if self.peek(1) == b'<' && self.peek(2) != b'<' => {
                     documents.extend(self.document_begins())
                 }
@@ -533,7 +541,7 @@ impl Walk<'_> {
     fn substitution(&mut self) {
         self.at += 2;
         self.within(|walk| walk.bash(Some(b')')));
-        self.at = (self.at + 1).min(self.text.len());
+        self.step();
     }
 
     fn double_quoted(&mut self) {
@@ -559,13 +567,7 @@ impl Walk<'_> {
                 }
                 b'`' => {
                     self.push(start, self.at, place);
-                    let begin = self.at;
-                    self.at += 1;
-                    while self.at < self.text.len() && self.peek(0) != b'`' {
-                        self.at += 1 + usize::from(self.peek(0) == b'\\');
-                    }
-                    self.at = (self.at + 1).min(self.text.len());
-                    self.push(begin, self.at, Place::Nowhere("it stands between back quotes"));
+                    self.back_quotes();
                     start = self.at;
                 }
                 _ => self.at += 1,
@@ -573,7 +575,7 @@ impl Walk<'_> {
         }
         self.at = self.at.min(self.text.len());
         self.push(start, self.at, place);
-        self.at = (self.at + 1).min(self.text.len());
+        self.step();
     }
 
     /// Behind `<<`: the word that ends the document, and whether tabs before it count for nothing.

@@ -131,7 +131,7 @@ pub enum Form {
 }
 
 /// A reason why a candidate is none: a row of `rules/excuses.toml`. All that it asks has to hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Excuse {
     /// Its name, as `guard check --explain` shows it.
@@ -179,9 +179,6 @@ pub struct Excuse {
     /// Evidence that must not be there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<Evidence>,
-    /// What its line is; any of these.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub carrier: Vec<Carrier>,
     /// What its line must not be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unless_carrier: Vec<Carrier>,
@@ -191,48 +188,16 @@ pub struct Excuse {
     /// Whether a number of its length above fails the check.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub column: bool,
-    /// What it takes from the sum; by default more than any evidence is worth.
-    pub weight: u32,
-    /// The profiles in which it counts.
+    /// The profiles in which it counts; in all, where it names none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<Profile>,
-    /// Whether it counts at all.
-    pub enabled: bool,
+    /// Whether it counts for nobody.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub off: bool,
     /// Texts that it lets pass.
     pub examples: Vec<String>,
     /// Texts near it in which something is found all the same.
     pub counter_examples: Vec<String>,
-}
-
-impl Default for Excuse {
-    fn default() -> Self {
-        Self {
-            id: String::new(),
-            applies: Vec::new(),
-            what: String::new(),
-            value: None,
-            unless_value: None,
-            before: None,
-            unless_before: None,
-            behind: None,
-            either: false,
-            onward: None,
-            words: None,
-            form: Vec::new(),
-            look: Vec::new(),
-            quoted: None,
-            evidence: Vec::new(),
-            without: Vec::new(),
-            carrier: Vec::new(),
-            unless_carrier: Vec::new(),
-            context: None,
-            column: false,
-            weight: 100,
-            profiles: vec![Profile::Strict, Profile::Balanced, Profile::Code],
-            enabled: true,
-            examples: Vec::new(),
-            counter_examples: Vec::new(),
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -393,7 +358,10 @@ pub(in super::super) struct Sieve {
 impl Sieve {
     /// The rows of a profile but for those that are switched `off`.
     pub(in super::super) fn new(profile: Profile, off: &[String]) -> Self {
-        let counts = |row: &Excuse| row.enabled && row.profiles.contains(&profile) && !off.contains(&row.id);
+        let counts = |row: &Excuse| {
+            let here = row.profiles.is_empty() || row.profiles.contains(&profile);
+            here && !row.off && !off.contains(&row.id)
+        };
         Self {
             on: EXCUSES.list.iter().map(counts).collect(),
             threshold: EXCUSES.threshold.get(&profile).copied().unwrap_or_default(),
@@ -452,7 +420,7 @@ pub(in super::super) struct Judged {
     /// What its evidence is worth, and how much was asked for.
     pub(in super::super) sum: u32,
     pub(in super::super) threshold: u32,
-    /// The row that took too much from that.
+    /// The row that excused it.
     pub(in super::super) excuse: Option<usize>,
 }
 
@@ -480,7 +448,7 @@ impl Scanner<'_> {
         let sum = EXCUSES.own[usize::from(rule)] + worth;
         let threshold = self.sieve.threshold;
         let excuse = match sum >= threshold {
-            true => self.excused(&mut candidate, sum - threshold),
+            true => self.excused(&mut candidate),
             false => None,
         };
         let finding =
@@ -500,9 +468,9 @@ impl Scanner<'_> {
         found
     }
 
-    /// The row after which less than what is asked for is left: more than `spare` is taken.
+    /// The first row that excuses a candidate.
     #[inline(never)]
-    fn excused(&self, candidate: &mut Candidate, spare: u32) -> Option<usize> {
+    fn excused(&self, candidate: &mut Candidate) -> Option<usize> {
         let panel = &EXCUSES.panels[EXCUSES.by_rule[usize::from(candidate.rule)]];
         if panel.rows.is_empty() {
             return None;
@@ -510,18 +478,14 @@ impl Scanner<'_> {
         let value = &self.text[candidate.value.0..candidate.value.1];
         let values = panel.values.get();
         let matched = values.is_match(value).then(|| values.matches(value));
-        let mut spare = spare;
         panel.rows.iter().copied().find(|row| {
             let excuse = &EXCUSES.list[*row];
-            let fits = self.sieve.on[*row]
+            self.sieve.on[*row]
                 && (excuse.value.is_none()
                     || matched.as_ref().is_some_and(|matched| {
                         panel.valued.binary_search(row).is_ok_and(|at| matched.matched(at))
                     }))
-                && self.holds(*row, candidate, value);
-            let wins = fits && excuse.weight > spare;
-            spare -= if fits && !wins { excuse.weight } else { 0 };
-            wins
+                && self.holds(*row, candidate, value)
         })
     }
 
@@ -560,18 +524,11 @@ impl Scanner<'_> {
         {
             return false;
         }
-        if !excuse.carrier.is_empty() || !excuse.unless_carrier.is_empty() {
-            let carrier = EXCUSES.carrier(self.line_around(start, end).0);
-            if !excuse.carrier.is_empty() && !excuse.carrier.contains(&carrier)
-                || excuse.unless_carrier.contains(&carrier)
-            {
-                return false;
-            }
-        }
-        if excuse.context.is_some_and(|len| !self.labelled(candidate.rule, start, len)) {
-            return false;
-        }
-        if excuse.column && !self.column_fails(candidate, value) {
+        let carrier = || EXCUSES.carrier(self.line_around(start, end).0);
+        if !excuse.unless_carrier.is_empty() && excuse.unless_carrier.contains(&carrier())
+            || excuse.context.is_some_and(|len| !self.labelled(candidate.rule, start, len))
+            || excuse.column && !self.column_fails(candidate, value)
+        {
             return false;
         }
         // A word costs most to look for.

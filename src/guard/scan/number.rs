@@ -172,10 +172,10 @@ impl Scanner<'_> {
             .count();
         let end = group.end() + blank + letters;
         if blank > 0 {
-            return self.spaced_ppsn(group, end);
+            return self.parted((self.ids.ppsn, self.ids.ppsn_labelled), group, end, 24);
         }
         if group.len == 8 && self.byte(group.end()) == b'-' {
-            return self.dashed_nif(group);
+            return self.parted((self.ids.es_nif, self.ids.es_nif), group, group.end() + 2, FAR_LABEL);
         }
         // `form11_3632383U_2024.pdf`
         let within = self.byte(end) == b'_' && self.byte(end - 1).is_ascii_uppercase();
@@ -204,34 +204,15 @@ impl Scanner<'_> {
         true
     }
 
-    /// `12345678-Z`, beside a word that says so.
-    fn dashed_nif(&mut self, group: Group) -> bool {
-        let end = group.end() + 2;
-        let found = end <= self.to && !is_word_byte(self.byte(end)) && {
-            let mut text = [0u8; 9];
-            text[..8].copy_from_slice(&self.text[group.start..group.end()]);
-            text[8] = self.text[end - 1];
-            self.is_id(self.ids.es_nif, &text) && self.labelled(self.ids.es_nif, group.start, FAR_LABEL)
-        };
-        if found {
-            self.hit(self.ids.es_nif, group.start, end);
-        }
-        found
-    }
-
-    /// `1234567 TW`, beside a word that says so.
-    fn spaced_ppsn(&mut self, group: Group, end: usize) -> bool {
-        let mut text = [0u8; 9];
-        let letters = &self.text[group.end() + 1..end];
-        if !(1..=2).contains(&letters.len()) || is_word_byte(self.byte(end)) {
+    /// `1234567 TW`, `12345678-Z`: digits, a sign and letters, beside a word that says so within `len` bytes.
+    fn parted(&mut self, (id, labelled): (RuleId, RuleId), group: Group, end: usize, len: usize) -> bool {
+        if end > self.to || is_word_byte(self.byte(end)) {
             return false;
         }
-        text[..7].copy_from_slice(&self.text[group.start..group.end()]);
-        text[7..7 + letters.len()].copy_from_slice(letters);
-        let found = self.is_id(self.ids.ppsn, &text[..7 + letters.len()])
-            && self.labelled(self.ids.ppsn_labelled, group.start, 24);
+        let text = [&self.text[group.start..group.end()], &self.text[group.end() + 1..end]].concat();
+        let found = self.is_id(id, &text) && self.labelled(labelled, group.start, len);
         if found {
-            self.hit(self.ids.ppsn_labelled, group.start, end);
+            self.hit(labelled, group.start, end);
         }
         found
     }
@@ -248,7 +229,7 @@ impl Scanner<'_> {
             return false;
         }
         let rule = match (&self.text[start..group.start], group.len, tail) {
-            ([first], 7, 1) if self.is_nie(*first, group.start, end) => self.ids.es_nif,
+            ([_], 7, 1) if self.is_id(self.ids.es_nif, &self.text[start..end]) => self.ids.es_nif,
             ([b'A'..=b'Z'], 7 | 8, 0) => self.ids.passport,
             (b"ATU", 8, 0) => self.ids.eu_vat,
             _ => return false,
@@ -258,15 +239,6 @@ impl Scanner<'_> {
             self.hit(rule, start, end);
         }
         found
-    }
-
-    /// `X`, `Y` or `Z` stand for 0, 1, 2 before the seven digits of a number that is checked like any NIF.
-    fn is_nie(&self, first: u8, digits: usize, end: usize) -> bool {
-        let first = first.to_ascii_uppercase();
-        let mut text = [0u8; 9];
-        text[0] = first.wrapping_sub(b'X').wrapping_add(b'0');
-        text[1..].copy_from_slice(&self.text[digits..end]);
-        matches!(first, b'X'..=b'Z') && self.is_id(self.ids.es_nif, &text)
     }
 
     /// Whether letters and digits are an identifier of a rule.
