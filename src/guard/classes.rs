@@ -67,13 +67,22 @@ pub(super) fn classify(text: &[u8], blocks: &mut Vec<Block>) {
     blocks.push(Block::default());
 }
 
-/// Runs `work` with the instructions for bits that this machine has; what it does should be inlined.
-#[inline]
-pub(super) fn with_bits<R>(work: impl FnOnce() -> R) -> R {
-    #[cfg(target_arch = "x86_64")]
-    return super::simd::with_bits(work);
-    #[cfg(not(target_arch = "x86_64"))]
-    work()
+/// What works on masks. Its method should be inlined, and it is: then it is compiled for the machine's instructions for bits.
+pub(super) trait Work {
+    fn work(&mut self);
+
+    /// Does it with the instructions that this machine has.
+    #[inline]
+    fn done(&mut self)
+    where
+        Self: Sized,
+    {
+        #[cfg(target_arch = "x86_64")]
+        if super::simd::work(self) {
+            return;
+        }
+        self.work();
+    }
 }
 
 fn masks(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {

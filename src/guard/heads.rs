@@ -8,7 +8,7 @@ use aho_corasick::packed;
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
-use super::classes::{Block, classify, with_bits};
+use super::classes::{Block, Work, classify};
 use super::nested::{SHORT, opens_only};
 use super::policy::Action;
 use super::rule::{RULES, RuleId};
@@ -391,7 +391,7 @@ impl Words {
                 &self.blocks
             }
         };
-        with_bits(|| Self::places_in(text, start, all, blocks, (&mut self.places, &mut self.openers)));
+        Fill { text, start, all, blocks, places: &mut self.places, openers: &mut self.openers }.done();
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
         }
@@ -399,16 +399,23 @@ impl Words {
             self.places.sort_unstable();
         }
     }
+}
 
+/// What a filling of [`Words`] works with.
+struct Fill<'a> {
+    text: &'a [u8],
+    start: usize,
+    all: bool,
+    blocks: &'a [Block],
+    places: &'a mut Vec<usize>,
+    openers: &'a mut Vec<usize>,
+}
+
+impl Work for Fill<'_> {
     #[inline(always)]
-    fn places_in(
-        text: &[u8],
-        start: usize,
-        all: bool,
-        blocks: &[Block],
-        (places, openers_out): (&mut Vec<usize>, &mut Vec<usize>),
-    ) {
-        let gate = &HEADS.gate;
+    fn work(&mut self) {
+        let Self { text, start, all, blocks, places, openers: opening } = self;
+        let (text, start, all, gate) = (*text, *start, *all, &HEADS.gate);
         // What begins here begins a line.
         let (mut base, mut before, mut odd, mut feed, mut run) = (start, 0, 0, 1 << 63, 0);
         let (mut long, mut short) = (Places::default(), Places::default());
@@ -430,7 +437,7 @@ impl Words {
             let feeds = |by: usize| pair[0].feed << by | feed >> (64 - by);
             let short = (2..=SHORT).fold(0, |short, len| short | feeds(len)) & pair[0].feed & !feeds(1);
             if short != 0 {
-                openers(text, (start, base), short, openers_out);
+                openers(text, (start, base), short, opening);
             }
             feed = pair[0].feed;
             if accented != 0 {

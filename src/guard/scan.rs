@@ -29,7 +29,7 @@ use aho_corasick::packed;
 
 use excuse::{Candidate, Judged, Sieve};
 
-use super::classes::{Block, alphanumeric_or, classify, with_bits};
+use super::classes::{Block, Work, alphanumeric_or, classify};
 use super::heads;
 use super::rule::{Detectors, RULES, RuleId, Rules};
 use super::table;
@@ -278,7 +278,7 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, watch: Watch<'_>, scr
     classify(&text[from..to], &mut scratch.blocks);
     let abroad = scratch.blocks.iter().any(|block| block.odd != 0);
     let mut scanner = Scanner::new(text, from, to, depth, watch, scratch);
-    with_bits(|| scanner.run());
+    scanner.done();
     // A word above may speak of what begins this piece.
     let above = if depth == 0 { from.saturating_sub(told::ABOVE) } else { from };
     for words in [Some(&*TELLING), abroad.then_some(&*TELLING_ABROAD)].into_iter().flatten() {
@@ -388,9 +388,10 @@ impl<'a> Scanner<'a> {
     }
 }
 
-impl Scanner<'_> {
+impl Work for Scanner<'_> {
+    /// Looks at all that begins in the text, block by block.
     #[inline(always)]
-    fn run(&mut self) {
+    fn work(&mut self) {
         let before = |mask: fn(u8) -> bool| self.from > 0 && mask(self.text[self.from - 1]);
         // The last byte before a block, as bits: whether it is a word character, an alphanumeric, a digit.
         let mut word_carry = u64::from(before(is_word));
@@ -446,7 +447,9 @@ impl Scanner<'_> {
             }
         }
     }
+}
 
+impl Scanner<'_> {
     /// Looks at the numbers that begin in a block, and at the pairs of letters before digits. Of digits there are those of the
     /// block, the places behind one, and the last of the block before.
     #[inline(always)]

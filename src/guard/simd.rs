@@ -10,7 +10,7 @@ use std::arch::x86_64::{
     _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
 };
 
-use super::classes::Block;
+use super::classes::{Block, Work};
 
 /// Appends the masks of `whole`; `false`, and nothing done, on a machine without AVX2.
 pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut Vec<Block>) -> bool {
@@ -22,25 +22,23 @@ pub(super) fn classify(whole: &[[u8; 64]], blocks: &mut Vec<Block>) -> bool {
     true
 }
 
-/// Runs `work`, which should be inlined here, with the instructions for bits that a machine with AVX2 has, where it has them.
+/// Does `work` with the instructions for bits that a machine with AVX2 has; `false`, and nothing done, on another.
 #[inline]
-pub(super) fn with_bits<R>(work: impl FnOnce() -> R) -> R {
-    if std::arch::is_x86_feature_detected!("avx2")
+pub(super) fn work(work: &mut impl Work) -> bool {
+    let known = std::arch::is_x86_feature_detected!("bmi1")
         && std::arch::is_x86_feature_detected!("bmi2")
-        && std::arch::is_x86_feature_detected!("bmi1")
         && std::arch::is_x86_feature_detected!("lzcnt")
-        && std::arch::is_x86_feature_detected!("popcnt")
-    {
+        && std::arch::is_x86_feature_detected!("popcnt");
+    if known {
         // SAFETY: the lines above make sure that this machine has all that the function asks for.
-        unsafe { bits(work) }
-    } else {
-        work()
+        unsafe { work_on_bits(work) };
     }
+    known
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn bits<R>(work: impl FnOnce() -> R) -> R {
-    work()
+#[target_feature(enable = "bmi1,bmi2,lzcnt,popcnt")]
+fn work_on_bits(work: &mut impl Work) {
+    work.work();
 }
 
 #[target_feature(enable = "avx2")]

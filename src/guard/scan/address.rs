@@ -30,6 +30,10 @@ impl Scanner<'_> {
         }
         let back = self.before(at, MAX).iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let start = at - back;
+        let outside = self.byte_before(start);
+        if outside.is_ascii_alphanumeric() || matches!(outside, b'_' | b':' | b'.') {
+            return;
+        }
         let (mut end, mut colons, mut gap) = (at, 0, false);
         while end < self.to.min(at + MAX) {
             match self.text[end] {
@@ -44,10 +48,6 @@ impl Scanner<'_> {
         }
         self.addresses_done = end;
         if !gap && colons < 5 {
-            return;
-        }
-        let outside = self.byte_before(start);
-        if outside.is_ascii_alphanumeric() || matches!(outside, b'_' | b':' | b'.') {
             return;
         }
         while end > start

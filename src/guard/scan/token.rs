@@ -28,9 +28,9 @@ impl Scanner<'_> {
     #[inline(never)]
     pub(super) fn long_word(&mut self, at: usize) {
         let end = self.word_end(at);
-        if self.byte_before(at) == b'\n' && self.is_in_line_of_base64(at) {
+        if let Some(line_end) = self.line_of_base64(at) {
             if !self.token(at) && !self.encoded(at, end) {
-                self.words_done = end;
+                self.words_done = line_end;
             }
             return;
         }
@@ -109,16 +109,18 @@ impl Scanner<'_> {
         } else {
             self.before(at, DEEP).iter().rev().take_while(|byte| is_base64(**byte)).count()
         };
-        before == DEEP || self.is_in_line_of_base64(at - before)
+        before == DEEP || self.line_of_base64(at - before).is_some()
     }
 
-    /// Whether a full line of base64 begins here, below another.
-    fn is_in_line_of_base64(&self, start: usize) -> bool {
-        if self.byte_before(start) != b'\n' {
-            return false;
+    /// Where the full line of base64 ends that begins here, below another.
+    fn line_of_base64(&self, start: usize) -> Option<usize> {
+        if self.byte_before(start) != b'\n' || start < self.from {
+            return None;
         }
-        let len = self.text[start..].iter().take(MAX_LINE + 1).take_while(|byte| is_base64(**byte)).count();
-        self.is_line_of_base64(start, start + len)
+        let near = self.bits(start, |block| block.run).trailing_ones() as usize;
+        let rest = || self.bits(start + 64, |block| block.run).trailing_ones() as usize;
+        let end = start + if near < 64 || start + 64 >= self.to { near } else { 64 + rest() };
+        self.is_line_of_base64(start, end).then_some(end)
     }
 
     /// Addresses and private keys of crypto currencies that have a checksum; Ethereum's beside a word.
@@ -284,7 +286,7 @@ impl Scanner<'_> {
         let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
         // An identifier has to follow at once.
         let at_once = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
-        rich && self.rules.has_whole_context(vendor, line) && !joined()
+        rich && !joined() && self.rules.has_whole_context(vendor, line)
             || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once)
     }
 
@@ -307,13 +309,15 @@ impl Scanner<'_> {
     /// Whether what begins here is a part of an address, a path, a version or a URN: `//host/x`, `pkg@x`, `a:b:x`,
     /// `?list=x`.
     fn is_part(&self, start: usize) -> bool {
+        if matches!(self.byte_before(start), b'/' | b'@' | b'#' | b'.' | b'\\') {
+            return true;
+        }
         let before = self.before(start, 64);
         let run =
             before.iter().rev().take_while(|byte| !byte.is_ascii_whitespace() && **byte != b'"').count();
         let run = &before[before.len() - run..];
         let name = |byte: &&u8| byte.is_ascii_alphabetic();
         match run.last() {
-            Some(b'/' | b'@' | b'#' | b'.' | b'\\') => true,
             Some(b'=') => memchr::memmem::find(run, b"://").is_some(),
             Some(b':') => {
                 let word = run[..run.len() - 1].iter().rev().take_while(name).count();
@@ -541,9 +545,16 @@ impl Scanner<'_> {
     /// Whether this is a line of a certificate or a file in base64: the line before is as long and full.
     fn is_line_of_base64(&self, start: usize, end: usize) -> bool {
         let len = end - start;
-        let before = start.checked_sub(len + 1).filter(|at| self.byte_before(*at) == b'\n');
-        self.is_full_line(start, end)
-            && before.is_some_and(|at| self.text[at..at + len].iter().all(|byte| is_base64(*byte)))
+        let above = |above: usize| {
+            let by_masks = above >= self.from && {
+                let digits =
+                    |at: usize, len: usize| self.bits(at, |block| block.run).trailing_ones() as usize >= len;
+                digits(above, len.min(64)) && digits(above + len - len.min(64), len.min(64))
+            };
+            by_masks || above < self.from && self.text[above..above + len].iter().all(|byte| is_base64(*byte))
+        };
+        let before = || start.checked_sub(len + 1).filter(|at| self.byte_before(*at) == b'\n');
+        self.is_full_line(start, end) && before().is_some_and(above)
     }
 
     /// Whether this is a line as long as those of base64 are.
