@@ -397,6 +397,7 @@ impl Work for Scanner<'_> {
         let mut word_carry = u64::from(before(is_word));
         let mut alnum_carry = u64::from(before(|b| b.is_ascii_alphanumeric()));
         let mut digit_carry = u64::from(before(|b| b.is_ascii_digit()));
+        let mut mark_carry = u64::from(before(|b| matches!(b, b':' | b'=')));
         // The last three, for a group of three digits that a block's border cuts off.
         let mut digit_tail = (1..=3)
             .filter(|back| self.from >= *back && self.text[self.from - back].is_ascii_digit())
@@ -437,7 +438,11 @@ impl Work for Scanner<'_> {
             while let Some(bit) = next_bit(&mut flags) {
                 self.flag(base + bit);
             }
-            let mut marks = here.mark;
+            // Of `::`, `:=`, `==` the first speaks for all, but for `=::1` and for what a slash may make a URL of.
+            let goes_on = (here.sep | here.mark) >> 1 | (next.sep | next.mark) << 63;
+            let more = (here.mark << 1 | mark_carry) & !goes_on;
+            let mut marks = here.mark & !more;
+            mark_carry = here.mark >> 63;
             while let Some(bit) = next_bit(&mut marks) {
                 self.mark(base + bit);
             }

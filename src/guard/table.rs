@@ -184,14 +184,7 @@ impl Tables {
             let telling = passed > 0;
             if (at > start || !goes_on) && (telling || series || self.head.is_some() || self.list.is_some()) {
                 let line = text[at..next].trim_end_matches('\n');
-                self.line(
-                    text,
-                    at,
-                    line,
-                    (places.first().copied(), series),
-                    out,
-                    labelled.then_some(&mut counts),
-                );
+                self.line(text, at, line, (telling, series), out, labelled.then_some(&mut counts));
             }
             at = next;
         }
@@ -208,11 +201,11 @@ impl Tables {
         text: &str,
         at: usize,
         line: &str,
-        (first_place, series): (Option<usize>, bool),
+        (telling, series): (bool, bool),
         out: &mut Vec<Finding>,
         counts: Option<&mut Vec<Span>>,
     ) {
-        let (found, telling) = (&mut Found { out, line: at }, first_place.is_some());
+        let found = &mut Found { out, line: at };
         if series && self.in_series(text, at, line, found) {
             return;
         }
@@ -232,12 +225,7 @@ impl Tables {
         let begins = first.is_ascii_alphabetic()
             || matches!(first, b'|' | b'"' | b'#' | b'_' | b'(' | b',' | b';' | b'.' | b'\t')
             || first >= 0x80;
-        if !telling || line.len() > LONGEST_LINE || !begins {
-            return;
-        }
-        // Where the first word of a head ends.
-        let place = first_place.map_or(0, |place| place - at);
-        if self.named_row(line, place, found) {
+        if !telling || line.len() > LONGEST_LINE || !begins || self.named_row(line, found) {
             return;
         }
         // Under a head of pandas a line of its own names the index.
@@ -353,8 +341,8 @@ impl Tables {
         false
     }
 
-    /// A line that begins with the name of what follows, in which the first word of a head ends at `first`: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
-    fn named_row(&self, line: &str, first: usize, found: &mut Found<'_>) -> bool {
+    /// A line that begins with the name of what follows: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
+    fn named_row(&self, line: &str, found: &mut Found<'_>) -> bool {
         let outer = |c: char| c == ' ' || BARS.contains(&c);
         let trimmed = line.trim_start_matches(outer);
         let lead = line.len() - trimmed.len();
@@ -362,7 +350,7 @@ impl Tables {
         let joint = trimmed.char_indices().take(LONGEST_NAME + 4).find(|(at, sign)| {
             matches!(sign, ':' | '=') || outer(*sign) && (*sign != ' ' || trimmed[*at..].starts_with("  "))
         });
-        let Some((end, _)) = joint.filter(|(end, _)| lead + end >= first) else { return false };
+        let Some((end, _)) = joint else { return false };
         let name = trimmed[..end].trim_end();
         let rest = trimmed[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '='));
         let mark = &trimmed[end..trimmed.len() - rest.len()];
