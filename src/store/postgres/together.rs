@@ -1,5 +1,5 @@
 //! Calls of one kind that share a transaction. Who finds fewer than two on their way goes at once and alone; what arrives
-//! meanwhile gathers, and goes together as soon as one of them is back. So two callers never wait, and a crowd
+//! meanwhile gathers, and goes together as soon as fewer than two are. So two callers never wait, and a crowd
 //! costs the database little more than a few callers do: a statement's start costs as much for one row as for thirty.
 //!
 //! The surprise: nothing here may make a call wait for another one that is stuck. One that takes long gives up its turn and
@@ -17,8 +17,9 @@ use tokio::sync::oneshot;
 
 use crate::domain::lock;
 
-/// Calls of a group, alone or together, that are on their way at once: while one waits for the database's disk, the other one
-/// is worked on. With more of them, less goes together, and their sessions drive each other out of the processor's caches.
+/// Others wait for this many calls of a group, whether each goes alone or several do together: of two callers one may wait for the
+/// database's disk while the other one is worked on. With more, less goes together, and the sessions drive each other out of the
+/// processor's caches.
 const UNDER_WAY: usize = 2;
 /// Calls that go together at most.
 const MOST: usize = 64;
@@ -46,6 +47,7 @@ pub(super) struct Together<C: Calls>(Arc<Mutex<HashMap<C::Group, Group<C>>>>);
 type Waiting<C> = (<C as Calls>::Ask, oneshot::Sender<Answer<C>>);
 
 struct Group<C: Calls> {
+    /// Calls, not transactions.
     under_way: usize,
     waiting: Vec<Waiting<C>>,
 }
@@ -60,6 +62,8 @@ pub(super) struct Turn<C: Calls> {
     calls: Together<C>,
     group: C::Group,
     go: Go<C>,
+    /// Of so many calls.
+    count: usize,
 }
 
 impl<C: Calls> Together<C> {
@@ -87,7 +91,7 @@ impl<C: Calls> Together<C> {
             }
         };
         let Some(answer) = answer else {
-            return Err(Some(Turn { calls: self.clone(), group, go }));
+            return Err(Some(Turn { calls: self.clone(), group, go, count: 1 }));
         };
         match answer.await {
             Ok(Answer::Done(done)) => Ok(done),
@@ -96,20 +100,21 @@ impl<C: Calls> Together<C> {
         }
     }
 
-    /// Takes those that wait and whose callers are still there; without any, one less is on its way.
-    fn next(&self, group: &C::Group) -> Vec<Waiting<C>> {
+    /// So many calls are back. Takes those that wait and whose callers are still there, unless enough are on their way.
+    fn next(&self, group: &C::Group, back: usize) -> Vec<Waiting<C>> {
         let mut groups = lock(&self.0);
         let Some(calls) = groups.get_mut(group) else { return Vec::new() };
-        calls.waiting.retain(|(_, answer)| !answer.is_closed());
-        let count = calls.waiting.len().min(MOST);
-        if count == 0 {
-            calls.under_way -= 1;
-            if calls.under_way == 0 {
-                groups.remove(group);
-            }
-            return Vec::new();
+        calls.under_way -= back;
+        let mut taken = Vec::new();
+        if calls.under_way < UNDER_WAY {
+            calls.waiting.retain(|(_, answer)| !answer.is_closed());
+            taken.extend(calls.waiting.drain(..calls.waiting.len().min(MOST)));
+            calls.under_way += taken.len();
         }
-        calls.waiting.drain(..count).collect()
+        if calls.under_way == 0 {
+            groups.remove(group);
+        }
+        taken
     }
 }
 
@@ -132,6 +137,8 @@ impl<C: Calls> Turn<C> {
         let (asks, answers): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
         let work = (self.go)(asks);
         let mut done = Self::during(Some(self), work).await.into_iter();
+        // The next ones go first, before the callers of these take the processor.
+        tokio::task::yield_now().await;
         for answer in answers {
             let said = done.next().flatten().map_or(Answer::Alone(None), Answer::Done);
             let _ = answer.send(said);
@@ -141,11 +148,12 @@ impl<C: Calls> Turn<C> {
 
 impl<C: Calls> Drop for Turn<C> {
     fn drop(&mut self) {
-        let mut waiting = self.calls.next(&self.group);
+        let mut waiting = self.calls.next(&self.group, self.count);
         if waiting.is_empty() {
             return;
         }
-        let turn = Self { calls: self.calls.clone(), group: self.group.clone(), go: self.go.clone() };
+        let (calls, group, go) = (self.calls.clone(), self.group.clone(), self.go.clone());
+        let turn = Self { calls, group, go, count: waiting.len() };
         if waiting.len() > 1 {
             if let Ok(runtime) = Handle::try_current() {
                 runtime.spawn(turn.all(waiting));
@@ -240,6 +248,30 @@ mod tests {
         drop((turns, alone, other));
         assert!(lock(&calls.0).is_empty());
         assert_eq!(*lock(&sizes), [4]);
+    }
+
+    #[tokio::test]
+    async fn while_several_go_together_what_arrives_gathers() {
+        let (calls, sizes) = (Together::<Doubling>::default(), Arc::default());
+        let go = go(Arc::clone(&sizes));
+        let mut turns = all_turns(&calls, &go).await;
+        let mut waiting: Vec<_> = (20..25).map(|ask| Box::pin(calls.join("a", ask, go.clone()))).collect();
+        for one in &mut waiting[..3] {
+            assert!(futures::poll!(one).is_pending());
+        }
+        // The three are on their way from here on, and begin when this test waits.
+        drop(turns.pop());
+        drop(turns);
+        for one in &mut waiting[3..] {
+            assert!(futures::poll!(one).is_pending(), "three are on their way");
+        }
+        let mut said = Vec::new();
+        for one in waiting {
+            said.push(one.await.map_err(|turn| turn.is_some()));
+        }
+        assert_eq!(said, [40, 42, 44, 46, 48].map(Ok));
+        assert_eq!(*lock(&sizes), [3, 2]);
+        assert!(lock(&calls.0).is_empty());
     }
 
     #[tokio::test]
