@@ -140,6 +140,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/20261203000100_steady_plans.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_203_000_200,
+        name: "steady_joins",
+        sql: include_str!("../../migrations/postgres/20261203000200_steady_joins.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// Who migrates holds this lock of the database; a number nobody else would pick.
