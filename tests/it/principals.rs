@@ -25,7 +25,15 @@ struct World {
     bob: String,
     bob_id: String,
     service: String,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
+}
+
+/// A server on a data directory, which others may serve too.
+fn replica(data: &Path, settings: &[(&str, &str)]) -> HttpServer {
+    let mut command = command(data);
+    command.env("PATHBOX_HTTP_AUTH", "required").env("CRON_SECRET", "a-secret-for-the-scheduler");
+    command.envs(settings.iter().copied());
+    HttpServer::start_with(&mut command)
 }
 
 impl World {
@@ -35,10 +43,8 @@ impl World {
         let (_, ann) = key(data.path(), &[&["--name", "ann"], &user[..]].concat());
         let (bob_id, bob) = key(data.path(), &[&["--name", "bob"], &user[..]].concat());
         let (_, service) = key(data.path(), &["--name", "router", "--tenants", "acme"]);
-        let mut command = command(data.path());
-        command.env("PATHBOX_HTTP_AUTH", "required").env("CRON_SECRET", "a-secret-for-the-scheduler");
-        command.envs(settings.iter().copied());
-        Self { server: HttpServer::start_with(&mut command), ann, bob, bob_id, service, _data: data }
+        let server = replica(data.path(), settings);
+        Self { server, ann, bob, bob_id, service, data }
     }
 
     fn call(&self, who: &str, tool: &str, arguments: Value, meta: Value) -> Value {
@@ -90,9 +96,14 @@ fn hers(world: &World) -> Hers {
     let at = "/v1/conversations/c/paths";
     let (status, said) = world.route(&world.ann, "POST", at, &json!({"path": SECRET}));
     assert_eq!(status, 201, "{said}");
-    let tasks = json!([{"id": "a", "type": "code_execution", "code": format!("print('{SECRET}')")},
+    // A run on that path, so that what was used names it.
+    let there = json!({"dev.pathbox/conversationId": "c", "dev.pathbox/pathId": SECRET});
+    world.python(&world.ann, "1", there);
+    let (status, said) = world.route(&world.ann, "GET", "/v1/usage?by=path", &json!({}));
+    assert!(status == 200 && said.contains(SECRET), "{said}");
+    let tasks = json!([{"id": "a", "type": "code_execution", "code": format!("print('{SECRET}')")}, drawn(),
         {"id": "b", "type": "code_execution", "code": "print(1)", "approve": true}]);
-    let asked = json!({"tasks": tasks, "purpose": SECRET, "wait_ms": 50_000});
+    let asked = json!({"tasks": tasks, "purpose": SECRET, "idempotency_key": "hers", "wait_ms": 50_000});
     let begun = world.call(&world.ann, "run_workflow", asked, chat());
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{ran}")).to_owned();
     Hers {
@@ -101,6 +112,12 @@ fn hers(world: &World) -> Hers {
         artifact: text(&ran["artifacts"][0]["uri"]),
         workflow: text(&begun["result"]["structuredContent"]["workflowId"]),
     }
+}
+
+/// A task that says another value each time that it runs, and whose result is kept.
+fn drawn() -> Value {
+    let code = "import uuid\nprint('drawn', uuid.uuid4())";
+    json!({"id": "drawn", "type": "code_execution", "language": "python", "code": code, "hermetic": true})
 }
 
 /// Each tool, with ways to name what is Ann's. A new tool without a row fails.
@@ -163,6 +180,7 @@ fn attempts(hers: &Hers) -> Vec<(&'static str, Vec<Value>)> {
             "run_workflow",
             vec![
                 json!({"tasks": [{"id": "a", "type": "code_execution", "code": "print(globals().get('x'))"}], "wait_ms": 50_000}),
+                json!({"tasks": [{"id": "a", "type": "code_execution", "code": "print(1)"}], "idempotency_key": "hers", "wait_ms": 50_000}),
             ],
         ),
         (
@@ -180,6 +198,17 @@ fn attempts(hers: &Hers) -> Vec<(&'static str, Vec<Value>)> {
                 .into(),
         ),
     ]
+}
+
+/// The routes in the sources of `/v1`.
+fn routes() -> BTreeSet<String> {
+    let sources = [include_str!("../../src/http/v1.rs"), include_str!("../../src/http/v1/workflows.rs")];
+    let of_line = |line: &str| {
+        let path = line.split_once(".route(")?.1.split('"').nth(1)?;
+        let path = path.replace("{{", "{").replace("}}", "}");
+        Some(path.replace("{at}", "/v1/conversations/{conversation}"))
+    };
+    sources.into_iter().flat_map(str::lines).filter_map(of_line).collect()
 }
 
 #[test]
@@ -218,9 +247,28 @@ fn another_principal_of_the_tenant_reaches_nothing_by_any_tool_resource_or_route
         assert!(!answer.to_string().contains(SECRET), "{method}: {answer}");
     }
 
-    // Every route that the document names: a new one is tried by itself.
+    // What is kept of a task of hers is not the result of his.
+    let his = json!({"tasks": [drawn()], "wait_ms": 50_000});
+    let his = world.call(&world.bob, "run_workflow", his, chat())["result"]["structuredContent"]["results"]
+        ["drawn"]
+        .to_string();
+    assert!(his.contains("drawn"), "{his}");
+    let of_hers = json!({"workflow_id": hers.workflow});
+    let shown = world.call(&world.ann, "get_workflow", of_hers, chat());
+    let drawn = shown["result"]["structuredContent"]["results"]["drawn"].to_string();
+    assert!(drawn.contains("drawn") && drawn != his, "{shown}");
+
+    // Every route that the document names, which are all that there are: a new one is tried by itself.
     let (_, document) = world.route(&world.bob, "GET", "/v1/openapi.json", &json!({}));
     let document: Value = serde_json::from_str(&document).unwrap();
+    let named: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
+    let mut routes = routes();
+    routes.remove("/v1/openapi.json");
+    assert_eq!(named, routes, "the document has each route of src/http/v1 but itself");
+    for by in ["path", "conversation", "day", "tenant"] {
+        let (_, said) = world.route(&world.bob, "GET", &format!("/v1/usage?by={by}"), &json!({}));
+        assert!(!said.contains(SECRET), "{said}");
+    }
     for (path, operations) in document["paths"].as_object().unwrap() {
         for method in ["get", "put", "post", "delete"] {
             if operations.get(method).is_none() {
@@ -345,4 +393,46 @@ fn a_tenant_that_shares_everything_has_one_set_of_conversations() {
     world.python(&world.ann, &format!("x = '{SECRET}'"), chat());
     assert_eq!(world.python(&world.bob, "x", chat())["output"], SECRET);
     assert_eq!(world.python(&world.service, "x", chat())["output"], SECRET);
+}
+
+/// Two replicas on one data directory. Ann's is killed, and starts again.
+#[test]
+fn another_principal_reaches_nothing_by_a_second_replica_while_the_first_dies_and_comes_back() {
+    let settings = [("PATHBOX_WORKFLOWS_ENABLED", "true")];
+    let mut world = World::start(&settings);
+    let hers = hers(&world);
+    let second = replica(world.data.path(), &settings);
+    let mut first = std::mem::replace(&mut world.server, second);
+    let ids = [&hers.handle, &hers.execution, &hers.workflow];
+    let tries = |world: &World, when: &str| {
+        for (tool, calls) in attempts(&hers) {
+            for arguments in calls {
+                let named = arguments.to_string();
+                let names_hers = ids.iter().any(|id| named.contains(id.as_str()));
+                if !names_hers && tool != "run_code" {
+                    continue;
+                }
+                let answer = world.call(&world.bob, tool, arguments, chat());
+                assert!(!answer.to_string().contains(SECRET), "{when}: {tool} {named}: {answer}");
+                assert!(
+                    !names_hers || answer["result"]["isError"] == true,
+                    "{when}: {tool} {named}: {answer}"
+                );
+            }
+        }
+    };
+    tries(&world, "while the first lives");
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    tries(&world, "when it was killed");
+    let first = replica(world.data.path(), &settings);
+    tries(&world, "when it is back");
+
+    // Her sandbox died with its host. Neither replica gives her another's state, and her record is there.
+    let back = std::mem::replace(&mut world.server, first);
+    let run = world.call(&world.ann, "get_execution", json!({"execution_id": hers.execution}), chat());
+    assert!(run.to_string().contains(SECRET), "{run}");
+    let mine = world.python(&world.ann, "globals().get('x')", chat());
+    assert_eq!((&mine["state"], &mine["output"]), (&json!("reset"), &json!("")), "{mine}");
+    drop(back);
 }
