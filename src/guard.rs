@@ -37,6 +37,7 @@ mod own;
 mod pem;
 mod picture;
 mod policy;
+mod reading;
 mod redact;
 mod report;
 mod rule;

@@ -13,6 +13,7 @@ use super::nested::{SHORT, opens_only};
 use super::policy::Action;
 use super::rule::{RULES, RuleId};
 use super::scan::{holds_placeholder, next_bit};
+use super::view;
 use super::words::Set;
 
 /// No longer text is a head, and no longer one a value.
@@ -394,6 +395,14 @@ impl Words {
         Fill { text, start, all, blocks, places: &mut self.places, openers: &mut self.openers }.done();
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
+        }
+        // The last letter of a command for a terminal is none of the word behind it.
+        for escape in memchr::memchr_iter(0x1b, &text[start..end]).map(|at| start + at) {
+            let from = (escape + view::escape_len(&text[escape..end])).min(end);
+            let len = text[from..end].iter().take(32).take_while(|byte| byte.is_ascii_alphabetic()).count();
+            if str::from_utf8(&text[from..from + len]).is_ok_and(may_be_head) {
+                self.places.push(from + len);
+            }
         }
         if !self.places.is_sorted() {
             self.places.sort_unstable();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use memchr::{memchr_iter, memchr3};
 
 use super::heads::{self, Meaning, Place};
-use super::scan::{Finding, placeholder_len};
+use super::scan::{Finding, holds_placeholder, placeholder_len};
 use super::table::finding;
 
 /// No deeper nesting and no wider row is followed.
@@ -25,7 +25,7 @@ pub(super) const COLUMNS: [&str; 6] = ["columns", "cols", "fields", "headers", "
 pub(super) const ROWS: [&str; 4] = ["data", "rows", "values", "records"];
 
 /// What is open.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Nested {
     open: Vec<Frame>,
     /// The head that a list by itself may be for the lists behind it.
@@ -34,13 +34,15 @@ pub(super) struct Nested {
     pub(super) counts: Vec<(usize, usize)>,
     /// A string outside of all brackets, which may be a key.
     first: Option<Key>,
+    /// The quote that ends the string in which the last part of a long line ended.
+    inside: Option<u8>,
     /// Whether anything that is open says something of what stands in it.
     awake: bool,
     html: Html,
-    names: Names,
+    pub(super) names: Names,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Frame {
     bracket: u8,
     /// What the keys above say.
@@ -71,10 +73,16 @@ struct Key {
     names: bool,
 }
 
-/// What names say that have been asked about: the same come with each record.
+/// What names say that have been asked about: the same come with each record. A copy of what is open knows none.
 #[derive(Debug, Default)]
-struct Names {
+pub(super) struct Names {
     known: Vec<(String, Key)>,
+}
+
+impl Clone for Names {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 impl Names {
@@ -122,7 +130,16 @@ fn unescaped(name: &str) -> String {
 }
 
 impl Nested {
-    /// Looks at the tables of HTML in a piece.
+    /// A line begins, or goes on, and perhaps in a string of JSON.
+    pub(super) fn begins(&mut self, goes_on: Option<bool>) {
+        self.inside = match goes_on {
+            Some(true) => Some(b'"'),
+            Some(false) => self.inside.filter(|quote| *quote != b'"'),
+            None => None,
+        };
+    }
+
+    /// Looks at the tables of HTML in a line.
     pub(super) fn tags(&mut self, text: &str, (start, end): (usize, usize), out: &mut Vec<Finding>) {
         if self.html.open || memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some() {
             self.html.look(text, start, end, out);
@@ -131,7 +148,13 @@ impl Nested {
 
     /// Whether nothing is open.
     pub(super) fn sleeps(&self) -> bool {
-        !self.awake && self.open.is_empty()
+        !self.awake && self.open.is_empty() && !self.html.open
+    }
+
+    /// Whether a line that holds no word of a head cannot say anything of a value.
+    pub(super) fn finds_nothing(&self, text: &str, (start, end): (usize, usize)) -> bool {
+        let tags = self.html.open || memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some();
+        !self.awake && !tags
     }
 
     /// Reads a line, which holds the ends of words of a head at the places that are `telling`: where the next piece should begin if this one ends
@@ -144,7 +167,7 @@ impl Nested {
         out: &mut Vec<Finding>,
     ) -> Option<usize> {
         let telling = !places.is_empty();
-        if !telling && end - start > SHORT && self.sleeps() {
+        if !telling && end - start > SHORT && !self.awake && self.open.is_empty() {
             return None;
         }
         let line = &text[start..end];
@@ -223,7 +246,7 @@ impl Nested {
             match byte {
                 b'[' | b'{' | b'(' => self.opens(*byte, false),
                 b']' | b'}' | b')' => self.closes(),
-                b'"' | b'\'' => at += quoted(&part[at..]).map_or(0, |len| len - 1),
+                b'"' | b'\'' => at += quoted(&part[at..], 1, *byte).map_or(0, |len| len - 1),
                 _ => {}
             }
             at += 1;
@@ -231,7 +254,7 @@ impl Nested {
     }
 
     /// Reads a line; how far it got with whole tokens. A line in which two values stand side by side, with nothing between, is
-    /// none of ours, and what is open around it neither: prose. So is what was replaced without quotes around it.
+    /// none of ours, and what is open around it neither: prose.
     fn read(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> usize {
         let before = (out.len(), self.counts.len());
         let done = self.tokens(line, base, out);
@@ -240,7 +263,7 @@ impl Nested {
             out.truncate(before.0);
             self.counts.truncate(before.1);
             self.open.clear();
-            self.loose = None;
+            (self.loose, self.inside) = (None, None);
             line.len()
         })
     }
@@ -248,7 +271,18 @@ impl Nested {
     fn tokens(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> Option<usize> {
         let bytes = line.as_bytes();
         // Whether a value or a word stands right before; whether one, or what is closed, is the last of the line.
-        let (mut at, mut beside, mut full) = (0, false, false);
+        // What was replaced is a value, whatever quotes are around it, and may be a part of one.
+        let (mut at, mut beside, mut full, mut replaced) = (0, false, false, 0);
+        if let Some(quote) = self.inside.take() {
+            at = match quoted(bytes, 0, quote) {
+                Some(len) => len,
+                None if bytes.ends_with(b"\n") => return None,
+                None => bytes.len(),
+            };
+            self.inside = (at == bytes.len() && bytes[at - 1] != quote).then_some(quote);
+            self.replaced();
+            beside = true;
+        }
         while at < bytes.len() {
             let byte = bytes[at];
             full = if b" \t\r\n".contains(&byte) { full } else { !b"[{(,:".contains(&byte) };
@@ -258,8 +292,13 @@ impl Nested {
                     continue;
                 }
                 b'[' | b'{' | b'(' => {
-                    if byte == b'[' && placeholder_len(&bytes[at..]).is_some() {
-                        return None;
+                    if let Some(len) = placeholder_len(&bytes[at..]).filter(|_| byte == b'[') {
+                        if beside && bytes[at - 1].is_ascii_whitespace() {
+                            return None;
+                        }
+                        self.replaced();
+                        (at, beside, replaced) = (at + len, true, at + len);
+                        continue;
                     }
                     // A call: `Decimal('12.50')` is one value.
                     self.opens(byte, byte == b'(' && beside);
@@ -272,15 +311,23 @@ impl Nested {
                     if beside && !bytes[at - 1].is_ascii_alphabetic() {
                         return None;
                     }
-                    let Some(len) = quoted(&bytes[at..]) else {
-                        let more = bytes.len() - at < LONGEST && !bytes.ends_with(b"\n");
-                        return more.then_some(at);
+                    let Some(len) = quoted(&bytes[at..], 1, byte) else {
+                        if bytes.ends_with(b"\n") {
+                            return None;
+                        }
+                        if bytes.len() - at < LONGEST {
+                            return Some(at);
+                        }
+                        // What is so long is no value of interest.
+                        self.replaced();
+                        self.inside = Some(byte);
+                        return Some(bytes.len());
                     };
                     self.value(&line[at + 1..at + len - 1], base + at + 1, true, out);
                     (at, beside) = (at + len, true);
                     continue;
                 }
-                _ if beside => return None,
+                _ if beside && at != replaced => return None,
                 _ => {
                     let len =
                         bytes[at..].iter().take_while(|byte| !b" \t\r\n[]{}(),:\"'".contains(byte)).count();
@@ -299,6 +346,16 @@ impl Nested {
             (top.key, top.last) = (None, None);
         }
         Some(bytes.len())
+    }
+
+    /// A value that was replaced.
+    fn replaced(&mut self) {
+        self.first = None;
+        match self.open.last_mut() {
+            Some(top) if top.bracket == b'{' && top.key.is_none() => top.last = Some(NO_KEY),
+            Some(top) => top.mixed = true,
+            None => {}
+        }
     }
 
     fn comma(&mut self) {
@@ -391,6 +448,9 @@ impl Nested {
 
     /// A string or a number.
     fn value(&mut self, value: &str, at: usize, string: bool, out: &mut Vec<Finding>) {
+        if holds_placeholder(value) {
+            return self.replaced();
+        }
         let Some(top) = self.open.last_mut() else {
             self.first = string.then(|| self.names.key(value));
             return;
@@ -430,11 +490,10 @@ impl Nested {
     }
 }
 
-/// The length of the string that begins at a quote, both included, if it ends on the line.
-fn quoted(bytes: &[u8]) -> Option<usize> {
-    let quote = bytes[0];
-    let mut at = 1;
-    while at < bytes.len().min(LONGEST) {
+/// Where the string ends that `quote` ends and that goes on at a place, if it ends on the line; the quote included.
+fn quoted(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
+    let mut at = from;
+    while at < bytes.len() {
         match bytes[at] {
             b'\\' => at += 2,
             b'\n' => return None,
@@ -468,10 +527,10 @@ fn wakes(line: &[u8], names: &mut Names, places: impl Iterator<Item = usize>) ->
 }
 
 /// The table of HTML that is open.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Html {
     open: bool,
-    columns: Option<Vec<Meaning>>,
+    columns: Option<Arc<[Meaning]>>,
     /// What the cells of the first row mean, as heads.
     names: Vec<Meaning>,
     /// Whether a cell of data is among them.
@@ -479,45 +538,68 @@ struct Html {
     at: usize,
     /// What the first cell of the row means, where no head speaks: a table that lies on its side.
     row: Meaning,
+    /// Whether a cell is open, and one of data.
+    cell: Option<bool>,
+    /// Whether a tag goes over the end of the line.
+    tag: bool,
+    /// What stands in the cell so far, where it may be a head, and whether a value does.
+    name: String,
+    hit: bool,
 }
 
 impl Html {
+    /// Looks at a line.
     fn look(&mut self, text: &str, start: usize, end: usize, out: &mut Vec<Finding>) {
         let bytes = &text.as_bytes()[..end];
-        let mut cell = None;
-        for open in memchr_iter(b'<', &bytes[start..]).map(|at| start + at) {
+        let mut from = start;
+        if self.tag {
+            let Some(inside) = memchr::memchr(b'>', &bytes[start..]) else { return };
+            (self.tag, from) = (false, start + inside + 1);
+        }
+        for open in memchr_iter(b'<', &bytes[from..]).map(|at| from + at).collect::<Vec<_>>() {
             let closing = bytes.get(open + 1) == Some(&b'/');
             let name = &bytes[open + 1 + usize::from(closing)..];
             let len = name.iter().take(8).take_while(|byte| byte.is_ascii_alphabetic()).count();
+            if len == 0 && !closing || open < from {
+                continue;
+            }
+            self.part(text, (from, open), out);
             let tag = name[..len].to_ascii_lowercase();
+            if matches!(&tag[..], b"table" | b"tr" | b"th" | b"td") {
+                self.ends();
+            }
             match (&tag[..], closing) {
                 (b"table", closing) => *self = Self { open: !closing, ..Self::default() },
-                (b"tr", false) => {
-                    self.open = true;
-                    (self.at, self.names, self.data, self.row) = (0, Vec::new(), false, &[]);
-                }
-                (b"tr", true) if self.columns.is_none() && !self.data => {
+                // Where a row ends is not always said.
+                (b"tr", closing) => {
                     let names = std::mem::take(&mut self.names);
-                    self.columns = names.iter().any(|name| !name.is_empty()).then_some(names);
+                    if self.columns.is_none() && !self.data && names.iter().any(|name| !name.is_empty()) {
+                        self.columns = Some(names.into());
+                    }
+                    self.open |= !closing;
+                    (self.at, self.data, self.row) = (0, false, &[]);
                 }
-                (b"th" | b"td", false) => {
-                    self.open = true;
-                    let inside = memchr::memchr(b'>', &bytes[open..]).map(|at| open + at + 1);
-                    cell = inside.map(|from| (from, tag[1] == b'd'));
-                }
-                (b"th" | b"td", true) => {
-                    let Some((from, data)) = cell.take().filter(|(from, _)| *from <= open) else {
-                        self.at += 1;
-                        continue;
-                    };
-                    self.cell(text, (from, open), data, out);
-                }
+                (b"th" | b"td", false) => (self.open, self.cell) = (true, Some(tag[1] == b'd')),
                 _ => {}
             }
+            match memchr::memchr(b'>', &bytes[open..]) {
+                Some(inside) => from = open + inside + 1,
+                None => {
+                    self.tag = self.open;
+                    return;
+                }
+            }
         }
+        self.part(text, (from, end), out);
     }
 
-    fn cell(&mut self, text: &str, (from, to): (usize, usize), data: bool, out: &mut Vec<Finding>) {
+    /// A part of a cell: a line of it, or what stands between two tags in it.
+    fn part(&mut self, text: &str, (from, to): (usize, usize), out: &mut Vec<Finding>) {
+        let Some(data) = self.cell.filter(|_| from < to) else { return };
+        let part = text[from..to].trim();
+        if part.is_empty() {
+            return;
+        }
         let meant = match &self.columns {
             Some(columns) => columns.get(self.at).copied().unwrap_or_default(),
             None if data => self.row,
@@ -525,10 +607,22 @@ impl Html {
         };
         if let Some(((start, end), rule)) = heads::cell(meant, &text[from..to], Place::Wide) {
             out.push(finding(from + start, from + end, rule));
+            self.hit = true;
+        } else if holds_placeholder(part) {
+            self.hit = true;
+        } else if self.columns.is_none() && self.name.len() + part.len() < LONGEST {
+            self.name.extend([" ", part].iter().take(2).skip(usize::from(self.name.is_empty())).copied());
+        }
+    }
+
+    /// Ends the cell that is open.
+    fn ends(&mut self) {
+        let Some(data) = self.cell.take() else { return };
+        let name = std::mem::take(&mut self.name);
+        if std::mem::take(&mut self.hit) {
             self.data = true;
         } else if self.columns.is_none() && self.names.len() < MAX_CELLS {
-            let name = text[from..to].trim();
-            let meant = heads::meaning(name);
+            let meant = heads::meaning(&name);
             if self.at == 0 && !(data && heads::only_secret(meant)) {
                 self.row = meant;
             }

@@ -22,7 +22,7 @@ pub(super) fn settle(findings: &mut Vec<Finding>) {
 
 /// Moves the borders of a finding so that no escape sequence and no character is cut: `\n` before an address must
 /// not leave a lone backslash, or JSON stops being JSON.
-fn whole(text: &str, finding: &mut Finding) {
+pub(super) fn whole(text: &str, finding: &mut Finding) {
     let bytes = text.as_bytes();
     let slashes = |end: usize| bytes[..end].iter().rev().take_while(|byte| **byte == b'\\').count();
     if slashes(finding.start) % 2 == 1 {
@@ -93,9 +93,9 @@ pub(super) fn redact(
     findings: &[Finding],
     out: &mut String,
 ) -> Option<usize> {
-    let Tools { guard, numbered, numbering, report, mut places, plain, mut strings } = tools;
+    let Tools { guard, numbered, numbering, report, mut places, plain, strings } = tools;
     let mut last = None;
-    let (mut done, mut passed) = (from, from);
+    let (mut done, mut quotes) = (from, Quotes { strings, passed: from });
     // Findings of one rule often follow each other: they are counted together.
     let mut alike: Option<Found> = None;
     for finding in findings {
@@ -127,11 +127,7 @@ pub(super) fn redact(
         if report.mode != Mode::Enforce {
             continue;
         }
-        let mut quote = None;
-        if json_number(text.as_bytes(), &mut finding) {
-            strings.pass(text.as_bytes(), (passed, finding.start), to);
-            (passed, quote) = (finding.start, strings.slashes());
-        }
+        let quote = quotes.around(text.as_bytes(), &mut finding, to);
         push_clean(&text[done..finding.start], plain, numbering, report, out);
         push_quote(quote, out);
         push_label(guard, &finding, action, value, numbered, numbering, out);
@@ -244,6 +240,30 @@ fn push_quote(slashes: Option<usize>, out: &mut String) {
     }
 }
 
+/// The quotes that numbers of JSON need once they are replaced.
+pub(super) struct Quotes {
+    strings: Strings,
+    passed: usize,
+}
+
+impl Quotes {
+    /// Of a line that begins at a place.
+    pub(super) fn from(start: usize) -> Self {
+        Self { strings: Strings::default(), passed: start }
+    }
+
+    /// With how many backslashes the quotes around a finding are written, where it needs any: then it is widened to the whole
+    /// number. Nothing is known of the text from `end` on.
+    pub(super) fn around(&mut self, text: &[u8], finding: &mut Finding, end: usize) -> Option<usize> {
+        if !json_number(text, finding) {
+            return None;
+        }
+        self.strings.pass(text, (self.passed, finding.start), end);
+        self.passed = finding.start;
+        self.strings.slashes()
+    }
+}
+
 /// Whether a finding is a number of JSON where one may stand, so that what replaces it must be quoted to stay JSON. If so
 /// the finding is widened to the whole number.
 fn json_number(text: &[u8], finding: &mut Finding) -> bool {
@@ -281,6 +301,11 @@ pub(super) struct Strings {
 impl Strings {
     /// The deepest that quotes are put in.
     const MAX_DEPTH: usize = 5;
+
+    /// Whether one is open.
+    pub(super) fn is_open(self) -> bool {
+        self.depth > 0
+    }
 
     /// Goes on over `text[from..to]`; nothing is known of the text from `end` on.
     pub(super) fn pass(&mut self, text: &[u8], (from, to): (usize, usize), end: usize) {

@@ -203,7 +203,19 @@ fn scan_view(
         return;
     }
     let mut inner = Scratch { judged: scratch.judged.as_ref().map(|_| Vec::new()), ..Scratch::default() };
-    scan_between(&view.text, begin, depth + 1, watch, &mut inner);
+    let mut at = 0;
+    while at < view.text.len() {
+        // Each line by itself, as it would be if it came alone.
+        let from = at.max(begin);
+        let end = memchr::memchr(b'\n', &view.text[from..]).map_or(view.text.len(), |feed| from + feed + 1);
+        let (before, seen) = (inner.findings.len(), inner.judged.as_ref().map_or(0, Vec::len));
+        scan_between(&view.text[at..end], from - at, depth + 1, watch, &mut inner);
+        let judged = inner.judged.iter_mut().flat_map(|all| &mut all[seen..]).map(|one| &mut one.finding);
+        for finding in inner.findings[before..].iter_mut().chain(judged) {
+            (finding.start, finding.end) = (finding.start + at, finding.end + at);
+        }
+        at = end;
+    }
     watch.known.find(&view.text, (begin, view.text.len()), &mut inner.findings);
     let source = |finding: Finding| Finding {
         start: view.source[finding.start] as usize,

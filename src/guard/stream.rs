@@ -210,7 +210,8 @@ impl Engine {
             // What is let through anyway must not keep the rest from being looked at.
             findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
             if !findings.is_empty() {
-                settled(guard, &whole, (start, whole.len()), &mut findings);
+                guard.0.known.find(whole.as_bytes(), (start, whole.len()), &mut findings);
+                settled(guard, &mut findings);
             }
             findings
         }));
@@ -305,7 +306,8 @@ impl Engine {
         match step {
             Step::Key(end) => {
                 let mut findings = vec![pem::finding(start, end)];
-                settled(&self.guard, text, (start, end), &mut findings);
+                self.guard.0.known.find(text.as_bytes(), (start, end), &mut findings);
+                settled(&self.guard, &mut findings);
                 (end, Some(findings))
             }
             Step::Lines(end) => (end, self.find(text, start, end, true)),
@@ -334,9 +336,9 @@ impl Engine {
         (start, cut): (usize, usize),
         findings: &mut Vec<Finding>,
     ) -> usize {
-        let goes_on = self.goes_on || self.behind_key;
-        let whole = self.tables.look(text, (start, cut), goes_on, self.guard.0.wants_all, None, findings);
-        settled(&self.guard, text, (start, cut), findings);
+        let goes_on = (self.goes_on || self.behind_key).then(|| self.strings.is_open());
+        let whole = self.tables.look(text, (start, cut), goes_on, &self.guard, None, findings);
+        settled(&self.guard, findings);
         let crosses = |finding: &Finding| finding.start < whole && finding.end > whole;
         if whole > start && !findings.iter().any(crosses) { whole } else { cut }
     }
@@ -345,22 +347,24 @@ impl Engine {
     /// comes, `first`; what is looked at again does not count as another row.
     fn find(&mut self, text: &str, start: usize, end: usize, first: bool) -> Option<Vec<Finding>> {
         let (scratch, guard, goes_on) = (&mut self.scratch, &self.guard, self.goes_on);
-        let behind_key = self.behind_key;
+        let in_line = (goes_on || self.behind_key).then(|| self.strings.is_open());
         let tables = &mut self.tables;
         let done = catch_unwind(AssertUnwindSafe(|| {
             let watch = Watch { known: &guard.0.known, sieve: &guard.0.sieve };
             scan(text.as_bytes(), start, end, goes_on, watch, scratch);
+            // No allow-list lets a known secret through.
+            guard.0.known.find(text.as_bytes(), (start, end), &mut scratch.findings);
             if first {
                 tables.look(
                     text,
                     (start, end),
-                    goes_on || behind_key,
-                    guard.0.wants_all,
+                    in_line,
+                    guard,
                     (scratch.classified == (start, end)).then_some(&scratch.blocks[..]),
                     &mut scratch.findings,
                 );
             }
-            settled(guard, text, (start, end), &mut scratch.findings);
+            settled(guard, &mut scratch.findings);
         }));
         done.ok().map(|()| std::mem::take(&mut self.scratch.findings))
     }
@@ -491,9 +495,8 @@ impl Engine {
     }
 }
 
-/// Adds the known secrets to what the rules have found in a piece, for no allow-list lets one through, and settles all.
-fn settled(guard: &Guard, text: &str, span: (usize, usize), findings: &mut Vec<Finding>) {
-    guard.0.known.find(text.as_bytes(), span, findings);
+/// Settles what was found in a piece.
+fn settled(guard: &Guard, findings: &mut Vec<Finding>) {
     // What is let through anyway must not widen what is not.
     findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
     settle(findings);

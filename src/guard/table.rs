@@ -5,20 +5,26 @@
 //! JSON, what Python and JavaScript print of their values, HTML. What is kept of a table is its head, so it may be as long as it
 //! likes and come in any pieces.
 
+use std::sync::Arc;
+
 use super::classes::{Block, alphanumeric_or, only};
 use super::heads::{self, Meaning, Place};
 use super::nested::Nested;
+use super::policy::Action;
+use super::reading::{ENDS, Reading, line_end};
+use super::redact::settle;
 use super::rule::{RULES, RuleId};
-use super::scan::{Finding, holds_placeholder};
+use super::scan::{Finding, Scratch, Watch, holds_placeholder, next_placeholder, scan};
+use super::{Guard, view};
 
 /// No longer line is a head or a row of fixed width.
-const LONGEST_LINE: usize = 4000;
+const LONGEST_LINE: usize = 8000;
 /// The most columns of a head that is not separated by signs.
-const MAX_WORDS: usize = 64;
+const MAX_WORDS: usize = 256;
 /// The most words of a head with one blank between them.
 const LONGEST_PROSE: usize = 24;
 /// The most columns of any.
-const MAX_FIELDS: usize = 256;
+const MAX_FIELDS: usize = 1024;
 /// The number of successive lines that do not fit after which a head is over: with fields that a sign separates, and of fixed width.
 const MISFITS: [u8; 2] = [4, 9];
 /// The most lines of a `Series` that stand before its name; pandas prints 60.
@@ -27,22 +33,31 @@ const SERIES: usize = 64;
 const LONGEST_SERIES: usize = 201;
 /// The longest name before a value on its line, and of a column.
 const LONGEST_NAME: usize = 41;
+/// How often a line is read again after something was found in it.
+const ROUNDS: usize = 4;
 
-/// What is known of the tables that a text is in the middle of.
+/// The tables that a text is in the middle of.
+///
+/// What is known of them hangs on each line as it reads once what is hidden in it is replaced, and on nothing else: so the
+/// text that went out says the same as the text that came.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    head: Option<Head>,
+    state: State,
+    words: heads::Words,
+    /// Those of one line in another reading.
+    again: heads::Words,
+    scratch: Scratch,
+}
+
+#[derive(Debug, Default, Clone)]
+struct State {
+    head: Option<Arc<Head>>,
     misfits: u8,
     /// Whether a quoted field goes over the end of the line.
     quoted: bool,
-    /// What the name behind a `Series` means, and how many of its lines are still to come.
-    series: (Meaning, usize),
     /// What the key above a list of YAML says, and how far that is indented.
     list: Option<(Meaning, usize)>,
-    /// The number of lines to come that are known to belong to no `Series`.
-    plain: usize,
     nested: Nested,
-    words: heads::Words,
 }
 
 #[derive(Debug)]
@@ -71,19 +86,24 @@ struct Column {
 
 /// Whether what stands at the end of `text[start..]` may belong to a `Series` whose name is still to come; where that begins.
 pub(super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usize> {
-    let lines: Vec<&str> = text[start..end].split_inclusive('\n').rev().take(SERIES).collect();
-    let count = lines.iter().take_while(|line| series_value(line).is_some() || is_dots(line)).count();
-    let worth =
-        lines[..count].iter().any(|line| series_value(line).is_some_and(|(at, to)| telling(&line[at..to])));
-    (worth && count < SERIES).then(|| end - lines[..count].iter().map(|line| line.len()).sum::<usize>())
+    let tail = text[start..end].split_inclusive('\n').rev().take(SERIES - 1);
+    let (mut at, mut first) = (end, None);
+    for line in tail.take_while(|line| series_value(line).is_some() || is_dots(line)) {
+        at -= line.len();
+        if series_value(line).is_some_and(|(from, to)| telling(&line[from..to])) {
+            first = Some(at);
+        }
+    }
+    first
 }
 
-/// Whether a value may be one that only its head makes telling.
+/// Whether a value in a `Series` may be one that only its name makes telling. Text waits for the name of no other, so it speaks
+/// of no other.
 fn telling(value: &str) -> bool {
     let decimal = value.contains('.') && value.replace(',', "").parse::<f64>().is_ok();
     !decimal
-        && value.bytes().filter(u8::is_ascii_digit).count() >= 2
-        && value.bytes().filter(u8::is_ascii_alphanumeric).count() >= 8
+        && value.bytes().any(|byte| byte.is_ascii_digit())
+        && value.bytes().filter(u8::is_ascii_alphanumeric).count() >= 6
 }
 
 fn is_dots(line: &str) -> bool {
@@ -95,9 +115,7 @@ fn series_value(line: &str) -> Option<(usize, usize)> {
     let line = line.trim_end();
     let gap = line.find("  ").filter(|at| *at > 0)?;
     let value = gap + line[gap..].find(|c| c != ' ')?;
-    // What was replaced in a label has another length.
-    (line.len() < LONGEST_SERIES && !line[value..].contains("  ") && !holds_placeholder(&line[..gap]))
-        .then_some((value, line.len()))
+    (line.len() < LONGEST_SERIES && !line[value..].contains("  ")).then_some((value, line.len()))
 }
 
 /// What the line behind a `Series` says its values are: `Name: ssn, dtype: object`.
@@ -107,7 +125,13 @@ fn series_name(line: &str) -> Option<Meaning> {
 }
 
 /// What stands between the cells of a box.
-const BARS: [char; 4] = ['|', '│', '┃', '║'];
+const BARS: [char; 7] = ['|', '│', '┃', '║', '┆', '┇', '┊'];
+
+/// Whether a sign is between the cells of a table whose head has `sign` there: a box may have others between the cells of its
+/// rows.
+fn separates(sign: char, other: char) -> bool {
+    sign == other || sign > '|' && other > '|' && BARS.contains(&other)
+}
 
 /// A part of a line, in bytes.
 type Span = (usize, usize);
@@ -116,6 +140,8 @@ type Span = (usize, usize);
 struct Found<'a> {
     out: &'a mut Vec<Finding>,
     line: usize,
+    /// Whether a label near it made something of a number.
+    labelled: bool,
 }
 
 impl Found<'_> {
@@ -126,6 +152,12 @@ impl Found<'_> {
         }
         found.is_some()
     }
+
+    fn cells(&mut self, columns: &[Column], line: &str, cells: &[Span], place: Place) {
+        for (span, column) in cells.iter().zip(columns) {
+            self.cell(column.meant, line, *span, place);
+        }
+    }
 }
 
 /// What a head makes of a place.
@@ -133,10 +165,59 @@ pub(super) fn finding(start: usize, end: usize, rule: RuleId) -> Finding {
     Finding { start, end, kind: RULES.list[usize::from(rule)].kind, rule, decoded: false }
 }
 
+/// The names of the `Series` in a piece, each behind its values: that of a line is at most [`SERIES`] lines below it.
+struct Series<'a> {
+    text: &'a str,
+    /// Whether there may be any.
+    ahead: bool,
+    /// What is known of the lines before a place.
+    known: (Meaning, usize),
+}
+
+impl<'a> Series<'a> {
+    fn new(text: &'a str, (start, end): Span) -> Self {
+        let ahead = &text.as_bytes()[start..text.len().min(end + SERIES * LONGEST_SERIES)];
+        Self { text, ahead: memchr::memmem::find(ahead, b"\nName: ").is_some(), known: (&[], start) }
+    }
+
+    /// What the name behind the line that begins at a place says of its value.
+    fn meaning(&mut self, at: usize) -> Meaning {
+        if !self.ahead || at < self.known.1 {
+            return if self.ahead { self.known.0 } else { &[] };
+        }
+        let mut next = at;
+        for line in self.text[at..].split_inclusive('\n').take(SERIES) {
+            // The name on a line of its own is that of the values above it.
+            let name = if next > at { series_name(line.trim_end()) } else { None };
+            if name.is_some() || series_value(line).is_none() && (next == at || !is_dots(line)) {
+                self.known = (name.unwrap_or_default(), next);
+                return self.known.0;
+            }
+            next += line.len();
+        }
+        &[]
+    }
+}
+
+/// A line of a text.
+#[derive(Clone, Copy)]
+struct Line<'a> {
+    text: &'a str,
+    /// Where it stands.
+    span: Span,
+    /// The places behind words that a head may end in.
+    places: &'a [usize],
+    /// Whether it goes on with what was looked at before, and in a string of that.
+    goes_on: Option<bool>,
+    /// What the name of the `Series` that it belongs to says.
+    series: Meaning,
+    /// Whether a label near it made something of a number in the piece.
+    labelled: bool,
+}
+
 impl Tables {
-    /// Looks at `text[start..end]`, which follows what was looked at before; `goes_on` with a line. Where it ends within a value
-    /// that is not whole yet, that is where the next piece should begin. `all` kinds count, or those that are hidden unless a
-    /// policy says otherwise.
+    /// Looks at `text[start..end]`, which follows what was looked at before; with a line that `goes_on`, perhaps in a string. Where it ends within a value
+    /// that is not whole yet, that is where the next piece should begin. What tables find joins in `out` what else was found.
     ///
     /// A line is parsed only where it holds a word of a head, or where one is open. `blocks` are those of that text, where somebody
     /// has them.
@@ -144,27 +225,26 @@ impl Tables {
         &mut self,
         text: &str,
         (start, end): Span,
-        goes_on: bool,
-        all: bool,
+        goes_on: Option<bool>,
+        guard: &Guard,
         blocks: Option<&[Block]>,
         out: &mut Vec<Finding>,
     ) -> usize {
         let bytes = text.as_bytes();
-        let before = out.len();
         let mut words = std::mem::take(&mut self.words);
-        words.fill(bytes, (start, end), all, blocks);
+        words.fill(bytes, (start, end), guard.0.wants_all, blocks);
         let (mut words_left, mut openers) = (&words.places[..], &words.openers[..]);
-        let ahead = &bytes[start..bytes.len().min(end + SERIES * LONGEST_SERIES)];
-        let series = self.series.1 > 0 || memchr::memmem::find(ahead, b"\nName: ").is_some();
-        if !series {
-            self.plain = 0;
-        }
+        let mut series = Series::new(text, (start, end));
+        let tagged = memchr::memmem::find(&bytes[start..end], b"<t").is_some();
+        out.sort_unstable_by_key(|found| found.start);
         let labelled = out.iter().any(|found| found.rule == RULES.detectors.phone_labelled);
-        self.nested.tags(text, (start, end), out);
-        let (mut at, mut whole, mut counts) = (start, end, Vec::new());
+        let known = std::mem::take(out);
+        let mut found =
+            Findings { guard, text, known, passed: 0, ours: Vec::new(), of_line: 0, line: (0, 0) };
+        let (mut at, mut whole) = (start, end);
         while at < end {
             // Lines with nothing to say where nothing is open, as nearly all are.
-            if !series && self.head.is_none() && self.list.is_none() && self.nested.sleeps() {
+            if !series.ahead && !tagged && self.state.sleeps() {
                 let passed = openers.iter().take_while(|line| **line < at).count();
                 openers = &openers[passed..];
                 let stop = words_left.first().map_or(end, |place| place - 1);
@@ -178,35 +258,238 @@ impl Tables {
             let passed = words_left.iter().take_while(|place| **place <= next).count();
             let (places, rest) = words_left.split_at(passed);
             words_left = rest;
-            if let Some(done) = self.nested.line(text, (at, next), places, out) {
-                whole = if bytes[next - 1] == b'\n' { whole } else { done };
-            }
-            let telling = passed > 0;
-            if (at > start || !goes_on) && (telling || series || self.head.is_some() || self.list.is_some()) {
-                let line = text[at..next].trim_end_matches('\n');
-                self.line(text, at, line, (telling, series), out, labelled.then_some(&mut counts));
+            let (span, goes_on) = ((at, next), (at == start).then_some(goes_on).flatten());
+            let line = Line { text, span, places, goes_on, series: series.meaning(at), labelled };
+            if let Some(done) = self.line(line, &mut found).filter(|_| bytes[next - 1] != b'\n') {
+                whole = done;
             }
             at = next;
         }
         self.words = words;
-        counts.append(&mut self.nested.counts);
-        if out.len() > before || labelled && !counts.is_empty() {
-            only_once(before, &counts, out);
-        }
+        found.known.retain(|known| known.start < known.end);
+        *out = found.known;
+        out.append(&mut found.ours);
         whole
     }
 
-    fn line(
+    /// Reads a line as it is, then as it reads with what was found in it replaced, until nothing more is found: what is known
+    /// then is what the line says that goes out. How far the line got with whole values.
+    fn line(&mut self, line: Line<'_>, found: &mut Findings<'_>) -> Option<usize> {
+        let known = found.begin(line.span);
+        let as_it_is = view::reads_as_it_is(&line.text.as_bytes()[line.span.0..line.span.1]);
+        if as_it_is && !known && self.state.finds_nothing(line) {
+            return self.state.read(line, &mut Vec::new(), &mut Vec::new());
+        }
+        let source = &line.text[line.span.0..line.span.1];
+        let before = self.state.clone();
+        let shown = (!as_it_is).then(|| Reading::of(line.text, line.span, &[]).shown());
+        let read = self.read(line, shown.as_ref(), found.guard);
+        let mut hidden = found.hidden(&read.counts);
+        found.add(&read.new, &mut hidden);
+        for _ in 0..ROUNDS {
+            if hidden.is_empty() {
+                break;
+            }
+            let reading = Reading::of(line.text, line.span, &hidden);
+            let mut new = self.seen_again(&reading, found.guard);
+            let names = std::mem::take(&mut self.state.nested.names);
+            self.state = before.clone();
+            self.state.nested.names = names;
+            new.append(&mut self.read(line, Some(&reading.shown()), found.guard).new);
+            if !found.add(&new, &mut hidden) {
+                break;
+            }
+        }
+        read.done.map(|done| line.span.0 + done)
+    }
+
+    /// What comes to light in a line only when something was replaced in it.
+    fn seen_again(&mut self, reading: &Reading, guard: &Guard) -> Vec<Finding> {
+        let watch = Watch { known: &guard.0.known, sieve: &guard.0.sieve };
+        let bytes = reading.text.as_bytes();
+        scan(bytes, 0, bytes.len(), false, watch, &mut self.scratch);
+        let mut new = std::mem::take(&mut self.scratch.findings);
+        new.iter_mut().for_each(|finding| reading.back(finding));
+        new
+    }
+
+    /// Reads a line in a reading of it.
+    fn read(&mut self, line: Line<'_>, reading: Option<&Reading>, guard: &Guard) -> Read {
+        let mut read = Read::default();
+        let Some(reading) = reading else {
+            let start = line.span.0;
+            let done = self.state.read(line, &mut read.new, &mut read.counts);
+            let places = read.new.iter_mut().map(|new| (&mut new.start, &mut new.end));
+            for (from, to) in places.chain(read.counts.iter_mut().map(|(from, to)| (from, to))) {
+                (*from, *to) = (*from - start, *to - start);
+            }
+            read.done = done.map(|done| done - start);
+            strings(&line.text[start..line.span.1], line.places, guard, &mut read.new);
+            return read;
+        };
+        let span = (0, reading.text.len());
+        self.again.fill(reading.text.as_bytes(), span, guard.0.wants_all, None);
+        let line = Line { text: &reading.text, span, places: &self.again.places, ..line };
+        let done = self.state.read(line, &mut read.new, &mut read.counts);
+        strings(&reading.text, line.places, guard, &mut read.new);
+        read.new.iter_mut().for_each(|new| reading.back(new));
+        for (from, to) in &mut read.counts {
+            (*from, *to) = (reading.place(*from), reading.place(*to));
+        }
+        read.done = done.map(|done| reading.place(done));
+        read
+    }
+}
+
+/// What a line says, by places in it.
+#[derive(Default)]
+struct Read {
+    new: Vec<Finding>,
+    /// Numbers that are counts or amounts.
+    counts: Vec<Span>,
+    /// Where the last whole value ends.
+    done: Option<usize>,
+}
+
+/// Looks for tables in the strings of a line.
+fn strings(line: &str, places: &[usize], guard: &Guard, out: &mut Vec<Finding>) {
+    let holds = |sign: &str| memchr::memmem::find(line.as_bytes(), sign.as_bytes()).is_some();
+    if places.is_empty() || !holds("\\n") && !holds("{\"\"") {
+        return;
+    }
+    let reading = Reading::of_strings(line);
+    let mut found = Vec::new();
+    Tables::default().look(&reading.text, (0, reading.text.len()), None, guard, None, &mut found);
+    found.iter_mut().for_each(|finding| reading.back(finding));
+    out.append(&mut found);
+}
+
+/// What is found in the lines of a piece.
+struct Findings<'a> {
+    guard: &'a Guard,
+    text: &'a str,
+    /// What is found without tables, in order; an empty one is taken back.
+    known: Vec<Finding>,
+    /// How many of those end before the line.
+    passed: usize,
+    /// What tables find, and how many of that before the line.
+    ours: Vec<Finding>,
+    of_line: usize,
+    line: Span,
+}
+
+impl Findings<'_> {
+    /// Begins a line; whether anything is known to be in it.
+    fn begin(&mut self, line: Span) -> bool {
+        (self.line, self.of_line) = (line, self.ours.len());
+        self.passed += self.known[self.passed..].iter().take_while(|known| known.end <= line.0).count();
+        self.known.get(self.passed).is_some_and(|known| known.start < line.1)
+    }
+
+    /// What is replaced in the line without tables. What a label near it makes of a number is wrong where a head says that it
+    /// is a count or an amount.
+    fn hidden(&mut self, counts: &[Span]) -> Vec<Finding> {
+        let (start, end) = self.line;
+        let mut hidden = Vec::new();
+        for at in self.passed..self.known.len() {
+            let known = self.known[at];
+            if known.start >= end {
+                break;
+            }
+            let cut = Finding {
+                start: known.start.max(start) - start,
+                end: known.end.min(end).max(start) - start,
+                ..known
+            };
+            let labelled = known.rule == RULES.detectors.phone_labelled;
+            if labelled && counts.iter().any(|(from, to)| cut.start < *to && cut.end > *from) {
+                self.known[at].end = known.start;
+            } else if cut.start < cut.end && self.hides(&known) {
+                hidden.push(cut);
+            }
+        }
+        settle(&mut hidden);
+        hidden
+    }
+
+    /// Whether what was found is replaced.
+    fn hides(&self, finding: &Finding) -> bool {
+        let value = self.text.get(finding.start..finding.end).unwrap_or_default();
+        self.guard.action(finding.kind) != Action::Allow && !self.guard.lets_through(finding.kind, value)
+    }
+
+    /// Adds what a reading of the line found; whether any of it is hidden from here on. What has been found whole needs no second
+    /// reason.
+    fn add(&mut self, new: &[Finding], hidden: &mut Vec<Finding>) -> bool {
+        let before = hidden.len();
+        for found in new {
+            let whole = |known: &Finding| known.start <= found.start && known.end >= found.end;
+            if hidden.iter().any(whole) {
+                continue;
+            }
+            let base = self.line.0;
+            let here = Finding { start: base + found.start, end: base + found.end, ..*found };
+            if self.hides(&here) {
+                hidden.push(*found);
+            }
+            if !self.ours[self.of_line..].contains(&here) {
+                self.ours.push(here);
+            }
+        }
+        let more = hidden.len() > before;
+        settle(hidden);
+        more
+    }
+}
+
+impl State {
+    /// Whether nothing is open.
+    fn sleeps(&self) -> bool {
+        self.head.is_none() && self.list.is_none() && self.nested.sleeps()
+    }
+
+    /// Whether a line cannot say anything of a value, though it may open and close what is nested.
+    fn finds_nothing(&self, line: Line<'_>) -> bool {
+        let quiet = line.places.is_empty() && line.series.is_empty();
+        quiet && self.head.is_none() && self.list.is_none() && self.nested.finds_nothing(line.text, line.span)
+    }
+
+    /// Takes in a line, which may be several of a table.
+    fn read(&mut self, line: Line<'_>, out: &mut Vec<Finding>, counts: &mut Vec<Span>) -> Option<usize> {
+        let Line { text, span: (start, end), mut places, goes_on, series, labelled } = line;
+        self.nested.begins(goes_on);
+        let (mut at, mut done) = (start, None);
+        while at < end {
+            let next = line_end(text, at, end);
+            let (here, rest) = places.split_at(places.partition_point(|place| *place <= next));
+            places = rest;
+            self.nested.tags(text, (at, next), out);
+            done = self.nested.line(text, (at, next), here, out);
+            let series = if (at, next) == (start, end) { series } else { &[] };
+            let quiet = here.is_empty() && series.is_empty() && self.head.is_none() && self.list.is_none();
+            if (goes_on.is_none() || at > start) && !quiet {
+                let found = &mut Found { out, line: at, labelled };
+                self.layout(text[at..next].trim_end_matches(ENDS), !here.is_empty(), series, found, counts);
+            }
+            at = next;
+        }
+        counts.append(&mut self.nested.counts);
+        done
+    }
+
+    /// A line of a layout that has a row in a line.
+    fn layout(
         &mut self,
-        text: &str,
-        at: usize,
         line: &str,
-        (telling, series): (bool, bool),
-        out: &mut Vec<Finding>,
-        counts: Option<&mut Vec<Span>>,
+        headed: bool,
+        series: Meaning,
+        found: &mut Found<'_>,
+        counts: &mut Vec<Span>,
     ) {
-        let found = &mut Found { out, line: at };
-        if series && self.in_series(text, at, line, found) {
+        if let Some(span) =
+            series_value(line).filter(|(from, to)| !series.is_empty() && telling(&line[*from..*to]))
+        {
+            found.cell(series, line, span, Place::Wide);
             return;
         }
         let first = line.bytes().find(|byte| *byte != b' ');
@@ -219,54 +502,20 @@ impl Tables {
             self.list = None;
             return;
         }
-        if (telling || self.list.is_some()) && self.listed(line, found) {
+        if (headed || self.list.is_some()) && self.listed(line, found) {
             return;
         }
         let begins = first.is_ascii_alphabetic()
-            || matches!(first, b'|' | b'"' | b'#' | b'_' | b'(' | b',' | b';' | b'.' | b'\t')
+            || matches!(first, b'|' | b'"' | b'#' | b'_' | b'(' | b',' | b';' | b'.' | b'\t' | b'[')
             || first >= 0x80;
-        if !telling || line.len() > LONGEST_LINE || !begins || self.named_row(line, found) {
+        if !headed || line.len() > LONGEST_LINE || !begins || named_row(line, found) {
             return;
         }
         // Under a head of pandas a line of its own names the index.
         let fixed = self.head.as_ref().is_some_and(|head| matches!(head.layout, Layout::Fixed(_)));
         if let Some(head) = find_head(line).filter(|head| !fixed || head.columns.len() > 1) {
-            (self.head, self.misfits, self.quoted) = (Some(head), 0, false);
+            (self.head, self.misfits, self.quoted) = (Some(Arc::new(head)), 0, false);
         }
-    }
-
-    /// Whether a line belongs to a `Series`; the name behind it is looked for once.
-    fn in_series(&mut self, text: &str, at: usize, line: &str, found: &mut Found<'_>) -> bool {
-        if self.plain > 0 {
-            self.plain -= 1;
-            return false;
-        }
-        if self.series.1 == 0 {
-            if series_value(line).is_none() {
-                return false;
-            }
-            let (mut count, mut name, mut sure) = (0, None, false);
-            for next in text[at..].split_inclusive('\n').take(SERIES) {
-                // The name on a line of its own is that of the values above it.
-                name = (count > 0).then(|| series_name(next.trim_end())).flatten();
-                if name.is_some() || series_value(next).is_none() && !is_dots(next) {
-                    sure = next.ends_with('\n');
-                    break;
-                }
-                count += 1;
-            }
-            match name {
-                Some(meant) if !meant.is_empty() => self.series = (meant, count),
-                _ => {
-                    if sure || count == SERIES {
-                        self.plain = count.saturating_sub(1);
-                    }
-                    return false;
-                }
-            }
-        }
-        self.series.1 -= 1;
-        series_value(line).is_some_and(|span| found.cell(self.series.0, line, span, Place::Wide))
     }
 
     /// Whether a line is an item of a list under a key, or that key: YAML.
@@ -287,47 +536,41 @@ impl Tables {
     }
 
     /// Whether a line is a row of the table that is open.
-    fn row(&mut self, line: &str, found: &mut Found<'_>, counts: Option<&mut Vec<Span>>) -> bool {
-        let Some(head) = &self.head else { return false };
-        let before = found.out.len();
+    fn row(&mut self, line: &str, found: &mut Found<'_>, counts: &mut Vec<Span>) -> bool {
+        let (Some(head), labelled) = (self.head.clone(), found.labelled) else { return false };
+        // What was replaced is a value of its column, and has another width.
+        let replaced = holds_placeholder(line);
         let fits = match head.layout {
-            Layout::Separated(sign) => {
-                let (fields, open) = split(line, sign);
-                if self.quoted || open {
-                    self.quoted ^= line.bytes().filter(|byte| *byte == b'"').count() % 2 == 1;
-                    return true;
-                }
-                let fits = fields.len() == head.columns.len();
-                if fits {
-                    for (span, column) in fields.iter().zip(&head.columns) {
-                        found.cell(
-                            column.meant,
-                            line,
-                            *span,
-                            if fields.len() > 1 { Place::Wide } else { Place::Alone },
-                        );
-                    }
-                }
-                fits
-            }
+            Layout::Separated(sign) => match self.separated(&head.columns, line, sign, found) {
+                Some(fits) => fits,
+                None => return true,
+            },
             Layout::Words => {
                 let words = words(line);
                 if words.len() != head.columns.len() {
                     self.head = None;
                     return false;
                 }
-                for (span, column) in words.iter().zip(&head.columns) {
-                    found.cell(column.meant, line, *span, Place::Alone);
-                }
-                found.out.len() > before
+                let before = found.out.len();
+                found.cells(&head.columns, line, &words, Place::Alone);
+                replaced || found.out.len() > before
             }
-            // What was replaced has another width: the columns stand elsewhere.
-            Layout::Fixed(_) if holds_placeholder(line) => true,
+            Layout::Fixed(gaps) if replaced || !line.is_ascii() => {
+                let parts = segments(line);
+                // The index of a frame has no head.
+                let index = parts.len().checked_sub(head.columns.len());
+                if let Some(index) =
+                    index.filter(|index| gaps && (*index == 0 || *index == 1 && head.columns[0].start > 0))
+                {
+                    found.cells(&head.columns, line, &parts[index..], Place::Wide);
+                }
+                replaced || line.len() <= LONGEST_LINE && fixed_row(&head.columns, gaps, line, found)
+            }
             Layout::Fixed(gaps) => line.len() <= LONGEST_LINE && fixed_row(&head.columns, gaps, line, found),
         };
         if fits {
             self.misfits = 0;
-            if let Some(counts) = counts.filter(|_| head.columns.len() > 1) {
+            if labelled && head.columns.len() > 1 {
                 let cells = bare_numbers(line, head.layout);
                 counts.extend(cells.iter().map(|(start, end)| (found.line + start, found.line + end)));
             }
@@ -341,72 +584,95 @@ impl Tables {
         false
     }
 
-    /// A line that begins with the name of what follows: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
-    fn named_row(&self, line: &str, found: &mut Found<'_>) -> bool {
-        let outer = |c: char| c == ' ' || BARS.contains(&c);
-        let trimmed = line.trim_start_matches(outer);
-        let lead = line.len() - trimmed.len();
-        // As far as a name is long.
-        let joint = trimmed.char_indices().take(LONGEST_NAME + 4).find(|(at, sign)| {
-            matches!(sign, ':' | '=') || outer(*sign) && (*sign != ' ' || trimmed[*at..].starts_with("  "))
-        });
-        let Some((end, _)) = joint else { return false };
-        let name = trimmed[..end].trim_end();
-        let rest = trimmed[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '='));
-        let mark = &trimmed[end..trimmed.len() - rest.len()];
-        // `name=value` and `a:b` are code and options more often.
-        let place = if mark.contains([':', '=']) { Place::Line } else { Place::Wide };
-        let apart = mark.contains(outer);
-        if name.len() > LONGEST_NAME || !apart || rest.is_empty() || !name.starts_with(char::is_alphabetic) {
-            return false;
-        }
-        let meant = heads::meaning(name);
-        if meant.is_empty() || heads::only_secret(meant) && mark.contains([':', '=']) {
-            return false;
-        }
-        let start = lead + trimmed.len() - rest.len();
-        let rest = rest.trim_end_matches(|c: char| outer(c) || c == '\r');
-        let wordy = rest.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b' '));
-        if wordy && heads::only_secret(meant) {
-            return false;
-        }
-        if found.cell(meant, line, (start, start + rest.len()), place) {
-            return true;
-        }
-        let mut parts = segments(rest);
-        // What pandas leaves out.
-        parts.retain(|(from, to)| &rest[*from..*to] != "...");
-        let fit = |(from, to): &Span| heads::cell(meant, &rest[*from..*to], place).is_some();
-        let all = rest.contains("  ") && !parts.is_empty() && parts.iter().all(fit);
-        if all {
-            for (from, to) in parts {
-                found.cell(meant, line, (start + from, start + to), place);
+    /// Whether the fields of a line are those of a row; nothing for a line that a quoted field goes over the end of, whose other
+    /// fields are looked at like any.
+    fn separated(
+        &mut self,
+        columns: &[Column],
+        line: &str,
+        sign: char,
+        found: &mut Found<'_>,
+    ) -> Option<bool> {
+        let place = if columns.len() > 1 { Place::Wide } else { Place::Alone };
+        let count = columns.len();
+        let before = std::mem::take(&mut self.quoted);
+        let (fields, open) = split(line, sign, before);
+        if before && open && !line.contains('"') {
+            // The field goes on, but for a quote that never ends, which must not hide the rows behind it.
+            let fields = unquoted(line, sign);
+            self.quoted = fields.len() != count;
+            if !self.quoted {
+                found.cells(columns, line, &fields, place);
             }
+            return None;
         }
-        all
+        self.quoted = open;
+        if fields.len() == count && !before {
+            found.cells(columns, line, &fields, place);
+            return (!open).then_some(true);
+        }
+        if before && fields.len() <= count {
+            // The field that ends here, and those behind it.
+            found.cells(&columns[count - fields.len()..], line, &fields, place);
+        } else if open {
+            // A quote that is none, or a field that goes on below.
+            let plain = unquoted(line, sign);
+            let whole = &fields[..fields.len() - 1];
+            found.cells(columns, line, if plain.len() == count { &plain } else { whole }, place);
+        }
+        (!open && !before).then_some(false)
     }
 }
 
-/// What a label near it makes of a number is wrong where a head says that it is a count or an amount; and what has been found
-/// whole needs no second reason: of what stands in `out` from `before` on, that is left which adds something.
-fn only_once(before: usize, counts: &[Span], out: &mut Vec<Finding>) {
-    let ours = out.split_off(before);
-    out.retain(|found| {
-        let labelled = found.rule == RULES.detectors.phone_labelled;
-        !labelled || !counts.iter().any(|(start, end)| found.start < *end && found.end > *start)
+/// A line that begins with the name of what follows: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
+fn named_row(line: &str, found: &mut Found<'_>) -> bool {
+    let outer = |c: char| c == ' ' || BARS.contains(&c);
+    let trimmed = line.trim_start_matches(outer);
+    let lead = line.len() - trimmed.len();
+    // As far as a name is long.
+    let joint = trimmed.char_indices().take(LONGEST_NAME + 4).find(|(at, sign)| {
+        matches!(sign, ':' | '=') || outer(*sign) && (*sign != ' ' || trimmed[*at..].starts_with("  "))
     });
-    let mut known: Vec<Span> = out.iter().map(|found| (found.start, found.end)).collect();
-    known.sort_unstable();
-    out.extend(ours.into_iter().filter(|found| {
-        let behind = known.partition_point(|(start, _)| *start <= found.start);
-        !known[..behind].iter().rev().take(2).any(|(_, end)| *end >= found.end)
-    }));
+    let Some((end, _)) = joint else { return false };
+    let name = trimmed[..end].trim_end();
+    let rest = trimmed[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '='));
+    let mark = &trimmed[end..trimmed.len() - rest.len()];
+    // `name=value` and `a:b` are code and options more often.
+    let place = if mark.contains([':', '=']) { Place::Line } else { Place::Wide };
+    let apart = mark.contains(outer);
+    if name.len() > LONGEST_NAME || !apart || rest.is_empty() || !name.starts_with(char::is_alphabetic) {
+        return false;
+    }
+    let meant = heads::meaning(name);
+    if meant.is_empty() || heads::only_secret(meant) && mark.contains([':', '=']) {
+        return false;
+    }
+    let start = lead + trimmed.len() - rest.len();
+    let rest = rest.trim_end_matches(|c: char| outer(c) || c == '\r');
+    let wordy = rest.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b' '));
+    if wordy && heads::only_secret(meant) {
+        return false;
+    }
+    if found.cell(meant, line, (start, start + rest.len()), place) {
+        return true;
+    }
+    let mut parts = segments(rest);
+    // What pandas leaves out.
+    parts.retain(|(from, to)| &rest[*from..*to] != "...");
+    let fit = |(from, to): &Span| heads::cell(meant, &rest[*from..*to], place).is_some();
+    let all = rest.contains("  ") && !parts.is_empty() && parts.iter().all(fit);
+    if all {
+        for (from, to) in parts {
+            found.cell(meant, line, (start + from, start + to), place);
+        }
+    }
+    all
 }
 
 /// The bare numbers of a row, each a cell: no label in the line above speaks of them.
 fn bare_numbers(line: &str, layout: Layout) -> Vec<Span> {
     let cells = match layout {
-        Layout::Separated(sign) => split(line, sign).0,
+        Layout::Separated(sign) => split(line, sign, false).0,
         _ => segments(line),
     };
     let bare = |(start, end): &Span| {
@@ -422,13 +688,13 @@ fn is_rule(line: &str) -> bool {
         .all(|c| matches!(c, ' ' | '-' | '+' | '=' | '|' | ':' | '*' | '\r' | '\u{2500}'..='\u{257f}'))
 }
 
-/// Fields with a sign between, where a quoted one may hold the sign; whether a quote stays open.
-fn split(line: &str, sign: char) -> (Vec<Span>, bool) {
-    let (mut fields, mut start, mut quoted) = (Vec::new(), 0, false);
+/// Fields with a sign between, where a quoted one may hold the sign and may have begun above; whether a quote stays open.
+fn split(line: &str, sign: char, quoted: bool) -> (Vec<Span>, bool) {
+    let (mut fields, mut start, mut quoted) = (Vec::new(), 0, quoted);
     for (at, c) in line.char_indices() {
         if c == '"' && (quoted || line[start..at].trim().is_empty()) {
             quoted = !quoted;
-        } else if c == sign && !quoted {
+        } else if !quoted && separates(sign, c) {
             fields.push((start, at));
             start = at + c.len_utf8();
         }
@@ -439,6 +705,14 @@ fn split(line: &str, sign: char) -> (Vec<Span>, bool) {
     }
     fields.push((start, line.len()));
     (fields, quoted)
+}
+
+/// The same where no quote is one.
+fn unquoted(line: &str, sign: char) -> Vec<Span> {
+    let ends =
+        line.char_indices().filter(|(_, c)| separates(sign, *c)).map(|(at, c)| (at, at + c.len_utf8()));
+    let mut start = 0;
+    ends.chain([(line.len(), 0)]).map(|(end, next)| (std::mem::replace(&mut start, next), end)).collect()
 }
 
 fn is_sign_of_name(c: char) -> bool {
@@ -465,15 +739,24 @@ fn is_name(text: &str) -> bool {
 fn find_head(line: &str) -> Option<Head> {
     // A frame that goes on below.
     let line = line.trim_end().trim_end_matches(" \\");
+    // What was replaced among the names is a name that says nothing; where it stands nobody knows any more.
+    let mut named = line.as_bytes().to_vec();
+    let replaced = std::iter::successors(next_placeholder(line.as_bytes(), 0), |(_, end)| {
+        next_placeholder(line.as_bytes(), *end)
+    });
+    replaced.for_each(|(start, end)| named[start..end].fill(b'x'));
+    let named = str::from_utf8(&named).ok()?;
+    let replaced = named != line;
+    let line = named;
     // What stands in no name and between none.
     static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?~^\\");
     if line.bytes().any(|byte| OTHER[usize::from(byte)]) {
         return None;
     }
-    separated_head(line).or_else(|| fixed_head(line))
+    separated_head(line, replaced).or_else(|| fixed_head(line).filter(|_| !replaced))
 }
 
-fn separated_head(line: &str) -> Option<Head> {
+fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     let mut best: Option<Head> = None;
     for sign in ['\t', ';', ','].into_iter().chain(BARS) {
         if !line.contains(sign)
@@ -482,14 +765,17 @@ fn separated_head(line: &str) -> Option<Head> {
         {
             continue;
         }
-        let (fields, _) = split(line, sign);
+        let (fields, _) = split(line, sign, false);
         let names: Vec<&str> = fields.iter().map(|(start, end)| line[*start..*end].trim()).collect();
         let edges = names.len() > 2
             && BARS.contains(&sign)
             && names[0].is_empty()
             && names[names.len() - 1].is_empty();
         let inner = if edges { &names[1..names.len() - 1] } else { &names[..] };
+        // Of a row with a name before its value one is left.
+        let named = inner.iter().filter(|name| !name.bytes().all(|byte| byte == b'x')).count();
         let fits = inner.len() <= MAX_FIELDS
+            && (!replaced || named > 1)
             && inner.iter().all(|name| is_name(name))
             && inner.iter().filter(|name| name.is_empty()).count() <= 1
             && (inner.len() >= 2 || edges);

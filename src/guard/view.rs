@@ -64,13 +64,36 @@ fn may_hide(text: &[u8], at: usize) -> bool {
     }
 }
 
+/// Whether a text reads as itself, but for what programs write with a percent sign, a backslash or an ampersand.
+pub(super) fn reads_as_it_is(text: &[u8]) -> bool {
+    let plain = |byte: &u8| (9..0x7f).contains(byte) && *byte != 0x1b;
+    text.iter().all(plain)
+        || !(0..text.len()).any(|at| !matches!(text[at], b'%' | b'\\' | b'&') && hides(text, at))
+}
+
+/// Builds the view of a text in which those are read as they are.
+pub(super) fn shown(text: &[u8]) -> View {
+    view_of(text, (0, text.len()), false)
+}
+
 /// Builds the view of `text[from..to]`.
 pub(super) fn view(text: &[u8], from: usize, to: usize) -> View {
+    view_of(text, (from, to), true)
+}
+
+fn view_of(text: &[u8], (from, to): (usize, usize), escapes: bool) -> View {
     let mut view = View { text: Vec::with_capacity(to - from), source: Vec::with_capacity(to - from + 1) };
     let mut at = from;
     while at < to {
         let rest = &text[at..to];
-        let (len, becomes) = decode(rest);
+        // What ends a line of a table does so.
+        let written =
+            !escapes && (b"%\\&".contains(&rest[0]) || matches!(rest, [0xe2, 0x80, 0xa8 | 0xa9, ..]));
+        let (len, becomes) = match rest {
+            _ if written => (1, Becomes::Same),
+            [0x1b, ..] if !escapes => (escape_len(rest), Becomes::Nothing),
+            _ => decode(rest),
+        };
         let mut buffer = [0; 4];
         match becomes {
             Becomes::Same => {
@@ -236,6 +259,18 @@ fn escape(rest: &[u8]) -> (usize, Becomes) {
         Some(byte) if *byte < 0x80 && *byte != b'\n' => (2, Becomes::Nothing),
         _ => (1, Becomes::Nothing),
     }
+}
+
+/// How much of a text a terminal takes for a command, where it begins with one: of a link the address too.
+pub(super) fn escape_len(rest: &[u8]) -> usize {
+    let told = rest.starts_with(b"\x1b]").then(|| {
+        let body = rest.iter().take(1024).take_while(|byte| **byte != b'\n');
+        body.enumerate().skip(2).find(|(_, byte)| matches!(byte, 7 | 0x1b)).map(|(at, byte)| match byte {
+            7 => at + 1,
+            _ => at + usize::from(rest.get(at + 1) == Some(&b'\\')) * 2,
+        })
+    });
+    told.flatten().unwrap_or_else(|| escape(rest).0)
 }
 
 /// How long the rest of a control sequence is.

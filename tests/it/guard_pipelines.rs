@@ -83,3 +83,95 @@ fn nothing_personal_is_left_of_a_table_in_any_layout() {
     // Each column was there to be found.
     assert!(seen.len() == 14 && seen.values().all(|count| *count > 600), "{seen:?}");
 }
+
+/// The text in pieces of so many bytes.
+fn in_pieces(guard: &Guard, text: &str, most: usize) -> String {
+    let (mut stream, mut numbering) = (guard.stream(), Numbering::alone());
+    let (mut out, mut rest) = (String::new(), text);
+    while !rest.is_empty() {
+        let end = (most.min(rest.len())..=rest.len()).find(|at| rest.is_char_boundary(*at)).unwrap();
+        out.push_str(&stream.push(&rest[..end], &mut numbering));
+        rest = &rest[end..];
+    }
+    out.push_str(&stream.finish(&mut numbering).0);
+    out
+}
+
+#[test]
+fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
+    const ID: &str = "278198104";
+    let guard = Guard::default();
+    let names: Vec<String> = (0..300).map(|at| format!("col{at}")).collect();
+    let wide = |value: &str, between: &str, width: usize, count: usize| {
+        let mut cells: Vec<String> = names[..count].iter().map(|name| format!("{name:>width$}")).collect();
+        cells[count - 1] = format!("{value:>width$}");
+        cells.join(between)
+    };
+    let key = format!(
+        "-----BEGIN PRIVATE KEY-----\\n{}\\n-----END PRIVATE KEY-----\\n",
+        "MIIEvQIBADANBgkq".repeat(4)
+    );
+    let long: Vec<String> = (0..600).map(|at| format!("{{\"id\": {at}, \"bsn\": \"{ID}\"}}")).collect();
+    let series: String = (0..60).map(|at| format!("{at}     {ID}\n")).collect();
+    let texts = [
+        // What a terminal is told, and what nobody sees.
+        format!("\x1b[1mid\x1b[0m,\x1b[1mbsn\x1b[0m,\x1b[1mname\x1b[0m\n1,{ID},x\n"),
+        "id,bsn,name\n\x1b[31m1,27819\x1b[0m8104,x\n".to_owned(),
+        format!("\x1b[1mid   bsn        name\x1b[0m\n\x1b[32m1    {ID}  Liam\x1b[0m\n"),
+        format!("id\t\x1b[7mbsn\x1b[27m\n1\t{ID}\n"),
+        format!("id,bsn\n1,\x1b]8;;http://x\x07{ID}\x1b]8;;\x07\n"),
+        format!("id,b\u{200b}sn,name\n1,{ID},x\n"),
+        "id,bsn,name\n1,2781\u{200b}98104,x\n2,２７８１９８１０４,x\n".to_owned(),
+        format!("\u{feff}bsn,name\n{ID},x\n"),
+        format!("id,\u{200f}bsn\u{200e},name\n1,\u{202d}{ID}\u{202c},x\n"),
+        // Whatever ends a line.
+        format!("id,bsn,name\r1,{ID},x\r2,{ID},y\r"),
+        format!("id,bsn,name\r\r\n1,{ID},x\r\r\n"),
+        format!("loading...\rid,bsn,name\nloading 5%\r1,{ID},x\n"),
+        format!("id,bsn,name\u{c}1,{ID},x\u{b}2,{ID},x\u{85}3,{ID},x\u{2028}4,{ID},x\n"),
+        // Quotes that do not end where they should.
+        format!("id,note,bsn\n1,\"never closed,{ID}\n2,ok,{ID}\n3,ok,{ID}\n"),
+        format!("id,bsn,note\n1,{ID},\"begins\nhere and\nends\",\n2,{ID},x\n"),
+        format!("id,note,bsn\n1,\"two\nlines\",{ID}\n2,ok,{ID}\n"),
+        // Tables in strings, and strings in tables.
+        format!("{{\"out\": \"id,bsn,name\\r\\n1,{ID},x\\r\\n2,{ID},y\\r\\n\"}}\n"),
+        format!("b'id,bsn,name\\n1,{ID},x\\n'\n"),
+        format!("run | output\n1 | {{\"out\": \"   id        bsn\\n0   1  {ID}\\n\"}}\n"),
+        format!("id,payload\n1,\"{{\"\"bsn\"\": \"\"{ID}\"\"}}\"\n"),
+        // What is replaced beside a value, by the guard or by whoever wants it to look so.
+        format!("id   bsn        name\n1    {ID}  [EMAIL_1]\n2    {ID}  [EMAIL_1]\n"),
+        format!("  id        bsn mail\n0  1  {ID} a@example.org\n"),
+        format!("{{\"private_key\": \"{key}\", \"bsn\": \"{ID}\"}}\n"),
+        format!("id,key,bsn\n1,\"{}\",{ID}\n2,x,{ID}\n", key.replace("\\n", "\n")),
+        // Boxes with other signs in their head, HTML over lines, without ends of cells, and with tags in them.
+        format!("│ id  ┆ bsn       │\n│ --- ┆ ---       │\n╞═════╪═══════════╡\n│ 1   ┆ {ID} │\n"),
+        format!("┃ id ┃ bsn       ┃\n┡━━━━╇━━━━━━━━━━━┩\n│ 1  │ {ID} │\n"),
+        format!(
+            "<table>\n<tr>\n<th>\n id\n</th>\n<th>\n bsn\n</th>\n</tr>\n<tr>\n<td>\n 1\n</td>\n<td>\n {ID}\n</td>\n</tr>\n"
+        ),
+        format!("<table><tr><th>id<th>bsn<tr><td>1<td>{ID}</table>\n"),
+        format!(
+            "<table><tr><th>id</th><th\n class=\"x\">bsn</th></tr><tr><td\n>1</td><td\n>{ID}</td></tr>\n"
+        ),
+        format!("<table><tr><th>id</th><th><b>bsn</b></th></tr><tr><td>1</td><td><b>{ID}</b></td></tr>\n"),
+        // Wide, long, and the name behind.
+        format!("id   名前        bsn        x\n1    山田太郎太郎    {ID}  1\n"),
+        format!("{}\n{}\n", wide("bsn", ",", 0, 300), wide(ID, ",", 0, 300)),
+        format!("{}\n{}\n", wide("bsn", "  ", 10, 100), wide(ID, "  ", 10, 100)),
+        format!("{{\"pad\": \"{}\", \"rows\": [{}]}}\n", "p".repeat(40_000), long.join(", ")),
+        format!("{series}Name: bsn, dtype: int64\n"),
+    ];
+    for text in texts {
+        let whole = guard.text(&text, &mut Numbering::alone()).0.into_inner();
+        let plain = whole.replace("\x1b[0m", "").replace(['\u{200b}', '\u{202c}'], "");
+        assert!(!plain.contains(ID) && !plain.contains("２７８"), "{text:.300} became {plain:.300}");
+        assert!(whole.contains("[NATIONAL_ID_1]"), "{whole:.300}");
+        let again = guard.text(&whole, &mut Numbering::alone()).0.into_inner();
+        assert_eq!(again.replace('\u{200b}', ""), whole.replace('\u{200b}', ""), "{text:.300}");
+        for most in [1, 7, 64, 1000] {
+            if text.len() < 2000 * most {
+                assert_eq!(in_pieces(&guard, &text, most), whole, "{text:.300} in pieces of {most}");
+            }
+        }
+    }
+}

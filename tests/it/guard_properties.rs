@@ -529,6 +529,18 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         ),
         "a  Name: ssn, dtype: object\nName: ssn, dtype: object  x\n1  2\n".to_owned(),
         "| a |\n|----------------|\n".to_owned(),
+        // A line with a value in it is no head, a value of a cell counts for its row, a mark that goes over the end of a line
+        // of a table joins two of them, and what was replaced is a value of a list.
+        "iban  \"|DE61580497968969343970\nW\nrvnr|36200790K448".to_owned(),
+        ",e,d,apikey,m\n\"\nDE53790517924439133742,4367323247048270,dGdXs%,".to_owned(),
+        "iban  passwd\nDE61343992\u{c}4412468578386891  Bk6QjS".to_owned(),
+        "''}\"\",\"passord\":\"Q\ry\":\"80057J\"".to_owned(),
+        "\"fields\":[{\"name\":\"bsn\"}],\"rows\":[\"27814218\",\"9, 1: '+353 87 924 5510', 2: '0876437752'}".to_owned(),
+        "'dni':[''\n'']\n3@3.om'\u{7f}\n'[\n'pesel':[''\n'57042694672'".to_owned(),
+        // Cells over several lines, a Series in a part of a line, digits of other scripts below each other.
+        "<th\nthh>phone</th\n<td>27819810</td".to_owned(),
+        "  \r2  94442815\n3  4\nName: bsn, dtype: s".to_owned(),
+        "\u{664}\u{661}\u{661}\u{663}\u{661}\n\u{1d7d2}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\u{1d7cf}\n".to_owned(),
     ];
     let mut dice = Dice(0x5151_5151_5151_5151);
     for guard in all_guards() {
