@@ -423,16 +423,16 @@ impl Findings<'_> {
     fn add(&mut self, new: &[Finding], hidden: &mut Vec<Finding>) -> bool {
         let before = hidden.len();
         for found in new {
-            let whole = |known: &Finding| known.start <= found.start && known.end >= found.end;
-            if hidden.iter().any(whole) {
+            let at = hidden[..before].partition_point(|known| known.start <= found.start);
+            if at > 0 && hidden[at - 1].end >= found.end {
                 continue;
             }
             let base = self.line.0;
             let here = Finding { start: base + found.start, end: base + found.end, ..*found };
             if self.hides(&here) {
                 hidden.push(*found);
-            }
-            if !self.ours[self.of_line..].contains(&here) {
+                self.ours.push(here);
+            } else if !self.ours[self.of_line..].contains(&here) {
                 self.ours.push(here);
             }
         }
