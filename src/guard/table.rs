@@ -280,7 +280,6 @@ impl Tables {
         if as_it_is && !known && self.state.finds_nothing(line) {
             return self.state.read(line, &mut Vec::new(), &mut Vec::new());
         }
-        let source = &line.text[line.span.0..line.span.1];
         let before = self.state.clone();
         let shown = (!as_it_is).then(|| Reading::of(line.text, line.span, &[]).shown());
         let read = self.read(line, shown.as_ref(), found.guard);
