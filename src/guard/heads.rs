@@ -1,6 +1,6 @@
 //! What the head of a column, or the name of a field, says of the values under it: `rules/heads.toml`, read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{LazyLock, OnceLock};
 
@@ -212,10 +212,10 @@ impl Gate {
     fn new(words: HashMap<Vec<u8>, u8>) -> Self {
         let abroad =
             words.keys().filter_map(|word| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
-        let abroad: Vec<String> = abroad
+        let abroad: BTreeSet<String> = abroad
             .flat_map(|word| {
                 let first = word.chars().next().into_iter().flat_map(char::to_uppercase);
-                [word.to_owned(), first.chain(word.chars().skip(1)).collect()]
+                [word.to_owned(), first.chain(word.chars().skip(1)).collect(), word.to_uppercase()]
             })
             .collect();
         let abroad = packed::Config::new().builder().extend(abroad).build();
@@ -675,14 +675,7 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
     if meant.is_empty() || text.len() > LONGEST_VALUE + 64 {
         return None;
     }
-    let blank = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{a0}');
-    let mut value = text.trim_matches(blank);
-    for quote in ["\\\"", "\"", "'"] {
-        if let Some(inner) = value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
-            value = inner.trim_matches(blank);
-            break;
-        }
-    }
+    let value = bare_value(text);
     if value.is_empty() || value.len() > LONGEST_VALUE || holds_placeholder(value) {
         return None;
     }
@@ -705,6 +698,30 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         };
         fits.then_some(((start, start + value.len()), column.rule))
     })
+}
+
+/// A value without the marks around it: quotes, tags, where Textile and Jira set it.
+fn bare_value(text: &str) -> &str {
+    let blank = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{a0}');
+    let mut value = text.trim_matches(blank);
+    for sign in ["<. ", ">. ", "=. "] {
+        value = value.strip_prefix(sign).map_or(value, |rest| rest.trim_matches(blank));
+    }
+    if value.starts_with('<') {
+        value = within_tags(value).trim_matches(blank);
+    }
+    for quote in ["\\\"", "\"", "'", "`", "&quot;", "&#39;", "**"] {
+        if let Some(inner) = value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
+            return inner.trim_matches(blank);
+        }
+    }
+    value
+}
+
+/// What stands between a tag and the end of it, where a text is no more than that.
+fn within_tags(text: &str) -> &str {
+    let inner = || text.strip_prefix('<')?.strip_suffix('>')?.split_once('>')?.1.rsplit_once("</");
+    inner().map_or(text, |(inner, _)| within_tags(inner.trim()))
 }
 
 /// Whether all that a head may mean is a secret.
@@ -881,6 +898,7 @@ mod tests {
         for text in ["ENOENT", "classNames", "bandSpan", "sins"] {
             assert!(!may_be_head(text), "{text}");
         }
+        assert!(HEADS.gate.abroad.is_some());
         let taken = HEADS.gate.words.iter().filter(|(hash, _)| *hash != 0).count();
         assert!(taken * 2 < Gate::PLACES, "{taken}");
     }

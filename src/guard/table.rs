@@ -464,6 +464,10 @@ impl State {
             places = rest;
             self.nested.tags(text, (at, next), out);
             done = self.nested.line(text, (at, next), here, out);
+            if !here.is_empty() {
+                let found = &mut Found { out, line: at, labelled };
+                assigned(text[at..next].trim_end_matches(ENDS), at, here, found);
+            }
             let series = if (at, next) == (start, end) { series } else { &[] };
             let quiet = here.is_empty() && series.is_empty() && self.head.is_none() && self.list.is_none();
             if (goes_on.is_none() || at > start) && !quiet {
@@ -504,9 +508,7 @@ impl State {
         if (headed || self.list.is_some()) && self.listed(line, found) {
             return;
         }
-        let begins = first.is_ascii_alphabetic()
-            || matches!(first, b'|' | b'"' | b'#' | b'_' | b'(' | b',' | b';' | b'.' | b'\t' | b'[')
-            || first >= 0x80;
+        let begins = first.is_ascii_alphabetic() || b"|\"'#_(,;.\t[!\\".contains(&first) || first >= 0x80;
         if !headed || line.len() > LONGEST_LINE || !begins || named_row(line, found) {
             return;
         }
@@ -595,7 +597,11 @@ impl State {
         let place = if columns.len() > 1 { Place::Wide } else { Place::Alone };
         let count = columns.len();
         let before = std::mem::take(&mut self.quoted);
-        let (fields, open) = split(line, sign, before);
+        let wiki = (sign == '|' && line.contains("||")).then(|| doubled(line));
+        let (fields, open) = match wiki.filter(|wiki| wiki.len() == count) {
+            Some(fields) => (fields, before),
+            None => split(line, sign, before),
+        };
         if before && open && !line.contains('"') {
             // The field goes on, but for a quote that never ends, which must not hide the rows behind it.
             let fields = unquoted(line, sign);
@@ -621,6 +627,76 @@ impl State {
         }
         (!open && !before).then_some(false)
     }
+}
+
+/// The longest gap between a name and the sign behind it, with quotes and marks.
+const LONGEST_GAP: usize = 24;
+
+/// Values behind `name=`, `name:` and `name =>`, wherever in a line they stand; each of a list. Places are behind words that a
+/// name may end in.
+fn assigned(line: &str, base: usize, places: &[usize], found: &mut Found<'_>) {
+    let mut done = 0;
+    for end in places.iter().map(|place| place - base) {
+        if end < done || !line.is_char_boundary(end) {
+            continue;
+        }
+        // `ssn_1"`
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        let to = line[end..].find(|c| !word(c)).map_or(line.len(), |len| end + len);
+        let (gap, rest) = line[to..]
+            .split_at(line[to..].find(|c| !matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ')).unwrap_or(0));
+        let sign = rest.len() - rest.trim_start_matches("=>").trim_start_matches([':', '=']).len();
+        let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
+        if gap.len() > LONGEST_GAP || sign == 0 && !list || gap.contains("  ") && sign == 0 {
+            continue;
+        }
+        let mut from = to
+            - line[..to]
+                .chars()
+                .rev()
+                .take(LONGEST_NAME)
+                .take_while(|c| word(*c) || " .-/°".contains(*c))
+                .map(char::len_utf8)
+                .sum::<usize>();
+        from += line[from..to].rfind("  ").map_or(0, |blank| blank + 2);
+        let meant = heads::meaning(line[from..to].trim());
+        if meant.is_empty() || heads::only_secret(meant) {
+            continue;
+        }
+        let mut at = line.len() - rest.len() + sign.max(1);
+        let listed = line[at..].trim_start().starts_with('[');
+        loop {
+            at += line[at..].find(|c| !matches!(c, ' ' | '[' | '*' | '(')).unwrap_or(0);
+            let Some((start, stop, quoted)) = one_value(line, at) else { break };
+            let place = if quoted { Place::Wide } else { Place::Line };
+            found.cell(meant, line, (start, stop), place);
+            at = stop + usize::from(quoted);
+            done = at;
+            let more = line[at..].trim_start_matches(',');
+            if !listed || more.starts_with(']') || more.is_empty() {
+                break;
+            }
+            at = line.len() - more.len();
+        }
+    }
+}
+
+/// A value in quotes, or up to what ends one or begins the next name; whether it is quoted.
+fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
+    let text = &line[at..];
+    let call =
+        ["Some(", "pl.Series("].iter().find(|call| text.starts_with(**call)).map_or(0, |call| call.len());
+    let (at, text) = (at + call, &text[call..]);
+    if let Some(quote) = text.chars().next().filter(|c| matches!(c, '"' | '\'' | '`')) {
+        let len = text[1..].find(quote)?;
+        return Some((at + 1, at + 1 + len, true));
+    }
+    let mut len = text.find([',', ';', ')', '}', ']', '|', '\t', '"', '<', '&']).unwrap_or(text.len());
+    len = text[..len].find("  ").unwrap_or(len);
+    if let Some(next) = text[..len].find(['=', ':']) {
+        len = text[..next].rfind(' ')?;
+    }
+    (len > 0).then_some((at, at + len, false))
 }
 
 /// A line that begins with the name of what follows: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
@@ -687,13 +763,30 @@ fn is_rule(line: &str) -> bool {
         .all(|c| matches!(c, ' ' | '-' | '+' | '=' | '|' | ':' | '*' | '\r' | '\u{2500}'..='\u{257f}'))
 }
 
+/// Fields with a doubled bar between, and the outer ones of a row with single bars: Jira and the wikis.
+fn doubled(line: &str) -> Vec<Span> {
+    let bar = |c: char| matches!(c, '|' | '!' | ' ' | '\r');
+    let inner = line.trim_matches(bar);
+    let base = inner.as_ptr() as usize - line.as_ptr() as usize;
+    let mut fields = vec![(0, 0)];
+    let mut at = base;
+    for field in inner.split(if inner.contains("!!") { "!!" } else { "||" }) {
+        fields.push((at, at + field.len()));
+        at += field.len() + 2;
+    }
+    fields.push((line.len(), line.len()));
+    fields
+}
+
 /// Fields with a sign between, where a quoted one may hold the sign and may have begun above; whether a quote stays open.
 fn split(line: &str, sign: char, quoted: bool) -> (Vec<Span>, bool) {
     let (mut fields, mut start, mut quoted) = (Vec::new(), 0, quoted);
+    // A row of LaTeX.
+    let line = if sign == '&' { line.trim_end().trim_end_matches('\\') } else { line };
     for (at, c) in line.char_indices() {
         if c == '"' && (quoted || line[start..at].trim().is_empty()) {
             quoted = !quoted;
-        } else if !quoted && separates(sign, c) {
+        } else if !quoted && separates(sign, c) && !(sign == '&' && line[..at].ends_with('\\')) {
             fields.push((start, at));
             start = at + c.len_utf8();
         }
@@ -721,8 +814,8 @@ fn is_sign_of_name(c: char) -> bool {
 
 /// Whether a text may be the head of a column: a name of a few words.
 fn is_name(text: &str) -> bool {
-    let text = text.trim_matches(['"', '\'', '`']);
-    if !heads::is_unmasked(text) {
+    let text = text.trim_matches(['"', '\'', '`', ' ']);
+    if !heads::is_unmasked(text) || text.contains("   ") {
         return false;
     }
     let text = text.trim_matches('*');
@@ -736,35 +829,71 @@ fn is_name(text: &str) -> bool {
 
 /// The head of a table, if a line is one.
 fn find_head(line: &str) -> Option<Head> {
-    // A frame that goes on below.
-    let line = line.trim_end().trim_end_matches(" \\");
     // What was replaced among the names is a name that says nothing; where it stands nobody knows any more.
-    let mut named = line.as_bytes().to_vec();
+    let mut named = line.trim_end().as_bytes().to_vec();
     let replaced = std::iter::successors(next_placeholder(line.as_bytes(), 0), |(_, end)| {
         next_placeholder(line.as_bytes(), *end)
     });
     replaced.for_each(|(start, end)| named[start..end].fill(b'x'));
     let named = str::from_utf8(&named).ok()?;
-    let replaced = named != line;
-    let line = named;
+    let replaced = named != line.trim_end();
+    if let Some(columns) = named.strip_prefix("COPY ").and_then(|copy| copy.strip_suffix(" FROM stdin;")) {
+        let (_, columns) = columns.strip_suffix(')')?.split_once('(')?;
+        let columns = columns.split(',').map(|name| Column::new(name, 0, 0)).collect();
+        return Some(Head { layout: Layout::Separated('\t'), columns });
+    }
+    if named.starts_with(['!', '\\']) || named.ends_with("\\\\") {
+        return marked_head(named);
+    }
+    // A frame that goes on below.
+    let line = named.trim_end_matches(" \\");
     // What stands in no name and between none.
-    static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?~^\\");
+    static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?~\\");
     if line.bytes().any(|byte| OTHER[usize::from(byte)]) {
         return None;
     }
     separated_head(line, replaced).or_else(|| fixed_head(line).filter(|_| !replaced))
 }
 
+impl Column {
+    fn new(name: &str, start: usize, end: usize) -> Self {
+        Self { meant: heads::meaning(name), start, end }
+    }
+}
+
+/// The head of a table of LaTeX, troff or MediaWiki, whose names have marks around them.
+fn marked_head(line: &str) -> Option<Head> {
+    static MARKS: [&str; 9] =
+        ["\\textbf{", "\\textit{", "\\multicolumn{1}{c}{", "\\fI", "\\fB", "\\fP", "\\fR", "{", "}"];
+    let (sign, fields) = match line.chars().next()? {
+        '!' => ('|', doubled(line)),
+        _ if line.contains('&') => ('&', split(line, '&', false).0),
+        _ => ('\t', split(line, '\t', false).0),
+    };
+    let name = |(start, end): &Span| {
+        let bare = |name: String, mark: &&str| name.replace(*mark, "");
+        MARKS.iter().fold(line[*start..*end].trim().to_owned(), bare).replace("\\_", "_")
+    };
+    let names: Vec<String> = fields.iter().map(name).collect();
+    let fits = (2..=MAX_FIELDS).contains(&names.len()) && names.iter().all(|name| is_name(name));
+    let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
+    let speaks = fits && columns.iter().any(|column| !column.meant.is_empty());
+    speaks.then_some(Head { layout: Layout::Separated(sign), columns })
+}
+
 fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     let mut best: Option<Head> = None;
-    for sign in ['\t', ';', ','].into_iter().chain(BARS) {
+    // Quoted names with blanks between, as Tcl has lists.
+    let tcl = line.starts_with('"').then_some(' ');
+    for sign in ['\t', ';', ',', '^'].into_iter().chain(BARS).chain(tcl) {
         if !line.contains(sign)
             || matches!(sign, ',' | ';')
                 && (line.starts_with([' ', '\t']) || line.trim_end().ends_with([',', ';']))
         {
             continue;
         }
-        let (fields, _) = split(line, sign, false);
+        let wiki = sign == '|' && line.contains("||");
+        let fields = if wiki { doubled(line) } else { split(line, sign, false).0 };
         let names: Vec<&str> = fields.iter().map(|(start, end)| line[*start..*end].trim()).collect();
         let edges = names.len() > 2
             && BARS.contains(&sign)
@@ -781,8 +910,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         if !fits || best.as_ref().is_some_and(|best| best.columns.len() >= fields.len()) {
             continue;
         }
-        let columns: Vec<Column> =
-            names.iter().map(|name| Column { meant: heads::meaning(name), start: 0, end: 0 }).collect();
+        let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
         if columns.iter().any(|column| !column.meant.is_empty()) {
             best = Some(Head { layout: Layout::Separated(sign), columns });
         }
@@ -791,6 +919,8 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
 }
 
 fn fixed_head(line: &str) -> Option<Head> {
+    let boxed = line.trim_start().starts_with('|').then(|| line.replace('|', " "));
+    let line = boxed.as_deref().unwrap_or(line);
     if !line.chars().all(|c| is_sign_of_name(c) || matches!(c, '\t' | '"' | '`')) {
         return None;
     }
@@ -809,11 +939,7 @@ fn fixed_head(line: &str) -> Option<Head> {
     let place = |at: usize| if line.is_ascii() { at } else { line[..at].chars().count() };
     let columns: Vec<Column> = cells
         .iter()
-        .map(|(start, end)| Column {
-            meant: heads::meaning(&line[*start..*end]),
-            start: place(*start),
-            end: place(*end),
-        })
+        .map(|(start, end)| Column::new(&line[*start..*end], place(*start), place(*end)))
         .collect();
     let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
         Layout::Words

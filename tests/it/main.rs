@@ -49,6 +49,7 @@ mod guard_placeholders;
 mod guard_policy;
 mod guard_properties;
 mod guard_quality;
+mod guard_records;
 mod guard_rules;
 mod guard_tokens;
 mod guard_ways_out;

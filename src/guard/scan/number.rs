@@ -448,6 +448,8 @@ impl Scanner<'_> {
             && here.start - groups[index - 1].end() == 1
             && start == here.start;
         let inner = is_word_byte(outside) && start != self.number_found
+            // `08:01 4699305`
+            || outside == b':' && self.byte_before(start - 1).is_ascii_digit()
             || tail
             || matches!(outside, b'.' | b'#' | b'$')
             || matches!(outside, b'-' | b'/') && is_word_byte(self.byte_before(start - 1));
@@ -659,10 +661,11 @@ impl Scanner<'_> {
         let rest = &self.text[end..self.to.min(end + 10)];
         let signs = rest.iter().take_while(|byte| matches!(**byte, b' ' | b'-' | b'(')).count();
         let word = &rest[signs..];
-        (1..=2).contains(&signs)
-            && WORDS
-                .iter()
-                .any(|label| word.len() >= label.len() && word[..label.len()].eq_ignore_ascii_case(label))
+        // The name of what follows speaks of that.
+        let ends = |label: &&[u8]| !matches!(self.byte(end + signs + label.len()), b'_' | b'=' | b':');
+        let begins =
+            |label: &&[u8]| word.len() >= label.len() && word[..label.len()].eq_ignore_ascii_case(label);
+        (1..=2).contains(&signs) && WORDS.iter().any(|label| begins(label) && ends(label))
     }
 
     /// `x12`, `ext. 12` behind a number.
