@@ -29,8 +29,8 @@ use crate::domain::{
 };
 use crate::execution::paths::{PathChange, PathError, PathRow};
 use crate::execution::{
-    Asker, ContextRow, Contexts, Control, Execution, ExecutionError, ExecutionRow, ExecutionStatus, Health,
-    Paths, Reads, Runs, Starting, Usage, WorkflowError, WorkflowRow, Workflows,
+    ContextRow, Contexts, Control, Execution, ExecutionError, ExecutionRow, ExecutionStatus, Health, Paths,
+    Reads, Requester, Runs, Starting, Usage, WorkflowError, WorkflowRow, Workflows,
 };
 use crate::guard::own_words;
 
@@ -217,13 +217,13 @@ impl Operator {
         self.tenants.as_ref().map_or(vec![None], |tenants| tenants.iter().map(Some).collect())
     }
 
-    fn asker(&self, tenant: &TenantId) -> Result<Asker, Refusal> {
+    fn requester(&self, tenant: &TenantId) -> Result<Requester, Refusal> {
         if self.tenants.as_ref().is_some_and(|tenants| !tenants.contains(tenant)) {
             let text = format!("this credential may not act for tenant {tenant}");
             return Err(Refusal(StatusCode::FORBIDDEN, ErrorCode::Forbidden, text, None));
         }
         let (tenant, principal) = (tenant.clone(), self.name.clone());
-        Ok(Asker { tenant, owner: Owner::tenant(), principal, sees_tenant: true })
+        Ok(Requester { tenant, owner: Owner::tenant(), principal, sees_tenant: true })
     }
 }
 
@@ -335,9 +335,9 @@ fn run(service: &Service, by: &Operator, row: &ExecutionRow) -> Value {
 
 /// The end of what a run has printed, when this replica has it.
 fn tail(service: &Service, by: &Operator, row: &ExecutionRow) -> Option<String> {
-    let asker = by.asker(&row.key.tenant).ok()?;
+    let requester = by.requester(&row.key.tenant).ok()?;
     let mut text = String::new();
-    for chunk in service.runs.printed(&asker, row.id)? {
+    for chunk in service.runs.printed(&requester, row.id)? {
         if let OutputChunk::Stdout(more) | OutputChunk::Stderr(more) = chunk.into_inner() {
             text.push_str(&more);
         }
@@ -372,8 +372,8 @@ async fn interrupt(
     by: Operator,
     Json(run): Json<Run>,
 ) -> Result<Response, Refusal> {
-    let asker = by.asker(&run.tenant)?;
-    console.service().await?.runs.stop_run(&asker, run.execution).await?;
+    let requester = by.requester(&run.tenant)?;
+    console.service().await?.runs.stop_run(&requester, run.execution).await?;
     tracing::info!(execution.id = %run.execution, operator = %by.name, "an operator asked a run to stop");
     Ok(Json(json!({ "asked": true })).into_response())
 }
@@ -400,13 +400,13 @@ async fn steer(
     by: Operator,
     Json(Steered { tenant, workflow, action }): Json<Steered>,
 ) -> Result<Response, Refusal> {
-    let asker = by.asker(&tenant)?;
+    let requester = by.requester(&tenant)?;
     let control = match action {
         Action::Pause => Control::Pause,
         Action::Resume => Control::Resume,
         Action::Abort => Control::Abort,
     };
-    let flow = console.service().await?.workflows.control(&asker, workflow, &control).await?;
+    let flow = console.service().await?.workflows.control(&requester, workflow, &control).await?;
     tracing::info!(workflow.id = %workflow, operator = %by.name, ?action, "an operator steered a workflow");
     Ok(Json(json!({ "status": flow.state.status.as_str() })).into_response())
 }
@@ -439,7 +439,7 @@ async fn end(
     by: Operator,
     Json(place): Json<Place>,
 ) -> Result<Response, Refusal> {
-    by.asker(&place.tenant)?;
+    by.requester(&place.tenant)?;
     let ended = console.service().await?.contexts.end(&place.key()).await?;
     tracing::info!(operator = %by.name, ended, "an operator ended a context");
     Ok(Json(json!({ "ended": ended })).into_response())
@@ -451,7 +451,7 @@ async fn branch(
     by: Operator,
     Json(place): Json<Place>,
 ) -> Result<Response, Refusal> {
-    by.asker(&place.tenant)?;
+    by.requester(&place.tenant)?;
     let key = place.key();
     let Some(branch) = place.branch else {
         let text = "the name of the new path is missing".to_owned();

@@ -73,7 +73,7 @@ pub use outputs::{Artifact, Outputs};
 pub use packs::{Packs, PacksError};
 pub use paths::Paths;
 pub use reaper::Cleanup;
-pub use recall::{Asker, Begun, Reads, Recalled};
+pub use recall::{Begun, Reads, Recalled, Requester};
 pub use recipe::{Recipe, Recipes};
 
 pub use crate::store::{ContextRow, ExecutionRow, ExecutionStatus, WorkflowRow};
@@ -246,7 +246,7 @@ pub struct Call {
     /// The context's key.
     pub key: ContextKey,
     /// Who calls.
-    pub asker: Asker,
+    pub requester: Requester,
     /// The caller's trace.
     pub trace: Option<Trace>,
     /// Run at most once under this key.

@@ -255,7 +255,7 @@ impl McpServer {
         let handle = match handle {
             Some(handle) => {
                 let contexts = self.service().await?.contexts;
-                Some(contexts.open_handle(handle, &caller.tenant, &caller.asker()).await?)
+                Some(contexts.open_handle(handle, &caller.tenant, &caller.requester()).await?)
             }
             None => None,
         };

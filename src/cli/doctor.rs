@@ -12,7 +12,7 @@ use crate::config::{Config, Provider, Sources};
 use crate::domain::{
     Code, CodeRequest, ContextKey, ConversationId, Entropy, Inputs, Language, Owner, Timeout,
 };
-use crate::execution::{Asker, Call};
+use crate::execution::{Call, Requester};
 use crate::store::StoreError;
 use crate::telemetry::chain;
 
@@ -270,7 +270,7 @@ async fn first_run(service: &crate::execution::Execution) -> Check {
         };
         let call = Call {
             key: key.clone(),
-            asker: Asker {
+            requester: Requester {
                 tenant: key.tenant.clone(),
                 owner: key.owner.clone(),
                 principal: "doctor".into(),

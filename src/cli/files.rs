@@ -23,7 +23,7 @@ use crate::app::{App, shutdown};
 use crate::config::{Config, Provider, Sources};
 use crate::domain::ContextKey;
 use crate::execution::files::{Content, FileAction, FileAnswer, FileEntry, FilePath, Filed};
-use crate::execution::{Asker, Call, Execution};
+use crate::execution::{Call, Execution, Requester};
 use crate::telemetry::chain;
 
 #[derive(Debug, Subcommand)]
@@ -211,10 +211,10 @@ async fn here(
     let failed =
         |error: crate::execution::ExecutionError| anyhow::anyhow!("{}. {}", chain(&error), error.advice());
     let service = app.execution.service(Duration::from_secs(30)).await.map_err(failed)?;
-    let (mut key, asker) = local_caller(config);
+    let (mut key, requester) = local_caller(config);
     if let Some(handle) = context {
         // Handles are given to this machine's user, under the name that the doors know.
-        let user = Asker { principal: "local".to_owned(), ..asker.clone() };
+        let user = Requester { principal: "local".to_owned(), ..requester.clone() };
         key = service.contexts.open_handle(&handle, &config.tenant, &user).await.map_err(failed)?;
     }
     let is_local = matches!(config.provider, Provider::Local);
@@ -238,7 +238,7 @@ async fn here(
     };
     let cancel = CancellationToken::new();
     let filed = {
-        let run = service.files.run(call(&key, &asker), action, cancel.clone());
+        let run = service.files.run(call(&key, &requester), action, cancel.clone());
         tokio::pin!(run);
         loop {
             tokio::select! {
@@ -251,13 +251,13 @@ async fn here(
             }
         }
     };
-    answer(&service, &asker, filed, wanted, progress).await
+    answer(&service, &requester, filed, wanted, progress).await
 }
 
-fn call(key: &ContextKey, asker: &Asker) -> Call {
+fn call(key: &ContextKey, requester: &Requester) -> Call {
     Call {
         key: key.clone(),
-        asker: asker.clone(),
+        requester: requester.clone(),
         trace: None,
         idempotency_key: None,
         guard: None,
@@ -267,7 +267,7 @@ fn call(key: &ContextKey, asker: &Asker) -> Call {
 
 async fn answer(
     service: &Execution,
-    asker: &Asker,
+    requester: &Requester,
     filed: Filed,
     wanted: &Wanted,
     progress: &Progress,
@@ -286,7 +286,7 @@ async fn answer(
             progress.total.store(artifact.bytes, Ordering::Relaxed);
             let mut at = 0;
             while at < artifact.bytes {
-                let page = service.reads.artifact(asker, &artifact.uri, at, 1024 * 1024).await;
+                let page = service.reads.artifact(requester, &artifact.uri, at, 1024 * 1024).await;
                 let (_, page) = page.map_err(|error| anyhow::anyhow!("{}", chain(&error)))?;
                 if page.is_empty() {
                     bail!("the file is no longer kept whole; get it again");

@@ -16,7 +16,7 @@ use crate::analysis::{OutputFormat, Pack};
 use crate::app::App;
 use crate::config::Sources;
 use crate::domain::{Clock, ContextKey, Timeout};
-use crate::execution::{AnalysisRequest, Asker, Call, Packs};
+use crate::execution::{AnalysisRequest, Call, Packs, Requester};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PacksCommand {
@@ -152,10 +152,14 @@ async fn prove(pack: &Pack, identity: Identity, mut sources: Sources) -> anyhow:
     result
 }
 
-async fn run(app: &App, (key, asker): (ContextKey, Asker), request: AnalysisRequest) -> anyhow::Result<()> {
+async fn run(
+    app: &App,
+    (key, requester): (ContextKey, Requester),
+    request: AnalysisRequest,
+) -> anyhow::Result<()> {
     let started = app.execution.service(Duration::from_secs(30)).await;
     let service = started.map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
-    let call = Call { key, asker, trace: None, idempotency_key: None, guard: None, person: None };
+    let call = Call { key, requester, trace: None, idempotency_key: None, guard: None, person: None };
     let (news, _) = mpsc::channel(1);
     let analysed = service.runs.run_analysis(call, request, news, CancellationToken::new()).await;
     let analysed = analysed.map_err(|error| {

@@ -13,7 +13,7 @@ use super::{Identity, load_worker, write_out};
 use crate::app::{App, new_conversation, shutdown};
 use crate::config::{Config, Sources};
 use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Inputs, Language, Principal, Timeout};
-use crate::execution::{Asker, Call, Finished, Progress};
+use crate::execution::{Call, Finished, Progress, Requester};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -87,7 +87,7 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
 }
 
 /// The context that the command line names, and this machine's user, whom the audit knows as `cli`.
-pub(super) fn local_caller(config: &Config) -> (ContextKey, Asker) {
+pub(super) fn local_caller(config: &Config) -> (ContextKey, Requester) {
     let owner = Principal::local(config.tenant.clone()).owner(config.sharing.of(&config.tenant));
     let key = ContextKey {
         tenant: config.tenant.clone(),
@@ -95,14 +95,14 @@ pub(super) fn local_caller(config: &Config) -> (ContextKey, Asker) {
         conversation: config.conversation.clone().unwrap_or_else(|| new_conversation(&Entropy::system())),
         path: config.path.clone(),
     };
-    let asker =
-        Asker { tenant: config.tenant.clone(), owner, principal: "cli".to_owned(), sees_tenant: false };
-    (key, asker)
+    let requester =
+        Requester { tenant: config.tenant.clone(), owner, principal: "cli".to_owned(), sees_tenant: false };
+    (key, requester)
 }
 
 async fn call(
     app: &App,
-    (key, asker): (ContextKey, Asker),
+    (key, requester): (ContextKey, Requester),
     request: CodeRequest,
     idempotency_key: Option<String>,
     quiet: bool,
@@ -114,7 +114,7 @@ async fn call(
         .map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
     let cancel = CancellationToken::new();
     let (news, mut output) = mpsc::channel::<Progress>(1024);
-    let call = Call { key, asker, trace: None, idempotency_key, guard: None, person: None };
+    let call = Call { key, requester, trace: None, idempotency_key, guard: None, person: None };
     let run = service.runs.run_code(call, request, news, cancel.clone());
     tokio::pin!(run);
     let finished = loop {

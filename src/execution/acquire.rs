@@ -53,7 +53,7 @@ pub(super) struct Held {
     pub access: SandboxAccess,
     pub hosts: Hosts,
     /// The database was away: the run is not recorded yet.
-    pub is_unasked: bool,
+    pub is_offline: bool,
     /// Keeps other runs of this replica off the context.
     pub _turn: OwnedMutexGuard<()>,
 }
@@ -88,7 +88,7 @@ struct Hold {
     since: Instant,
     found: Found,
     numbers: Option<Placeholders>,
-    is_unasked: bool,
+    is_offline: bool,
 }
 
 /// What acquiring came to.
@@ -249,7 +249,7 @@ impl Sandboxes {
         match answer {
             Acquired::Ready(row, numbers) => {
                 let found = asking.made.or(found).unwrap_or((SandboxState::Kept, None));
-                let hold = Hold { row: *row, since: asked, found, numbers: Some(numbers), is_unasked: false };
+                let hold = Hold { row: *row, since: asked, found, numbers: Some(numbers), is_offline: false };
                 self.hold(ask, hold, wait).await.map(Answered::Acquired)
             }
             Acquired::Create(mut claim) => {
@@ -265,7 +265,7 @@ impl Sandboxes {
                     None => found.unwrap_or((SandboxState::Fresh, None)),
                 };
                 if row.status == ContextStatus::Ready {
-                    let hold = Hold { row, since, found, numbers: None, is_unasked: false };
+                    let hold = Hold { row, since, found, numbers: None, is_offline: false };
                     return self.hold(ask, hold, wait).await.map(Answered::Acquired);
                 }
                 asking.made = Some(found);
@@ -312,13 +312,13 @@ impl Sandboxes {
 
     /// Takes the context, once no other run of this replica is on it.
     async fn hold(&self, ask: &Acquire, hold: Hold, wait: &Wait<'_>) -> Result<Acquisition, ExecutionError> {
-        let Hold { row, since, found: (mut state, mut reason), numbers, is_unasked } = hold;
+        let Hold { row, since, found: (mut state, mut reason), numbers, is_offline } = hold;
         self.0.has_template(&row, ask)?;
         let Some(sandbox) = &row.sandbox else {
             return Err(ExecutionError::Internal(format!("context {} is ready without a sandbox", row.id)));
         };
         let (client, access) = (self.0.client_of(sandbox)?, access_of(sandbox));
-        let turn = self.0.remembered.keep(&row, is_unasked);
+        let turn = self.0.remembered.keep(&row, is_offline);
         let turn = tokio::select! {
             biased;
             turn = turn.lock_owned() => turn,
@@ -329,7 +329,7 @@ impl Sandboxes {
         };
         if state != SandboxState::Kept {
             self.0.remembered.is_alone_on(row.id);
-        } else if !is_unasked && self.0.remembered.may_be_shared(row.id) {
+        } else if !is_offline && self.0.remembered.may_be_shared(row.id) {
             self.stop_left_running(&row, &client, &access).await?;
         }
         let replaced = self.0.remembered.take_replaced(&row.key);
@@ -350,7 +350,7 @@ impl Sandboxes {
             client,
             access,
             hosts: self.0.parts.hosts.clone(),
-            is_unasked,
+            is_offline,
             _turn: turn,
         })))
     }
@@ -397,7 +397,7 @@ impl Sandboxes {
                     "the database is away: a run begins under the lease on its context");
                 metrics::RUNS_OFFLINE.add(&[], 1);
                 let found = (SandboxState::Kept, None);
-                let hold = Hold { row, since: Instant::now(), found, numbers: None, is_unasked: true };
+                let hold = Hold { row, since: Instant::now(), found, numbers: None, is_offline: true };
                 self.hold(ask, hold, wait).await
             }
             _ => Err(error.into()),
@@ -414,7 +414,7 @@ impl Sandboxes {
         if held.since.elapsed() < self.0.options().margin / 2 {
             return Ok(());
         }
-        if held.is_unasked {
+        if held.is_offline {
             // Once the database is back, it has its say.
             let away =
                 self.0.store().ping().await.is_err_and(|error| error.state() == Some(DatabaseState::Away));
@@ -453,7 +453,7 @@ impl Sandboxes {
     /// Does the work of a run. One that began while the database was away is made known as soon as it is back, so that no
     /// other replica takes its context meanwhile.
     pub(super) async fn announcing<T>(&self, held: &Held, ask: &Acquire, work: impl Future<Output = T>) -> T {
-        if !held.is_unasked {
+        if !held.is_offline {
             return work.await;
         }
         tokio::pin!(work);

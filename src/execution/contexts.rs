@@ -6,7 +6,7 @@ use crate::domain::{ContextKey, EndReason, TenantId};
 use crate::store::{ContextFilter, ContextRow, End};
 
 use super::crash::crash_point;
-use super::{Asker, Core, ExecutionError};
+use super::{Core, ExecutionError, Requester};
 
 /// Lists and ends contexts, makes and opens their handles. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,28 +21,28 @@ impl Contexts {
         Ok(self.0.store().live(key).await?)
     }
 
-    /// The live contexts that the asker may enter, newest first: those of the `named` context's conversation; without one,
+    /// The live contexts that the requester may enter, newest first: those of the `named` context's conversation; without one,
     /// its own in every conversation. A caller who speaks for the tenant gets those of the call's own.
     ///
     /// # Errors
     /// The store's.
     pub async fn listed(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         named: Option<&ContextKey>,
         own: &ContextKey,
     ) -> Result<Vec<ContextRow>, ExecutionError> {
-        if named.is_none() && !asker.sees_tenant {
+        if named.is_none() && !requester.sees_tenant {
             let filter = ContextFilter {
-                tenant: Some(asker.tenant.clone()),
-                owner: Some(asker.owner.clone()),
+                tenant: Some(requester.tenant.clone()),
+                owner: Some(requester.owner.clone()),
                 ..ContextFilter::default()
             };
             return Ok(self.0.store().contexts(&filter).await?);
         }
         let key = named.unwrap_or(own);
         // A shared conversation is its owner's; without a named one a caller that speaks for the tenant sees every owner's.
-        let owner = if key.owner == asker.owner { asker.lists() } else { Some(key.owner.clone()) };
+        let owner = if key.owner == requester.owner { requester.lists() } else { Some(key.owner.clone()) };
         let filter = ContextFilter {
             tenant: Some(key.tenant.clone()),
             owner,
@@ -76,15 +76,15 @@ impl Contexts {
         &self,
         handle: &str,
         tenant: &TenantId,
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<ContextKey, ExecutionError> {
-        let key = self.0.parts.handles.open(handle, tenant, &asker.principal, &asker.owner);
+        let key = self.0.parts.handles.open(handle, tenant, &requester.principal, &requester.owner);
         let key = key.ok_or(ExecutionError::UnknownHandle)?;
-        if asker.sees_tenant || key.owner == asker.owner {
+        if requester.sees_tenant || key.owner == requester.owner {
             return Ok(key);
         }
         let shared = self.0.store().shared_with(&key.of_conversation()).await?;
-        if shared.contains(&asker.principal) { Ok(key) } else { Err(ExecutionError::UnknownHandle) }
+        if shared.contains(&requester.principal) { Ok(key) } else { Err(ExecutionError::UnknownHandle) }
     }
 
     /// Ends the live context of a key, if there is one. Its sandbox dies in the background.

@@ -69,12 +69,12 @@ pub enum Recalled {
     Over(ExecutionRow),
 }
 
-/// Who asks about contexts and runs. What is neither its own nor shared with it does not exist for it.
+/// The principal behind a request about contexts and runs. What is neither its own nor shared with it does not exist for it.
 #[derive(Debug, Clone)]
-pub struct Asker {
-    /// The tenant whose they are.
+pub struct Requester {
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Whom the contexts of its own calls belong to.
+    /// The owner of the contexts that its calls make.
     pub owner: Owner,
     /// Its name.
     pub principal: String,
@@ -82,7 +82,7 @@ pub struct Asker {
     pub sees_tenant: bool,
 }
 
-impl Asker {
+impl Requester {
     /// Whether it may see a run on a context of `owner` that `principal` asked for.
     pub(super) fn may_see(&self, owner: &Owner, principal: Option<&str>) -> bool {
         self.sees_tenant || self.owner == *owner || principal == Some(self.principal.as_str())
@@ -95,14 +95,14 @@ impl Asker {
 }
 
 impl Core {
-    /// The row of a run, if the asker may see it.
+    /// The row of a run, if the requester may see it.
     pub(super) async fn row_for(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         id: ExecutionId,
     ) -> Result<Option<ExecutionRow>, ExecutionError> {
-        let row = self.store().execution(&asker.tenant, id).await?;
-        Ok(row.filter(|row| asker.may_see(&row.key.owner, row.principal.as_deref())))
+        let row = self.store().execution(&requester.tenant, id).await?;
+        Ok(row.filter(|row| requester.may_see(&row.key.owner, row.principal.as_deref())))
     }
 }
 
@@ -130,24 +130,24 @@ impl Reads {
         Ok(self.0.store().executions(&filter).await?)
     }
 
-    /// Where a run is and what it came to. Only the asker's own runs exist.
+    /// Where a run is and what it came to. Only the requester's own runs exist.
     ///
     /// # Errors
     /// [`ExecutionError::UnknownExecution`], or the store's.
-    pub async fn recall(&self, asker: &Asker, id: ExecutionId) -> Result<Recalled, ExecutionError> {
-        let row = self.0.row_for(asker, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
+    pub async fn recall(&self, requester: &Requester, id: ExecutionId) -> Result<Recalled, ExecutionError> {
+        let row = self.0.row_for(requester, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
         if matches!(row.status, ExecutionStatus::Queued | ExecutionStatus::Running) {
             return Ok(Recalled::Running(row));
         }
         let Some(kept) = row.result.clone() else { return Ok(Recalled::Over(row)) };
         let Stored { record, outcome } = from_kept(kept)?;
         let kept = Box::new(ExecutionRow { result: None, ..row.clone() });
-        let call = asking(asker, &row);
+        let call = asking(requester, &row);
         let (record, outcome) = self.0.guard_again(&call, record, outcome).await;
         let finished = Box::new(Finished {
             execution: row.id,
             tool: row.tool,
-            handle: self.0.mint_handle(&row.key, &call.asker.principal),
+            handle: self.0.mint_handle(&row.key, &call.requester.principal),
             language: row.language,
             record,
             outcome,
@@ -160,10 +160,10 @@ impl Reads {
     /// A part of a kept output or picture, with its description and whole length.
     ///
     /// # Errors
-    /// [`ExecutionError::UnknownArtifact`] when the asker has no such thing, or the store's.
+    /// [`ExecutionError::UnknownArtifact`] when the requester has no such thing, or the store's.
     pub async fn artifact(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         uri: &str,
         offset: u64,
         limit: usize,
@@ -174,7 +174,7 @@ impl Reads {
             error => ExecutionError::Objects(error),
         };
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
-        let row = self.0.row_for(asker, id).await?.ok_or_else(unknown)?;
+        let row = self.0.row_for(requester, id).await?.ok_or_else(unknown)?;
         let known = row
             .result
             .as_ref()
@@ -186,7 +186,7 @@ impl Reads {
         let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
             .then(|| run_analysis::report_file(id, 0));
         let artifact = known.or(report).ok_or_else(unknown)?;
-        let (bytes, total) = match self.guarded_now(asker, &row, name).await.map_err(failed)? {
+        let (bytes, total) = match self.guarded_now(requester, &row, name).await.map_err(failed)? {
             Guarded::AsKept => {
                 let (page, total) = self.0.outputs().read(id, name, offset, limit).await.map_err(failed)?;
                 (page.to_vec(), total)
@@ -205,11 +205,11 @@ impl Reads {
     /// begin in the middle of a value.
     async fn guarded_now(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         row: &ExecutionRow,
         name: &str,
     ) -> Result<Guarded, ObjectError> {
-        let guard = self.0.guard_for(&asking(asker, row));
+        let guard = self.0.guard_for(&asking(requester, row));
         let then = row.result.as_ref().map(|result| &result["record"]["guard"]["policy_fingerprint"]);
         if then.is_some_and(|then| *then == guard.report().policy_fingerprint) {
             return Ok(Guarded::AsKept);
@@ -234,20 +234,20 @@ impl Reads {
     /// The store's.
     pub async fn artifacts_of(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         conversation: &ConversationId,
         runs: u32,
     ) -> Result<Vec<Artifact>, ExecutionError> {
         let filter = ExecutionFilter {
-            tenant: Some(asker.tenant.clone()),
-            owner: asker.lists(),
-            principal: Some(asker.principal.clone()),
+            tenant: Some(requester.tenant.clone()),
+            owner: requester.lists(),
+            principal: Some(requester.principal.clone()),
             conversation: Some(conversation.clone()),
             limit: Some(runs),
             ..ExecutionFilter::default()
         };
         let mut found = Vec::new();
-        for kept in self.0.store().artifacts(&asker.tenant, &filter).await? {
+        for kept in self.0.store().artifacts(&requester.tenant, &filter).await? {
             found.extend(artifacts(&kept)?);
         }
         Ok(found)
@@ -265,10 +265,10 @@ enum Guarded {
 }
 
 /// The call that asks for what a run left.
-fn asking(asker: &Asker, row: &ExecutionRow) -> Call {
+fn asking(requester: &Requester, row: &ExecutionRow) -> Call {
     Call {
         key: row.key.clone(),
-        asker: asker.clone(),
+        requester: requester.clone(),
         trace: None,
         idempotency_key: None,
         guard: None,

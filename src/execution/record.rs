@@ -83,14 +83,14 @@ impl Core {
             new_context: ContextId::mint(&parts.clock, &parts.entropy),
             owner: parts.owner.clone(),
             template: request.inputs.template.clone(),
-            sees_tenant: call.asker.sees_tenant,
+            sees_tenant: call.requester.sees_tenant,
             execution: NewExecution {
                 id: ExecutionId::mint(&parts.clock, &parts.entropy),
                 tool: tool.into(),
                 language: request.language,
                 purpose: request.purpose.as_deref().map(|text| self.guard_for(call).line(text).into_inner()),
                 code_sha256: hash(&[request.code.as_str()]),
-                principal: Some(call.asker.principal.clone()),
+                principal: Some(call.requester.principal.clone()),
                 trace_id: call.trace.as_ref().map(ToString::to_string),
                 idempotency: call
                     .idempotency_key
@@ -143,8 +143,8 @@ impl Core {
             result: Some(to_kept(&stored)),
             provider_ends_at: ran.moved_end,
             ended_at: None,
-            unasked: held.is_unasked.then(|| Box::new(ask.clone())),
-            asked: (!held.is_unasked).then(|| Box::new(ask.clone())),
+            offline: held.is_offline.then(|| Box::new(ask.clone())),
+            asked: (!held.is_offline).then(|| Box::new(ask.clone())),
         };
         crash_point!(self, "record.before");
         self.remember_use(held, ran.moved_end);
@@ -155,7 +155,7 @@ impl Core {
             execution: ask.execution.id,
             tool: ask.execution.tool.clone(),
             key: call.key.clone(),
-            handle: self.mint_handle(&call.key, &call.asker.principal),
+            handle: self.mint_handle(&call.key, &call.requester.principal),
             language,
             record,
             outcome: ran.outcome,
@@ -246,8 +246,8 @@ fn hash(parts: &[&str]) -> String {
 /// The idempotency key of a call, where those of the context's owner are kept. On a context that another shares it is
 /// the caller's own still.
 pub(super) fn own_key(call: &Call, key: String) -> String {
-    match call.asker.sees_tenant || call.asker.owner == call.key.owner {
+    match call.requester.sees_tenant || call.requester.owner == call.key.owner {
         true => key,
-        false => format!("by {}", hash(&[call.asker.owner.as_str(), &key])),
+        false => format!("by {}", hash(&[call.requester.owner.as_str(), &key])),
     }
 }

@@ -37,7 +37,7 @@ struct Entry {
     row: ContextRow,
     used: Instant,
     /// The database does not know of the last use: what it says next may come as a surprise to those who used it.
-    is_unasked: bool,
+    is_offline: bool,
     /// Such a context that another replaced, until a caller has been notified.
     replaced: Option<ContextId>,
     /// The context is over.
@@ -70,19 +70,19 @@ impl Remembered {
         lock(&self.alone).clear();
     }
 
-    /// A run is served on this context, or has just been; `is_unasked`: without the database's leave. Gives the turn of
+    /// A run is served on this context, or has just been; `is_offline`: without a lease from the database. Gives the turn of
     /// its key.
-    pub(super) fn keep(&self, row: &ContextRow, is_unasked: bool) -> Turn {
+    pub(super) fn keep(&self, row: &ContextRow, is_offline: bool) -> Turn {
         let mut entries = self.lock();
         if let Some(entry) = entries.get_mut(&row.key) {
             if entry.row.id != row.id {
                 entry.numbers.clear();
-                if entry.is_unasked {
+                if entry.is_offline {
                     entry.replaced = Some(entry.row.id);
                 }
             }
             (entry.row, entry.used) = (row.clone(), Instant::now());
-            (entry.is_unasked, entry.is_gone) = (is_unasked, false);
+            (entry.is_offline, entry.is_gone) = (is_offline, false);
             return entry.turn.clone();
         }
         if entries.len() >= MAX {
@@ -95,7 +95,7 @@ impl Remembered {
         let entry = Entry {
             row: row.clone(),
             used: Instant::now(),
-            is_unasked,
+            is_offline,
             replaced: None,
             is_gone: false,
             turn: turn.clone(),
@@ -125,7 +125,7 @@ impl Remembered {
     pub(super) fn forget(&self, key: &ContextKey) {
         let mut entries = self.lock();
         match entries.get_mut(key) {
-            Some(entry) if entry.is_unasked || entry.replaced.is_some() => entry.is_gone = true,
+            Some(entry) if entry.is_offline || entry.replaced.is_some() => entry.is_gone = true,
             _ => drop(entries.remove(key)),
         }
     }

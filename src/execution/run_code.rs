@@ -92,7 +92,7 @@ impl Runs {
         let ask = self.0.ask(tool, &call, &request);
         let (execution, language) = (ask.execution.id, request.language);
         span.record("execution.id", tracing::field::display(execution));
-        let handle = self.0.mint_handle(&call.key, &call.asker.principal);
+        let handle = self.0.mint_handle(&call.key, &call.requester.principal);
         let (known, written) = self.0.stoppable.know(execution, &call, cancel.clone());
         let sent = Arc::new(AtomicBool::new(false));
         let was_sent = Arc::clone(&sent);
@@ -162,7 +162,7 @@ impl Runs {
             execution: row.id,
             tool: row.tool,
             key: call.key.clone(),
-            handle: self.0.mint_handle(&call.key, &call.asker.principal),
+            handle: self.0.mint_handle(&call.key, &call.requester.principal),
             language: request.language,
             record,
             outcome,

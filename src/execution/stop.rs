@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::recall::Asker;
+use super::recall::Requester;
 use super::{Call, ExecutionError, Runs};
 use crate::domain::{ContextKey, ExecutionId, OutputChunk, lock};
 use crate::guard::Sanitized;
@@ -79,7 +79,7 @@ impl Stoppable {
         call: &Call,
         cancel: CancellationToken,
     ) -> (Known, CancellationToken) {
-        let (key, principal) = (call.key.clone(), call.asker.principal.clone());
+        let (key, principal) = (call.key.clone(), call.requester.principal.clone());
         let written = CancellationToken::new();
         let (since, printed) = (Instant::now(), Printed::default());
         self.lock().insert(id, Stop { key, principal, cancel, since, printed, written: written.clone() });
@@ -121,17 +121,17 @@ impl Drop for Known {
 }
 
 impl Runs {
-    /// Whether a run of the asker's is in the hands of this replica, also when it is not written down yet.
-    pub fn runs_here(&self, asker: &Asker, id: ExecutionId) -> bool {
+    /// Whether a run of the requester's is in the hands of this replica, also when it is not written down yet.
+    pub fn runs_here(&self, requester: &Requester, id: ExecutionId) -> bool {
         let runs = self.0.stoppable.lock();
         runs.get(&id).is_some_and(|run| {
-            run.key.tenant == asker.tenant && asker.may_see(&run.key.owner, Some(&run.principal))
+            run.key.tenant == requester.tenant && requester.may_see(&run.key.owner, Some(&run.principal))
         })
     }
 
-    /// What a run of the asker's has printed lately, if it is in the hands of this replica.
-    pub fn printed(&self, asker: &Asker, id: ExecutionId) -> Option<Vec<Sanitized<OutputChunk>>> {
-        if !self.runs_here(asker, id) {
+    /// What a run of the requester's has printed lately, if it is in the hands of this replica.
+    pub fn printed(&self, requester: &Requester, id: ExecutionId) -> Option<Vec<Sanitized<OutputChunk>>> {
+        if !self.runs_here(requester, id) {
             return None;
         }
         let printed = self.0.stoppable.printed(id);
@@ -143,14 +143,14 @@ impl Runs {
     /// that is over.
     ///
     /// # Errors
-    /// [`ExecutionError::UnknownExecution`] when the asker has no such run, or the store's.
-    pub async fn stop_run(&self, asker: &Asker, id: ExecutionId) -> Result<(), ExecutionError> {
-        if self.runs_here(asker, id) {
+    /// [`ExecutionError::UnknownExecution`] when the requester has no such run, or the store's.
+    pub async fn stop_run(&self, requester: &Requester, id: ExecutionId) -> Result<(), ExecutionError> {
+        if self.runs_here(requester, id) {
             self.0.stoppable.stop(id);
             return Ok(());
         }
-        self.0.row_for(asker, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
-        self.0.store().ask_to_stop(&asker.tenant, id).await?;
+        self.0.row_for(requester, id).await?.ok_or(ExecutionError::UnknownExecution(id))?;
+        self.0.store().ask_to_stop(&requester.tenant, id).await?;
         Ok(())
     }
 

@@ -763,7 +763,7 @@ impl Desk {
         let _turn = self.asking.lock().await;
         let permit = ToolPermit {
             conversation: self.call.key.of_conversation(),
-            principal: self.call.asker.principal.clone(),
+            principal: self.call.requester.principal.clone(),
             tool: name.clone(),
             definition: tool.definition.clone(),
         };

@@ -20,7 +20,7 @@ use crate::domain::{Clock, ContextKey, ConversationId, ExecutionId, Owner, PathI
 use crate::objects::ObjectError;
 
 use super::files::{Content, FileAction, FilePath, FileProblem, Filed, Files, MAX_FILE_BYTES};
-use super::{Asker, Call, Core, ExecutionError};
+use super::{Call, Core, ExecutionError, Requester};
 
 /// Parts of an upload at most.
 pub const MAX_PARTS: usize = 1000;
@@ -101,7 +101,7 @@ pub struct Ticket {
     /// What for.
     pub way: Way,
     /// Who asked for it.
-    pub asker: Asker,
+    pub requester: Requester,
     key: ContextKey,
     id: ExecutionId,
     /// SHA-256 of the token.
@@ -118,7 +118,7 @@ impl Transfers {
     }
 
     /// A new address for one caller and one context.
-    pub fn address(&self, asker: &Asker, key: &ContextKey, way: Way) -> Address {
+    pub fn address(&self, requester: &Requester, key: &ContextKey, way: Way) -> Address {
         let parts = &self.0.parts;
         let until = parts.clock.now() + LIFE;
         let sealed = Sealed {
@@ -126,7 +126,7 @@ impl Transfers {
             owner: key.owner.as_str().to_owned(),
             conversation: key.conversation.clone(),
             path: key.path.clone(),
-            by: (asker.principal.clone(), asker.owner.as_str().to_owned(), asker.sees_tenant),
+            by: (requester.principal.clone(), requester.owner.as_str().to_owned(), requester.sees_tenant),
             way,
             until: until.timestamp(),
             id: ExecutionId::mint(&parts.clock, &parts.entropy),
@@ -138,15 +138,19 @@ impl Transfers {
     pub fn ticket(&self, token: &str) -> Option<Ticket> {
         let sealed = Sealed::open(&self.cipher(), token, &self.0.parts.clock)?;
         let (principal, owner, sees_tenant) = sealed.by;
-        let asker =
-            Asker { tenant: sealed.tenant.clone(), owner: Owner::principal(owner), principal, sees_tenant };
+        let requester = Requester {
+            tenant: sealed.tenant.clone(),
+            owner: Owner::principal(owner),
+            principal,
+            sees_tenant,
+        };
         let key = ContextKey {
             tenant: sealed.tenant,
             owner: Owner::principal(sealed.owner),
             conversation: sealed.conversation,
             path: sealed.path,
         };
-        Some(Ticket { way: sealed.way, asker, key, id: sealed.id, name: Sha256::digest(token).into() })
+        Some(Ticket { way: sealed.way, requester, key, id: sealed.id, name: Sha256::digest(token).into() })
     }
 
     /// Uses an address up. `false`: somebody has before.
@@ -186,7 +190,7 @@ impl Transfers {
             FilePath::parse(path.as_str()).map_err(|_| ExecutionError::File(FileProblem::WrongKind))?;
         let call = Call {
             key: ticket.key.clone(),
-            asker: ticket.asker.clone(),
+            requester: ticket.requester.clone(),
             trace: None,
             idempotency_key: None,
             guard: None,

@@ -28,7 +28,7 @@ use crate::telemetry::trace::Trace;
 use crate::workflow::{Decision, Event, Plan, Refused, State, Task, TaskKind};
 
 use super::record::own_key;
-use super::{Asker, Call, Core, ExecutionError};
+use super::{Call, Core, ExecutionError, Requester};
 
 mod drive;
 mod task;
@@ -88,7 +88,7 @@ pub enum WorkflowError {
     /// It does not fit the state.
     #[error("{0}")]
     Refused(#[from] Refused),
-    /// The asker has no such workflow.
+    /// The requester has no such workflow.
     #[error("unknown workflow {0}")]
     Unknown(Uuid),
     /// The idempotency key was used with other arguments.
@@ -204,8 +204,8 @@ impl Workflows {
         let new = NewWorkflow {
             id,
             key: key.clone(),
-            principal: call.asker.principal.clone(),
-            sees_tenant: call.asker.sees_tenant,
+            principal: call.requester.principal.clone(),
+            sees_tenant: call.requester.sees_tenant,
             purpose: purpose.map(|text| self.0.guard_for(&call).line(&text).into_inner()),
             trace_id: Some(trace.parent()),
             idempotency_key: call.idempotency_key.clone().map(|key| own_key(&call, key)),
@@ -220,16 +220,16 @@ impl Workflows {
         };
         tracing::info!(workflow.id = %id, "a workflow was begun");
         self.0.flows.wrote(id);
-        self.look(&call.asker, id).await
+        self.look(&call.requester, id).await
     }
 
-    /// A workflow and where it is. Only the asker's own exist.
+    /// A workflow and where it is. Only the requester's own exist.
     ///
     /// # Errors
     /// [`WorkflowError::Unknown`], or the store's.
-    pub async fn look(&self, asker: &Asker, id: Uuid) -> Result<Flow, WorkflowError> {
-        let row = self.0.store().workflow(&asker.tenant, id).await?;
-        let row = row.filter(|row| asker.may_see(&row.key.owner, Some(&row.principal)));
+    pub async fn look(&self, requester: &Requester, id: Uuid) -> Result<Flow, WorkflowError> {
+        let row = self.0.store().workflow(&requester.tenant, id).await?;
+        let row = row.filter(|row| requester.may_see(&row.key.owner, Some(&row.principal)));
         let row = row.ok_or(WorkflowError::Unknown(id))?;
         let state = self.0.fold(id).await?;
         Ok(Flow { row, state })
@@ -241,7 +241,7 @@ impl Workflows {
     /// As [`Self::look`].
     pub async fn wait(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         id: Uuid,
         after: i64,
         patience: Duration,
@@ -249,10 +249,10 @@ impl Workflows {
         let deadline = Instant::now() + patience;
         loop {
             let changed = self.0.flows.changed.notified();
-            let row = self.0.store().workflow(&asker.tenant, id).await?;
+            let row = self.0.store().workflow(&requester.tenant, id).await?;
             let is_news = row.is_none_or(|row| row.seq > after || row.finished_at.is_some());
             if is_news || Instant::now() >= deadline || self.0.shutdown.is_cancelled() {
-                return self.look(asker, id).await;
+                return self.look(requester, id).await;
             }
             tokio::select! {
                 () = changed => {}
@@ -262,17 +262,17 @@ impl Workflows {
         }
     }
 
-    /// The asker's workflows, the latest first.
+    /// The requester's workflows, the latest first.
     ///
     /// # Errors
     /// The store's.
     pub async fn list(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         live: bool,
         limit: u32,
     ) -> Result<Vec<WorkflowRow>, WorkflowError> {
-        Ok(self.0.store().workflows(Some(&asker.tenant), asker.lists().as_ref(), live, limit).await?)
+        Ok(self.0.store().workflows(Some(&requester.tenant), requester.lists().as_ref(), live, limit).await?)
     }
 
     /// The latest workflows of a tenant, or of every one.
@@ -303,13 +303,13 @@ impl Workflows {
     /// As [`Self::look`].
     pub async fn events(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         id: Uuid,
         after: i64,
         limit: u32,
     ) -> Result<Vec<Value>, WorkflowError> {
-        let row = self.0.store().workflow(&asker.tenant, id).await?;
-        row.filter(|row| asker.may_see(&row.key.owner, Some(&row.principal)))
+        let row = self.0.store().workflow(&requester.tenant, id).await?;
+        row.filter(|row| requester.may_see(&row.key.owner, Some(&row.principal)))
             .ok_or(WorkflowError::Unknown(id))?;
         let events = self.0.store().workflow_events(id, after, limit).await?;
         events.iter().map(|event| Ok(view(event, &read(id, event)?))).collect()
@@ -338,11 +338,16 @@ impl Workflows {
     ///
     /// # Errors
     /// [`WorkflowError::Refused`] when it does not fit the state, [`WorkflowError::Plan`], or as [`Self::look`].
-    pub async fn control(&self, asker: &Asker, id: Uuid, control: &Control) -> Result<Flow, WorkflowError> {
+    pub async fn control(
+        &self,
+        requester: &Requester,
+        id: Uuid,
+        control: &Control,
+    ) -> Result<Flow, WorkflowError> {
         loop {
-            let mut flow = self.look(asker, id).await?;
+            let mut flow = self.look(requester, id).await?;
             let seq = flow.state.seq;
-            let (event, results) = self.steering_event(asker, &flow, control).await?;
+            let (event, results) = self.steering_event(requester, &flow, control).await?;
             let now = self.0.parts.clock.now().timestamp_millis();
             flow.state.apply(&event, now)?;
             let append = Append {
@@ -368,11 +373,11 @@ impl Workflows {
     /// The event that a control comes down to.
     async fn steering_event(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         flow: &Flow,
         control: &Control,
     ) -> Result<(Event, Vec<TaskResult>), WorkflowError> {
-        let by = asker.principal.clone();
+        let by = requester.principal.clone();
         let event = match control.clone() {
             Control::Pause => Event::Paused { by },
             Control::Resume => Event::Resumed { by },

@@ -343,7 +343,7 @@ mod tests {
             result: Some(Value::String("x".repeat(bytes - 2))),
             provider_ends_at: None,
             ended_at: None,
-            unasked: None,
+            offline: None,
             asked: None,
         };
         Deferred::Record { finished: Box::new(finished), ended: Instant::now(), has_key }

@@ -81,7 +81,7 @@ impl Inner {
     async fn present(&self, token: &str) -> Result<Presented, Problem> {
         let service = self.execution.service(PATIENCE).await?;
         let ticket = service.transfers.ticket(token).ok_or_else(gone)?;
-        let Some(share) = self.shares.take(&ticket.asker.principal) else {
+        let Some(share) = self.shares.take(&ticket.requester.principal) else {
             let text = "this caller has too many open requests (`http.max_requests_per_principal`): try again in a moment";
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::LimitReached, text));
         };
@@ -137,26 +137,27 @@ fn parts_of(uri: &Uri) -> Result<Parts, Problem> {
 async fn look(State(door): Door, Path(token): Path<String>) -> Result<Response, Problem> {
     let presented = door.present(&token).await?;
     let (artifact, _) =
-        presented.service.reads.artifact(&presented.ticket.asker, presented.artifact()?, 0, 1).await?;
+        presented.service.reads.artifact(&presented.ticket.requester, presented.artifact()?, 0, 1).await?;
     Ok(headers_of(&artifact).into_response())
 }
 
 async fn read(State(door): Door, Path(token): Path<String>) -> Result<Response, Problem> {
     let presented = door.present(&token).await?;
     let uri = presented.artifact()?.to_owned();
-    let (artifact, first) = presented.service.reads.artifact(&presented.ticket.asker, &uri, 0, PAGE).await?;
+    let (artifact, first) =
+        presented.service.reads.artifact(&presented.ticket.requester, &uri, 0, PAGE).await?;
     presented.use_up().await?;
     let headers = headers_of(&artifact);
     let Presented { service, ticket, share } = presented;
     let from = first.len() as u64;
     let rest = futures::stream::try_unfold(from, move |at| {
-        let (reads, asker, uri, total) =
-            (service.reads.clone(), ticket.asker.clone(), uri.clone(), artifact.bytes);
+        let (reads, requester, uri, total) =
+            (service.reads.clone(), ticket.requester.clone(), uri.clone(), artifact.bytes);
         async move {
             if at >= total {
                 return Ok(None);
             }
-            let page = reads.artifact(&asker, &uri, at, PAGE).await.map_err(std::io::Error::other)?.1;
+            let page = reads.artifact(&requester, &uri, at, PAGE).await.map_err(std::io::Error::other)?.1;
             match page.len() {
                 // It ends before its end: the answer breaks off rather than passing for whole.
                 0 => Err(std::io::ErrorKind::UnexpectedEof.into()),

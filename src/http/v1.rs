@@ -30,7 +30,7 @@ use crate::domain::{
 use crate::execution::files::Files;
 use crate::execution::paths::{PathChange, PathError, PathNode, PathRow, StoreError};
 use crate::execution::{
-    Asker, Cleanup, Credentials, Execution, ExecutionError, Paths, Starting, Transfers, Usage, Workflows,
+    Cleanup, Credentials, Execution, ExecutionError, Paths, Requester, Starting, Transfers, Usage, Workflows,
 };
 use crate::guard::{Sanitized, own_words};
 
@@ -219,8 +219,8 @@ struct Place {
 }
 
 /// A caller, as contexts and runs know it.
-fn asker(v1: &V1, principal: &Principal, tenant: TenantId) -> Asker {
-    Asker {
+fn requester(v1: &V1, principal: &Principal, tenant: TenantId) -> Requester {
+    Requester {
         owner: principal.owner(v1.0.sharing.of(&tenant)),
         tenant,
         principal: principal.name.clone(),

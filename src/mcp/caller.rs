@@ -13,7 +13,7 @@ use crate::domain::{
     ContextKey, ConversationId, Entropy, ErrorCode, InvalidId, Owner, PathId, Principal, PrincipalKind,
     Scope, SharingRules, TenantId, TenantRefused, hex,
 };
-use crate::execution::Asker;
+use crate::execution::Requester;
 use crate::guard::{AllowList, Overlay};
 
 /// What the process says when a call is silent.
@@ -200,8 +200,8 @@ impl Caller {
     }
 
     /// Who asks about contexts and runs; a service speaks for its whole tenant.
-    pub fn asker(&self) -> Asker {
-        Asker {
+    pub fn requester(&self) -> Requester {
+        Requester {
             tenant: self.tenant.clone(),
             owner: self.owner.clone(),
             principal: self.principal.name.clone(),

@@ -84,11 +84,11 @@ impl McpServer {
         let looked = async {
             let caller = self.caller(context)?;
             caller.needs(Scope::Read)?;
-            let (service, asker) = (self.service().await?, caller.asker());
+            let (service, requester) = (self.service().await?, caller.requester());
             let run = run_id(id)?;
-            let (row, payload) = match service.reads.recall(&asker, run).await {
+            let (row, payload) = match service.reads.recall(&requester, run).await {
                 // It was begun a moment ago and is not written down yet.
-                Err(ExecutionError::UnknownExecution(_)) if service.runs.runs_here(&asker, run) => {
+                Err(ExecutionError::UnknownExecution(_)) if service.runs.runs_here(&requester, run) => {
                     return Ok(DetailedTask::new(begun_now(id), TaskPayload::Working));
                 }
                 Err(error) => return Err(error.into()),
@@ -126,8 +126,8 @@ impl McpServer {
         let asked = async {
             let caller = self.caller(context)?;
             caller.needs(Scope::Run)?;
-            let (service, asker, run) = (self.service().await?, caller.asker(), run_id(id)?);
-            service.runs.stop_run(&asker, run).await?;
+            let (service, requester, run) = (self.service().await?, caller.requester(), run_id(id)?);
+            service.runs.stop_run(&requester, run).await?;
             Ok::<_, ToolError>(())
         };
         asked.await.map_err(task_error)

@@ -37,7 +37,9 @@ impl McpServer {
             caller.needs(Scope::Read)?;
             let conversation = caller.key(None).conversation;
             let service = self.service().await?;
-            Ok::<_, ToolError>(service.reads.artifacts_of(&caller.asker(), &conversation, LISTED_RUNS).await?)
+            Ok::<_, ToolError>(
+                service.reads.artifacts_of(&caller.requester(), &conversation, LISTED_RUNS).await?,
+            )
         };
         let artifacts = listed.await.map_err(ToolError::into_protocol_error)?;
         Ok(ListResourcesResult::with_all_items(artifacts.iter().map(resource).collect()))
@@ -60,7 +62,7 @@ impl McpServer {
             let caller = self.caller(context)?;
             caller.needs(Scope::Read)?;
             let service = self.service().await?;
-            Ok::<_, ToolError>(service.reads.artifact(&caller.asker(), plain, offset, limit).await)
+            Ok::<_, ToolError>(service.reads.artifact(&caller.requester(), plain, offset, limit).await)
         };
         let (artifact, bytes) = match found.await.map_err(ToolError::into_protocol_error)? {
             Ok(found) => found,

@@ -226,7 +226,7 @@ pub struct FinishedExecution {
     pub ended_at: Option<DateTime<Utc>>,
     /// The ask, for a run that began while the database was away and so was never acquired: its row is then
     /// written here. `None` otherwise.
-    pub unasked: Option<Box<Acquire>>,
+    pub offline: Option<Box<Acquire>>,
     /// The ask of a run that was acquired, if it is at hand. A crash of the database may have taken the run's row, which
     /// is then written again.
     pub asked: Option<Box<Acquire>>,

@@ -10,7 +10,7 @@ use crate::domain::ConversationKey;
 pub struct ToolPins {
     /// SHA-256 of the whole text, hex.
     pub digest: String,
-    /// A JSON object of tools and the hashes of their definitions; `None` where the asker has it already.
+    /// A JSON object of tools and the hashes of their definitions; `None` where the requester has it already.
     pub pins: Option<String>,
 }
 

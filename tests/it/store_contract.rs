@@ -616,7 +616,7 @@ async fn a_run_without_an_ask_is_recorded_afterwards(world: World) {
     let ask = ask_once(&key, "k", "a");
     let ended_at = store.now().await.unwrap() - Duration::from_secs(100);
     let late = FinishedExecution {
-        unasked: Some(Box::new(ask.clone())),
+        offline: Some(Box::new(ask.clone())),
         ended_at: Some(ended_at),
         ..finished(&ask, context.id)
     };
@@ -639,7 +639,7 @@ async fn a_run_without_an_ask_is_recorded_afterwards(world: World) {
 
     // Its idempotency key is another run's by now: the record is kept without it.
     let other = ask_once(&key, "k", "b");
-    let late = FinishedExecution { unasked: Some(Box::new(other.clone())), ..finished(&other, context.id) };
+    let late = FinishedExecution { offline: Some(Box::new(other.clone())), ..finished(&other, context.id) };
     assert!(store.record(&late, &limits()).await.unwrap());
     assert_eq!(store.executions(&ExecutionFilter::default()).await.unwrap().len(), 3);
 }

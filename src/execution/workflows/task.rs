@@ -29,7 +29,8 @@ use crate::workflow::{Input, Lane, Phase, Running, State, Task, TaskKind, When};
 use super::{Core, kind};
 use crate::execution::files::{Content, FileAction, FileAnswer, FilePath, Filed};
 use crate::execution::{
-    AnalysisRequest, Asker, Call, Contexts, ExecutionError, Files, Finished, Outputs, ProgressSender, Runs,
+    AnalysisRequest, Call, Contexts, ExecutionError, Files, Finished, Outputs, ProgressSender, Requester,
+    Runs,
 };
 
 /// Bytes of what one task is given.
@@ -322,7 +323,7 @@ impl Work {
             }
         };
         Call {
-            asker: Asker {
+            requester: Requester {
                 tenant: self.row.key.tenant.clone(),
                 owner: self.row.key.owner.clone(),
                 principal: self.row.principal.clone(),

@@ -15,16 +15,16 @@ use crate::domain::principal::Scope;
 use crate::domain::{ContextKey, ErrorCode, OwnUrl};
 use crate::execution::files::{FileAction, FileAnswer, FileEntry, FilePath, Filed, Files};
 use crate::execution::transfers::{Address, Way};
-use crate::execution::{Asker, Call, Transfers};
+use crate::execution::{Call, Requester, Transfers};
 
 use super::super::layers::host_of;
-use super::{Place, Problem, V1, asker, body, caller};
+use super::{Place, Problem, V1, body, caller, requester};
 
 /// Who asks for files, and of which path.
 pub(super) struct Ask {
     files: Files,
     transfers: Transfers,
-    asker: Asker,
+    requester: Requester,
     key: ContextKey,
     own_url: OwnUrl,
     host: Option<String>,
@@ -35,21 +35,21 @@ impl FromRequestParts<V1> for Ask {
 
     async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
         let (principal, tenant) = caller(parts, Scope::Run)?;
-        let asker = asker(v1, principal, tenant);
+        let requester = requester(v1, principal, tenant);
         let host = host_of(&parts.headers, &parts.uri).map(|host| host.to_string());
         let Path(place) = Path::<Place>::from_request_parts(parts, v1)
             .await
             .map_err(|error| Problem::argument(error.body_text()))?;
         let path = place.path.ok_or_else(|| Problem::argument("the path is missing"))?.parse()?;
         let key = ContextKey {
-            tenant: asker.tenant.clone(),
-            owner: asker.owner.clone(),
+            tenant: requester.tenant.clone(),
+            owner: requester.owner.clone(),
             conversation: place.conversation.parse()?,
             path,
         };
         let service = v1.service().await?;
         let (files, transfers, own_url) = (service.files, service.transfers, v1.0.own_url.clone());
-        Ok(Self { files, transfers, asker, key, own_url, host })
+        Ok(Self { files, transfers, requester, key, own_url, host })
     }
 }
 
@@ -57,7 +57,7 @@ impl Ask {
     async fn run(&self, action: FileAction) -> Result<Filed, Problem> {
         let call = Call {
             key: self.key.clone(),
-            asker: self.asker.clone(),
+            requester: self.requester.clone(),
             trace: None,
             idempotency_key: None,
             guard: None,
@@ -67,7 +67,7 @@ impl Ask {
     }
 
     fn address(&self, way: Way) -> Result<(String, Address), Problem> {
-        let address = self.transfers.address(&self.asker, &self.key, way);
+        let address = self.transfers.address(&self.requester, &self.key, way);
         let url = self.own_url.of(self.host.as_deref(), &format!("/files/{}", address.token));
         Ok((url.ok_or_else(|| Problem::argument("the request names no host"))?, address))
     }

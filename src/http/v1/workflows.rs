@@ -20,10 +20,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Problem, V1, asker, body, caller};
+use super::{Problem, V1, body, caller, requester};
 use crate::domain::principal::Scope;
 use crate::domain::{ContextKey, ConversationId, ErrorCode, PathId};
-use crate::execution::{Asker, Call, Flow, WorkflowError, Workflows};
+use crate::execution::{Call, Flow, Requester, WorkflowError, Workflows};
 use crate::mcp::tools::workflows::{ControlInput, plan, task_views};
 use crate::telemetry::trace::Trace;
 use crate::workflow::{Task, picture};
@@ -68,7 +68,7 @@ impl From<WorkflowError> for Problem {
 /// Who asks about workflows.
 struct By {
     workflows: Workflows,
-    asker: Asker,
+    requester: Requester,
 }
 
 /// The id in a route.
@@ -88,12 +88,12 @@ impl FromRequestParts<V1> for By {
     async fn from_request_parts(parts: &mut Parts, v1: &V1) -> Result<Self, Problem> {
         let scope = if parts.method == http::Method::GET { Scope::Read } else { Scope::Run };
         let (principal, tenant) = caller(parts, scope)?;
-        let asker = asker(v1, principal, tenant);
+        let requester = requester(v1, principal, tenant);
         let workflows = v1.service().await?.workflows;
         if !workflows.is_on() {
             return Err(WorkflowError::Off.into());
         }
-        Ok(Self { workflows, asker })
+        Ok(Self { workflows, requester })
     }
 }
 
@@ -127,7 +127,7 @@ fn view(flow: &Flow) -> Value {
 }
 
 async fn list(by: By) -> Result<Response, Problem> {
-    let rows = by.workflows.list(&by.asker, false, LISTED).await?;
+    let rows = by.workflows.list(&by.requester, false, LISTED).await?;
     let rows = rows.iter().map(|row| {
         json!({"workflowId": row.id, "status": row.status, "seq": row.seq, "purpose": row.purpose,
             "createdAt": row.created_at.to_rfc3339(), "finishedAt": row.finished_at.map(|at| at.to_rfc3339())})
@@ -175,14 +175,14 @@ async fn begin(by: By, headers: http::HeaderMap, bytes: Bytes) -> Result<Respons
         return Err(unusable("body, `idempotency_key`: 1 to 200 bytes"));
     }
     let key = ContextKey {
-        tenant: by.asker.tenant.clone(),
-        owner: by.asker.owner.clone(),
+        tenant: by.requester.tenant.clone(),
+        owner: by.requester.owner.clone(),
         conversation: ask.conversation,
         path: ask.path,
     };
     let call = Call {
         key,
-        asker: by.asker,
+        requester: by.requester,
         trace: headers.get("traceparent").and_then(|parent| parent.to_str().ok()).and_then(Trace::read),
         idempotency_key: ask.idempotency_key,
         guard: None,
@@ -196,7 +196,7 @@ async fn begin(by: By, headers: http::HeaderMap, bytes: Bytes) -> Result<Respons
 }
 
 async fn show(of: Of) -> Result<Response, Problem> {
-    Ok(Json(view(&of.by.workflows.look(&of.by.asker, of.id).await?)).into_response())
+    Ok(Json(view(&of.by.workflows.look(&of.by.requester, of.id).await?)).into_response())
 }
 
 #[derive(Debug, Deserialize)]
@@ -206,7 +206,7 @@ struct Which {
 
 async fn results(of: Of, which: Result<Query<Which>, QueryRejection>) -> Result<Response, Problem> {
     let Query(which) = which.map_err(|error| Problem::argument(error.body_text()))?;
-    let flow = of.by.workflows.look(&of.by.asker, of.id).await?;
+    let flow = of.by.workflows.look(&of.by.requester, of.id).await?;
     let tasks = match &which.task {
         Some(task) => vec![task.clone()],
         None => flow.state.plan.tasks.iter().map(|task| task.id.clone()).collect(),
@@ -223,7 +223,7 @@ async fn control(of: Of, bytes: Bytes) -> Result<Response, Problem> {
     input.insert("workflow_id".into(), json!(of.id));
     let input: ControlInput = body(&Value::Object(input).to_string().into())?;
     let control = input.control().map_err(unusable)?;
-    Ok(Json(view(&of.by.workflows.control(&of.by.asker, of.id, &control).await?)).into_response())
+    Ok(Json(view(&of.by.workflows.control(&of.by.requester, of.id, &control).await?)).into_response())
 }
 
 #[derive(Debug, Deserialize)]
@@ -253,9 +253,9 @@ impl Following {
             }
             let by = &self.of.by;
             // A client whose stream breaks comes again with the last id.
-            let found = by.workflows.events(&by.asker, self.of.id, self.after, PAGE).await.ok()?;
+            let found = by.workflows.events(&by.requester, self.of.id, self.after, PAGE).await.ok()?;
             if found.is_empty() {
-                let flow = by.workflows.wait(&by.asker, self.of.id, self.after, LOOK).await.ok()?;
+                let flow = by.workflows.wait(&by.requester, self.of.id, self.after, LOOK).await.ok()?;
                 self.over = flow.state.status.is_over() && flow.state.seq <= self.after;
                 // The server ends, and says so by ending the stream.
                 if flow.state.seq <= self.after && by.workflows.is_ending() {
@@ -282,7 +282,7 @@ async fn events(
             .filter(|after| *after >= 0)
             .ok_or_else(|| Problem::argument("`after` and Last-Event-ID are the number of an event"))?,
     };
-    of.by.workflows.look(&of.by.asker, of.id).await?;
+    of.by.workflows.look(&of.by.requester, of.id).await?;
     let following = Following { of, after, ready: VecDeque::new(), over: false };
     let stream = stream::unfold(following, Following::next);
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(LOOK)).into_response())

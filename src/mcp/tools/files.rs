@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::domain::{ContextKey, Scope};
 use crate::execution::files::{Content, FileAction, FileAnswer, FileEntry, FilePath, Filed};
 use crate::execution::transfers::Way;
-use crate::execution::{Artifact, Asker, Call, Reads};
+use crate::execution::{Artifact, Call, Reads, Requester};
 use crate::mcp::caller::{Caller, Door};
 use crate::mcp::resources::{is_text, resource};
 use crate::mcp::{McpServer, Service, ToolError, caller, schema, trace};
@@ -97,10 +97,10 @@ impl McpServer {
         };
         let path = FilePath::parse(path)
             .map_err(|problem| ToolError::argument(format!("argument `path`: {problem}")))?;
-        let (service, asker) = (self.service().await?, caller.asker());
+        let (service, requester) = (self.service().await?, caller.requester());
         let action = match input.action {
             Action::Put => {
-                let content = content(&service.reads, &asker, &input).await?;
+                let content = content(&service.reads, &requester, &input).await?;
                 // An empty text is what a client fills in that sends every argument.
                 let expected = input
                     .if_version
@@ -125,7 +125,7 @@ impl McpServer {
         let guard = caller::overlay(&context.meta.0, service.policies.call_may_loosen(&key))?;
         let call = Call {
             key,
-            asker: asker.clone(),
+            requester: requester.clone(),
             trace: trace(&context),
             idempotency_key: None,
             guard,
@@ -136,7 +136,7 @@ impl McpServer {
         if by_hand {
             return self.moved_by_hand(&service, &caller, &key, &input, &context);
         }
-        let mut result = result(&service.reads, &asker, &filed).await?;
+        let mut result = result(&service.reads, &requester, &filed).await?;
         if let (Action::Download, FileAnswer::Got { artifact, .. }) = (input.action, &filed.answer) {
             let way = Way::Out(artifact.uri.clone());
             let (url, until) = self.one_time_url(&service, &caller, &key, way, &context)?;
@@ -195,7 +195,7 @@ impl McpServer {
             let named = parts.headers.get(HOST).and_then(|value| value.to_str().ok());
             named.or_else(|| parts.uri.authority().map(|host| host.as_str()))
         });
-        let address = service.transfers.address(&caller.asker(), key, way);
+        let address = service.transfers.address(&caller.requester(), key, way);
         let url = self.0.options.own_url.of(host, &format!("/files/{}", address.token));
         let url = url.ok_or_else(|| ToolError::argument("the request names no host"))?;
         Ok((url, address.until.to_rfc3339()))
@@ -203,7 +203,7 @@ impl McpServer {
 }
 
 /// The content of a `put`, from the one place that names it.
-async fn content(reads: &Reads, asker: &Asker, input: &Input) -> Result<Bytes, ToolError> {
+async fn content(reads: &Reads, requester: &Requester, input: &Input) -> Result<Bytes, ToolError> {
     let inline = |bytes: Vec<u8>| match bytes.len() {
         0..=MAX_INLINE => Ok(Bytes::from(bytes)),
         _ => Err(ToolError::argument(format!(
@@ -217,7 +217,7 @@ async fn content(reads: &Reads, asker: &Asker, input: &Input) -> Result<Bytes, T
             inline(bytes.map_err(|_| ToolError::argument("argument `base64`: is not standard base64"))?)
         }
         (None, None, Some(uri)) => {
-            let (artifact, bytes) = reads.artifact(asker, uri, 0, MAX_REFERRED).await?;
+            let (artifact, bytes) = reads.artifact(requester, uri, 0, MAX_REFERRED).await?;
             if artifact.bytes > bytes.len() as u64 {
                 let text = format!("argument `from`: names more than {MAX_REFERRED} bytes");
                 return Err(ToolError::argument(text));
@@ -228,7 +228,7 @@ async fn content(reads: &Reads, asker: &Asker, input: &Input) -> Result<Bytes, T
     }
 }
 
-async fn result(reads: &Reads, asker: &Asker, filed: &Filed) -> Result<CallToolResult, ToolError> {
+async fn result(reads: &Reads, requester: &Requester, filed: &Filed) -> Result<CallToolResult, ToolError> {
     let Filed { path, finished, .. } = filed;
     let mut structured = json!({
         "path": path,
@@ -272,7 +272,7 @@ async fn result(reads: &Reads, asker: &Asker, filed: &Filed) -> Result<CallToolR
             structured["guard"] = json!(guard);
             content.push(ContentBlock::text(line));
             if is_text(mime_type) {
-                let (_, start) = reads.artifact(asker, uri, 0, SHOWN).await?;
+                let (_, start) = reads.artifact(requester, uri, 0, SHOWN).await?;
                 let (text, taken) = whole_characters(&start);
                 structured["text"] = json!(text);
                 structured["truncated"] = json!((taken as u64) < *bytes);

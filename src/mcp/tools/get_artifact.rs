@@ -52,7 +52,7 @@ impl McpServer {
         let caller = self.caller(&context)?;
         caller.needs(Scope::Read)?;
         let service = self.service().await?;
-        let (artifact, bytes) = service.reads.artifact(&caller.asker(), &uri, 0, MAX_PICTURE).await?;
+        let (artifact, bytes) = service.reads.artifact(&caller.requester(), &uri, 0, MAX_PICTURE).await?;
         let is_picture = ["image/png", "image/jpeg"].contains(&artifact.mime_type.as_str());
         let block = if is_picture {
             // Decoding is work, and no other call should wait for it.

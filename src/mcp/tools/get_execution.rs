@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::domain::terminal::shown;
 use crate::domain::{Capture, ExecutionId, OutputChunk, Scope};
-use crate::execution::{Asker, ExecutionError, Outputs, Reads, Recalled};
+use crate::execution::{ExecutionError, Outputs, Reads, Recalled, Requester};
 use crate::mcp::long_runs::left_nothing;
 use crate::mcp::{McpServer, Service, ToolError, schema};
 
@@ -89,31 +89,31 @@ impl McpServer {
             .map_err(|_| ToolError::argument("argument `execution_id`: is not an execution id"))?;
         let caller = self.caller(&context)?;
         caller.needs(Scope::Read)?;
-        let (service, asker) = (self.service().await?, caller.asker());
+        let (service, requester) = (self.service().await?, caller.requester());
         if let Some(stream) = input.stream {
             let limit = input.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
-            return page(&service.reads, &asker, id, stream, input.offset, limit).await;
+            return page(&service.reads, &requester, id, stream, input.offset, limit).await;
         }
         if input.cancel {
             caller.needs(Scope::Run)?;
-            service.runs.stop_run(&asker, id).await?;
+            service.runs.stop_run(&requester, id).await?;
         }
         // A run that is being stopped ends within moments.
         let patience =
             Duration::from_millis(if input.cancel { input.wait_ms.max(5_000) } else { input.wait_ms });
         let until = Instant::now() + patience;
         loop {
-            let known = service.reads.recall(&asker, id).await;
+            let known = service.reads.recall(&requester, id).await;
             match known {
                 Ok(Recalled::Finished(finished, _)) => return self.recalled(*finished, &context).await,
                 Ok(Recalled::Over(row)) => return Err(left_nothing(&row)),
                 Ok(Recalled::Running(row)) if Instant::now() >= until => {
-                    return Ok(going_on(&service, &asker, id, row.status.as_str()));
+                    return Ok(going_on(&service, &requester, id, row.status.as_str()));
                 }
                 // It was begun a moment ago and is not written down yet.
-                Err(ExecutionError::UnknownExecution(_)) if service.runs.runs_here(&asker, id) => {
+                Err(ExecutionError::UnknownExecution(_)) if service.runs.runs_here(&requester, id) => {
                     if Instant::now() >= until {
-                        return Ok(going_on(&service, &asker, id, "queued"));
+                        return Ok(going_on(&service, &requester, id, "queued"));
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -128,11 +128,11 @@ impl McpServer {
 }
 
 /// Where a run is that has not ended, and what it has printed lately if it is here.
-fn going_on(service: &Service, asker: &Asker, id: ExecutionId, status: &str) -> CallToolResult {
+fn going_on(service: &Service, requester: &Requester, id: ExecutionId, status: &str) -> CallToolResult {
     let mut text = format!("{status}; ask again, with wait_ms to wait for its end");
     let mut structured = json!({ "executionId": id.to_string(), "status": status });
     let mut printed = String::new();
-    for chunk in service.runs.printed(asker, id).unwrap_or_default() {
+    for chunk in service.runs.printed(requester, id).unwrap_or_default() {
         if let OutputChunk::Stdout(piece) | OutputChunk::Stderr(piece) = chunk.get() {
             printed.push_str(piece);
         }
@@ -157,7 +157,7 @@ fn plain(text: String, structured: Value) -> CallToolResult {
 /// A page of an output: out of its file when it was long, else out of the result.
 async fn page(
     reads: &Reads,
-    asker: &Asker,
+    requester: &Requester,
     id: ExecutionId,
     stream: Stream,
     offset: u64,
@@ -167,9 +167,9 @@ async fn page(
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    let (bytes, total, cut) = match reads.artifact(asker, &Outputs::uri(id, name), offset, limit).await {
+    let (bytes, total, cut) = match reads.artifact(requester, &Outputs::uri(id, name), offset, limit).await {
         Ok((artifact, bytes)) => (bytes, artifact.bytes, artifact.cut),
-        Err(ExecutionError::UnknownArtifact(_)) => match reads.recall(asker, id).await? {
+        Err(ExecutionError::UnknownArtifact(_)) => match reads.recall(requester, id).await? {
             Recalled::Finished(finished, _) => {
                 let kept = match stream {
                     Stream::Stdout => &finished.outcome.stdout,

@@ -70,7 +70,7 @@ impl McpServer {
             }
             Action::List => {
                 let named = input.context.as_ref().map(|_| &key);
-                let rows = service.contexts.listed(&caller.asker(), named, &key).await?;
+                let rows = service.contexts.listed(&caller.requester(), named, &key).await?;
                 let listed = rows.iter().map(|one| {
                     let mut shown = row(one);
                     if one.key == key {

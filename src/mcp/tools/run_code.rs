@@ -513,7 +513,7 @@ impl McpServer {
         let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), &context.meta.0)?;
         let call = Call {
             key,
-            asker: caller.asker(),
+            requester: caller.requester(),
             trace: trace(context),
             idempotency_key,
             guard: caller::overlay(&context.meta.0, may_loosen)?,

@@ -311,11 +311,11 @@ impl McpServer {
             idempotency_key: input.idempotency_key,
         };
         let (call, purpose, _) = self.common(common, &context).await?;
-        let (asker, service, news) =
-            (call.asker.clone(), self.service().await?, progress::reporter(&context));
+        let (requester, service, news) =
+            (call.requester.clone(), self.service().await?, progress::reporter(&context));
         let flow =
             service.workflows.begin(call, purpose, plan(input.tasks, input.width, input.timeout_ms)).await?;
-        let flow = self.settled(&asker, flow, wait, &news).await?;
+        let flow = self.settled(&requester, flow, wait, &news).await?;
         self.flow_result(&flow, None, false).await
     }
 
@@ -328,9 +328,9 @@ impl McpServer {
         let wait = wait_of(input.wait_ms)?;
         let caller = self.caller(&context)?;
         caller.needs(Scope::Read)?;
-        let (asker, workflows) = (caller.asker(), self.service().await?.workflows);
+        let (requester, workflows) = (caller.requester(), self.service().await?.workflows);
         let Some(id) = input.workflow_id else {
-            let rows = workflows.list(&asker, false, LISTED).await?;
+            let rows = workflows.list(&requester, false, LISTED).await?;
             let listed = rows.iter().map(|row| {
                 json!({"workflowId": row.id, "status": row.status, "purpose": row.purpose,
                     "createdAt": row.created_at.to_rfc3339(), "finishedAt": row.finished_at.map(|at| at.to_rfc3339())})
@@ -338,8 +338,8 @@ impl McpServer {
             return Ok(plain(json!({"workflows": listed.collect::<Vec<_>>()}), None));
         };
         let id = id_of(&id)?;
-        let flow = workflows.look(&asker, id).await?;
-        let flow = self.settled(&asker, flow, wait, &progress::reporter(&context)).await?;
+        let flow = workflows.look(&requester, id).await?;
+        let flow = self.settled(&requester, flow, wait, &progress::reporter(&context)).await?;
         if let Some(task) = input.task {
             let results = workflows.results(&flow, Some(std::slice::from_ref(&task))).await?;
             let Some(result) = results.get(&task) else {
@@ -362,7 +362,7 @@ impl McpServer {
         }
         let events = match input.events_after {
             Some(after) => {
-                Some(workflows.events(&asker, id, i64::try_from(after).unwrap_or(i64::MAX), 500).await?)
+                Some(workflows.events(&requester, id, i64::try_from(after).unwrap_or(i64::MAX), 500).await?)
             }
             None => None,
         };
@@ -380,14 +380,14 @@ impl McpServer {
         let id = id_of(&input.workflow_id)?;
         let control = input.control().map_err(ToolError::argument)?;
         let workflows = self.service().await?.workflows;
-        let flow = workflows.control(&caller.asker(), id, &control).await?;
+        let flow = workflows.control(&caller.requester(), id, &control).await?;
         self.flow_result(&flow, None, false).await
     }
 
     /// The workflow once there is nothing to wait for, or after `wait`. Meanwhile `news` hears how far it is.
     async fn settled(
         &self,
-        asker: &crate::execution::Asker,
+        requester: &crate::execution::Requester,
         mut flow: Flow,
         wait: Option<Duration>,
         news: &ProgressSender,
@@ -401,7 +401,7 @@ impl McpServer {
             if left.is_zero() {
                 break;
             }
-            flow = workflows.wait(asker, flow.row.id, flow.state.seq, left).await?;
+            flow = workflows.wait(requester, flow.row.id, flow.state.seq, left).await?;
         }
         Ok(flow)
     }

@@ -107,7 +107,7 @@ pub fn router(
             loop {
                 tokio::time::sleep(LOOK).await;
                 if swept.len() > 0 {
-                    swept.apply(shared.told().await).await;
+                    swept.apply(shared.recent_events().await).await;
                 }
             }
         };

@@ -121,15 +121,15 @@ impl Leases for PgStore {
 
     async fn record(&self, finished: &FinishedExecution, limits: &ContextLimits) -> Result<bool, StoreError> {
         let ending = Arc::new(Ending::new(finished, limits));
-        let unasked = finished.unasked.as_deref();
-        let turn = match self.record_together(&ending, unasked.is_some()).await {
+        let offline = finished.offline.as_deref();
+        let turn = match self.record_together(&ending, offline.is_some()).await {
             Ok(()) => return Ok(true),
             Err(turn) => turn,
         };
-        let recorded = Turn::during(turn, self.record_alone(&ending, unasked)).await?;
+        let recorded = Turn::during(turn, self.record_alone(&ending, offline)).await?;
         match &finished.asked {
             // A crash of the database took the row, which was not on its disk yet.
-            Some(ask) if !recorded && unasked.is_none() => self.record_alone(&ending, Some(ask)).await,
+            Some(ask) if !recorded && offline.is_none() => self.record_alone(&ending, Some(ask)).await,
             _ => Ok(recorded),
         }
     }
@@ -306,9 +306,9 @@ impl PgStore {
     async fn record_together(
         &self,
         ending: &Arc<Ending>,
-        is_unasked: bool,
+        is_offline: bool,
     ) -> Result<(), Option<Turn<Ends>>> {
-        if is_unasked || ending.result.as_ref().is_some_and(|result| result.len() > MOST_SHARED_BYTES) {
+        if is_offline || ending.result.as_ref().is_some_and(|result| result.len() > MOST_SHARED_BYTES) {
             return Err(None);
         }
         let store = self.clone();
@@ -357,10 +357,10 @@ impl PgStore {
         endings.iter().map(|ending| recorded.contains(&ending.id.0).then_some(())).collect()
     }
 
-    async fn record_alone(&self, ending: &Ending, unasked: Option<&Acquire>) -> Result<bool, StoreError> {
-        let unasked = unasked.map(unasked_as_json);
+    async fn record_alone(&self, ending: &Ending, offline: Option<&Acquire>) -> Result<bool, StoreError> {
+        let offline = offline.map(offline_as_json);
         self.call(measure!("record", ending.tenant), || async {
-            let sql = match unasked {
+            let sql = match offline {
                 None => {
                     "select pathbox.record_v3($1,$2,$3,$4,$5,$6,$7,$8,$9,$10::text::json,$11::text::json,$12,$13,$14,$15)"
                 }
@@ -385,9 +385,9 @@ impl PgStore {
                 .bind(ending.provider_ends_at)
                 .bind(ending.ttl_ms)
                 .bind(ending.ended_at);
-            match &unasked {
+            match &offline {
                 None => query.fetch_one(&self.pool()).await,
-                Some(unasked) => query.bind(unasked).fetch_one(&self.pool()).await,
+                Some(offline) => query.bind(offline).fetch_one(&self.pool()).await,
             }
         })
         .await
@@ -679,7 +679,7 @@ fn quota_reached(cells: &Cells<'_>) -> Result<QuotaReached, StoreError> {
 }
 
 /// The ask of a run that was never acquired, as `record_v1` reads it.
-fn unasked_as_json(ask: &Acquire) -> String {
+fn offline_as_json(ask: &Acquire) -> String {
     let run = &ask.execution;
     json!({
         "owner_principal": ask.key.owner,

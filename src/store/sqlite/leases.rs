@@ -66,7 +66,7 @@ fn bind_record<'q>(
         .bind(small)
         .bind(result)
         .bind(finished.ended_at.map_or(now, |at| at.timestamp_millis()))
-        .bind(finished.unasked.is_some())
+        .bind(finished.offline.is_some())
         .bind(finished.id.to_string())
         .bind(finished.tenant.as_str())
         .bind(now)
@@ -185,7 +185,7 @@ impl Leases for SqliteStore {
 
     async fn record(&self, finished: &FinishedExecution, limits: &ContextLimits) -> Result<bool, StoreError> {
         let mut write = self.turn_to_write(measure!("record", finished.tenant)).await?;
-        let rows = match finished.unasked.as_deref() {
+        let rows = match finished.offline.as_deref() {
             None => {
                 let query = sqlx::query(concat!("BEGIN IMMEDIATE; ", record!()));
                 let query = bind_record(query, finished, limits, write.now);
@@ -194,7 +194,7 @@ impl Leases for SqliteStore {
             Some(ask) => {
                 write.begin(sqlx::query("BEGIN IMMEDIATE")).await?;
                 let ended = finished.ended_at.map_or(write.now, |at| at.timestamp_millis());
-                insert_unasked(&mut write, ask, finished, ended).await?;
+                insert_offline(&mut write, ask, finished, ended).await?;
                 let query = bind_record(sqlx::query(record!()), finished, limits, write.now);
                 query.fetch_all(&mut *write).await.map_err(failure)?
             }
@@ -428,7 +428,7 @@ async fn doom_late_sandbox(
 
 /// The row of a run that was never acquired; nothing when it is there. An idempotency key that is another run's is
 /// left out.
-async fn insert_unasked(
+async fn insert_offline(
     connection: &mut SqliteConnection,
     ask: &Acquire,
     finished: &FinishedExecution,

@@ -90,7 +90,7 @@ pub(crate) fn finished(ask: &Acquire, context: ContextId) -> FinishedExecution {
         result: Some(json!({"stdout": "2\n"})),
         provider_ends_at: None,
         ended_at: None,
-        unasked: None,
+        offline: None,
         asked: None,
     }
 }

@@ -28,7 +28,7 @@ use rmcp::transport::streamable_http_server::session::{
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::shared::{self, Key, Shared, Told};
+use super::shared::{self, Key, SessionEvent, Shared};
 use super::ticket::{Ticket, Tickets};
 use crate::domain::lock;
 use crate::mcp::transport::chats::{self, Chat, Other, Sign};
@@ -124,27 +124,27 @@ impl Sessions {
     }
 
     /// Applies what other replicas recorded.
-    pub(super) async fn apply(&self, told: Vec<(Key, Told)>) {
-        if told.is_empty() {
+    pub(super) async fn apply(&self, events: Vec<(Key, SessionEvent)>) {
+        if events.is_empty() {
             return;
         }
         let live: HashMap<Key, SessionId> =
             lock(&self.0.live).keys().map(|id| (shared::key(id), Arc::clone(id))).collect();
-        for (session, told) in told {
+        for (session, event) in events {
             let Some(id) = live.get(&session) else { continue };
-            match told {
-                Told::Ended => {
+            match event {
+                SessionEvent::Ended => {
                     drop(self.close_session(id).await);
                     self.remember_end(id);
                 }
-                Told::Cancelled(request) if self.is_running(id, &request) => {
+                SessionEvent::Cancelled(request) if self.is_running(id, &request) => {
                     let cancelled = CancelledNotificationParam::new(Some(request), None);
                     let notification =
                         ClientNotification::CancelledNotification(Notification::new(cancelled));
                     let message = JsonRpcMessage::notification(notification);
                     drop(self.accept_message(id, message).await);
                 }
-                Told::Cancelled(_) => {}
+                SessionEvent::Cancelled(_) => {}
             }
         }
     }

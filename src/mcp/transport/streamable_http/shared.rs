@@ -31,7 +31,7 @@ pub(super) fn key(id: &str) -> Key {
 
 /// Something that another replica recorded.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum SessionEvent {
     Ended,
     Cancelled(RequestId),
 }
@@ -114,20 +114,20 @@ impl Shared {
     }
 
     /// What other replicas recorded since the last look.
-    pub(super) async fn told(&self) -> Vec<(Key, Told)> {
+    pub(super) async fn recent_events(&self) -> Vec<(Key, SessionEvent)> {
         let Some(facts) = self.facts() else { return Vec::new() };
         let recent = facts.recent(BACK).await.unwrap_or_else(|error| {
             tracing::debug!(error = %chain(&error), "session events of other replicas could not be read");
             Vec::new()
         });
-        let told = recent.into_iter().filter_map(|fact| {
-            let told = match fact.fact.strip_prefix(CANCELLED) {
-                Some(request) => Told::Cancelled(serde_json::from_str(request).ok()?),
-                None if fact.fact == ENDED => Told::Ended,
+        let events = recent.into_iter().filter_map(|fact| {
+            let event = match fact.fact.strip_prefix(CANCELLED) {
+                Some(request) => SessionEvent::Cancelled(serde_json::from_str(request).ok()?),
+                None if fact.fact == ENDED => SessionEvent::Ended,
                 None => return None,
             };
-            Some((fact.session, told))
+            Some((fact.session, event))
         });
-        told.collect()
+        events.collect()
     }
 }
