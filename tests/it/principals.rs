@@ -176,6 +176,7 @@ fn attempts(hers: &Hers) -> Vec<(&'static str, Vec<Value>)> {
             ],
         ),
         ("get_artifact", vec![json!({"uri": artifact})]),
+        ("search_tools", vec![json!({"query": "hers"}), json!({"query": "add two numbers", "detail": "full"})]),
         (
             "run_workflow",
             vec![
@@ -213,7 +214,11 @@ fn routes() -> BTreeSet<String> {
 
 #[test]
 fn another_principal_of_the_tenant_reaches_nothing_by_any_tool_resource_or_route() {
-    let world = World::start(&[("PATHBOX_WORKFLOWS_ENABLED", "true")]);
+    // With a tool server, for there are tools that only such a server brings.
+    let kit = crate::code_mode::Place::new("", "", "");
+    let config = kit.path("pathbox.toml");
+    let world =
+        World::start(&[("PATHBOX_WORKFLOWS_ENABLED", "true"), ("PATHBOX_CONFIG", config.to_str().unwrap())]);
     let hers = hers(&world);
 
     let tools = world.rpc(&world.bob, "tools/list", json!({}));
