@@ -719,7 +719,9 @@ fn named_row(line: &str, found: &mut Found<'_>) -> bool {
         return false;
     }
     let meant = heads::meaning(name);
-    if meant.is_empty() || heads::only_secret(meant) && mark.contains([':', '=']) {
+    // `||` is an operator.
+    let code = mark.contains([':', '=']) || mark.contains("||");
+    if meant.is_empty() || heads::only_secret(meant) && code {
         return false;
     }
     let start = lead + trimmed.len() - rest.len();

@@ -57,6 +57,7 @@ const KEPT: &[&str] = &[
     "quarter,cf,ebit\nQ1,1234567,7654321\n",
     "{\"cnp_count\": 1630615, \"nip\": \"pending\", \"oib\": null}\n",
     "! name !! score\n|-\n| X || 44051401359\n",
+    "  if (!Buffer.isBuffer(session) || options?.isServer)\n    return session;\n",
     "cost & phone calls \\\\\n12 & 5551234567 \\\\\n",
 ];
 

@@ -176,7 +176,10 @@ fn attempts(hers: &Hers) -> Vec<(&'static str, Vec<Value>)> {
             ],
         ),
         ("get_artifact", vec![json!({"uri": artifact})]),
-        ("search_tools", vec![json!({"query": "hers"}), json!({"query": "add two numbers", "detail": "full"})]),
+        (
+            "search_tools",
+            vec![json!({"query": "hers"}), json!({"query": "add two numbers", "detail": "full"})],
+        ),
         (
             "run_workflow",
             vec![
