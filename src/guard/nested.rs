@@ -89,6 +89,11 @@ impl Names {
     /// As many as the records of most have.
     const PLACES: usize = 32;
 
+    /// What a name says of a value.
+    pub(super) fn meaning(&mut self, name: &str) -> Meaning {
+        self.key(name).meant
+    }
+
     fn key(&mut self, name: &str) -> Key {
         // Nearly all others say nothing, which is soon seen.
         let kept = (2..=LONGEST_NAME).contains(&name.len());
@@ -139,11 +144,35 @@ impl Nested {
         };
     }
 
-    /// Looks at the tables of HTML in a line.
-    pub(super) fn tags(&mut self, text: &str, (start, end): (usize, usize), out: &mut Vec<Finding>) {
-        if self.html.open || memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some() {
+    /// Looks at the tables of HTML in a line; `tagged` where it may hold a tag of one.
+    pub(super) fn tags(
+        &mut self,
+        text: &str,
+        (start, end): (usize, usize),
+        tagged: bool,
+        out: &mut Vec<Finding>,
+    ) {
+        if self.html.open || tagged && memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some() {
             self.html.look(text, start, end, out);
         }
+    }
+
+    /// Whether nothing is known.
+    pub(super) fn is_blank(&self) -> bool {
+        let html = &self.html;
+        let tags = html.open || html.columns.is_some() || html.cell.is_some() || html.tag || html.hit;
+        let open = !self.open.is_empty() || self.loose.is_some() || self.first.is_some() || self.awake;
+        let kept = html.names.is_empty() && html.name.is_empty() && self.counts.is_empty();
+        kept && !tags && !open && self.inside.is_none()
+    }
+
+    /// Makes another the same, but for the names that it has asked about.
+    pub(super) fn copy(&self, to: &mut Self) {
+        if self.is_blank() && to.is_blank() {
+            return;
+        }
+        let names = std::mem::take(&mut to.names);
+        *to = Self { names, ..self.clone() };
     }
 
     /// Whether nothing is open.
@@ -152,9 +181,9 @@ impl Nested {
     }
 
     /// Whether a line that holds no word of a head cannot say anything of a value.
-    pub(super) fn finds_nothing(&self, text: &str, (start, end): (usize, usize)) -> bool {
-        let tags = self.html.open || memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some();
-        !self.awake && !tags
+    pub(super) fn finds_nothing(&self, text: &str, (start, end): (usize, usize), tagged: bool) -> bool {
+        let tags = || tagged && memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some();
+        !self.awake && !self.html.open && !tags()
     }
 
     /// Reads a line, which holds the ends of words of a head at the places that are `telling`: where the next piece should begin if this one ends

@@ -3,18 +3,18 @@
 //! Here it is decided what ends a line of a table: whatever a program or a person may end one with. A line of the stream ends
 //! with a line feed alone, so a table's line never goes over the end of one of those.
 
-use super::redact::{Quotes, whole};
+use super::redact::{Quotes, push_quote, whole};
 use super::scan::Finding;
 use super::view;
 
 /// What ends a line of a table, besides a carriage return that no line feed follows.
-pub(super) const ENDS: [char; 6] = ['\n', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
+const ENDS: [char; 6] = ['\n', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Where the line of a table ends that begins at `from`, in a line that ends at `end`; what ends it included.
 pub(super) fn line_end(text: &str, from: usize, end: usize) -> usize {
     let bytes = text.as_bytes();
     let mut at = from;
-    let abroad = !text[from..end].is_ascii();
+    let abroad = !bytes[from..end].is_ascii();
     let may_end = |byte: &u8| matches!(byte, b'\r' | 0xb | 0xc | 0xc2 | 0xe2);
     let find = |rest: &[u8]| match abroad {
         true => rest.iter().position(may_end),
@@ -34,20 +34,40 @@ pub(super) fn line_end(text: &str, from: usize, end: usize) -> usize {
     end
 }
 
-/// A line in another reading, with the way back.
-#[derive(Debug)]
+/// A line of a table without what ends it.
+pub(super) fn without_end(line: &str) -> &str {
+    match line.as_bytes() {
+        // As nearly all end.
+        [.., b' '..=b'~', b'\n'] => &line[..line.len() - 1],
+        _ => line.trim_end_matches(ENDS),
+    }
+}
+
+/// A line in another reading, with the way back. Filled anew for each line, so that its memory is used again.
+#[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) text: String,
-    /// For each byte of `text`, where its source begins; one more for the end.
-    source: Vec<usize>,
-    decoded: bool,
+    /// The parts that it is made of, in order; one more for the end.
+    parts: Vec<Part>,
+    /// For each byte of a `text` that is decoded, where it was before; one more for the end.
+    shown: Vec<u32>,
+    pub(super) decoded: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    /// Where it begins.
+    at: usize,
+    /// Where its source begins.
+    from: usize,
+    /// Whether it reads as that, byte by byte.
+    same: bool,
 }
 
 impl Reading {
-    /// A line of a text with findings in it replaced, which are in order and apart, by places in the line.
-    pub(super) fn of(text: &str, (start, end): (usize, usize), hidden: &[Finding]) -> Self {
-        let mut reading =
-            Self { text: String::with_capacity(end - start), source: Vec::new(), decoded: false };
+    /// Becomes a line of a text with findings in it replaced, which are in order and apart, by places in the line.
+    pub(super) fn fill(&mut self, text: &str, (start, end): (usize, usize), hidden: &[Finding]) {
+        self.clear();
         let (line, mut done, mut quotes) = (&text[start..end], 0, Quotes::from(start));
         for finding in hidden {
             let mut finding = Finding { start: start + finding.start, end: start + finding.end, ..*finding };
@@ -57,80 +77,101 @@ impl Reading {
             }
             let quote = quotes.around(text.as_bytes(), &mut finding, end);
             let (from, to) = ((finding.start - start).max(done), (finding.end - start).min(line.len()));
-            reading.push(&line[done..from], done, true);
-            let quote = quote.map(|slashes| "\\".repeat(slashes) + "\"").unwrap_or_default();
-            reading.push(&format!("{quote}[{}]{quote}", finding.kind.as_str()), from, false);
+            self.push(&line[done..from], done, true);
+            self.parts.push(Part { at: self.text.len(), from, same: false });
+            push_quote(quote, &mut self.text);
+            self.text.extend(["[", finding.kind.as_str(), "]"]);
+            push_quote(quote, &mut self.text);
             done = to;
         }
-        reading.push(&line[done..], done, true);
-        reading.source.push(line.len());
-        reading
+        self.push(&line[done..], done, true);
+        self.ends(line.len());
     }
 
-    /// The same as people read it, without what nobody sees.
-    pub(super) fn shown(mut self) -> Self {
+    fn clear(&mut self) {
+        self.text.clear();
+        self.parts.clear();
+        self.shown.clear();
+        self.decoded = false;
+    }
+
+    /// Becomes the same as people read it, without what nobody sees.
+    pub(super) fn show(&mut self) {
         if !view::reads_as_it_is(self.text.as_bytes()) {
             let view = view::shown(self.text.as_bytes());
             if let Ok(text) = String::from_utf8(view.text) {
-                self.source = view.source.iter().map(|at| self.source[*at as usize]).collect();
-                (self.text, self.decoded) = (text, true);
+                (self.text, self.shown, self.decoded) = (text, view.source, true);
             }
         }
-        self
     }
 
-    /// The strings of a line, each on lines of its own, with `\n` in them as the end of one.
-    pub(super) fn of_strings(line: &str) -> Self {
-        let mut reading = Self { text: String::with_capacity(line.len()), source: Vec::new(), decoded: true };
+    /// Becomes the strings of a line, each on lines of its own, with `\n` in them as the end of one.
+    pub(super) fn fill_strings(&mut self, line: &str) {
+        self.clear();
+        self.decoded = true;
         let bytes = line.as_bytes();
         let (mut at, mut done) = (0, 0);
-        let letter = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_alphanumeric);
-        while let Some(next) = memchr::memchr3(b'\\', b'"', b'\'', &bytes[at..]).map(|len| at + len) {
-            let slashes = bytes[next..].iter().take_while(|byte| **byte == b'\\').count();
-            // A quote in a field of CSV is doubled.
-            let doubled = usize::from(bytes[next..].starts_with(b"\"\""));
-            at = next + slashes + 1 + doubled;
-            let becomes = match (slashes, bytes.get(next + slashes)) {
-                // An apostrophe is in a word.
-                (0, Some(b'\'')) if letter(next.wrapping_sub(1)) && letter(next + 1) => continue,
-                (0, _) if doubled == 0 => "\n",
-                (0, _) | (_, Some(b'"')) => "\"",
-                (_, Some(b'n')) => "\n",
-                (_, Some(b'r')) => "\r",
-                (_, Some(b't')) => "\t",
-                (_, Some(b'\'')) => "'",
-                _ => {
-                    at = next + slashes;
-                    continue;
-                }
+        while let (next, len, Some(end)) = next_quote(bytes, at) {
+            at = next + len;
+            let becomes = match bytes[at - 1] {
+                _ if end => "\n",
+                b'"' => "\"",
+                b'n' if len > 1 => "\n",
+                b'r' if len > 1 => "\r",
+                b't' if len > 1 => "\t",
+                b'\'' if len > 1 => "'",
+                _ => continue,
             };
-            reading.push(&line[done..next], done, true);
-            reading.push(becomes, next, false);
+            self.push(&line[done..next], done, true);
+            self.push(becomes, next, false);
             done = at;
         }
-        reading.push(&line[done..], done, true);
-        reading.source.push(line.len());
-        reading
+        self.push(&line[done..], done, true);
+        self.ends(line.len());
     }
 
     /// Appends what stands at `from` in the line, as it is there or in its place.
     fn push(&mut self, text: &str, from: usize, same: bool) {
-        self.text.push_str(text);
-        match same {
-            true => self.source.extend(from..from + text.len()),
-            false => self.source.extend(std::iter::repeat_n(from, text.len())),
+        if !text.is_empty() {
+            self.parts.push(Part { at: self.text.len(), from, same });
+            self.text.push_str(text);
         }
+    }
+
+    fn ends(&mut self, len: usize) {
+        self.parts.push(Part { at: self.text.len(), from: len, same: false });
     }
 
     /// Where in the line a place is.
     pub(super) fn place(&self, at: usize) -> usize {
-        self.source[at]
+        let at = self.shown.get(at).map_or(at, |at| *at as usize);
+        let part = self.parts[self.parts.partition_point(|part| part.at <= at) - 1];
+        part.from + if part.same { at - part.at } else { 0 }
     }
 
     /// Moves a finding to where it is in the line.
     pub(super) fn back(&self, finding: &mut Finding) {
-        (finding.start, finding.end) = (self.source[finding.start], self.source[finding.end]);
+        (finding.start, finding.end) = (self.place(finding.start), self.place(finding.end));
         finding.decoded |= self.decoded;
+    }
+}
+
+/// The next quote or escape from a place on: where it begins, how long it is, and whether it is a quote at the end of a string;
+/// the end of the line where there is none.
+pub(super) fn next_quote(bytes: &[u8], at: usize) -> (usize, usize, Option<bool>) {
+    let Some(next) = memchr::memchr3(b'\\', b'"', b'\'', &bytes[at..]).map(|len| at + len) else {
+        return (bytes.len(), 0, None);
+    };
+    let slashes = bytes[next..].iter().take_while(|byte| **byte == b'\\').count();
+    let letter = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_alphanumeric);
+    match (slashes, bytes.get(next + slashes)) {
+        // An apostrophe is in a word.
+        (0, Some(b'\'')) if letter(next.wrapping_sub(1)) && letter(next + 1) => (next, 1, Some(false)),
+        // A quote in a field of CSV is doubled.
+        (0, _) if bytes[next..].starts_with(b"\"\"") => (next, 2, Some(false)),
+        (0, _) => (next, 1, Some(true)),
+        (_, Some(b'"' | b'n' | b'r' | b't' | b'\'')) => (next, slashes + 1, Some(false)),
+        _ => (next, slashes, Some(false)),
     }
 }
 

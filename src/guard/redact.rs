@@ -233,7 +233,7 @@ fn is_secret(kind: Kind) -> bool {
 }
 
 /// Appends a quote with so many backslashes before it, if any is needed.
-fn push_quote(slashes: Option<usize>, out: &mut String) {
+pub(super) fn push_quote(slashes: Option<usize>, out: &mut String) {
     if let Some(slashes) = slashes {
         out.extend(std::iter::repeat_n('\\', slashes));
         out.push('"');

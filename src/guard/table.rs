@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::classes::{Block, alphanumeric_or, only};
 use super::heads::{self, Meaning, Place};
-use super::nested::Nested;
+use super::nested::{Names, Nested};
 use super::policy::Action;
-use super::reading::{ENDS, Reading, line_end};
+use super::reading::{Reading, line_end, next_quote, without_end};
 use super::redact::settle;
 use super::rule::{RULES, RuleId};
 use super::scan::{Finding, Scratch, Watch, holds_placeholder, next_placeholder, scan};
@@ -43,10 +43,23 @@ const ROUNDS: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     state: State,
+    /// What it was before the line.
+    before: State,
     words: heads::Words,
     /// Those of one line in another reading.
     again: heads::Words,
+    reading: Reading,
+    read: Read,
     scratch: Scratch,
+    /// What looks at the strings of a line.
+    inner: Option<Box<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    tables: Tables,
+    reading: Reading,
+    found: Vec<Finding>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -146,6 +159,9 @@ struct Found<'a> {
 
 impl Found<'_> {
     fn cell(&mut self, meant: Meaning, line: &str, (start, end): Span, place: Place) -> bool {
+        if meant.is_empty() {
+            return false;
+        }
         let found = heads::cell(meant, &line[start..end], place);
         if let Some(((from, to), rule)) = found {
             self.out.push(finding(self.line + start + from, self.line + start + to, rule));
@@ -213,6 +229,8 @@ struct Line<'a> {
     series: Meaning,
     /// Whether a label near it made something of a number in the piece.
     labelled: bool,
+    /// Whether it may hold a tag of HTML.
+    tagged: bool,
 }
 
 impl Tables {
@@ -259,7 +277,7 @@ impl Tables {
             let (places, rest) = words_left.split_at(passed);
             words_left = rest;
             let (span, goes_on) = ((at, next), (at == start).then_some(goes_on).flatten());
-            let line = Line { text, span, places, goes_on, series: series.meaning(at), labelled };
+            let line = Line { text, span, places, goes_on, series: series.meaning(at), labelled, tagged };
             if let Some(done) = self.line(line, &mut found).filter(|_| bytes[next - 1] != b'\n') {
                 whole = done;
             }
@@ -280,68 +298,135 @@ impl Tables {
         if as_it_is && !known && self.state.finds_nothing(line) {
             return self.state.read(line, &mut Vec::new(), &mut Vec::new());
         }
-        let before = self.state.clone();
-        let shown = (!as_it_is).then(|| Reading::of(line.text, line.span, &[]).shown());
-        let read = self.read(line, shown.as_ref(), found.guard);
+        let (mut read, mut reading) = (std::mem::take(&mut self.read), std::mem::take(&mut self.reading));
+        self.state.copy(&mut self.before);
+        if as_it_is {
+            self.read(line, found.guard, &mut read);
+        } else {
+            reading.fill(line.text, line.span, &[]);
+            reading.show();
+            self.read_as(line, &reading, found.guard, &mut read);
+        }
+        let done = read.done.map(|done| line.span.0 + done);
         let mut hidden = found.hidden(&read.counts);
-        found.add(&read.new, &mut hidden);
+        // Around what is found without tables nothing more comes to light, unless it is a part of a longer word.
+        let bytes = &line.text.as_bytes()[line.span.0..line.span.1];
+        let cut = hidden.iter().any(|finding| joins(bytes, finding));
+        let mut walls = found.add(&read.new, &mut hidden) || cut;
         for _ in 0..ROUNDS {
             if hidden.is_empty() {
                 break;
             }
-            let reading = Reading::of(line.text, line.span, &hidden);
-            let mut new = self.seen_again(&reading, found.guard);
-            let names = std::mem::take(&mut self.state.nested.names);
-            self.state = before.clone();
-            self.state.nested.names = names;
-            new.append(&mut self.read(line, Some(&reading.shown()), found.guard).new);
-            if !found.add(&new, &mut hidden) {
+            let same = as_it_is && self.says_the_same(line, &hidden);
+            if same && !walls {
+                break;
+            }
+            reading.fill(line.text, line.span, &hidden);
+            self.seen_again(&reading, found.guard);
+            if !(same && self.scratch.findings.is_empty()) {
+                self.before.copy(&mut self.state);
+                reading.show();
+                self.read_as(line, &reading, found.guard, &mut read);
+                read.new.splice(0..0, self.scratch.findings.drain(..));
+                walls = found.add(&read.new, &mut hidden);
+            } else {
+                walls = false;
+            }
+            if !walls {
                 break;
             }
         }
-        read.done.map(|done| line.span.0 + done)
+        (self.read, self.reading) = (read, reading);
+        done
+    }
+
+    /// Whether a line that has been read says the same of tables with what is hidden in it replaced: nothing but rows of fields may
+    /// be open, and each thing that is hidden stands by itself in one of them.
+    fn says_the_same(&self, line: Line<'_>, hidden: &[Finding]) -> bool {
+        let (start, end) = line.span;
+        let quiet = line.places.is_empty() && line.series.is_empty() && line.goes_on.is_none();
+        let none = |state: &State| state.list.is_none() && state.nested.is_blank() && !state.quoted;
+        if !quiet || line.tagged || !none(&self.before) || !none(&self.state) {
+            return false;
+        }
+        let sign = match (&self.before.head, &self.state.head) {
+            (None, None) => None,
+            (Some(before), Some(head)) if Arc::ptr_eq(before, head) && self.state.misfits == 0 => {
+                let Layout::Separated(sign) = head.layout else { return false };
+                Some(sign)
+            }
+            _ => return false,
+        };
+        let bytes = &line.text.as_bytes()[start..end];
+        let alone = |finding: &Finding| {
+            let inside = &line.text[start..end][finding.start..finding.end];
+            let parts = sign.is_some_and(|sign| inside.contains(|c| c == '"' || separates(sign, c)));
+            !parts && !joins(bytes, finding)
+        };
+        hidden.iter().all(alone) && line_end(line.text, start, end) == end
     }
 
     /// What comes to light in a line only when something was replaced in it.
-    fn seen_again(&mut self, reading: &Reading, guard: &Guard) -> Vec<Finding> {
+    fn seen_again(&mut self, reading: &Reading, guard: &Guard) {
         let watch = Watch { known: &guard.0.known, sieve: &guard.0.sieve };
         let bytes = reading.text.as_bytes();
         scan(bytes, 0, bytes.len(), false, watch, &mut self.scratch);
-        let mut new = std::mem::take(&mut self.scratch.findings);
-        new.iter_mut().for_each(|finding| reading.back(finding));
-        new
+        self.scratch.findings.iter_mut().for_each(|finding| reading.back(finding));
+    }
+
+    /// Reads a line as it is.
+    fn read(&mut self, line: Line<'_>, guard: &Guard, read: &mut Read) {
+        let (start, end) = line.span;
+        read.clear();
+        let done = self.state.read(line, &mut read.new, &mut read.counts);
+        let places = read.new.iter_mut().map(|new| (&mut new.start, &mut new.end));
+        for (from, to) in places.chain(read.counts.iter_mut().map(|(from, to)| (from, to))) {
+            (*from, *to) = (*from - start, *to - start);
+        }
+        read.done = done.map(|done| done - start);
+        strings(
+            &mut self.inner,
+            &line.text[start..end],
+            (line.places, start),
+            guard,
+            &mut self.state.nested.names,
+            &mut read.new,
+        );
     }
 
     /// Reads a line in a reading of it.
-    fn read(&mut self, line: Line<'_>, reading: Option<&Reading>, guard: &Guard) -> Read {
-        let mut read = Read::default();
-        let Some(reading) = reading else {
-            let start = line.span.0;
-            let done = self.state.read(line, &mut read.new, &mut read.counts);
-            let places = read.new.iter_mut().map(|new| (&mut new.start, &mut new.end));
-            for (from, to) in places.chain(read.counts.iter_mut().map(|(from, to)| (from, to))) {
-                (*from, *to) = (*from - start, *to - start);
-            }
-            read.done = done.map(|done| done - start);
-            strings(&line.text[start..line.span.1], line.places, guard, &mut read.new);
-            return read;
-        };
+    fn read_as(&mut self, line: Line<'_>, reading: &Reading, guard: &Guard, read: &mut Read) {
+        read.clear();
         let span = (0, reading.text.len());
         self.again.fill(reading.text.as_bytes(), span, guard.0.wants_all, None);
-        let line = Line { text: &reading.text, span, places: &self.again.places, ..line };
+        let tagged = line.tagged || reading.decoded;
+        let line = Line { text: &reading.text, span, places: &self.again.places, tagged, ..line };
         let done = self.state.read(line, &mut read.new, &mut read.counts);
-        strings(&reading.text, line.places, guard, &mut read.new);
+        strings(
+            &mut self.inner,
+            &reading.text,
+            (line.places, 0),
+            guard,
+            &mut self.state.nested.names,
+            &mut read.new,
+        );
         read.new.iter_mut().for_each(|new| reading.back(new));
         for (from, to) in &mut read.counts {
             (*from, *to) = (reading.place(*from), reading.place(*to));
         }
         read.done = done.map(|done| reading.place(done));
-        read
     }
 }
 
+/// Whether something found in a line is a part of a longer word.
+fn joins(line: &[u8], found: &Finding) -> bool {
+    static JOINS: [bool; 256] = alphanumeric_or(b"_-.~+/=");
+    let joins = |byte: Option<&u8>| byte.is_some_and(|byte| *byte >= 0x80 || JOINS[usize::from(*byte)]);
+    joins(line[..found.start].last()) || joins(line.get(found.end))
+}
+
 /// What a line says, by places in it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Read {
     new: Vec<Finding>,
     /// Numbers that are counts or amounts.
@@ -350,17 +435,85 @@ struct Read {
     done: Option<usize>,
 }
 
-/// Looks for tables in the strings of a line.
-fn strings(line: &str, places: &[usize], guard: &Guard, out: &mut Vec<Finding>) {
-    let holds = |sign: &str| memchr::memmem::find(line.as_bytes(), sign.as_bytes()).is_some();
-    if places.is_empty() || !holds("\\n") && !holds("{\"\"") {
+impl Read {
+    fn clear(&mut self) {
+        self.new.clear();
+        self.counts.clear();
+        self.done = None;
+    }
+}
+
+/// Looks for tables in the strings of a line, whose words are at `places` in a text that it begins at `base` in.
+fn strings(
+    inner: &mut Option<Box<Inner>>,
+    line: &str,
+    (places, base): (&[usize], usize),
+    guard: &Guard,
+    names: &mut Names,
+    out: &mut Vec<Finding>,
+) {
+    if places.is_empty() || !may_hold_table(line, (places, base), guard.0.wants_all, names) {
         return;
     }
-    let reading = Reading::of_strings(line);
-    let mut found = Vec::new();
-    Tables::default().look(&reading.text, (0, reading.text.len()), None, guard, None, &mut found);
+    let inner = inner.get_or_insert_default();
+    let Inner { tables, reading, found } = &mut **inner;
+    reading.fill_strings(line);
+    found.clear();
+    tables.state = State::default();
+    tables.look(&reading.text, (0, reading.text.len()), None, guard, None, found);
     found.iter_mut().for_each(|finding| reading.back(finding));
-    out.append(&mut found);
+    out.append(found);
+}
+
+/// The fewest digits of a value that has any, and the fewest bytes of a string with one that has none.
+const FEWEST_DIGITS: usize = 4;
+const LEAST: usize = 8;
+
+/// Whether a string of a line holds a word of a head and the end of a line, and that string or one behind it what may be a value:
+/// but for those of secrets, values have digits, unless names and addresses count.
+fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool, names: &mut Names) -> bool {
+    let bytes = line.as_bytes();
+    // An object of JSON in a field of CSV.
+    if memchr::memchr(b'{', bytes).is_some() && memchr::memmem::find(bytes, b"{\"\"").is_some() {
+        return true;
+    }
+    if memchr::memchr(b'\\', bytes).is_none() {
+        return false;
+    }
+    let mut secret = |place: &usize| {
+        let letters = bytes[..place - base].iter().rev().take(LONGEST_NAME);
+        let len = letters.take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        line.get(place - base - len..place - base).is_none_or(|word| heads::only_secret(names.meaning(word)))
+    };
+    let (mut from, mut at, mut ends, mut headed, mut words) = (0, 0, false, false, false);
+    loop {
+        let (next, len, end) = next_quote(bytes, at);
+        if end.is_some_and(|end| !end) {
+            at = next + len;
+            ends |= bytes[next] == b'\\' && matches!(bytes[at - 1], b'n' | b'r');
+            continue;
+        }
+        let (here, rest) = places.split_at(places.partition_point(|place| *place - base <= next));
+        let head = ends && !here.is_empty();
+        headed |= head;
+        // Where a value may begin: behind its head, but before the name of a `Series`.
+        let series = head && memchr::memmem::find(&bytes[from..next], b"Name: ").is_some();
+        let behind = here.first().filter(|_| head && !series);
+        let value = &bytes[behind.map_or(from, |place| place - base)..next];
+        let digits = || value.iter().filter(|byte| byte.is_ascii_digit()).count();
+        // What stands behind a name and a colon is in no string.
+        if headed && bytes.get(from) != Some(&b':') && digits() >= FEWEST_DIGITS {
+            return true;
+        }
+        words |= head && value.len() >= LEAST && (all || here.iter().any(&mut secret));
+        if words && ends && value.len() >= LEAST {
+            return true;
+        }
+        if end.is_none() {
+            return false;
+        }
+        (places, from, at, ends) = (rest, next + len, next + len, false);
+    }
 }
 
 /// What is found in the lines of a piece.
@@ -450,29 +603,41 @@ impl State {
     /// Whether a line cannot say anything of a value, though it may open and close what is nested.
     fn finds_nothing(&self, line: Line<'_>) -> bool {
         let quiet = line.places.is_empty() && line.series.is_empty();
-        quiet && self.head.is_none() && self.list.is_none() && self.nested.finds_nothing(line.text, line.span)
+        quiet
+            && self.head.is_none()
+            && self.list.is_none()
+            && self.nested.finds_nothing(line.text, line.span, line.tagged)
+    }
+
+    /// Makes another the same.
+    fn copy(&self, to: &mut Self) {
+        if self.head.as_ref().map(Arc::as_ptr) != to.head.as_ref().map(Arc::as_ptr) {
+            to.head.clone_from(&self.head);
+        }
+        (to.misfits, to.quoted, to.list) = (self.misfits, self.quoted, self.list);
+        self.nested.copy(&mut to.nested);
     }
 
     /// Takes in a line, which may be several of a table.
     fn read(&mut self, line: Line<'_>, out: &mut Vec<Finding>, counts: &mut Vec<Span>) -> Option<usize> {
-        let Line { text, span: (start, end), mut places, goes_on, series, labelled } = line;
+        let Line { text, span: (start, end), mut places, goes_on, series, labelled, tagged } = line;
         self.nested.begins(goes_on);
         let (mut at, mut done) = (start, None);
         while at < end {
             let next = line_end(text, at, end);
             let (here, rest) = places.split_at(places.partition_point(|place| *place <= next));
             places = rest;
-            self.nested.tags(text, (at, next), out);
+            self.nested.tags(text, (at, next), tagged, out);
             done = self.nested.line(text, (at, next), here, out);
             if !here.is_empty() {
                 let found = &mut Found { out, line: at, labelled };
-                assigned(text[at..next].trim_end_matches(ENDS), at, here, found);
+                assigned(without_end(&text[at..next]), at, here, found);
             }
             let series = if (at, next) == (start, end) { series } else { &[] };
             let quiet = here.is_empty() && series.is_empty() && self.head.is_none() && self.list.is_none();
             if (goes_on.is_none() || at > start) && !quiet {
                 let found = &mut Found { out, line: at, labelled };
-                self.layout(text[at..next].trim_end_matches(ENDS), !here.is_empty(), series, found, counts);
+                self.layout(without_end(&text[at..next]), !here.is_empty(), series, found, counts);
             }
             at = next;
         }
@@ -489,8 +654,8 @@ impl State {
         found: &mut Found<'_>,
         counts: &mut Vec<Span>,
     ) {
-        if let Some(span) =
-            series_value(line).filter(|(from, to)| !series.is_empty() && telling(&line[*from..*to]))
+        if !series.is_empty()
+            && let Some(span) = series_value(line).filter(|(from, to)| telling(&line[*from..*to]))
         {
             found.cell(series, line, span, Place::Wide);
             return;
@@ -782,20 +947,32 @@ fn doubled(line: &str) -> Vec<Span> {
 
 /// Fields with a sign between, where a quoted one may hold the sign and may have begun above; whether a quote stays open.
 fn split(line: &str, sign: char, quoted: bool) -> (Vec<Span>, bool) {
-    let (mut fields, mut start, mut quoted) = (Vec::new(), 0, quoted);
     // A row of LaTeX.
     let line = if sign == '&' { line.trim_end().trim_end_matches('\\') } else { line };
-    for (at, c) in line.char_indices() {
-        if c == '"' && (quoted || line[start..at].trim().is_empty()) {
-            quoted = !quoted;
-        } else if !quoted && separates(sign, c) && !(sign == '&' && line[..at].ends_with('\\')) {
-            fields.push((start, at));
-            start = at + c.len_utf8();
+    let escaped = |at: usize| sign == '&' && line[..at].ends_with('\\');
+    let bytes = line.as_bytes();
+    let (mut fields, mut start, mut quoted) = (Vec::with_capacity(16), 0, quoted);
+    let one = u8::try_from(sign).ok().filter(u8::is_ascii);
+    let mut at = 0;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        if byte == b'"' {
+            if quoted || line[start..at].trim().is_empty() {
+                quoted = !quoted;
+            }
+            // A doubled quote opens again at once.
+            quoted |= bytes.get(at + 1) == Some(&b'"');
+        } else if one.map_or(byte >= 0x80, |one| byte == one) && !quoted && !escaped(at) {
+            // Few other signs are of several bytes.
+            let len = if one.is_some() { 1 } else { line[at..].chars().next().map_or(1, char::len_utf8) };
+            if one.is_some() || line[at..].starts_with(|c| separates(sign, c)) {
+                fields.push((start, at));
+                start = at + len;
+            }
+            at += len;
+            continue;
         }
-        // A doubled quote opens again at once.
-        if c == '"' && !quoted && line[at + 1..].starts_with('"') {
-            quoted = true;
-        }
+        at += 1;
     }
     fields.push((start, line.len()));
     (fields, quoted)
