@@ -298,16 +298,23 @@ impl Tables {
         if as_it_is && !known && self.state.finds_nothing(line) {
             return self.state.read(line, &mut Vec::new(), &mut Vec::new());
         }
-        let (mut read, mut reading) = (std::mem::take(&mut self.read), std::mem::take(&mut self.reading));
+        let mut read = std::mem::take(&mut self.read);
         self.state.copy(&mut self.before);
         if as_it_is {
             self.read(line, found.guard, &mut read);
         } else {
+            let mut reading = std::mem::take(&mut self.reading);
             reading.fill(line.text, line.span, &[]);
             reading.show();
             self.read_as(line, &reading, found.guard, &mut read);
+            self.reading = reading;
         }
         let done = read.done.map(|done| line.span.0 + done);
+        if !known && read.new.is_empty() {
+            self.read = read;
+            return done;
+        }
+        let mut reading = std::mem::take(&mut self.reading);
         let mut hidden = found.hidden(&read.counts);
         // Around what is found without tables nothing more comes to light, unless it is a part of a longer word.
         let bytes = &line.text.as_bytes()[line.span.0..line.span.1];
