@@ -25,6 +25,7 @@ const LONGEST_VALUE: usize = 512;
 struct File {
     qualifiers: Set,
     no_secret: Set,
+    spelled: Vec<String>,
     head: Vec<Row>,
 }
 
@@ -34,6 +35,9 @@ struct Row {
     rule: String,
     #[serde(default)]
     form: String,
+    /// Whether the form says enough on a line of its own, where no check digit does.
+    #[serde(default)]
+    line: bool,
     shape: Option<Shape>,
     words: Vec<String>,
     #[serde(default)]
@@ -66,6 +70,7 @@ struct Column {
     form: String,
     compiled: OnceLock<Option<Regex>>,
     shape: Option<Shape>,
+    line: bool,
 }
 
 struct Heads {
@@ -124,15 +129,15 @@ impl Heads {
             let rule = RULES.list.iter().position(|rule| rule.id == row.rule);
             let rule = rule.unwrap_or_default() as RuleId;
             let (form, compiled) = (row.form, OnceLock::new());
-            heads.columns.push(Column { rule, form, compiled, shape: row.shape });
+            heads.columns.push(Column { rule, form, compiled, shape: row.shape, line: row.line });
         }
         heads.longest = heads.by_words.keys().map(String::len).max().unwrap_or(0);
-        heads.gate = heads.gate();
+        heads.gate = heads.gate(&file.spelled);
         heads
     }
 
     /// What a line must hold to be looked at. Of a head that is its last word, but for those that say nothing of their own.
-    fn gate(&self) -> Gate {
+    fn gate(&self, spelled: &[String]) -> Gate {
         let mut words: HashMap<Vec<u8>, u8> = HashMap::new();
         for (head, senses) in &self.by_words {
             let all: Vec<&str> = head.split(' ').collect();
@@ -149,6 +154,9 @@ impl Heads {
         for word in self.qualifiers.words().filter(|word| word.len() > 3 || ["id", "no", "nr"].contains(word))
         {
             *words.entry(word.as_bytes().to_vec()).or_default() |= QUALIFIER;
+        }
+        for word in spelled {
+            *words.entry(word.as_bytes().to_vec()).or_default() |= HEAD;
         }
         for word in super::nested::COLUMNS {
             *words.entry(word.rsplit('_').next().unwrap_or(word).as_bytes().to_vec()).or_default() |= COLUMNS;
@@ -173,7 +181,9 @@ impl Heads {
         let joined = |from: usize, to: usize| {
             self.by_words.get(&words[place(all[from])..place(all[to - 1]) + all[to - 1].len()])
         };
-        let last = (1..=kept.min(4)).rev().find_map(|count| joined(kept - count, kept));
+        // `USER0_RSA_ID`: what seems to qualify is a part of the head.
+        let whole = (2..=all.len().min(4)).rev().find_map(|count| joined(all.len() - count, all.len()));
+        let last = whole.or_else(|| (1..=kept.min(4)).rev().find_map(|count| joined(kept - count, kept)));
         let counts = all.last().is_some_and(|word| ["id", "ids", "number", "count", "code"].contains(word));
         if let Some(found) = last {
             return (!(counts && kept < all.len() && secret(&found))).then_some(found);
@@ -181,7 +191,9 @@ impl Heads {
         let first = (1..=all.len().min(5))
             .rev()
             .find_map(|count| joined(0, count).filter(|_| all[count..].iter().all(qualifies)));
-        first.or_else(|| self.by_words.get(&all.concat()))
+        // `AHVN13`
+        let unnumbered = || words.trim_end_matches(|c: char| c.is_ascii_digit());
+        first.or_else(|| self.by_words.get(&all.concat())).or_else(|| self.by_words.get(unnumbered()))
     }
 }
 
@@ -194,6 +206,9 @@ const COLUMNS: u8 = 8;
 
 /// Bits of heads and of qualifiers, by [`Gate::end`].
 type Ends = [[u64; 2]; 512];
+
+/// The longest word with accents that is looked at, in bytes.
+const LONGEST_ACCENTED: usize = 48;
 
 /// Finds the words that a head may end in, in text in which hardly any is one.
 struct Gate {
@@ -317,14 +332,26 @@ impl Gate {
         }
     }
 
+    /// Whether a word with accents is one without them.
+    fn ends_without_accents(&self, text: &[u8], all: bool) -> bool {
+        let letter = |byte: &&u8| byte.is_ascii_alphabetic() || **byte >= 0x80;
+        let len = text.iter().rev().take(LONGEST_ACCENTED).take_while(letter).count();
+        let Ok(word) = str::from_utf8(&text[text.len() - len..]) else { return true };
+        let plain = plain(word);
+        let (_, sort) = self.words[self.place(plain.rsplit(' ').next().unwrap_or_default().as_bytes())];
+        len == LONGEST_ACCENTED || sort & (HEAD | QUALIFIER | COLUMNS) != 0 || all && sort & OFF != 0
+    }
+
     /// Whether it is one, and what follows it lets it be.
     fn ends(&self, text: &[u8], end: usize, all: bool) -> bool {
         let letters = text[..end].iter().rev().take(32).take_while(|byte| byte.is_ascii_alphabetic()).count();
         let start = end - letters;
-        // A word with an accent, or one that is escaped.
-        if start > 0 && (text[start - 1] >= 0x80 || text[start.saturating_sub(6)..start].starts_with(b"\\u"))
-        {
+        // A word that is escaped, or has an accent.
+        if start > 0 && text[start.saturating_sub(6)..start].starts_with(b"\\u") {
             return true;
+        }
+        if start > 0 && text[start - 1] >= 0x80 {
+            return self.ends_without_accents(&text[..end], all);
         }
         // `1cc` is one word.
         let joined = start > 0 && text[start - 1].is_ascii_digit();
@@ -585,6 +612,11 @@ pub(super) fn meaning(head: &str) -> Meaning {
     HEADS.meaning(&words).map_or(&[], Vec::as_slice)
 }
 
+/// Whether a word beside one of a head says nothing of its own.
+pub(super) fn is_qualifier(word: &str) -> bool {
+    HEADS.qualifiers.holds(word.to_ascii_lowercase().as_bytes())
+}
+
 /// Whether no mask stands in a name: stars are around all of it, as Markdown has them, or nowhere.
 pub(super) fn is_unmasked(name: &str) -> bool {
     let inner = name.trim_matches('*');
@@ -686,8 +718,8 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         let fits = match column.shape {
             None => {
                 let line = place == Place::Line;
-                (!line || RULES.has_check(column.rule))
-                    && column.fits(whole.unwrap_or(value), sense.weak || line)
+                (!line || column.line || RULES.has_check(column.rule))
+                    && column.fits(whole.unwrap_or(value), sense.weak || line && !column.line)
             }
             Some(Shape::Phone) => is_phone(whole.unwrap_or(value), sense.weak),
             Some(shape @ (Shape::Password | Shape::Secret)) => {
@@ -774,7 +806,9 @@ fn is_phone(value: &str, weak: bool) -> bool {
         return false;
     }
     let points = bytes.iter().filter(|byte| **byte == b'.').count();
-    if points == 1 && digits + 1 == bytes.len() {
+    // None begins with a zero and another digit.
+    let zero = bytes[0] == b'0' && bytes[1].is_ascii_digit();
+    if points == 1 && digits + 1 == bytes.len() && !zero {
         return false;
     }
     if digits < bytes.len() || bytes[0] == b'0' {
@@ -927,6 +961,7 @@ mod tests {
         for (head, value) in [
             ("bsn", "163270703.0"),
             ("phone", "087 123 4567"),
+            ("phone", "030.243033"),
             ("mobile", "353871234567"),
             ("card", "4111111111111111"),
             ("password", "swordfish"),

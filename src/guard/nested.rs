@@ -62,6 +62,8 @@ struct Frame {
     is_columns: bool,
     /// Whether this stands in such a list: an object that describes a column.
     in_columns: bool,
+    /// What the name in this object says of the value beside it.
+    named: Meaning,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +71,10 @@ struct Key {
     meant: Meaning,
     columns: bool,
     rows: bool,
-    /// Whether what it says is the name of the column that the object describes.
+    /// Whether what it says is the name of the column that the object describes, or of the value beside it.
     names: bool,
+    /// Whether what it says is that value.
+    value: bool,
 }
 
 /// What names say that have been asked about: the same come with each record. A copy of what is open knows none.
@@ -120,13 +124,19 @@ impl Names {
 /// The longest name that is kept.
 const LONGEST_NAME: usize = 40;
 
-const NO_KEY: Key = Key { meant: &[], columns: false, rows: false, names: false };
+const NO_KEY: Key = Key { meant: &[], columns: false, rows: false, names: false, value: false };
 
 fn key(name: &str) -> Key {
     let is = |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known));
     let meant: Meaning =
         if name.contains("\\u") { heads::meaning(&unescaped(name)) } else { heads::meaning(name) };
-    Key { meant, columns: is(&COLUMNS), rows: is(&ROWS), names: is(&["name", "field", "label", "title"]) }
+    Key {
+        meant,
+        columns: is(&COLUMNS),
+        rows: is(&ROWS),
+        names: is(&["name", "field", "label", "title", "key"]),
+        value: is(&["value", "val"]),
+    }
 }
 
 /// A name with its `\u00e9` decoded.
@@ -223,6 +233,7 @@ impl Nested {
         let speaks = |frame: &Frame| {
             !frame.meant.is_empty()
                 || frame.is_columns
+                || !frame.named.is_empty()
                 || frame.columns.is_some()
                 || frame.key.is_some_and(|key| key.columns || !key.meant.is_empty())
                 || frame.names.iter().any(|name| !name.is_empty())
@@ -497,7 +508,11 @@ impl Nested {
             }
             return;
         }
+        if string && top.bracket == b'{' && top.key.is_some_and(|key| key.names) {
+            top.named = heads::meaning(value);
+        }
         let meant = match top.bracket {
+            b'{' if top.key.is_some_and(|key| key.value) && !top.named.is_empty() => top.named,
             b'{' => top.key.map(|key| key.meant).filter(|meant| !meant.is_empty()).unwrap_or(top.meant),
             _ => match top.columns.as_ref().and_then(|columns| columns.get(top.at)) {
                 Some(column) => column,

@@ -14,7 +14,7 @@ use super::policy::Action;
 use super::reading::{Reading, line_end, next_quote, without_end};
 use super::redact::settle;
 use super::rule::{RULES, RuleId};
-use super::scan::{Finding, Scratch, Watch, holds_placeholder, next_placeholder, scan};
+use super::scan::{Finding, Scratch, Watch, holds_placeholder, next_placeholder, placeholder_len, scan};
 use super::{Guard, view};
 
 /// No longer line is a head or a row of fixed width.
@@ -25,6 +25,8 @@ const MAX_WORDS: usize = 256;
 const LONGEST_PROSE: usize = 24;
 /// The most columns of any.
 const MAX_FIELDS: usize = 1024;
+/// The most columns whose names stand one below the other.
+const MAX_CELLS: usize = 256;
 /// The number of successive lines that do not fit after which a head is over: with fields that a sign separates, and of fixed width.
 const MISFITS: [u8; 2] = [4, 9];
 /// The most lines of a `Series` that stand before its name; pandas prints 60.
@@ -68,15 +70,34 @@ struct State {
     misfits: u8,
     /// Whether a quoted field goes over the end of the line.
     quoted: bool,
-    /// What the key above a list of YAML says, and how far that is indented.
-    list: Option<(Meaning, usize)>,
+    /// What the line above says of the values below it, and what those are.
+    list: Option<(Meaning, Below)>,
+    /// The names of columns that stand one below the other, as far as they have come.
+    listing: Option<(Layout, Vec<Column>)>,
+    /// How many cells of a row have come where each has its line.
+    cells: usize,
     nested: Nested,
+}
+
+/// What a line says of that below it.
+#[derive(Debug, Clone, Copy)]
+enum Below {
+    /// It is a key of YAML, indented so far, and items follow.
+    Items(usize),
+    /// It is a key of `var_dump`, and `string(11) "x"` follows.
+    Dump,
+    /// It prints a variable, and the value follows.
+    Output,
+    /// It is an element that holds a name, and one with the value follows.
+    Element,
 }
 
 #[derive(Debug)]
 struct Head {
     layout: Layout,
     columns: Vec<Column>,
+    /// Whether blank lines may stand between its rows.
+    spaced: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +108,10 @@ enum Layout {
     Fixed(bool),
     /// One blank between the words of the head, and of each row.
     Words,
+    /// Values in brackets: SQL.
+    Tuples,
+    /// A line for each cell: AsciiDoc.
+    Cells,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -253,7 +278,9 @@ impl Tables {
         words.fill(bytes, (start, end), guard.0.wants_all, blocks);
         let (mut words_left, mut openers) = (&words.places[..], &words.openers[..]);
         let mut series = Series::new(text, (start, end));
-        let tagged = memchr::memmem::find(&bytes[start..end], b"<t").is_some();
+        let tagged = [&b"<t"[..], b"|===", b"{|", b"list-table::", b"CREATE TABLE", b"create table"]
+            .iter()
+            .any(|begin| memchr::memmem::find(&bytes[start..end], begin).is_some());
         out.sort_unstable_by_key(|found| found.start);
         let labelled = out.iter().any(|found| found.rule == RULES.detectors.phone_labelled);
         let known = std::mem::take(out);
@@ -352,8 +379,11 @@ impl Tables {
     fn says_the_same(&self, line: Line<'_>, hidden: &[Finding]) -> bool {
         let (start, end) = line.span;
         let quiet = line.places.is_empty() && line.series.is_empty() && line.goes_on.is_none();
-        let none = |state: &State| state.list.is_none() && state.nested.is_blank() && !state.quoted;
-        if !quiet || line.tagged || !none(&self.before) || !none(&self.state) {
+        let none = |state: &State| {
+            state.list.is_none() && state.listing.is_none() && state.nested.is_blank() && !state.quoted
+        };
+        let (before, after) = (&self.before, &self.state);
+        if !quiet || line.tagged || !none(before) || !none(after) || before.cells != after.cells {
             return false;
         }
         let sign = match (&self.before.head, &self.state.head) {
@@ -604,16 +634,18 @@ impl Findings<'_> {
 impl State {
     /// Whether nothing is open.
     fn sleeps(&self) -> bool {
-        self.head.is_none() && self.list.is_none() && self.nested.sleeps()
+        self.rests() && self.nested.sleeps()
     }
 
     /// Whether a line cannot say anything of a value, though it may open and close what is nested.
     fn finds_nothing(&self, line: Line<'_>) -> bool {
         let quiet = line.places.is_empty() && line.series.is_empty();
-        quiet
-            && self.head.is_none()
-            && self.list.is_none()
-            && self.nested.finds_nothing(line.text, line.span, line.tagged)
+        quiet && self.rests() && self.nested.finds_nothing(line.text, line.span, line.tagged)
+    }
+
+    /// Whether no layout that has a row in a line is open.
+    fn rests(&self) -> bool {
+        self.head.is_none() && self.list.is_none() && self.listing.is_none()
     }
 
     /// Makes another the same.
@@ -621,7 +653,8 @@ impl State {
         if self.head.as_ref().map(Arc::as_ptr) != to.head.as_ref().map(Arc::as_ptr) {
             to.head.clone_from(&self.head);
         }
-        (to.misfits, to.quoted, to.list) = (self.misfits, self.quoted, self.list);
+        (to.misfits, to.quoted, to.list, to.cells) = (self.misfits, self.quoted, self.list, self.cells);
+        to.listing.clone_from(&self.listing);
         self.nested.copy(&mut to.nested);
     }
 
@@ -641,7 +674,8 @@ impl State {
                 assigned(without_end(&text[at..next]), at, here, found);
             }
             let series = if (at, next) == (start, end) { series } else { &[] };
-            let quiet = here.is_empty() && series.is_empty() && self.head.is_none() && self.list.is_none();
+            let quiet =
+                here.is_empty() && series.is_empty() && self.rests() && !begins_listing(&text[at..next]);
             if (goes_on.is_none() || at > start) && !quiet {
                 let found = &mut Found { out, line: at, labelled };
                 self.layout(without_end(&text[at..next]), !here.is_empty(), series, found, counts);
@@ -670,9 +704,17 @@ impl State {
         let first = line.bytes().find(|byte| *byte != b' ');
         let Some(first) = first.filter(|byte| *byte != b'\r') else {
             // A frame that is too wide prints its head again for the columns that follow.
-            self.head = None;
+            self.head = self.head.take().filter(|head| head.spaced);
+            if matches!(self.listing, Some((Layout::Cells, _))) {
+                self.listed_names();
+            }
+            self.cells = 0;
             return;
         };
+        self.listing(line);
+        if headed && marked_row(line, found) {
+            return;
+        }
         if self.head.is_some() && (is_rule(line) || self.row(line, found, counts)) {
             self.list = None;
             return;
@@ -680,7 +722,7 @@ impl State {
         if (headed || self.list.is_some()) && self.listed(line, found) {
             return;
         }
-        let begins = first.is_ascii_alphabetic() || b"|\"'#_(,;.\t[!\\".contains(&first) || first >= 0x80;
+        let begins = first.is_ascii_alphabetic() || b"|\"'#_(,;.\t[!\\&:".contains(&first) || first >= 0x80;
         if !headed || line.len() > LONGEST_LINE || !begins || named_row(line, found) {
             return;
         }
@@ -691,20 +733,128 @@ impl State {
         }
     }
 
-    /// Whether a line is an item of a list under a key, or that key: YAML.
+    /// Takes in what a line says of columns whose names stand one below the other, or in a statement of SQL.
+    fn listing(&mut self, line: &str) {
+        let text = line.trim();
+        if let Some((layout, columns)) = &mut self.listing {
+            match layout {
+                Layout::Cells => match text.strip_prefix(['|', '!']).or_else(|| item(text)) {
+                    Some(_) if text == "|-" && columns.is_empty() => return,
+                    Some(name)
+                        if !name.contains(['|', '=', '!']) && name != "-" && columns.len() < MAX_CELLS =>
+                    {
+                        if text.starts_with("* - ") && !columns.is_empty() {
+                            return self.listed_names();
+                        }
+                        columns.push(Column::new(name, 0, 0));
+                        return;
+                    }
+                    _ if text.starts_with("|-") => return self.listed_names(),
+                    _ if text.starts_with(':') || text.starts_with("|+") => return,
+                    _ => self.listing = None,
+                },
+                _ => {
+                    let ends = text.starts_with(')') || text.ends_with(';') || columns.len() >= MAX_CELLS;
+                    if !text.starts_with(')') {
+                        names_of_sql(text, columns);
+                    }
+                    if ends {
+                        self.listed_names();
+                    }
+                    return;
+                }
+            }
+        }
+        if text.starts_with("|===") {
+            let open = self.head.as_ref().is_some_and(|head| head.layout == Layout::Cells);
+            self.head = self.head.take().filter(|_| !open);
+            self.listing = (!open).then(|| (Layout::Cells, Vec::new()));
+            return;
+        }
+        if text.starts_with("{|") || text.starts_with(".. list-table::") {
+            self.listing = Some((Layout::Cells, Vec::new()));
+            return;
+        }
+        let statement = |begin: &str| {
+            text.get(..begin.len())
+                .filter(|start| start.eq_ignore_ascii_case(begin))
+                .map(|_| &text[begin.len()..])
+        };
+        let mut columns = Vec::new();
+        if let Some((_, names)) = statement("CREATE TABLE ").and_then(|rest| rest.split_once('(')) {
+            names_of_sql(names, &mut columns);
+            self.listing = Some((Layout::Tuples, columns));
+            if text.ends_with(';') {
+                self.listed_names();
+            }
+        } else if let Some(rest) = statement("INSERT INTO ").or_else(|| statement("REPLACE INTO "))
+            && let Some((table, names)) = rest.split_once('(')
+            && find_ignoring_case(table, "values").is_none()
+            && let Some((names, _)) = names.split_once(')')
+        {
+            names_of_sql(names, &mut columns);
+            self.listing = Some((Layout::Tuples, columns));
+            self.listed_names();
+        }
+    }
+
+    /// Makes a head of the names that have come.
+    fn listed_names(&mut self) {
+        let Some((layout, columns)) = self.listing.take_if(|(_, columns)| !columns.is_empty()) else {
+            return;
+        };
+        if columns.iter().any(|column| !column.meant.is_empty()) {
+            (self.head, self.misfits, self.quoted) =
+                (Some(Arc::new(Head { layout, columns, spaced: true })), 0, false);
+        } else if layout == Layout::Tuples {
+            // The rows that follow are not of the table before.
+            self.head = self.head.take().filter(|head| head.layout != Layout::Tuples);
+        }
+        self.cells = 0;
+    }
+
+    /// Whether a line is a value under the line above, or says something of that below it.
     fn listed(&mut self, line: &str, found: &mut Found<'_>) -> bool {
         let text = line.trim_start();
         let indent = line.len() - text.len();
-        if let (Some((meant, above)), Some(item)) = (self.list, text.strip_prefix("- "))
-            && indent >= above
-        {
-            found.cell(meant, line, (line.len() - item.len(), line.len()), Place::Wide);
+        if text.starts_with('<') && text.contains("</") {
+            let above = self
+                .list
+                .filter(|(_, below)| matches!(below, Below::Element))
+                .map_or(&[][..], |(meant, _)| meant);
+            let meant = elements(line, above, found);
+            self.list = (!meant.is_empty()).then_some((meant, Below::Element));
+            return false;
+        }
+        let value = match self.list {
+            Some((meant, Below::Items(above))) if indent >= above => {
+                text.strip_prefix("- ").map(|item| (meant, item))
+            }
+            Some((meant, Below::Dump)) => {
+                let (kind, value) = text.split_once('(').unwrap_or_default();
+                let value = value.split_once(if kind == "string" { ") " } else { ")" });
+                value.map(|(number, string)| (meant, if kind == "string" { string } else { number }))
+            }
+            Some((meant, Below::Output)) => (!text.contains(' ')).then_some((meant, text)),
+            _ => None,
+        };
+        if let Some((meant, value)) = value {
+            let start = value.as_ptr() as usize - line.as_ptr() as usize;
+            found.cell(meant, line, (start, start + value.len()), Place::Wide);
+            if !matches!(self.list, Some((_, Below::Items(_)))) {
+                self.list = None;
+            }
             return true;
         }
+        let text = text.trim_end();
         // A call, as `def f(key):` has it, is none.
-        let key = text.trim_end().strip_suffix(':').filter(|key| is_name(key) && !key.ends_with(')'));
-        let meant = key.map_or(&[][..], |key| heads::meaning(key.trim_matches(['"', '\''])));
-        self.list = (!meant.is_empty()).then_some((meant, indent));
+        let key = text.strip_suffix(':').filter(|key| is_name(key) && !key.ends_with(')'));
+        let key = key.map(|key| (key.trim_matches(['"', '\'']), Below::Items(indent)));
+        let dumped =
+            || Some((text.strip_prefix("[\"")?.strip_suffix("]=>")?.split('"').next()?, Below::Dump));
+        let key = key.or_else(dumped).or_else(|| printed(text).map(|name| (name, Below::Output)));
+        self.list =
+            key.map(|(key, below)| (heads::meaning(key), below)).filter(|(meant, _)| !meant.is_empty());
         self.list.is_some()
     }
 
@@ -718,6 +868,37 @@ impl State {
                 Some(fits) => fits,
                 None => return true,
             },
+            Layout::Tuples => {
+                let tuples = tuples(line);
+                for tuple in tuples.iter().filter(|tuple| tuple.len() == head.columns.len()) {
+                    found.cells(&head.columns, line, tuple, Place::Wide);
+                }
+                tuples.iter().any(|tuple| tuple.len() == head.columns.len())
+            }
+            Layout::Cells if line.trim_start().starts_with("|-") => {
+                self.cells = 0;
+                true
+            }
+            Layout::Cells if item(line).is_some() => {
+                if line.trim_start().starts_with("* - ") {
+                    self.cells = 0;
+                }
+                let cell = item(line).unwrap_or_default();
+                let column = head.columns[self.cells % head.columns.len()];
+                found.cell(column.meant, line, (line.len() - cell.len(), line.len()), Place::Wide);
+                self.cells += 1;
+                true
+            }
+            Layout::Cells => {
+                let bars: Vec<usize> = memchr::memchr_iter(b'|', line.as_bytes()).collect();
+                for (nth, bar) in bars.iter().enumerate() {
+                    let end = bars.get(nth + 1).copied().unwrap_or(line.len());
+                    let column = head.columns[self.cells % head.columns.len()];
+                    found.cell(column.meant, line, (bar + 1, end), Place::Wide);
+                    self.cells += 1;
+                }
+                !bars.is_empty()
+            }
             Layout::Words => {
                 let words = words(line);
                 if words.len() != head.columns.len() {
@@ -750,7 +931,7 @@ impl State {
             return true;
         }
         self.misfits += 1;
-        let limit = MISFITS[usize::from(matches!(head.layout, Layout::Fixed(_)))];
+        let limit = MISFITS[usize::from(!matches!(head.layout, Layout::Separated(_)))];
         if self.misfits >= limit {
             self.head = None;
         }
@@ -801,6 +982,153 @@ impl State {
     }
 }
 
+/// A cell of a table of reStructuredText that is written as a list.
+fn item(line: &str) -> Option<&str> {
+    let text = line.trim_start();
+    text.strip_prefix("* - ").or_else(|| text.strip_prefix("- "))
+}
+
+/// Whether a line may begin names of columns that stand one below the other.
+fn begins_listing(line: &str) -> bool {
+    let begin = line.trim_start().as_bytes();
+    [&b"|==="[..], b"{|", b".. list-table::"].iter().any(|sign| begin.starts_with(sign))
+        || begin.get(..13).is_some_and(|begin| begin.eq_ignore_ascii_case(b"CREATE TABLE "))
+}
+
+/// The names of columns in a part of a statement of SQL, each the first word between two commas.
+fn names_of_sql(text: &str, columns: &mut Vec<Column>) {
+    const OTHERS: [&str; 8] = ["primary", "key", "unique", "constraint", "foreign", "check", "index", "--"];
+    let (mut depth, mut start) = (0, 0);
+    let mut name = |text: &str| {
+        let text = text.trim();
+        let first = text.chars().next().unwrap_or(' ');
+        let close = match first {
+            '[' => ']',
+            '"' | '`' => first,
+            _ => ' ',
+        };
+        let inner = if close == ' ' { text } else { &text[1..] };
+        let name = inner.split(close).next().unwrap_or_default();
+        let other = close == ' ' && OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other));
+        if !name.is_empty() && !other && columns.len() < MAX_CELLS {
+            columns.push(Column::new(name, 0, 0));
+        }
+    };
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' => depth += 1,
+            b')' if depth == 0 => return name(&text[start..at]),
+            b')' => depth -= 1,
+            b',' if depth == 0 => {
+                name(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    name(&text[start..]);
+}
+
+/// Where a word in small letters stands in a text of any case.
+fn find_ignoring_case(text: &str, word: &str) -> Option<usize> {
+    text.as_bytes().windows(word.len()).position(|here| here.eq_ignore_ascii_case(word.as_bytes()))
+}
+
+/// The values in brackets of a line of SQL.
+fn tuples(line: &str) -> Vec<Vec<Span>> {
+    let insert =
+        ["insert", "replace"].iter().any(|word| find_ignoring_case(line.trim_start(), word) == Some(0));
+    let from = match find_ignoring_case(line, "values") {
+        Some(at) if insert => at,
+        None if insert => return Vec::new(),
+        _ if line.trim_start().starts_with('(') => 0,
+        _ => return Vec::new(),
+    };
+    let (mut tuples, mut fields): (Vec<Vec<Span>>, Vec<Span>) = (Vec::new(), Vec::new());
+    let (mut depth, mut start, mut string, mut escaped) = (0usize, 0, false, false);
+    for (at, byte) in line.bytes().enumerate().skip(from) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if string => escaped = true,
+            b'\'' => string = !string,
+            _ if string => {}
+            b'(' => {
+                depth += 1;
+                if depth == 1 {
+                    start = at + 1;
+                }
+            }
+            b',' if depth == 1 => {
+                fields.push((start, at));
+                start = at + 1;
+            }
+            b')' => {
+                if depth == 1 {
+                    fields.push((start, at));
+                    tuples.push(std::mem::take(&mut fields));
+                }
+                depth = depth.saturating_sub(1);
+            }
+            _ => {}
+        }
+    }
+    tuples
+}
+
+/// The name of the variable that a command line prints and nothing else: `printenv NAME`, `echo $NAME`, `$env:NAME`.
+fn printed(line: &str) -> Option<&str> {
+    let (before, name) = line.rsplit_once(' ').unwrap_or(("", line));
+    let command = before.rsplit(' ').next().unwrap_or_default();
+    let name = name.trim_matches('"');
+    let variable = name
+        .strip_prefix("$env:")
+        .or_else(|| name.strip_prefix('$'))
+        .filter(|_| command == "echo" || name.starts_with("$env:"));
+    // A prompt, and a command that prints what is kept under a name.
+    const PRINTS: [&str; 7] = ["cat", "output", "-raw", "show", "get", "read", "--secret-id"];
+    let kept = || name.rsplit(['/', '.']).find(|part| !part.is_empty());
+    let prints = line.starts_with(['$', '#', '>', '%']) && PRINTS.contains(&command);
+    let name = variable
+        .or_else(|| Some(name).filter(|_| command == "printenv"))
+        .or_else(|| kept().filter(|_| prints))?;
+    let name = name.trim_matches(['{', '}']);
+    (!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+        .then_some(name)
+}
+
+/// A line with the name and the type of what follows, as R has them, or with the marks of AsciiDoc before both:
+/// `$ ssn : chr "219-09-9998" "219-09-9997"`, `<l|ssn <l|219-09-9998`.
+fn marked_row(line: &str, found: &mut Found<'_>) -> bool {
+    let text = line.trim();
+    let base = text.as_ptr() as usize - line.as_ptr() as usize;
+    if let Some(cells) = text.strip_prefix("<l|") {
+        let joint = ["<l|", ">l|"].iter().filter_map(|mark| cells.find(*mark)).min();
+        let Some(joint) = joint else { return false };
+        let meant = heads::meaning(cells[..joint].trim());
+        return found.cell(meant, line, (base + 3 + joint + 3, base + text.len()), Place::Wide);
+    }
+    let Some(rest) = text.strip_prefix("$ ") else { return false };
+    let Some(joint) = rest.find([':', '<']).filter(|joint| *joint <= LONGEST_NAME) else { return false };
+    let values = rest[joint + 1..].trim_start();
+    let typed = ["chr", "int", "num", "dbl", "fct", "Factor"].iter().any(|name| values.starts_with(name));
+    let meant = heads::meaning(rest[..joint].trim());
+    if !typed || meant.is_empty() {
+        return false;
+    }
+    let start = values.as_ptr() as usize - line.as_ptr() as usize;
+    let quotes: Vec<usize> = memchr::memchr_iter(b'"', values.as_bytes()).map(|at| start + at).collect();
+    for pair in quotes.chunks_exact(2) {
+        found.cell(meant, line, (pair[0] + 1, pair[1]), Place::Wide);
+    }
+    if quotes.is_empty() {
+        for (from, to) in words(values) {
+            let to = from + values[from..to].trim_end_matches(',').len();
+            found.cell(meant, line, (start + from, start + to), Place::Wide);
+        }
+    }
+    true
+}
+
 /// The longest gap between a name and the sign behind it, with quotes and marks.
 const LONGEST_GAP: usize = 24;
 
@@ -815,11 +1143,15 @@ fn assigned(line: &str, base: usize, places: &[usize], found: &mut Found<'_>) {
         // `ssn_1"`
         let word = |c: char| c.is_alphanumeric() || c == '_';
         let to = line[end..].find(|c| !word(c)).map_or(line.len(), |len| end + len);
-        let (gap, rest) = line[to..]
-            .split_at(line[to..].find(|c| !matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ')).unwrap_or(0));
+        let to = qualified(line, to);
+        let (gap, rest) = line[to..].split_at(
+            line[to..].find(|c| !matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ' | '.')).unwrap_or(0),
+        );
         let sign = rest.len() - rest.trim_start_matches("=>").trim_start_matches([':', '=']).len();
         let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
-        if gap.len() > LONGEST_GAP || sign == 0 && !list || gap.contains("  ") && sign == 0 {
+        let pair = paired(line, to, gap, rest);
+        if gap.len() > LONGEST_GAP || sign == 0 && !list && pair.is_none() || gap.contains("  ") && sign == 0
+        {
             continue;
         }
         let mut from = to
@@ -831,17 +1163,26 @@ fn assigned(line: &str, base: usize, places: &[usize], found: &mut Found<'_>) {
                 .map(char::len_utf8)
                 .sum::<usize>();
         from += line[from..to].rfind("  ").map_or(0, |blank| blank + 2);
-        let meant = heads::meaning(line[from..to].trim());
-        if meant.is_empty() || heads::only_secret(meant) {
+        // What was replaced names nothing.
+        let replaced = line[..from].ends_with('[') && placeholder_len(&line.as_bytes()[from - 1..]).is_some();
+        let meant = if replaced { &[] } else { heads::meaning(line[from..to].trim()) };
+        if let Some((start, stop)) = pair.filter(|_| !meant.is_empty()) {
+            found.cell(meant, line, (start, stop), Place::Wide);
+            done = stop;
             continue;
         }
         let mut at = line.len() - rest.len() + sign.max(1);
-        let listed = line[at..].trim_start().starts_with('[');
+        let listed = line.get(at..).is_some_and(|rest| rest.trim_start().starts_with('['));
+        if meant.is_empty() || heads::only_secret(meant) && !listed || sign == 0 && !list {
+            continue;
+        }
         loop {
             at += line[at..].find(|c| !matches!(c, ' ' | '[' | '*' | '(')).unwrap_or(0);
             let Some((start, stop, quoted)) = one_value(line, at) else { break };
             let place = if quoted { Place::Wide } else { Place::Line };
-            found.cell(meant, line, (start, stop), place);
+            if quoted || !heads::only_secret(meant) {
+                found.cell(meant, line, (start, stop), place);
+            }
             at = stop + usize::from(quoted);
             done = at;
             let more = line[at..].trim_start_matches(',');
@@ -851,6 +1192,74 @@ fn assigned(line: &str, base: usize, places: &[usize], found: &mut Found<'_>) {
             at = line.len() - more.len();
         }
     }
+}
+
+/// Where a name that goes on with qualifiers ends: `ID card number`, `SV-Nr.`.
+fn qualified(line: &str, to: usize) -> usize {
+    let rest = &line[to..];
+    let Some(word) = rest.strip_prefix([' ', '-', '_']) else { return to };
+    let len = word.find(|c: char| !c.is_alphanumeric()).unwrap_or(word.len());
+    if (1..=12).contains(&len) && heads::is_qualifier(&word[..len]) {
+        qualified(line, to + 1 + len)
+    } else {
+        to
+    }
+}
+
+/// The value that stands beside a name without a sign: `("ssn", "219-09-9998")`, `{ssn, "219-09-9998"}`, `:ssn "219-09-9998"`. The
+/// name ends at `to`, `gap` and `rest` follow.
+fn paired(line: &str, to: usize, gap: &str, rest: &str) -> Option<Span> {
+    let start = |text: &str| text.as_ptr() as usize - line.as_ptr() as usize;
+    let word = |c: char| c.is_alphanumeric() || " _-.".contains(c);
+    let before = line[..to].trim_end_matches(word);
+    let name = before.len();
+    if gap == " \"" && before.ends_with(':') && !line[name..to].contains(' ') {
+        return Some((start(rest), start(rest) + rest.find('"')?));
+    }
+    let bare = before.trim_end_matches(['"', '\'']);
+    let value = rest.strip_prefix(',')?.trim_start();
+    let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    let len = value[1..].find(quote)?;
+    let closed = matches!(gap, "" | "\"" | "'") && value[len + 2..].trim_start().starts_with([')', ']', '}']);
+    (closed && bare.ends_with(['(', '[', '{'])).then_some((start(value) + 1, start(value) + 1 + len))
+}
+
+/// The values of elements that a tag, an attribute or the element before names: `<ssn>x</ssn>`, `<field name="ssn">x</field>`,
+/// `<dt>ssn</dt><dd>x</dd>`. What the last of them says of that on the next line.
+fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) -> Meaning {
+    let mut at = 0;
+    while let Some(open) = line[at..].find('<').map(|open| at + open) {
+        let Some(close) = line[open..].find('>').map(|close| open + close) else { break };
+        let tag = &line[open + 1..close];
+        at = close + 1;
+        let Some(len) = line[at..].find('<').filter(|len| *len > 0 && line[at + len..].starts_with("</"))
+        else {
+            continue;
+        };
+        if tag.starts_with('/') {
+            continue;
+        }
+        let value = (at, at + len);
+        let named = tag.split_once("name=").or_else(|| tag.split_once("key="));
+        let name = match named {
+            Some((_, name)) => {
+                name.trim_start_matches(['"', '\'']).split(['"', '\'']).next().unwrap_or_default()
+            }
+            None => tag.split(' ').next().unwrap_or_default(),
+        };
+        let name = name.rsplit(':').next().unwrap_or_default();
+        let meant = heads::meaning(name);
+        if !meant.is_empty() {
+            found.cell(meant, line, value, Place::Wide);
+        }
+        // What holds a name; cells of tables are read as such.
+        let names = ["dt", "key", "name", "label"].contains(&name);
+        if !names && !above.is_empty() {
+            found.cell(above, line, value, Place::Wide);
+        }
+        above = if names { heads::meaning(line[value.0..value.1].trim().trim_end_matches(':')) } else { &[] };
+    }
+    above
 }
 
 /// A value in quotes, or up to what ends one or begins the next name; whether it is quoted.
@@ -873,16 +1282,19 @@ fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
 
 /// A line that begins with the name of what follows: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
 fn named_row(line: &str, found: &mut Found<'_>) -> bool {
-    let outer = |c: char| c == ' ' || BARS.contains(&c);
+    let outer = |c: char| matches!(c, ' ' | '\t') || BARS.contains(&c);
     let trimmed = line.trim_start_matches(outer);
     let lead = line.len() - trimmed.len();
     // As far as a name is long.
     let joint = trimmed.char_indices().take(LONGEST_NAME + 4).find(|(at, sign)| {
-        matches!(sign, ':' | '=') || outer(*sign) && (*sign != ' ' || trimmed[*at..].starts_with("  "))
+        let dots = *sign == '.' && trimmed[*at..].starts_with("...");
+        matches!(sign, ':' | '=')
+            || dots
+            || outer(*sign) && (*sign != ' ' || trimmed[*at..].starts_with("  "))
     });
     let Some((end, _)) = joint else { return false };
     let name = trimmed[..end].trim_end();
-    let rest = trimmed[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '='));
+    let rest = trimmed[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '=' | '.'));
     let mark = &trimmed[end..trimmed.len() - rest.len()];
     // `name=value` and `a:b` are code and options more often.
     let place = if mark.contains([':', '=']) { Place::Line } else { Place::Wide };
@@ -900,6 +1312,14 @@ fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     let rest = rest.trim_end_matches(|c: char| outer(c) || c == '\r');
     let wordy = rest.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b' '));
     if wordy && heads::only_secret(meant) {
+        return false;
+    }
+    // `name  Personnummer  Telefon` is a head, though all of it might be the name of a person.
+    let part = |(start, end): &Span| &rest[*start..*end];
+    let parts: Vec<Span> = segments(&rest.replace(['\t'], " "));
+    let cells = || parts.iter().map(part).flat_map(|part| part.split(BARS)).map(str::trim);
+    let secret = heads::only_secret(meant);
+    if !secret && cells().all(is_name) && cells().any(|cell| !heads::meaning(cell).is_empty()) {
         return false;
     }
     if found.cell(meant, line, (start, start + rest.len()), place) {
@@ -1026,7 +1446,15 @@ fn find_head(line: &str) -> Option<Head> {
     if let Some(columns) = named.strip_prefix("COPY ").and_then(|copy| copy.strip_suffix(" FROM stdin;")) {
         let (_, columns) = columns.strip_suffix(')')?.split_once('(')?;
         let columns = columns.split(',').map(|name| Column::new(name, 0, 0)).collect();
-        return Some(Head { layout: Layout::Separated('\t'), columns });
+        return Some(Head { layout: Layout::Separated('\t'), columns, spaced: false });
+    }
+    // The head of a table of reStructuredText that is written as separated values.
+    if let Some(names) = named.trim_start().strip_prefix(":header:") {
+        let (fields, _) = split(names, ',', false);
+        let columns: Vec<Column> =
+            fields.iter().map(|(start, end)| Column::new(&names[*start..*end], 0, 0)).collect();
+        let speaks = columns.len() <= MAX_FIELDS && columns.iter().any(|column| !column.meant.is_empty());
+        return speaks.then_some(Head { layout: Layout::Separated(','), columns, spaced: true });
     }
     if named.starts_with(['!', '\\']) || named.ends_with("\\\\") {
         return marked_head(named);
@@ -1034,7 +1462,7 @@ fn find_head(line: &str) -> Option<Head> {
     // A frame that goes on below.
     let line = named.trim_end_matches(" \\");
     // What stands in no name and between none.
-    static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?~\\");
+    static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?\\");
     if line.bytes().any(|byte| OTHER[usize::from(byte)]) {
         return None;
     }
@@ -1043,6 +1471,7 @@ fn find_head(line: &str) -> Option<Head> {
 
 impl Column {
     fn new(name: &str, start: usize, end: usize) -> Self {
+        let name = name.trim_matches(['"', '\'', '`', ' ']);
         Self { meant: heads::meaning(name), start, end }
     }
 }
@@ -1064,14 +1493,14 @@ fn marked_head(line: &str) -> Option<Head> {
     let fits = (2..=MAX_FIELDS).contains(&names.len()) && names.iter().all(|name| is_name(name));
     let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
     let speaks = fits && columns.iter().any(|column| !column.meant.is_empty());
-    speaks.then_some(Head { layout: Layout::Separated(sign), columns })
+    speaks.then_some(Head { layout: Layout::Separated(sign), columns, spaced: false })
 }
 
 fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     let mut best: Option<Head> = None;
     // Quoted names with blanks between, as Tcl has lists.
     let tcl = line.starts_with('"').then_some(' ');
-    for sign in ['\t', ';', ',', '^'].into_iter().chain(BARS).chain(tcl) {
+    for sign in ['\t', ';', ',', '^', '~', '\u{1f}'].into_iter().chain(BARS).chain(tcl) {
         if !line.contains(sign)
             || matches!(sign, ',' | ';')
                 && (line.starts_with([' ', '\t']) || line.trim_end().ends_with([',', ';']))
@@ -1098,7 +1527,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         }
         let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
         if columns.iter().any(|column| !column.meant.is_empty()) {
-            best = Some(Head { layout: Layout::Separated(sign), columns });
+            best = Some(Head { layout: Layout::Separated(sign), columns, spaced: false });
         }
     }
     best
@@ -1132,10 +1561,10 @@ fn fixed_head(line: &str) -> Option<Head> {
     } else {
         Layout::Fixed(parts.len() > 1)
     };
-    // A column alone says nothing of a secret, and neither do words with one blank between.
-    let alone = columns.len() == 1 || layout != Layout::Fixed(true);
+    // Words with one blank between say nothing of a secret.
+    let alone = layout == Layout::Words;
     let speaks = |column: &Column| !(column.meant.is_empty() || alone && heads::only_secret(column.meant));
-    columns.iter().any(speaks).then_some(Head { layout, columns })
+    columns.iter().any(speaks).then_some(Head { layout, columns, spaced: false })
 }
 
 /// The heads in the parts of a line; nothing for prose.

@@ -66,9 +66,19 @@ fn may_hide(text: &[u8], at: usize) -> bool {
 
 /// Whether a text reads as itself, but for what programs write with a percent sign, a backslash or an ampersand.
 pub(super) fn reads_as_it_is(text: &[u8]) -> bool {
-    let plain = |byte: &u8| (9..0x7f).contains(byte) && *byte != 0x1b;
-    text.iter().all(plain)
-        || !(0..text.len()).any(|at| !matches!(text[at], b'%' | b'\\' | b'&') && hides(text, at))
+    static MAY_HIDE: [bool; 256] = {
+        let mut bytes = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            bytes[byte] = matches!(
+                byte,
+                0..=8 | 0x1b | 0x7f | 0xc2 | 0xcd | 0xd8 | 0xd9 | 0xdb | 0xe1..=0xe3 | 0xef | 0xf0 | 0xf3
+            );
+            byte += 1;
+        }
+        bytes
+    };
+    !(0..text.len()).any(|at| MAY_HIDE[usize::from(text[at])] && may_hide(text, at))
 }
 
 /// Builds the view of a text in which those are read as they are.
@@ -353,6 +363,14 @@ mod tests {
         for c in ('\u{80}'..=char::MAX).filter(|c| LETTERS[usize::from(c.to_string().as_bytes()[0])]) {
             assert_eq!(fold(c), Some(c), "{c:?}");
             assert!(!may_hide(c.to_string().as_bytes(), 0), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn what_reads_as_itself_hides_nothing() {
+        for c in ('\0'..=char::MAX).filter(|c| !"%\\&".contains(*c)) {
+            let text = c.to_string();
+            assert_eq!(reads_as_it_is(text.as_bytes()), !may_hide(text.as_bytes(), 0), "{c:?}");
         }
     }
 

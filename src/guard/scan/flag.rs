@@ -55,6 +55,12 @@ pub(super) struct Seen {
     last: Vec<Option<usize>>,
 }
 
+/// `[--password PASSWORD]`, as a program says how it is called.
+pub(super) fn is_usage(value: &[u8]) -> bool {
+    let name = value.strip_suffix(b"]").unwrap_or_default();
+    !name.is_empty() && name.iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'_')
+}
+
 impl Scanner<'_> {
     /// Looks at the flag whose dash is at `at`.
     #[inline(never)]
@@ -91,7 +97,7 @@ impl Scanner<'_> {
         let Some((start, end, quoted)) = self.value_after(at) else { return };
         let value = &self.text[start..end];
         let word = kind == Name::Password && !quoted && is_plain(value);
-        if value[0] != b'-' && !word {
+        if value[0] != b'-' && !word && !is_usage(value) {
             self.value(kind, false, start, end, quoted);
         }
     }

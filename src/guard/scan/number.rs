@@ -265,6 +265,9 @@ impl Scanner<'_> {
         if self.unlabelled || !self.letters_before(at, 32) {
             return false;
         }
+        if self.is_signed(at) {
+            return true;
+        }
         let between = self.rules.behind_context(self.ids.phone_labelled, self.label(at, 32));
         between.is_some_and(|between| {
             let other = between.trim_ascii_end().ends_with(b":") && between.iter().any(u8::is_ascii_digit);
@@ -272,6 +275,17 @@ impl Scanner<'_> {
             let longer = between.first().is_some_and(u8::is_ascii_lowercase);
             !other && !longer && !between.contains(&b';') && (groups > 1 || only_words(between, &PHONE_WORDS))
         })
+    }
+
+    /// `T 020 7946 0958 | M 07700 900123`, as signatures have it: one capital, and a zero before.
+    fn is_signed(&self, at: usize) -> bool {
+        let before = self.before(at, 8);
+        let text = before.trim_ascii_end();
+        let blank = before.len() - text.len();
+        let text = text.strip_suffix(b":").or_else(|| text.strip_suffix(b".")).unwrap_or(text);
+        let Some((b'T' | b'M' | b'F' | b'P', text)) = text.split_last() else { return false };
+        let outside = text.iter().rev().find(|byte| **byte != b' ');
+        blank == 1 && self.byte(at) == b'0' && matches!(outside, None | Some(b'\n' | b'|'))
     }
 
     /// Dates take their groups, so that nothing else is made of them; a date of birth is found by its label.
@@ -504,7 +518,9 @@ impl Scanner<'_> {
             digits += group.len;
             taken += 1;
         }
-        let decimal = taken == 2 && self.byte(rest[0].end()) == b'.';
+        // `030.123456`: no decimal number begins with a zero and another digit.
+        let zero = rest[0].len > 1 && self.byte(rest[0].start) == b'0';
+        let decimal = taken == 2 && !zero && self.byte(rest[0].end()) == b'.';
         let enough = digits >= if label { 6 } else { 8 };
         if enough && !decimal { taken } else { 0 }
     }
@@ -918,10 +934,71 @@ const NAMING_WORDS: [&[u8]; 16] = [
     b"for", b"code", b"tin",
 ];
 /// The same for telephone numbers in one group.
-const PHONE_WORDS: [&[u8]; 30] = [
-    b"number", b"numbers", b"no", b"nr", b"num", b"is", b"was", b"at", b"on", b"me", b"us", b"my", b"our",
-    b"his", b"her", b"the", b"home", b"work", b"office", b"mobile", b"direct", b"line", b"or", b"and", b"to",
-    b"for", b"via", b"fax", b"e", b"kom",
+const PHONE_WORDS: [&[u8]; 64] = [
+    b"number",
+    b"numbers",
+    b"no",
+    b"nr",
+    b"num",
+    b"is",
+    b"was",
+    b"at",
+    b"on",
+    b"me",
+    b"us",
+    b"my",
+    b"our",
+    b"his",
+    b"her",
+    b"the",
+    b"home",
+    b"work",
+    b"office",
+    b"mobile",
+    b"direct",
+    b"line",
+    b"or",
+    b"and",
+    b"to",
+    b"for",
+    b"via",
+    b"fax",
+    b"e",
+    b"kom",
+    b"ist",
+    b"lautet",
+    b"est",
+    b"es",
+    "è".as_bytes(),
+    "é".as_bytes(),
+    "är".as_bytes(),
+    b"er",
+    b"on",
+    b"jest",
+    b"nummer",
+    b"au",
+    b"al",
+    b"op",
+    b"unter",
+    b"par",
+    b"na",
+    b"pod",
+    "på".as_bytes(),
+    b"o",
+    b"el",
+    b"le",
+    b"la",
+    b"il",
+    b"este",
+    b"je",
+    "είναι".as_bytes(),
+    "μου".as_bytes(),
+    b"numer",
+    "número".as_bytes(),
+    b"numero",
+    "numéro".as_bytes(),
+    "ná".as_bytes(),
+    b"an",
 ];
 
 /// Whether all words in a text are of these.

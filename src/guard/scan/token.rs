@@ -535,7 +535,10 @@ impl Scanner<'_> {
                 Check::Random => is_random(&self.text[start..end]) && !self.is_line_of_base64(start, end),
                 Check::Context => self.rules.has_context(*rule, self.label(start, 64)),
             };
-            if fits && self.propose(Candidate::new(*rule, start, end)) {
+            if fits
+                && !is_crossed_out(&self.text[start..end])
+                && self.propose(Candidate::new(*rule, start, end))
+            {
                 return true;
             }
         }
@@ -824,6 +827,12 @@ fn is_shuffled(body: &[u8]) -> bool {
         && changes * 5 >= body.len() * 2
         && body.windows(2).filter(|pair| pair[0].is_ascii_digit() && !pair[1].is_ascii_digit()).count() >= 2
         && varied(body, 16)
+}
+
+/// Whether all of a token behind its prefix is the letter x: `ghp_xxxxxxxxxxxx`.
+fn is_crossed_out(token: &[u8]) -> bool {
+    let body = token.rsplit(|byte| matches!(byte, b'_' | b'-')).next().unwrap_or_default();
+    body.len() >= 12 && body.iter().all(|byte| matches!(byte, b'x' | b'X'))
 }
 
 /// Letters and digits in a mix that words joined by dashes do not have.

@@ -6,6 +6,7 @@
 use std::sync::LazyLock;
 
 use super::excuse::Candidate;
+use super::flag::is_usage;
 use super::keyed::{MAX_VALUE, contains};
 use super::name::NAMES;
 use super::stand_in::is_names;
@@ -25,7 +26,9 @@ impl Scanner<'_> {
         let blanks = |from: &[u8]| from.iter().take(8).take_while(|b| matches!(**b, b' ' | b'.')).count();
         match told {
             Told::Sentence => {
-                let at = end + letters(&self.text[end..]);
+                // `pw for the vpn: x`
+                let whose = self.text[..end].ends_with(b" for");
+                let at = if whose { end - b" for".len() } else { end + letters(&self.text[end..]) };
                 let before = end.saturating_sub(b"passwor".len());
                 if !self.unmarked(Name::Password, at)
                     && !self.told_before(before)
@@ -143,7 +146,11 @@ impl Scanner<'_> {
         let quoted = said.quote.is_some();
         // A quote with this behind it ends a string of JSON.
         let ends = quoted && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
-        if ends || value.len() < 5 || (said.told || quoted) && value.contains(&b' ') {
+        if ends
+            || value.len() < 5
+            || !said.told && !quoted && is_usage(value)
+            || (said.told || quoted) && value.contains(&b' ')
+        {
             return;
         }
         let mixed = said.told && value.len() >= 8 && mixed_case(value)
@@ -451,15 +458,42 @@ fn verb(text: &[u8]) -> Option<&'static [u8]> {
 /// Whose password it is, and a verb: ` for user 'root' is `, ` to the vault: `, ` is generated for root@localhost: `. How
 /// long that is.
 fn owner(text: &[u8]) -> Option<usize> {
-    const BEGIN: [&[u8]; 6] = [b"for ", b"to the ", b"to your ", b"of ", b"on ", b"is generated for "];
+    const BEGIN: [&[u8]; 16] = [
+        b"for ",
+        b"to the ",
+        b"to your ",
+        b"of ",
+        b"on ",
+        b"is generated for ",
+        b"del ",
+        b"della ",
+        b"da ",
+        b"do ",
+        b"de ",
+        b"du ",
+        "för ".as_bytes(),
+        "für ".as_bytes(),
+        b"voor ",
+        b"til ",
+    ];
     BEGIN.iter().find(|word| text.starts_with(word))?;
     let text = &text[..text.len().min(56)];
     let stop = text.iter().position(|byte| matches!(byte, b'\n' | b',' | b';' | b'(')).unwrap_or(text.len());
     let text = &text[..stop];
-    [&b": "[..], b" is "]
-        .iter()
-        .filter_map(|verb| memchr::memmem::find(text, verb).map(|at| at + verb.len()))
-        .min()
+    [
+        &b": "[..],
+        b" is ",
+        " é ".as_bytes(),
+        " è ".as_bytes(),
+        b" est ",
+        b" es ",
+        b" ist ",
+        b" er ",
+        "är ".as_bytes(),
+    ]
+    .iter()
+    .filter_map(|verb| memchr::memmem::find(text, verb).map(|at| at + verb.len()))
+    .min()
 }
 
 /// How many of small letters, capitals, digits and signs a value has.
