@@ -141,15 +141,22 @@ impl Heads {
         let mut words: HashMap<Vec<u8>, u8> = HashMap::new();
         for (head, senses) in &self.by_words {
             let all: Vec<&str> = head.split(' ').collect();
-            let telling = all.iter().rev().find(|word| !self.qualifiers.holds(word.as_bytes()));
+            let telling = all.iter().rposition(|word| !self.qualifiers.holds(word.as_bytes()));
             let off = senses.iter().all(|sense| {
                 let rule = self.columns[usize::from(sense.column)].rule;
                 RULES.list[usize::from(rule)].kind.default_action() == Action::Allow
             });
-            let word = telling.unwrap_or(&all[0]);
-            *words.entry(word.as_bytes().to_vec()).or_default() |= if off { OFF } else { HEAD };
+            let at = telling.unwrap_or(all.len() - 1);
+            let (word, sort) = (all[at].as_bytes(), if off { OFF } else { HEAD });
+            // Many words end a head of several that say nothing by themselves.
+            if at > 0 && !off {
+                *words.entry(word.to_vec()).or_default() |= PAIRED;
+                *words.entry([all[at - 1].as_bytes(), word].concat()).or_default() |= PAIR;
+            } else {
+                *words.entry(word.to_vec()).or_default() |= sort;
+            }
             // `CreditCard` is in the list as one word too.
-            *words.entry(all.concat().into_bytes()).or_default() |= if off { OFF } else { HEAD };
+            *words.entry(all.concat().into_bytes()).or_default() |= sort;
         }
         for word in self.qualifiers.words().filter(|word| word.len() > 3 || ["id", "no", "nr"].contains(word))
         {
@@ -203,10 +210,16 @@ const HEAD: u8 = 1;
 const OFF: u8 = 2;
 const QUALIFIER: u8 = 4;
 const COLUMNS: u8 = 8;
+/// Ends a head of several words, behind the one before it.
+const PAIRED: u8 = 16;
+/// Two words that end one, as one.
+const PAIR: u8 = 32;
 
 /// Bits of heads and of qualifiers, by [`Gate::end`].
 type Ends = [[u64; 2]; 512];
 
+/// The most signs between two words of a head.
+const LONGEST_BETWEEN: usize = 3;
 /// The longest word with accents that is looked at, in bytes.
 const LONGEST_ACCENTED: usize = 48;
 
@@ -222,7 +235,7 @@ struct Gate {
 
 impl Gate {
     /// Few enough to stay near the processor; a test holds them half empty.
-    const PLACES: usize = 2048;
+    const PLACES: usize = 4096;
 
     fn new(words: HashMap<Vec<u8>, u8>) -> Self {
         let abroad =
@@ -243,7 +256,9 @@ impl Gate {
             let place = gate.place(&word);
             gate.words[place] = (Self::hash(&word), sort);
             let end = Self::end(Self::last(&word), word.len());
-            for (ends, heads) in gate.ends.iter_mut().zip([HEAD | COLUMNS, HEAD | COLUMNS | OFF]) {
+            for (ends, heads) in
+                gate.ends.iter_mut().zip([HEAD | COLUMNS | PAIRED, HEAD | COLUMNS | PAIRED | OFF])
+            {
                 for (bits, sorts) in ends[end / 64].iter_mut().zip([heads, QUALIFIER]) {
                     *bits |= u64::from(sort & sorts != 0) << (end % 64);
                 }
@@ -332,14 +347,36 @@ impl Gate {
         }
     }
 
+    /// Whether the word before another makes a head of it.
+    fn paired(&self, text: &[u8], start: usize, end: usize) -> bool {
+        let between = |byte: &&u8| !byte.is_ascii_alphanumeric() && **byte < 0x80;
+        let gap = text[..start].iter().rev().take(LONGEST_BETWEEN).take_while(between).count();
+        let before = &text[..start - gap];
+        let escaped = before.last_chunk::<6>().is_some_and(|six| six.starts_with(b"\\u"));
+        if escaped || before.last().is_some_and(|byte| *byte >= 0x80) {
+            return true;
+        }
+        let letters = before.iter().rev().take(32).take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let word = &before[before.len() - letters..];
+        let hump =
+            |at: &usize| word[*at].is_ascii_uppercase() && (gap == 0 || word[at - 1].is_ascii_lowercase());
+        let from = (1..letters).rev().find(hump).unwrap_or(0);
+        let (_, sort) = self.words[self.place(&[&word[from..], &text[start..end]].concat())];
+        sort & PAIR != 0
+    }
+
     /// Whether a word with accents is one without them.
     fn ends_without_accents(&self, text: &[u8], all: bool) -> bool {
         let letter = |byte: &&u8| byte.is_ascii_alphabetic() || **byte >= 0x80;
         let len = text.iter().rev().take(LONGEST_ACCENTED).take_while(letter).count();
         let Ok(word) = str::from_utf8(&text[text.len() - len..]) else { return true };
+        // Invisible signs may stand between the letters.
+        if !word.chars().all(char::is_alphabetic) {
+            return true;
+        }
         let plain = plain(word);
         let (_, sort) = self.words[self.place(plain.rsplit(' ').next().unwrap_or_default().as_bytes())];
-        len == LONGEST_ACCENTED || sort & (HEAD | QUALIFIER | COLUMNS) != 0 || all && sort & OFF != 0
+        len == LONGEST_ACCENTED || sort & (HEAD | QUALIFIER | COLUMNS | PAIRED) != 0 || all && sort & OFF != 0
     }
 
     /// Whether it is one, and what follows it lets it be.
@@ -358,7 +395,8 @@ impl Gate {
         let is = |from: usize, to: usize| {
             let (_, sort) = self.words[self.place(&text[start + from..start + to])];
             let listed = sort & COLUMNS != 0 && text.get(end).is_some_and(|byte| b"\"':".contains(byte));
-            (sort & HEAD != 0 || all && sort & OFF != 0 || listed, sort & QUALIFIER != 0)
+            let paired = || sort & PAIRED != 0 && self.paired(text, start + from, start + to);
+            (sort & HEAD != 0 || all && sort & OFF != 0 || listed || paired(), sort & QUALIFIER != 0)
         };
         if !joined && is(0, letters).0 {
             return true;
