@@ -12,11 +12,6 @@
 //! assert_eq!(report.total(), 2);
 //! ```
 
-#![expect(
-    clippy::too_many_lines,
-    reason = "tables of signs and conditions; each says in a comment why it is whole"
-)]
-
 mod allow;
 mod aside;
 mod check;

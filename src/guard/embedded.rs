@@ -48,6 +48,11 @@ pub(super) fn clean(look: &mut Look<'_>, text: &str) -> Option<String> {
     clean_at(look, text, 0)
 }
 
+/// The same at a depth of pictures within pictures.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one pass over the text: each place that begins a picture, and what becomes of it"
+)]
 fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<String> {
     let bytes = text.as_bytes();
     let mut out = String::new();

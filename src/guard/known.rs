@@ -197,6 +197,7 @@ const LOWER: &[u8; 16] = b"0123456789abcdef";
 const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 
 /// The forms in which a value is looked for: one family of spellings after the other.
+#[expect(clippy::too_many_lines, reason = "one family of spellings after the other")]
 fn forms(value: &str) -> Vec<(Zeroizing<String>, Form)> {
     let spelled = |spell: &dyn Fn(&mut String, char)| {
         // As long as any of them becomes: what a string outgrows would not be cleared.

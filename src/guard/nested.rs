@@ -308,6 +308,8 @@ impl Nested {
         })
     }
 
+    /// Takes in the tokens of a line; where the last whole value ends.
+    #[expect(clippy::too_many_lines, reason = "an arm for each sort of token")]
     fn tokens(&mut self, line: &str, base: usize, out: &mut Vec<Finding>) -> Option<usize> {
         let bytes = line.as_bytes();
         // Whether a value or a word stands right before; whether one, or what is closed, is the last of the line.

@@ -734,6 +734,7 @@ impl State {
     }
 
     /// Takes in what a line says of columns whose names stand one below the other, or in a statement of SQL.
+    #[expect(clippy::too_many_lines, reason = "a case for each statement that lists names")]
     fn listing(&mut self, line: &str) {
         let text = line.trim();
         if let Some((layout, columns)) = &mut self.listing {
@@ -859,6 +860,7 @@ impl State {
     }
 
     /// Whether a line is a row of the table that is open.
+    #[expect(clippy::too_many_lines, reason = "an arm for each layout")]
     fn row(&mut self, line: &str, found: &mut Found<'_>, counts: &mut Vec<Span>) -> bool {
         let (Some(head), labelled) = (self.head.clone(), found.labelled) else { return false };
         // What was replaced is a value of its column, and has another width.

@@ -15,6 +15,7 @@ const LABEL: usize = 16;
 impl Scanner<'_> {
     /// Looks at the address around the first of its colons.
     #[inline(never)]
+    #[expect(clippy::too_many_lines, reason = "the conditions of an address, in the order of their cost")]
     pub(super) fn ipv6(&mut self, at: usize) {
         if at < self.addresses_done {
             return;

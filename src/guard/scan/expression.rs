@@ -299,6 +299,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What joins an operand to the next: one case after the other, each by the sign that stands there.
+    #[expect(clippy::too_many_lines, reason = "an arm for each sign that joins")]
     fn joint(&mut self) -> Next {
         let blank = self.blanks();
         if self.at == self.line.len() || self.starts(b"//") || self.byte(0) == b'#' && blank {
