@@ -1,0 +1,168 @@
+//! The fields of a line, by the signs or the blanks between them.
+
+use super::{Column, MAX_CELLS, Span, separates};
+
+/// The names of columns in a part of a statement of SQL, each the first word between two commas.
+pub(super) fn names_of_sql(text: &str, columns: &mut Vec<Column>) {
+    const OTHERS: [&str; 8] = ["primary", "key", "unique", "constraint", "foreign", "check", "index", "--"];
+    let (mut depth, mut start) = (0, 0);
+    let mut name = |text: &str| {
+        let text = text.trim();
+        let first = text.chars().next().unwrap_or(' ');
+        let close = match first {
+            '[' => ']',
+            '"' | '`' => first,
+            _ => ' ',
+        };
+        let inner = if close == ' ' { text } else { &text[1..] };
+        let name = inner.split(close).next().unwrap_or_default();
+        let other = close == ' ' && OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other));
+        if !name.is_empty() && !other && columns.len() < MAX_CELLS {
+            columns.push(Column::new(name, 0, 0));
+        }
+    };
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' => depth += 1,
+            b')' if depth == 0 => return name(&text[start..at]),
+            b')' => depth -= 1,
+            b',' if depth == 0 => {
+                name(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    name(&text[start..]);
+}
+
+/// Where a word in small letters stands in a text of any case.
+pub(super) fn find_ignoring_case(text: &str, word: &str) -> Option<usize> {
+    text.as_bytes().windows(word.len()).position(|here| here.eq_ignore_ascii_case(word.as_bytes()))
+}
+
+/// The values in brackets of a line of SQL.
+pub(super) fn tuples(line: &str) -> Vec<Vec<Span>> {
+    let insert =
+        ["insert", "replace"].iter().any(|word| find_ignoring_case(line.trim_start(), word) == Some(0));
+    let from = match find_ignoring_case(line, "values") {
+        Some(at) if insert => at,
+        None if insert => return Vec::new(),
+        _ if line.trim_start().starts_with('(') => 0,
+        _ => return Vec::new(),
+    };
+    let (mut tuples, mut fields): (Vec<Vec<Span>>, Vec<Span>) = (Vec::new(), Vec::new());
+    let (mut depth, mut start, mut string, mut escaped) = (0usize, 0, false, false);
+    for (at, byte) in line.bytes().enumerate().skip(from) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if string => escaped = true,
+            b'\'' => string = !string,
+            _ if string => {}
+            b'(' => {
+                depth += 1;
+                if depth == 1 {
+                    start = at + 1;
+                }
+            }
+            b',' if depth == 1 => {
+                fields.push((start, at));
+                start = at + 1;
+            }
+            b')' => {
+                if depth == 1 {
+                    fields.push((start, at));
+                    tuples.push(std::mem::take(&mut fields));
+                }
+                depth = depth.saturating_sub(1);
+            }
+            _ => {}
+        }
+    }
+    tuples
+}
+
+/// Fields with a doubled bar between, and the outer ones of a row with single bars: Jira and the wikis.
+pub(super) fn doubled(line: &str) -> Vec<Span> {
+    let bar = |c: char| matches!(c, '|' | '!' | ' ' | '\r');
+    let inner = line.trim_matches(bar);
+    let base = inner.as_ptr() as usize - line.as_ptr() as usize;
+    let mut fields = vec![(0, 0)];
+    let mut at = base;
+    for field in inner.split(if inner.contains("!!") { "!!" } else { "||" }) {
+        fields.push((at, at + field.len()));
+        at += field.len() + 2;
+    }
+    fields.push((line.len(), line.len()));
+    fields
+}
+
+/// Fields with a sign between, where a quoted one may hold the sign and may have begun above; whether a quote stays open.
+pub(super) fn split(line: &str, sign: char, quoted: bool) -> (Vec<Span>, bool) {
+    // A row of LaTeX.
+    let line = if sign == '&' { line.trim_end().trim_end_matches('\\') } else { line };
+    let escaped = |at: usize| sign == '&' && line[..at].ends_with('\\');
+    let bytes = line.as_bytes();
+    let (mut fields, mut start, mut quoted) = (Vec::with_capacity(16), 0, quoted);
+    let one = u8::try_from(sign).ok().filter(u8::is_ascii);
+    let mut at = 0;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        if byte == b'"' {
+            if quoted || line[start..at].trim().is_empty() {
+                quoted = !quoted;
+            }
+            // A doubled quote opens again at once.
+            quoted |= bytes.get(at + 1) == Some(&b'"');
+        } else if one.map_or(byte >= 0x80, |one| byte == one) && !quoted && !escaped(at) {
+            // Few other signs are of several bytes.
+            let len = if one.is_some() { 1 } else { line[at..].chars().next().map_or(1, char::len_utf8) };
+            if one.is_some() || line[at..].starts_with(|c| separates(sign, c)) {
+                fields.push((start, at));
+                start = at + len;
+            }
+            at += len;
+            continue;
+        }
+        at += 1;
+    }
+    fields.push((start, line.len()));
+    (fields, quoted)
+}
+
+/// The same where no quote is one.
+pub(super) fn unquoted(line: &str, sign: char) -> Vec<Span> {
+    let ends =
+        line.char_indices().filter(|(_, c)| separates(sign, *c)).map(|(at, c)| (at, at + c.len_utf8()));
+    let mut start = 0;
+    ends.chain([(line.len(), 0)]).map(|(end, next)| (std::mem::replace(&mut start, next), end)).collect()
+}
+
+/// Parts of a line with two or more blanks between.
+pub(super) fn segments(line: &str) -> Vec<Span> {
+    let mut parts: Vec<Span> = Vec::new();
+    for (start, end) in words(line) {
+        match parts.last_mut() {
+            Some(last) if start - last.1 == 1 && line.as_bytes()[last.1] == b' ' => last.1 = end,
+            _ => parts.push((start, end)),
+        }
+    }
+    parts
+}
+
+pub(super) fn words(line: &str) -> Vec<Span> {
+    let (mut words, mut start) = (Vec::new(), None);
+    for (at, byte) in line.bytes().enumerate() {
+        let blank = matches!(byte, b' ' | b'\t' | b'\r');
+        match start {
+            Some(from) if blank => {
+                words.push((from, at));
+                start = None;
+            }
+            None if !blank => start = Some(at),
+            _ => {}
+        }
+    }
+    words.extend(start.map(|from| (from, line.len())));
+    words
+}

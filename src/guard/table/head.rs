@@ -1,0 +1,198 @@
+//! Whether a line is the head of a table, and what its columns are.
+
+use super::fields::{doubled, segments, split, words};
+use super::{BARS, Column, Head, LONGEST_NAME, LONGEST_PROSE, Layout, MAX_FIELDS, MAX_WORDS, Span};
+use crate::guard::classes::{alphanumeric_or, only};
+use crate::guard::heads;
+use crate::guard::scan::next_placeholder;
+
+pub(super) fn is_sign_of_name(c: char) -> bool {
+    static SIGNS: [bool; 256] = alphanumeric_or(b" _.#/()%'*-");
+    if c.is_ascii() { SIGNS[c as usize] } else { c.is_alphanumeric() || matches!(c, '°' | '’') }
+}
+
+/// Whether a text may be the head of a column: a name of a few words.
+pub(super) fn is_name(text: &str) -> bool {
+    let text = text.trim_matches(['"', '\'', '`', ' ']);
+    if !heads::is_unmasked(text) || text.contains("   ") {
+        return false;
+    }
+    let text = text.trim_matches('*');
+    text.is_empty()
+        || text == "(index)"
+        || text.chars().count() <= LONGEST_NAME
+            && text.starts_with(|c: char| c.is_alphabetic() || matches!(c, '#' | '_'))
+            && text.chars().all(is_sign_of_name)
+            && text.split(' ').count() <= 5
+}
+
+/// The head of a table, if a line is one.
+pub(super) fn find_head(line: &str) -> Option<Head> {
+    // What was replaced among the names is a name that says nothing; where it stands nobody knows any more.
+    let mut named = line.trim_end().as_bytes().to_vec();
+    let replaced = std::iter::successors(next_placeholder(line.as_bytes(), 0), |(_, end)| {
+        next_placeholder(line.as_bytes(), *end)
+    });
+    replaced.for_each(|(start, end)| named[start..end].fill(b'x'));
+    let named = str::from_utf8(&named).ok()?;
+    let replaced = named != line.trim_end();
+    if let Some(columns) = named.strip_prefix("COPY ").and_then(|copy| copy.strip_suffix(" FROM stdin;")) {
+        let (_, columns) = columns.strip_suffix(')')?.split_once('(')?;
+        let columns = columns.split(',').map(|name| Column::new(name, 0, 0)).collect();
+        return Some(Head { layout: Layout::Separated('\t'), columns, spaced: false });
+    }
+    // The head of a table of reStructuredText that is written as separated values.
+    if let Some(names) = named.trim_start().strip_prefix(":header:") {
+        let (fields, _) = split(names, ',', false);
+        let columns: Vec<Column> =
+            fields.iter().map(|(start, end)| Column::new(&names[*start..*end], 0, 0)).collect();
+        let speaks = columns.len() <= MAX_FIELDS && columns.iter().any(|column| !column.meant.is_empty());
+        return speaks.then_some(Head { layout: Layout::Separated(','), columns, spaced: true });
+    }
+    if named.starts_with(['!', '\\']) || named.ends_with("\\\\") {
+        return marked_head(named);
+    }
+    // A frame that goes on below.
+    let line = named.trim_end_matches(" \\");
+    // What stands in no name and between none.
+    static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?\\");
+    if line.bytes().any(|byte| OTHER[usize::from(byte)]) {
+        return None;
+    }
+    separated_head(line, replaced).or_else(|| fixed_head(line).filter(|_| !replaced))
+}
+
+impl Column {
+    pub(super) fn new(name: &str, start: usize, end: usize) -> Self {
+        let name = name.trim_matches(['"', '\'', '`', ' ']);
+        Self { meant: heads::meaning(name), start, end }
+    }
+}
+
+/// The head of a table of LaTeX, troff or MediaWiki, whose names have marks around them.
+pub(super) fn marked_head(line: &str) -> Option<Head> {
+    static MARKS: [&str; 9] =
+        ["\\textbf{", "\\textit{", "\\multicolumn{1}{c}{", "\\fI", "\\fB", "\\fP", "\\fR", "{", "}"];
+    let (sign, fields) = match line.chars().next()? {
+        '!' => ('|', doubled(line)),
+        _ if line.contains('&') => ('&', split(line, '&', false).0),
+        _ => ('\t', split(line, '\t', false).0),
+    };
+    let name = |(start, end): &Span| {
+        let bare = |name: String, mark: &&str| name.replace(*mark, "");
+        MARKS.iter().fold(line[*start..*end].trim().to_owned(), bare).replace("\\_", "_")
+    };
+    let names: Vec<String> = fields.iter().map(name).collect();
+    let fits = (2..=MAX_FIELDS).contains(&names.len()) && names.iter().all(|name| is_name(name));
+    let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
+    let speaks = fits && columns.iter().any(|column| !column.meant.is_empty());
+    speaks.then_some(Head { layout: Layout::Separated(sign), columns, spaced: false })
+}
+
+pub(super) fn separated_head(line: &str, replaced: bool) -> Option<Head> {
+    let mut best: Option<Head> = None;
+    // Quoted names with blanks between, as Tcl has lists.
+    let tcl = line.starts_with('"').then_some(' ');
+    for sign in ['\t', ';', ',', '^', '~', '\u{1f}'].into_iter().chain(BARS).chain(tcl) {
+        if !line.contains(sign)
+            || matches!(sign, ',' | ';')
+                && (line.starts_with([' ', '\t']) || line.trim_end().ends_with([',', ';']))
+        {
+            continue;
+        }
+        let wiki = sign == '|' && line.contains("||");
+        let fields = if wiki { doubled(line) } else { split(line, sign, false).0 };
+        let names: Vec<&str> = fields.iter().map(|(start, end)| line[*start..*end].trim()).collect();
+        let edges = names.len() > 2
+            && BARS.contains(&sign)
+            && names[0].is_empty()
+            && names[names.len() - 1].is_empty();
+        let inner = if edges { &names[1..names.len() - 1] } else { &names[..] };
+        // Of a row with a name before its value one is left.
+        let named = inner.iter().filter(|name| !name.bytes().all(|byte| byte == b'x')).count();
+        let fits = inner.len() <= MAX_FIELDS
+            && (!replaced || named > 1)
+            && inner.iter().all(|name| is_name(name))
+            && inner.iter().filter(|name| name.is_empty()).count() <= 1
+            && (inner.len() >= 2 || edges);
+        if !fits || best.as_ref().is_some_and(|best| best.columns.len() >= fields.len()) {
+            continue;
+        }
+        let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
+        if columns.iter().any(|column| !column.meant.is_empty()) {
+            best = Some(Head { layout: Layout::Separated(sign), columns, spaced: false });
+        }
+    }
+    best
+}
+
+pub(super) fn fixed_head(line: &str) -> Option<Head> {
+    let boxed = line.trim_start().starts_with('|').then(|| line.replace('|', " "));
+    let line = boxed.as_deref().unwrap_or(line);
+    if !line.chars().all(|c| is_sign_of_name(c) || matches!(c, '\t' | '"' | '`')) {
+        return None;
+    }
+    let parts = segments(line);
+    let cells = cells_of_head(line, &parts)?;
+    let numbered = |name: &str| {
+        matches!(name, ".." | "...") || name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if cells.is_empty()
+        || cells.len() > MAX_WORDS
+        || !cells.iter().all(|(start, end)| is_name(&line[*start..*end]) || numbered(&line[*start..*end]))
+        || parts.len() < 2 && !line.starts_with(' ') && cells.len() > 8
+    {
+        return None;
+    }
+    let place = |at: usize| if line.is_ascii() { at } else { line[..at].chars().count() };
+    let columns: Vec<Column> = cells
+        .iter()
+        .map(|(start, end)| Column::new(&line[*start..*end], place(*start), place(*end)))
+        .collect();
+    let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
+        Layout::Words
+    } else {
+        Layout::Fixed(parts.len() > 1)
+    };
+    // Words with one blank between say nothing of a secret.
+    let alone = layout == Layout::Words;
+    let speaks = |column: &Column| !(column.meant.is_empty() || alone && heads::only_secret(column.meant));
+    columns.iter().any(speaks).then_some(Head { layout, columns, spaced: false })
+}
+
+/// The heads in the parts of a line; nothing for prose.
+pub(super) fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {
+    let mut cells = Vec::new();
+    for &(start, end) in parts {
+        let part = &line[start..end];
+        if !part.contains(' ') || heads::is_whole(part) {
+            cells.push((start, end));
+            continue;
+        }
+        // The longest known heads of several words, else each word: pandas puts one blank between columns.
+        let inner = words(part);
+        if parts.len() < 2 && inner.len() > LONGEST_PROSE {
+            return None;
+        }
+        let telling: Vec<bool> =
+            inner.iter().map(|(from, to)| heads::may_be_head(&part[*from..*to])).collect();
+        // Prose that speaks of keys and tokens: without a gap that is no head of them.
+        let secret = |(from, to): &Span| {
+            let meant = heads::meaning(&part[*from..*to]);
+            !meant.is_empty() && heads::only_secret(meant)
+        };
+        if parts.len() < 2 && inner.iter().zip(&telling).all(|(word, telling)| !telling || secret(word)) {
+            return None;
+        }
+        let mut at = 0;
+        while at < inner.len() {
+            let known = |to: &usize| {
+                telling[at..=*to].contains(&true) && heads::is_whole(&part[inner[at].0..inner[*to].1])
+            };
+            let to = (at + 1..inner.len().min(at + 6)).rev().find(known).unwrap_or(at);
+            cells.push((start + inner[at].0, start + inner[to].1));
+            at = to + 1;
+        }
+    }
+    Some(cells)
+}

@@ -1,0 +1,270 @@
+//! A value behind its name in a line: `ssn  219-09-9998`, `ssn=219-09-9998`, `<ssn>219-09-9998</ssn>`.
+
+use super::fields::{segments, words};
+use super::head::is_name;
+use super::{BARS, Found, LONGEST_NAME, Span};
+use crate::guard::heads::{self, Meaning, Place};
+use crate::guard::scan::placeholder_len;
+
+/// The name of the variable that a command line prints and nothing else: `printenv NAME`, `echo $NAME`, `$env:NAME`.
+pub(super) fn printed(line: &str) -> Option<&str> {
+    let (before, name) = line.rsplit_once(' ').unwrap_or(("", line));
+    let command = before.rsplit(' ').next().unwrap_or_default();
+    let name = name.trim_matches('"');
+    let variable = name
+        .strip_prefix("$env:")
+        .or_else(|| name.strip_prefix('$'))
+        .filter(|_| command == "echo" || name.starts_with("$env:"));
+    // A prompt, and a command that prints what is kept under a name.
+    const PRINTS: [&str; 7] = ["cat", "output", "-raw", "show", "get", "read", "--secret-id"];
+    let kept = || name.rsplit(['/', '.']).find(|part| !part.is_empty());
+    let prints = line.starts_with(['$', '#', '>', '%']) && PRINTS.contains(&command);
+    let name = variable
+        .or_else(|| Some(name).filter(|_| command == "printenv"))
+        .or_else(|| kept().filter(|_| prints))?;
+    let name = name.trim_matches(['{', '}']);
+    (!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+        .then_some(name)
+}
+
+/// A line with the name and the type of what follows, as R has them, or with the marks of AsciiDoc before both:
+/// `$ ssn : chr "219-09-9998" "219-09-9997"`, `<l|ssn <l|219-09-9998`.
+pub(super) fn marked_row(line: &str, found: &mut Found<'_>) -> bool {
+    let text = line.trim();
+    let base = text.as_ptr() as usize - line.as_ptr() as usize;
+    if let Some(cells) = text.strip_prefix("<l|") {
+        let joint = ["<l|", ">l|"].iter().filter_map(|mark| cells.find(*mark)).min();
+        let Some(joint) = joint else { return false };
+        let meant = heads::meaning(cells[..joint].trim());
+        return found.cell(meant, line, (base + 3 + joint + 3, base + text.len()), Place::Wide);
+    }
+    let Some(rest) = text.strip_prefix("$ ") else { return false };
+    let Some(joint) = rest.find([':', '<']).filter(|joint| *joint <= LONGEST_NAME) else { return false };
+    let values = rest[joint + 1..].trim_start();
+    let typed = ["chr", "int", "num", "dbl", "fct", "Factor"].iter().any(|name| values.starts_with(name));
+    let meant = heads::meaning(rest[..joint].trim());
+    if !typed || meant.is_empty() {
+        return false;
+    }
+    let start = values.as_ptr() as usize - line.as_ptr() as usize;
+    let quotes: Vec<usize> = memchr::memchr_iter(b'"', values.as_bytes()).map(|at| start + at).collect();
+    for pair in quotes.chunks_exact(2) {
+        found.cell(meant, line, (pair[0] + 1, pair[1]), Place::Wide);
+    }
+    if quotes.is_empty() {
+        for (from, to) in words(values) {
+            let to = from + values[from..to].trim_end_matches(',').len();
+            found.cell(meant, line, (start + from, start + to), Place::Wide);
+        }
+    }
+    true
+}
+
+/// The longest gap between a name and the sign behind it, with quotes and marks.
+pub(super) const LONGEST_GAP: usize = 24;
+
+/// Values behind `name=`, `name:` and `name =>`, wherever in a line they stand; each of a list. Places are behind words that a
+/// name may end in.
+pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Found<'_>) {
+    let mut done = 0;
+    for end in places.iter().map(|place| place - base) {
+        if end < done || !line.is_char_boundary(end) {
+            continue;
+        }
+        // `ssn_1"`
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        let to = line[end..].find(|c| !word(c)).map_or(line.len(), |len| end + len);
+        let to = qualified(line, to);
+        let (gap, rest) = line[to..].split_at(
+            line[to..].find(|c| !matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ' | '.')).unwrap_or(0),
+        );
+        let sign = rest.len() - rest.trim_start_matches("=>").trim_start_matches([':', '=']).len();
+        let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
+        let pair = paired(line, to, gap, rest);
+        if gap.len() > LONGEST_GAP || sign == 0 && !list && pair.is_none() || gap.contains("  ") && sign == 0
+        {
+            continue;
+        }
+        let mut from = to
+            - line[..to]
+                .chars()
+                .rev()
+                .take(LONGEST_NAME)
+                .take_while(|c| word(*c) || " .-/°".contains(*c))
+                .map(char::len_utf8)
+                .sum::<usize>();
+        from += line[from..to].rfind("  ").map_or(0, |blank| blank + 2);
+        // What was replaced names nothing.
+        let replaced = line[..from].ends_with('[') && placeholder_len(&line.as_bytes()[from - 1..]).is_some();
+        let meant = if replaced { &[] } else { heads::meaning(line[from..to].trim()) };
+        if let Some((start, stop)) = pair.filter(|_| !meant.is_empty()) {
+            found.cell(meant, line, (start, stop), Place::Wide);
+            done = stop;
+            continue;
+        }
+        let mut at = line.len() - rest.len() + sign.max(1);
+        let listed = line.get(at..).is_some_and(|rest| rest.trim_start().starts_with('['));
+        if meant.is_empty() || heads::only_secret(meant) && !listed || sign == 0 && !list {
+            continue;
+        }
+        loop {
+            at += line[at..].find(|c| !matches!(c, ' ' | '[' | '*' | '(')).unwrap_or(0);
+            let Some((start, stop, quoted)) = one_value(line, at) else { break };
+            let place = if quoted { Place::Wide } else { Place::Line };
+            if quoted || !heads::only_secret(meant) {
+                found.cell(meant, line, (start, stop), place);
+            }
+            at = stop + usize::from(quoted);
+            done = at;
+            let more = line[at..].trim_start_matches(',');
+            if !listed || more.starts_with(']') || more.is_empty() {
+                break;
+            }
+            at = line.len() - more.len();
+        }
+    }
+}
+
+/// Where a name that goes on with qualifiers ends: `ID card number`, `SV-Nr.`.
+pub(super) fn qualified(line: &str, to: usize) -> usize {
+    let rest = &line[to..];
+    let Some(word) = rest.strip_prefix([' ', '-', '_']) else { return to };
+    let len = word.find(|c: char| !c.is_alphanumeric()).unwrap_or(word.len());
+    if (1..=12).contains(&len) && heads::is_qualifier(&word[..len]) {
+        qualified(line, to + 1 + len)
+    } else {
+        to
+    }
+}
+
+/// The value that stands beside a name without a sign: `("ssn", "219-09-9998")`, `{ssn, "219-09-9998"}`, `:ssn "219-09-9998"`. The
+/// name ends at `to`, `gap` and `rest` follow.
+pub(super) fn paired(line: &str, to: usize, gap: &str, rest: &str) -> Option<Span> {
+    let start = |text: &str| text.as_ptr() as usize - line.as_ptr() as usize;
+    let word = |c: char| c.is_alphanumeric() || " _-.".contains(c);
+    let before = line[..to].trim_end_matches(word);
+    let name = before.len();
+    if gap == " \"" && before.ends_with(':') && !line[name..to].contains(' ') {
+        return Some((start(rest), start(rest) + rest.find('"')?));
+    }
+    let bare = before.trim_end_matches(['"', '\'']);
+    let value = rest.strip_prefix(',')?.trim_start();
+    let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    let len = value[1..].find(quote)?;
+    let closed = matches!(gap, "" | "\"" | "'") && value[len + 2..].trim_start().starts_with([')', ']', '}']);
+    (closed && bare.ends_with(['(', '[', '{'])).then_some((start(value) + 1, start(value) + 1 + len))
+}
+
+/// The values of elements that a tag, an attribute or the element before names: `<ssn>x</ssn>`, `<field name="ssn">x</field>`,
+/// `<dt>ssn</dt><dd>x</dd>`. What the last of them says of that on the next line.
+pub(super) fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) -> Meaning {
+    let mut at = 0;
+    while let Some(open) = line[at..].find('<').map(|open| at + open) {
+        let Some(close) = line[open..].find('>').map(|close| open + close) else { break };
+        let tag = &line[open + 1..close];
+        at = close + 1;
+        let Some(len) = line[at..].find('<').filter(|len| *len > 0 && line[at + len..].starts_with("</"))
+        else {
+            continue;
+        };
+        if tag.starts_with('/') {
+            continue;
+        }
+        let value = (at, at + len);
+        let named = tag.split_once("name=").or_else(|| tag.split_once("key="));
+        let name = match named {
+            Some((_, name)) => {
+                name.trim_start_matches(['"', '\'']).split(['"', '\'']).next().unwrap_or_default()
+            }
+            None => tag.split(' ').next().unwrap_or_default(),
+        };
+        let name = name.rsplit(':').next().unwrap_or_default();
+        let meant = heads::meaning(name);
+        if !meant.is_empty() {
+            found.cell(meant, line, value, Place::Wide);
+        }
+        // What holds a name; cells of tables are read as such.
+        let names = ["dt", "key", "name", "label"].contains(&name);
+        if !names && !above.is_empty() {
+            found.cell(above, line, value, Place::Wide);
+        }
+        above = if names { heads::meaning(line[value.0..value.1].trim().trim_end_matches(':')) } else { &[] };
+    }
+    above
+}
+
+/// A value in quotes, or up to what ends one or begins the next name; whether it is quoted.
+pub(super) fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
+    let text = &line[at..];
+    let call =
+        ["Some(", "pl.Series("].iter().find(|call| text.starts_with(**call)).map_or(0, |call| call.len());
+    let (at, text) = (at + call, &text[call..]);
+    if let Some(quote) = text.chars().next().filter(|c| matches!(c, '"' | '\'' | '`')) {
+        let len = text[1..].find(quote)?;
+        return Some((at + 1, at + 1 + len, true));
+    }
+    let mut len = text.find([',', ';', ')', '}', ']', '|', '\t', '"', '<', '&']).unwrap_or(text.len());
+    len = text[..len].find("  ").unwrap_or(len);
+    if let Some(next) = text[..len].find(['=', ':']) {
+        len = text[..next].rfind(' ')?;
+    }
+    (len > 0).then_some((at, at + len, false))
+}
+
+/// A line that begins with the name of what follows: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
+pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
+    let outer = |c: char| matches!(c, ' ' | '\t') || BARS.contains(&c);
+    let trimmed = line.trim_start_matches(outer);
+    let lead = line.len() - trimmed.len();
+    // As far as a name is long.
+    let joint = trimmed.char_indices().take(LONGEST_NAME + 4).find(|(at, sign)| {
+        let dots = *sign == '.' && trimmed[*at..].starts_with("...");
+        matches!(sign, ':' | '=')
+            || dots
+            || outer(*sign) && (*sign != ' ' || trimmed[*at..].starts_with("  "))
+    });
+    let Some((end, _)) = joint else { return false };
+    let name = trimmed[..end].trim_end();
+    let rest = trimmed[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '=' | '.'));
+    let mark = &trimmed[end..trimmed.len() - rest.len()];
+    // `name=value` and `a:b` are code and options more often.
+    let place = if mark.contains([':', '=']) { Place::Line } else { Place::Wide };
+    let apart = mark.contains(outer);
+    if name.len() > LONGEST_NAME || !apart || rest.is_empty() || !name.starts_with(char::is_alphabetic) {
+        return false;
+    }
+    let meant = heads::meaning(name);
+    // `||` is an operator.
+    let code = mark.contains([':', '=']) || mark.contains("||");
+    if meant.is_empty() || heads::only_secret(meant) && code {
+        return false;
+    }
+    let start = lead + trimmed.len() - rest.len();
+    let rest = rest.trim_end_matches(|c: char| outer(c) || c == '\r');
+    let wordy = rest.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b' '));
+    if wordy && heads::only_secret(meant) {
+        return false;
+    }
+    // `name  Personnummer  Telefon` is a head, though all of it might be the name of a person.
+    let part = |(start, end): &Span| &rest[*start..*end];
+    let parts: Vec<Span> = segments(&rest.replace(['\t'], " "));
+    let cells = || parts.iter().map(part).flat_map(|part| part.split(BARS)).map(str::trim);
+    let secret = heads::only_secret(meant);
+    if !secret && cells().all(is_name) && cells().any(|cell| !heads::meaning(cell).is_empty()) {
+        return false;
+    }
+    if found.cell(meant, line, (start, start + rest.len()), place) {
+        return true;
+    }
+    let mut parts = segments(rest);
+    // What pandas leaves out.
+    parts.retain(|(from, to)| &rest[*from..*to] != "...");
+    let fit = |(from, to): &Span| heads::cell(meant, &rest[*from..*to], place).is_some();
+    let all = rest.contains("  ") && !parts.is_empty() && parts.iter().all(fit);
+    if all {
+        for (from, to) in parts {
+            found.cell(meant, line, (start + from, start + to), place);
+        }
+    }
+    all
+}
