@@ -310,6 +310,8 @@ fn inputs() -> Vec<(&'static str, String)> {
         ("telephones", "07700900123 "),
         ("password: ", "password: "),
         ("key:key:", "key:key:"),
+        ("ssn = [", "ssn = ["),
+        ("ssn...", "ssn..."),
         ("cookies", "Cookie: a=b;"),
     ] {
         all.push((name, unit.repeat(HOSTILE / unit.len())));

@@ -18,7 +18,7 @@ use super::words::Set;
 
 /// No longer text is a head, and no longer one a value.
 const LONGEST_HEAD: usize = 48;
-const LONGEST_VALUE: usize = 512;
+pub(super) const LONGEST_VALUE: usize = 512;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

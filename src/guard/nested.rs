@@ -360,7 +360,7 @@ impl Nested {
                         if bytes.len() - at < LONGEST {
                             return Some(at);
                         }
-                        // What is so long is no value of interest.
+                        // What is longer is not a value of interest.
                         self.replaced();
                         self.inside = Some(byte);
                         return Some(bytes.len());

@@ -95,7 +95,7 @@ impl Reading {
         self.decoded = false;
     }
 
-    /// Becomes the same as people read it, without what nobody sees.
+    /// Becomes the same as people read it, without what is invisible.
     pub(super) fn show(&mut self) {
         if !view::reads_as_it_is(self.text.as_bytes()) {
             let view = view::shown(self.text.as_bytes());

@@ -307,7 +307,7 @@ struct Words {
     pairs: [[u32; 32]; 3],
 }
 
-/// So many bytes say how a word begins.
+/// How many bytes say how a word begins.
 const BEGIN: usize = 3;
 
 impl Words {

@@ -20,7 +20,9 @@ use super::redact::settle;
 use super::rule::{RULES, RuleId};
 use super::scan::{Finding, Scratch, Watch, holds_placeholder, scan};
 use super::{Guard, view};
-use fields::{doubled, find_ignoring_case, names_of_sql, segments, split, tuples, unquoted, words};
+use fields::{
+    doubled, find_ignoring_case, names_of_sql, segments, split, strip_ignoring_case, tuples, unquoted, words,
+};
 use head::{find_head, is_name};
 use named::{assigned, elements, marked_row, named_row, printed};
 
@@ -261,16 +263,16 @@ struct Line<'a> {
     series: Meaning,
     /// Whether a label near it made something of a number in the piece.
     labelled: bool,
-    /// Whether it may hold a tag of HTML.
+    /// Whether the piece may hold a tag of HTML, or names of columns one below the other.
     tagged: bool,
 }
 
 impl Tables {
-    /// Looks at `text[start..end]`, which follows what was looked at before; with a line that `goes_on`, perhaps in a string. Where it ends within a value
-    /// that is not whole yet, that is where the next piece should begin. What tables find joins in `out` what else was found.
+    /// Looks at `text[start..end]`, which follows what was looked at before; with a line that `goes_on`, perhaps in a string. Where
+    /// it ends within a value that is not whole yet, that is where the next piece should begin. What tables find joins in `out`
+    /// what else was found.
     ///
-    /// A line is parsed only where it holds a word of a head, or where one is open. `blocks` are those of that text, where somebody
-    /// has them.
+    /// A line is parsed only where it holds a word of a head, or where one is open. `blocks` are those of that text, if known.
     pub(super) fn look(
         &mut self,
         text: &str,
@@ -741,7 +743,6 @@ impl State {
     }
 
     /// Takes in what a line says of columns whose names stand one below the other, or in a statement of SQL.
-    #[expect(clippy::too_many_lines, reason = "a case for each statement that lists names")]
     fn listing(&mut self, line: &str) {
         let text = line.trim();
         if let Some((layout, columns)) = &mut self.listing {
@@ -783,13 +784,9 @@ impl State {
             self.listing = Some((Layout::Cells, Vec::new()));
             return;
         }
-        let statement = |begin: &str| {
-            text.get(..begin.len())
-                .filter(|start| start.eq_ignore_ascii_case(begin))
-                .map(|_| &text[begin.len()..])
-        };
+        let statement = |begin| strip_ignoring_case(text, begin);
         let mut columns = Vec::new();
-        if let Some((_, names)) = statement("CREATE TABLE ").and_then(|rest| rest.split_once('(')) {
+        if let Some((_, names)) = statement(CREATE).and_then(|rest| rest.split_once('(')) {
             names_of_sql(names, &mut columns);
             self.listing = Some((Layout::Tuples, columns));
             if text.ends_with(';') {
@@ -991,6 +988,9 @@ impl State {
     }
 }
 
+/// How a statement of SQL begins that names the columns of a table.
+const CREATE: &str = "CREATE TABLE ";
+
 /// A cell of a table of reStructuredText that is written as a list.
 fn item(line: &str) -> Option<&str> {
     let text = line.trim_start();
@@ -999,9 +999,9 @@ fn item(line: &str) -> Option<&str> {
 
 /// Whether a line may begin names of columns that stand one below the other.
 fn begins_listing(line: &str) -> bool {
-    let begin = line.trim_start().as_bytes();
-    [&b"|==="[..], b"{|", b".. list-table::"].iter().any(|sign| begin.starts_with(sign))
-        || begin.get(..13).is_some_and(|begin| begin.eq_ignore_ascii_case(b"CREATE TABLE "))
+    let begin = line.trim_start();
+    ["|===", "{|", ".. list-table::"].iter().any(|sign| begin.starts_with(sign))
+        || strip_ignoring_case(begin, CREATE).is_some()
 }
 
 /// The bare numbers of a row, each a cell: no label in the line above speaks of them.

@@ -530,7 +530,7 @@ async fn calls_one_after_the_other_use_one_session() {
     }
 }
 
-/// A session that stays with the store is given to whoever waits for the pool, and replaced when the server ends it.
+/// A session that stays with the store is given to a waiting caller of the pool, and replaced when the server ends it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 async fn callers_of_many_tenants_share_the_sessions_that_there_are() {

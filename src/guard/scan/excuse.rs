@@ -191,7 +191,7 @@ pub struct Excuse {
     /// The profiles in which it counts; in all, where it names none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<Profile>,
-    /// Whether it counts for nobody.
+    /// Whether it is switched off in every profile.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub off: bool,
     /// Texts that it lets pass.

@@ -63,7 +63,7 @@ impl Scanner<'_> {
         }
         match last as u8 {
             b'A'..=b'Z' | b'a'..=b'z' if last > 0xff_ffff => self.names.may_end((last as u32).to_be_bytes()),
-            // Behind these is no name.
+            // No name stands behind these.
             sign => compares || !b"\n<>{}(,;:=/|&@#$%^".contains(&sign),
         }
     }

@@ -97,7 +97,7 @@ impl Scanner<'_> {
         if !matches!(self.byte_before(at), b'+' | b'/') {
             return false;
         }
-        // So many digits stand right before, as far as is asked.
+        // How many digits stand right before, as far as is asked.
         let before = if at >= self.from + DEEP {
             let (near, far) =
                 (self.bits(at - 64, |block| block.run), self.bits(at - DEEP, |block| block.run));

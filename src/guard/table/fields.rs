@@ -41,10 +41,16 @@ pub(super) fn find_ignoring_case(text: &str, word: &str) -> Option<usize> {
     text.as_bytes().windows(word.len()).position(|here| here.eq_ignore_ascii_case(word.as_bytes()))
 }
 
+/// What follows a prefix of a text, in any case.
+pub(super) fn strip_ignoring_case<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    let (begin, rest) = text.split_at_checked(prefix.len())?;
+    begin.eq_ignore_ascii_case(prefix).then_some(rest)
+}
+
 /// The values in brackets of a line of SQL.
 pub(super) fn tuples(line: &str) -> Vec<Vec<Span>> {
     let insert =
-        ["insert", "replace"].iter().any(|word| find_ignoring_case(line.trim_start(), word) == Some(0));
+        ["insert", "replace"].iter().any(|word| strip_ignoring_case(line.trim_start(), word).is_some());
     let from = match find_ignoring_case(line, "values") {
         Some(at) if insert => at,
         None if insert => return Vec::new(),

@@ -6,7 +6,7 @@ use crate::guard::classes::{alphanumeric_or, only};
 use crate::guard::heads;
 use crate::guard::scan::next_placeholder;
 
-pub(super) fn is_sign_of_name(c: char) -> bool {
+fn is_sign_of_name(c: char) -> bool {
     static SIGNS: [bool; 256] = alphanumeric_or(b" _.#/()%'*-");
     if c.is_ascii() { SIGNS[c as usize] } else { c.is_alphanumeric() || matches!(c, '°' | '’') }
 }
@@ -28,7 +28,7 @@ pub(super) fn is_name(text: &str) -> bool {
 
 /// The head of a table, if a line is one.
 pub(super) fn find_head(line: &str) -> Option<Head> {
-    // What was replaced among the names is a name that says nothing; where it stands nobody knows any more.
+    // What was replaced among the names is a name that says nothing; where it stood is not known any more.
     let mut named = line.trim_end().as_bytes().to_vec();
     let replaced = std::iter::successors(next_placeholder(line.as_bytes(), 0), |(_, end)| {
         next_placeholder(line.as_bytes(), *end)
@@ -70,7 +70,7 @@ impl Column {
 }
 
 /// The head of a table of LaTeX, troff or MediaWiki, whose names have marks around them.
-pub(super) fn marked_head(line: &str) -> Option<Head> {
+fn marked_head(line: &str) -> Option<Head> {
     static MARKS: [&str; 9] =
         ["\\textbf{", "\\textit{", "\\multicolumn{1}{c}{", "\\fI", "\\fB", "\\fP", "\\fR", "{", "}"];
     let (sign, fields) = match line.chars().next()? {
@@ -89,7 +89,7 @@ pub(super) fn marked_head(line: &str) -> Option<Head> {
     speaks.then_some(Head { layout: Layout::Separated(sign), columns, spaced: false })
 }
 
-pub(super) fn separated_head(line: &str, replaced: bool) -> Option<Head> {
+fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     let mut best: Option<Head> = None;
     // Quoted names with blanks between, as Tcl has lists.
     let tcl = line.starts_with('"').then_some(' ');
@@ -126,7 +126,7 @@ pub(super) fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     best
 }
 
-pub(super) fn fixed_head(line: &str) -> Option<Head> {
+fn fixed_head(line: &str) -> Option<Head> {
     let boxed = line.trim_start().starts_with('|').then(|| line.replace('|', " "));
     let line = boxed.as_deref().unwrap_or(line);
     if !line.chars().all(|c| is_sign_of_name(c) || matches!(c, '\t' | '"' | '`')) {
@@ -161,7 +161,7 @@ pub(super) fn fixed_head(line: &str) -> Option<Head> {
 }
 
 /// The heads in the parts of a line; nothing for prose.
-pub(super) fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {
+fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {
     let mut cells = Vec::new();
     for &(start, end) in parts {
         let part = &line[start..end];

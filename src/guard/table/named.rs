@@ -3,7 +3,7 @@
 use super::fields::{segments, words};
 use super::head::is_name;
 use super::{BARS, Found, LONGEST_NAME, Span};
-use crate::guard::heads::{self, Meaning, Place};
+use crate::guard::heads::{self, LONGEST_VALUE, Meaning, Place};
 use crate::guard::scan::placeholder_len;
 
 /// The name of the variable that a command line prints and nothing else: `printenv NAME`, `echo $NAME`, `$env:NAME`.
@@ -60,8 +60,10 @@ pub(super) fn marked_row(line: &str, found: &mut Found<'_>) -> bool {
     true
 }
 
+/// The longest word that qualifies a name.
+const LONGEST_QUALIFIER: usize = 12;
 /// The longest gap between a name and the sign behind it, with quotes and marks.
-pub(super) const LONGEST_GAP: usize = 24;
+const LONGEST_GAP: usize = 24;
 
 /// Values behind `name=`, `name:` and `name =>`, wherever in a line they stand; each of a list. Places are behind words that a
 /// name may end in.
@@ -73,7 +75,7 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         }
         // `ssn_1"`
         let word = |c: char| c.is_alphanumeric() || c == '_';
-        let to = line[end..].find(|c| !word(c)).map_or(line.len(), |len| end + len);
+        let to = end + clipped(&line[end..], 4 * LONGEST_NAME).find(|c| !word(c)).unwrap_or(line.len() - end);
         let to = qualified(line, to);
         let (gap, rest) = line[to..].split_at(
             line[to..].find(|c| !matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ' | '.')).unwrap_or(0),
@@ -125,25 +127,32 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
     }
 }
 
+/// The beginning of a text, as far as anything in it is looked at.
+fn clipped(text: &str, len: usize) -> &str {
+    &text[..text.floor_char_boundary(len)]
+}
+
 /// Where a name that goes on with qualifiers ends: `ID card number`, `SV-Nr.`.
-pub(super) fn qualified(line: &str, to: usize) -> usize {
-    let rest = &line[to..];
-    let Some(word) = rest.strip_prefix([' ', '-', '_']) else { return to };
-    let len = word.find(|c: char| !c.is_alphanumeric()).unwrap_or(word.len());
-    if (1..=12).contains(&len) && heads::is_qualifier(&word[..len]) {
-        qualified(line, to + 1 + len)
-    } else {
-        to
+fn qualified(line: &str, mut to: usize) -> usize {
+    while let Some(word) = line[to..].strip_prefix([' ', '-', '_']) {
+        let word = clipped(word, LONGEST_QUALIFIER + 1);
+        let len = word.find(|c: char| !c.is_alphanumeric()).unwrap_or(word.len());
+        if !(1..=LONGEST_QUALIFIER).contains(&len) || !heads::is_qualifier(&word[..len]) {
+            break;
+        }
+        to += 1 + len;
     }
+    to
 }
 
 /// The value that stands beside a name without a sign: `("ssn", "219-09-9998")`, `{ssn, "219-09-9998"}`, `:ssn "219-09-9998"`. The
 /// name ends at `to`, `gap` and `rest` follow.
-pub(super) fn paired(line: &str, to: usize, gap: &str, rest: &str) -> Option<Span> {
+fn paired(line: &str, to: usize, gap: &str, rest: &str) -> Option<Span> {
     let start = |text: &str| text.as_ptr() as usize - line.as_ptr() as usize;
     let word = |c: char| c.is_alphanumeric() || " _-.".contains(c);
-    let before = line[..to].trim_end_matches(word);
-    let name = before.len();
+    let near = line.ceil_char_boundary(to.saturating_sub(4 * LONGEST_NAME));
+    let before = line[near..to].trim_end_matches(word);
+    let name = near + before.len();
     if gap == " \"" && before.ends_with(':') && !line[name..to].contains(' ') {
         return Some((start(rest), start(rest) + rest.find('"')?));
     }
@@ -194,8 +203,9 @@ pub(super) fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) ->
 }
 
 /// A value in quotes, or up to what ends one or begins the next name; whether it is quoted.
-pub(super) fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
-    let text = &line[at..];
+fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
+    // What is longer is no value.
+    let text = clipped(&line[at..], LONGEST_VALUE + 64);
     let call =
         ["Some(", "pl.Series("].iter().find(|call| text.starts_with(**call)).map_or(0, |call| call.len());
     let (at, text) = (at + call, &text[call..]);
@@ -203,11 +213,13 @@ pub(super) fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
         let len = text[1..].find(quote)?;
         return Some((at + 1, at + 1 + len, true));
     }
-    let mut len = text.find([',', ';', ')', '}', ']', '|', '\t', '"', '<', '&']).unwrap_or(text.len());
-    len = text[..len].find("  ").unwrap_or(len);
-    if let Some(next) = text[..len].find(['=', ':']) {
-        len = text[..next].rfind(' ')?;
-    }
+    let ends = [',', ';', ')', '}', ']', '|', '\t', '"', '<', '&', '=', ':'];
+    let end = text.find(ends).unwrap_or(text.len());
+    let len = match text[..end].find("  ") {
+        Some(gap) => gap,
+        None if text[end..].starts_with(['=', ':']) => text[..end].rfind(' ')?,
+        None => end,
+    };
     (len > 0).then_some((at, at + len, false))
 }
 

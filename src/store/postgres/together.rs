@@ -62,7 +62,7 @@ pub(super) struct Turn<C: Calls> {
     calls: Together<C>,
     group: C::Group,
     go: Go<C>,
-    /// Of so many calls.
+    /// The number of calls that share it.
     count: usize,
 }
 
@@ -100,7 +100,7 @@ impl<C: Calls> Together<C> {
         }
     }
 
-    /// So many calls are back. Takes those that wait and whose callers are still there, unless enough are on their way.
+    /// Takes note that `back` calls have returned. Takes those that wait and whose callers are still there, unless enough are on their way.
     fn next(&self, group: &C::Group, back: usize) -> Vec<Waiting<C>> {
         let mut groups = lock(&self.0);
         let Some(calls) = groups.get_mut(group) else { return Vec::new() };

@@ -35,7 +35,7 @@ struct Inner {
     /// How long one waits for those before.
     patience: Duration,
     connection: Arc<Mutex<Option<SqliteConnection>>>,
-    /// Whoever had it last may have left a transaction open.
+    /// Its last user may have left a transaction open.
     is_left_open: AtomicBool,
     is_closed: AtomicBool,
 }
@@ -72,7 +72,7 @@ impl Writer {
         OwnedMutexGuard::try_map(slot, Option::as_mut).map_err(|_| sqlx::Error::WorkerCrashed)
     }
 
-    /// Rolls back what was left open: now, or by whoever comes next.
+    /// Rolls back what was left open: now, or by the next user.
     fn roll_back(&self) {
         self.0.is_left_open.store(true, Ordering::Release);
         let writer = self.clone();
