@@ -13,13 +13,13 @@
 //! ```
 
 mod allow;
-mod aside;
 mod check;
 mod classes;
 mod confirm;
 mod container;
 mod embedded;
 mod encoded;
+mod excluded;
 mod heads;
 mod identifier;
 mod kind;
@@ -66,7 +66,7 @@ pub use policy::{
 pub use report::{Report, Tally};
 pub use rule::{Check, Rule};
 pub use sanitized::Sanitized;
-pub use scan::excuse::{Carrier, Evidence, Excuse, Form, Look, Profile};
+pub use scan::excuse::{Carrier, Evidence, Excuse, Form, Profile, Shape};
 pub use seal::{SealError, Sealer};
 pub use stream::StreamGuard;
 
@@ -115,7 +115,7 @@ struct Inner {
     allowed: allow::Allowed,
     known: Known,
     /// The excuses that count under the policy.
-    sieve: scan::excuse::Sieve,
+    criteria: scan::excuse::Criteria,
     /// What the policy does, by the place of a kind in [`Kind::ALL`].
     actions: Vec<Action>,
     /// Whether a kind counts that is let through by default.
@@ -192,8 +192,8 @@ impl Guard {
         let actions = Kind::ALL.iter().map(|kind| policy.action(*kind)).collect();
         let off = |kind: &&Kind| kind.default_action() == Action::Allow;
         let wants_all = Kind::ALL.iter().filter(off).any(|kind| policy.action(*kind) != Action::Allow);
-        let sieve = scan::excuse::Sieve::new(policy.profile, &policy.excuses_off);
-        Self(Arc::new(Inner { policy, fingerprint, allowed, known, sieve, actions, wants_all }))
+        let criteria = scan::excuse::Criteria::new(policy.profile, &policy.excuses_off);
+        Self(Arc::new(Inner { policy, fingerprint, allowed, known, criteria, actions, wants_all }))
     }
 
     /// The policy.
@@ -279,7 +279,7 @@ impl Guard {
 }
 
 /// Guards the program's own words where they may quote a stranger: an error's message, a log line. Whatever the
-/// policy says: nobody needs a value there. Addresses of this machine and of private networks stay, for operators.
+/// policy says: no value is needed there. Addresses of this machine and of private networks stay, for operators.
 pub fn own_words(text: &str) -> Sanitized<String> {
     static GUARD: LazyLock<Guard> = LazyLock::new(|| own_guard(&Known::default()));
     OWN.get().unwrap_or(&GUARD).line(text)

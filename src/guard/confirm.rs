@@ -303,7 +303,7 @@ pub(super) fn bech32(text: &[u8]) -> bool {
     bar > 0 && text.len() - bar > 7 && matches!(sum, 1 | 0x2bc8_30a3)
 }
 
-/// Whether an account number counts up as those in handbooks do: nobody's.
+/// Whether an account number counts up as the examples in handbooks do.
 pub(super) fn counts_up(text: &[u8]) -> bool {
     text.windows(9).any(|part| part == b"123456789")
 }

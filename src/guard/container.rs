@@ -9,8 +9,8 @@ use std::io::Read as _;
 use flate2::read::DeflateDecoder;
 use memchr::memmem;
 
-use super::aside;
-use super::picture::{self, Format, Look};
+use super::excluded;
+use super::picture::{self, Format, Inspector};
 
 /// How often an archive may lie in an archive.
 const MAX_DEPTH: u8 = 2;
@@ -72,48 +72,48 @@ pub(super) enum Seen {
 }
 
 /// Looks into a file that is no text.
-pub(super) fn look(look: &mut Look<'_>, bytes: &[u8]) -> Seen {
-    look_at(look, bytes, 0)
+pub(super) fn look(inspector: &mut Inspector<'_>, bytes: &[u8]) -> Seen {
+    look_at(inspector, bytes, 0)
 }
 
-fn look_at(look: &mut Look<'_>, bytes: &[u8], depth: u8) -> Seen {
+fn look_at(inspector: &mut Inspector<'_>, bytes: &[u8], depth: u8) -> Seen {
     if bytes.is_empty() {
         return Seen::Clean;
     }
     if let Ok(text) = std::str::from_utf8(bytes)
         && !text.contains('\0')
     {
-        return if aside::says_something(look, text) { Seen::Holds } else { Seen::Clean };
+        return if excluded::has_findings(inspector, text) { Seen::Holds } else { Seen::Clean };
     }
     if let Some(format) = Format::sniff(bytes) {
-        return match picture::clean(look, format, bytes) {
+        return match picture::clean(inspector, format, bytes) {
             Some(clean) if clean == bytes => Seen::Clean,
             // What travels inside is taken out of a picture alone, but not out of one in an archive.
-            Some(_) => said(look, &readable(bytes)),
+            Some(_) => scan_text(inspector, &readable(bytes)),
             None => Seen::Opaque,
         };
     }
     if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"PK\x05\x06") {
         return if depth < MAX_DEPTH {
-            archive(look, bytes, depth).unwrap_or(Seen::Opaque)
+            archive(inspector, bytes, depth).unwrap_or(Seen::Opaque)
         } else {
             Seen::Opaque
         };
     }
     if bytes.starts_with(b"SQLite format 3\0") {
-        return said(look, &readable(bytes));
+        return scan_text(inspector, &readable(bytes));
     }
     if let Some(rest) = bytes.strip_prefix(b"\x93NUMPY") {
-        return array(look, rest);
+        return array(inspector, rest);
     }
     match decode(bytes) {
-        Some((_, text)) => said(look, &text),
+        Some((_, text)) => scan_text(inspector, &text),
         None => Seen::Opaque,
     }
 }
 
-fn said(look: &mut Look<'_>, text: &str) -> Seen {
-    if look.says_something(text) { Seen::Holds } else { Seen::Clean }
+fn scan_text(inspector: &mut Inspector<'_>, text: &str) -> Seen {
+    if inspector.has_findings(text) { Seen::Holds } else { Seen::Clean }
 }
 
 /// What of bytes reads as text, a line for each piece.
@@ -129,7 +129,7 @@ fn readable(bytes: &[u8]) -> String {
 }
 
 /// An array of NumPy: numbers say nothing, texts are read.
-fn array(look: &mut Look<'_>, rest: &[u8]) -> Seen {
+fn array(inspector: &mut Inspector<'_>, rest: &[u8]) -> Seen {
     let head = &rest[..rest.len().min(4096)];
     let Some(at) = memmem::find(head, b"'descr': '") else { return Seen::Opaque };
     let kind = head[at + 10..].iter().find(|byte| !b"<>|=".contains(byte));
@@ -143,15 +143,15 @@ fn array(look: &mut Look<'_>, rest: &[u8]) -> Seen {
                     char::from_u32(u32::from_le_bytes(*unit)).filter(|c| !c.is_control()).unwrap_or('\n')
                 })
                 .collect();
-            said(look, &text)
+            scan_text(inspector, &text)
         }
-        Some(b'S') => said(look, &readable(rest)),
+        Some(b'S') => scan_text(inspector, &readable(rest)),
         _ => Seen::Opaque,
     }
 }
 
 /// An archive (APPNOTE 6.3): names, comments and members, by its directory. `None`: it is broken, or not all can be read.
-fn archive(look: &mut Look<'_>, bytes: &[u8], depth: u8) -> Option<Seen> {
+fn archive(inspector: &mut Inspector<'_>, bytes: &[u8], depth: u8) -> Option<Seen> {
     let tail = bytes.len().saturating_sub(65_557);
     let end = tail + memmem::rfind(&bytes[tail..], b"PK\x05\x06")?;
     let number = |at: usize, len: usize| -> Option<usize> {
@@ -162,7 +162,7 @@ fn archive(look: &mut Look<'_>, bytes: &[u8], depth: u8) -> Option<Seen> {
     if count > MAX_MEMBERS || count == 0xffff {
         return None;
     }
-    let mut seen = said(look, &readable(bytes.get(end..)?));
+    let mut seen = scan_text(inspector, &readable(bytes.get(end..)?));
     for _ in 0..count {
         if !bytes.get(at..)?.starts_with(b"PK\x01\x02") {
             return None;
@@ -180,14 +180,14 @@ fn archive(look: &mut Look<'_>, bytes: &[u8], depth: u8) -> Option<Seen> {
             0 => body.to_vec(),
             8 => {
                 let mut member = Vec::new();
-                let most = *look.left + 1;
+                let most = *inspector.left + 1;
                 DeflateDecoder::new(body).take(most).read_to_end(&mut member).ok()?;
-                *look.left = look.left.checked_sub(member.len() as u64)?;
+                *inspector.left = inspector.left.checked_sub(member.len() as u64)?;
                 member
             }
             _ => return None,
         };
-        for now in [said(look, &readable(words)), look_at(look, &member, depth + 1)] {
+        for now in [scan_text(inspector, &readable(words)), look_at(inspector, &member, depth + 1)] {
             match now {
                 Seen::Opaque => return Some(Seen::Opaque),
                 Seen::Holds => seen = Seen::Holds,
@@ -211,7 +211,7 @@ mod tests {
 
     fn seen(bytes: &[u8]) -> Seen {
         let guard = Guard::default();
-        let look_with = &mut Look { guard: &guard, left: &mut 1_000_000, report: &mut guard.report() };
+        let look_with = &mut Inspector { guard: &guard, left: &mut 1_000_000, report: &mut guard.report() };
         look(look_with, bytes)
     }
 

@@ -12,7 +12,7 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 
 use super::encoded::is_run;
-use super::picture::{self, Format, Look};
+use super::picture::{self, Format, Inspector};
 use super::stream::WITHHELD;
 use super::view;
 
@@ -44,8 +44,8 @@ pub(super) const LENIENT: GeneralPurpose = GeneralPurpose::new(
 
 /// A text with its pictures cleaned. What a `data:` URL carries that is neither text nor a picture is left out; what begins
 /// like a picture and is none is withheld. `None`: there is nothing to change. What was taken out is counted as withheld.
-pub(super) fn clean(look: &mut Look<'_>, text: &str) -> Option<String> {
-    clean_at(look, text, 0)
+pub(super) fn clean(inspector: &mut Inspector<'_>, text: &str) -> Option<String> {
+    clean_at(inspector, text, 0)
 }
 
 /// The same at a depth of pictures within pictures.
@@ -53,7 +53,7 @@ pub(super) fn clean(look: &mut Look<'_>, text: &str) -> Option<String> {
     clippy::too_many_lines,
     reason = "one pass over the text: each place that begins a picture, and what becomes of it"
 )]
-fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<String> {
+fn clean_at(inspector: &mut Inspector<'_>, text: &str, depth: u8) -> Option<String> {
     let bytes = text.as_bytes();
     let mut out = String::new();
     let mut done = 0;
@@ -92,15 +92,15 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<String> {
         let (body, decoded) = Body::decoded(&bytes[start..], quoted);
         seen = start + body.end;
         let new = match decoded {
-            Some((Some(format), data)) => match picture::clean(look, format, &data) {
+            Some((Some(format), data)) => match picture::clean(inspector, format, &data) {
                 Some(clean) if clean == data => continue,
                 Some(clean) => Some(STANDARD.encode(clean)),
                 None => None,
             },
             Some((None, data)) if url => match String::from_utf8(data) {
                 // The rules do not see all that a reader of it would: what is broken, escaped, escaped within.
-                Ok(inner) if !look.says_something(&inner) => {
-                    match (depth < MAX_DEPTH).then(|| clean_at(look, &inner, depth + 1)).flatten() {
+                Ok(inner) if !inspector.has_findings(&inner) => {
+                    match (depth < MAX_DEPTH).then(|| clean_at(inspector, &inner, depth + 1)).flatten() {
                         Some(inner) => Some(STANDARD.encode(inner)),
                         None => continue,
                     }
@@ -112,7 +112,7 @@ fn clean_at(look: &mut Look<'_>, text: &str, depth: u8) -> Option<String> {
         if new.is_none() && !url && body.digits.len() < LINE {
             continue;
         }
-        look.report.withheld += u64::from(new.is_none());
+        inspector.report.withheld += u64::from(new.is_none());
         let empty = if url { "" } else { WITHHELD };
         out.push_str(&text[done..start]);
         out.push_str(new.as_deref().unwrap_or(empty));
@@ -192,7 +192,7 @@ type Decoded = Option<(Option<Format>, Vec<u8>)>;
 enum Sign {
     Digit(u8),
     Padding,
-    /// What base64 is broken by and what nobody sees.
+    /// What base64 is broken by and what is invisible.
     Blank,
     Other,
 }
@@ -328,15 +328,17 @@ mod tests {
     fn cleaned(text: &str) -> Option<(String, u64)> {
         let guard = Guard::default();
         let mut report = guard.report();
-        let look = &mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut report };
-        clean(look, text).map(|clean| (clean, report.withheld))
+        let inspector =
+            &mut Inspector { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut report };
+        clean(inspector, text).map(|clean| (clean, report.withheld))
     }
 
     /// The picture in base64, without its text.
     fn without_text() -> String {
         let guard = Guard::default();
-        let look = &mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() };
-        picture::strip(look, Format::Png, &STANDARD.encode(png_with_text())).unwrap()
+        let inspector =
+            &mut Inspector { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() };
+        picture::strip(inspector, Format::Png, &STANDARD.encode(png_with_text())).unwrap()
     }
 
     #[test]

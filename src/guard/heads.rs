@@ -141,12 +141,12 @@ impl Heads {
         let mut words: HashMap<Vec<u8>, u8> = HashMap::new();
         for (head, senses) in &self.by_words {
             let all: Vec<&str> = head.split(' ').collect();
-            let telling = all.iter().rposition(|word| !self.qualifiers.holds(word.as_bytes()));
+            let meaningful = all.iter().rposition(|word| !self.qualifiers.holds(word.as_bytes()));
             let off = senses.iter().all(|sense| {
                 let rule = self.columns[usize::from(sense.column)].rule;
                 RULES.list[usize::from(rule)].kind.default_action() == Action::Allow
             });
-            let at = telling.unwrap_or(all.len() - 1);
+            let at = meaningful.unwrap_or(all.len() - 1);
             let (word, sort) = (all[at].as_bytes(), if off { OFF } else { HEAD });
             // Many words end a head of several that say nothing by themselves.
             if at > 0 && !off {

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn no_allow_list_lets_it_through_under_a_telling_name_or_in_a_private_key() {
+    fn no_allow_list_lets_it_through_under_the_name_of_a_secret_or_in_a_private_key() {
         let exact = AllowList { exact: vec![SECRET.to_owned()], ..AllowList::default() };
         let any = AllowList { patterns: vec!["(?s).*".to_owned()], ..AllowList::default() };
         for allow in [exact, any.clone()] {

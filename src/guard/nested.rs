@@ -154,15 +154,16 @@ impl Nested {
         };
     }
 
-    /// Looks at the tables of HTML in a line; `tagged` where it may hold a tag of one.
+    /// Looks at the tables of HTML in a line; `has_markup` where it may hold a tag of one.
     pub(super) fn tags(
         &mut self,
         text: &str,
         (start, end): (usize, usize),
-        tagged: bool,
+        has_markup: bool,
         out: &mut Vec<Finding>,
     ) {
-        if self.html.open || tagged && memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some() {
+        if self.html.open || has_markup && memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some()
+        {
             self.html.look(text, start, end, out);
         }
     }
@@ -191,12 +192,12 @@ impl Nested {
     }
 
     /// Whether a line that holds no word of a head cannot say anything of a value.
-    pub(super) fn finds_nothing(&self, text: &str, (start, end): (usize, usize), tagged: bool) -> bool {
-        let tags = || tagged && memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some();
+    pub(super) fn finds_nothing(&self, text: &str, (start, end): (usize, usize), has_markup: bool) -> bool {
+        let tags = || has_markup && memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some();
         !self.awake && !self.html.open && !tags()
     }
 
-    /// Reads a line, which holds the ends of words of a head at the places that are `telling`: where the next piece should begin if this one ends
+    /// Reads a line, which holds the ends of words of a head at `places`: where the next piece should begin if this one ends
     /// here, where it is read at all.
     pub(super) fn line(
         &mut self,
@@ -205,8 +206,8 @@ impl Nested {
         places: &[usize],
         out: &mut Vec<Finding>,
     ) -> Option<usize> {
-        let telling = !places.is_empty();
-        if !telling && end - start > SHORT && !self.awake && self.open.is_empty() {
+        let marked = !places.is_empty();
+        if !marked && end - start > SHORT && !self.awake && self.open.is_empty() {
             return None;
         }
         let line = &text[start..end];
@@ -214,7 +215,7 @@ impl Nested {
         if self.open.is_empty() {
             let goes_on = self.loose.is_some() && line.starts_with(['[', '(']);
             if !goes_on
-                && !(if telling {
+                && !(if marked {
                     wakes(bytes, &mut self.names, places.iter().map(|place| place - start))
                 } else {
                     opens_only(bytes)
@@ -225,7 +226,7 @@ impl Nested {
                 }
                 return None;
             }
-        } else if !telling && !self.awake && !self.lists_several(bytes) {
+        } else if !marked && !self.awake && !self.lists_several(bytes) {
             self.pass(bytes);
             return None;
         }

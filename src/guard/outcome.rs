@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::aside::Aside;
 use super::container::{self, Seen};
+use super::excluded::Excluded;
 use super::policy::OpaqueFiles;
 use super::stream::WITHHELD;
 use super::{Guard, Mode, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
@@ -150,8 +150,8 @@ impl OutcomeGuard {
         }
         let before = self.report.total();
         let clean = match kind.format() {
-            Some(format) => picture::clean(&mut self.look(), format, bytes).ok_or(Seen::Opaque),
-            None => match container::look(&mut self.look(), bytes) {
+            Some(format) => picture::clean(&mut self.inspector(), format, bytes).ok_or(Seen::Opaque),
+            None => match container::look(&mut self.inspector(), bytes) {
                 Seen::Clean => Ok(bytes.to_vec()),
                 seen => Err(seen),
             },
@@ -211,7 +211,7 @@ impl OutcomeGuard {
         Ok(Sanitized::vouch(to))
     }
 
-    /// A file that is too long to be looked into: it passes where files may pass that nobody can look into.
+    /// A file that is too long to be looked into: it passes where opaque files may pass.
     ///
     /// # Errors
     /// [`Refused::Opaque`] where they may not.
@@ -271,8 +271,8 @@ impl OutcomeGuard {
         }
     }
 
-    fn look(&mut self) -> picture::Look<'_> {
-        picture::Look { guard: &self.guard, left: &mut self.left, report: &mut self.report }
+    fn inspector(&mut self) -> picture::Inspector<'_> {
+        picture::Inspector { guard: &self.guard, left: &mut self.left, report: &mut self.report }
     }
 
     /// A text, the pictures in it and what is drawn in it.
@@ -280,7 +280,7 @@ impl OutcomeGuard {
         if self.report.mode == Mode::Off {
             return text.to_owned();
         }
-        if let Some(aside) = Aside::of(text) {
+        if let Some(aside) = Excluded::of(text) {
             let rest = self.pictures_in(&aside.text);
             let mut report = self.guard.report();
             let whole = aside.put_back(&rest, &self.guard, &mut self.numbering, &mut report);
@@ -293,7 +293,7 @@ impl OutcomeGuard {
     }
 
     fn pictures_in(&mut self, text: &str) -> String {
-        let clean = embedded::clean(&mut self.look(), text);
+        let clean = embedded::clean(&mut self.inspector(), text);
         let clean = self.text(clean.as_deref().unwrap_or(text));
         if self.report.mode == Mode::Enforce { clean } else { text.to_owned() }
     }
@@ -334,9 +334,9 @@ impl OutcomeGuard {
             && self.report.mode != Mode::Off
         {
             let binary = match picture::Format::of(format) {
-                Some(kind) => picture::strip(&mut self.look(), kind, text)
+                Some(kind) => picture::strip(&mut self.inspector(), kind, text)
                     .map_or(picture::Content::Opaque, picture::Content::Clean),
-                None => picture::content(&mut self.look(), format, text),
+                None => picture::content(&mut self.inspector(), format, text),
             };
             match binary {
                 picture::Content::Clean(clean) if enforced => return Value::String(clean),
@@ -466,7 +466,7 @@ fn again(guard: &Guard, text: &str, numbering: &mut Numbering, report: &mut Repo
 }
 
 impl Guard {
-    /// Guards an outcome that was guarded before and kept, `before` telling how. What was replaced then stays as it is; what is
+    /// Guards an outcome that was guarded before and kept, as `before` says. What was replaced then stays as it is; what is
     /// replaced only now gets a number if it has one already, for a new one is handed out only by who has the context's turn.
     pub fn recorded(
         &self,
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_blocked_run_only_how_it_ended_is_told() {
+    fn a_blocked_run_shows_only_how_it_ended() {
         for (name, message, status) in
             [("alice_of_example", "x", 1), ("SystemExit", "3", 3), ("SystemExit", "0", 0)]
         {

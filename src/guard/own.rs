@@ -142,14 +142,14 @@ impl OwnRules {
             return Ok(None);
         }
         if rules.len() > MAX_RULES {
-            let said =
+            let problem =
                 format!("is one of {}: a policy has at most {MAX_RULES} rules for a tenant", rules.len());
-            return Err((rules[MAX_RULES].id.clone(), said));
+            return Err((rules[MAX_RULES].id.clone(), problem));
         }
         let (mut compiled, mut literals, mut wakes) = (Vec::new(), Vec::new(), Vec::new());
         let mut tables = 0;
         for (at, rule) in rules.iter().enumerate() {
-            let fail = |said: String| (rule.id.clone(), said);
+            let fail = |problem: String| (rule.id.clone(), problem);
             if rules[..at].iter().any(|before| before.id == rule.id) {
                 return Err(fail(
                     "is there twice: each rule needs an id of its own, in all levels".to_owned(),
@@ -158,11 +158,11 @@ impl OwnRules {
             let (pattern, wake) = compile(rule).map_err(fail)?;
             tables += pattern.forward().memory_usage() + pattern.reverse().memory_usage();
             if tables > TABLES {
-                let said = format!(
+                let problem = format!(
                     "does not fit: all rules together take {} MiB at most; write shorter repeats",
                     TABLES >> 20
                 );
-                return Err(fail(said));
+                return Err(fail(problem));
             }
             wakes.extend(wake.iter().map(|_| (at as u16, !rule.words.is_empty())));
             literals.extend(wake);
@@ -259,7 +259,7 @@ impl OwnRules {
     /// The rule whose example or counter-example comes out otherwise.
     pub(super) fn try_examples(&self, guard: &Guard) -> Result<(), (String, String)> {
         self.rules.iter().enumerate().try_for_each(|(at, own)| {
-            self.try_rule(at, &own.rule, guard).map_err(|said| (own.rule.id.clone(), said))
+            self.try_rule(at, &own.rule, guard).map_err(|problem| (own.rule.id.clone(), problem))
         })
     }
 
@@ -370,12 +370,12 @@ fn compile(rule: &OwnRule) -> Result<(Regex, Vec<Vec<u8>>), String> {
         .build()
         .parse(&rule.pattern)
         .map_err(|error| {
-            let said = match &error {
+            let problem = match &error {
                 regex_syntax::Error::Parse(error) => error.kind().to_string(),
                 regex_syntax::Error::Translate(error) => error.kind().to_string(),
                 other => other.to_string(),
             };
-            format!("has a pattern that does not parse: {said}. Classes are ASCII unless the rule says `unicode = true`")
+            format!("has a pattern that does not parse: {problem}. Classes are ASCII unless the rule says `unicode = true`")
         })?;
     if hir.properties().minimum_len().is_none_or(|len| len == 0) {
         return Err("has a pattern that matches nothing at all: write at least one sign that must be there"
@@ -393,9 +393,9 @@ fn compile(rule: &OwnRule) -> Result<(Regex, Vec<Vec<u8>>), String> {
     } else {
         rule.words.iter().map(|word| word.clone().into_bytes()).collect()
     };
-    let pattern = table(&bounded(hir, rule.max_len as u32)).map_err(|said| {
+    let pattern = table(&bounded(hir, rule.max_len as u32)).map_err(|problem| {
         format!(
-            "has a pattern that is too large ({said}): write shorter repeats{}",
+            "has a pattern that is too large ({problem}): write shorter repeats{}",
             if rule.unicode { ", or ASCII classes without `unicode = true`" } else { "" }
         )
     })?;
@@ -704,7 +704,7 @@ mod tests {
     #[test]
     fn what_is_too_large_too_wide_or_wrong_is_refused_with_what_to_do() {
         let own = |pattern: &str| rule("own", Kind::Secret, pattern, "x");
-        for (pattern, said) in [
+        for (pattern, problem) in [
             ("x*", "matches nothing"),
             ("(?:EMP-1)?", "matches nothing"),
             (r"\d{4}-[A-Z]{2}", "no literal of 3 bytes"),
@@ -721,11 +721,11 @@ mod tests {
             (&"x".repeat(5000), "5000 bytes"),
         ] {
             let error = refused(own(pattern));
-            assert!(error.starts_with("the rule `own` ") && error.contains(said), "{pattern}: {error}");
+            assert!(error.starts_with("the rule `own` ") && error.contains(problem), "{pattern}: {error}");
         }
         let unicode = OwnRule { unicode: true, ..own(r"EMP\p{L}{1,200}-\d{3}") };
         assert!(refused(unicode).contains("without `unicode = true`"));
-        for (wrong, said) in [
+        for (wrong, problem) in [
             (OwnRule { id: "Über".to_owned(), ..employee() }, "small letters"),
             (OwnRule { id: "email".to_owned(), ..employee() }, "built-in rule"),
             (OwnRule { kind: Kind::KnownSecret, ..employee() }, "another kind"),
@@ -737,14 +737,14 @@ mod tests {
             (OwnRule { counter_examples: vec!["EMP-123456".to_owned()], ..employee() }, "counter-example 1"),
         ] {
             let error = refused(wrong);
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(problem), "{error}");
         }
         let mail = rule("mail", Kind::Phone, r"\w{1,20}@acme\.example", "to bob@acme.example");
         assert!(refused(mail).contains("`email` finds it first"));
         assert!(guard(vec![employee(), employee()]).unwrap_err().to_string().contains("twice"));
         let many = |count| (0..count).map(|at| OwnRule { id: format!("r{at}"), ..employee() }).collect();
-        let said = guard(many(201)).unwrap_err().to_string();
-        assert!(said.contains("at most 200"), "{said}");
+        let problem = guard(many(201)).unwrap_err().to_string();
+        assert!(problem.contains("at most 200"), "{problem}");
         // Equal rules at one place: the first counts, so each other's example is another's.
         assert!(guard(many(2)).unwrap_err().to_string().contains("`r0` finds it first"));
     }

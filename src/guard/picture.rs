@@ -22,7 +22,7 @@ const PIECE: usize = 64 * 1024;
 const SHORTEST: usize = 64;
 
 /// What binary forms are looked at with.
-pub(super) struct Look<'a> {
+pub(super) struct Inspector<'a> {
     pub(super) guard: &'a Guard,
     /// How much PDFs may inflate to from here on.
     pub(super) left: &'a mut u64,
@@ -30,9 +30,9 @@ pub(super) struct Look<'a> {
     pub(super) report: &'a mut Report,
 }
 
-impl Look<'_> {
+impl Inspector<'_> {
     /// Whether anything is found in a text that is not shown as text.
-    pub(super) fn says_something(&mut self, text: &str) -> bool {
+    pub(super) fn has_findings(&mut self, text: &str) -> bool {
         let mut checker = Checker::new(self.guard);
         checker.push(text);
         let report = checker.finish().report;
@@ -104,16 +104,16 @@ pub(super) enum Content {
 const TEXTS: [&str; 5] = ["text", "html", "markdown", "latex", "svg"];
 
 /// What the content of a result's form is that is not known to be binary: by its own bytes, for a name says little.
-pub(super) fn content(look: &mut Look<'_>, name: &str, text: &str) -> Content {
+pub(super) fn content(inspector: &mut Inspector<'_>, name: &str, text: &str) -> Content {
     if TEXTS.contains(&name) || name.starts_with("text/") {
         return Content::Text;
     }
     let Some(bytes) = decoded(text) else { return Content::Text };
     match Format::sniff(&bytes) {
-        Some(format) => in_base64(clean(look, format, &bytes)).map_or(Content::Opaque, Content::Clean),
+        Some(format) => in_base64(clean(inspector, format, &bytes)).map_or(Content::Opaque, Content::Clean),
         // Text in base64. The rules do not see all that a reader of it would.
         None => match std::str::from_utf8(&bytes) {
-            Ok(inner) if !look.says_something(inner) => Content::Text,
+            Ok(inner) if !inspector.has_findings(inner) => Content::Text,
             _ => Content::Opaque,
         },
     }
@@ -145,9 +145,9 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A binary form without its text, as base64; `None` when it is not what it says.
-pub(super) fn strip(look: &mut Look<'_>, format: Format, base64: &str) -> Option<String> {
+pub(super) fn strip(inspector: &mut Inspector<'_>, format: Format, base64: &str) -> Option<String> {
     let compact: Vec<u8> = base64.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    in_base64(clean(look, format, &STANDARD.decode(compact).ok()?))
+    in_base64(clean(inspector, format, &STANDARD.decode(compact).ok()?))
 }
 
 fn in_base64(bytes: Option<Vec<u8>>) -> Option<String> {
@@ -155,13 +155,13 @@ fn in_base64(bytes: Option<Vec<u8>>) -> Option<String> {
 }
 
 /// A binary form without its text; `None` when it is not what it says.
-pub(super) fn clean(look: &mut Look<'_>, format: Format, bytes: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn clean(inspector: &mut Inspector<'_>, format: Format, bytes: &[u8]) -> Option<Vec<u8>> {
     match format {
         Format::Png => png(bytes),
         Format::Jpeg => jpeg(bytes),
         Format::Gif => gif(bytes),
         Format::Webp => webp(bytes),
-        Format::Pdf => pdf(look, bytes).map(<[u8]>::to_vec),
+        Format::Pdf => pdf(inspector, bytes).map(<[u8]>::to_vec),
     }
 }
 
@@ -363,30 +363,30 @@ fn riff_end(bytes: &[u8]) -> Option<usize> {
 }
 
 /// What a JPEG says beside its picture; all of one that is broken.
-fn said(jpeg: &[u8]) -> Vec<&[u8]> {
-    let mut said = Vec::new();
+fn text_segments(jpeg: &[u8]) -> Vec<&[u8]> {
+    let mut segments = Vec::new();
     let end = parts(jpeg, |marker, part| {
         if !is_picture(marker, part) {
-            said.push(part);
+            segments.push(part);
         }
     });
     match end {
-        Some(end) => said.push(&jpeg[end..]),
-        None => said = vec![jpeg],
+        Some(end) => segments.push(&jpeg[end..]),
+        None => segments = vec![jpeg],
     }
-    said
+    segments
 }
 
 /// A PDF in which nothing is found: neither in its plain bytes nor in its streams (ISO 32000-1, 7.3.8) once inflated, as
 /// its strings and names read. Text that it draws letter by letter or by a font's own numbers is not seen.
-fn pdf<'a>(look: &mut Look<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
+fn pdf<'a>(inspector: &mut Inspector<'_>, bytes: &'a [u8]) -> Option<&'a [u8]> {
     memmem::find(&bytes[..bytes.len().min(1024)], PDF)?;
-    let mut reader = Reader::new(look.guard);
-    let whole = reader.document(bytes, look.left).is_some();
+    let mut reader = Reader::new(inspector.guard);
+    let whole = reader.document(bytes, inspector.left).is_some();
     let checked = reader.checker.finish();
     let report = &checked.report;
     let clean = checked.findings.is_empty() && report.errors == 0 && report.withheld == 0;
-    look.report.absorb(report);
+    inspector.report.absorb(report);
     (whole && clean).then_some(bytes)
 }
 
@@ -448,7 +448,7 @@ impl Reader {
     /// Looks at what a stream holds; `Some(false)`: it is nothing that has to be decoded.
     fn read(&mut self, body: &[u8], dictionary: &Dictionary<'_>, left: &mut u64) -> Option<bool> {
         if body.starts_with(b"\xff\xd8\xff") {
-            for text in said(body) {
+            for text in text_segments(body) {
                 self.push(text)?;
                 self.push(b"\n")?;
             }
@@ -681,10 +681,11 @@ pub(super) mod tests {
     use crate::guard::{Kind, Numbering, OutcomeGuard, OutputLimits, Policy};
 
     /// With a guard, a budget and a report of their own.
-    fn with<T>(see: impl FnOnce(&mut Look<'_>) -> T) -> (T, Report) {
+    fn with<T>(see: impl FnOnce(&mut Inspector<'_>) -> T) -> (T, Report) {
         let guard = Guard::default();
         let mut report = guard.report();
-        let seen = see(&mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut report });
+        let seen =
+            see(&mut Inspector { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut report });
         (seen, report)
     }
 
@@ -728,7 +729,7 @@ pub(super) mod tests {
             (in_ascii85(&deflated(page)), false),
         ] {
             let document = document(&body);
-            let kept = with(|look| strip(look, Format::Pdf, &STANDARD.encode(&document))).0;
+            let kept = with(|inspector| strip(inspector, Format::Pdf, &STANDARD.encode(&document))).0;
             assert_eq!(
                 kept,
                 passes.then(|| STANDARD.encode(&document)),
@@ -737,18 +738,25 @@ pub(super) mod tests {
             );
         }
         for text in ["%PDF-\nbob@example.com", "%PDF-1.4 stream bob@example.com"] {
-            assert_eq!(with(|look| strip(look, Format::Pdf, &STANDARD.encode(text))).0, None, "{text}");
+            assert_eq!(
+                with(|inspector| strip(inspector, Format::Pdf, &STANDARD.encode(text))).0,
+                None,
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn a_stream_that_inflates_without_end_is_withheld() {
         let bomb = deflated(" ".repeat(usize::try_from(MAX_INFLATED).unwrap() + 1));
-        assert_eq!(with(|look| strip(look, Format::Pdf, &STANDARD.encode(document(&bomb)))).0, None);
+        assert_eq!(
+            with(|inspector| strip(inspector, Format::Pdf, &STANDARD.encode(document(&bomb)))).0,
+            None
+        );
     }
 
     fn passes(document: &[u8]) -> bool {
-        with(|look| clean(look, Format::Pdf, document)).0.is_some()
+        with(|inspector| clean(inspector, Format::Pdf, document)).0.is_some()
     }
 
     /// A document of one stream under a dictionary.
@@ -884,7 +892,7 @@ pub(super) mod tests {
         let (end, table) = (&b"\xff\xd9"[..], segment(0xc4, b"\0table"));
         let rest = [&*table, &scan, &table, &scan, end].concat();
         let picture = join(&[&jfif, &adobe, &rest]);
-        let cleaned = |bytes: &[u8]| with(|look| clean(look, Format::Jpeg, bytes)).0;
+        let cleaned = |bytes: &[u8]| with(|inspector| clean(inspector, Format::Jpeg, bytes)).0;
         let in_pdf = |bytes: &[u8]| passes(&with_stream("/Subtype /Image /Filter /DCTDecode", bytes));
         assert_eq!(cleaned(&picture).as_deref(), Some(&*picture));
         assert_eq!(length(Format::Jpeg, &picture), picture.len());
@@ -930,7 +938,7 @@ pub(super) mod tests {
     #[test]
     fn the_pdfs_of_a_run_share_one_budget() {
         let half = document(&deflated(" \n".repeat(usize::try_from(MAX_INFLATED).unwrap() / 4)));
-        let (passed, _) = with(|look| [0; 3].map(|_| clean(look, Format::Pdf, &half).is_some()));
+        let (passed, _) = with(|inspector| [0; 3].map(|_| clean(inspector, Format::Pdf, &half).is_some()));
         assert_eq!(passed, [true, true, false]);
     }
 
@@ -938,7 +946,7 @@ pub(super) mod tests {
     fn what_a_pdf_says_is_counted_and_may_block() {
         let page = "é".repeat(PIECE) + " carol@example.com, ask bob@example.com";
         let document = document(&deflated(&page));
-        let (kept, report) = with(|look| clean(look, Format::Pdf, &document));
+        let (kept, report) = with(|inspector| clean(inspector, Format::Pdf, &document));
         assert_eq!((kept, report.total(), report.blocked), (None, 2, false));
 
         let mut policy = Policy::default();
@@ -952,7 +960,7 @@ pub(super) mod tests {
     fn a_character_over_two_pieces_is_one_and_other_bytes_are_one_sign_each() {
         for at in PIECE - 4..PIECE + 4 {
             let page = " ".repeat(at) + "\ncontraseña: Hunter2!x";
-            let (kept, _) = with(|look| clean(look, Format::Pdf, &document(&deflated(&page))));
+            let (kept, _) = with(|inspector| clean(inspector, Format::Pdf, &document(&deflated(&page))));
             assert_eq!(kept, None, "{at}");
         }
         let mut reader = Reader::new(&Guard::default());
@@ -961,15 +969,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_text_holds_is_told_by_its_bytes() {
+    fn a_format_is_recognised_by_its_bytes() {
         let guard = Guard::default();
-        let look = &mut Look { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() };
+        let inspector =
+            &mut Inspector { guard: &guard, left: &mut MAX_INFLATED.clone(), report: &mut guard.report() };
         let png = png_with_text();
-        let Content::Clean(clean) = content(look, "application/x", &STANDARD.encode(&png)) else {
+        let Content::Clean(clean) = content(inspector, "application/x", &STANDARD.encode(&png)) else {
             panic!("no picture")
         };
         assert!(!STANDARD.decode(clean).unwrap().windows(3).any(|part| part == b"bob"));
-        assert_eq!(content(look, "application/x", &STANDARD.encode([0xfe; 60])), Content::Opaque);
+        assert_eq!(content(inspector, "application/x", &STANDARD.encode([0xfe; 60])), Content::Opaque);
         for (text, expected) in [
             ("ask the office about the figures of this year and of the next", Content::Text),
             ("спросите в конторе о числах этого и следующего года", Content::Text),
@@ -978,7 +987,7 @@ pub(super) mod tests {
             ("ask bob&#64;example.com about the figures of this year", Content::Opaque),
             ("ask bob%40example.com about the figures of this year", Content::Opaque),
         ] {
-            assert_eq!(content(look, "application/x", &STANDARD.encode(text)), expected, "{text}");
+            assert_eq!(content(inspector, "application/x", &STANDARD.encode(text)), expected, "{text}");
         }
         // However it is written.
         let mixed: Vec<u8> = (0u8..61).map(|at| at.wrapping_mul(37) | 0x80).collect();
@@ -995,10 +1004,10 @@ pub(super) mod tests {
             url.trim_end_matches('='),
             &lines,
         ] {
-            assert_eq!(content(look, "application/x", text), Content::Opaque, "{text}");
+            assert_eq!(content(inspector, "application/x", text), Content::Opaque, "{text}");
         }
         let digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        assert_eq!(content(look, "text", &STANDARD.encode([0xfe; 60])), Content::Text);
+        assert_eq!(content(inspector, "text", &STANDARD.encode([0xfe; 60])), Content::Text);
         for text in [
             "",
             "PK",
@@ -1009,7 +1018,7 @@ pub(super) mod tests {
             "usr/local/share/documents/packages/alpha/beta/gamma/delta/epsilon",
             "the-figures-of-the-second-quarter-and-what-they-mean-for-all-of-us",
         ] {
-            assert_eq!(content(look, "application/x", text), Content::Text, "{text}");
+            assert_eq!(content(inspector, "application/x", text), Content::Text, "{text}");
         }
     }
 

@@ -212,7 +212,7 @@ fn excuse_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>,
 }
 
 impl AllowList {
-    /// A list that was wished for and that nobody read: it lets nothing through, for no value is empty.
+    /// A list that was asked for and could not be read: it lets nothing through, for no value is empty.
     pub fn unread() -> Self {
         Self { exact: vec![String::new()], ..Self::default() }
     }
@@ -418,7 +418,7 @@ impl Policy {
         self.actions.get(&kind).copied().unwrap_or_else(|| kind.default_action())
     }
 
-    /// Twelve hex digits that change whenever anything in the policy does but `[known]`: of known values nothing is told.
+    /// Twelve hex digits that change whenever anything in the policy does but `[known]`: known values never show in it.
     pub fn fingerprint(&self) -> String {
         let bytes = serde_json::to_vec(self).unwrap_or_default();
         hex(&Sha256::digest(&bytes)[..6])
@@ -521,9 +521,9 @@ impl PolicyFile {
     ) -> Policy {
         let mut actions: BTreeMap<Kind, Action> =
             Kind::ALL.iter().map(|kind| (*kind, kind.default_action())).collect();
-        let (said, refused): (Vec<_>, Vec<_>) =
+        let (stated, refused): (Vec<_>, Vec<_>) =
             self.kinds.iter().partition(|(kind, action)| may_be(**kind, **action));
-        actions.extend(said);
+        actions.extend(stated);
         let refused = refused.iter().map(|(kind, _)| (Scope::Base, format!("action for {kind}")));
         let mut policy = Policy {
             version: self.version.chars().take(64).collect(),
@@ -637,8 +637,8 @@ mod tests {
             assert_eq!(tenant(action).action(Kind::KnownSecret), action);
         }
         let file = "version = \"1\"\n[kinds]\nEMAIL = \"mask\"\nKNOWN_SECRET = \"allow\"\n";
-        let said = toml::from_str::<PolicyFile>(file).unwrap_err().to_string();
-        assert!(said.contains("line 4") && said.contains("redact, hash or block"), "{said}");
+        let error = toml::from_str::<PolicyFile>(file).unwrap_err().to_string();
+        assert!(error.contains("line 4") && error.contains("redact, hash or block"), "{error}");
     }
 
     #[test]
@@ -679,11 +679,11 @@ mod tests {
         let between = Overlay { allow_off: true, ..Overlay::default() };
         assert_eq!(on(&open.resolve(Some("t"), Some(&between), Some(&call))), None);
         for never in ["SECRET", "PRIVATE_KEY", "KNOWN_SECRET"] {
-            let said = PolicyFile::read(&format!("version = \"1\"\nplaceholders_kinds = [\"{never}\"]"))
+            let error = PolicyFile::read(&format!("version = \"1\"\nplaceholders_kinds = [\"{never}\"]"))
                 .unwrap_err();
             assert!(
-                said.to_string().contains("line 2") && said.to_string().contains("leave it out"),
-                "{said}"
+                error.to_string().contains("line 2") && error.to_string().contains("leave it out"),
+                "{error}"
             );
         }
     }

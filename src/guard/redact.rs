@@ -158,7 +158,7 @@ fn push_label(
     {
         return out.push_str(&token);
     }
-    // The end of a key tells nobody which it was, and it spans lines.
+    // The end of a key does not identify it, and it spans lines.
     if action == Action::Mask && kind != Kind::PrivateKey {
         return out.push_str(&mask(kind, value, usize::from(guard.policy().mask_keep)));
     }

@@ -160,7 +160,7 @@ impl Report {
         self.bytes_out += other.bytes_out;
     }
 
-    /// What is told of an output that was guarded before, as `before` says, and now again under another policy: what was
+    /// The report of an output that was guarded before, as `before` says, and now again under another policy: what was
     /// replaced then cannot be found any more.
     pub(super) fn after(mut self, before: &Self) -> Self {
         if self.policy_fingerprint == before.policy_fingerprint {

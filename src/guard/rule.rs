@@ -55,7 +55,7 @@ pub struct Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// None: the prefix is telling enough.
+    /// None: the prefix is evidence enough.
     #[default]
     None,
     /// A letter and a digit, and not a word with dashes: the prefix is short.
@@ -77,7 +77,7 @@ struct RuleFile {
 /// Number of a rule in [`Rules::list`].
 pub(super) type RuleId = u16;
 
-/// The rule of values that are known: no pattern and no example, for it finds what it is told.
+/// The rule of values that are known: no pattern and no example, for its values come from the server and the policy.
 pub(super) const KNOWN: RuleId = RuleId::MAX;
 
 static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {

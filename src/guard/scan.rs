@@ -9,32 +9,32 @@
 //! text may be guarded line by line with the same result as all at once.
 
 mod address;
+mod context;
 pub(super) mod excuse;
 mod expression;
 mod flag;
-mod keyed;
+mod key_value;
 mod mail;
 mod name;
+mod natural_language;
 mod number;
-mod stand_in;
+mod placeholder;
 mod token;
-mod told;
 mod url;
-mod wordy;
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use aho_corasick::packed;
 
-use excuse::{Candidate, Judged, Sieve};
+use excuse::{Candidate, Criteria, Judged};
 
 use super::classes::{Block, Work, alphanumeric_or, classify};
 use super::heads;
 use super::rule::{Detectors, RULES, RuleId, Rules};
 use super::table;
 use super::view;
-use super::words::{Name, Told, WORDS};
+use super::words::{ContextWord, Name, WORDS};
 use super::{Kind, Known};
 
 /// How many bytes to the left of a position may have a say about it.
@@ -44,20 +44,20 @@ pub(super) const LEFT: usize = 160;
 const SHORTEST: usize = 3;
 
 /// The only words that are looked for everywhere: what they name may follow in plain prose.
-static TELLING: LazyLock<Telling> = LazyLock::new(|| Telling::new(true));
+static CONTEXT_WORDS: LazyLock<ContextWords> = LazyLock::new(|| ContextWords::new(true));
 /// Those that are not ASCII, for text that is not.
-static TELLING_ABROAD: LazyLock<Telling> = LazyLock::new(|| Telling::new(false));
+static CONTEXT_WORDS_BEYOND_ASCII: LazyLock<ContextWords> = LazyLock::new(|| ContextWords::new(false));
 
-struct Telling {
+struct ContextWords {
     searcher: packed::Searcher,
-    /// By pattern, what is told behind it.
-    says: Vec<Told>,
+    /// By pattern, what follows it.
+    says: Vec<ContextWord>,
 }
 
-impl Telling {
+impl ContextWords {
     #[expect(clippy::expect_used, reason = "a few constant words; every test uses them")]
     fn new(ascii: bool) -> Self {
-        let words = WORDS.telling.iter().flat_map(|group| group.words.iter().map(|word| (word, group.says)));
+        let words = WORDS.context.iter().flat_map(|group| group.words.iter().map(|word| (word, group.says)));
         let (words, says): (Vec<_>, _) = words.filter(|(word, _)| word.is_ascii() == ascii).unzip();
         let searcher = packed::Config::new().builder().extend(words).build().expect("a few short words");
         Self { searcher, says }
@@ -79,7 +79,7 @@ pub(super) struct Finding {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Watch<'a> {
     pub(super) known: &'a Known,
-    pub(super) sieve: &'a Sieve,
+    pub(super) criteria: &'a Criteria,
 }
 
 /// Memory that is used again from piece to piece.
@@ -94,7 +94,7 @@ pub(super) struct Scratch {
     /// Whether no placeholder stands in what was looked at last.
     pub(super) plain: bool,
     pub(super) findings: Vec<Finding>,
-    /// How each candidate was judged, where somebody wants to know.
+    /// How each candidate was judged, where the caller asks.
     pub(super) judged: Option<Vec<Judged>>,
 }
 
@@ -230,7 +230,7 @@ fn scan_view(
 }
 
 /// Whether a name says something of its value.
-pub(super) fn is_telling(name: &str) -> bool {
+pub(super) fn names_a_kind(name: &str) -> bool {
     use super::words::Name::{Named, Other, Worded};
     name.len() <= 64 && !matches!(name::NAMES.kind(plain_name(name).as_bytes()), Named | Other | Worded)
         || !heads::meaning(name).is_empty()
@@ -249,7 +249,7 @@ fn plain_name(name: &str) -> Cow<'_, str> {
 }
 
 /// The findings that a value's name alone makes of it, in no order.
-pub(super) fn named_value(name: &str, text: &str, from: usize, sieve: &Sieve) -> Vec<Finding> {
+pub(super) fn named_value(name: &str, text: &str, from: usize, criteria: &Criteria) -> Vec<Finding> {
     use super::words::Name::{Address, Authorization, Cookie, Key, Password, Person, Pin, Secret};
     let name = plain_name(name);
     let kind = name::NAMES.kind(name.as_bytes());
@@ -265,7 +265,7 @@ pub(super) fn named_value(name: &str, text: &str, from: usize, sieve: &Sieve) ->
     let judged = |text: &str| {
         let mut scratch = Scratch::default();
         let known = Known::default();
-        let watch = Watch { known: &known, sieve };
+        let watch = Watch { known: &known, criteria };
         let mut scanner = Scanner::new(text.as_bytes(), from, text.len(), MAX_DEPTH, watch, &mut scratch);
         match kind {
             Authorization => scanner.authorization(from, text.len()),
@@ -292,14 +292,15 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, watch: Watch<'_>, scr
     let mut scanner = Scanner::new(text, from, to, depth, watch, scratch);
     scanner.done();
     // A word above may speak of what begins this piece.
-    let above = if depth == 0 { from.saturating_sub(told::ABOVE) } else { from };
-    for words in [Some(&*TELLING), abroad.then_some(&*TELLING_ABROAD)].into_iter().flatten() {
+    let above = if depth == 0 { from.saturating_sub(context::ABOVE) } else { from };
+    for words in [Some(&*CONTEXT_WORDS), abroad.then_some(&*CONTEXT_WORDS_BEYOND_ASCII)].into_iter().flatten()
+    {
         for found in words.searcher.find_iter(&text[above..to]) {
             let (says, end) = (words.says[found.pattern().as_usize()], above + found.end());
             if end > from {
-                scanner.told(says, end);
+                scanner.context_word(says, end);
             }
-            scanner.told_above(says, end);
+            scanner.value_below(says, end);
         }
     }
 }
@@ -314,7 +315,7 @@ struct Scanner<'a> {
     ids: &'static Detectors,
     names: &'static name::Names,
     watch: Watch<'a>,
-    sieve: &'a Sieve,
+    criteria: &'a Criteria,
     verdicts: &'a mut Option<Vec<Judged>>,
     groups: &'a mut Vec<number::Group>,
     walled: bool,
@@ -377,7 +378,7 @@ impl<'a> Scanner<'a> {
             ids: &rules.detectors,
             names: &name::NAMES,
             watch,
-            sieve: watch.sieve,
+            criteria: watch.criteria,
             verdicts: &mut scratch.judged,
             groups: &mut scratch.groups,
             walled: scratch.walled,

@@ -206,7 +206,7 @@ impl Engine {
         let start = whole.len() - text.len();
         let guard = &self.guard;
         let found = catch_unwind(AssertUnwindSafe(|| {
-            let mut findings = named_value(name, &whole, start, &guard.0.sieve);
+            let mut findings = named_value(name, &whole, start, &guard.0.criteria);
             // What is let through anyway must not keep the rest from being looked at.
             findings.retain(|finding| guard.action(finding.kind) != Action::Allow);
             if !findings.is_empty() {
@@ -350,7 +350,7 @@ impl Engine {
         let in_line = (goes_on || self.behind_key).then(|| self.strings.is_open());
         let tables = &mut self.tables;
         let done = catch_unwind(AssertUnwindSafe(|| {
-            let watch = Watch { known: &guard.0.known, sieve: &guard.0.sieve };
+            let watch = Watch { known: &guard.0.known, criteria: &guard.0.criteria };
             scan(text.as_bytes(), start, end, goes_on, watch, scratch);
             // No allow-list lets a known secret through.
             guard.0.known.find(text.as_bytes(), (start, end), &mut scratch.findings);

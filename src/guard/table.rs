@@ -137,16 +137,16 @@ pub(super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usiz
     let (mut at, mut first) = (end, None);
     for line in tail.take_while(|line| series_value(line).is_some() || is_dots(line)) {
         at -= line.len();
-        if series_value(line).is_some_and(|(from, to)| telling(&line[from..to])) {
+        if series_value(line).is_some_and(|(from, to)| needs_its_name(&line[from..to])) {
             first = Some(at);
         }
     }
     first
 }
 
-/// Whether a value in a `Series` may be one that only its name makes telling. Text waits for the name of no other, so it speaks
+/// Whether a value in a `Series` may be one that only its name makes personal or secret. Text waits for the name of no other, so it speaks
 /// of no other.
-fn telling(value: &str) -> bool {
+fn needs_its_name(value: &str) -> bool {
     let decimal = value.contains('.') && value.replace(',', "").parse::<f64>().is_ok();
     !decimal
         && value.bytes().any(|byte| byte.is_ascii_digit())
@@ -264,7 +264,7 @@ struct Line<'a> {
     /// Whether a label near it made something of a number in the piece.
     labelled: bool,
     /// Whether the piece may hold a tag of HTML, or names of columns one below the other.
-    tagged: bool,
+    has_markup: bool,
 }
 
 impl Tables {
@@ -287,7 +287,7 @@ impl Tables {
         words.fill(bytes, (start, end), guard.0.wants_all, blocks);
         let (mut words_left, mut openers) = (&words.places[..], &words.openers[..]);
         let mut series = Series::new(text, (start, end));
-        let tagged = [&b"<t"[..], b"|===", b"{|", b"list-table::", b"CREATE TABLE", b"create table"]
+        let has_markup = [&b"<t"[..], b"|===", b"{|", b"list-table::", b"CREATE TABLE", b"create table"]
             .iter()
             .any(|begin| memchr::memmem::find(&bytes[start..end], begin).is_some());
         out.sort_unstable_by_key(|found| found.start);
@@ -298,7 +298,7 @@ impl Tables {
         let (mut at, mut whole) = (start, end);
         while at < end {
             // Lines with nothing to say where nothing is open, as nearly all are.
-            if !series.ahead && !tagged && self.state.sleeps() {
+            if !series.ahead && !has_markup && self.state.sleeps() {
                 let passed = openers.iter().take_while(|line| **line < at).count();
                 openers = &openers[passed..];
                 let stop = words_left.first().map_or(end, |place| place - 1);
@@ -313,7 +313,7 @@ impl Tables {
             let (places, rest) = words_left.split_at(passed);
             words_left = rest;
             let (span, goes_on) = ((at, next), (at == start).then_some(goes_on).flatten());
-            let line = Line { text, span, places, goes_on, series: series.meaning(at), labelled, tagged };
+            let line = Line { text, span, places, goes_on, series: series.meaning(at), labelled, has_markup };
             if let Some(done) = self.line(line, &mut found).filter(|_| bytes[next - 1] != b'\n') {
                 whole = done;
             }
@@ -392,7 +392,7 @@ impl Tables {
             state.list.is_none() && state.listing.is_none() && state.nested.is_blank() && !state.quoted
         };
         let (before, after) = (&self.before, &self.state);
-        if !quiet || line.tagged || !none(before) || !none(after) || before.cells != after.cells {
+        if !quiet || line.has_markup || !none(before) || !none(after) || before.cells != after.cells {
             return false;
         }
         let sign = match (&self.before.head, &self.state.head) {
@@ -414,7 +414,7 @@ impl Tables {
 
     /// What comes to light in a line only when something was replaced in it.
     fn seen_again(&mut self, reading: &Reading, guard: &Guard) {
-        let watch = Watch { known: &guard.0.known, sieve: &guard.0.sieve };
+        let watch = Watch { known: &guard.0.known, criteria: &guard.0.criteria };
         let bytes = reading.text.as_bytes();
         scan(bytes, 0, bytes.len(), false, watch, &mut self.scratch);
         self.scratch.findings.iter_mut().for_each(|finding| reading.back(finding));
@@ -445,8 +445,8 @@ impl Tables {
         read.clear();
         let span = (0, reading.text.len());
         self.again.fill(reading.text.as_bytes(), span, guard.0.wants_all, None);
-        let tagged = line.tagged || reading.decoded;
-        let line = Line { text: &reading.text, span, places: &self.again.places, tagged, ..line };
+        let has_markup = line.has_markup || reading.decoded;
+        let line = Line { text: &reading.text, span, places: &self.again.places, has_markup, ..line };
         let done = self.state.read(line, &mut read.new, &mut read.counts);
         strings(
             &mut self.inner,
@@ -649,7 +649,7 @@ impl State {
     /// Whether a line cannot say anything of a value, though it may open and close what is nested.
     fn finds_nothing(&self, line: Line<'_>) -> bool {
         let quiet = line.places.is_empty() && line.series.is_empty();
-        quiet && self.rests() && self.nested.finds_nothing(line.text, line.span, line.tagged)
+        quiet && self.rests() && self.nested.finds_nothing(line.text, line.span, line.has_markup)
     }
 
     /// Whether no layout that has a row in a line is open.
@@ -669,14 +669,14 @@ impl State {
 
     /// Takes in a line, which may be several of a table.
     fn read(&mut self, line: Line<'_>, out: &mut Vec<Finding>, counts: &mut Vec<Span>) -> Option<usize> {
-        let Line { text, span: (start, end), mut places, goes_on, series, labelled, tagged } = line;
+        let Line { text, span: (start, end), mut places, goes_on, series, labelled, has_markup } = line;
         self.nested.begins(goes_on);
         let (mut at, mut done) = (start, None);
         while at < end {
             let next = line_end(text, at, end);
             let (here, rest) = places.split_at(places.partition_point(|place| *place <= next));
             places = rest;
-            self.nested.tags(text, (at, next), tagged, out);
+            self.nested.tags(text, (at, next), has_markup, out);
             done = self.nested.line(text, (at, next), here, out);
             if !here.is_empty() {
                 let found = &mut Found { out, line: at, labelled };
@@ -705,7 +705,7 @@ impl State {
         counts: &mut Vec<Span>,
     ) {
         if !series.is_empty()
-            && let Some(span) = series_value(line).filter(|(from, to)| telling(&line[*from..*to]))
+            && let Some(span) = series_value(line).filter(|(from, to)| needs_its_name(&line[*from..*to]))
         {
             found.cell(series, line, span, Place::Wide);
             return;

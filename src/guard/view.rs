@@ -135,7 +135,7 @@ enum Becomes {
 }
 
 /// The character that an escape, an entity or a percent sign at the start of `text` stands for, or the first one itself
-/// where it is not ASCII: how many bytes, and which; none for one that nobody sees.
+/// where it is not ASCII: how many bytes, and which; none for an invisible one.
 pub(super) fn code(text: &[u8]) -> Option<(usize, Option<char>)> {
     // A line feed, which `decode` takes for a blank.
     if let [b'%', b'0', b'a' | b'A' | b'd' | b'D' | b'9', ..] = text {
@@ -175,7 +175,7 @@ fn decode(rest: &[u8]) -> (usize, Becomes) {
         return (rest.iter().take_while(|byte| LETTERS[usize::from(**byte)]).count(), Becomes::Same);
     }
     match first {
-        // A bell ends what a terminal is told: a link, a title.
+        // A bell ends what controls a terminal: a link, a title.
         7 => (1, Becomes::Char(' ')),
         0..=8 | 0x7f => (1, Becomes::Nothing),
         0x1b => escape(rest),
@@ -247,7 +247,7 @@ fn backslash(rest: &[u8]) -> (usize, Becomes) {
 }
 
 /// A terminal code (ECMA-48, 5.4 and 8.3): `ESC [ ... letter`, `ESC ] 8 ;`, `ESC ( B`, or `ESC` and one. None goes over a
-/// line feed. What a terminal is told between `ESC ]` and `ESC \` is text: the address of a link, a title.
+/// line feed. What a terminal reads between `ESC ]` and `ESC \` is text: the address of a link, a title.
 fn escape(rest: &[u8]) -> (usize, Becomes) {
     let body = &rest[1..];
     match body.first() {
@@ -273,14 +273,14 @@ fn escape(rest: &[u8]) -> (usize, Becomes) {
 
 /// How much of a text a terminal takes for a command, where it begins with one: of a link the address too.
 pub(super) fn escape_len(rest: &[u8]) -> usize {
-    let told = rest.starts_with(b"\x1b]").then(|| {
+    let control = rest.starts_with(b"\x1b]").then(|| {
         let body = rest.iter().take(1024).take_while(|byte| **byte != b'\n');
         body.enumerate().skip(2).find(|(_, byte)| matches!(byte, 7 | 0x1b)).map(|(at, byte)| match byte {
             7 => at + 1,
             _ => at + usize::from(rest.get(at + 1) == Some(&b'\\')) * 2,
         })
     });
-    told.flatten().unwrap_or_else(|| escape(rest).0)
+    control.flatten().unwrap_or_else(|| escape(rest).0)
 }
 
 /// How long the rest of a control sequence is.
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_sees_hides_no_address() {
+    fn what_is_invisible_hides_no_address() {
         for hidden in [
             "\u{1}",
             "\u{8}",
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_is_told_is_text() {
+    fn what_controls_a_terminal_is_text() {
         for (text, left) in [
             ("\x1b]8;;https://x.example/?email=alice%40example.com\x1b\\link\x1b]8;;\x1b\\", "[EMAIL_1]"),
             ("\x1b]8;id=1;file://host/alice%40example.com\x07link\x1b]8;;\x07", "[EMAIL_1]"),

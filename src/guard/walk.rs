@@ -7,11 +7,11 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::aside::Aside;
+use super::excluded::Excluded;
 use super::nested::{COLUMNS, ROWS};
-use super::picture::{self, Content, Look};
+use super::picture::{self, Content, Inspector};
 use super::policy::Mode;
-use super::scan::{holds_placeholder, is_telling};
+use super::scan::{holds_placeholder, names_a_kind};
 use super::stream::WITHHELD;
 use super::{Guard, Numbering, Report, embedded, heads};
 
@@ -68,7 +68,7 @@ impl Walk<'_> {
     }
 
     fn text(&mut self, name: &str, text: &str) -> String {
-        if let Some(aside) = Aside::of(text) {
+        if let Some(aside) = Excluded::of(text) {
             let rest = self.plain_text(name, &aside.text);
             if let Some(whole) = aside.put_back(&rest, self.guard, self.numbering, self.report) {
                 return if self.report.mode == Mode::Enforce { whole } else { text.to_owned() };
@@ -80,9 +80,10 @@ impl Walk<'_> {
     fn plain_text(&mut self, name: &str, text: &str) -> String {
         let enforced = self.report.mode == Mode::Enforce;
         let as_it_is = |clean: String| if enforced { clean } else { text.to_owned() };
-        let look = &mut Look { guard: self.guard, left: self.left, report: self.report };
+        let inspector = &mut Inspector { guard: self.guard, left: self.left, report: self.report };
         // A picture or document under the name of its media type, as notebooks keep them.
-        let content = if is_media_type(name) { picture::content(look, name, text) } else { Content::Text };
+        let content =
+            if is_media_type(name) { picture::content(inspector, name, text) } else { Content::Text };
         match content {
             Content::Clean(clean) => return as_it_is(clean),
             Content::Opaque => {
@@ -91,7 +92,7 @@ impl Walk<'_> {
             }
             Content::Text => {}
         }
-        let embedded = embedded::clean(look, text);
+        let embedded = embedded::clean(inspector, text);
         let clean = embedded.as_deref().unwrap_or(text);
         as_it_is(self.guard.run_named(name, clean, self.numbering, self.report))
     }
@@ -99,8 +100,8 @@ impl Walk<'_> {
     fn items(&mut self, name: &str, items: Vec<Value>, depth: usize) -> Vec<Value> {
         // A pair of a name and its value.
         if let [Value::String(label), Value::String(_) | Value::Number(_)] = &items[..]
-            && is_telling(label)
-            && !is_telling(name)
+            && names_a_kind(label)
+            && !names_a_kind(name)
         {
             let label = label.clone();
             let names = [name, &label];
@@ -137,7 +138,7 @@ impl Walk<'_> {
     fn fields(&mut self, name: &str, fields: Map<String, Value>, depth: usize) -> Map<String, Value> {
         let named = fields.iter().find_map(|(field, label)| {
             let label = label.as_str().filter(|_| is_one_of(field, &NAMES))?;
-            is_telling(label).then(|| label.to_owned())
+            names_a_kind(label).then(|| label.to_owned())
         });
         let head =
             fields.iter().find_map(|(field, head)| columns(head).filter(|_| is_one_of(field, &COLUMNS)));
@@ -155,9 +156,9 @@ impl Walk<'_> {
                     Value::Array(self.rows(head, &field, rows, depth + 1))
                 }
                 (value, _, Some(label)) if inherits => self.under(label, value, depth + 1),
-                (value, ..) if inherits && is_telling(name) => self.under(name, value, depth + 1),
+                (value, ..) if inherits && names_a_kind(name) => self.under(name, value, depth + 1),
                 // Under the name of a column stand its values, by whatever names their rows have.
-                (value, ..) if speaks_below(name) && !is_telling(&field) => {
+                (value, ..) if speaks_below(name) && !names_a_kind(&field) => {
                     self.under(name, value, depth + 1)
                 }
                 // A picture or document in an object of its own.
@@ -201,7 +202,7 @@ fn columns(head: &Value) -> Option<Vec<String>> {
     if head.iter().filter(|head| !head.is_number()).count() < names.len().min(2)
         // What was replaced is no name, or a head would be one only the second time.
         || names.iter().any(|name| holds_placeholder(name))
-        || !names.iter().any(|name| is_telling(name))
+        || !names.iter().any(|name| names_a_kind(name))
     {
         return None;
     }

@@ -21,8 +21,8 @@ pub(super) struct Words {
     pub(super) ending: Vec<Ending>,
     /// Words close before a random text.
     pub(super) near: Vec<Group<Nearby>>,
-    /// Parts of words that are looked for everywhere.
-    pub(super) telling: Vec<Group<Told>>,
+    /// Context words that are looked for everywhere.
+    pub(super) context: Vec<Group<ContextWord>>,
     /// What makes a name of the word behind it.
     pub(super) phrase: Vec<Phrase>,
     /// Flags of one letter that take a password.
@@ -95,10 +95,10 @@ pub(super) enum Nearby {
     Against,
 }
 
-/// What is told behind a telling word.
+/// What follows a context word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Told {
+pub(super) enum ContextWord {
     /// A password, in a sentence or another form.
     Sentence,
     /// The same, the verb included.
@@ -214,9 +214,9 @@ mod tests {
         for flag in &WORDS.flag {
             assert!(covered(&flag.words, same).is_empty(), "{:?}", flag.words);
         }
-        let telling: Vec<String> = WORDS.telling.iter().flat_map(|group| group.words.clone()).collect();
-        assert!(telling.iter().filter(|word| word.is_ascii()).count() <= 32, "two looks for each byte");
+        let context: Vec<String> = WORDS.context.iter().flat_map(|group| group.words.clone()).collect();
+        assert!(context.iter().filter(|word| word.is_ascii()).count() <= 32, "two looks for each byte");
         let contains = |before: &str, word: &str| word.contains(before) || before.contains(word);
-        assert!(covered(&telling, contains).is_empty(), "{:?}", covered(&telling, contains));
+        assert!(covered(&context, contains).is_empty(), "{:?}", covered(&context, contains));
     }
 }

@@ -11,11 +11,13 @@ use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::expression::is_expression;
+use super::natural_language::{is_natural_language, is_path};
 use super::number::runs;
-use super::stand_in::{is_empty_word, is_filled, is_identifier, is_mask, is_names, is_scoped, names_itself};
-pub use super::token::Look;
-use super::token::look;
-use super::wordy::{is_path, is_wordy};
+use super::placeholder::{
+    is_empty_word, is_filled, is_identifier, is_mask, is_names, is_scoped, names_itself,
+};
+pub use super::token::Shape;
+use super::token::shape_of;
 use super::{Finding, LEFT, Scanner, first_line, last_line};
 use crate::guard::Kind;
 use crate::guard::rule::{RULES, RuleId};
@@ -105,7 +107,7 @@ pub enum Carrier {
 #[serde(rename_all = "snake_case")]
 pub enum Form {
     /// Words, by their pairs of letters.
-    Wordy,
+    NaturalLanguage,
     /// Directories and a file.
     Path,
     /// An expression of a program.
@@ -169,7 +171,7 @@ pub struct Excuse {
     pub form: Vec<Form>,
     /// What the value looks like; any of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub look: Vec<Look>,
+    pub shape: Vec<Shape>,
     /// Whether the value stands in quotes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quoted: Option<bool>,
@@ -350,12 +352,12 @@ impl Excuses {
 
 /// The excuses that count under a policy, and how much evidence it asks for.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Sieve {
+pub(in super::super) struct Criteria {
     on: Vec<bool>,
     threshold: u32,
 }
 
-impl Sieve {
+impl Criteria {
     /// The rows of a profile but for those that are switched `off`.
     pub(in super::super) fn new(profile: Profile, off: &[String]) -> Self {
         let counts = |row: &Excuse| {
@@ -446,7 +448,7 @@ impl Scanner<'_> {
         }
         let worth: u32 = candidate.evidence.iter().filter_map(|one| EXCUSES.worth.get(one)).sum();
         let sum = EXCUSES.own[usize::from(rule)] + worth;
-        let threshold = self.sieve.threshold;
+        let threshold = self.criteria.threshold;
         let excuse = match sum >= threshold {
             true => self.excused(&mut candidate),
             false => None,
@@ -480,7 +482,7 @@ impl Scanner<'_> {
         let matched = values.is_match(value).then(|| values.matches(value));
         panel.rows.iter().copied().find(|row| {
             let excuse = &EXCUSES.list[*row];
-            self.sieve.on[*row]
+            self.criteria.on[*row]
                 && (excuse.value.is_none()
                     || matched.as_ref().is_some_and(|matched| {
                         panel.valued.binary_search(row).is_ok_and(|at| matched.matched(at))
@@ -494,7 +496,7 @@ impl Scanner<'_> {
         let (excuse, row) = (&EXCUSES.list[row], &EXCUSES.rows[row]);
         let (start, end) = (candidate.start, candidate.end);
         if excuse.quoted.is_some_and(|quoted| quoted != candidate.quoted)
-            || !excuse.look.is_empty() && !excuse.look.contains(&look(value))
+            || !excuse.shape.is_empty() && !excuse.shape.contains(&shape_of(value))
             || !excuse.evidence.iter().all(|one| candidate.evidence.contains(one))
         {
             return false;
@@ -550,7 +552,7 @@ impl Scanner<'_> {
 
     fn has_form(&self, form: Form, value: &[u8]) -> bool {
         match form {
-            Form::Wordy => is_wordy(value),
+            Form::NaturalLanguage => is_natural_language(value),
             Form::Path => is_path(value),
             Form::Expression => {
                 let start = self.place_of(value);

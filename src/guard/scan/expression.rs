@@ -3,9 +3,9 @@
 //! In a program the value of a name is a secret only where it is a literal. A call, a member, an operator or a second name says
 //! that it is an expression; a value that merely has a bracket in it does not read as one.
 
-use super::stand_in::{is_identifier, is_names};
-use super::token::{Look, look};
-use super::wordy::is_wordy;
+use super::natural_language::is_natural_language;
+use super::placeholder::{is_identifier, is_names};
+use super::token::{Shape, shape_of};
 
 /// Names of so few letters are what a minifier makes.
 const SHORT: usize = 3;
@@ -402,9 +402,9 @@ fn is_part(byte: u8) -> bool {
 
 /// Whether a name reads as one of a program.
 fn is_name(name: &[u8]) -> bool {
-    let wordy = is_wordy(name) && !name.iter().any(u8::is_ascii_digit);
+    let letters = is_natural_language(name) && !name.iter().any(u8::is_ascii_digit);
     name.len() <= SHORT
-        || wordy
+        || letters
         || is_names(name, b"_$")
         || is_identifier(name)
         || name.split(|byte| *byte == b'_').all(numbered)
@@ -413,7 +413,7 @@ fn is_name(name: &[u8]) -> bool {
 /// `kHTTP2Session`: words with one number between.
 fn numbered(part: &[u8]) -> bool {
     let word = |word: &[u8]| {
-        word.len() > SHORT && word.iter().all(u8::is_ascii_alphabetic) && look(word) != Look::Random
+        word.len() > SHORT && word.iter().all(u8::is_ascii_alphabetic) && shape_of(word) != Shape::Random
     };
     let at = part.iter().position(u8::is_ascii_digit).unwrap_or(part.len());
     let (before, rest) = part.split_at(at);

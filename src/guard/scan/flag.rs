@@ -11,8 +11,8 @@ use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::dfa::DFA;
 
 use super::excuse::Candidate;
-use super::keyed::is_plain;
-use super::token::{Look, look};
+use super::key_value::is_plain;
+use super::token::{Shape, shape_of};
 use super::{Scanner, is_word, last_line};
 use crate::guard::words::{Flag, Name, WORDS};
 
@@ -206,9 +206,10 @@ impl Scanner<'_> {
             }
             _ => self.names_sql(at - len),
         };
-        let told = named && is_host && matches!(look(password), Look::Random | Look::Hex | Look::Other);
+        let fits =
+            named && is_host && matches!(shape_of(password), Shape::Random | Shape::Hex | Shape::Other);
         let candidate = Candidate::new(self.ids.url_credentials, start - 1 - user.len(), at);
-        told && self.propose(candidate.by(start, at, true))
+        fits && self.propose(candidate.by(start, at, true))
     }
 
     /// Whether a client of Oracle's stands before.

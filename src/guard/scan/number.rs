@@ -886,7 +886,7 @@ impl Scanner<'_> {
         }
         let found = have == len && !self.byte(end).is_ascii_alphanumeric() && confirm::iban(&text[..len]);
         if found {
-            // Handbooks show the form by accounts that nobody has; beside a word it may be somebody's all the same.
+            // Handbooks show the form by accounts that do not exist; beside a context word it may be a real one.
             let rule = match confirm::counts_up(&text[4..len]) {
                 false => Some(self.ids.iban),
                 true => {

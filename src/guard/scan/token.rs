@@ -1,7 +1,7 @@
-//! Long words: tokens of providers, JSON web tokens, and random text beside a telling name.
+//! Long words: tokens of providers, JSON web tokens, and random text beside a context word.
 
 use super::excuse::Candidate;
-use super::wordy::is_path;
+use super::natural_language::is_path;
 use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, scan_between};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
@@ -64,7 +64,7 @@ impl Scanner<'_> {
             return;
         }
         // What logs are full of is none of the rest.
-        if end - at == 36 && self.byte_before(at) != b'.' && look(&self.text[at..end]) == Look::Uuid {
+        if end - at == 36 && self.byte_before(at) != b'.' && shape_of(&self.text[at..end]) == Shape::Uuid {
             if self.is_named(at) && matches!(self.byte(end), b'"' | b'\'') {
                 self.words_done = end;
                 return;
@@ -154,34 +154,34 @@ impl Scanner<'_> {
         rule.is_some()
     }
 
-    /// Random text that no name is joined to by `:` or `=`, but a telling word stands close before:
+    /// Random text that no name is joined to by `:` or `=`, but a context word stands close before:
     /// `the api key 5d41...`, `splunk-SECRET 8gNf...`, `gitter-secret-abcd...`.
     fn near_keyword(&mut self, start: usize, end: usize) {
         let end = self.joined_end(start, end);
         self.words_done = end;
         let start = self.joined_start(start, end);
         let word = &self.text[start..end.min(start + 256)];
-        let looks = look(word);
-        if looks != Look::Uuid && (self.encoded(start, end) || self.keyword_inside(start, end)) {
+        let shape = shape_of(word);
+        if shape != Shape::Uuid && (self.encoded(start, end) || self.keyword_inside(start, end)) {
             return;
         }
-        let long_enough = match looks {
-            Look::Random => word.len() >= 16,
-            Look::Hex | Look::Uuid => true,
-            Look::Letters => word.len() >= 20 && !is_wordlike(word),
-            Look::Digits => (20..=48).contains(&word.len()),
+        let long_enough = match shape {
+            Shape::Random => word.len() >= 16,
+            Shape::Hex | Shape::Uuid => true,
+            Shape::Letters => word.len() >= 20 && !is_wordlike(word),
+            Shape::Digits => (20..=48).contains(&word.len()),
             _ => false,
         };
-        if !long_enough || !self.letters_before(start, 48) || looks == Look::Uuid && self.is_named(start) {
+        if !long_enough || !self.letters_before(start, 48) || shape == Shape::Uuid && self.is_named(start) {
             return;
         }
-        let told_above = self.depth == 0
-            && self.is_told_above(start, |line| {
+        let labelled_above = self.depth == 0
+            && self.is_labelled_above(start, |line| {
                 let (found, against) = ENDINGS.last_words(line, u64::MAX, false);
                 against.is_none() && found == Some((line.len(), true))
             });
         let near = |rule| Candidate::new(rule, start, end).by(start, start + word.len(), false);
-        if told_above
+        if labelled_above
             && !self.names_something(start, end, false)
             && self.propose(near(self.ids.secret_near_word))
         {
@@ -193,14 +193,14 @@ impl Scanner<'_> {
         let by_word = found.is_some_and(|(at, sure)| {
             against.is_none_or(|against| against < at)
                 && !self.names.denies(&line[..at])
-                && self.word_tells(&line[at..], word, looks, sure, || {
+                && self.word_tells(&line[at..], word, shape, sure, || {
                     against.is_none() && self.rules.has_context(self.ids.secret_near_vendor, line)
                 })
         });
         let hook = || memchr::memmem::find(self.before(start, 48), b"hook").is_some();
         let rule = if by_word {
             self.ids.secret_near_word
-        } else if against.is_none() && self.vendor_tells(line, word, looks, || !hook() && self.is_part(start))
+        } else if against.is_none() && self.vendor_tells(line, word, shape, || !hook() && self.is_part(start))
         {
             self.ids.secret_near_vendor
         } else {
@@ -231,14 +231,14 @@ impl Scanner<'_> {
             let digit = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(**byte, b'+' | b'/');
             let head = self.before(start, 64).iter().rev().take_while(digit).count();
             let run = &self.text[start - head..end];
-            if run.contains(&b'+') && run.len() >= 24 && look(run) == Look::Random {
+            if run.contains(&b'+') && run.len() >= 24 && shape_of(run) == Shape::Random {
                 return start - head;
             }
         }
         start
     }
 
-    /// A run that holds a telling word: what follows that is the value.
+    /// A run that holds a context word: what follows that is the value.
     fn keyword_inside(&mut self, start: usize, end: usize) -> bool {
         let word = &self.text[start..end.min(start + 256)];
         if memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_none() {
@@ -249,9 +249,9 @@ impl Scanner<'_> {
         let Some((after, sure)) = inside else { return false };
         let value = &word[after..];
         let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
-        let fits = match look(value) {
-            Look::Random | Look::Hex => true,
-            Look::Uuid => sure || after >= 6,
+        let fits = match shape_of(value) {
+            Shape::Random | Shape::Hex => true,
+            Shape::Uuid => sure || after >= 6,
             _ => false,
         };
         if value.len() >= 16 && fits && !self.names.denies(&word[..after]) {
@@ -262,12 +262,12 @@ impl Scanner<'_> {
         true
     }
 
-    /// Whether a telling word, perhaps a `sure` one, speaks of a random text that stands behind it and `between`.
+    /// Whether a context word, perhaps a `sure` one, speaks of a random text that stands behind it and `between`.
     fn word_tells(
         &self,
         between: &[u8],
         word: &[u8],
-        looks: Look,
+        shape: Shape,
         sure: bool,
         vendor: impl FnOnce() -> bool,
     ) -> bool {
@@ -275,19 +275,19 @@ impl Scanner<'_> {
         let ends = between.iter().any(|byte| matches!(byte, b'{' | b'}' | b'<'));
         // OpenPGP names keys by the last 16 of 40 hexadecimal digits.
         let key_id =
-            looks == Look::Hex && matches!(word.len(), 16 | 40) && !word.iter().any(u8::is_ascii_lowercase);
-        let told = || looks != Look::Digits && !key_id && (looks != Look::Uuid || vendor());
-        !ends && between.len() <= 24 && (sure || told())
+            shape == Shape::Hex && matches!(word.len(), 16 | 40) && !word.iter().any(u8::is_ascii_lowercase);
+        let fits = || shape != Shape::Digits && !key_id && (shape != Shape::Uuid || vendor());
+        !ends && between.len() <= 24 && (sure || fits())
     }
 
     /// Whether the name of a provider in the line before speaks of a random text.
-    fn vendor_tells(&self, line: &[u8], word: &[u8], looks: Look, joined: impl FnOnce() -> bool) -> bool {
+    fn vendor_tells(&self, line: &[u8], word: &[u8], shape: Shape, joined: impl FnOnce() -> bool) -> bool {
         let vendor = self.ids.secret_near_vendor;
-        let rich = looks == Look::Random && word.len() >= 20 || looks == Look::Hex && word.len() >= 32;
+        let rich = shape == Shape::Random && word.len() >= 20 || shape == Shape::Hex && word.len() >= 32;
         // An identifier has to follow at once.
         let at_once = |rest: &[u8]| rest.len() <= 4 && rest.iter().all(|byte| b" :=-_\"'".contains(byte));
         rich && !joined() && self.rules.has_whole_context(vendor, line)
-            || looks == Look::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once)
+            || shape == Shape::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once)
     }
 
     /// Whether a name is joined to a text that says it is something else, or a path goes on in it; of the address of a web `hook`
@@ -327,7 +327,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Where words end as the telling ones do in `len` (at most 64) bytes from a place on, as bits.
+    /// Where words end as context words do in `len` (at most 64) bytes from a place on, as bits.
     fn word_ends(&self, from: usize, len: usize) -> u64 {
         if from < self.from {
             return u64::MAX;
@@ -415,7 +415,7 @@ impl Scanner<'_> {
         start
     }
 
-    /// Tokens that are told by their middle, their end or what they are joined to. `start` is where the parts before
+    /// Tokens that are recognised by their middle, their end or what they are joined to. `start` is where the parts before
     /// the word begin.
     fn tailed(&mut self, start: usize, at: usize, end: usize) -> bool {
         let found = match is_tailed(&self.text[at..end]) {
@@ -437,7 +437,9 @@ impl Scanner<'_> {
         let behind_colon = self.byte_before(at) == b':';
         match word.len() {
             // DeepL's free keys: a UUID and `:fx`.
-            36 if self.text[end..].starts_with(b":fx") && look(word) == Look::Uuid => Some((at, end + 3)),
+            36 if self.text[end..].starts_with(b":fx") && shape_of(word) == Shape::Uuid => {
+                Some((at, end + 3))
+            }
             // Codefresh: two runs of hexadecimal digits.
             24 if self.byte(end) == b'.' && is_small_hex(word) => {
                 let rest = &self.text[end + 1..self.to.min(end + 34)];
@@ -451,7 +453,7 @@ impl Scanner<'_> {
             }
             // Ably's keys: an app, a dot, a key's name, a colon, the secret.
             43 if behind_colon && is_ably_name(self.before(at - 1, 14)) => {
-                (look(word) == Look::Random).then(|| (at - 14, end))
+                (shape_of(word) == Shape::Random).then(|| (at - 14, end))
             }
             // Quay's robots: organisation, plus sign, robot, colon, capitals and digits.
             32..=80 if behind_colon && is_robot(self.before(at - 1, 48)) => {
@@ -511,14 +513,15 @@ impl Scanner<'_> {
             let (prefix, body) = (&word[..at], &word[at + 1..]);
             body.len() >= SHUFFLED
                 && is_prefix(prefix)
-                && (is_shuffled(body) || says_live(prefix) && body.len() >= 32 && look(body) == Look::Hex)
+                && (is_shuffled(body)
+                    || says_live(prefix) && body.len() >= 32 && shape_of(body) == Shape::Hex)
         });
         if found {
             // A second part behind a dot, as signed tokens have.
             let part = self.text[end..].iter().skip(1).take(2000).take_while(|byte| is_word(**byte)).count();
             let more = self.byte(end) == b'.'
                 && part >= 20
-                && look(&self.text[end + 1..end + 1 + part]) == Look::Random;
+                && shape_of(&self.text[end + 1..end + 1 + part]) == Shape::Random;
             let end = end + if more { 1 + part } else { 0 };
             self.hit(self.ids.prefixed_random, start, end);
             self.words_done = self.words_done.max(end);
@@ -625,7 +628,7 @@ fn parts(run: &[u8]) -> impl Iterator<Item = (usize, usize)> {
 /// What a value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Look {
+pub enum Shape {
     /// Letters and digits mixed as no word is.
     Random,
     /// Hexadecimal digits of an even number, at least sixteen.
@@ -663,7 +666,7 @@ static COUNTS: [u64; 256] = {
 const MAX_LOOK: usize = 4_095;
 
 /// What a value looks like, by its beginning if it is long.
-pub(super) fn look(value: &[u8]) -> Look {
+pub(super) fn shape_of(value: &[u8]) -> Shape {
     let value = &value[..value.len().min(MAX_LOOK)];
     let counts = value.iter().fold(0, |counts, byte| counts + COUNTS[usize::from(*byte)]);
     let [digits, upper, lower, joints, hex] =
@@ -671,28 +674,32 @@ pub(super) fn look(value: &[u8]) -> Look {
     let others = value.len() - digits - upper - lower - joints;
     let letters = upper + lower;
     if value.len() == 36 && joints == 4 && hex == 32 && [8, 13, 18, 23].iter().all(|at| value[*at] == b'-') {
-        return Look::Uuid;
+        return Shape::Uuid;
     }
     if hex == value.len() && letters > 0 && digits > 0 && value.len() >= 16 {
-        return Look::Hex;
+        return Shape::Hex;
     }
     if letters == value.len() {
-        return if mixed_case(value) && value.len() >= 16 { Look::Random } else { Look::Letters };
+        return if mixed_case(value) && value.len() >= 16 { Shape::Random } else { Shape::Letters };
     }
     if digits == value.len() {
-        return Look::Digits;
+        return Shape::Digits;
     }
     if others > 0 || letters == 0 {
-        return Look::Other;
+        return Shape::Other;
     }
     if digits == 0 {
         let random = value.len() >= 20 && mixed_case(value) && (joints <= 3 || varied(value, 20));
-        return if random { Look::Random } else { Look::Other };
+        return if random { Shape::Random } else { Shape::Other };
     }
     // Versions, dates and paths have many joints and short parts.
     let long_part = || value.split(|byte| !byte.is_ascii_alphanumeric()).any(|part| part.len() >= 8);
     let spread = joints * 6 <= value.len() || long_part();
-    if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) { Look::Random } else { Look::Other }
+    if spread && (digits >= 2 || value.len() >= 16) && varied(value, 6) {
+        Shape::Random
+    } else {
+        Shape::Other
+    }
 }
 
 /// Whether letters are mixed as in words: about two vowels in five.
@@ -875,7 +882,7 @@ impl Endings {
         }
     }
 
-    /// Looks at the ends of words that `ends` has a bit for; finds the last telling word of a line (where it ends, and
+    /// Looks at the ends of words that `ends` has a bit for; finds the last context word of a line (where it ends, and
     /// whether it is a sure one), and the last that speaks against, `past` which others may be asked for.
     ///
     /// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a
@@ -909,7 +916,7 @@ impl Endings {
     }
 }
 
-/// Where words end as the telling ones do, as bits: in two letters with no letter behind, or in the last of some digits.
+/// Where words end as context words do, as bits: in two letters with no letter behind, or in the last of some digits.
 fn word_ends(letters: u64, digits: u64) -> u64 {
     !(letters >> 1) & (letters & letters << 1 | digits & !(digits >> 1))
 }

@@ -148,7 +148,7 @@ impl Scanner<'_> {
 }
 
 /// Where an authority ends, `stop` being its first sign that ends one: a `?` or `#` may also be a part of a password that
-/// nobody encoded. A port is none.
+/// is not encoded. A port is none.
 fn authority_end(rest: &[u8], stop: usize) -> usize {
     let password = match rest.get(stop) {
         Some(b'?' | b'#') => memchr::memchr(b':', &rest[..stop]).map(|colon| &rest[colon + 1..stop]),

@@ -174,20 +174,22 @@ fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {
         if parts.len() < 2 && inner.len() > LONGEST_PROSE {
             return None;
         }
-        let telling: Vec<bool> =
+        let meaningful: Vec<bool> =
             inner.iter().map(|(from, to)| heads::may_be_head(&part[*from..*to])).collect();
         // Prose that speaks of keys and tokens: without a gap that is no head of them.
         let secret = |(from, to): &Span| {
             let meant = heads::meaning(&part[*from..*to]);
             !meant.is_empty() && heads::only_secret(meant)
         };
-        if parts.len() < 2 && inner.iter().zip(&telling).all(|(word, telling)| !telling || secret(word)) {
+        if parts.len() < 2
+            && inner.iter().zip(&meaningful).all(|(word, meaningful)| !meaningful || secret(word))
+        {
             return None;
         }
         let mut at = 0;
         while at < inner.len() {
             let known = |to: &usize| {
-                telling[at..=*to].contains(&true) && heads::is_whole(&part[inner[at].0..inner[*to].1])
+                meaningful[at..=*to].contains(&true) && heads::is_whole(&part[inner[at].0..inner[*to].1])
             };
             let to = (at + 1..inner.len().min(at + 6)).rev().find(known).unwrap_or(at);
             cells.push((start + inner[at].0, start + inner[to].1));

@@ -253,8 +253,8 @@ pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     }
     let start = lead + trimmed.len() - rest.len();
     let rest = rest.trim_end_matches(|c: char| outer(c) || c == '\r');
-    let wordy = rest.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b' '));
-    if wordy && heads::only_secret(meant) {
+    let letters = rest.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b' '));
+    if letters && heads::only_secret(meant) {
         return false;
     }
     // `name  Personnummer  Telefon` is a head, though all of it might be the name of a person.

@@ -6,9 +6,9 @@
 
 use super::excuse::{Candidate, Evidence};
 use super::name::{NAMES, ends};
-use super::stand_in::{is_empty_word, shell_default, trimmed};
-use super::token::{Look, look, mixed_case};
-use super::wordy::is_wordy;
+use super::natural_language::is_natural_language;
+use super::placeholder::{is_empty_word, shell_default, trimmed};
+use super::token::{Shape, mixed_case, shape_of};
 use super::{LEFT, Scanner, first_line, is_word};
 use crate::guard::words::{Name, Phrase, WORDS};
 
@@ -117,7 +117,7 @@ impl Scanner<'_> {
             // Within an encoded run it would stand for the whole run.
             Name::Person | Name::Address if self.depth > 0 => {}
             Name::Person | Name::Address => {
-                self.told_of_person(kind, start, self.rest_of_line(start, end, quoted))
+                self.personal_value(kind, start, self.rest_of_line(start, end, quoted))
             }
             _ => {
                 let aws = contains(name, b"aws");
@@ -470,7 +470,7 @@ impl Scanner<'_> {
         let rest = &self.text[start..self.to.min(start + MAX_VALUE)];
         let close = rest.iter().take(64).position(|byte| matches!(byte, b'>' | b' ' | b'\n'))?;
         let tail = rest[close + 1..].iter().take_while(|byte| goes_on(**byte)).count();
-        let is_value = |value: &[u8]| matches!(look(value), Look::Random | Look::Hex);
+        let is_value = |value: &[u8]| matches!(shape_of(value), Shape::Random | Shape::Hex);
         let behind = (start + close + 1, start + close + 1 + tail, false);
         let inside = (start + 1, start + close, false);
         [behind, inside]
@@ -515,7 +515,7 @@ impl Scanner<'_> {
     /// Whether a value is one, by what its name says.
     pub(super) fn value(&mut self, kind: Name, aws: bool, start: usize, end: usize, quoted: bool) {
         if matches!(kind, Name::Person | Name::Address) {
-            return self.told_of_person(kind, start, end);
+            return self.personal_value(kind, start, end);
         }
         let rule = match kind {
             Name::Password => self.ids.password,
@@ -583,7 +583,7 @@ impl Scanner<'_> {
         if scheme_only || len < 6 {
             return;
         }
-        if scheme == 0 && !matches!(look(value), Look::Random | Look::Hex | Look::Uuid) {
+        if scheme == 0 && !matches!(shape_of(value), Shape::Random | Shape::Hex | Shape::Uuid) {
             return;
         }
         // `Digest username="x"`: a field, not credentials.
@@ -611,7 +611,8 @@ impl Scanner<'_> {
         for part in line.split(|byte| *byte == b';') {
             if let Some(mark) = memchr::memchr(b'=', part) {
                 let value = &part[mark + 1..];
-                let random = matches!(look(value), Look::Random | Look::Hex | Look::Uuid) && !is_wordy(value);
+                let random = matches!(shape_of(value), Shape::Random | Shape::Hex | Shape::Uuid)
+                    && !is_natural_language(value);
                 if value.len() >= 16 && random {
                     self.hit(self.ids.cookie, at + mark + 1, at + part.len());
                 }
@@ -634,7 +635,7 @@ impl Scanner<'_> {
     }
 
     /// The value of a field that holds a person's name or a postal address, when it has the form of one.
-    fn told_of_person(&mut self, kind: Name, start: usize, end: usize) {
+    fn personal_value(&mut self, kind: Name, start: usize, end: usize) {
         let value = self.text[start..end].trim_ascii_end();
         let words = || value.split(|byte| matches!(byte, b' ' | b',')).filter(|word| !word.is_empty());
         let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte >= 0x80;
@@ -731,20 +732,20 @@ impl Scanner<'_> {
 fn is_secret_value(kind: Name, value: &[u8], quoted: bool) -> bool {
     match kind {
         Name::Password => is_password(value, quoted),
-        Name::Secret => match look(value) {
-            Look::Random => value.len() >= 8,
-            Look::Hex | Look::Uuid => true,
-            Look::Letters => value.len() >= 16 || quoted && value.len() >= 8 && !is_phrase(value),
-            Look::Digits => value.len() >= 12,
-            Look::Other => value.len() >= 8 && has_symbols(value, quoted),
+        Name::Secret => match shape_of(value) {
+            Shape::Random => value.len() >= 8,
+            Shape::Hex | Shape::Uuid => true,
+            Shape::Letters => value.len() >= 16 || quoted && value.len() >= 8 && !is_phrase(value),
+            Shape::Digits => value.len() >= 12,
+            Shape::Other => value.len() >= 8 && has_symbols(value, quoted),
         },
-        Name::Key => match look(value) {
-            Look::Random => value.len() >= 12,
-            Look::Hex => value.len() >= 16,
-            Look::Uuid => true,
-            Look::Letters => value.len() >= 20,
-            Look::Digits => false,
-            Look::Other => value.len() >= 16 && has_symbols(value, quoted),
+        Name::Key => match shape_of(value) {
+            Shape::Random => value.len() >= 12,
+            Shape::Hex => value.len() >= 16,
+            Shape::Uuid => true,
+            Shape::Letters => value.len() >= 20,
+            Shape::Digits => false,
+            Shape::Other => value.len() >= 16 && has_symbols(value, quoted),
         },
         Name::Pin => (3..=8).contains(&value.len()) && value.iter().all(u8::is_ascii_digit),
         _ => false,

@@ -1,4 +1,4 @@
-//! Parts of SVG and HTML that are drawn or run, and that nobody reads: the outlines of a path, the code of a library.
+//! Parts of SVG and HTML that are drawn or run, and that people do not read: the outlines of a path, the code of a library.
 //!
 //! A glyph's outline is a row of numbers, and now and then one of them passes for a card; a library of four megabytes holds
 //! something that looks like anything. Neither works any more once a number in it is replaced. So both are set aside while the
@@ -6,7 +6,7 @@
 
 use memchr::memmem;
 
-use super::picture::Look;
+use super::picture::Inspector;
 use super::{Action, Guard, Kind, Numbering, Report};
 
 /// Stands where a part was. A text that has one of its own is left as it is.
@@ -29,13 +29,13 @@ const SECRETS: [Kind; 8] = [
 
 /// A text without its drawn parts, and those.
 #[derive(Debug)]
-pub(super) struct Aside<'a> {
+pub(super) struct Excluded<'a> {
     /// What is left, with a mark for each part.
     pub(super) text: String,
     parts: Vec<&'a str>,
 }
 
-impl<'a> Aside<'a> {
+impl<'a> Excluded<'a> {
     /// Sets aside what is drawn or run; `None`: there is nothing of the kind.
     pub(super) fn of(text: &'a str) -> Option<Self> {
         if !text.contains('<') || text.contains(MARK) {
@@ -81,13 +81,14 @@ impl<'a> Aside<'a> {
 
 /// Whether anything is found in a text that passes whole or not at all; what is drawn or run in it is searched for secrets
 /// only.
-pub(super) fn says_something(look: &mut Look<'_>, text: &str) -> bool {
-    let Some(aside) = Aside::of(text) else { return look.says_something(text) };
-    let (guard, known) = (secrets_only(look.guard), look.guard.0.known.any());
-    let mut found = look.says_something(&aside.text);
+pub(super) fn has_findings(inspector: &mut Inspector<'_>, text: &str) -> bool {
+    let Some(aside) = Excluded::of(text) else { return inspector.has_findings(text) };
+    let (guard, known) = (secrets_only(inspector.guard), inspector.guard.0.known.any());
+    let mut found = inspector.has_findings(&aside.text);
     for part in aside.parts.iter().filter(|part| part.len() >= LIBRARY || known) {
-        let mut inside = Look { guard: &guard, left: &mut *look.left, report: &mut *look.report };
-        found |= inside.says_something(part);
+        let mut inside =
+            Inspector { guard: &guard, left: &mut *inspector.left, report: &mut *inspector.report };
+        found |= inside.has_findings(part);
     }
     found
 }
@@ -103,7 +104,7 @@ fn secrets_only(guard: &Guard) -> Guard {
         fingerprint: inner.fingerprint.clone(),
         allowed: inner.allowed.clone(),
         known: inner.known.clone(),
-        sieve: inner.sieve.clone(),
+        criteria: inner.criteria.clone(),
         actions,
         wants_all: false,
     }))
@@ -171,8 +172,8 @@ fn library(bytes: &[u8], open: usize) -> Option<Result<(usize, usize), usize>> {
     }
     // Code says such words all the time, and data now and then.
     let words = [&b"function"[..], b"return", b"=>", b"var ", b"this."];
-    let said: usize = words.iter().map(|word| memmem::find_iter(body, *word).count()).sum();
-    Some(if said > body.len() / 512 { Ok((start, end)) } else { Err(end) })
+    let hits: usize = words.iter().map(|word| memmem::find_iter(body, *word).count()).sum();
+    Some(if hits > body.len() / 512 { Ok((start, end)) } else { Err(end) })
 }
 
 #[cfg(test)]
@@ -182,7 +183,7 @@ mod tests {
     const CARD: &str = "4111 1111 1111 1111";
 
     fn parts(text: &str) -> Vec<&str> {
-        Aside::of(text).map(|aside| aside.parts).unwrap_or_default()
+        Excluded::of(text).map(|aside| aside.parts).unwrap_or_default()
     }
 
     fn guarded(text: &str) -> String {

@@ -5,8 +5,8 @@
 
 use super::is_word;
 use super::name::NAMES;
-use super::token::{Look, look};
-use super::wordy::is_wordy;
+use super::natural_language::is_natural_language;
+use super::token::{Shape, shape_of};
 use crate::guard::words::WORDS;
 
 /// The literal in `${NAME:-literal}`: what is used where nothing is set is a value.
@@ -40,7 +40,7 @@ pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
         let digits = part[letters..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         letters + digits == part.len()
             && digits <= if letters == 0 { 4 } else { 2 }
-            && !(part.len() >= 16 && look(part) == Look::Random)
+            && !(part.len() >= 16 && shape_of(part) == Shape::Random)
     };
     text.split(|byte| joints.contains(byte)).all(|part| {
         plain(part) || around_algorithm(part).is_some_and(|(before, after)| plain(before) && plain(after))
@@ -139,12 +139,12 @@ pub(super) fn trimmed(value: &[u8]) -> &[u8] {
 /// Whether a word of a text is a word for a password or a key: what a form or a catalogue of messages calls one, as `Passwort`,
 /// `Mot de passe`, `API-Schlüssel`.
 pub(super) fn names_itself(text: &[u8]) -> bool {
-    let telling = |word: &[u8]| {
+    let context = |word: &[u8]| {
         let word = word.strip_suffix(b"?").or(word.strip_suffix(b":")).unwrap_or(word);
         let joint = memchr::memrchr(b'-', word).filter(|at| word[..*at].iter().all(u8::is_ascii_uppercase));
         NAMES.has(joint.map_or(word, |at| &word[at + 1..]))
     };
-    text.split(|byte| *byte == b' ').any(telling)
+    text.split(|byte| *byte == b' ').any(context)
 }
 
 /// Words that stand where a value would and are none.
@@ -155,8 +155,9 @@ pub(super) fn is_empty_word(value: &[u8]) -> bool {
 /// `super::Foundation::HANDLE`, `auth::verify::{{closure}}::h4a7c0b9d2e1f3a58`
 pub(super) fn is_scoped(value: &[u8]) -> bool {
     let scoped = value.windows(2).any(|pair| pair == b"::");
-    let hash = |part: &[u8]| part.len() == 17 && part[0] == b'h' && look(&part[1..]) == Look::Hex;
-    let name = |part: &[u8]| is_names(part, b"_") || part.len() < 8 || is_wordy(part) || hash(part);
+    let hash = |part: &[u8]| part.len() == 17 && part[0] == b'h' && shape_of(&part[1..]) == Shape::Hex;
+    let name =
+        |part: &[u8]| is_names(part, b"_") || part.len() < 8 || is_natural_language(part) || hash(part);
     let sign = |byte: &u8| super::is_word(*byte) || b":{}()<>[]&'*!,.".contains(byte);
     scoped
         && value.iter().all(sign)
@@ -166,13 +167,13 @@ pub(super) fn is_scoped(value: &[u8]) -> bool {
 /// `ServerConnection`, `auth::Ed25519Key`, `__u32`: what a program calls a type or a variable. Digits stand in it only as a
 /// part of the name of an algorithm, or as a width of bits.
 pub(super) fn is_identifier(word: &[u8]) -> bool {
-    let letters = |part: &[u8]| !part.iter().any(u8::is_ascii_digit) && look(part) != Look::Random;
+    let letters = |part: &[u8]| !part.iter().any(u8::is_ascii_digit) && shape_of(part) != Shape::Random;
     let part = |part: &[u8]| {
         letters(part)
             || around_algorithm(part).is_some_and(|(before, after)| letters(before) && letters(after))
             || around_width(part).is_some_and(|(before, after)| {
                 matches!((before, after), (b"u" | b"i" | b"f", b""))
-                    || letters(before) && letters(after) && is_wordy(part)
+                    || letters(before) && letters(after) && is_natural_language(part)
             })
     };
     (word[0].is_ascii_alphabetic() || word[0] == b'_')

@@ -1,4 +1,4 @@
-//! Secrets that are told rather than assigned: `the password is x`, `<password>x</password>`, `IDENTIFIED BY 'x'`.
+//! Secrets behind a context word, without an assignment: `the password is x`, `<password>x</password>`, `IDENTIFIED BY 'x'`.
 //!
 //! A few parts of words are looked for everywhere, and what stands behind them is judged. A value without a mark before it
 //! is easily prose, so it has to look less like a word than one behind a name.
@@ -7,38 +7,38 @@ use std::sync::LazyLock;
 
 use super::excuse::Candidate;
 use super::flag::is_usage;
-use super::keyed::{MAX_VALUE, contains};
+use super::key_value::{MAX_VALUE, contains};
 use super::name::NAMES;
-use super::stand_in::is_names;
-use super::token::{Look, look, mixed_case};
+use super::placeholder::is_names;
+use super::token::{Shape, mixed_case, shape_of};
 use super::{Scanner, first_line};
 use crate::guard::classes::only;
-use crate::guard::words::{Name, Told, WORDS};
+use crate::guard::words::{ContextWord, Name, WORDS};
 
 /// How far above a value its name may end and, with its first letters, begin: what stands between are signs and blanks.
 const GAP: usize = 48;
 pub(super) const ABOVE: usize = 64;
 
 impl Scanner<'_> {
-    /// A telling word that ends at `end`, somewhere in the text. Of `Password` and `Passwort` it is only a part.
-    pub(super) fn told(&mut self, told: Told, end: usize) {
+    /// A context word that ends at `end`, somewhere in the text. Of `Password` and `Passwort` it is only a part.
+    pub(super) fn context_word(&mut self, word: ContextWord, end: usize) {
         let letters = |from: &[u8]| from.iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
         let blanks = |from: &[u8]| from.iter().take(8).take_while(|b| matches!(**b, b' ' | b'.')).count();
-        match told {
-            Told::Sentence => {
+        match word {
+            ContextWord::Sentence => {
                 // `pw for the vpn: x`
                 let whose = self.text[..end].ends_with(b" for");
                 let at = if whose { end - b" for".len() } else { end + letters(&self.text[end..]) };
                 let before = end.saturating_sub(b"passwor".len());
                 if !self.unmarked(Name::Password, at)
-                    && !self.told_before(before)
+                    && !self.value_before(before)
                     && !self.attributed(before, at)
                 {
                     self.password_sentence(at, false);
                 }
             }
-            Told::Is => self.password_sentence(end, true),
-            Told::Named => {
+            ContextWord::Is => self.password_sentence(end, true),
+            ContextWord::Named => {
                 // The quote behind it may be a part of what was looked for.
                 let end = end - usize::from(matches!(self.text[end - 1], b'"' | b'\''));
                 let end = end + letters(&self.text[end..]);
@@ -52,18 +52,18 @@ impl Scanner<'_> {
                     }
                 }
             }
-            Told::Call => {
+            ContextWord::Call => {
                 let plural = usize::from(self.byte(end) == b's');
                 let opened = self.byte(end - 1) == b'(' || self.byte(end + plural) == b'(';
                 if opened {
                     self.call(end + plural);
                 }
             }
-            Told::Id => {
+            ContextWord::Id => {
                 let at = end + blanks(&self.text[end..]);
                 self.lettered_id(if self.text[at..].starts_with(b"is ") { at + 3 } else { at });
             }
-            Told::String => {
+            ContextWord::String => {
                 let mixed = |value: &[u8]| value.iter().any(u8::is_ascii_digit) || mixed_case(value);
                 if let Some((from, to, quoted)) = self.value_after(end)
                     && (quoted || mixed(&self.text[from..to]))
@@ -77,14 +77,14 @@ impl Scanner<'_> {
     /// `password: |` of YAML, `password =`, a table's or a list's lone `password`, and the value on the line below: it has
     /// to be alone there, and the looks of a password.
     #[inline(never)]
-    pub(super) fn told_above(&mut self, told: Told, end: usize) {
+    pub(super) fn value_below(&mut self, word: ContextWord, end: usize) {
         let letters = self.text[end..].iter().take(4).take_while(|byte| byte.is_ascii_alphabetic()).count();
         let name_end = end + letters;
         let Some((gap, marked)) = gap_below(&self.text[name_end..self.to.min(name_end + GAP)]) else {
             return;
         };
         let start = name_end + gap;
-        if told != Told::Sentence || self.depth > 0 || start < self.from {
+        if word != ContextWord::Sentence || self.depth > 0 || start < self.from {
             return;
         }
         let Some(name) = self.name_start(name_end, name_end) else { return };
@@ -120,7 +120,7 @@ impl Scanner<'_> {
     }
 
     /// Whether the line above a random text says that it is a secret: `client_secret:`, `Your token:`, a lone `api_key`.
-    pub(super) fn is_told_above(&self, at: usize, sure: impl FnOnce(&[u8]) -> bool) -> bool {
+    pub(super) fn is_labelled_above(&self, at: usize, sure: impl FnOnce(&[u8]) -> bool) -> bool {
         let before = self.before(at, GAP);
         let gap = before.iter().rev().take_while(|byte| GAP_SIGNS[usize::from(**byte)]).count();
         let Some((_, marked)) = gap_below(&before[before.len() - gap..]) else { return false };
@@ -137,39 +137,39 @@ impl Scanner<'_> {
         if rest.first() == Some(&b'>') {
             return self.element(at + 1);
         }
-        let Some(said) = said(rest, is) else { return };
+        let Some(clause) = clause(rest, is) else { return };
         // The value may go on beyond the window.
-        let rest = &self.text[at + said.from..self.to.min(at + MAX_VALUE)];
-        let (len, mark) = said.value_len(rest);
+        let rest = &self.text[at + clause.from..self.to.min(at + MAX_VALUE)];
+        let (len, mark) = clause.value_len(rest);
         let (value, behind) = rest.split_at(len);
         let next = behind.first().copied().unwrap_or(0);
-        let quoted = said.quote.is_some();
+        let quoted = clause.quote.is_some();
         // A quote with this behind it ends a string of JSON.
         let ends = quoted && matches!(value.first(), Some(b':' | b',' | b'}' | b']'));
         if ends
             || value.len() < 5
-            || !said.told && !quoted && is_usage(value)
-            || (said.told || quoted) && value.contains(&b' ')
+            || !clause.verb && !quoted && is_usage(value)
+            || (clause.verb || quoted) && value.contains(&b' ')
         {
             return;
         }
-        let mixed = said.told && value.len() >= 8 && mixed_case(value)
+        let mixed = clause.verb && value.len() >= 8 && mixed_case(value)
             || value.iter().any(|byte| {
                 byte.is_ascii_digit()
                     || byte.is_ascii_punctuation() && !matches!(byte, b'-' | b'.' | b'_' | b'/' | b':' | b'=')
             });
-        // A verb or a quote alone vouches only for what no word looks like.
-        let fits = said.told == quoted || mixed;
-        if said.quote.is_some_and(|quote| next != quote) || !fits {
+        // A verb or a quote alone is evidence only for what no word looks like.
+        let fits = clause.verb == quoted || mixed;
+        if clause.quote.is_some_and(|quote| next != quote) || !fits {
             return;
         }
-        if said.told
+        if clause.verb
             || quoted
-            || said.cell && classes(value) >= 3
+            || clause.cell && classes(value) >= 3
             || self.is_listed(at, value, behind, mixed)
             || is_strong(value)
         {
-            let (start, end) = (at + said.from, at + said.from + len);
+            let (start, end) = (at + clause.from, at + clause.from + len);
             self.propose(Candidate::new(self.ids.password_told, start, end + mark).by(start, end, quoted));
         }
     }
@@ -189,11 +189,11 @@ impl Scanner<'_> {
         };
         mixed && listed()
             || netrc_ends() && login()
-            || last && classes(value) >= 3 && look(value) == Look::Random
+            || last && classes(value) >= 3 && shape_of(value) == Shape::Random
     }
 
     /// `Use x as the password`: `at` is where the word begins.
-    fn told_before(&mut self, at: usize) -> bool {
+    fn value_before(&mut self, at: usize) -> bool {
         let before = self.before(at, 48);
         let value = [&b" as the "[..], b" as a ", b" as your ", b" as "]
             .iter()
@@ -202,12 +202,12 @@ impl Scanner<'_> {
         let len = value.iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
         let value = value[value.len() - len..].trim_ascii();
         let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-        let told = value.len() >= 6 && classes(value) >= 2 && value.iter().any(u8::is_ascii_digit);
+        let fits = value.len() >= 6 && classes(value) >= 2 && value.iter().any(u8::is_ascii_digit);
         let start = self.place_of(value);
-        if told {
+        if fits {
             self.hit(self.ids.password_told, start, start + value.len());
         }
-        told
+        fits
     }
 
     /// `<wsse:Password Type="PasswordText">x</wsse:Password>`: the word begins at `start` and ends before `at`.
@@ -258,12 +258,12 @@ impl Scanner<'_> {
     fn unmarked_value(&mut self, kind: Name, start: usize, end: usize) -> bool {
         let value = &self.text[start..end];
         let digits = value.iter().filter(|byte| byte.is_ascii_digit()).count();
-        let fits = match look(value) {
-            Look::Hex => true,
-            Look::Uuid => kind == Name::Secret,
-            Look::Random => value.len() >= 8 && (kind == Name::Password || value.len() >= 12),
-            Look::Letters | Look::Digits => false,
-            Look::Other => {
+        let fits = match shape_of(value) {
+            Shape::Hex => true,
+            Shape::Uuid => kind == Name::Secret,
+            Shape::Random => value.len() >= 8 && (kind == Name::Password || value.len() >= 12),
+            Shape::Letters | Shape::Digits => false,
+            Shape::Other => {
                 let signs = value.iter().filter(|byte| b"!@#$%^&*~<>(){}[]".contains(byte)).count();
                 let strong = classes(value) >= 3 && digits > 0 || signs >= 5;
                 value.len() >= 8 && !value.contains(&b' ') && strong
@@ -336,13 +336,13 @@ impl Scanner<'_> {
     }
 }
 
-/// How a password is told behind the word for it.
-struct Said {
+/// What follows a context word for a password.
+struct Clause {
     /// Where the value begins.
     from: usize,
     quote: Option<u8>,
     /// Whether a verb says that it is the password.
-    told: bool,
+    verb: bool,
     /// Whether it stands in a table.
     cell: bool,
     /// Whether the verb joins it to the word without a blank, in a script that has none.
@@ -351,7 +351,7 @@ struct Said {
 
 /// How `rest` goes on behind a word for a password; `is` where the verb stands before it.
 #[inline]
-fn said(rest: &[u8], is: bool) -> Option<Said> {
+fn clause(rest: &[u8], is: bool) -> Option<Clause> {
     let blanks = |rest: &[u8]| rest.iter().take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
     let mut from = rest.iter().take_while(|byte| matches!(**byte, b'"' | b'\'')).count();
     let joined = rest.get(from).is_some_and(|byte| *byte >= 0x80) && verb(&rest[from..]).is_some();
@@ -364,16 +364,16 @@ fn said(rest: &[u8], is: bool) -> Option<Said> {
         true => Some(0),
         false => owner(after).or_else(|| verb(after).map(<[u8]>::len)),
     };
-    let told = verb.is_some();
+    let is_verb = verb.is_some();
     from += verb.unwrap_or(0);
-    let cell = !told && rest[from..].starts_with(b"| ");
+    let cell = !is_verb && rest[from..].starts_with(b"| ");
     from += if cell { 1 + blanks(&rest[from + 1..]) } else { 0 };
     let quote = rest.get(from).copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
     from += usize::from(quote.is_some());
-    Some(Said { from, quote, told, cell, joined })
+    Some(Clause { from, quote, verb: is_verb, cell, joined })
 }
 
-impl Said {
+impl Clause {
     /// How long the value is that begins a text, and how much longer what is hidden: an exclamation mark behind it may be
     /// the password's own.
     #[inline]
@@ -387,7 +387,7 @@ impl Said {
         let mut len = rest.iter().take_while(stop).count();
         let whole = len;
         let sign = |byte| matches!(byte, b'.' | b',' | b';' | b')' | b'!' | b'?');
-        while self.told && self.quote.is_none() && len > 0 && sign(rest[len - 1]) {
+        while self.verb && self.quote.is_none() && len > 0 && sign(rest[len - 1]) {
             len -= 1;
         }
         let mark = usize::from(len < whole && rest[len] == b'!');
@@ -444,7 +444,7 @@ fn is_reference(value: &[u8], gap: &[u8]) -> bool {
     anchor || dotted || value.starts_with(b"$ANSIBLE_VAULT;")
 }
 
-/// What stands between a telling word and the password, where a text begins with it.
+/// What stands between a context word and the password, where a text begins with it.
 fn verb(text: &[u8]) -> Option<&'static [u8]> {
     static FIRST: LazyLock<[bool; 256]> = LazyLock::new(|| {
         let first: Vec<u8> = WORDS.list.verbs.iter().map(|verb| verb.as_bytes()[0]).collect();

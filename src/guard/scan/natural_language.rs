@@ -1,6 +1,6 @@
 //! Text that is made of words, whatever joins them: identifiers, types, paths, names of modules.
 //!
-//! Random text is told from it by its pairs of letters: `qz` and `xk` are rare in every language that is written in
+//! Random text differs from it by its pairs of letters: `qz` and `xk` are rare in every language that is written in
 //! Latin letters, and one pair in two of random text is rare. So it needs no list of words.
 
 /// How usual a letter (row) before another (column) is, from 0 to 9: logarithms of how often the pair stands in words
@@ -33,16 +33,16 @@ const PAIRS: [&[u8; 26]; 26] = [
     b"31202000200323250044001000",
     b"40006000400001300001100011",
 ];
-/// The mean from which a text is wordy, in hundredths: words have 6.5 and more, random text 2.7, and one random text
+/// The mean from which a text counts as natural language, in hundredths: words have 6.5 and more, random text 2.7, and one random text
 /// of 24 characters in a thousand comes to this.
-const WORDY: usize = 575;
-/// The fewest pairs from which anything is told.
+const NATURAL: usize = 575;
+/// The fewest pairs from which anything is decided.
 const ENOUGH: usize = 8;
 /// The most bytes that are looked at.
 const MAX_LEN: usize = 256;
 
 /// Whether most of a text is words. Too short a text never is.
-pub(super) fn is_wordy(text: &[u8]) -> bool {
+pub(super) fn is_natural_language(text: &[u8]) -> bool {
     let text = &text[..text.len().min(MAX_LEN)];
     let (mut sum, mut pairs) = (0, 0);
     for pair in text.windows(2) {
@@ -62,7 +62,7 @@ pub(super) fn is_wordy(text: &[u8]) -> bool {
     let (letters, digits) = (count(u8::is_ascii_alphabetic), count(u8::is_ascii_digit));
     // Hexadecimal digits make pairs that words have too.
     let beyond_hex = letters + digits - count(u8::is_ascii_hexdigit);
-    pairs >= ENOUGH && sum * 100 >= WORDY * pairs && digits <= letters && beyond_hex * 3 >= letters
+    pairs >= ENOUGH && sum * 100 >= NATURAL * pairs && digits <= letters && beyond_hex * 3 >= letters
 }
 
 /// Whether a text is a path: directories, then a file, whatever that is called.
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_told_from_random_text() {
+    fn words_differ_from_random_text() {
         for text in [
             "googlecloudsdk.command_lib.functions.v2",
             "V1CSIPersistentVolumeSource",
@@ -97,7 +97,7 @@ mod tests {
             "to-pillar-two-3f9d2c1b7e6a",
             "VerteilungsschluesselNachKoepfen2026",
         ] {
-            assert!(is_wordy(text.as_bytes()), "{text}");
+            assert!(is_natural_language(text.as_bytes()), "{text}");
         }
         for text in [
             "lucWJjEhlxZW01cXI3YmVlcYnpxNGhzk",
@@ -111,7 +111,7 @@ mod tests {
             "token",
             "",
         ] {
-            assert!(!is_wordy(text.as_bytes()), "{text}");
+            assert!(!is_natural_language(text.as_bytes()), "{text}");
         }
     }
 
