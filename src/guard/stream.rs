@@ -21,7 +21,7 @@ use super::{Guard, Numbering, Report, Sanitized};
 pub(super) type Seen<'a> = dyn FnMut(&str, usize, usize, &[Finding], &[Judged]) + 'a;
 
 /// The longest line that is looked at whole.
-const WINDOW: usize = 16 * 1024;
+pub(super) const WINDOW: usize = 16 * 1024;
 /// In a longer line, what is this near to the end of the window is looked at again with what follows.
 const OVERLAP: usize = 2 * 1024;
 

@@ -19,6 +19,7 @@ use super::reading::{Reading, line_end, next_quote, without_end};
 use super::redact::settle;
 use super::rule::{RULES, RuleId};
 use super::scan::{Finding, Scratch, Watch, holds_placeholder, scan};
+use super::stream::WINDOW;
 use super::{Guard, view};
 use fields::{
     doubled, find_ignoring_case, names_of_sql, segments, split, strip_ignoring_case, tuples, unquoted, words,
@@ -40,8 +41,8 @@ const MAX_CELLS: usize = 256;
 const MISFITS: [u8; 2] = [4, 9];
 /// The most lines of a `Series` that stand before its name; pandas prints 60.
 const SERIES: usize = 64;
-/// No line of one is longer.
-const LONGEST_SERIES: usize = 201;
+/// No more bytes stand between a value and its name: fewer than a stream waits for.
+const LONGEST_SERIES: usize = 12 * 1024;
 /// The longest name before a value on its line, and of a column.
 const LONGEST_NAME: usize = 41;
 /// How often a line is read again after something was found in it.
@@ -131,12 +132,15 @@ struct Column {
     end: usize,
 }
 
-/// Whether what stands at the end of `text[start..]` may belong to a `Series` whose name is still to come; where that begins.
+/// Whether what stands at the end of `text[start..end]` may belong to a `Series` whose name is still to come; where that begins.
 pub(super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usize> {
     let tail = text[start..end].split_inclusive('\n').rev().take(SERIES - 1);
     let (mut at, mut first) = (end, None);
     for line in tail.take_while(|line| series_value(line).is_some() || is_dots(line)) {
         at -= line.len();
+        if end - at > LONGEST_SERIES || text.len() - at >= WINDOW {
+            break;
+        }
         if series_value(line).is_some_and(|(from, to)| needs_its_name(&line[from..to])) {
             first = Some(at);
         }
@@ -157,12 +161,12 @@ fn is_dots(line: &str) -> bool {
     matches!(line.trim(), ".." | "...")
 }
 
-/// Where in a line of a `Series` its value stands: a label, two or more blanks, and no such gap again.
-fn series_value(line: &str) -> Option<(usize, usize)> {
+/// Where in a line of a `Series` its value stands: behind the last gap of two or more blanks. Nothing is asked of the labels before
+/// it, so a line is one whether they are hidden or not.
+fn series_value(line: &str) -> Option<Span> {
     let line = line.trim_end();
-    let gap = line.find("  ").filter(|at| *at > 0)?;
-    let value = gap + line[gap..].find(|c| c != ' ')?;
-    (line.len() < LONGEST_SERIES && !line[value..].contains("  ")).then_some((value, line.len()))
+    let gap = line.rfind("  ")?;
+    (!line[..gap].trim_start().is_empty()).then_some((gap + 2, line.len()))
 }
 
 /// What the line behind a `Series` says its values are: `Name: ssn, dtype: object`.
@@ -226,7 +230,7 @@ struct Series<'a> {
 
 impl<'a> Series<'a> {
     fn new(text: &'a str, (start, end): Span) -> Self {
-        let ahead = &text.as_bytes()[start..text.len().min(end + SERIES * LONGEST_SERIES)];
+        let ahead = &text.as_bytes()[start..text.len().min(end + LONGEST_SERIES)];
         Self { text, ahead: memchr::memmem::find(ahead, b"\nName: ").is_some(), known: (&[], start) }
     }
 
@@ -237,6 +241,9 @@ impl<'a> Series<'a> {
         }
         let mut next = at;
         for line in self.text[at..].split_inclusive('\n').take(SERIES) {
+            if next - at > LONGEST_SERIES {
+                break;
+            }
             // The name on a line of its own is that of the values above it.
             let name = if next > at { series_name(line.trim_end()) } else { None };
             if name.is_some() || series_value(line).is_none() && (next == at || !is_dots(line)) {
@@ -708,7 +715,10 @@ impl State {
             && let Some(span) = series_value(line).filter(|(from, to)| needs_its_name(&line[*from..*to]))
         {
             found.cell(series, line, span, Place::Wide);
-            return;
+            // A row of the frame above may seem to be one.
+            if self.head.is_none() {
+                return;
+            }
         }
         let first = line.bytes().find(|byte| *byte != b' ');
         let Some(first) = first.filter(|byte| *byte != b'\r') else {

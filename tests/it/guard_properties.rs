@@ -407,7 +407,10 @@ fn ordinary_text_goes_out_with_the_end_of_its_line() {
     assert_eq!(*stream.push("ee\n", &mut numbering), *"three\n");
     // A key that may go on holds back no more than itself.
     assert_eq!(*stream.push("before\n-----BEGIN PRIVATE KEY-----\n", &mut numbering), *"before\n");
-    // A line without an end is let go once it is longer than any value.
+    // A line without an end is let go once it is longer than any value; and what may belong to a Series once its name cannot come.
+    let mut stream = guard.stream();
+    assert_eq!(*stream.push("0  123456\n", &mut numbering), *"");
+    assert!(stream.push(&"word ".repeat(5000), &mut numbering).starts_with("0  123456\nword"));
     let mut stream = guard.stream();
     let long = "word ".repeat(5000);
     let ready = stream.push(&long, &mut numbering).len();
@@ -509,6 +512,10 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         "Aadhaar 2341 2341 234K, 身份证 1101 0519 4912 3100 2X".to_owned(),
         // A word of dashes alone.
         "----------------.".to_owned(),
+        // Hidden or not, what stands before the value of a Series is its label; and a wide gap is no part of a number.
+        "+353  95510  79937107\n5  4\nName: bsn, dtype: s".to_owned(),
+        format!("{} 49    779937107\n5  4\nName: bsn, dtype: r", "liam.2@example7.com, ".repeat(12)),
+        "   36200790K448\nnir            +353                  279-65-5502\n".to_owned(),
         // A mask is no secret, and neither a mask nor a placeholder is part of a name or a head.
         "token:\n- IE29AIBK93115212345678".to_owned(),
         "\"passord\":4111111111111111".to_owned(),

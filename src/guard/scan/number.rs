@@ -31,9 +31,16 @@ impl Scanner<'_> {
     #[inline(never)]
     pub(super) fn number(&mut self, at: usize) {
         let floor = at.saturating_sub(BACK).max(self.numbers_done);
-        let mut start = at;
-        while start > floor && (self.text[start - 1].is_ascii_digit() || is_joint(self.text[start - 1])) {
+        // No further than a chain goes from there.
+        let (mut start, mut gap) = (at, 0);
+        while start > floor && gap < 3 {
+            match self.text[start - 1] {
+                byte if byte.is_ascii_digit() => gap = 0,
+                byte if is_joint(byte) => gap += 1,
+                _ => break,
+            }
             start -= 1;
+            gap = if gap == 3 && self.text[start..].starts_with(b" / ") { 0 } else { gap };
         }
         while start < self.to && !self.text[start].is_ascii_digit() {
             start += 1;
