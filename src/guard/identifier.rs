@@ -1,11 +1,9 @@
 //! Identifiers as data: what a row of `number` in a rule says of its form, its sums and its check.
 
-use std::sync::OnceLock;
-
-use regex::bytes::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::confirm;
+use super::rule::LazyRegex;
 
 /// What an identifier is, without the signs between its parts. All that a row says has to hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -106,12 +104,12 @@ impl Sum {
 /// A row, with its pattern once that is asked.
 pub(super) struct Identifier {
     row: Number,
-    form: OnceLock<Option<Regex>>,
+    form: LazyRegex,
 }
 
 impl Identifier {
     pub(super) fn new(row: &Number) -> Self {
-        Self { row: row.clone(), form: OnceLock::new() }
+        Self { row: row.clone(), form: format!("^(?:{})$", row.form).into() }
     }
 
     /// Whether letters and digits, in any case, are one.
@@ -119,19 +117,12 @@ impl Identifier {
         let Number { sums, check, skip, prefix, varied, .. } = &self.row;
         !text.is_empty()
             && sums.iter().all(|sum| sum.fits(text))
-            && self.has_form(text)
+            && self.form.is_match(text)
             && !(*varied && text[..text.len() - 1].iter().all(|digit| *digit == text[0]))
             && check.is_none_or(|check| match prefix.is_empty() {
                 true => check.passes(&text[*skip..]),
                 false => check.passes(&[prefix.as_bytes(), &text[*skip..]].concat()),
             })
-    }
-
-    fn has_form(&self, text: &[u8]) -> bool {
-        let form = self.form.get_or_init(|| {
-            RegexBuilder::new(&format!("^(?:{})$", self.row.form)).unicode(false).build().ok()
-        });
-        form.as_ref().is_some_and(|form| form.is_match(text))
     }
 }
 

@@ -4,8 +4,9 @@
 //! *detector* is code in [`super::scan`] that a rule describes: its kind, context words and examples.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
+use regex::bytes::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::identifier::{Identifier, Number};
@@ -19,7 +20,7 @@ const FILES: &[&str] = &[
 ];
 
 /// A rule as it stands in its file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Stable name, as reports show it.
@@ -34,6 +35,9 @@ pub struct Rule {
     /// A further condition on a token.
     #[serde(default)]
     pub check: Check,
+    /// Forms of its tokens that need no mark at the beginning: any of these.
+    #[serde(default, skip_serializing)]
+    pub form: Vec<TokenForm>,
     /// What its identifiers are: any of these.
     #[serde(default, skip_serializing)]
     pub number: Vec<Number>,
@@ -60,8 +64,104 @@ pub enum Check {
     None,
     /// A letter and a digit, and not a word with dashes: the prefix is short.
     Random,
+    /// Its part behind the last dash changes between capitals, small letters and digits as only random text does.
+    Shuffled,
     /// One of the rule's context words stands within the 64 characters before.
     Context,
+}
+
+/// A token that is recognised by its middle, its end or what a sign joins to it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenForm {
+    /// Where it begins.
+    #[serde(default)]
+    pub(super) place: Place,
+    /// How long its word (or its run of base64) is at least and at most.
+    len: [usize; 2],
+    /// A text that stands at a place of it: what is looked at first.
+    #[serde(default)]
+    mark: Option<(usize, String)>,
+    /// The sign right before it, and a regular expression of the text before that; what its group takes is a part of the token.
+    #[serde(default)]
+    behind: Option<(char, LazyRegex)>,
+    /// A regular expression of all of it.
+    form: LazyRegex,
+    /// A further condition on the word.
+    #[serde(default)]
+    pub(super) check: Check,
+}
+
+/// Where a token begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// At a word of letters, digits, `_` and `-`.
+    #[default]
+    Word,
+    /// At the first of the words that `.`, `:`, `/`, `~` and the like join to it.
+    Run,
+    /// At a run of base64.
+    Base64,
+}
+
+impl TokenForm {
+    /// How far before a word its other part may begin.
+    const BEFORE: usize = 64;
+    /// How much of a text from its beginning on is looked at.
+    const LONGEST: usize = 512;
+
+    /// Where the token begins and ends whose word is at `at..end` in a run that begins at `start`.
+    pub(super) fn find(
+        &self,
+        text: &[u8],
+        (start, at, end): (usize, usize, usize),
+    ) -> Option<(usize, usize)> {
+        let begin = if self.place == Place::Run { start } else { at };
+        let here = &text[begin..text.len().min(begin + Self::LONGEST)];
+        let marked = |(at, mark): &(usize, String)| {
+            here.get(*at..).is_some_and(|rest| rest.starts_with(mark.as_bytes()))
+        };
+        if !self.mark.as_ref().is_none_or(marked) {
+            return None;
+        }
+        let mut from = begin;
+        if let Some((sign, before)) = &self.behind {
+            let (_, left) = text[..at].split_last().filter(|(last, _)| char::from(**last) == *sign)?;
+            let left = &left[left.len().saturating_sub(Self::BEFORE)..];
+            let groups = before.get().captures(left)?;
+            from -= groups.get(1).map_or(0, |group| left.len() - group.start() + 1);
+        }
+        let to = begin + self.form.get().find(here)?.end();
+        (to >= end || self.place == Place::Run).then_some((from, to))
+    }
+}
+
+/// A regular expression over bytes that is built when it is first asked: most programs ask few of them.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "String")]
+pub(super) struct LazyRegex {
+    text: String,
+    built: OnceLock<Regex>,
+}
+
+impl LazyRegex {
+    #[expect(clippy::expect_used, reason = "the text is part of the program; a test builds every pattern")]
+    pub(super) fn get(&self) -> &Regex {
+        self.built.get_or_init(|| {
+            RegexBuilder::new(&self.text).unicode(false).build().expect("a built-in pattern builds")
+        })
+    }
+
+    pub(super) fn is_match(&self, text: &[u8]) -> bool {
+        self.get().is_match(text)
+    }
+}
+
+impl From<String> for LazyRegex {
+    fn from(text: String) -> Self {
+        Self { text, built: OnceLock::new() }
+    }
 }
 
 fn form_and_word() -> Vec<Evidence> {
@@ -86,6 +186,7 @@ static KNOWN_RULE: LazyLock<Rule> = LazyLock::new(|| Rule {
     what: "a value that the server holds or that the policy names, in one of several forms".to_owned(),
     patterns: Vec::new(),
     check: Check::default(),
+    form: Vec::new(),
     number: Vec::new(),
     evidence: vec![Evidence::Mark],
     context: Vec::new(),
@@ -145,7 +246,6 @@ detectors! {
     email = "email",
     es_nif = "es-nif",
     eu_vat = "eu-vat",
-    facebook_app = "facebook-app",
     fi_hetu = "fi-hetu",
     iban = "iban",
     iban_labelled = "iban-labelled",
@@ -174,8 +274,6 @@ detectors! {
     sg_nric = "sg-nric",
     ssn = "ssn",
     ssn_labelled = "ssn-labelled",
-    tailed_token = "tailed-token",
-    telegram_bot = "telegram-bot",
     uk_driving_licence = "uk-driving-licence",
     uk_nino = "uk-nino",
     url_credentials = "url-credentials",
@@ -195,12 +293,16 @@ pub(super) struct Rules {
     by_start: Vec<(u16, u16)>,
     /// By rule, its context words.
     words: Vec<Words>,
+    /// By the length of a word, as far as they differ, the forms of tokens that it may have.
+    forms: Vec<Vec<(RuleId, TokenForm)>>,
     /// By rule, its identifiers.
     identifiers: Vec<Vec<Identifier>>,
     /// By length, those that are looked for among digits: of which rule, and which of its.
     by_len: Vec<Vec<(RuleId, usize)>>,
 }
 
+/// The length of words from which on the same forms of tokens are tried.
+const LONGEST_FORM: usize = 96;
 /// The longest identifier that is looked for among digits.
 pub(super) const LONGEST_NUMBER: usize = 18;
 
@@ -238,7 +340,14 @@ impl Rules {
         for (rule, id) in list.iter().zip(0..) {
             rule.number.iter().enumerate().for_each(|(at, row)| by_len[row.len].push((id, at)));
         }
-        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words, identifiers, by_len }
+        let mut forms = vec![Vec::new(); LONGEST_FORM + 1];
+        for (rule, id) in list.iter().zip(0..) {
+            for form in &rule.form {
+                let lengths = form.len[0]..=form.len[1].min(LONGEST_FORM);
+                lengths.for_each(|len| forms[len].push((id, form.clone())));
+            }
+        }
+        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words, forms, identifiers, by_len }
     }
 
     /// Whether letters and digits are an identifier of a rule.
@@ -257,6 +366,11 @@ impl Rules {
         known
             .filter(|(rule, at)| self.identifiers[usize::from(*rule)][*at].passes(text))
             .map(|(rule, _)| *rule)
+    }
+
+    /// The forms of tokens that a word (or a run of base64) of a length may have.
+    pub(super) fn forms(&self, len: usize) -> &[(RuleId, TokenForm)] {
+        &self.forms[len.min(LONGEST_FORM)]
     }
 
     /// The token rules whose pattern can begin with these two bytes.
@@ -512,8 +626,8 @@ mod tests {
 
     #[test]
     fn every_rule_without_patterns_is_one_that_the_code_or_a_head_names() {
-        let described: Vec<&str> =
-            RULES.list.iter().filter(|rule| rule.patterns.is_empty()).map(|rule| rule.id.as_str()).collect();
+        let coded = RULES.list.iter().filter(|rule| rule.patterns.is_empty() && rule.form.is_empty());
+        let described: Vec<&str> = coded.map(|rule| rule.id.as_str()).collect();
         for id in &described {
             let known = Detectors::ALL.contains(id)
                 || crate::guard::heads::has_rule(id)

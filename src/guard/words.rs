@@ -141,6 +141,14 @@ pub(super) struct Flag {
 #[serde(deny_unknown_fields)]
 pub(super) struct Lists {
     pub(super) verbs: Vec<String>,
+    pub(super) owners: Vec<String>,
+    pub(super) owner_verbs: Vec<String>,
+    pub(super) naming: Set,
+    pub(super) calling: Set,
+    pub(super) behind_phone: Vec<String>,
+    pub(super) algorithms: Vec<String>,
+    pub(super) prefixes: Vec<String>,
+    pub(super) joints: Vec<String>,
     pub(super) no_value: Set,
     pub(super) sentence: Set,
     pub(super) no_prefix: Vec<String>,
@@ -192,7 +200,7 @@ mod tests {
     fn no_word_of_a_list_is_covered_by_another() {
         let same = |before: &str, word: &str| before.eq_ignore_ascii_case(word);
         let lists = &WORDS.list;
-        for set in [&lists.no_value, &lists.sentence, &lists.live] {
+        for set in [&lists.no_value, &lists.sentence, &lists.live, &lists.naming, &lists.calling] {
             for words in &set.0 {
                 assert!(covered(words, same).is_empty(), "{:?}", covered(words, same));
             }

@@ -458,42 +458,12 @@ fn verb(text: &[u8]) -> Option<&'static [u8]> {
 /// Whose password it is, and a verb: ` for user 'root' is `, ` to the vault: `, ` is generated for root@localhost: `. How
 /// long that is.
 fn owner(text: &[u8]) -> Option<usize> {
-    const BEGIN: [&[u8]; 16] = [
-        b"for ",
-        b"to the ",
-        b"to your ",
-        b"of ",
-        b"on ",
-        b"is generated for ",
-        b"del ",
-        b"della ",
-        b"da ",
-        b"do ",
-        b"de ",
-        b"du ",
-        "för ".as_bytes(),
-        "für ".as_bytes(),
-        b"voor ",
-        b"til ",
-    ];
-    BEGIN.iter().find(|word| text.starts_with(word))?;
+    WORDS.list.owners.iter().find(|word| text.starts_with(word.as_bytes()))?;
     let text = &text[..text.len().min(56)];
     let stop = text.iter().position(|byte| matches!(byte, b'\n' | b',' | b';' | b'(')).unwrap_or(text.len());
-    let text = &text[..stop];
-    [
-        &b": "[..],
-        b" is ",
-        " é ".as_bytes(),
-        " è ".as_bytes(),
-        b" est ",
-        b" es ",
-        b" ist ",
-        b" er ",
-        "är ".as_bytes(),
-    ]
-    .iter()
-    .filter_map(|verb| memchr::memmem::find(text, verb).map(|at| at + verb.len()))
-    .min()
+    let place =
+        |verb: &String| memchr::memmem::find(&text[..stop], verb.as_bytes()).map(|at| at + verb.len());
+    WORDS.list.owner_verbs.iter().filter_map(place).min()
 }
 
 /// How many of small letters, capitals, digits and signs a value has.

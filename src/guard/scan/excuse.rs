@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, OnceLock};
 
-use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use regex::bytes::{RegexSet, RegexSetBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::expression::is_expression;
@@ -20,7 +20,7 @@ pub use super::token::Shape;
 use super::token::shape_of;
 use super::{Finding, LEFT, Scanner, first_line, last_line};
 use crate::guard::Kind;
-use crate::guard::rule::{RULES, RuleId};
+use crate::guard::rule::{LazyRegex, RULES, RuleId};
 
 /// How much of a line on each side of a candidate a row may look at.
 const AROUND: usize = 96;
@@ -219,29 +219,6 @@ struct Line {
     line: String,
 }
 
-/// A pattern that is built when it is first asked: most programs ask few of them.
-struct Pattern {
-    text: String,
-    built: OnceLock<Regex>,
-}
-
-impl Pattern {
-    fn of(text: &Option<String>) -> Option<Self> {
-        text.clone().map(|text| Self { text, built: OnceLock::new() })
-    }
-
-    #[expect(clippy::expect_used, reason = "the text is part of the program; a test builds every pattern")]
-    fn get(&self) -> &Regex {
-        self.built.get_or_init(|| {
-            RegexBuilder::new(&self.text).unicode(false).build().expect("a pattern of the excuses builds")
-        })
-    }
-
-    fn is_match(&self, text: &[u8]) -> bool {
-        self.get().is_match(text)
-    }
-}
-
 /// Patterns that are looked for together; built when they are first asked.
 struct Patterns {
     texts: Vec<String>,
@@ -266,13 +243,13 @@ impl Patterns {
 
 /// A row, ready to be asked.
 struct Row {
-    unless_value: Option<Pattern>,
-    before: Option<Pattern>,
-    unless_before: Option<Pattern>,
-    behind: Option<Pattern>,
-    onward: Option<Pattern>,
+    unless_value: Option<LazyRegex>,
+    before: Option<LazyRegex>,
+    unless_before: Option<LazyRegex>,
+    behind: Option<LazyRegex>,
+    onward: Option<LazyRegex>,
     /// The pattern of the value, where a group of it is asked for.
-    group: Option<Pattern>,
+    group: Option<LazyRegex>,
 }
 
 /// The rows that some rules have in common.
@@ -308,12 +285,12 @@ impl Excuses {
         let ready = |row: &Excuse| {
             let grouped = row.words.is_some() || !row.form.is_empty();
             Row {
-                unless_value: Pattern::of(&row.unless_value),
-                before: Pattern::of(&row.before),
-                unless_before: Pattern::of(&row.unless_before),
-                behind: Pattern::of(&row.behind),
-                onward: Pattern::of(&row.onward),
-                group: if grouped { Pattern::of(&row.value) } else { None },
+                unless_value: row.unless_value.clone().map(LazyRegex::from),
+                before: row.before.clone().map(LazyRegex::from),
+                unless_before: row.unless_before.clone().map(LazyRegex::from),
+                behind: row.behind.clone().map(LazyRegex::from),
+                onward: row.onward.clone().map(LazyRegex::from),
+                group: if grouped { row.value.clone().map(LazyRegex::from) } else { None },
             }
         };
         let rows = list.iter().map(ready).collect();

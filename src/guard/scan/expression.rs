@@ -6,6 +6,7 @@
 use super::natural_language::is_natural_language;
 use super::placeholder::{is_identifier, is_names};
 use super::token::{Shape, shape_of};
+use crate::guard::words::WORDS;
 
 /// Names of so few letters are what a minifier makes.
 const SHORT: usize = 3;
@@ -13,25 +14,6 @@ const SHORT: usize = 3;
 const DEEPEST: usize = 32;
 /// What may stand between names in the brackets of a macro.
 const MACRO: &[u8] = b"_:!#;,.(){}<>=&|+-*/%'";
-/// Words that stand before an operand.
-const PREFIXES: [&[u8]; 13] = [
-    b"await",
-    b"new",
-    b"not",
-    b"typeof",
-    b"async",
-    b"function",
-    b"return",
-    b"yield",
-    b"mut",
-    b"delete",
-    b"void",
-    b"const",
-    b"let",
-];
-/// Words that join two operands within brackets.
-const JOINTS: [&[u8]; 9] = [b"if", b"else", b"for", b"in", b"is", b"and", b"or", b"of", b"instanceof"];
-
 /// Whether the text from a value of `len` bytes to the end of its line reads as an expression; `before` is the line before it.
 pub(super) fn is_expression(before: &[u8], line: &[u8], len: usize) -> bool {
     // In a string of JSON the line ends where it is spelled out.
@@ -170,7 +152,8 @@ impl<'a> Reader<'a> {
                     if name.len() < 3 && matches!(self.byte(0), b'"' | b'\'') {
                         return self.string();
                     }
-                    let (lambda, prefix) = (name == b"lambda", PREFIXES.contains(&name));
+                    let (lambda, prefix) =
+                        (name == b"lambda", WORDS.list.prefixes.iter().any(|word| word.as_bytes() == name));
                     if lambda && self.byte(0) == b' ' {
                         self.marks += 1;
                         self.at = self.line.len();
@@ -353,7 +336,7 @@ impl<'a> Reader<'a> {
         if blank && is_start(self.byte(0)) {
             let from = self.at;
             let word = self.name();
-            let joint = JOINTS.contains(&word);
+            let joint = WORDS.list.joints.iter().any(|joint| joint.as_bytes() == word);
             let chosen = word == b"if" && memchr::memmem::find(&self.line[from..], b" else ").is_some();
             return match (joint, inside) {
                 (true, true) => Next::Operand,

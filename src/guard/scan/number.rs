@@ -4,6 +4,7 @@ use super::excuse::{Candidate, Evidence};
 use super::{LEFT, Scanner, first_line, last_line};
 use crate::guard::confirm::{self, CardRange, is_card};
 use crate::guard::rule::{LONGEST_NUMBER, RuleId};
+use crate::guard::words::{Set, WORDS};
 
 /// How many groups of digits are looked at together. A longer chain (a row of numbers) is taken in steps.
 const MAX_GROUPS: usize = 24;
@@ -264,7 +265,7 @@ impl Scanner<'_> {
     /// Whether a context word of the rule names this very number: nothing but words like `number is` stand between.
     fn names(&self, rule: RuleId, at: usize, len: usize) -> bool {
         let between = self.rules.behind_context(rule, self.label(at, len));
-        between.is_some_and(|between| only_words(between, &NAMING_WORDS))
+        between.is_some_and(|between| only_words(between, &WORDS.list.naming))
     }
 
     /// Whether a word that says telephone reaches this number: no other label and no end of a thought between.
@@ -280,7 +281,10 @@ impl Scanner<'_> {
             let other = between.trim_ascii_end().ends_with(b":") && between.iter().any(u8::is_ascii_digit);
             // `television` is no `tel`.
             let longer = between.first().is_some_and(u8::is_ascii_lowercase);
-            !other && !longer && !between.contains(&b';') && (groups > 1 || only_words(between, &PHONE_WORDS))
+            !other
+                && !longer
+                && !between.contains(&b';')
+                && (groups > 1 || only_words(between, &WORDS.list.calling))
         })
     }
 
@@ -517,18 +521,11 @@ impl Scanner<'_> {
             return 0;
         }
         let limit = if first == b'1' { 11 } else { 15 };
-        let (mut digits, mut taken) = (0, 0);
-        for group in rest {
-            if digits + group.len > limit || taken > 0 && digits >= 8 && group.len > 5 {
-                break;
-            }
-            digits += group.len;
-            taken += 1;
-        }
+        let (digits, taken) = gather(rest, limit, |digits, _, next| digits < 8 || next.len <= 5);
         // `030.123456`: no decimal number begins with a zero and another digit.
         let zero = rest[0].len > 1 && self.byte(rest[0].start) == b'0';
         let decimal = taken == 2 && !zero && self.byte(rest[0].end()) == b'.';
-        let enough = digits >= if label { 6 } else { 8 };
+        let enough = (if label { 6 } else { 8 }..=limit).contains(&digits);
         if enough && !decimal { taken } else { 0 }
     }
 
@@ -548,131 +545,69 @@ impl Scanner<'_> {
         }
     }
 
-    /// The forms in which countries print their own numbers: how many groups.
+    /// The forms in which countries print their own numbers, one after the other: how many groups.
     fn national(&self, rest: &[Group]) -> usize {
-        let taken = self.mobile(rest[0]);
-        let taken = taken.or_else(|| self.north_american(rest));
-        let taken = taken.or_else(|| self.bracketed(rest));
-        let taken = taken.or_else(|| self.abroad(rest));
-        taken.or_else(|| self.with_zero(rest)).unwrap_or(0)
-    }
-
-    /// Mobile numbers without a space: Ireland (10 digits), United Kingdom (11).
-    fn mobile(&self, here: Group) -> Option<usize> {
-        let digit = |at: usize| self.byte(at);
-        let second = digit(here.start + 1);
-        if digit(here.start) == b'0' && !is_word_byte(digit(here.end())) {
-            let third = digit(here.start + 2);
-            let irish = here.len == 10 && second == b'8' && matches!(third, b'3' | b'5'..=b'7' | b'9');
-            let british = here.len == 11 && second == b'7' && third != b'0';
-            if irish || british {
-                return Some(1);
-            }
-        }
-        None
-    }
-
-    /// North America: 3-3-4, perhaps with a 1 before.
-    fn north_american(&self, rest: &[Group]) -> Option<usize> {
         let here = rest[0];
-        let digit = |at: usize| self.byte(at);
+        let [first, second, third] = [0, 1, 2].map(|at| self.byte(here.start + at));
+        let (before, joint) = (self.byte_before(here.start), self.byte(here.end()));
+        let close = |last: &Group, next: &Group| next.start == last.end() + 1;
         let starts = |group: &Group| (b'2'..=b'9').contains(&self.byte(group.start));
-        let skip = usize::from(here.len == 1 && digit(here.start) == b'1');
-        if let Some([a, b, c]) = rest.get(skip..skip + 3)
+        // Mobile numbers without a space: Ireland (10 digits), United Kingdom (11).
+        let irish = here.len == 10 && second == b'8' && matches!(third, b'3' | b'5'..=b'7' | b'9');
+        let british = here.len == 11 && second == b'7' && third != b'0';
+        if first == b'0' && !is_word_byte(joint) && (irish || british) {
+            return 1;
+        }
+        // North America: 3-3-4, perhaps with a 1 before.
+        let one = usize::from(here.len == 1 && first == b'1');
+        if let Some([a, b, c]) = rest.get(one..one + 3)
             && (a.len, b.len, c.len) == (3, 3, 4)
             && starts(a)
-            && (starts(b) || digit(a.end()) == b'-' && self.digits_value(*b) > 0)
+            && (starts(b) || self.byte(a.end()) == b'-' && self.digits_value(*b) > 0)
+            && matches!(
+                (self.byte(a.end()), self.byte(b.end())),
+                (b'-' | b'/' | b')', b'-' | b' ') | (b'.', b'.') | (b' ', b' ' | b'-')
+            )
         {
-            let (one, two) = (digit(a.end()), digit(b.end()));
-            let sure =
-                matches!((one, two), (b'-' | b'/' | b')', b'-' | b' ') | (b'.', b'.') | (b' ', b' ' | b'-'));
-            if sure {
-                return Some(skip + 3);
+            return one + 3;
+        }
+        // `(415) 6667777`, `(01) 634 5000`
+        if before == b'(' && (2..=5).contains(&here.len) && joint == b')' {
+            let (digits, taken) = gather(rest, 11, |_, _, _| true);
+            if taken > 1 && digits >= 9 && rest[1].len <= 8 {
+                return taken;
             }
         }
-        None
-    }
-
-    /// `(415) 6667777`, `(01) 634 5000`
-    fn bracketed(&self, rest: &[Group]) -> Option<usize> {
-        let here = rest[0];
-        let digit = |at: usize| self.byte(at);
-        if self.byte_before(here.start) == b'(' && (2..=5).contains(&here.len) && digit(here.end()) == b')' {
-            let (mut digits, mut taken) = (here.len, 1);
-            while let Some(group) = rest.get(taken)
-                && digits + group.len <= 11
-            {
-                digits += group.len;
-                taken += 1;
-            }
-            if taken > 1 && (9..=11).contains(&digits) && rest[1].len <= 8 {
-                return Some(taken);
+        // `00353 1 234 5678`: a code for calls abroad, a country's, the number.
+        if (first, second) == (b'0', b'0') && (3..=5).contains(&here.len) && self.is_country(here) {
+            let (digits, taken) = gather(rest, 15, |_, last, next| {
+                matches!(self.byte(last.end()), b' ' | b'-') && close(last, next) && next.len <= 5
+            });
+            if taken >= 3 && digits >= 12 && (here.len != 3 || starts(&rest[1])) {
+                return taken;
             }
         }
-        None
-    }
-
-    /// `00353 1 234 5678`: a code for calls abroad, a country's, the number.
-    fn abroad(&self, rest: &[Group]) -> Option<usize> {
-        let here = rest[0];
-        let digit = |at: usize| self.byte(at);
-        let starts = |group: &Group| (b'2'..=b'9').contains(&self.byte(group.start));
-        let second = digit(here.start + 1);
-        if digit(here.start) == b'0' && second == b'0' && (3..=5).contains(&here.len) && self.is_country(here)
-        {
-            let (mut digits, mut taken) = (here.len - 2, 1);
-            while let Some(group) = rest.get(taken)
-                && digits + group.len <= 13
-                && matches!(digit(rest[taken - 1].end()), b' ' | b'-')
-                && group.start == rest[taken - 1].end() + 1
-                && group.len <= 5
-            {
-                digits += group.len;
-                taken += 1;
-            }
-            let american = here.len != 3 || rest.get(1).is_some_and(starts);
-            if taken >= 3 && digits >= 10 && american {
-                return Some(taken);
-            }
-        }
-        None
-    }
-
-    /// A leading zero and 9 to 11 digits in groups: Ireland, United Kingdom, France, Germany, ...
-    fn with_zero(&self, rest: &[Group]) -> Option<usize> {
-        let here = rest[0];
-        let digit = |at: usize| self.byte(at);
-        let second = digit(here.start + 1);
-        if digit(here.start) == b'0' && second != b'0' && (2..=5).contains(&here.len) {
-            let (mut digits, mut taken, joint) = (here.len, 1, digit(here.end()));
-            while let Some(group) = rest.get(taken)
-                && digits + group.len <= 11
-                && digit(rest[taken - 1].end()) == joint
-                && group.start == rest[taken - 1].end() + 1
-            {
-                digits += group.len;
-                taken += 1;
-            }
+        // A leading zero and 9 to 11 digits in groups: Ireland, United Kingdom, France, Germany, ...
+        if first == b'0' && second != b'0' && (2..=5).contains(&here.len) {
+            let (digits, taken) =
+                gather(rest, 11, |_, last, next| self.byte(last.end()) == joint && close(last, next));
             let french = joint == b'.' && taken == 5 && rest[..5].iter().all(|group| group.len == 2);
-            let long = taken > 2 && rest[1..taken].iter().any(|group| group.len > 5);
-            let shape = (matches!(joint, b' ' | b'-') || french) && !long;
-            if shape && taken > 1 && (9..=11).contains(&digits) && rest[1].len > 1 {
-                return Some(taken);
+            let short = taken == 2 || rest[1..taken].iter().all(|group| group.len <= 5);
+            if taken > 1
+                && digits >= 9
+                && rest[1].len > 1
+                && short
+                && (french || matches!(joint, b' ' | b'-'))
+            {
+                return taken;
             }
         }
-        None
+        0
     }
 
     /// After a label any 6 to 15 digits will do that are no date and no decimal.
     fn any_phone(&self, rest: &[Group]) -> usize {
-        let (mut digits, mut taken) = (0, 0);
-        for group in rest {
-            if digits + group.len > 15 || digits >= 7 && group.len > 4 {
-                break;
-            }
-            digits += group.len;
-            taken += 1;
-        }
+        let (digits, taken) = gather(rest, 15, |digits, _, next| digits < 7 || next.len <= 4);
         let decimal = taken == 2 && self.byte(rest[0].end()) == b'.';
         let spelled = rest[..taken].iter().all(|group| group.len == 1);
         if digits >= if spelled { 9 } else { 6 } && !decimal { taken } else { 0 }
@@ -680,15 +615,16 @@ impl Scanner<'_> {
 
     /// `28-64-66-98 office`, `085 175 7641-Fax`.
     fn label_behind(&self, end: usize) -> bool {
-        const WORDS: [&[u8]; 8] = [b"office", b"fax", b"mobile", b"cell", b"phone", b"tel", b"home", b"work"];
         let rest = &self.text[end..self.to.min(end + 10)];
         let signs = rest.iter().take_while(|byte| matches!(**byte, b' ' | b'-' | b'(')).count();
         let word = &rest[signs..];
         // The name of what follows speaks of that.
-        let ends = |label: &&[u8]| !matches!(self.byte(end + signs + label.len()), b'_' | b'=' | b':');
-        let begins =
-            |label: &&[u8]| word.len() >= label.len() && word[..label.len()].eq_ignore_ascii_case(label);
-        (1..=2).contains(&signs) && WORDS.iter().any(|label| begins(label) && ends(label))
+        let ends = |label: &&String| !matches!(self.byte(end + signs + label.len()), b'_' | b'=' | b':');
+        let begins = |label: &&String| {
+            word.get(..label.len()).is_some_and(|word| word.eq_ignore_ascii_case(label.as_bytes()))
+        };
+        let labels = &WORDS.list.behind_phone;
+        (1..=2).contains(&signs) && labels.iter().any(|label| begins(&label) && ends(&label))
     }
 
     /// `x12`, `ext. 12` behind a number.
@@ -935,83 +871,23 @@ impl Scanner<'_> {
     }
 }
 
-/// What may stand between a word that names a number and the number.
-const NAMING_WORDS: [&[u8]; 16] = [
-    b"number", b"numbers", b"no", b"nr", b"num", b"is", b"was", b"id", b"of", b"the", b"my", b"his", b"her",
-    b"for", b"code", b"tin",
-];
-/// The same for telephone numbers in one group.
-const PHONE_WORDS: [&[u8]; 64] = [
-    b"number",
-    b"numbers",
-    b"no",
-    b"nr",
-    b"num",
-    b"is",
-    b"was",
-    b"at",
-    b"on",
-    b"me",
-    b"us",
-    b"my",
-    b"our",
-    b"his",
-    b"her",
-    b"the",
-    b"home",
-    b"work",
-    b"office",
-    b"mobile",
-    b"direct",
-    b"line",
-    b"or",
-    b"and",
-    b"to",
-    b"for",
-    b"via",
-    b"fax",
-    b"e",
-    b"kom",
-    b"ist",
-    b"lautet",
-    b"est",
-    b"es",
-    "è".as_bytes(),
-    "é".as_bytes(),
-    "är".as_bytes(),
-    b"er",
-    b"on",
-    b"jest",
-    b"nummer",
-    b"au",
-    b"al",
-    b"op",
-    b"unter",
-    b"par",
-    b"na",
-    b"pod",
-    "på".as_bytes(),
-    b"o",
-    b"el",
-    b"le",
-    b"la",
-    b"il",
-    b"este",
-    b"je",
-    "είναι".as_bytes(),
-    "μου".as_bytes(),
-    b"numer",
-    "número".as_bytes(),
-    b"numero",
-    "numéro".as_bytes(),
-    "ná".as_bytes(),
-    b"an",
-];
+/// How many digits and groups the first groups have, no more than `most` digits, as long as `joins` takes the next: by the
+/// digits before, the last group and it.
+fn gather(rest: &[Group], most: usize, joins: impl Fn(usize, &Group, &Group) -> bool) -> (usize, usize) {
+    let (mut digits, mut taken) = (rest[0].len, 1);
+    while let Some(next) = rest.get(taken)
+        && digits + next.len <= most
+        && joins(digits, &rest[taken - 1], next)
+    {
+        (digits, taken) = (digits + next.len, taken + 1);
+    }
+    (digits, taken)
+}
 
 /// Whether all words in a text are of these.
-fn only_words(text: &[u8], known: &[&[u8]]) -> bool {
+fn only_words(text: &[u8], known: &Set) -> bool {
     text.split(|byte| !(byte.is_ascii_alphabetic() || *byte >= 0x80))
-        .all(|word| word.is_empty() || known.iter().any(|known| known.eq_ignore_ascii_case(word)))
+        .all(|word| word.is_empty() || known.holds(word))
 }
 
 /// Runs of digits.

@@ -49,35 +49,11 @@ pub(super) fn is_names(text: &[u8], joints: &[u8]) -> bool {
 
 /// What stands around the name of an algorithm that has digits in it: `base64FromBytes`, `Ed25519PrivateKey`.
 pub(super) fn around_algorithm(part: &[u8]) -> Option<(&[u8], &[u8])> {
-    const NAMES: [&[u8]; 22] = [
-        b"base64",
-        b"b64",
-        b"sha1",
-        b"sha224",
-        b"sha256",
-        b"sha384",
-        b"sha512",
-        b"md5",
-        b"aes128",
-        b"aes192",
-        b"aes256",
-        b"x25519",
-        b"curve25519",
-        b"ed25519",
-        b"poly1305",
-        b"oauth2",
-        b"x509",
-        b"pkcs8",
-        b"nistp256",
-        b"utf8",
-        b"i128",
-        b"u128",
-    ];
     if part.len() > 64 || !part.iter().any(u8::is_ascii_digit) {
         return None;
     }
-    NAMES.iter().find_map(|name| {
-        let at = part.windows(name.len()).position(|word| word.eq_ignore_ascii_case(name))?;
+    WORDS.list.algorithms.iter().find_map(|name| {
+        let at = part.windows(name.len()).position(|word| word.eq_ignore_ascii_case(name.as_bytes()))?;
         Some((&part[..at], &part[at + name.len()..]))
     })
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::guard::classes::{Block, alphanumeric_or, only};
 use crate::guard::confirm::{self, varied};
-use crate::guard::rule::{Check, is_glued};
+use crate::guard::rule::{Check, Place, RuleId, is_glued};
 use crate::guard::words::{Nearby, WORDS};
 
 /// So many digits of base64 before a place are a run that it is inside of.
@@ -57,9 +57,7 @@ impl Scanner<'_> {
         }
         if self.token(start)
             || start < at && (self.token(at) || self.hashed(start, at))
-            || self.telegram(at, end)
-            || self.facebook_app(at, end)
-            || self.tailed(start, at, end)
+            || self.formed((start, at, end), false)
         {
             return;
         }
@@ -351,9 +349,7 @@ impl Scanner<'_> {
         let end = end + self.text[end..].iter().take_while(part).count();
         let end = end + self.text[end..].iter().take(2).take_while(|byte| **byte == b'=').count();
         self.encoded_done = end;
-        if is_azure_key(&self.text[start..end]) {
-            self.hit(self.ids.tailed_token, start, end);
-            self.words_done = end;
+        if self.formed((start, start, end), true) {
             return true;
         }
         let mut found = false;
@@ -415,88 +411,23 @@ impl Scanner<'_> {
         start
     }
 
-    /// Tokens that are recognised by their middle, their end or what they are joined to. `start` is where the parts before
-    /// the word begin.
-    fn tailed(&mut self, start: usize, at: usize, end: usize) -> bool {
-        let found = match is_tailed(&self.text[at..end]) {
-            true => Some((at, end)),
-            false => self.joined_token(at, end).or_else(|| {
-                let whole = &self.text[start..self.to.min(start + 512)];
-                marked_len(whole).map(|len| (start, start + len))
-            }),
-        };
-        let Some((start, end)) = found else { return false };
-        self.hit(self.ids.tailed_token, start, end);
+    /// Tokens by their form: of a word at `at..end` in a run that begins at `start`, or of a run of base64.
+    fn formed(&mut self, (start, at, end): (usize, usize, usize), base64: bool) -> bool {
+        let forms = self.rules.forms(end - at).iter();
+        let found =
+            forms.filter(|(_, row)| (row.place == Place::Base64) == base64).find_map(|(rule, row)| {
+                let found = row.find(self.text, (start, at, end))?;
+                self.passes(*rule, row.check, at, end).then_some((*rule, found))
+            });
+        let Some((rule, (start, end))) = found else { return false };
+        self.hit(rule, start, end);
         self.words_done = end;
         true
-    }
-
-    /// A token that the word from `at` to `end` makes with what a sign joins to it.
-    fn joined_token(&self, at: usize, end: usize) -> Option<(usize, usize)> {
-        let word = &self.text[at..end];
-        let behind_colon = self.byte_before(at) == b':';
-        match word.len() {
-            // DeepL's free keys: a UUID and `:fx`.
-            36 if self.text[end..].starts_with(b":fx") && shape_of(word) == Shape::Uuid => {
-                Some((at, end + 3))
-            }
-            // Codefresh: two runs of hexadecimal digits.
-            24 if self.byte(end) == b'.' && is_small_hex(word) => {
-                let rest = &self.text[end + 1..self.to.min(end + 34)];
-                let ends = !rest.get(32).is_some_and(|byte| is_word(*byte));
-                (rest.len() >= 32 && is_small_hex(&rest[..32]) && ends).then_some((at, end + 33))
-            }
-            // Ghost's admin keys: an id, a colon, a key.
-            64 if behind_colon && is_small_hex(word) => {
-                let id = self.before(at - 1, 25).iter().rev().take_while(|byte| byte.is_ascii_hexdigit());
-                (id.count() == 24).then(|| (at - 25, end))
-            }
-            // Ably's keys: an app, a dot, a key's name, a colon, the secret.
-            43 if behind_colon && is_ably_name(self.before(at - 1, 14)) => {
-                (shape_of(word) == Shape::Random).then(|| (at - 14, end))
-            }
-            // Quay's robots: organisation, plus sign, robot, colon, capitals and digits.
-            32..=80 if behind_colon && is_robot(self.before(at - 1, 48)) => {
-                let capitals = word.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
-                (capitals && is_random(word)).then_some((at, end))
-            }
-            _ => None,
-        }
     }
 
     /// What crypt(3) makes of a password, behind a user's name or alone.
     fn hashed(&mut self, start: usize, at: usize) -> bool {
         memchr::memchr(b'$', &self.text[start..at]).is_some_and(|dollar| self.token(start + dollar))
-    }
-
-    /// A bot's number, a colon, and 35 characters.
-    fn telegram(&mut self, at: usize, end: usize) -> bool {
-        if end - at < 34
-            || end - at > 36
-            || self.byte_before(at) != b':'
-            || !self.text[at..].starts_with(b"AA")
-        {
-            return false;
-        }
-        let digits = self.before(at - 1, 11).iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-        if !(8..=10).contains(&digits) {
-            return false;
-        }
-        self.hit(self.ids.telegram_bot, at - 1 - digits, end);
-        true
-    }
-
-    /// The number of a Facebook app, a bar, and 27 characters.
-    fn facebook_app(&mut self, at: usize, end: usize) -> bool {
-        if end - at != 27 || self.byte_before(at) != b'|' {
-            return false;
-        }
-        let digits = self.before(at - 1, 18).iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-        if !(14..=17).contains(&digits) {
-            return false;
-        }
-        self.hit(self.ids.facebook_app, at - 1 - digits, end);
-        true
     }
 
     /// A short prefix, `_` or `-`, and thirty characters in a mix of capitals, small letters and digits, or 32 hexadecimal
@@ -533,11 +464,7 @@ impl Scanner<'_> {
     fn token(&mut self, start: usize) -> bool {
         for (rule, pattern) in self.rules.tokens(self.byte(start), self.byte(start + 1)) {
             let Some(end) = pattern.find(self.text, start) else { continue };
-            let fits = match self.rules.list[usize::from(*rule)].check {
-                Check::None => true,
-                Check::Random => is_random(&self.text[start..end]) && !self.is_line_of_base64(start, end),
-                Check::Context => self.rules.has_context(*rule, self.label(start, 64)),
-            };
+            let fits = self.passes(*rule, self.rules.list[usize::from(*rule)].check, start, end);
             if fits
                 && !is_crossed_out(&self.text[start..end])
                 && self.propose(Candidate::new(*rule, start, end))
@@ -546,6 +473,17 @@ impl Scanner<'_> {
             }
         }
         false
+    }
+
+    /// Whether a token meets the further condition on it.
+    fn passes(&self, rule: RuleId, check: Check, start: usize, end: usize) -> bool {
+        let token = &self.text[start..end];
+        match check {
+            Check::None => true,
+            Check::Random => is_random(token) && !self.is_line_of_base64(start, end),
+            Check::Shuffled => is_shuffled(token.rsplit(|byte| *byte == b'-').next().unwrap_or_default()),
+            Check::Context => self.rules.has_context(rule, self.label(start, 64)),
+        }
     }
 
     /// Whether this is a line of a certificate or a file in base64: the line before is as long and full.
@@ -713,95 +651,6 @@ pub(super) fn mixed_case(value: &[u8]) -> bool {
     let changes =
         value.windows(2).filter(|pair| pair[0].is_ascii_lowercase() != pair[1].is_ascii_lowercase()).count();
     changes * 3 >= value.len() && value.iter().any(u8::is_ascii_lowercase)
-}
-
-/// `organisation+robot` at the end of a text.
-fn is_robot(text: &[u8]) -> bool {
-    let part = |byte: &&u8| is_word(**byte) || matches!(**byte, b'.' | b'+');
-    let name = &text[text.len() - text.iter().rev().take_while(part).count()..];
-    let mut parts = name.split(|byte| *byte == b'+');
-    matches!((parts.next(), parts.next(), parts.next()), (Some([_, ..]), Some([_, ..]), None))
-}
-
-fn is_small_hex(text: &[u8]) -> bool {
-    text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// Whether a word is a token by marks at its middle or its end.
-fn is_tailed(word: &[u8]) -> bool {
-    let hex = is_small_hex;
-    match word.len() {
-        36 | 37 => {
-            word[32..].starts_with(b"-us") && hex(&word[..32]) && word[35..].iter().all(u8::is_ascii_digit)
-        }
-        50 if word[32] == b'-' && word[41] == b'-' => {
-            hex(&word[..32]) && hex(&word[33..41]) && hex(&word[42..])
-        }
-        40 | 44 => word.ends_with(b"FFFFNRAL") && hex(&word[..32]),
-        // TrueNAS: a number, a dash, 64 characters.
-        66..=68 if word[word.len() - 65] == b'-' => {
-            let (number, key) = word.split_at(word.len() - 65);
-            number.iter().all(u8::is_ascii_digit)
-                && key[1..].iter().all(u8::is_ascii_alphanumeric)
-                && is_shuffled(&key[1..])
-        }
-        // RapidAPI's keys have two marks inside.
-        50 => word[10..13] == *b"msh" && word[28..30] == *b"p1" && word[36..38] == *b"js",
-        // Azure's keys carry a mark at a fixed place.
-        84 => {
-            let mark = |from: usize, mark: &[u8]| word[from..].starts_with(mark);
-            word.iter().all(u8::is_ascii_alphanumeric)
-                && (mark(52, b"JQQJ99") || mark(75, b"AZDO") || mark(76, b"AZDO"))
-        }
-        _ => false,
-    }
-}
-
-/// How long the token is that begins a text, by a mark near its beginning.
-fn marked_len(text: &[u8]) -> Option<usize> {
-    // `abc8Q~` and 34 of the signs that an Azure client secret has.
-    if text.len() >= 40
-        && text[3].is_ascii_digit()
-        && text[4..6] == *b"Q~"
-        && text[6..40].iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.~-".contains(byte))
-    {
-        return Some(40);
-    }
-    // Terraform: `x.atlasv1.y`.
-    let terraform =
-        text.len() >= 84 && text[14..23] == *b".atlasv1." && text[..14].iter().all(u8::is_ascii_alphanumeric);
-    let key = || text[23..].iter().take_while(|byte| is_word(**byte) || **byte == b'=').count();
-    terraform.then(key).filter(|key| *key >= 60).map(|key| 23 + key)
-}
-
-/// `appid1.keyid1` at the end of a text: six characters on each side of a dot.
-fn is_ably_name(text: &[u8]) -> bool {
-    let Some((name, before)) = text.split_last_chunk::<13>().map(|(before, name)| (name, before)) else {
-        return false;
-    };
-    name[6] == b'.'
-        && name[..6].iter().chain(&name[7..]).all(|byte| is_word(*byte))
-        && !before.last().is_some_and(|byte| is_word(*byte))
-}
-
-/// Base64 keys of Azure, which carry a mark at a fixed place: storage, batch, Cosmos DB, service bus, functions, container
-/// registry and others, by what Microsoft publishes of its identifiable keys.
-fn is_azure_key(run: &[u8]) -> bool {
-    let mark = |at: usize, marks: &[&[u8]]| marks.iter().any(|mark| run[at..].starts_with(mark));
-    match run.len() {
-        // 64 bytes
-        88 => run.ends_with(b"==") && mark(76, &[b"+ASt", b"+ABa", b"ACDb"]),
-        // 32 bytes
-        44 => {
-            let marks: [&[u8]; 9] =
-                [b"+ASb", b"+AEh", b"+ARm", b"AIoT", b"AzCa", b"+AMC", b"AzEg", b"AAIV", b"APIM"];
-            run.ends_with(b"=") && mark(33, &marks)
-        }
-        // Container registry; search; functions.
-        52 => mark(42, &[b"+ACR", b"AzSe"]),
-        56 => mark(44, &[b"AzFu"]) && run.ends_with(b"=="),
-        _ => false,
-    }
 }
 
 /// What providers begin their tokens with: small letters, and not what hashes, files and messages are named by.
