@@ -75,17 +75,6 @@ pub enum Outcome {
     LetThrough,
 }
 
-impl Outcome {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Found => "found",
-            Self::Excused => "excused",
-            Self::TooLittle => "too little",
-            Self::LetThrough => "let through",
-        }
-    }
-}
-
 /// What was made of a text.
 #[derive(Debug, Clone, Serialize)]
 pub struct Checked {
@@ -331,7 +320,7 @@ impl Checked {
                 one.end - one.start,
                 one.kind.as_str(),
                 one.rule,
-                one.outcome.as_str(),
+                name(&one.outcome).replace('_', " "),
                 evidence.join(" + "),
                 one.sum,
                 one.threshold,
@@ -360,13 +349,10 @@ pub fn excuses_table() -> String {
 /// The built-in rules and those of the policy as a table for people, with the action that a policy takes.
 pub fn rules_table(guard: &Guard) -> String {
     let mut out = format!("{:<28} {:<16} {:<8}  what\n", "rule", "kind", "action");
-    for rule in rules() {
-        let action = super::report::action_name(guard.action(rule.kind));
-        let _ = writeln!(out, "{:<28} {:<16} {action:<8}  {}", rule.id, rule.kind.as_str(), rule.what);
-    }
-    for rule in &guard.policy().rules {
-        let action = super::report::action_name(guard.action(rule.kind));
-        let _ = writeln!(out, "{:<28} {:<16} {action:<8}  {}", rule.id, rule.kind.as_str(), rule.what);
+    let own = guard.policy().rules.iter().map(|rule| (&rule.id, rule.kind, &rule.what));
+    for (id, kind, what) in rules().iter().map(|rule| (&rule.id, rule.kind, &rule.what)).chain(own) {
+        let action = super::report::action_name(guard.action(kind));
+        let _ = writeln!(out, "{id:<28} {:<16} {action:<8}  {what}", kind.as_str());
     }
     out
 }

@@ -4,6 +4,8 @@
 
 use std::sync::LazyLock;
 
+use bech32::primitives::decode::UncheckedHrpstring;
+use bech32::{Bech32, Bech32m};
 use sha2::{Digest as _, Sha256};
 
 /// Luhn check (ISO/IEC 7812-1 annex B) over digits.
@@ -85,52 +87,28 @@ pub(super) fn mod97(text: impl Iterator<Item = u8>) -> u32 {
     })
 }
 
-/// Countries of the SWIFT IBAN register, and those that use the form without being in it, with length and the form of what follows the check digits:
-/// `n` digits, `a` letters, `c` either, each with its count.
-#[rustfmt::skip]
-const IBAN: &[(&[u8; 2], u8, &str)] = &[
-    (b"AD", 24, "8n12c"), (b"AE", 23, "19n"), (b"AL", 28, "8n16c"), (b"AO", 25, "21n"), (b"AT", 20, "16n"),
-    (b"AZ", 28, "4a20c"), (b"BA", 20, "16n"), (b"BE", 16, "12n"), (b"BF", 28, "2c22n"), (b"BG", 22, "4a6n8c"),
-    (b"BH", 22, "4a14c"), (b"BI", 27, "23n"), (b"BJ", 28, "2c22n"), (b"BR", 29, "23n1a1c"), (b"BY", 28, "4c4n16c"),
-    (b"CF", 27, "23n"), (b"CG", 27, "23n"), (b"CH", 21, "5n12c"), (b"CI", 28, "2c22n"), (b"CM", 27, "23n"),
-    (b"CR", 22, "18n"), (b"CV", 25, "21n"), (b"CY", 28, "8n16c"), (b"CZ", 24, "20n"), (b"DE", 22, "18n"),
-    (b"DJ", 27, "23n"), (b"DK", 18, "14n"), (b"DO", 28, "4c20n"), (b"DZ", 26, "22n"), (b"EE", 20, "16n"),
-    (b"EG", 29, "25n"), (b"ES", 24, "20n"), (b"FI", 18, "14n"), (b"FK", 18, "2a12n"), (b"FO", 18, "14n"),
-    (b"FR", 27, "10n11c2n"), (b"GA", 27, "23n"), (b"GB", 22, "4a14n"), (b"GE", 22, "2a16n"), (b"GI", 23, "4a15c"),
-    (b"GL", 18, "14n"), (b"GQ", 27, "23n"), (b"GR", 27, "7n16c"), (b"GT", 28, "24c"), (b"GW", 25, "2c19n"),
-    (b"HN", 28, "4a20n"), (b"HR", 21, "17n"), (b"HU", 28, "24n"), (b"IE", 22, "4a14n"), (b"IL", 23, "19n"),
-    (b"IQ", 23, "4a15n"), (b"IR", 26, "22n"), (b"IS", 26, "22n"), (b"IT", 27, "1a10n12c"), (b"JO", 30, "4a4n18c"),
-    (b"KM", 27, "23n"), (b"KW", 30, "4a22c"), (b"KZ", 20, "3n13c"), (b"LB", 28, "4n20c"), (b"LC", 32, "4a24c"),
-    (b"LI", 21, "5n12c"), (b"LT", 20, "16n"), (b"LU", 20, "3n13c"), (b"LV", 21, "4a13c"), (b"LY", 25, "21n"),
-    (b"MA", 28, "24n"), (b"MC", 27, "10n11c2n"), (b"MD", 24, "20c"), (b"ME", 22, "18n"), (b"MG", 27, "23n"),
-    (b"MK", 19, "3n10c2n"), (b"ML", 28, "2c22n"), (b"MN", 20, "16n"), (b"MR", 27, "23n"), (b"MT", 31, "4a5n18c"),
-    (b"MU", 30, "4a19n3a"), (b"MZ", 25, "21n"), (b"NE", 28, "2a22n"), (b"NI", 28, "4a20n"), (b"NL", 18, "4a10n"),
-    (b"NO", 15, "11n"), (b"OM", 23, "3n16c"), (b"PK", 24, "4a16c"), (b"PL", 28, "24n"), (b"PS", 29, "4a21c"),
-    (b"PT", 25, "21n"), (b"QA", 29, "4a21c"), (b"RO", 24, "4a16c"), (b"RS", 22, "18n"), (b"RU", 33, "14n15c"),
-    (b"SA", 24, "2n18c"), (b"SC", 31, "4a20n3a"), (b"SD", 18, "14n"), (b"SE", 24, "20n"), (b"SI", 19, "15n"),
-    (b"SK", 24, "20n"), (b"SM", 27, "1a10n12c"), (b"SN", 28, "2c22n"), (b"SO", 23, "19n"), (b"ST", 25, "21n"),
-    (b"SV", 28, "4a20n"), (b"TD", 27, "23n"), (b"TG", 28, "2a22n"), (b"TL", 23, "19n"), (b"TN", 24, "20n"),
-    (b"TR", 26, "5n1n16c"), (b"UA", 29, "6n19c"), (b"VA", 22, "18n"), (b"VG", 24, "4a16n"), (b"XK", 20, "16n"),
-    (b"YE", 30, "4a4n18c"),
-];
+/// Length and form of an IBAN.
+type IbanForm = (usize, &'static str);
 
-/// The row of a country in [`IBAN`], and one more, by the lower five bits of its two letters.
-static COUNTRIES: [u8; 1024] = {
-    let mut rows = [0; 1024];
-    let mut at = 0;
-    while at < IBAN.len() {
-        let [a, b] = *IBAN[at].0;
-        rows[((a & 31) as usize) << 5 | (b & 31) as usize] = at as u8 + 1;
-        at += 1;
+/// Countries of the SWIFT IBAN register, and those that use the form without being in it, by the lower five bits of their two
+/// letters: the length, and the form of what follows the check digits, `n` digits, `a` letters, `c` either, each with its count.
+static IBAN: LazyLock<Vec<Option<IbanForm>>> = LazyLock::new(|| {
+    let mut rows = vec![None; 1024];
+    for row in include_str!("rules/iban.txt").split([',', '\n']) {
+        let mut parts = row.split_ascii_whitespace();
+        if let (Some([a, b]), Some(len), Some(form)) =
+            (parts.next().map(str::as_bytes), parts.next().and_then(|len| len.parse().ok()), parts.next())
+        {
+            rows[usize::from(a & 31) << 5 | usize::from(b & 31)] = Some((len, form));
+        }
     }
     rows
-};
+});
 
 /// Length and form of an IBAN of this country: two letters in any case.
-fn iban_row([a, b]: [u8; 2]) -> Option<(usize, &'static str)> {
-    let row = COUNTRIES[usize::from(a & 31) << 5 | usize::from(b & 31)];
-    let (_, len, form) = IBAN[usize::from(row.checked_sub(1)?)];
-    (a.is_ascii_alphabetic() && b.is_ascii_alphabetic()).then_some((usize::from(len), form))
+fn iban_row([a, b]: [u8; 2]) -> Option<IbanForm> {
+    let row = IBAN[usize::from(a & 31) << 5 | usize::from(b & 31)];
+    row.filter(|_| a.is_ascii_alphabetic() && b.is_ascii_alphabetic())
 }
 
 /// The length of an IBAN of this country, in any case.
@@ -254,53 +232,16 @@ pub(super) fn codice_fiscale(text: &[u8]) -> bool {
 
 /// The payload of base58check (Bitcoin): the last four bytes are the beginning of a double SHA-256.
 pub(super) fn base58check(text: &[u8]) -> Option<Vec<u8>> {
-    const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
-    if !text.iter().all(|byte| byte.is_ascii_alphanumeric() && !b"0OIl".contains(byte)) {
-        return None;
-    }
-    let mut bytes: Vec<u8> = Vec::with_capacity(text.len());
-    for byte in text {
-        let mut carry = ALPHABET.iter().position(|known| known == byte)?;
-        for place in &mut bytes {
-            carry += usize::from(*place) * 58;
-            *place = carry as u8;
-            carry >>= 8;
-        }
-        while carry > 0 {
-            bytes.push(carry as u8);
-            carry >>= 8;
-        }
-    }
-    bytes.extend(text.iter().take_while(|byte| **byte == b'1').map(|_| 0));
-    bytes.reverse();
-    let (payload, check) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+    let bytes = bs58::decode(text).into_vec().ok()?;
+    let (payload, check) = bytes.split_last_chunk::<4>()?;
     let digest = Sha256::digest(Sha256::digest(payload));
     digest.starts_with(check).then(|| payload.to_vec())
 }
 
 /// Checksum of bech32 and bech32m (BIP 173, BIP 350) over a text in one case.
 pub(super) fn bech32(text: &[u8]) -> bool {
-    const ALPHABET: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
-    let Some(bar) = text.iter().rposition(|byte| *byte == b'1') else { return false };
-    let step =
-        |sum: u32, value: u32| {
-            const GENERATORS: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
-            let top = sum >> 25;
-            let shifted = (sum & 0x01ff_ffff) << 5 ^ value;
-            GENERATORS.iter().enumerate().fold(shifted, |sum, (bit, generator)| {
-                if top >> bit & 1 == 1 { sum ^ generator } else { sum }
-            })
-        };
-    let lower = |byte: &u8| byte.to_ascii_lowercase();
-    let head = text[..bar].iter().map(lower);
-    let mut sum = head.clone().fold(1, |sum, byte| step(sum, u32::from(byte >> 5)));
-    sum = step(sum, 0);
-    sum = head.fold(sum, |sum, byte| step(sum, u32::from(byte & 31)));
-    for byte in text[bar + 1..].iter().map(lower) {
-        let Some(value) = ALPHABET.iter().position(|known| *known == byte) else { return false };
-        sum = step(sum, value as u32);
-    }
-    bar > 0 && text.len() - bar > 7 && matches!(sum, 1 | 0x2bc8_30a3)
+    let parts = str::from_utf8(text).ok().and_then(|text| UncheckedHrpstring::new(text).ok());
+    parts.is_some_and(|it| it.has_valid_checksum::<Bech32>() || it.has_valid_checksum::<Bech32m>())
 }
 
 /// Whether an account number counts up as the examples in handbooks do.
@@ -349,12 +290,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_iban_register_is_sorted_and_its_forms_have_its_lengths() {
-        assert!(IBAN.is_sorted_by_key(|(name, ..)| **name));
-        for (name, len, form) in IBAN {
+    fn the_forms_of_the_iban_register_have_its_lengths() {
+        let rows = include_str!("rules/iban.txt").split([',', '\n']).filter(|row| !row.is_empty());
+        assert_eq!(rows.count(), IBAN.iter().flatten().count());
+        for (len, form) in IBAN.iter().flatten() {
             let total: usize =
                 form.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<usize>().ok()).sum();
-            assert_eq!(total + 4, usize::from(*len), "{:?}", std::str::from_utf8(*name));
+            assert_eq!(total + 4, *len, "{form}");
         }
     }
 

@@ -10,6 +10,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex_automata::dfa::{StartKind, dense, regex::Regex};
 use regex_automata::nfa::thompson::{self, WhichCaptures};
 use regex_automata::{Input, MatchKind};
+use regex_syntax::hir::literal::Extractor;
 use regex_syntax::hir::{Class, Hir, HirKind, Repetition};
 use serde::{Deserialize, Serialize};
 
@@ -502,94 +503,33 @@ fn is_open(hir: &Hir, behind: bool) -> bool {
 
 /// Literals of at least [`LITERAL`] bytes, one of which stands in each match; small letters stand for either case.
 fn required(hir: &Hir) -> Option<Vec<Vec<u8>>> {
-    if let Some(all) = exact(hir).filter(|all| shortest(all) >= LITERAL) {
-        return Some(all);
-    }
-    match hir.kind() {
-        HirKind::Capture(capture) => required(&capture.sub),
-        HirKind::Repetition(repetition) if repetition.min > 0 => required(&repetition.sub),
-        HirKind::Alternation(parts) => {
-            let mut all = Vec::new();
-            for part in parts {
-                all.extend(required(part)?);
-            }
-            Some(all).filter(|all| all.len() <= LITERALS)
-        }
-        HirKind::Concat(parts) => {
-            let (mut runs, mut run) = (Vec::new(), vec![Vec::new()]);
-            for part in parts {
-                match exact(part) {
-                    Some(more) if more.len() * run.len() <= LITERALS => run = product(&run, &more),
-                    Some(more) => runs.push(std::mem::replace(&mut run, more)),
-                    None => {
-                        runs.push(std::mem::replace(&mut run, vec![Vec::new()]));
-                        runs.extend(required(part));
-                    }
-                }
-            }
-            runs.push(run);
-            runs.into_iter().filter(|run| shortest(run) >= LITERAL).max_by_key(|run| shortest(run))
-        }
-        _ => None,
-    }
-}
-
-/// All texts that a part of a pattern matches, where they are few.
-fn exact(hir: &Hir) -> Option<Vec<Vec<u8>>> {
-    let mut all = match hir.kind() {
-        HirKind::Empty | HirKind::Look(_) => vec![Vec::new()],
-        HirKind::Literal(literal) => vec![literal.0.to_ascii_lowercase()],
-        HirKind::Class(Class::Bytes(class)) => {
-            let ranges = class.ranges().iter().map(|range| range.start()..=range.end());
-            ranges.flatten().take(LITERALS + 1).map(|byte| vec![byte.to_ascii_lowercase()]).collect()
-        }
-        HirKind::Class(Class::Unicode(class)) => {
-            let ranges = class.ranges().iter().map(|range| range.start()..=range.end());
-            let text = |c: char| c.to_ascii_lowercase().to_string().into_bytes();
-            ranges.flatten().take(LITERALS + 1).map(text).collect()
-        }
-        HirKind::Capture(capture) => exact(&capture.sub)?,
-        HirKind::Repetition(Repetition { min, max: Some(max), sub, .. }) if min == max => {
-            let one = exact(sub)?;
-            let mut all = vec![Vec::new()];
-            for _ in 0..*min {
-                all = product(&all, &one);
-                if all.len() > LITERALS || shortest(&all) > BEFORE {
-                    return None;
-                }
-            }
-            all
-        }
-        HirKind::Concat(parts) => {
-            let mut all = vec![Vec::new()];
-            for part in parts {
-                all = product(&all, &exact(part)?);
-                if all.len() > LITERALS {
-                    return None;
-                }
-            }
-            all
-        }
-        HirKind::Alternation(parts) => {
-            let mut all = Vec::new();
-            for part in parts {
-                all.extend(exact(part)?);
-            }
-            all
-        }
-        HirKind::Repetition(_) => return None,
+    let shortest = |all: &Vec<Vec<u8>>| all.iter().map(Vec::len).min().unwrap_or(0);
+    let mut extractor = Extractor::new();
+    extractor.limit_class(LITERALS).limit_total(LITERALS).limit_repeat(BEFORE).limit_literal_len(BEFORE);
+    let begins = |hir: &Hir| {
+        let found = extractor.extract(hir);
+        let literals = found.literals()?.iter();
+        let mut all: Vec<Vec<u8>> = literals.map(|literal| literal.as_bytes().to_ascii_lowercase()).collect();
+        all.sort_unstable();
+        all.dedup();
+        Some(all).filter(|all| shortest(all) >= LITERAL)
     };
-    all.sort_unstable();
-    all.dedup();
-    (all.len() <= LITERALS).then_some(all)
-}
-
-fn product(heads: &[Vec<u8>], tails: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    heads.iter().flat_map(|head| tails.iter().map(move |tail| [&head[..], tail].concat())).collect()
-}
-
-fn shortest(all: &[Vec<u8>]) -> usize {
-    all.iter().map(Vec::len).min().unwrap_or(0)
+    let within: Vec<Vec<Vec<u8>>> = match hir.kind() {
+        HirKind::Capture(capture) => required(&capture.sub).into_iter().collect(),
+        HirKind::Repetition(repetition) if repetition.min > 0 => {
+            required(&repetition.sub).into_iter().collect()
+        }
+        HirKind::Alternation(parts) => {
+            let all: Option<Vec<_>> = parts.iter().map(required).collect();
+            all.map(|all| all.concat()).filter(|all| all.len() <= LITERALS).into_iter().collect()
+        }
+        HirKind::Concat(parts) => {
+            let from = |at: usize| Hir::concat(parts[at..parts.len().min(at + BEFORE)].to_vec());
+            (0..parts.len()).flat_map(|at| [begins(&from(at)), required(&parts[at])]).flatten().collect()
+        }
+        _ => Vec::new(),
+    };
+    begins(hir).into_iter().chain(within).max_by_key(shortest)
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ pub struct TokenForm {
 /// Where a token begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub(super) enum Place {
     /// At a word of letters, digits, `_` and `-`.
     #[default]
     Word,

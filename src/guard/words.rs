@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
+use super::rule::is_glued;
+
 /// The built-in words; parsed once.
 #[expect(clippy::expect_used, reason = "the file is part of the program; every test reads it")]
 pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| {
@@ -153,6 +155,52 @@ pub(super) struct Lists {
     pub(super) sentence: Set,
     pub(super) no_prefix: Vec<String>,
     pub(super) live: Set,
+    pub(super) databases: Set,
+    pub(super) hooks: Vec<(String, String)>,
+}
+
+/// Words by their last two letters.
+pub(super) struct Endings<S>(Vec<Vec<EndingWord<S>>>);
+
+/// A word that a text may end in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EndingWord<S> {
+    pub(super) says: S,
+    pub(super) word: &'static str,
+    /// Whether a word of the text must begin where this one does.
+    pub(super) whole: bool,
+}
+
+impl<S: Copy> Endings<S> {
+    pub(super) fn new(words: impl Iterator<Item = EndingWord<S>>) -> Self {
+        let mut by_end = vec![Vec::new(); 1 << 10];
+        words.for_each(|word| by_end[Self::place(word.word.as_bytes())].push(word));
+        Self(by_end)
+    }
+
+    fn place(text: &[u8]) -> usize {
+        match text {
+            [.., a, b] => usize::from(a & 31) << 5 | usize::from(b & 31),
+            _ => 0,
+        }
+    }
+
+    /// The words that a text ends in, in any ASCII case.
+    pub(super) fn of<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = &'a EndingWord<S>> {
+        self.0[Self::place(text)].iter().filter(|ending| ends(text, ending.word.as_bytes()))
+    }
+}
+
+impl<S> EndingWord<S> {
+    /// Whether the word, which ends a text, begins where a word of it does, if it has to.
+    pub(super) fn is_apart(&self, text: &[u8]) -> bool {
+        !self.whole || !is_glued(text, text.len() - self.word.len())
+    }
+}
+
+/// Whether a text ends in a word, in any ASCII case.
+pub(super) fn ends(text: &[u8], word: &[u8]) -> bool {
+    text.len() >= word.len() && text[text.len() - word.len()..].eq_ignore_ascii_case(word)
 }
 
 /// Words that a text may be as a whole, by their lengths.
@@ -200,7 +248,9 @@ mod tests {
     fn no_word_of_a_list_is_covered_by_another() {
         let same = |before: &str, word: &str| before.eq_ignore_ascii_case(word);
         let lists = &WORDS.list;
-        for set in [&lists.no_value, &lists.sentence, &lists.live, &lists.naming, &lists.calling] {
+        for set in
+            [&lists.no_value, &lists.sentence, &lists.live, &lists.naming, &lists.calling, &lists.databases]
+        {
             for words in &set.0 {
                 assert!(covered(words, same).is_empty(), "{:?}", covered(words, same));
             }

@@ -5,12 +5,12 @@
 //! then is the value looked at, and it must look like one: no template, no call, no other name.
 
 use super::excuse::{Candidate, Evidence};
-use super::name::{NAMES, ends};
+use super::name::NAMES;
 use super::natural_language::is_natural_language;
 use super::placeholder::{is_empty_word, shell_default, trimmed};
 use super::token::{Shape, mixed_case, shape_of};
 use super::{LEFT, Scanner, first_line, is_word};
-use crate::guard::words::{Name, Phrase, WORDS};
+use crate::guard::words::{Name, Phrase, WORDS, ends};
 
 /// The longest name and value that are looked at.
 const MAX_NAME: usize = 64;

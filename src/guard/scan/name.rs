@@ -3,59 +3,36 @@
 use std::sync::LazyLock;
 
 use crate::guard::rule::is_glued;
-use crate::guard::words::{Name, WORDS};
+use crate::guard::words::{EndingWord, Endings, Name, WORDS};
 
-/// The ends of names, by their last letters.
+/// The ends of names.
 pub(super) struct Names {
-    /// By the last two.
-    by_end: Vec<Vec<Entry>>,
+    endings: Endings<Name>,
     /// A bit for each end of any of them: its last four letters, or all of a shorter one.
     ends: Box<[u64; 1 << 9]>,
     /// Likewise for short ones that a word of the name must begin with.
     whole: Box<[u64; 1 << 9]>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
-    says: Name,
-    word: &'static str,
-    /// Whether a word of the name must begin where this one does.
-    whole: bool,
-}
-
 /// The built-in ones.
 pub(super) static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(entries()));
 
-fn entries() -> impl Iterator<Item = Entry> {
-    WORDS
-        .ending
-        .iter()
-        .flat_map(|group| group.words.iter().map(|word| Entry { says: group.says, word, whole: group.whole }))
+fn entries() -> impl Iterator<Item = EndingWord<Name>> + Clone {
+    WORDS.ending.iter().flat_map(|group| {
+        group.words.iter().map(|word| EndingWord { says: group.says, word, whole: group.whole })
+    })
 }
 
 impl Names {
-    fn new(entries: impl Iterator<Item = Entry>) -> Self {
-        let mut names = Self {
-            by_end: vec![Vec::new(); 1 << 10],
-            ends: Box::new([0; 1 << 9]),
-            whole: Box::new([0; 1 << 9]),
-        };
-        for entry in entries {
+    fn new(entries: impl Iterator<Item = EndingWord<Name>> + Clone) -> Self {
+        let (mut ends, mut whole) = (Box::new([0; 1 << 9]), Box::new([0; 1 << 9]));
+        for entry in entries.clone() {
             let word = entry.word.as_bytes();
-            names.by_end[Self::place(word)].push(entry);
-            let ends = if entry.whole && word.len() < 4 { &mut names.whole } else { &mut names.ends };
-            note(ends, word);
+            note(if entry.whole && word.len() < 4 { &mut whole } else { &mut ends }, word);
         }
         // `auth=("user", "password")`
-        note(&mut names.ends, b"auth");
-        names
-    }
-
-    fn place(name: &[u8]) -> usize {
-        match name {
-            [.., a, b] => usize::from(a & 31) << 5 | usize::from(b & 31),
-            _ => 0,
-        }
+        note(&mut ends, b"auth");
+        Self { endings: Endings::new(entries), ends, whole }
     }
 
     /// Whether the name that ends in these four bytes may end in any of the words. Nearly free: it is asked before nearly every
@@ -76,16 +53,15 @@ impl Names {
 
     /// Whether a word is one of them, and not only ends in one: `Passwort`.
     pub(super) fn has(&self, word: &[u8]) -> bool {
-        self.by_end[Self::place(word)].iter().any(|entry| {
+        self.endings.of(word).any(|entry| {
             matches!(entry.says, Name::Password | Name::Secret | Name::Key | Name::Worded)
-                && entry.word.as_bytes().eq_ignore_ascii_case(word)
+                && entry.word.len() == word.len()
         })
     }
 
     /// Whether a name ends like one of ours and is none: `cacheKey`.
     pub(super) fn denies(&self, name: &[u8]) -> bool {
-        let none = |entry: &Entry| entry.says == Name::Other && ends(name, entry.word.as_bytes());
-        self.by_end[Self::place(name)].iter().any(none)
+        self.endings.of(name).any(|entry| entry.says == Name::Other)
     }
 
     /// What a name says.
@@ -95,11 +71,7 @@ impl Names {
             while let [rest @ .., b'_' | b'-' | b'.' | b'0'..=b'9'] = name {
                 name = rest;
             }
-            let fits = |entry: &&Entry| {
-                let word = entry.word.as_bytes();
-                ends(name, word) && (!entry.whole || !is_glued(name, name.len() - word.len()))
-            };
-            match self.by_end[Self::place(name)].iter().filter(fits).min() {
+            match self.endings.of(name).filter(|entry| entry.is_apart(name)).min() {
                 None => return Name::Other,
                 Some(entry) if entry.says != Name::Empty => return entry.says,
                 Some(_) if name.eq_ignore_ascii_case(b"value") => return Name::Named,
@@ -121,11 +93,6 @@ fn note(ends: &mut [u64; 1 << 9], word: &[u8]) {
 fn end_of(last: u32, len: u32) -> usize {
     let letters = !0 >> (32 - 8 * len.min(4));
     (((last | 0x2020_2020) & letters).wrapping_mul(0x9e37_79b1) >> 17) as usize
-}
-
-/// Whether a name ends in a word, in any ASCII case.
-pub(super) fn ends(name: &[u8], word: &[u8]) -> bool {
-    name.len() >= word.len() && name[name.len() - word.len()..].eq_ignore_ascii_case(word)
 }
 
 #[cfg(test)]

@@ -5,34 +5,7 @@
 
 /// How usual a letter (row) before another (column) is, from 0 to 9: logarithms of how often the pair stands in words
 /// of English, German, French, Spanish, Italian, Dutch, Polish and Portuguese prose and in identifiers of programs.
-const PAIRS: [&[u8; 26]; 26] = [
-    b"46771372725978060979643343",
-    b"62306001630601500540500030",
-    b"70408007616610810637500042",
-    b"74159112700323620452410021",
-    b"74885663535879466999354754",
-    b"50015500700600600522400020",
-    b"50008034500414400652400020",
-    b"60007000500221600314300010",
-    b"65877671224879851688250306",
-    b"40005000100000400020100000",
-    b"50007000502311400244400020",
-    b"81159130912722720156620050",
-    b"84118002700341660041500010",
-    b"81778582704435720289540041",
-    b"45662351535779560966755212",
-    b"70237003600601750746500030",
-    b"00000000000100000000600000",
-    b"83659360815465830677652052",
-    b"60619215816523761179611044",
-    b"80419207901422830866613060",
-    b"45447230513767360767200000",
-    b"70007000600001410000100000",
-    b"50004002400003400320000010",
-    b"00303000300000040024000010",
-    b"31202000200323250044001000",
-    b"40006000400001300001100011",
-];
+const PAIRS: &[u8; 26 * 27] = include_bytes!("../rules/letter_pairs.txt");
 /// The mean from which a text counts as natural language, in hundredths: words have 6.5 and more, random text 2.7, and one random text
 /// of 24 characters in a thousand comes to this.
 const NATURAL: usize = 575;
@@ -55,7 +28,7 @@ pub(super) fn is_natural_language(text: &[u8]) -> bool {
             continue;
         }
         let [row, column] = [a, b].map(|letter| usize::from(letter.to_ascii_lowercase() - b'a'));
-        sum += usize::from(PAIRS[row][column] - b'0');
+        sum += usize::from(PAIRS[27 * row + column] - b'0');
         pairs += 1;
     }
     let count = |test: fn(&u8) -> bool| text.iter().filter(|byte| test(byte)).count();

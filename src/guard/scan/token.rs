@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::guard::classes::{Block, alphanumeric_or, only};
 use crate::guard::confirm::{self, varied};
-use crate::guard::rule::{Check, Place, RuleId, is_glued};
-use crate::guard::words::{Nearby, WORDS};
+use crate::guard::rule::{Check, Place, RuleId};
+use crate::guard::words::{EndingWord, Endings, Nearby, WORDS};
 
 /// So many digits of base64 before a place are a run that it is inside of.
 const DEEP: usize = 96;
@@ -175,7 +175,7 @@ impl Scanner<'_> {
         }
         let labelled_above = self.depth == 0
             && self.is_labelled_above(start, |line| {
-                let (found, against) = ENDINGS.last_words(line, u64::MAX, false);
+                let (found, against) = last_words(&ENDINGS, line, u64::MAX, false);
                 against.is_none() && found == Some((line.len(), true))
             });
         let near = |rule| Candidate::new(rule, start, end).by(start, start + word.len(), false);
@@ -187,7 +187,7 @@ impl Scanner<'_> {
         }
         let line = last_line(self.label(start, 48));
         let (found, against) =
-            ENDINGS.last_words(line, self.word_ends(start - line.len(), line.len()), false);
+            last_words(&ENDINGS, line, self.word_ends(start - line.len(), line.len()), false);
         let by_word = found.is_some_and(|(at, sure)| {
             against.is_none_or(|against| against < at)
                 && !self.names.denies(&line[..at])
@@ -242,8 +242,12 @@ impl Scanner<'_> {
         if memchr::memchr2(b'-', b'_', &word[..word.len().min(48)]).is_none() {
             return false;
         }
-        let (inside, _) =
-            ENDINGS.last_words(&word[..word.len().min(64)], self.word_ends(start, word.len().min(64)), true);
+        let (inside, _) = last_words(
+            &ENDINGS,
+            &word[..word.len().min(64)],
+            self.word_ends(start, word.len().min(64)),
+            true,
+        );
         let Some((after, sure)) = inside else { return false };
         let value = &word[after..];
         let value = value.strip_prefix(b"-").or(value.strip_prefix(b"_")).unwrap_or(value);
@@ -699,70 +703,39 @@ pub(super) fn is_random(token: &[u8]) -> bool {
     digits >= 2 && letters >= 2 && (token.len() < 40 || varied(token, 8))
 }
 
-/// Whether a line ends in a word that is not the tail of a longer one, or at least a long one.
-fn ends_in_word(line: &[u8], word: &[u8]) -> bool {
-    let Some(start) = line.len().checked_sub(word.len()) else { return false };
-    line[start..].eq_ignore_ascii_case(word) && (word.len() > 4 || !is_glued(line, start))
-}
-
-/// Words near a random text, by their last two characters.
-struct Endings {
-    words: [Vec<(&'static [u8], Nearby)>; 256],
-}
-
-/// One number for both cases of a letter.
-fn folded(byte: u8) -> usize {
-    usize::from(byte | 0x20)
-}
-
-impl Endings {
-    fn new(words: impl Iterator<Item = (&'static [u8], Nearby)>) -> Self {
-        let mut endings = Self { words: [const { Vec::new() }; 256] };
-        for (word, says) in words {
-            endings.words[Self::place(word)].push((word, says));
-        }
-        endings
-    }
-
-    fn place(text: &[u8]) -> usize {
-        match text {
-            [.., before, last] => ((folded(*before) * 19) ^ folded(*last)) & 0xff,
-            _ => 0,
-        }
-    }
-
-    /// Looks at the ends of words that `ends` has a bit for; finds the last context word of a line (where it ends, and
-    /// whether it is a sure one), and the last that speaks against, `past` which others may be asked for.
-    ///
-    /// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a
-    /// non-letter may follow.
-    fn last_words(&self, line: &[u8], ends: u64, past: bool) -> (Option<(usize, bool)>, Option<usize>) {
-        let (mut found, mut against) = (None, None);
-        let mut ends = ends & last_bits(line.len());
-        while ends != 0 {
-            let end = 64 - ends.leading_zeros() as usize;
-            ends &= !(1 << (end - 1));
-            let follows = line.get(end).copied().unwrap_or(0);
-            if !follows.is_ascii_alphabetic() {
-                for (word, says) in &self.words[Self::place(&line[..end])] {
-                    if !ends_in_word(&line[..end], word) {
-                        continue;
-                    }
-                    match says {
-                        // At the same place a sure word counts for more.
-                        Nearby::Sure if found.is_none_or(|(at, _)| at == end) => found = Some((end, true)),
-                        Nearby::Key if found.is_none() => found = Some((end, false)),
-                        Nearby::Against if against.is_none() => against = Some(end),
-                        _ => {}
-                    }
-                }
-                if against.is_some() && (found.is_some() || !past) {
-                    break;
+/// Looks at the ends of words that `ends` has a bit for; finds the last context word of a line (where it ends, and whether it is
+/// a sure one), and the last that speaks against, `past` which others may be asked for.
+///
+/// A word may be glued to another on its left (`vatlayerTOKEN`), a short one only at a change of case; nothing but a non-letter
+/// may follow.
+fn last_words(
+    words: &Endings<Nearby>,
+    line: &[u8],
+    ends: u64,
+    past: bool,
+) -> (Option<(usize, bool)>, Option<usize>) {
+    let (mut found, mut against) = (None, None);
+    let mut ends = ends & last_bits(line.len());
+    while ends != 0 {
+        let end = 64 - ends.leading_zeros() as usize;
+        ends &= !(1 << (end - 1));
+        let follows = line.get(end).copied().unwrap_or(0);
+        if !follows.is_ascii_alphabetic() {
+            for word in words.of(&line[..end]).filter(|word| word.is_apart(&line[..end])) {
+                match word.says {
+                    // At the same place a sure word counts for more.
+                    Nearby::Sure if found.is_none_or(|(at, _)| at == end) => found = Some((end, true)),
+                    Nearby::Key if found.is_none() => found = Some((end, false)),
+                    Nearby::Against if against.is_none() => against = Some(end),
+                    _ => {}
                 }
             }
+            if against.is_some() && (found.is_some() || !past) {
+                break;
+            }
         }
-        (found, against)
     }
+    (found, against)
 }
 
 /// Where words end as context words do, as bits: in two letters with no letter behind, or in the last of some digits.
@@ -775,10 +748,11 @@ fn last_bits(len: usize) -> u64 {
     u64::MAX.checked_shr(64 - len as u32).unwrap_or(0)
 }
 
-static ENDINGS: LazyLock<Endings> = LazyLock::new(|| Endings::new(nearby()));
+static ENDINGS: LazyLock<Endings<Nearby>> = LazyLock::new(|| Endings::new(nearby()));
 
-fn nearby() -> impl Iterator<Item = (&'static [u8], Nearby)> {
-    WORDS.near.iter().flat_map(|group| group.words.iter().map(|word| (word.as_bytes(), group.says)))
+fn nearby() -> impl Iterator<Item = EndingWord<Nearby>> {
+    let word = |says, word: &'static String| EndingWord { says, word, whole: word.len() <= 4 };
+    WORDS.near.iter().flat_map(move |group| group.words.iter().map(move |each| word(group.says, each)))
 }
 
 #[cfg(test)]
@@ -790,17 +764,17 @@ mod tests {
         let idle: Vec<&str> = nearby()
             .filter(|word| {
                 let without = Endings::new(nearby().filter(|other| other != word));
-                let word = String::from_utf8_lossy(word.0);
+                let word = word.word;
                 let lines = [format!("{word} "), format!("x{word} "), format!("key {word} ")];
                 lines.iter().map(String::as_bytes).all(|line| {
                     let bits = |test: fn(&u8) -> bool| {
                         line.iter().rev().fold(0, |bits, byte| bits << 1 | u64::from(test(byte)))
                     };
                     let ends = word_ends(bits(u8::is_ascii_alphabetic), bits(u8::is_ascii_digit));
-                    ENDINGS.last_words(line, ends, true) == without.last_words(line, ends, true)
+                    last_words(&ENDINGS, line, ends, true) == last_words(&without, line, ends, true)
                 })
             })
-            .filter_map(|(word, _)| std::str::from_utf8(word).ok())
+            .map(|word| word.word)
             .collect();
         assert!(idle.is_empty(), "{idle:?}");
     }

@@ -3,62 +3,10 @@
 use super::Scanner;
 use super::excuse::Candidate;
 use crate::guard::classes::only;
+use crate::guard::words::{WORDS, ends};
 
 /// The longest authority and path that is looked at.
 const MAX: usize = 1024;
-
-/// Schemes of databases and brokers: all of such an address is hidden when a password is in it.
-const DATABASES: &[&[u8]] = &[
-    b"postgres",
-    b"postgresql",
-    b"mysql",
-    b"mariadb",
-    b"mongodb",
-    b"mongodb+srv",
-    b"redis",
-    b"rediss",
-    b"valkey",
-    b"amqp",
-    b"amqps",
-    b"mssql",
-    b"sqlserver",
-    b"oracle",
-    b"cockroachdb",
-    b"clickhouse",
-    b"cassandra",
-    b"couchbase",
-    b"couchdb",
-    b"neo4j",
-    b"bolt",
-    b"nats",
-    b"kafka",
-    b"memcached",
-    b"snowflake",
-    b"redshift",
-    b"db2",
-    b"influxdb",
-    b"elasticsearch",
-    b"ldap",
-    b"ldaps",
-    b"jdbc",
-    b"odbc",
-    b"sqlalchemy",
-    b"libsql",
-    b"hive",
-    b"presto",
-    b"trino",
-];
-
-/// By the lower five bits of a first letter, a bit for each length of a name above.
-const DATABASE_LENGTHS: [u32; 32] = {
-    let mut lengths = [0; 32];
-    let mut at = 0;
-    while at < DATABASES.len() {
-        lengths[(DATABASES[at][0] & 31) as usize] |= 1 << DATABASES[at].len();
-        at += 1;
-    }
-    lengths
-};
 
 /// What no URL has inside: blanks, quotes, what stands around it.
 static OUTSIDE: [bool; 256] = only(b" \t\n\r\x0c\"'<>`|\\");
@@ -105,11 +53,8 @@ impl Scanner<'_> {
     }
 
     fn names_database(&self, start: usize, len: usize) -> bool {
-        self.text[start..start + len].split(|byte| matches!(byte, b':' | b'+')).any(|part| {
-            let first = part.first().map_or(0, |first| usize::from(first & 31));
-            DATABASE_LENGTHS[first] >> (part.len() & 31) & 1 == 1
-                && DATABASES.iter().any(|name| part.eq_ignore_ascii_case(name))
-        })
+        let mut parts = self.text[start..start + len].split(|byte| matches!(byte, b':' | b'+'));
+        parts.any(|part| WORDS.list.databases.holds(part))
     }
 
     /// `user:password` or a token before the `@`.
@@ -185,28 +130,11 @@ fn is_one(text: &[u8], words: &[&[u8]]) -> bool {
 /// Addresses that let whoever knows them act: the path is the secret.
 fn is_hook(host: &[u8], path: &[u8]) -> bool {
     let host = host.split(|byte| *byte == b':').next().unwrap_or(host);
-    let is = |name: &[u8]| host.eq_ignore_ascii_case(name);
-    let below =
-        |name: &[u8]| host.len() > name.len() && host[host.len() - name.len()..].eq_ignore_ascii_case(name);
-    is(b"hooks.slack.com")
-        || is(b"hooks.zapier.com")
-        || (is(b"discord.com") || is(b"discordapp.com") || below(b".discord.com"))
-            && path.starts_with(b"/api/webhooks/")
-        || below(b".webhook.office.com")
-        || is(b"outlook.office.com") && path.starts_with(b"/webhook")
-        || below(b".logic.azure.com")
-        || is(b"chat.googleapis.com") && path.starts_with(b"/v1/spaces/")
-        || is(b"api.telegram.org") && path.starts_with(b"/bot")
-        || is(b"maker.ifttt.com")
-        || is(b"hook.eu1.make.com")
-        || is(b"hook.us1.make.com")
-        || is(b"webhook.site")
-        || is(b"open.feishu.cn") && path.starts_with(b"/open-apis/bot/")
-        || is(b"oapi.dingtalk.com")
-        || is(b"qyapi.weixin.qq.com")
-        || is(b"hc-ping.com")
-        || is(b"hooks.pagerduty.com")
-        || below(b".hooks.n8n.cloud")
+    let is = |name: &str| match name.starts_with('.') {
+        true => host.len() > name.len() && ends(host, name.as_bytes()),
+        false => host.eq_ignore_ascii_case(name.as_bytes()),
+    };
+    WORDS.list.hooks.iter().any(|(name, begin)| is(name) && path.starts_with(begin.as_bytes()))
 }
 
 #[cfg(test)]
