@@ -501,11 +501,18 @@ fn is_open(hir: &Hir, behind: bool) -> bool {
     }
 }
 
-/// Literals of at least [`LITERAL`] bytes, one of which stands in each match; small letters stand for either case.
+/// Literals of at least [`LITERAL`] bytes, one of which stands in each match; small letters stand for either case. Digits are
+/// spelled out only where nothing else will do.
 fn required(hir: &Hir) -> Option<Vec<Vec<u8>>> {
+    [9, LITERALS].into_iter().find_map(|class| required_with(hir, class))
+}
+
+/// The same with classes of at most so many signs spelled out.
+fn required_with(hir: &Hir, class: usize) -> Option<Vec<Vec<u8>>> {
+    let required = |hir: &Hir| required_with(hir, class);
     let shortest = |all: &Vec<Vec<u8>>| all.iter().map(Vec::len).min().unwrap_or(0);
     let mut extractor = Extractor::new();
-    extractor.limit_class(LITERALS).limit_total(LITERALS).limit_repeat(BEFORE).limit_literal_len(BEFORE);
+    extractor.limit_class(class).limit_total(LITERALS).limit_repeat(BEFORE).limit_literal_len(BEFORE);
     let begins = |hir: &Hir| {
         let found = extractor.extract(hir);
         let literals = found.literals()?.iter();
@@ -648,7 +655,7 @@ mod tests {
             ("x*", "matches nothing"),
             ("(?:EMP-1)?", "matches nothing"),
             (r"\d{4}-[A-Z]{2}", "no literal of 3 bytes"),
-            (r"ab\d+", "no literal of 3 bytes"),
+            (r"a\d+", "no literal of 3 bytes"),
             ("EMP.*", "without a bound"),
             ("(x|EMP[^,;]*)", "no literal"),
             (".+EMP", "without a bound"),
