@@ -59,6 +59,7 @@ pub use literal::{Lexer, Unresolved};
 pub use numbering::{Numbering, Row};
 pub use outcome::{FileKind, Guarded, Kept, OutcomeGuard, OutputLimits, Refused};
 pub use own::{OwnCheck, OwnRule};
+pub use picture::Format;
 pub use policy::{
     Action, AllowList, KnownNames, Mode, OpaqueFiles, Overlay, Placeholders, Policy, PolicyFile, Resolving,
     Scope,

@@ -14,8 +14,8 @@ use super::{Identity, load};
 use crate::config::Sources;
 use crate::domain::{ContextKey, Entropy, Owner, TenantId};
 use crate::guard::{
-    Action, Checked, Checker, FileKind, Guard, Kind, Known, PolicyFile, excuses, excuses_table, rules,
-    rules_table,
+    Action, Checked, Checker, FileKind, Format, Guard, Kind, Known, PolicyFile, excuses, excuses_table,
+    rules, rules_table,
 };
 use crate::store::{NewReveal, RevealRow, Secret};
 
@@ -183,10 +183,10 @@ fn report(
         return Ok(());
     }
     super::write_out(match kind {
-        Some(FileKind::Png | FileKind::Jpeg) => {
+        Some(FileKind::Form(Format::Png | Format::Jpeg)) => {
             "a picture: as a file of a sandbox it would go out without its text, if it is not broken\n"
         }
-        Some(FileKind::Pdf) => {
+        Some(FileKind::Form(Format::Pdf)) => {
             "a PDF: as a file of a sandbox it would go out whole or be withheld; its streams are not looked at here\n"
         }
         _ if binary => "no UTF-8 text: as a file of a sandbox it would be withheld whole\n",

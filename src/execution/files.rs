@@ -561,11 +561,7 @@ fn listed(policy: &Guard, entries: Vec<EntryInfo>) -> FileAnswer {
 fn mime_type(kind: FileKind, name: &str) -> &'static str {
     let extension = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     match (kind, extension.as_str()) {
-        (FileKind::Png, _) => "image/png",
-        (FileKind::Jpeg, _) => "image/jpeg",
-        (FileKind::Gif, _) => "image/gif",
-        (FileKind::Webp, _) => "image/webp",
-        (FileKind::Pdf, _) => "application/pdf",
+        (FileKind::Form(format), _) => format.mime_type(),
         (FileKind::Binary, "csv") => "text/csv",
         (FileKind::Binary, "txt") => "text/plain",
         (FileKind::Binary, "xlsx") => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use ipnet::IpNet;
 use regex::{Regex, RegexBuilder};
+use serde::Deserialize;
 
 use super::{AllowList, Kind, PolicyError};
 
@@ -14,7 +16,7 @@ pub(super) struct Allowed {
     exact: Vec<String>,
     patterns: Vec<Regex>,
     domains: Vec<String>,
-    networks: Vec<(u128, u32, bool)>,
+    networks: Vec<IpNet>,
 }
 
 impl Allowed {
@@ -50,10 +52,7 @@ impl Allowed {
             }
             Kind::Ip if !self.networks.is_empty() => {
                 let plain = value.split(['/', '%']).next().unwrap_or(value);
-                let Some((bits, _, six)) = parse_network(plain) else { return false };
-                self.networks
-                    .iter()
-                    .any(|(network, prefix, other)| six == *other && same_prefix(bits, *network, *prefix))
+                plain.parse::<IpAddr>().is_ok_and(|it| self.networks.iter().any(|all| all.contains(&it)))
             }
             _ => false,
         }
@@ -76,6 +75,8 @@ fn whole(pattern: &str) -> Result<Regex, regex::Error> {
 }
 
 /// A pattern that compiles.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
 pub(super) struct Pattern(String);
 
 impl TryFrom<String> for Pattern {
@@ -92,6 +93,8 @@ impl From<Pattern> for String {
 }
 
 /// A network that parses.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
 pub(super) struct Network(String);
 
 impl TryFrom<String> for Network {
@@ -110,18 +113,9 @@ impl From<Network> for String {
     }
 }
 
-/// Address bits at the top of 128, length of the prefix, whether IPv6.
-fn parse_network(text: &str) -> Option<(u128, u32, bool)> {
-    let (address, prefix) = match text.split_once('/') {
-        Some((address, prefix)) => (address, Some(prefix.parse::<u32>().ok()?)),
-        None => (text, None),
-    };
-    let (bits, most, six) = match address.parse::<IpAddr>().ok()? {
-        IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32, false),
-        IpAddr::V6(address) => (address.to_bits(), 128, true),
-    };
-    let prefix = prefix.unwrap_or(most);
-    (prefix <= most).then_some((bits, prefix, six))
+/// A network, or one address.
+fn parse_network(text: &str) -> Option<IpNet> {
+    text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
 }
 
 /// Whether an address is of a special purpose, and so identifies no machine: loopback, private, link-local, documentation,
@@ -159,10 +153,6 @@ pub(super) fn is_special_purpose(value: &str) -> bool {
         }
         Err(_) => false,
     }
-}
-
-fn same_prefix(a: u128, b: u128, prefix: u32) -> bool {
-    prefix == 0 || (a ^ b) >> (128 - prefix) == 0
 }
 
 #[cfg(test)]

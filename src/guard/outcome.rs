@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::container::{self, Seen};
 use super::excluded::Excluded;
+use super::picture::Format;
 use super::policy::OpaqueFiles;
 use super::stream::WITHHELD;
 use super::{Guard, Mode, Numbering, Report, Sanitized, StreamGuard, embedded, picture};
@@ -149,9 +150,11 @@ impl OutcomeGuard {
             return Ok(Sanitized::vouch(out));
         }
         let before = self.report.total();
-        let clean = match kind.format() {
-            Some(format) => picture::clean(&mut self.inspector(), format, bytes).ok_or(Seen::Opaque),
-            None => match container::look(&mut self.inspector(), bytes) {
+        let clean = match kind {
+            FileKind::Form(format) => {
+                picture::clean(&mut self.inspector(), format, bytes).ok_or(Seen::Opaque)
+            }
+            _ => match container::look(&mut self.inspector(), bytes) {
                 Seen::Clean => Ok(bytes.to_vec()),
                 seen => Err(seen),
             },
@@ -333,7 +336,7 @@ impl OutcomeGuard {
         if let Value::String(text) = &content
             && self.report.mode != Mode::Off
         {
-            let binary = match picture::Format::of(format) {
+            let binary = match Format::of(format) {
                 Some(kind) => picture::strip(&mut self.inspector(), kind, text)
                     .map_or(picture::Content::Opaque, picture::Content::Clean),
                 None => picture::content(&mut self.inspector(), format, text),
@@ -370,16 +373,8 @@ pub enum Refused {
 pub enum FileKind {
     /// UTF-8 without a NUL that is no PDF.
     Text,
-    /// A PNG picture.
-    Png,
-    /// A JPEG picture.
-    Jpeg,
-    /// A GIF picture.
-    Gif,
-    /// A WebP picture.
-    Webp,
-    /// A PDF document.
-    Pdf,
+    /// A picture or a PDF document.
+    Form(Format),
     /// Something else: text in another encoding, an archive, a database, or what the guard cannot look into.
     Binary,
 }
@@ -387,27 +382,12 @@ pub enum FileKind {
 impl FileKind {
     /// What `bytes` are.
     pub fn of(bytes: &[u8]) -> Self {
-        let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
-        match (text, picture::Format::sniff(bytes)) {
-            (Some(text), _) if picture::is_pdf_in_text(text) => Self::Pdf,
-            (Some(_), _) => Self::Text,
-            (None, Some(picture::Format::Png)) => Self::Png,
-            (None, Some(picture::Format::Jpeg)) => Self::Jpeg,
-            (None, Some(picture::Format::Gif)) => Self::Gif,
-            (None, Some(picture::Format::Webp)) => Self::Webp,
-            (None, Some(picture::Format::Pdf)) => Self::Pdf,
-            (None, None) => Self::Binary,
-        }
-    }
-
-    fn format(self) -> Option<picture::Format> {
-        match self {
-            Self::Png => Some(picture::Format::Png),
-            Self::Jpeg => Some(picture::Format::Jpeg),
-            Self::Gif => Some(picture::Format::Gif),
-            Self::Webp => Some(picture::Format::Webp),
-            Self::Pdf => Some(picture::Format::Pdf),
-            Self::Text | Self::Binary => None,
+        match std::str::from_utf8(bytes) {
+            Ok(text) if !text.contains('\0') => match picture::is_pdf_in_text(text) {
+                true => Self::Form(Format::Pdf),
+                false => Self::Text,
+            },
+            _ => Format::sniff(bytes).map_or(Self::Binary, Self::Form),
         }
     }
 }

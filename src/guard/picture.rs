@@ -42,26 +42,42 @@ impl Inspector<'_> {
     }
 }
 
-/// A binary form of a result.
+/// A binary form of a result or a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum Format {
+    /// A PNG picture.
     Png,
+    /// A JPEG picture.
     Jpeg,
+    /// A GIF picture.
     Gif,
+    /// A WebP picture.
     Webp,
+    /// A PDF document.
     Pdf,
 }
 
 impl Format {
+    const ALL: [Self; 5] = [Self::Png, Self::Jpeg, Self::Gif, Self::Webp, Self::Pdf];
+
+    /// Its media type.
+    pub fn mime_type(self) -> &'static str {
+        match self {
+            Self::Png => "image/png",
+            Self::Jpeg => "image/jpeg",
+            Self::Gif => "image/gif",
+            Self::Webp => "image/webp",
+            Self::Pdf => "application/pdf",
+        }
+    }
+
     /// The binary form behind a format name or MIME type.
     pub(super) fn of(name: &str) -> Option<Self> {
         match name {
-            "png" | "image/png" => Some(Self::Png),
-            "jpeg" | "jpg" | "image/jpeg" => Some(Self::Jpeg),
-            "image/gif" => Some(Self::Gif),
-            "image/webp" => Some(Self::Webp),
-            "pdf" | "application/pdf" => Some(Self::Pdf),
-            _ => None,
+            "png" => Some(Self::Png),
+            "jpeg" | "jpg" => Some(Self::Jpeg),
+            "pdf" => Some(Self::Pdf),
+            _ => Self::ALL.into_iter().find(|format| format.mime_type() == name),
         }
     }
 

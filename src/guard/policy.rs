@@ -144,24 +144,10 @@ pub struct AllowList {
 }
 
 /// Entries of an allow-list, each tried when it is read, so that an error has its place in the file.
-fn entries<'de, D, E>(deserializer: D) -> Result<Vec<String>, D::Error>
-where
-    D: Deserializer<'de>,
-    E: TryFrom<String> + Into<String>,
-    E::Error: std::fmt::Display,
-{
-    struct Tried<E>(E);
-    impl<'de, E: TryFrom<String>> Deserialize<'de> for Tried<E>
-    where
-        E::Error: std::fmt::Display,
-    {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            let text = String::deserialize(deserializer)?;
-            E::try_from(text).map(Self).map_err(serde::de::Error::custom)
-        }
-    }
-    let tried = Vec::<Tried<E>>::deserialize(deserializer)?;
-    Ok(tried.into_iter().map(|Tried(entry)| entry.into()).collect())
+fn entries<'de, D: Deserializer<'de>, E: Deserialize<'de> + Into<String>>(
+    deserializer: D,
+) -> Result<Vec<String>, D::Error> {
+    Ok(Vec::<E>::deserialize(deserializer)?.into_iter().map(Into::into).collect())
 }
 
 /// Whether a policy may say this at all: nothing of a known secret is shown, not even sealed.
