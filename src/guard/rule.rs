@@ -324,6 +324,7 @@ impl Rules {
     }
 
     /// The forms of tokens that a word (or a run of base64) of a length may have.
+    #[inline]
     pub(super) fn forms(&self, len: usize) -> &[(RuleId, TokenForm)] {
         &self.forms[len.min(LONGEST_FORM)]
     }

@@ -178,6 +178,7 @@ impl<S: Copy> Endings<S> {
         Self(by_end)
     }
 
+    #[inline]
     fn place(text: &[u8]) -> usize {
         match text {
             [.., a, b] => usize::from(a & 31) << 5 | usize::from(b & 31),
@@ -186,6 +187,7 @@ impl<S: Copy> Endings<S> {
     }
 
     /// The words that a text ends in, in any ASCII case.
+    #[inline]
     pub(super) fn of<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = &'a EndingWord<S>> {
         self.0[Self::place(text)].iter().filter(|ending| ends(text, ending.word.as_bytes()))
     }
@@ -193,12 +195,14 @@ impl<S: Copy> Endings<S> {
 
 impl<S> EndingWord<S> {
     /// Whether the word, which ends a text, begins where a word of it does, if it has to.
+    #[inline]
     pub(super) fn is_apart(&self, text: &[u8]) -> bool {
         !self.whole || !is_glued(text, text.len() - self.word.len())
     }
 }
 
 /// Whether a text ends in a word, in any ASCII case.
+#[inline]
 pub(super) fn ends(text: &[u8], word: &[u8]) -> bool {
     text.len() >= word.len() && text[text.len() - word.len()..].eq_ignore_ascii_case(word)
 }
@@ -210,6 +214,7 @@ pub(super) struct Set(Vec<Vec<String>>);
 
 impl Set {
     /// Whether a text is one of the words, in any ASCII case.
+    #[inline]
     pub(super) fn holds(&self, text: &[u8]) -> bool {
         let same_length = self.0.get(text.len()).map_or(&[][..], Vec::as_slice);
         same_length.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()))
