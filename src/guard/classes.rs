@@ -29,6 +29,8 @@ pub(super) struct Block {
     pub(super) odd: u64,
     /// A line feed.
     pub(super) feed: u64,
+    /// `<` and `|`: what a tag begins with, and what cells have between them.
+    pub(super) cell: u64,
 }
 
 /// For each byte whether it is an ASCII letter or digit, or one of `signs`.
@@ -119,6 +121,7 @@ pub(super) fn portable(bytes: &[u8; 64]) -> Block {
         let hiding = v | control | equal(v, b'%') | equal(v, b'\\') | equal(v, b'&');
         block.odd |= gather(hiding) << shift;
         block.feed |= gather(equal(v, b'\n')) << shift;
+        block.cell |= gather(equal(v, b'<') | equal(v, b'|')) << shift;
     }
     block
 }
@@ -166,6 +169,7 @@ mod tests {
             plus: mask(|b| b == b'+' || b == b'('),
             odd: mask(|b| matches!(b, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..)),
             feed: mask(|b| b == b'\n'),
+            cell: mask(|b| b == b'<' || b == b'|'),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What the head of a column, or the name of a field, says of the values under it: `rules/heads.toml`, read.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{LazyLock, OnceLock};
@@ -9,7 +10,7 @@ use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 use super::classes::{Block, Work, classify};
-use super::nested::{SHORT, opens_only};
+use super::nested::{SHORT, is_tag, opens_only};
 use super::policy::Action;
 use super::rule::{RULES, RuleId};
 use super::scan::{holds_placeholder, next_bit};
@@ -138,35 +139,47 @@ impl Heads {
 
     /// What a line must hold to be looked at. Of a head that is its last word, but for those that say nothing of their own.
     fn gate(&self, spelled: &[String]) -> Gate {
-        let mut words: HashMap<Vec<u8>, u8> = HashMap::new();
+        let mut words: HashMap<Vec<u8>, Known> = HashMap::new();
+        let mut add = |word: &[u8], sort: u16| words.entry(word.to_vec()).or_default().sort |= sort;
+        let mut pairs = vec![("create", "table"), ("list", "table")];
         for (head, senses) in &self.by_words {
             let all: Vec<&str> = head.split(' ').collect();
             let meaningful = all.iter().rposition(|word| !self.qualifiers.holds(word.as_bytes()));
-            let off = senses.iter().all(|sense| {
-                let rule = self.columns[usize::from(sense.column)].rule;
-                RULES.list[usize::from(rule)].kind.default_action() == Action::Allow
-            });
             let at = meaningful.unwrap_or(all.len() - 1);
-            let (word, sort) = (all[at].as_bytes(), if off { OFF } else { HEAD });
+            let column = |sense: &Sense| &self.columns[usize::from(sense.column)];
+            let off = senses.iter().all(|sense| {
+                RULES.list[usize::from(column(sense).rule)].kind.default_action() == Action::Allow
+            });
+            let sort = if off { OFF } else { HEAD };
+            add(all[0].as_bytes(), BEGINS);
+            if !senses.iter().all(|sense| column(sense).is_secret()) {
+                add(all[at].as_bytes(), if at + 1 < all.len() { BEFORE } else { OPEN });
+                add(all.concat().as_bytes(), OPEN);
+            }
             // Many words end a head of several that say nothing by themselves.
             if at > 0 && !off {
-                *words.entry(word.to_vec()).or_default() |= PAIRED;
-                *words.entry([all[at - 1].as_bytes(), word].concat()).or_default() |= PAIR;
+                pairs.push((all[at - 1], all[at]));
             } else {
-                *words.entry(word.to_vec()).or_default() |= sort;
+                add(all[at].as_bytes(), sort);
             }
             // `CreditCard` is in the list as one word too.
-            *words.entry(all.concat().into_bytes()).or_default() |= sort;
+            add(all.concat().as_bytes(), sort);
         }
-        for word in self.qualifiers.words().filter(|word| word.len() > 3 || ["id", "no", "nr"].contains(word))
-        {
-            *words.entry(word.as_bytes().to_vec()).or_default() |= QUALIFIER;
+        for word in self.qualifiers.words() {
+            let behind = word.len() > 3 || ["id", "no", "nr"].contains(&word);
+            add(word.as_bytes(), if behind { QUALIFIES | QUALIFIER } else { QUALIFIES });
         }
         for word in spelled {
-            *words.entry(word.as_bytes().to_vec()).or_default() |= HEAD;
+            add(word.as_bytes(), HEAD | OPEN);
         }
         for word in super::nested::COLUMNS {
-            *words.entry(word.rsplit('_').next().unwrap_or(word).as_bytes().to_vec()).or_default() |= COLUMNS;
+            add(word.rsplit('_').next().unwrap_or(word).as_bytes(), COLUMNS);
+        }
+        for (before, word) in pairs {
+            words.entry([before, word].concat().into_bytes()).or_default().sort |= PAIR;
+            let known = words.entry(word.as_bytes().to_vec()).or_default();
+            known.sort |= PAIRED;
+            known.before |= before.as_bytes().last().map_or(0, |last| Gate::letter(*last));
         }
         Gate::new(words)
     }
@@ -178,15 +191,18 @@ impl Heads {
             return Some(found);
         }
         let all: Vec<&str> = words.split(' ').collect();
-        let qualifies = |word: &&str| self.qualifiers.holds(word.as_bytes());
-        let kept = all.len() - all.iter().rev().take_while(|word| qualifies(word)).count();
+        let sorts: Vec<u16> = all.iter().map(|word| self.gate.sort(word.as_bytes())).collect();
+        let qualifies = |sort: &u16| sort & QUALIFIES != 0;
+        let kept = all.len() - sorts.iter().rev().take_while(|sort| qualifies(sort)).count();
         let secret = |found: &&Vec<Sense>| {
             found.iter().any(|sense| self.columns[usize::from(sense.column)].is_secret())
         };
         let place = |word: &str| word.as_ptr() as usize - words.as_ptr() as usize;
         // Some of them, with the blanks between.
         let joined = |from: usize, to: usize| {
-            self.by_words.get(&words[place(all[from])..place(all[to - 1]) + all[to - 1].len()])
+            let begins = sorts[from] & BEGINS != 0;
+            let range = || place(all[from])..place(all[to - 1]) + all[to - 1].len();
+            begins.then(|| self.by_words.get(&words[range()])).flatten()
         };
         // `USER0_RSA_ID`: what seems to qualify is a part of the head.
         let whole = (2..=all.len().min(4)).rev().find_map(|count| joined(all.len() - count, all.len()));
@@ -197,23 +213,31 @@ impl Heads {
         }
         let first = (1..=all.len().min(5))
             .rev()
-            .find_map(|count| joined(0, count).filter(|_| all[count..].iter().all(qualifies)));
+            .find_map(|count| joined(0, count).filter(|_| sorts[count..].iter().all(qualifies)));
         // `AHVN13`
         let unnumbered = || words.trim_end_matches(|c: char| c.is_ascii_digit());
-        first.or_else(|| self.by_words.get(&all.concat())).or_else(|| self.by_words.get(unnumbered()))
+        let one = || (all.len() > 1).then(|| self.by_words.get(&all.concat())).flatten();
+        first.or_else(one).or_else(|| self.by_words.get(unnumbered()))
     }
 }
 
 /// What a word is, as bits: the last of a head, the same of a kind that is let through by default, a qualifier behind one, and
 /// a name of what holds the names of columns.
-const HEAD: u8 = 1;
-const OFF: u8 = 2;
-const QUALIFIER: u8 = 4;
-const COLUMNS: u8 = 8;
+const HEAD: u16 = 1;
+const OFF: u16 = 2;
+const QUALIFIER: u16 = 4;
+const COLUMNS: u16 = 8;
 /// Ends a head of several words, behind the one before it.
-const PAIRED: u8 = 16;
+const PAIRED: u16 = 16;
 /// Two words that end one, as one.
-const PAIR: u8 = 32;
+const PAIR: u16 = 32;
+/// Ends a head that is not that of a secret; does so where a qualifier follows.
+const OPEN: u16 = 64;
+const BEFORE: u16 = 128;
+/// Begins a head.
+const BEGINS: u16 = 256;
+/// May stand behind one, whether a capital sets it off or not.
+const QUALIFIES: u16 = 512;
 
 /// Bits of heads and of qualifiers, by [`Gate::end`].
 type Ends = [[u64; 2]; 512];
@@ -223,10 +247,19 @@ const LONGEST_BETWEEN: usize = 3;
 /// The longest word with accents that is looked at, in bytes.
 const LONGEST_ACCENTED: usize = 48;
 
+/// A word that the gate knows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    hash: u64,
+    /// The last letters of the words before it that make a head of it, as bits.
+    before: u32,
+    sort: u16,
+}
+
 /// Finds the words that a head may end in, in text in which hardly any is one.
 struct Gate {
     /// Words by their hash, in the first free place from there on.
-    words: Vec<(u64, u8)>,
+    words: Vec<Known>,
     /// A bit for each sort of letters that one may end in: its last four, or all of a shorter one. Of heads, and beside them of
     /// qualifiers; first for the heads that count by default, then for all.
     ends: [Box<Ends>; 2],
@@ -237,7 +270,7 @@ impl Gate {
     /// Few enough to stay near the processor; a test holds them half empty.
     const PLACES: usize = 4096;
 
-    fn new(words: HashMap<Vec<u8>, u8>) -> Self {
+    fn new(words: HashMap<Vec<u8>, Known>) -> Self {
         let abroad =
             words.keys().filter_map(|word| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
         let abroad: BTreeSet<String> = abroad
@@ -248,13 +281,14 @@ impl Gate {
             .collect();
         let abroad = packed::Config::new().builder().extend(abroad).build();
         let mut gate = Self {
-            words: vec![(0, 0); Self::PLACES],
+            words: vec![Known::default(); Self::PLACES],
             ends: [(); 2].map(|()| Box::new([[0; 2]; 512])),
             abroad,
         };
-        for (word, sort) in words {
+        for (word, known) in words {
             let place = gate.place(&word);
-            gate.words[place] = (Self::hash(&word), sort);
+            gate.words[place] = Known { hash: Self::hash(&word), ..known };
+            let sort = known.sort;
             let end = Self::end(Self::last(&word), word.len());
             for (ends, heads) in
                 gate.ends.iter_mut().zip([HEAD | COLUMNS | PAIRED, HEAD | COLUMNS | PAIRED | OFF])
@@ -267,6 +301,11 @@ impl Gate {
         gate
     }
 
+    /// A letter as a bit, in any case.
+    fn letter(byte: u8) -> u32 {
+        1 << (byte & 0x1f)
+    }
+
     fn hash(word: &[u8]) -> u64 {
         let mut hash = Fnv::default();
         word.iter().for_each(|byte| hash.write(&[byte | 0x20]));
@@ -277,10 +316,15 @@ impl Gate {
     fn place(&self, word: &[u8]) -> usize {
         let hash = Self::hash(word);
         let mut place = (hash >> 20) as usize & (self.words.len() - 1);
-        while self.words[place].0 != 0 && self.words[place].0 != hash {
+        while self.words[place].hash != 0 && self.words[place].hash != hash {
             place = (place + 1) & (self.words.len() - 1);
         }
         place
+    }
+
+    /// What a word is, in any case.
+    fn sort(&self, word: &[u8]) -> u16 {
+        self.words[self.place(word)].sort
     }
 
     /// The last four bytes of a text.
@@ -348,10 +392,13 @@ impl Gate {
     }
 
     /// Whether the word before another makes a head of it.
-    fn paired(&self, text: &[u8], start: usize, end: usize) -> bool {
+    fn paired(&self, text: &[u8], (start, end): (usize, usize), letters: u32) -> bool {
         let between = |byte: &&u8| !byte.is_ascii_alphanumeric() && **byte < 0x80;
         let gap = text[..start].iter().rev().take(LONGEST_BETWEEN).take_while(between).count();
         let before = &text[..start - gap];
+        if before.last().is_none_or(|last| *last < 0x80 && letters & Self::letter(*last) == 0) {
+            return false;
+        }
         let escaped = before.last_chunk::<6>().is_some_and(|six| six.starts_with(b"\\u"));
         if escaped || before.last().is_some_and(|byte| *byte >= 0x80) {
             return true;
@@ -361,8 +408,8 @@ impl Gate {
         let hump =
             |at: &usize| word[*at].is_ascii_uppercase() && (gap == 0 || word[at - 1].is_ascii_lowercase());
         let from = (1..letters).rev().find(hump).unwrap_or(0);
-        let (_, sort) = self.words[self.place(&[&word[from..], &text[start..end]].concat())];
-        sort & PAIR != 0
+        let pair = [&word[from..], &text[start..end]].concat();
+        self.sort(&pair) & PAIR != 0
     }
 
     /// Whether a word with accents is one without them.
@@ -375,7 +422,7 @@ impl Gate {
             return true;
         }
         let plain = plain(word);
-        let (_, sort) = self.words[self.place(plain.rsplit(' ').next().unwrap_or_default().as_bytes())];
+        let sort = self.sort(plain.rsplit(' ').next().unwrap_or_default().as_bytes());
         len == LONGEST_ACCENTED || sort & (HEAD | QUALIFIER | COLUMNS | PAIRED) != 0 || all && sort & OFF != 0
     }
 
@@ -393,9 +440,9 @@ impl Gate {
         // `1cc` is one word.
         let joined = start > 0 && text[start - 1].is_ascii_digit();
         let is = |from: usize, to: usize| {
-            let (_, sort) = self.words[self.place(&text[start + from..start + to])];
+            let Known { sort, before, .. } = self.words[self.place(&text[start + from..start + to])];
             let listed = sort & COLUMNS != 0 && text.get(end).is_some_and(|byte| b"\"':".contains(byte));
-            let paired = || sort & PAIRED != 0 && self.paired(text, start + from, start + to);
+            let paired = || sort & PAIRED != 0 && self.paired(text, (start + from, start + to), before);
             (sort & HEAD != 0 || all && sort & OFF != 0 || listed || paired(), sort & QUALIFIER != 0)
         };
         if !joined && is(0, letters).0 {
@@ -433,6 +480,8 @@ pub(super) struct Words {
     pub(super) places: Vec<usize>,
     /// Where lines begin that open a bracket and hold nothing else.
     pub(super) openers: Vec<usize>,
+    /// Where a tag of a table of HTML may stand, or the sign that begins a table of AsciiDoc or MediaWiki.
+    pub(super) tags: Vec<usize>,
     blocks: Vec<Block>,
 }
 
@@ -449,6 +498,7 @@ impl Words {
     ) {
         self.places.clear();
         self.openers.clear();
+        self.tags.clear();
         let gate = &HEADS.gate;
         let blocks = match blocks {
             Some(blocks) => blocks,
@@ -457,7 +507,8 @@ impl Words {
                 &self.blocks
             }
         };
-        Fill { text, start, all, blocks, places: &mut self.places, openers: &mut self.openers }.done();
+        let (places, openers, tags) = (&mut self.places, &mut self.openers, &mut self.tags);
+        Fill { text, start, all, blocks, places, openers, tags }.done();
         if let Some(abroad) = gate.abroad.as_ref().filter(|_| !text[start..end].is_ascii()) {
             self.places.extend(abroad.find_iter(&text[start..end]).map(|found| start + found.end()));
         }
@@ -483,12 +534,13 @@ struct Fill<'a> {
     blocks: &'a [Block],
     places: &'a mut Vec<usize>,
     openers: &'a mut Vec<usize>,
+    tags: &'a mut Vec<usize>,
 }
 
 impl Work for Fill<'_> {
     #[inline(always)]
     fn work(&mut self) {
-        let Self { text, start, all, blocks, places, openers: opening } = self;
+        let Self { text, start, all, blocks, places, openers: opening, tags } = self;
         let (text, start, all, gate) = (*text, *start, *all, &HEADS.gate);
         // What begins here begins a line.
         let (mut base, mut before, mut odd, mut feed, mut run) = (start, 0, 0, 1 << 63, 0);
@@ -514,12 +566,26 @@ impl Work for Fill<'_> {
                 openers(text, (start, base), short, opening);
             }
             feed = pair[0].feed;
+            let mut cells = pair[0].cell;
+            while let Some(bit) = next_bit(&mut cells) {
+                if may_be_tag(text, base + bit) {
+                    tags.push(base + bit);
+                }
+            }
             if accented != 0 {
                 gate.accented(text, (base, accented), all, places);
             }
             base += 64;
         }
         gated(text, start, all, (&mut long, &mut short), places);
+    }
+}
+
+/// Whether a `<` or `|` may be of a tag of a table of HTML, or begin a table of AsciiDoc or MediaWiki.
+fn may_be_tag(text: &[u8], at: usize) -> bool {
+    match text[at] {
+        b'<' => is_tag(text, at),
+        _ => at > 0 && text[at - 1] == b'{' || text[at..].starts_with(b"|==="),
     }
 }
 
@@ -624,6 +690,22 @@ fn openers(text: &[u8], (start, base): (usize, usize), mut feeds: u64, out: &mut
     }
 }
 
+/// Whether the word that ends at a place is the last only of heads of secrets.
+pub(super) fn ends_secret(text: &[u8], end: usize) -> bool {
+    let gate = &HEADS.gate;
+    let sort = |word: &[u8]| gate.sort(word);
+    let letters = |byte: &&u8| byte.is_ascii_alphanumeric();
+    let len = text[..end].iter().rev().take(LONGEST_HEAD).take_while(letters).count();
+    let ends = sort(&text[end - len..end]);
+    let qualified = || {
+        let between = |byte: &&u8| !byte.is_ascii_alphanumeric();
+        let rest = &text[end..];
+        let rest = &rest[rest.iter().take(LONGEST_BETWEEN).take_while(between).count()..];
+        sort(&rest[..rest.iter().take(LONGEST_HEAD).take_while(letters).count()]) & QUALIFIER != 0
+    };
+    ends & (HEAD | PAIRED) != 0 && ends & OPEN == 0 && !(ends & BEFORE != 0 && qualified())
+}
+
 /// Whether a text holds a word that a head may end in.
 pub(super) fn may_be_head(text: &str) -> bool {
     let (bytes, mut letters, ends) = (text.as_bytes(), 0, &*HEADS.gate.ends[1]);
@@ -638,9 +720,45 @@ pub(super) fn may_be_head(text: &str) -> bool {
         })
 }
 
-/// What a head means.
+/// What a head means. The same are asked about again and again.
 pub(super) fn meaning(head: &str) -> Meaning {
-    if head.len() > LONGEST_HEAD || !may_be_head(head) || !is_unmasked(head) || holds_placeholder(head) {
+    if head.is_empty() || head.len() > LONGEST_HEAD {
+        return &[];
+    }
+    ASKED.with_borrow_mut(|asked| asked.meaning(head))
+}
+
+thread_local! {
+    static ASKED: RefCell<Asked> = RefCell::default();
+}
+
+/// The heads that were asked about last, each in the one place that it may have.
+#[derive(Default)]
+struct Asked {
+    heads: Vec<(String, Meaning)>,
+}
+
+impl Asked {
+    const PLACES: usize = 256;
+
+    fn meaning(&mut self, head: &str) -> Meaning {
+        let bytes = head.as_bytes();
+        let (first, last) = (Gate::last(&bytes[..bytes.len().min(4)]), Gate::last(bytes));
+        let mixed = (u64::from(first) << 32 | u64::from(last)) ^ bytes.len() as u64;
+        let place = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % Self::PLACES;
+        self.heads.resize(Self::PLACES, (String::new(), &[]));
+        let (known, meant) = &mut self.heads[place];
+        if known != head {
+            known.clear();
+            known.push_str(head);
+            *meant = look_up(head);
+        }
+        meant
+    }
+}
+
+fn look_up(head: &str) -> Meaning {
+    if !may_be_head(head) || !is_unmasked(head) || holds_placeholder(head) {
         return &[];
     }
     let words = plain(head);
@@ -671,6 +789,9 @@ pub(super) fn is_whole(head: &str) -> bool {
 
 /// A head in small letters without accents, its words with one blank between.
 fn plain(head: &str) -> String {
+    if head.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        return head.to_owned();
+    }
     let mut out = String::with_capacity(head.len());
     let mut chars = head.chars().peekable();
     let mut before = ' ';
@@ -971,7 +1092,7 @@ mod tests {
             assert!(!may_be_head(text), "{text}");
         }
         assert!(HEADS.gate.abroad.is_some());
-        let taken = HEADS.gate.words.iter().filter(|(hash, _)| *hash != 0).count();
+        let taken = HEADS.gate.words.iter().filter(|known| known.hash != 0).count();
         assert!(taken * 2 < Gate::PLACES, "{taken}");
     }
 

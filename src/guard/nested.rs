@@ -39,7 +39,6 @@ pub(super) struct Nested {
     /// Whether anything that is open says something of what stands in it.
     awake: bool,
     html: Html,
-    pub(super) names: Names,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -76,53 +75,6 @@ struct Key {
     /// Whether what it says is that value.
     value: bool,
 }
-
-/// What names say that have been asked about: the same come with each record. A copy of what is open knows none.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    known: Vec<(String, Key)>,
-}
-
-impl Clone for Names {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-impl Names {
-    /// As many as the records of most have.
-    const PLACES: usize = 32;
-
-    /// What a name says of a value.
-    pub(super) fn meaning(&mut self, name: &str) -> Meaning {
-        self.key(name).meant
-    }
-
-    fn key(&mut self, name: &str) -> Key {
-        // Nearly all others say nothing, which is soon seen.
-        let kept = (2..=LONGEST_NAME).contains(&name.len());
-        let (first, last) = (name.bytes().next().unwrap_or(0), name.bytes().next_back().unwrap_or(0));
-        let place = (name.len() ^ usize::from(first) << 1 ^ usize::from(last) << 3) % Self::PLACES;
-        if kept
-            && let Some((known, key)) = self.known.get(place)
-            && known == name
-        {
-            return *key;
-        }
-        let key = key(name);
-        if kept {
-            self.known.resize(Self::PLACES, (String::new(), NO_KEY));
-            let (known, says) = &mut self.known[place];
-            known.clear();
-            known.push_str(name);
-            *says = key;
-        }
-        key
-    }
-}
-
-/// The longest name that is kept.
-const LONGEST_NAME: usize = 40;
 
 const NO_KEY: Key = Key { meant: &[], columns: false, rows: false, names: false, value: false };
 
@@ -162,8 +114,7 @@ impl Nested {
         has_markup: bool,
         out: &mut Vec<Finding>,
     ) {
-        if self.html.open || has_markup && memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some()
-        {
+        if self.html.open || has_markup && may_hold_tag(&text.as_bytes()[start..end]) {
             self.html.look(text, start, end, out);
         }
     }
@@ -177,24 +128,23 @@ impl Nested {
         kept && !tags && !open && self.inside.is_none()
     }
 
-    /// Makes another the same, but for the names that it has asked about.
+    /// Makes another the same.
     pub(super) fn copy(&self, to: &mut Self) {
         if self.is_blank() && to.is_blank() {
             return;
         }
-        let names = std::mem::take(&mut to.names);
-        *to = Self { names, ..self.clone() };
+        to.clone_from(self);
     }
 
     /// Whether nothing is open.
     pub(super) fn sleeps(&self) -> bool {
-        !self.awake && self.open.is_empty() && !self.html.open
+        !self.awake && self.open.is_empty() && !self.html.is_within()
     }
 
     /// Whether a line that holds no word of a head cannot say anything of a value.
     pub(super) fn finds_nothing(&self, text: &str, (start, end): (usize, usize), has_markup: bool) -> bool {
-        let tags = || has_markup && memchr::memmem::find(&text.as_bytes()[start..end], b"<t").is_some();
-        !self.awake && !self.html.open && !tags()
+        let tags = || has_markup && may_hold_tag(&text.as_bytes()[start..end]);
+        !self.awake && !self.html.is_within() && !tags()
     }
 
     /// Reads a line, which holds the ends of words of a head at `places`: where the next piece should begin if this one ends
@@ -216,7 +166,7 @@ impl Nested {
             let goes_on = self.loose.is_some() && line.starts_with(['[', '(']);
             if !goes_on
                 && !(if marked {
-                    wakes(bytes, &mut self.names, places.iter().map(|place| place - start))
+                    wakes(bytes, places.iter().map(|place| place - start))
                 } else {
                     opens_only(bytes)
                 })
@@ -426,7 +376,7 @@ impl Nested {
         self.first = None;
         if let Some(top) = self.open.last_mut() {
             if top.bracket == b'{' && top.key.is_none() {
-                top.last = Some(self.names.key(word));
+                top.last = Some(key(word));
             } else {
                 top.mixed = true;
             }
@@ -495,11 +445,11 @@ impl Nested {
             return self.replaced();
         }
         let Some(top) = self.open.last_mut() else {
-            self.first = string.then(|| self.names.key(value));
+            self.first = string.then(|| key(value));
             return;
         };
         if top.bracket == b'{' && top.key.is_none() {
-            top.last = Some(if string { self.names.key(value) } else { NO_KEY });
+            top.last = Some(if string { key(value) } else { NO_KEY });
             return;
         }
         if string && top.in_columns && top.key.is_some_and(|key| key.names) {
@@ -557,7 +507,7 @@ pub(super) fn opens_only(line: &[u8]) -> bool {
 }
 
 /// Whether one of the words that end at `places` is of a name of interest, in quotes or before a colon.
-fn wakes(line: &[u8], names: &mut Names, places: impl Iterator<Item = usize>) -> bool {
+fn wakes(line: &[u8], places: impl Iterator<Item = usize>) -> bool {
     let mut places = places;
     places.any(|place| {
         let between = |byte: &&u8| byte.is_ascii_alphanumeric() || b"_- .".contains(byte) || **byte >= 0x80;
@@ -566,11 +516,21 @@ fn wakes(line: &[u8], names: &mut Names, places: impl Iterator<Item = usize>) ->
             let from = line[..at].iter().rposition(|byte| b"\"'{,[(".contains(byte)).map_or(0, |at| at + 1);
             let from = from.max(at.saturating_sub(48));
             std::str::from_utf8(&line[from..at]).is_ok_and(|name| {
-                let key = names.key(name.trim());
+                let key = key(name.trim());
                 key.columns || !key.meant.is_empty()
             })
         }
     })
+}
+
+/// Whether a line may hold a tag of a table of HTML.
+fn may_hold_tag(line: &[u8]) -> bool {
+    memchr_iter(b'<', line).any(|at| is_tag(line, at))
+}
+
+/// Whether a `<` may begin a tag of a table of HTML, or end one.
+pub(super) fn is_tag(text: &[u8], at: usize) -> bool {
+    matches!(text[at + 1..], [b't', ..] | [b'/', b't', ..])
 }
 
 /// The table of HTML that is open.
@@ -595,6 +555,11 @@ struct Html {
 }
 
 impl Html {
+    /// Whether a cell or a tag goes over the end of the line, so that the next says something without a tag of its own.
+    fn is_within(&self) -> bool {
+        self.cell.is_some() || self.tag
+    }
+
     /// Looks at a line.
     fn look(&mut self, text: &str, start: usize, end: usize, out: &mut Vec<Finding>) {
         let bytes = &text.as_bytes()[..end];

@@ -61,6 +61,7 @@ fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
             plus: join(low.plus, high.plus),
             odd: join(low.odd, high.odd),
             feed: join(low.feed, high.feed),
+            cell: join(low.cell, high.cell),
         };
     }
 }
@@ -77,6 +78,7 @@ struct Half {
     plus: u32,
     odd: u32,
     feed: u32,
+    cell: u32,
 }
 
 #[target_feature(enable = "avx2")]
@@ -115,5 +117,6 @@ fn half(bytes: &[u8; 64], from: usize) -> Half {
         plus: bits(or(plus, open)),
         odd: bits(or(or(low, or(is(0x1b), is(0x7f))), or(is(b'%'), or(is(b'\\'), is(b'&'))))),
         feed: bits(is(b'\n')),
+        cell: bits(or(is(b'<'), is(b'|'))),
     }
 }

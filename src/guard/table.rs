@@ -8,12 +8,13 @@
 mod fields;
 mod head;
 mod named;
+mod stir;
 
 use std::sync::Arc;
 
 use super::classes::{Block, alphanumeric_or};
 use super::heads::{self, Meaning, Place};
-use super::nested::{Names, Nested};
+use super::nested::{Nested, SHORT};
 use super::policy::Action;
 use super::reading::{Reading, line_end, next_quote, without_end};
 use super::redact::settle;
@@ -58,6 +59,7 @@ pub(super) struct Tables {
     /// What it was before the line.
     before: State,
     words: heads::Words,
+    series: Vec<(Span, Meaning)>,
     /// Those of one line in another reading.
     again: heads::Words,
     reading: Reading,
@@ -134,11 +136,10 @@ struct Column {
 
 /// Whether what stands at the end of `text[start..end]` may belong to a `Series` whose name is still to come; where that begins.
 pub(super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usize> {
-    let tail = text[start..end].split_inclusive('\n').rev().take(SERIES - 1);
     let (mut at, mut first) = (end, None);
-    for line in tail.take_while(|line| series_value(line).is_some() || is_dots(line)) {
+    for line in series_tail(&text[start..end]) {
         at -= line.len();
-        if end - at > LONGEST_SERIES || text.len() - at >= WINDOW {
+        if text.len() - at >= WINDOW {
             break;
         }
         if series_value(line).is_some_and(|(from, to)| needs_its_name(&line[from..to])) {
@@ -219,41 +220,27 @@ pub(super) fn finding(start: usize, end: usize, rule: RuleId) -> Finding {
     Finding { start, end, kind: RULES.list[usize::from(rule)].kind, rule, decoded: false }
 }
 
-/// The names of the `Series` in a piece, each behind its values: that of a line is at most [`SERIES`] lines below it.
-struct Series<'a> {
-    text: &'a str,
-    /// Whether there may be any.
-    ahead: bool,
-    /// What is known of the lines before a place.
-    known: (Meaning, usize),
+/// The values of each `Series` in a piece whose name says something, and what that is.
+fn find_series(text: &str, (start, end): Span, out: &mut Vec<(Span, Meaning)>) {
+    out.clear();
+    // The name stands behind the values, perhaps in the next piece.
+    let ahead = &text.as_bytes()[start..text.len().min(end + LONGEST_SERIES)];
+    for feed in memchr::memmem::find_iter(ahead, b"\nName: ") {
+        let at = start + feed + 1;
+        let line = text[at..].split_inclusive('\n').next().unwrap_or_default();
+        if let Some(meant) = series_name(line.trim_end()).filter(|meant| !meant.is_empty()) {
+            let values: usize = series_tail(&text[start..at]).map(str::len).sum();
+            out.push(((at - values, at), meant));
+        }
+    }
 }
 
-impl<'a> Series<'a> {
-    fn new(text: &'a str, (start, end): Span) -> Self {
-        let ahead = &text.as_bytes()[start..text.len().min(end + LONGEST_SERIES)];
-        Self { text, ahead: memchr::memmem::find(ahead, b"\nName: ").is_some(), known: (&[], start) }
-    }
-
-    /// What the name behind the line that begins at a place says of its value.
-    fn meaning(&mut self, at: usize) -> Meaning {
-        if !self.ahead || at < self.known.1 {
-            return if self.ahead { self.known.0 } else { &[] };
-        }
-        let mut next = at;
-        for line in self.text[at..].split_inclusive('\n').take(SERIES) {
-            if next - at > LONGEST_SERIES {
-                break;
-            }
-            // The name on a line of its own is that of the values above it.
-            let name = if next > at { series_name(line.trim_end()) } else { None };
-            if name.is_some() || series_value(line).is_none() && (next == at || !is_dots(line)) {
-                self.known = (name.unwrap_or_default(), next);
-                return self.known.0;
-            }
-            next += line.len();
-        }
-        &[]
-    }
+/// What may be lines of a `Series` at the end of a text, the last first.
+fn series_tail(text: &str) -> impl Iterator<Item = &str> {
+    let near =
+        |line: &&str| line.as_ptr() as usize + LONGEST_SERIES >= text.as_bytes().as_ptr_range().end as usize;
+    let tail = text.split_inclusive('\n').rev().take(SERIES - 1).take_while(near);
+    tail.take_while(|line| series_value(line).is_some() || is_dots(line))
 }
 
 /// A line of a text.
@@ -270,7 +257,7 @@ struct Line<'a> {
     series: Meaning,
     /// Whether a label near it made something of a number in the piece.
     labelled: bool,
-    /// Whether the piece may hold a tag of HTML, or names of columns one below the other.
+    /// Whether it may hold a tag of HTML, or begin names of columns one below the other.
     has_markup: bool,
 }
 
@@ -292,11 +279,10 @@ impl Tables {
         let bytes = text.as_bytes();
         let mut words = std::mem::take(&mut self.words);
         words.fill(bytes, (start, end), guard.0.wants_all, blocks);
+        let mut all_series = std::mem::take(&mut self.series);
+        find_series(text, (start, end), &mut all_series);
         let (mut words_left, mut openers) = (&words.places[..], &words.openers[..]);
-        let mut series = Series::new(text, (start, end));
-        let has_markup = [&b"<t"[..], b"|===", b"{|", b"list-table::", b"CREATE TABLE", b"create table"]
-            .iter()
-            .any(|begin| memchr::memmem::find(&bytes[start..end], begin).is_some());
+        let (mut tags, mut series) = (&words.tags[..], &all_series[..]);
         out.sort_unstable_by_key(|found| found.start);
         let labelled = out.iter().any(|found| found.rule == RULES.detectors.phone_labelled);
         let known = std::mem::take(out);
@@ -304,29 +290,34 @@ impl Tables {
             Findings { guard, text, known, passed: 0, ours: Vec::new(), of_line: 0, line: (0, 0) };
         let (mut at, mut whole) = (start, end);
         while at < end {
+            skip(&mut series, |((_, end), _)| *end <= at);
             // Lines with nothing to say where nothing is open, as nearly all are.
-            if !series.ahead && !has_markup && self.state.sleeps() {
-                let passed = openers.iter().take_while(|line| **line < at).count();
-                openers = &openers[passed..];
-                let stop = words_left.first().map_or(end, |place| place - 1);
-                let stop = openers.first().map_or(stop, |line| stop.min(*line));
+            if self.state.sleeps() {
+                skip(&mut openers, |line| *line < at);
+                let wakes = [words_left.first().map(|place| place - 1), openers.first().copied()];
+                let signs = [tags.first().copied(), series.first().map(|((from, _), _)| *from)];
+                let next = wakes.into_iter().chain(signs).flatten().min();
+                let stop = next.map_or(end, |next| next.clamp(at, end));
                 at = memchr::memrchr(b'\n', &bytes[at..stop]).map_or(at, |feed| at + feed + 1);
-                if at == end {
+                // A part of a line that ends here, but for a short one, which may only open a bracket.
+                let known = || found.known.iter().any(|known| known.end > at);
+                if at == end || stop == end && end - at > SHORT && !known() {
                     break;
                 }
             }
             let next = memchr::memchr(b'\n', &bytes[at..end]).map_or(end, |feed| at + feed + 1);
-            let passed = words_left.iter().take_while(|place| **place <= next).count();
-            let (places, rest) = words_left.split_at(passed);
-            words_left = rest;
+            let places = skip(&mut words_left, |place| *place <= next);
+            let has_markup = !skip(&mut tags, |place| *place < next).is_empty();
+            let meant =
+                series.first().filter(|((from, _), _)| *from <= at).map_or(&[][..], |(_, meant)| meant);
             let (span, goes_on) = ((at, next), (at == start).then_some(goes_on).flatten());
-            let line = Line { text, span, places, goes_on, series: series.meaning(at), labelled, has_markup };
+            let line = Line { text, span, places, goes_on, series: meant, labelled, has_markup };
             if let Some(done) = self.line(line, &mut found).filter(|_| bytes[next - 1] != b'\n') {
                 whole = done;
             }
             at = next;
         }
-        self.words = words;
+        (self.words, self.series) = (words, all_series);
         found.known.retain(|known| known.start < known.end);
         *out = found.known;
         out.append(&mut found.ours);
@@ -337,7 +328,15 @@ impl Tables {
     /// then is what the line says that goes out. How far the line got with whole values.
     fn line(&mut self, line: Line<'_>, found: &mut Findings<'_>) -> Option<usize> {
         let known = found.begin(line.span);
-        let as_it_is = view::reads_as_it_is(&line.text.as_bytes()[line.span.0..line.span.1]);
+        let (start, end) = line.span;
+        let rests = !known && !line.has_markup && line.series.is_empty() && line.goes_on.is_none();
+        if rests && self.state.sleeps() && !line.places.is_empty() {
+            let places = line.places.iter().map(|place| place - start);
+            if !stir::may_speak(&line.text[start..end], places) {
+                return None;
+            }
+        }
+        let as_it_is = view::reads_as_it_is(&line.text.as_bytes()[start..end]);
         if as_it_is && !known && self.state.finds_nothing(line) {
             return self.state.read(line, &mut Vec::new(), &mut Vec::new());
         }
@@ -437,14 +436,7 @@ impl Tables {
             (*from, *to) = (*from - start, *to - start);
         }
         read.done = done.map(|done| done - start);
-        strings(
-            &mut self.inner,
-            &line.text[start..end],
-            (line.places, start),
-            guard,
-            &mut self.state.nested.names,
-            &mut read.new,
-        );
+        strings(&mut self.inner, &line.text[start..end], (line.places, start), guard, &mut read.new);
     }
 
     /// Reads a line in a reading of it.
@@ -455,14 +447,7 @@ impl Tables {
         let has_markup = line.has_markup || reading.decoded;
         let line = Line { text: &reading.text, span, places: &self.again.places, has_markup, ..line };
         let done = self.state.read(line, &mut read.new, &mut read.counts);
-        strings(
-            &mut self.inner,
-            &reading.text,
-            (line.places, 0),
-            guard,
-            &mut self.state.nested.names,
-            &mut read.new,
-        );
+        strings(&mut self.inner, &reading.text, (line.places, 0), guard, &mut read.new);
         read.new.iter_mut().for_each(|new| reading.back(new));
         for (from, to) in &mut read.counts {
             (*from, *to) = (reading.place(*from), reading.place(*to));
@@ -502,10 +487,9 @@ fn strings(
     line: &str,
     (places, base): (&[usize], usize),
     guard: &Guard,
-    names: &mut Names,
     out: &mut Vec<Finding>,
 ) {
-    if places.is_empty() || !may_hold_table(line, (places, base), guard.0.wants_all, names) {
+    if places.is_empty() || !may_hold_table(line, (places, base), guard.0.wants_all) {
         return;
     }
     let inner = inner.get_or_insert_default();
@@ -524,7 +508,7 @@ const LEAST: usize = 8;
 
 /// Whether a string of a line holds a word of a head and the end of a line, and that string or one behind it what may be a value:
 /// but for those of secrets, values have digits, unless names and addresses count.
-fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool, names: &mut Names) -> bool {
+fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) -> bool {
     let bytes = line.as_bytes();
     // An object of JSON in a field of CSV.
     if memchr::memchr(b'{', bytes).is_some() && memchr::memmem::find(bytes, b"{\"\"").is_some() {
@@ -533,10 +517,10 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool, 
     if memchr::memchr(b'\\', bytes).is_none() {
         return false;
     }
-    let mut secret = |place: &usize| {
+    let secret = |place: &usize| {
         let letters = bytes[..place - base].iter().rev().take(LONGEST_NAME);
         let len = letters.take_while(|byte| byte.is_ascii_alphanumeric()).count();
-        line.get(place - base - len..place - base).is_none_or(|word| heads::only_secret(names.meaning(word)))
+        line.get(place - base - len..place - base).is_none_or(|word| heads::only_secret(heads::meaning(word)))
     };
     let (mut from, mut at, mut ends, mut headed, mut words) = (0, 0, false, false, false);
     loop {
@@ -558,7 +542,7 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool, 
         if headed && bytes.get(from) != Some(&b':') && digits() >= FEWEST_DIGITS {
             return true;
         }
-        words |= head && value.len() >= LEAST && (all || here.iter().any(&mut secret));
+        words |= head && value.len() >= LEAST && (all || here.iter().any(secret));
         if words && ends && value.len() >= LEAST {
             return true;
         }
@@ -996,6 +980,13 @@ impl State {
         }
         (!open && !before).then_some(false)
     }
+}
+
+/// Takes off the first of some places, as long as they are `before` another.
+fn skip<'a, T>(places: &mut &'a [T], before: impl Fn(&T) -> bool) -> &'a [T] {
+    let (passed, rest) = places.split_at(places.iter().take_while(|place| before(place)).count());
+    *places = rest;
+    passed
 }
 
 /// How a statement of SQL begins that names the columns of a table.

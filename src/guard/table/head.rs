@@ -1,5 +1,7 @@
 //! Whether a line is the head of a table, and what its columns are.
 
+use std::borrow::Cow;
+
 use super::fields::{doubled, segments, split, words};
 use super::{BARS, Column, Head, LONGEST_NAME, LONGEST_PROSE, Layout, MAX_FIELDS, MAX_WORDS, Span};
 use crate::guard::classes::{alphanumeric_or, only};
@@ -29,13 +31,14 @@ pub(super) fn is_name(text: &str) -> bool {
 /// The head of a table, if a line is one.
 pub(super) fn find_head(line: &str) -> Option<Head> {
     // What was replaced among the names is a name that says nothing; where it stood is not known any more.
-    let mut named = line.trim_end().as_bytes().to_vec();
-    let replaced = std::iter::successors(next_placeholder(line.as_bytes(), 0), |(_, end)| {
-        next_placeholder(line.as_bytes(), *end)
-    });
-    replaced.for_each(|(start, end)| named[start..end].fill(b'x'));
-    let named = str::from_utf8(&named).ok()?;
-    let replaced = named != line.trim_end();
+    let line = line.trim_end();
+    let mut named = Cow::Borrowed(line);
+    let mut at = 0;
+    while let Some((start, end)) = next_placeholder(line.as_bytes(), at) {
+        named.to_mut().replace_range(start..end, &"x".repeat(end - start));
+        at = end;
+    }
+    let (named, replaced) = (&*named, at > 0);
     if let Some(columns) = named.strip_prefix("COPY ").and_then(|copy| copy.strip_suffix(" FROM stdin;")) {
         let (_, columns) = columns.strip_suffix(')')?.split_once('(')?;
         let columns = columns.split(',').map(|name| Column::new(name, 0, 0)).collect();
@@ -90,6 +93,10 @@ fn marked_head(line: &str) -> Option<Head> {
 }
 
 fn separated_head(line: &str, replaced: bool) -> Option<Head> {
+    static SIGNS: [bool; 256] = only(b"\t;,^~\x1f|\"\xe2");
+    if !line.bytes().any(|byte| SIGNS[usize::from(byte)]) {
+        return None;
+    }
     let mut best: Option<Head> = None;
     // Quoted names with blanks between, as Tcl has lists.
     let tcl = line.starts_with('"').then_some(' ');
@@ -155,7 +162,7 @@ fn fixed_head(line: &str) -> Option<Head> {
         Layout::Fixed(parts.len() > 1)
     };
     // Words with one blank between say nothing of a secret.
-    let alone = layout == Layout::Words;
+    let alone = parts.len() < 2;
     let speaks = |column: &Column| !(column.meant.is_empty() || alone && heads::only_secret(column.meant));
     columns.iter().any(speaks).then_some(Head { layout, columns, spaced: false })
 }

@@ -3,12 +3,17 @@
 use super::fields::{segments, words};
 use super::head::is_name;
 use super::{BARS, Found, LONGEST_NAME, Span};
+use crate::guard::classes::only;
 use crate::guard::heads::{self, LONGEST_VALUE, Meaning, Place};
 use crate::guard::scan::placeholder_len;
 
 /// The name of the variable that a command line prints and nothing else: `printenv NAME`, `echo $NAME`, `$env:NAME`.
 pub(super) fn printed(line: &str) -> Option<&str> {
     let (before, name) = line.rsplit_once(' ').unwrap_or(("", line));
+    let prompt = line.starts_with(['$', '#', '>', '%']);
+    if !prompt && !name.contains('$') && !before.ends_with("printenv") {
+        return None;
+    }
     let command = before.rsplit(' ').next().unwrap_or_default();
     let name = name.trim_matches('"');
     let variable = name
@@ -18,7 +23,7 @@ pub(super) fn printed(line: &str) -> Option<&str> {
     // A prompt, and a command that prints what is kept under a name.
     const PRINTS: [&str; 7] = ["cat", "output", "-raw", "show", "get", "read", "--secret-id"];
     let kept = || name.rsplit(['/', '.']).find(|part| !part.is_empty());
-    let prints = line.starts_with(['$', '#', '>', '%']) && PRINTS.contains(&command);
+    let prints = prompt && PRINTS.contains(&command);
     let name = variable
         .or_else(|| Some(name).filter(|_| command == "printenv"))
         .or_else(|| kept().filter(|_| prints))?;
@@ -223,26 +228,38 @@ fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
     (len > 0).then_some((at, at + len, false))
 }
 
+/// What stands around a name and its value.
+fn outer(c: char) -> bool {
+    matches!(c, ' ' | '\t') || BARS.contains(&c)
+}
+
+/// Where the name ends that a line may begin with, and what follows behind the blanks or the sign between.
+pub(super) fn joint(line: &str) -> Option<(usize, &str)> {
+    static SIGNS: [bool; 256] = only(b":=. \t|\xe2");
+    // As far as a name is long.
+    let near = &line.as_bytes()[..line.len().min(LONGEST_NAME + 4)];
+    let may_end = |at: &usize| SIGNS[usize::from(near[*at])];
+    let end = (0..near.len()).filter(may_end).find(|at| match near[*at] {
+        b'.' => line[*at..].starts_with("..."),
+        b' ' => line[*at..].starts_with("  "),
+        0x80.. => line[*at..].starts_with(outer),
+        _ => true,
+    })?;
+    let rest = line[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '=' | '.'));
+    let apart = line[end..line.len() - rest.len()].contains(outer);
+    (apart && !rest.is_empty()).then_some((end, rest))
+}
+
 /// A line that begins with the name of what follows: `ssn  219-09-9998`, `| ssn | 219-09-9998 |`, `ssn: 219-09-9998`.
 pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
-    let outer = |c: char| matches!(c, ' ' | '\t') || BARS.contains(&c);
     let trimmed = line.trim_start_matches(outer);
     let lead = line.len() - trimmed.len();
-    // As far as a name is long.
-    let joint = trimmed.char_indices().take(LONGEST_NAME + 4).find(|(at, sign)| {
-        let dots = *sign == '.' && trimmed[*at..].starts_with("...");
-        matches!(sign, ':' | '=')
-            || dots
-            || outer(*sign) && (*sign != ' ' || trimmed[*at..].starts_with("  "))
-    });
-    let Some((end, _)) = joint else { return false };
+    let Some((end, rest)) = joint(trimmed) else { return false };
     let name = trimmed[..end].trim_end();
-    let rest = trimmed[end..].trim_start_matches(|c: char| outer(c) || matches!(c, ':' | '=' | '.'));
     let mark = &trimmed[end..trimmed.len() - rest.len()];
     // `name=value` and `a:b` are code and options more often.
     let place = if mark.contains([':', '=']) { Place::Line } else { Place::Wide };
-    let apart = mark.contains(outer);
-    if name.len() > LONGEST_NAME || !apart || rest.is_empty() || !name.starts_with(char::is_alphabetic) {
+    if name.len() > LONGEST_NAME || !name.starts_with(char::is_alphabetic) {
         return false;
     }
     let meant = heads::meaning(name);

@@ -1,0 +1,81 @@
+//! Whether a line in which a word of a head stands may say anything by it.
+//!
+//! Code and prose hold such words in most of their lines, and hardly any as a name: `pass`, `for key in keys`. What is read
+//! as a name has a sign of it near, so most lines are passed over here for the price of one look at each byte.
+
+use super::LONGEST_NAME;
+use super::head::is_name;
+use super::named::{joint, printed};
+use crate::guard::heads;
+
+/// What a byte says of a line: that it is not as it looks, is no head of a table, or has fields.
+const ODD: u8 = 1;
+const OTHER: u8 = 2;
+const SEPARATES: u8 = 4;
+
+static SAYS: [u8; 256] = {
+    let mut says = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        says[byte] = match byte as u8 {
+            b'\t' | b';' | b',' | b'^' | b'~' | b'|' | b'"' => SEPARATES,
+            b'\n' | b'\r' => 0,
+            b'\\' | 0..=0x1f | 0x7f.. => ODD,
+            b':' | b'=' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b'!' | b'&' | b'$' | b'@' | b'+'
+            | b'?' => OTHER,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    says
+};
+
+/// Whether one of the words that end at `places` of a line may name a value in it or a column below it, where nothing is open.
+pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone) -> bool {
+    let bytes = line.as_bytes();
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes).trim_ascii_end();
+    let says = bytes.iter().fold(0, |says, byte| says | SAYS[usize::from(*byte)]);
+    let text = bytes.trim_ascii_start();
+    let lead = bytes.len() - text.len();
+    let (Some(first), Ok(name)) = (text.first(), str::from_utf8(text)) else { return says & ODD != 0 };
+    // An element, a row with its mark, a head with one.
+    if says & ODD != 0 || matches!(first, b'<' | b'!' | b'$' | b':') || text.starts_with(b"COPY ") {
+        return true;
+    }
+    let key = || text.ends_with(b":") && !text.ends_with(b"):") && is_name(name.trim_end_matches(':'));
+    if places.clone().any(|place| signed(bytes, place)) || key() || printed(name).is_some() {
+        return true;
+    }
+    let other = |end: usize| places.clone().any(|place| place <= end && !heads::ends_secret(bytes, place));
+    if let Some((end, rest)) = joint(name) {
+        let code = name[end..name.len() - rest.len()].contains([':', '=']);
+        if other(lead + end) || !code && places.clone().any(|place| place <= lead + end) {
+            return true;
+        }
+    }
+    says & OTHER == 0
+        && (says & SEPARATES != 0 || memchr::memmem::find(text, b"  ").is_some() || other(bytes.len()))
+}
+
+/// Whether the sign of a value stands behind the word that ends at a place.
+fn signed(line: &[u8], place: usize) -> bool {
+    let rest = line.get(place..).unwrap_or_default();
+    let skip = |from: usize, signs: &[u8]| {
+        let goes_on = |byte: &&u8| byte.is_ascii_alphanumeric() || signs.contains(byte);
+        from + rest[from..].iter().take(5 * LONGEST_NAME).take_while(goes_on).count()
+    };
+    let name = skip(0, b"_- .");
+    if name == 5 * LONGEST_NAME || rest.get(name).is_some_and(|sign| b"\"':".contains(sign)) {
+        return true;
+    }
+    let gap = name + rest[name..].iter().take_while(|byte| b"\"'`*] .".contains(byte)).count();
+    let value = match rest.get(gap) {
+        Some(b'=' | b':') if !heads::ends_secret(line, place) => return true,
+        Some(b'=' | b':' | b',') => {
+            let signs = rest[gap..].iter().take_while(|byte| b"=:>,".contains(byte)).count();
+            rest[gap + signs..].trim_ascii_start()
+        }
+        _ => return false,
+    };
+    matches!(value.first(), Some(b'[')) || rest[gap] == b',' && matches!(value.first(), Some(b'"' | b'\''))
+}
