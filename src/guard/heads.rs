@@ -355,6 +355,13 @@ impl Gate {
         (bits >> (place % 64) & 1 == 1) | capital
     }
 
+    /// Whether a word of `len` letters that ends so, in small ones, may end a head or qualify one.
+    fn has_end(&self, last: u32, len: usize, all: bool) -> bool {
+        let place = Self::end(last, len);
+        let [heads, qualifiers] = self.ends[usize::from(all)][place / 64];
+        (heads | qualifiers) >> (place % 64) & 1 == 1
+    }
+
     /// The same, with what only few words need: whether a word of its own stands at the end of one.
     fn may_end(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
         let last = Self::last(&text[..end]);
@@ -414,6 +421,9 @@ impl Gate {
 
     /// Whether a word with accents is one without them.
     fn ends_without_accents(&self, text: &[u8], all: bool) -> bool {
+        if bare_end(text).is_some_and(|(last, len)| !self.has_end(last, len, all)) {
+            return false;
+        }
         let letter = |byte: &&u8| byte.is_ascii_alphabetic() || **byte >= 0x80;
         let len = text.iter().rev().take(LONGEST_ACCENTED).take_while(letter).count();
         let Ok(word) = str::from_utf8(&text[text.len() - len..]) else { return true };
@@ -827,6 +837,37 @@ fn push_blank(out: &mut String) {
         out.push(' ');
     }
 }
+
+/// The last four letters of a word in small Latin ones, without accents, and how many there are; nothing where other letters
+/// stand there, or a capital, which may begin a word of its own.
+fn bare_end(text: &[u8]) -> Option<(u32, usize)> {
+    let (mut last, mut at) = (0, text.len());
+    for len in 0..4 {
+        let (letter, bytes) = match text[..at] {
+            [.., letter @ (b'a'..=b'z')] => (letter, 1),
+            [.., b'A'..=b'Z'] => return None,
+            [.., lead @ 0xc3..=0xc5, tail @ 0x80..=0xbf] => {
+                let letter = BARE[usize::from(lead & 3) << 6 | usize::from(tail & 0x3f)];
+                (Some(letter).filter(u8::is_ascii_lowercase)?, 2)
+            }
+            [.., 0x80..=0xff] => return None,
+            _ => return Some((last, len)),
+        };
+        last |= u32::from(letter) << (24 - 8 * len);
+        at -= bytes;
+    }
+    Some((last, 4))
+}
+
+/// The small letters with accents from U+0080 to U+017F without them; 0 for what is more than one letter, a capital, or none.
+static BARE: LazyLock<[u8; 256]> = LazyLock::new(|| {
+    let mut letters = [0; 256];
+    for letter in ('\u{c0}'..'\u{180}').filter(|letter| letter.is_lowercase()) {
+        let at = letter as usize;
+        letters[(at >> 6 & 3) << 6 | at & 0x3f] = u8::try_from(bare(letter)).unwrap_or(0);
+    }
+    letters
+});
 
 /// A small letter without its accent.
 fn bare(letter: char) -> char {

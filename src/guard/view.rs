@@ -78,7 +78,13 @@ pub(super) fn reads_as_it_is(text: &[u8]) -> bool {
         }
         bytes
     };
-    !(0..text.len()).any(|at| MAY_HIDE[usize::from(text[at])] && may_hide(text, at))
+    // As nearly all: `\t` to `~`, and `\x1b`, which is looked at below.
+    let plain = |byte: &u8| byte.wrapping_sub(b'\t') <= b'~' - b'\t' && *byte != 0x1b;
+    let parts = text.chunks(64).enumerate();
+    !parts.filter(|(_, part)| !part.iter().fold(true, |all, byte| all & plain(byte))).any(|(nth, part)| {
+        let mut odd = (64 * nth..).take(part.len()).filter(|at| MAY_HIDE[usize::from(text[*at])]);
+        odd.any(|at| may_hide(text, at))
+    })
 }
 
 /// Builds the view of a text in which those are read as they are.
