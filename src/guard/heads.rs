@@ -355,13 +355,6 @@ impl Gate {
         (bits >> (place % 64) & 1 == 1) | capital
     }
 
-    /// Whether a word of `len` letters that ends so, in small ones, may end a head or qualify one.
-    fn has_end(&self, last: u32, len: usize, all: bool) -> bool {
-        let place = Self::end(last, len);
-        let [heads, qualifiers] = self.ends[usize::from(all)][place / 64];
-        (heads | qualifiers) >> (place % 64) & 1 == 1
-    }
-
     /// The same, with what only few words need: whether a word of its own stands at the end of one.
     fn may_end(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
         let last = Self::last(&text[..end]);
@@ -421,8 +414,12 @@ impl Gate {
 
     /// Whether a word with accents is one without them.
     fn ends_without_accents(&self, text: &[u8], all: bool) -> bool {
-        if bare_end(text).is_some_and(|(last, len)| !self.has_end(last, len, all)) {
-            return false;
+        let ends = |word: &[u8]| {
+            let sort = self.sort(word);
+            sort & (HEAD | QUALIFIER | COLUMNS | PAIRED) != 0 || all && sort & OFF != 0
+        };
+        if let Some(word) = bare_word(text, &mut [0; LONGEST_ACCENTED]) {
+            return ends(word);
         }
         let letter = |byte: &&u8| byte.is_ascii_alphabetic() || **byte >= 0x80;
         let len = text.iter().rev().take(LONGEST_ACCENTED).take_while(letter).count();
@@ -431,9 +428,7 @@ impl Gate {
         if !word.chars().all(char::is_alphabetic) {
             return true;
         }
-        let plain = plain(word);
-        let sort = self.sort(plain.rsplit(' ').next().unwrap_or_default().as_bytes());
-        len == LONGEST_ACCENTED || sort & (HEAD | QUALIFIER | COLUMNS | PAIRED) != 0 || all && sort & OFF != 0
+        len == LONGEST_ACCENTED || ends(plain(word).rsplit(' ').next().unwrap_or_default().as_bytes())
     }
 
     /// Whether it is one, and what follows it lets it be.
@@ -838,25 +833,24 @@ fn push_blank(out: &mut String) {
     }
 }
 
-/// The last four letters of a word in small Latin ones, without accents, and how many there are; nothing where other letters
-/// stand there, or a capital, which may begin a word of its own.
-fn bare_end(text: &[u8]) -> Option<(u32, usize)> {
-    let (mut last, mut at) = (0, text.len());
-    for len in 0..4 {
+/// The word of small Latin letters that a text ends in, without its accents; nothing where other letters stand in it, or a
+/// capital, which may begin a word of its own.
+fn bare_word<'a>(text: &[u8], word: &'a mut [u8; LONGEST_ACCENTED]) -> Option<&'a [u8]> {
+    let (mut from, mut at) = (word.len(), text.len());
+    loop {
         let (letter, bytes) = match text[..at] {
-            [.., letter @ (b'a'..=b'z')] => (letter, 1),
-            [.., b'A'..=b'Z'] => return None,
+            [.., letter @ b'a'..=b'z'] => (letter, 1),
             [.., lead @ 0xc3..=0xc5, tail @ 0x80..=0xbf] => {
                 let letter = BARE[usize::from(lead & 3) << 6 | usize::from(tail & 0x3f)];
                 (Some(letter).filter(u8::is_ascii_lowercase)?, 2)
             }
-            [.., 0x80..=0xff] => return None,
-            _ => return Some((last, len)),
+            [.., b'A'..=b'Z' | 0x80..=0xff] => return None,
+            _ => return Some(&word[from..]),
         };
-        last |= u32::from(letter) << (24 - 8 * len);
+        from = from.checked_sub(1)?;
+        word[from] = letter;
         at -= bytes;
     }
-    Some((last, 4))
 }
 
 /// The small letters with accents from U+0080 to U+017F without them; 0 for what is more than one letter, a capital, or none.
