@@ -8,7 +8,7 @@
 mod fields;
 mod head;
 mod named;
-mod stir;
+mod prefilter;
 
 use std::sync::Arc;
 
@@ -332,7 +332,7 @@ impl Tables {
         let rests = !known && !line.has_markup && line.series.is_empty() && line.goes_on.is_none();
         if rests && self.state.sleeps() && !line.places.is_empty() {
             let places = line.places.iter().map(|place| place - start);
-            if !stir::may_speak(&line.text[start..end], places) {
+            if !prefilter::may_speak(&line.text[start..end], places) {
                 return None;
             }
         }

@@ -229,7 +229,7 @@ fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
 }
 
 /// What stands around a name and its value.
-fn outer(c: char) -> bool {
+pub(super) fn outer(c: char) -> bool {
     matches!(c, ' ' | '\t') || BARS.contains(&c)
 }
 

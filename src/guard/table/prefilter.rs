@@ -5,7 +5,7 @@
 
 use super::LONGEST_NAME;
 use super::head::is_name;
-use super::named::{joint, printed};
+use super::named::{joint, outer, printed};
 use crate::guard::heads;
 
 /// What a byte says of a line: that it is not as it looks, is no head of a table, or has fields.
@@ -36,7 +36,6 @@ pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone)
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes).trim_ascii_end();
     let says = bytes.iter().fold(0, |says, byte| says | SAYS[usize::from(*byte)]);
     let text = bytes.trim_ascii_start();
-    let lead = bytes.len() - text.len();
     let (Some(first), Ok(name)) = (text.first(), str::from_utf8(text)) else { return says & ODD != 0 };
     // An element, a row with its mark, a head with one.
     if says & ODD != 0 || matches!(first, b'<' | b'!' | b'$' | b':') || text.starts_with(b"COPY ") {
@@ -47,9 +46,11 @@ pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone)
         return true;
     }
     let other = |end: usize| places.clone().any(|place| place <= end && !heads::ends_secret(bytes, place));
+    let name = name.trim_start_matches(outer);
     if let Some((end, rest)) = joint(name) {
         let code = name[end..name.len() - rest.len()].contains([':', '=']);
-        if other(lead + end) || !code && places.clone().any(|place| place <= lead + end) {
+        let end = bytes.len() - name.len() + end;
+        if other(end) || !code && places.clone().any(|place| place <= end) {
             return true;
         }
     }
@@ -78,4 +79,60 @@ fn signed(line: &[u8], place: usize) -> bool {
         _ => return false,
     };
     matches!(value.first(), Some(b'[')) || rest[gap] == b',' && matches!(value.first(), Some(b'"' | b'\''))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_speak;
+    use crate::guard::heads::Words;
+
+    fn speaks(line: &str) -> bool {
+        let mut words = Words::default();
+        words.fill(line.as_bytes(), (0, line.len()), true, None);
+        assert!(!words.places.is_empty(), "{line}");
+        may_speak(line, words.places.iter().copied())
+    }
+
+    #[test]
+    fn a_line_is_read_where_a_word_stands_as_a_name() {
+        for line in [
+            "ssn,name",
+            "ssn  219-09-9998",
+            "| ssn | 219-09-9998 |",
+            "| ssn | a = 219-09-9998 |",
+            "    ssn name",
+            "  pass nr name",
+            "user  password",
+            "x = {'ssn': '219-09-9998'}",
+            "Person(ssn=219-09-9998)",
+            "tokens = key = ['a']",
+            "\"password\",",
+            "password:",
+            "<ssn>219-09-9998</ssn>",
+            "$ ssn : chr \"219-09-9998\"",
+            "printenv DB_PASSWORD",
+            "%let ssn = 219-09-9998;",
+            "say \"ssn\\n219-09-9998\"",
+            "COPY people (name, ssn) FROM stdin;",
+            "{\"ssn\", \"219-09-9998\"}",
+        ] {
+            assert!(speaks(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn code_and_prose_in_which_none_does_are_passed_over() {
+        for line in [
+            "        pass",
+            "    return self._get(key)",
+            "    for key in sorted(keys, key=len):",
+            "def __getitem__(self, key):",
+            "        self[key] = other[key]",
+            "# pass the key and the token on",
+            "if (token >= last) { next(token); }",
+            "    let Some(call) = calls.pop() else { return };",
+        ] {
+            assert!(!speaks(line), "{line}");
+        }
+    }
 }
