@@ -10,6 +10,7 @@ use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 use super::classes::{Block, Work, classify};
+use super::kind::Kind;
 use super::nested::{SHORT, is_tag, opens_only};
 use super::policy::Action;
 use super::rule::{RULES, RuleId};
@@ -25,8 +26,10 @@ pub(super) const LONGEST_VALUE: usize = 512;
 #[serde(deny_unknown_fields)]
 struct File {
     qualifiers: Set,
+    beside: Vec<String>,
     no_secret: Set,
     spelled: Vec<String>,
+    anyone: Vec<String>,
     head: Vec<Row>,
 }
 
@@ -74,11 +77,16 @@ struct Column {
     line: bool,
 }
 
+/// Words of a head, and what they mean.
+type Phrase = (String, Vec<Sense>);
+
 struct Heads {
     qualifiers: Set,
     no_secret: Set,
     columns: Vec<Column>,
     by_words: HashMap<String, Vec<Sense>, BuildHasherDefault<Fnv>>,
+    /// What identifiers with a check digit mean anywhere in a head, weakly, by their first words.
+    anywhere: HashMap<String, Vec<Phrase>, BuildHasherDefault<Fnv>>,
     /// The longest of them, in bytes.
     longest: usize,
     gate: Gate,
@@ -117,6 +125,7 @@ impl Heads {
             no_secret: file.no_secret,
             columns: Vec::new(),
             by_words: HashMap::default(),
+            anywhere: HashMap::default(),
             gate: Gate::new(HashMap::new()),
             longest: 0,
         };
@@ -130,15 +139,31 @@ impl Heads {
             let rule = RULES.list.iter().position(|rule| rule.id == row.rule);
             let rule = rule.unwrap_or_default() as RuleId;
             let (form, compiled) = (row.form, OnceLock::new());
+            if row.shape.is_none() && RULES.has_check_digit(rule) {
+                let sense = Sense { column, weak: true };
+                for word in row.words.iter().filter(|word| word.len() > 2) {
+                    let first = word.split(' ').next().unwrap_or_default().to_owned();
+                    let known = heads.anywhere.entry(first).or_default();
+                    match known.iter_mut().find(|(known, _)| known == word) {
+                        Some((_, senses)) => senses.push(sense),
+                        None => known.push((word.clone(), vec![sense])),
+                    }
+                }
+                if RULES.list[usize::from(rule)].kind == Kind::NationalId {
+                    for word in &file.anyone {
+                        heads.by_words.entry(word.clone()).or_default().push(sense);
+                    }
+                }
+            }
             heads.columns.push(Column { rule, form, compiled, shape: row.shape, line: row.line });
         }
         heads.longest = heads.by_words.keys().map(String::len).max().unwrap_or(0);
-        heads.gate = heads.gate(&file.spelled);
+        heads.gate = heads.gate(&file.spelled, &file.beside);
         heads
     }
 
     /// What a line must hold to be looked at. Of a head that is its last word, but for those that say nothing of their own.
-    fn gate(&self, spelled: &[String]) -> Gate {
+    fn gate(&self, spelled: &[String], beside: &[String]) -> Gate {
         let mut words: HashMap<Vec<u8>, Known> = HashMap::new();
         let mut add = |word: &[u8], sort: u16| words.entry(word.to_vec()).or_default().sort |= sort;
         let mut pairs = vec![("create", "table"), ("list", "table")];
@@ -169,6 +194,9 @@ impl Heads {
             let behind = word.len() > 3 || ["id", "no", "nr"].contains(&word);
             add(word.as_bytes(), if behind { QUALIFIES | QUALIFIER } else { QUALIFIES });
         }
+        for word in beside {
+            add(word.as_bytes(), QUALIFIES);
+        }
         for word in spelled {
             add(word.as_bytes(), HEAD | OPEN);
         }
@@ -185,7 +213,7 @@ impl Heads {
     }
 
     /// What words mean: they themselves, their last ones without qualifiers behind, their first ones with nothing but
-    /// qualifiers behind, or all in one.
+    /// qualifiers behind, or all in one; with others on both sides only what a check digit makes sure.
     fn meaning(&self, words: &str) -> Option<&Vec<Sense>> {
         if let Some(found) = self.by_words.get(words) {
             return Some(found);
@@ -216,8 +244,18 @@ impl Heads {
             .find_map(|count| joined(0, count).filter(|_| sorts[count..].iter().all(qualifies)));
         // `AHVN13`
         let unnumbered = || words.trim_end_matches(|c: char| c.is_ascii_digit());
+        let anywhere = || {
+            all.iter().zip(&sorts).filter(|(_, sort)| *sort & BEGINS != 0).find_map(|(word, _)| {
+                let rest = &words[place(word)..];
+                let begins = |known: &&Phrase| {
+                    rest.strip_prefix(&*known.0).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+                };
+                self.anywhere.get(*word)?.iter().find(begins).map(|(_, senses)| senses)
+            })
+        };
         let one = || (all.len() > 1).then(|| self.by_words.get(&all.concat())).flatten();
-        first.or_else(one).or_else(|| self.by_words.get(unnumbered()))
+        let found = first.or_else(one).or_else(|| self.by_words.get(unnumbered()));
+        found.or_else(anywhere)
     }
 }
 
@@ -273,10 +311,15 @@ impl Gate {
     fn new(words: HashMap<Vec<u8>, Known>) -> Self {
         let abroad =
             words.keys().filter_map(|word| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
+        // One within another wakes as well; the searcher takes few.
+        let abroad: Vec<&str> = abroad.collect();
+        let within = |word: &&&str| !abroad.iter().any(|other| other != *word && word.contains(other));
         let abroad: BTreeSet<String> = abroad
+            .iter()
+            .filter(within)
             .flat_map(|word| {
                 let first = word.chars().next().into_iter().flat_map(char::to_uppercase);
-                [word.to_owned(), first.chain(word.chars().skip(1)).collect(), word.to_uppercase()]
+                [(*word).to_owned(), first.chain(word.chars().skip(1)).collect(), word.to_uppercase()]
             })
             .collect();
         let abroad = packed::Config::new().builder().extend(abroad).build();
@@ -775,7 +818,7 @@ fn look_up(head: &str) -> Meaning {
 
 /// Whether a word beside one of a head says nothing of its own.
 pub(super) fn is_qualifier(word: &str) -> bool {
-    HEADS.qualifiers.holds(word.to_ascii_lowercase().as_bytes())
+    HEADS.gate.sort(word.as_bytes()) & QUALIFIES != 0
 }
 
 /// Whether no mask stands in a name: stars are around all of it, as Markdown has them, or nowhere.
@@ -894,6 +937,8 @@ pub(super) enum Place {
     Alone,
     /// A line `name: value`: too little for an identifier without a check that it passes.
     Line,
+    /// A name and a value with a blank or a verb between: enough for an identifier with such a check, or a form that says enough.
+    Told,
 }
 
 /// Where in a cell a value of what its head means stands, and the rule.
@@ -911,11 +956,16 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         let column = &HEADS.columns[usize::from(sense.column)];
         let fits = match column.shape {
             None => {
-                let line = place == Place::Line;
+                let line = matches!(place, Place::Line | Place::Told);
                 (!line || column.line || RULES.has_check(column.rule))
                     && column.fits(whole.unwrap_or(value), sense.weak || line && !column.line)
             }
+            Some(_) if place == Place::Told => false,
             Some(Shape::Phone) => is_phone(whole.unwrap_or(value), sense.weak),
+            Some(Shape::Secret) if place == Place::Alone => {
+                let sign = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+/=".contains(&byte);
+                !sense.weak && value.len() >= 24 && value.bytes().all(sign) && is_secret(value, false, true)
+            }
             Some(shape @ (Shape::Password | Shape::Secret)) => {
                 place != Place::Alone && is_secret(value, shape == Shape::Password, sense.weak)
             }
@@ -975,7 +1025,8 @@ impl Column {
             return true;
         }
         let plain: Vec<u8> = value.bytes().filter(u8::is_ascii_alphanumeric).collect();
-        RULES.passes(self.rule, &plain)
+        // The sign of a Finnish code says the century.
+        RULES.passes(self.rule, &plain) || RULES.passes(self.rule, value.as_bytes())
     }
 }
 

@@ -124,6 +124,11 @@ impl Identifier {
                 false => check.passes(&[prefix.as_bytes(), &text[*skip..]].concat()),
             })
     }
+
+    /// Whether one of its signs hangs on the others.
+    pub(super) fn has_check_digit(&self) -> bool {
+        !self.row.sums.is_empty() || self.row.check.is_some_and(|check| check != Check::Ssn)
+    }
 }
 
 #[cfg(test)]

@@ -72,22 +72,54 @@ struct Key {
     rows: bool,
     /// Whether what it says is the name of the column that the object describes, or of the value beside it.
     names: bool,
+    /// Whether what it says names the value beside it, and no column.
+    labels: bool,
     /// Whether what it says is that value.
     value: bool,
 }
 
-const NO_KEY: Key = Key { meant: &[], columns: false, rows: false, names: false, value: false };
+/// Whether a field says what its neighbour holds: `"type": "passport"`, `"system": "http://hl7.org/fhir/sid/us-ssn"`.
+pub(super) fn is_label_key(key: &str) -> bool {
+    role(key).labels
+}
+
+/// Whether a field holds what its neighbour names.
+pub(super) fn is_value_key(key: &str) -> bool {
+    role(key).value
+}
+
+/// What a name says that is the address of one: `http://hl7.org/fhir/sid/us-ssn`.
+pub(super) fn last_part(name: &str) -> &str {
+    name.rsplit(['/', ':', '#']).next().unwrap_or(name)
+}
+
+const NO_KEY: Key =
+    Key { meant: &[], columns: false, rows: false, names: false, labels: false, value: false };
 
 fn key(name: &str) -> Key {
-    let is = |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known));
     let meant: Meaning =
         if name.contains("\\u") { heads::meaning(&unescaped(name)) } else { heads::meaning(name) };
-    Key {
-        meant,
-        columns: is(&COLUMNS),
-        rows: is(&ROWS),
-        names: is(&["name", "field", "label", "title", "key"]),
-        value: is(&["value", "val"]),
+    Key { meant, ..role(name) }
+}
+
+/// What the name of a field says of the fields beside it, whatever it means.
+fn role(name: &str) -> Key {
+    let mut small = [0; 16];
+    let Some(word) = small.get_mut(..name.len()) else { return NO_KEY };
+    word.copy_from_slice(name.as_bytes());
+    word.make_ascii_lowercase();
+    let is = |names: &[&str]| names.iter().any(|known| known.as_bytes() == word);
+    match &*word {
+        b"name" | b"field" | b"label" | b"title" | b"key" => Key { names: true, ..NO_KEY },
+        b"type" | b"kind" | b"system" | b"scheme" | b"idtype" | b"id_type" | b"doctype" | b"doc_type"
+        | b"documenttype" | b"document_type" | b"identifiertype" | b"identifier_type" => {
+            Key { labels: true, ..NO_KEY }
+        }
+        b"value" | b"val" | b"number" | b"idnumber" | b"id_number" | b"docnumber" | b"doc_number"
+        | b"documentnumber" | b"document_number" | b"identifier" | b"extension" => {
+            Key { value: true, ..NO_KEY }
+        }
+        _ => Key { columns: is(&COLUMNS), rows: is(&ROWS), ..NO_KEY },
     }
 }
 
@@ -463,6 +495,9 @@ impl Nested {
         }
         if string && top.bracket == b'{' && top.key.is_some_and(|key| key.names) {
             top.named = heads::meaning(value);
+        } else if string && top.bracket == b'{' && top.key.is_some_and(|key| key.labels) {
+            let meant = heads::meaning(last_part(value));
+            top.named = if meant.is_empty() { top.named } else { meant };
         }
         let meant = match top.bracket {
             b'{' if top.key.is_some_and(|key| key.value) && !top.named.is_empty() => top.named,

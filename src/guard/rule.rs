@@ -315,6 +315,11 @@ impl Rules {
         !self.identifiers[usize::from(rule)].is_empty()
     }
 
+    /// Whether a rule has a check digit.
+    pub(super) fn has_check_digit(&self, rule: RuleId) -> bool {
+        self.has_check(rule) && self.identifiers[usize::from(rule)].iter().all(Identifier::has_check_digit)
+    }
+
     /// The rules by which digits, and perhaps a letter behind them, are an identifier.
     pub(super) fn numbers<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = RuleId> + 'a {
         let known = self.by_len[text.len()].iter();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::classes::{Block, alphanumeric_or};
 use super::heads::{self, Meaning, Place};
-use super::nested::{Nested, SHORT};
+use super::nested::{Nested, SHORT, is_label_key, is_value_key, last_part};
 use super::policy::Action;
 use super::reading::{Reading, line_end, next_quote, without_end};
 use super::redact::settle;
@@ -80,6 +80,8 @@ struct Inner {
 struct State {
     head: Option<Arc<Head>>,
     misfits: u8,
+    /// Whether the head has no row yet.
+    fresh: bool,
     /// Whether a quoted field goes over the end of the line.
     quoted: bool,
     /// What the line above says of the values below it, and what those are.
@@ -102,6 +104,10 @@ enum Below {
     Output,
     /// It is an element that holds a name, and one with the value follows.
     Element,
+    /// It opens `Some(` of Rust, and the value follows.
+    Some,
+    /// It is an entry of YAML, indented so far, that names what its neighbour holds: `type: passport`.
+    Entry(usize),
 }
 
 #[derive(Debug)]
@@ -654,6 +660,7 @@ impl State {
             to.head.clone_from(&self.head);
         }
         (to.misfits, to.quoted, to.list, to.cells) = (self.misfits, self.quoted, self.list, self.cells);
+        to.fresh = self.fresh;
         to.listing.clone_from(&self.listing);
         self.nested.copy(&mut to.nested);
     }
@@ -706,8 +713,10 @@ impl State {
         }
         let first = line.bytes().find(|byte| *byte != b' ');
         let Some(first) = first.filter(|byte| *byte != b'\r') else {
-            // A frame that is too wide prints its head again for the columns that follow.
-            self.head = self.head.take().filter(|head| head.spaced);
+            // A frame that is too wide prints its head again for the columns that follow. SAS sets a blank line below a head.
+            let fresh = std::mem::take(&mut self.fresh);
+            self.head =
+                self.head.take().filter(|head| head.spaced || fresh && head.layout == Layout::Fixed(true));
             if matches!(self.listing, Some((Layout::Cells, _))) {
                 self.listed_names();
             }
@@ -732,7 +741,7 @@ impl State {
         // Under a head of pandas a line of its own names the index.
         let fixed = self.head.as_ref().is_some_and(|head| matches!(head.layout, Layout::Fixed(_)));
         if let Some(head) = find_head(line).filter(|head| !fixed || head.columns.len() > 1) {
-            (self.head, self.misfits, self.quoted) = (Some(Arc::new(head)), 0, false);
+            (self.head, self.misfits, self.quoted, self.fresh) = (Some(Arc::new(head)), 0, false, true);
         }
     }
 
@@ -835,6 +844,11 @@ impl State {
                 value.map(|(number, string)| (meant, if kind == "string" { string } else { number }))
             }
             Some((meant, Below::Output)) => (!text.contains(' ')).then_some((meant, text)),
+            Some((meant, Below::Some)) => Some((meant, text.trim_end().trim_end_matches(','))),
+            Some((meant, Below::Entry(above))) if indent == above => {
+                let (key, value) = text.split_once(": ").unwrap_or_default();
+                is_value_key(key).then_some((meant, value))
+            }
             _ => None,
         };
         if let Some((meant, value)) = value {
@@ -852,6 +866,14 @@ impl State {
         let dumped =
             || Some((text.strip_prefix("[\"")?.strip_suffix("]=>")?.split('"').next()?, Below::Dump));
         let key = key.or_else(dumped).or_else(|| printed(text).map(|name| (name, Below::Output)));
+        let option = || text.strip_suffix(": Some(").map(|name| (name, Below::Some));
+        let entry = || {
+            let (item, entry) = text.strip_prefix("- ").map_or((0, text), |entry| (2, entry));
+            let (key, name) = entry.split_once(": ")?;
+            let name = name.trim_matches(['"', '\'']);
+            is_label_key(key).then(|| (last_part(name), Below::Entry(indent + item)))
+        };
+        let key = key.or_else(option).or_else(entry);
         self.list =
             key.map(|(key, below)| (heads::meaning(key), below)).filter(|(meant, _)| !meant.is_empty());
         self.list.is_some()
@@ -923,7 +945,7 @@ impl State {
             Layout::Fixed(gaps) => line.len() <= LONGEST_LINE && fixed_row(&head.columns, gaps, line, found),
         };
         if fits {
-            self.misfits = 0;
+            (self.misfits, self.fresh) = (0, false);
             if labelled && head.columns.len() > 1 {
                 let cells = bare_numbers(line, head.layout);
                 counts.extend(cells.iter().map(|(start, end)| (found.line + start, found.line + end)));

@@ -46,6 +46,27 @@ const GONE: &[(&str, &[&str])] = &[
     ("[{\"oib\"=>\"33392005961\", \"n\"=>3}]\n", &["33392005961"]),
     ("oib = ['33392005961', '33392005962']\n", &["33392005961"]),
     ("pl.Series('ssn', ['219-09-9998', '219099998'], dtype=pl.String),\n", &["219-09-9998", "219099998"]),
+    // Heads with whose number it is, and what else it is, beside the word.
+    ("Lp.;Nr PESEL pracownika;Tel. kom.\n1;44051401359;12/363 60 63\n", &["44051401359", "12/363 60 63"]),
+    ("ref,national_id\n12,44051401359\n", &["44051401359"]),
+    ("| Service | User | Pass |\n|---|---|---|\n| db | svc | tiger086 |\n", &["tiger086"]),
+    // SAS sets a blank line below the head; a wide gap stands before a number.
+    ("Obs    SUBJID    SSN\n\n  3    8357      809-99-4055\n", &["809-99-4055"]),
+    ("0      176.12.93.222\n", &["176.12.93.222"]),
+    // A neighbour says what it is.
+    (
+        "{\"identifier\": [{\"system\": \"http://fhir.nl/fhir/NamingSystem/bsn\", \"value\": \"111222333\"}]}",
+        &["111222333"],
+    ),
+    ("- type: passport\n  number: PL2321936\n", &["PL2321936"]),
+    // Sentences.
+    ("meine Rentenversicherungsnummer ist 65170839J003; danke\n", &["65170839J003"]),
+    ("Hei, henkilötunnukseni on 131052-308T ja\n", &["131052-308T"]),
+    ("passeport n° 23IJ45302, délivré\n", &["23IJ45302"]),
+    (
+        "#{ref => 2,msisdn => <<\"46701241396\">>,password => <<\"M0nk3y59!\">>}\n",
+        &["46701241396", "M0nk3y59!"],
+    ),
 ];
 
 /// What stands beside, or has another meaning.
@@ -57,6 +78,10 @@ const KEPT: &[&str] = &[
     "quarter,cf,ebit\nQ1,1234567,7654321\n",
     "{\"cnp_count\": 1630615, \"nip\": \"pending\", \"oib\": null}\n",
     "! name !! score\n|-\n| X || 44051401359\n",
+    "const uint64_t key = 0xEF9EB99608281EC7ULL;\n",
+    "auth:\n  existingSecret: my-release-postgresql\n",
+    "e.password=function(){return t.pass(n)}\n",
+    "VAT No. IE5517747EH, DE314403650, FR19620058511\n",
     "  if (!Buffer.isBuffer(session) || options?.isServer)\n    return session;\n",
     "cost & phone calls \\\\\n12 & 5551234567 \\\\\n",
 ];

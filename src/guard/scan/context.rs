@@ -60,8 +60,12 @@ impl Scanner<'_> {
                 }
             }
             ContextWord::Id => {
+                // `henkilötunnukseni on x`
+                let end = end + if self.byte(end - 1) == b' ' { 0 } else { letters(&self.text[end..]) };
                 let at = end + blanks(&self.text[end..]);
-                self.lettered_id(if self.text[at..].starts_with(b"is ") { at + 3 } else { at });
+                let verb = verb(&self.text[at..])
+                    .or_else(|| Some(&b"on "[..]).filter(|verb| self.text[at..].starts_with(verb)));
+                self.lettered_id(at + verb.map_or(0, <[u8]>::len));
             }
             ContextWord::String => {
                 let mixed = |value: &[u8]| value.iter().any(u8::is_ascii_digit) || mixed_case(value);

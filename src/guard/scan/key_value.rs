@@ -410,6 +410,10 @@ impl Scanner<'_> {
                 start += 2 + word;
             }
         }
+        // A binary of Erlang.
+        if self.text[start..].starts_with(b"<<\"") {
+            start += 2;
+        }
         // String prefixes of Python, C# and Go, and an escaped quote.
         for prefix in
             [&b"@\""[..], b"f\"", b"b\"", b"r\"", b"u\"", b"b'", b"f'", b"u'", b"r'", b"$\"", b"\\\"", b"\\'"]

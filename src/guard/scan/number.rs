@@ -281,9 +281,11 @@ impl Scanner<'_> {
             let other = between.trim_ascii_end().ends_with(b":") && between.iter().any(u8::is_ascii_digit);
             // `television` is no `tel`.
             let longer = between.first().is_some_and(u8::is_ascii_lowercase);
+            // `TEL;TYPE=WORK:` of vCard.
+            let typed = between.starts_with(b";TYPE=") || between.starts_with(b";VALUE=");
             !other
                 && !longer
-                && !between.contains(&b';')
+                && (typed || !between.contains(&b';'))
                 && (groups > 1 || only_words(between, &WORDS.list.calling))
         })
     }
@@ -608,7 +610,9 @@ impl Scanner<'_> {
     /// After a label any 6 to 15 digits will do that are no date and no decimal.
     fn any_phone(&self, rest: &[Group]) -> usize {
         let (digits, taken) = gather(rest, 15, |digits, _, next| digits < 7 || next.len <= 4);
-        let decimal = taken == 2 && self.byte(rest[0].end()) == b'.';
+        // None begins with a zero and another digit.
+        let zero = rest[0].len > 1 && self.byte(rest[0].start) == b'0';
+        let decimal = taken == 2 && !zero && self.byte(rest[0].end()) == b'.';
         let spelled = rest[..taken].iter().all(|group| group.len == 1);
         if digits >= if spelled { 9 } else { 6 } && !decimal { taken } else { 0 }
     }

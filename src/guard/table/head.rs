@@ -92,6 +92,22 @@ fn marked_head(line: &str) -> Option<Head> {
     speaks.then_some(Head { layout: Layout::Separated(sign), columns, spaced: false })
 }
 
+/// Beside a column of users a column `pass` is one of passwords.
+fn with_users(names: &[&str], columns: &mut [Column]) {
+    const USERS: [&str; 8] =
+        ["user", "username", "user_name", "user name", "login", "userid", "user_id", "benutzer"];
+    let is = |known: &[&str], name: &str| {
+        let name = name.trim_matches(['"', '\'', '`', ' ', '*']);
+        known.iter().any(|known| name.eq_ignore_ascii_case(known))
+    };
+    if names.iter().any(|name| is(&USERS, name)) {
+        let named = names.iter().zip(columns).filter(|(name, _)| is(&["pass", "pw"], name));
+        for (_, column) in named {
+            column.meant = heads::meaning("password");
+        }
+    }
+}
+
 fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     static SIGNS: [bool; 256] = only(b"\t;,^~\x1f|\"\xe2");
     if !line.bytes().any(|byte| SIGNS[usize::from(byte)]) {
@@ -125,7 +141,8 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         if !fits || best.as_ref().is_some_and(|best| best.columns.len() >= fields.len()) {
             continue;
         }
-        let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
+        let mut columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
+        with_users(&names, &mut columns);
         if columns.iter().any(|column| !column.meant.is_empty()) {
             best = Some(Head { layout: Layout::Separated(sign), columns, spaced: false });
         }
@@ -152,10 +169,12 @@ fn fixed_head(line: &str) -> Option<Head> {
         return None;
     }
     let place = |at: usize| if line.is_ascii() { at } else { line[..at].chars().count() };
-    let columns: Vec<Column> = cells
+    let mut columns: Vec<Column> = cells
         .iter()
         .map(|(start, end)| Column::new(&line[*start..*end], place(*start), place(*end)))
         .collect();
+    let names: Vec<&str> = cells.iter().map(|(start, end)| &line[*start..*end]).collect();
+    with_users(&names, &mut columns);
     let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
         Layout::Words
     } else {

@@ -46,13 +46,16 @@ pub(super) fn marked_row(line: &str, found: &mut Found<'_>) -> bool {
     let Some(rest) = text.strip_prefix("$ ") else { return false };
     let Some(joint) = rest.find([':', '<']).filter(|joint| *joint <= LONGEST_NAME) else { return false };
     let values = rest[joint + 1..].trim_start();
-    let typed = ["chr", "int", "num", "dbl", "fct", "Factor"].iter().any(|name| values.starts_with(name));
+    let typed = ["chr", "int", "num", "dbl", "fct", "Factor", "str", "i64", "i32", "f64", "u64", "cat"]
+        .iter()
+        .any(|name| values.starts_with(name));
     let meant = heads::meaning(rest[..joint].trim());
     if !typed || meant.is_empty() {
         return false;
     }
     let start = values.as_ptr() as usize - line.as_ptr() as usize;
-    let quotes: Vec<usize> = memchr::memchr_iter(b'"', values.as_bytes()).map(|at| start + at).collect();
+    let quote = if values.contains('"') { b'"' } else { b'\'' };
+    let quotes: Vec<usize> = memchr::memchr_iter(quote, values.as_bytes()).map(|at| start + at).collect();
     for pair in quotes.chunks_exact(2) {
         found.cell(meant, line, (pair[0] + 1, pair[1]), Place::Wide);
     }
@@ -83,13 +86,18 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         let to = end + clipped(&line[end..], 4 * LONGEST_NAME).find(|c| !word(c)).unwrap_or(line.len() - end);
         let to = qualified(line, to);
         let (gap, rest) = line[to..].split_at(
-            line[to..].find(|c| !matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ' | '.')).unwrap_or(0),
+            line[to..]
+                .find(|c| !matches!(c, '"' | '\'' | '`' | '*' | ']' | ' ' | '.' | '°' | 'º'))
+                .unwrap_or(0),
         );
         let sign = rest.len() - rest.trim_start_matches("=>").trim_start_matches([':', '=']).len();
         let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
         let pair = paired(line, to, gap, rest);
-        if gap.len() > LONGEST_GAP || sign == 0 && !list && pair.is_none() || gap.contains("  ") && sign == 0
-        {
+        if sign == 0 && !list && pair.is_none() {
+            done = told(line, to, gap, found).unwrap_or(done);
+            continue;
+        }
+        if gap.len() > LONGEST_GAP || gap.contains("  ") && sign == 0 {
             continue;
         }
         let mut from = to
@@ -131,6 +139,65 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         }
     }
 }
+
+/// What may stand between a name and its value in a sentence, in the languages of the heads.
+const VERBS: [&str; 17] = [
+    "is ",
+    "ist ",
+    "lautet ",
+    "est ",
+    "es ",
+    "es: ",
+    "jest ",
+    "to ",
+    "è ",
+    "é ",
+    "är ",
+    "er ",
+    "on ",
+    "je ",
+    "este ",
+    "is: ",
+    "είναι ",
+];
+/// The most words of a value in a sentence, and of the name before it.
+const MOST_WORDS: usize = 7;
+const NAME_WORDS: usize = 4;
+
+/// The identifier that follows its name with nothing or a verb between: `passport no. C1ZT6502P`, `mein Pass ist C1ZT6502P`. Where it
+/// ends; the name does at `to`, and `gap` follows.
+fn told(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Option<usize> {
+    if gap.is_empty() || gap.len() > 4 || !gap.ends_with(' ') {
+        return None;
+    }
+    let at = to + gap.len();
+    let verb = VERBS.iter().find(|verb| line[at..].starts_with(**verb)).map_or(0, |verb| verb.len());
+    let at = at + verb;
+    let value = clipped(&line[at..], LONGEST_TOLD);
+    let value =
+        &value[..value.find([',', ';', '(', ')', '"', '<', '|', ':', '=', '\t']).unwrap_or(value.len())];
+    let words: Vec<Span> = words(value).into_iter().take(MOST_WORDS).collect();
+    if !words.first().is_some_and(|(from, to)| value[*from..*to].bytes().any(|byte| byte.is_ascii_digit())) {
+        return None;
+    }
+    let before = &line[..to];
+    let name = before
+        .rmatch_indices([' ', ',', ';', ':', '(', '|', '\t', '"'])
+        .nth(NAME_WORDS - 1)
+        .map_or(0, |(at, _)| at + 1);
+    let name = before[name..].rsplit([',', ';', ':', '(', '|', '\t', '"']).next().unwrap_or_default();
+    let meant = heads::meaning(name.trim_matches([' ', '.']));
+    if meant.is_empty() {
+        return None;
+    }
+    (0..words.len()).rev().find_map(|last| {
+        let end = at + words[0].0 + value[words[0].0..words[last].1].trim_end_matches('.').len();
+        found.cell(meant, line, (at + words[0].0, end), Place::Told).then_some(end)
+    })
+}
+
+/// The longest value in a sentence.
+const LONGEST_TOLD: usize = 48;
 
 /// The beginning of a text, as far as anything in it is looked at.
 fn clipped(text: &str, len: usize) -> &str {
@@ -211,8 +278,10 @@ pub(super) fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) ->
 fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
     // What is longer is no value.
     let text = clipped(&line[at..], LONGEST_VALUE + 64);
-    let call =
-        ["Some(", "pl.Series("].iter().find(|call| text.starts_with(**call)).map_or(0, |call| call.len());
+    let call = ["Some(", "pl.Series(", "<<"]
+        .iter()
+        .find(|call| text.starts_with(**call))
+        .map_or(0, |call| call.len());
     let (at, text) = (at + call, &text[call..]);
     if let Some(quote) = text.chars().next().filter(|c| matches!(c, '"' | '\'' | '`')) {
         let len = text[1..].find(quote)?;
