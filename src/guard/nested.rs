@@ -34,6 +34,8 @@ pub(super) struct Nested {
     pub(super) counts: Vec<(usize, usize)>,
     /// A string outside of all brackets, which may be a key.
     first: Option<Key>,
+    /// What a name without quotes says of the list that begins behind it.
+    listed: Meaning,
     /// The quote that ends the string in which the last part of a long line ended.
     inside: Option<u8>,
     /// Whether anything that is open says something of what stands in it.
@@ -298,6 +300,11 @@ impl Nested {
         // Whether a value or a word stands right before; whether one, or what is closed, is the last of the line.
         // What was replaced is a value, whatever quotes are around it, and may be a part of one.
         let (mut at, mut beside, mut full, mut replaced) = (0, false, false, 0);
+        if self.open.is_empty()
+            && let Some((list, name)) = list_under_name(line)
+        {
+            (at, self.listed) = (list, self.names.meaning(name));
+        }
         if let Some(quote) = self.inside.take() {
             at = match quoted(bytes, 0, quote) {
                 Some(len) => len,
@@ -441,7 +448,10 @@ impl Nested {
                 }
                 top.mixed |= !call && top.names.len() > 1;
             }
-            None => frame.columns.clone_from(&self.loose),
+            None => {
+                frame.columns.clone_from(&self.loose);
+                frame.meant = std::mem::take(&mut self.listed);
+            }
         }
         self.open.push(frame);
     }
@@ -522,6 +532,14 @@ impl Nested {
     }
 }
 
+/// Where the list begins that a name without quotes says something of, `ssns = [`, and that name.
+fn list_under_name(line: &str) -> Option<(usize, &str)> {
+    let list = memchr::memchr(b'[', line.as_bytes())?;
+    let before = line[..list].trim_end().strip_suffix([':', '='])?.trim_end();
+    let name = before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
+    (!name.is_empty() && name.len() <= LONGEST_NAME).then_some((list, name))
+}
+
 /// Where the string ends that `quote` ends and that goes on at a place, if it ends on the line; the quote included.
 fn quoted(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     let mut at = from;
@@ -547,7 +565,8 @@ fn wakes(line: &[u8], places: impl Iterator<Item = usize>) -> bool {
     places.any(|place| {
         let between = |byte: &&u8| byte.is_ascii_alphanumeric() || b"_- .".contains(byte) || **byte >= 0x80;
         let at = place + line[place..].iter().take(24).take_while(between).count();
-        line.get(at).is_some_and(|byte| b"\"':".contains(byte)) && {
+        let list = |rest: &[u8]| rest.trim_ascii_start().first() == Some(&b'[');
+        line.get(at).is_some_and(|byte| b"\"':".contains(byte) || *byte == b'=' && list(&line[at + 1..])) && {
             let from = line[..at].iter().rposition(|byte| b"\"'{,[(".contains(byte)).map_or(0, |at| at + 1);
             let from = from.max(at.saturating_sub(48));
             std::str::from_utf8(&line[from..at]).is_ok_and(|name| {

@@ -19,14 +19,14 @@ use super::policy::Action;
 use super::reading::{Reading, line_end, next_quote, without_end};
 use super::redact::settle;
 use super::rule::{RULES, RuleId};
-use super::scan::{Finding, Scratch, Watch, holds_placeholder, scan};
+use super::scan::{Finding, Scratch, Watch, holds_placeholder, placeholder_around, scan};
 use super::stream::WINDOW;
 use super::{Guard, view};
 use fields::{
     doubled, find_ignoring_case, names_of_sql, segments, split, strip_ignoring_case, tuples, unquoted, words,
 };
-use head::{find_head, is_name};
-use named::{assigned, elements, marked_row, named_row, printed};
+use head::{find_head, is_name, without_lead};
+use named::{assigned, elements, marked_row, named_row, printed, side_row};
 
 /// No longer line is a head or a row of fixed width.
 const LONGEST_LINE: usize = 8000;
@@ -42,7 +42,7 @@ const MAX_CELLS: usize = 256;
 const MISFITS: [u8; 2] = [4, 9];
 /// The most lines of a `Series` that stand before its name; pandas prints 60.
 const SERIES: usize = 64;
-/// No more bytes stand between a value and its name: fewer than a stream waits for.
+/// No more bytes stand between a value and the end of its name: less than a stream waits for.
 const LONGEST_SERIES: usize = 12 * 1024;
 /// The longest name before a value on its line, and of a column.
 const LONGEST_NAME: usize = 41;
@@ -108,6 +108,8 @@ enum Below {
     Some,
     /// It is an entry of YAML, indented so far, that names what its neighbour holds: `type: passport`.
     Entry(usize),
+    /// It names an array, whose values follow in brackets.
+    Array,
 }
 
 #[derive(Debug)]
@@ -116,6 +118,10 @@ struct Head {
     columns: Vec<Column>,
     /// Whether blank lines may stand between its rows.
     spaced: bool,
+    /// Whether something stands before it on its line, and so before its rows.
+    led: bool,
+    /// Whether it names the index of a frame, whose columns have their names above.
+    index: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -723,7 +729,7 @@ impl State {
             self.cells = 0;
             return;
         };
-        self.listing(line);
+        self.listing(line, headed);
         if headed && marked_row(line, found) {
             return;
         }
@@ -734,19 +740,28 @@ impl State {
         if (headed || self.list.is_some()) && self.listed(line, found) {
             return;
         }
-        let begins = first.is_ascii_alphabetic() || b"|\"'#_(,;.\t[!\\&:".contains(&first) || first >= 0x80;
-        if !headed || line.len() > LONGEST_LINE || !begins || named_row(line, found) {
+        let begins =
+            first.is_ascii_alphanumeric() || b"|\"'#_(,;.\t[!\\&:>+-".contains(&first) || first >= 0x80;
+        if !headed || line.len() > LONGEST_LINE || !begins {
+            return;
+        }
+        if named_row(line, found) || side_row(line, found) {
             return;
         }
         // Under a head of pandas a line of its own names the index.
-        let fixed = self.head.as_ref().is_some_and(|head| matches!(head.layout, Layout::Fixed(_)));
-        if let Some(head) = find_head(line).filter(|head| !fixed || head.columns.len() > 1) {
+        let above = self.head.as_ref().filter(|head| matches!(head.layout, Layout::Fixed(_)));
+        if let Some(mut head) = find_head(line).filter(|head| above.is_none() || head.columns.len() > 1) {
+            if let Some(above) = above.filter(|_| head.index) {
+                head.columns.pop();
+                let end = head.columns.last().map_or(0, |column| column.end);
+                head.columns.extend(above.columns.iter().filter(|column| column.start >= end));
+            }
             (self.head, self.misfits, self.quoted, self.fresh) = (Some(Arc::new(head)), 0, false, true);
         }
     }
 
     /// Takes in what a line says of columns whose names stand one below the other, or in a statement of SQL.
-    fn listing(&mut self, line: &str) {
+    fn listing(&mut self, line: &str, headed: bool) {
         let text = line.trim();
         if let Some((layout, columns)) = &mut self.listing {
             match layout {
@@ -788,6 +803,12 @@ impl State {
             return;
         }
         let statement = |begin| strip_ignoring_case(text, begin);
+        // Behind what a log says, which begins with its time or its level.
+        let logs = headed
+            && text.starts_with(|c: char| {
+                c.is_ascii_digit() || c.is_ascii_uppercase() || matches!(c, '[' | '(')
+            });
+        let logged = || text.split_once(" INSERT INTO ").map(|(_, rest)| rest);
         let mut columns = Vec::new();
         if let Some((_, names)) = statement(CREATE).and_then(|rest| rest.split_once('(')) {
             names_of_sql(names, &mut columns);
@@ -795,7 +816,9 @@ impl State {
             if text.ends_with(';') {
                 self.listed_names();
             }
-        } else if let Some(rest) = statement("INSERT INTO ").or_else(|| statement("REPLACE INTO "))
+        } else if let Some(rest) = statement("INSERT INTO ")
+            .or_else(|| statement("REPLACE INTO "))
+            .or_else(|| if logs { logged() } else { None })
             && let Some((table, names)) = rest.split_once('(')
             && find_ignoring_case(table, "values").is_none()
             && let Some((names, _)) = names.split_once(')')
@@ -813,7 +836,7 @@ impl State {
         };
         if columns.iter().any(|column| !column.meant.is_empty()) {
             (self.head, self.misfits, self.quoted) =
-                (Some(Arc::new(Head { layout, columns, spaced: true })), 0, false);
+                (Some(Arc::new(Head { layout, columns, spaced: true, led: false, index: false })), 0, false);
         } else if layout == Layout::Tuples {
             // The rows that follow are not of the table before.
             self.head = self.head.take().filter(|head| head.layout != Layout::Tuples);
@@ -833,6 +856,24 @@ impl State {
             let meant = elements(line, above, found);
             self.list = (!meant.is_empty()).then_some((meant, Below::Element));
             return false;
+        }
+        if let Some((meant, Below::Array)) = self.list {
+            let inner = text.strip_prefix("array(").unwrap_or(text).trim_start_matches('[');
+            let mut at = line.len() - inner.len();
+            let mut any = inner.trim().is_empty() || holds_placeholder(text);
+            // Cells with a blank in them are in quotes.
+            for cell in inner.split_inclusive([',', '\t']) {
+                let whole = cell.trim_end().trim_end_matches([',', ']', ')']);
+                any |= found.cell(meant, line, (at, at + whole.len()), Place::Wide);
+                at += cell.len();
+            }
+            let text = text.trim_end();
+            let closes =
+                text.ends_with([']', ')']) && placeholder_around(text.as_bytes(), text.len() - 1).is_none();
+            if !any || closes {
+                self.list = None;
+            }
+            return any;
         }
         let value = match self.list {
             Some((meant, Below::Items(above))) if indent >= above => {
@@ -865,7 +906,15 @@ impl State {
         let key = key.map(|key| (key.trim_matches(['"', '\'']), Below::Items(indent)));
         let dumped =
             || Some((text.strip_prefix("[\"")?.strip_suffix("]=>")?.split('"').next()?, Below::Dump));
-        let key = key.or_else(dumped).or_else(|| printed(text).map(|name| (name, Below::Output)));
+        let array = || {
+            let name =
+                match text.strip_prefix("Series: '").or_else(|| text.strip_prefix("<xarray.DataArray '")) {
+                    Some(rest) => rest.split('\'').next()?,
+                    None => text.strip_suffix("Array>")?.split_once(": <")?.0,
+                };
+            Some((name, Below::Array))
+        };
+        let output = || printed(text).map(|name| (name, Below::Output));
         let option = || text.strip_suffix(": Some(").map(|name| (name, Below::Some));
         let entry = || {
             let (item, entry) = text.strip_prefix("- ").map_or((0, text), |entry| (2, entry));
@@ -873,7 +922,7 @@ impl State {
             let name = name.trim_matches(['"', '\'']);
             is_label_key(key).then(|| (last_part(name), Below::Entry(indent + item)))
         };
-        let key = key.or_else(option).or_else(entry);
+        let key = key.or_else(array).or_else(dumped).or_else(output).or_else(option).or_else(entry);
         self.list =
             key.map(|(key, below)| (heads::meaning(key), below)).filter(|(meant, _)| !meant.is_empty());
         self.list.is_some()
@@ -886,7 +935,7 @@ impl State {
         // What was replaced is a value of its column, and has another width.
         let replaced = holds_placeholder(line);
         let fits = match head.layout {
-            Layout::Separated(sign) => match self.separated(&head.columns, line, sign, found) {
+            Layout::Separated(sign) => match self.separated(&head, line, sign, found) {
                 Some(fits) => fits,
                 None => return true,
             },
@@ -962,21 +1011,19 @@ impl State {
 
     /// Whether the fields of a line are those of a row; nothing for a line that a quoted field goes over the end of, whose other
     /// fields are looked at like any.
-    fn separated(
-        &mut self,
-        columns: &[Column],
-        line: &str,
-        sign: char,
-        found: &mut Found<'_>,
-    ) -> Option<bool> {
+    fn separated(&mut self, head: &Head, line: &str, sign: char, found: &mut Found<'_>) -> Option<bool> {
+        let columns = &head.columns[..];
         let place = if columns.len() > 1 { Place::Wide } else { Place::Alone };
         let count = columns.len();
         let before = std::mem::take(&mut self.quoted);
         let wiki = (sign == '|' && line.contains("||")).then(|| doubled(line));
-        let (fields, open) = match wiki.filter(|wiki| wiki.len() == count) {
+        let (mut fields, open) = match wiki.filter(|wiki| wiki.len() == count) {
             Some(fields) => (fields, before),
             None => split(line, sign, before),
         };
+        if head.led && !before {
+            fields[0] = without_lead(line, fields[0]);
+        }
         if before && open && !line.contains('"') {
             // The field goes on, but for a quote that never ends, which must not hide the rows behind it.
             let fields = unquoted(line, sign);

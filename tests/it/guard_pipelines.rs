@@ -154,7 +154,28 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
             "<table><tr><th>id</th><th\n class=\"x\">bsn</th></tr><tr><td\n>1</td><td\n>{ID}</td></tr>\n"
         ),
         format!("<table><tr><th>id</th><th><b>bsn</b></th></tr><tr><td>1</td><td><b>{ID}</b></td></tr>\n"),
+        // With something before each line: the signs of quotations and changes, numbers, names of files, times.
+        format!("> id,bsn,name\n> 1,{ID},x\n"),
+        format!("    id,bsn,name\n    1,{ID},x\n+id,bsn,x\n+1,{ID},x\n"),
+        format!("users.csv:1:bsn,name\nusers.csv:2:{ID},x\n"),
+        format!("     1\tid,bsn\n     2\t1,{ID}\n"),
+        format!("web-1  | id,bsn\nweb-1  | 1,{ID}\n"),
+        format!("2026-01-31T10:00:00Z      id        bsn\n2026-01-31T10:00:01Z  0    1  {ID}\n"),
+        // On their side, and under the names of an index.
+        format!(",0,1\nname,x,y\nbsn,{ID},{ID}\nnote,a,b\n"),
+        format!("│ bsn ┆ {ID} ┆ {ID} │\n│ ppsn ┆ null ┆ 1234567FA │\n"),
+        format!("             amount\nx   bsn          \nCZ  {ID}  1004.10\n    {ID}    99.95\n"),
+        // Lists and arrays behind their name, over several lines.
+        format!("bsn: [\n  [\n    \"{ID}\",\n    \"{ID}\"\n  ]\n]\n"),
+        format!("bsn = ('{ID}', '{ID}', '{ID}', '{ID}', '{ID}', '{ID}')\nbsn: [{ID} {ID} {ID} {ID} {ID}]\n"),
+        format!("Series: 'bsn' [i64]\n[\n\t{ID}\n\t{ID}\n\t{ID}\n\t{ID}\n\t{ID}\n]\n"),
+        format!("<xarray.DataArray 'bsn' (id: 2)> Size: 16B\narray([{ID}, {ID},\n       {ID}])\n"),
+        // What a log says of statements of SQL.
+        format!(
+            "09:00 INFO Engine INSERT INTO t (id, bsn) VALUES (?, ?)\n09:00 INFO Engine [generated in 0.006s] [(1, '{ID}'), (2, '{ID}')]\n"
+        ),
         // Wide, long, and the name behind.
+        format!("IE  1    {ID}\n    2    {ID}\nName: bsn, dtype: int64\n"),
         format!("id   名前        bsn        x\n1    山田太郎太郎    {ID}  1\n"),
         format!("{}\n{}\n", wide("bsn", ",", 0, 300), wide(ID, ",", 0, 300)),
         format!("{}\n{}\n", wide("bsn", "  ", 10, 100), wide(ID, "  ", 10, 100)),

@@ -50,12 +50,18 @@ pub(super) fn strip_ignoring_case<'a>(text: &'a str, prefix: &str) -> Option<&'a
 /// The values in brackets of a line of SQL.
 pub(super) fn tuples(line: &str) -> Vec<Vec<Span>> {
     let insert =
-        ["insert", "replace"].iter().any(|word| strip_ignoring_case(line.trim_start(), word).is_some());
+        ["insert", "replace"].iter().any(|word| strip_ignoring_case(line.trim_start(), word).is_some())
+            || line.contains("INSERT INTO ");
+    // What a log says before the parameters of a statement: `[generated in 0.0003s] [(1, 'x'), (2, 'y')]`.
+    let logged = || line.find("] [(").or_else(|| line.find("] (")).map(|at| at + 2);
     let from = match find_ignoring_case(line, "values") {
         Some(at) if insert => at,
         None if insert => return Vec::new(),
         _ if line.trim_start().starts_with('(') => 0,
-        _ => return Vec::new(),
+        _ => match logged() {
+            Some(at) => at,
+            None => return Vec::new(),
+        },
     };
     let (mut tuples, mut fields): (Vec<Vec<Span>>, Vec<Span>) = (Vec::new(), Vec::new());
     let (mut depth, mut start, mut string, mut escaped) = (0usize, 0, false, false);

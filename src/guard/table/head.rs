@@ -31,6 +31,8 @@ pub(super) fn is_name(text: &str) -> bool {
 /// The head of a table, if a line is one.
 pub(super) fn find_head(line: &str) -> Option<Head> {
     // What was replaced among the names is a name that says nothing; where it stood is not known any more.
+    // What names the index of a frame is as wide as the frame.
+    let padded = line.ends_with("  ").then_some(line.len());
     let line = line.trim_end();
     let mut named = Cow::Borrowed(line);
     let mut at = 0;
@@ -42,7 +44,7 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     if let Some(columns) = named.strip_prefix("COPY ").and_then(|copy| copy.strip_suffix(" FROM stdin;")) {
         let (_, columns) = columns.strip_suffix(')')?.split_once('(')?;
         let columns = columns.split(',').map(|name| Column::new(name, 0, 0)).collect();
-        return Some(Head { layout: Layout::Separated('\t'), columns, spaced: false });
+        return Some(Head::new(Layout::Separated('\t'), columns));
     }
     // The head of a table of reStructuredText that is written as separated values.
     if let Some(names) = named.trim_start().strip_prefix(":header:") {
@@ -50,19 +52,66 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
         let columns: Vec<Column> =
             fields.iter().map(|(start, end)| Column::new(&names[*start..*end], 0, 0)).collect();
         let speaks = columns.len() <= MAX_FIELDS && columns.iter().any(|column| !column.meant.is_empty());
-        return speaks.then_some(Head { layout: Layout::Separated(','), columns, spaced: true });
+        return speaks.then_some(Head { spaced: true, ..Head::new(Layout::Separated(','), columns) });
     }
     if named.starts_with(['!', '\\']) || named.ends_with("\\\\") {
         return marked_head(named);
     }
     // A frame that goes on below.
     let line = named.trim_end_matches(" \\");
-    // What stands in no name and between none.
-    static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?\\");
-    if line.bytes().any(|byte| OTHER[usize::from(byte)]) {
+    let lead = lead(line)?;
+    let separated =
+        separated_head(line[lead..].trim_start_matches(if lead > 0 { ' ' } else { '\0' }), replaced);
+    let led = separated.map(|head| Head { led: lead > 0, ..head });
+    let blanked = (lead > 0).then(|| " ".repeat(lead) + &line[lead..]);
+    led.or_else(|| fixed_head(blanked.as_deref().unwrap_or(line), padded).filter(|_| !replaced))
+}
+
+/// What stands in no name and between none.
+static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?\\");
+
+/// The most that stands before a table on its lines.
+const LONGEST_LEAD: usize = 160;
+
+/// How much of a line stands before its table, on each line of it: the sign of a quotation or a change, a number, the name of a
+/// file, what a log says. No sign that stands in no head may be behind it.
+fn lead(line: &str) -> Option<usize> {
+    let bytes = line.as_bytes();
+    let sign = bytes.iter().rposition(|byte| OTHER[usize::from(*byte)]);
+    let after = &bytes[sign.map_or(0, |at| at + 1)..];
+    let separated = after.iter().position(|byte| b",;".contains(byte));
+    let Some(sign) = sign else {
+        let Some(field) = separated.map(|end| &line[..end]) else { return Some(0) };
+        // `web-1  | id,ssn`, `12\tid,ssn`, `-id,ssn`
+        let number = |c: char| c.is_ascii_digit() || matches!(c, '-' | ' ' | '\t');
+        let number = field.len() - field.trim_start_matches(number).len();
+        let len = field.rfind('|').map_or(number, |bar| bar + 1);
+        return Some(if line[..len].trim().is_empty() { 0 } else { len });
+    };
+    let lead = &bytes[..sign];
+    if lead.len() > LONGEST_LEAD
+        || lead.iter().chain([&bytes[sign]]).any(|byte| b",;={}<&$@?\\()\"'".contains(byte))
+    {
         return None;
     }
-    separated_head(line, replaced).or_else(|| fixed_head(line).filter(|_| !replaced))
+    // A word that begins with a digit is not the name of a column.
+    let rest = after
+        .first()
+        .filter(|first| first.is_ascii_digit())
+        .map_or(0, |_| after.iter().position(|byte| *byte == b' ').unwrap_or(after.len()));
+    (separated.is_some() || memchr::memmem::find(after, b"  ").is_some()).then_some(sign + 1 + rest)
+}
+
+/// The first field of a row without what stands before the table.
+pub(super) fn without_lead(line: &str, (start, end): Span) -> Span {
+    let behind = |c: char| matches!(c, ' ' | '\t' | ':' | '>' | ']' | '|' | '+');
+    (line[start..end].rfind(behind).map_or(start, |at| start + at + 1), end)
+}
+
+impl Head {
+    fn new(layout: Layout, columns: Vec<Column>) -> Self {
+        Self { layout, columns, spaced: false, led: false, index: false }
+    }
 }
 
 impl Column {
@@ -89,7 +138,7 @@ fn marked_head(line: &str) -> Option<Head> {
     let fits = (2..=MAX_FIELDS).contains(&names.len()) && names.iter().all(|name| is_name(name));
     let columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
     let speaks = fits && columns.iter().any(|column| !column.meant.is_empty());
-    speaks.then_some(Head { layout: Layout::Separated(sign), columns, spaced: false })
+    speaks.then_some(Head::new(Layout::Separated(sign), columns))
 }
 
 /// Beside a column of users a column `pass` is one of passwords.
@@ -117,10 +166,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     // Quoted names with blanks between, as Tcl has lists.
     let tcl = line.starts_with('"').then_some(' ');
     for sign in ['\t', ';', ',', '^', '~', '\u{1f}'].into_iter().chain(BARS).chain(tcl) {
-        if !line.contains(sign)
-            || matches!(sign, ',' | ';')
-                && (line.starts_with([' ', '\t']) || line.trim_end().ends_with([',', ';']))
-        {
+        if !line.contains(sign) || matches!(sign, ',' | ';') && line.trim_end().ends_with([',', ';']) {
             continue;
         }
         let wiki = sign == '|' && line.contains("||");
@@ -132,25 +178,27 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
             && names[names.len() - 1].is_empty();
         let inner = if edges { &names[1..names.len() - 1] } else { &names[..] };
         // Of a row with a name before its value one is left.
-        let named = inner.iter().filter(|name| !name.bytes().all(|byte| byte == b'x')).count();
+        let named =
+            inner.iter().filter(|name| !name.trim_matches('"').bytes().all(|byte| byte == b'x')).count();
         let fits = inner.len() <= MAX_FIELDS
             && (!replaced || named > 1)
             && inner.iter().all(|name| is_name(name))
             && inner.iter().filter(|name| name.is_empty()).count() <= 1
-            && (inner.len() >= 2 || edges);
+            && (inner.len() >= 2 + usize::from(matches!(sign, ',' | ';') && line.starts_with([' ', '\t']))
+                || edges);
         if !fits || best.as_ref().is_some_and(|best| best.columns.len() >= fields.len()) {
             continue;
         }
         let mut columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
         with_users(&names, &mut columns);
         if columns.iter().any(|column| !column.meant.is_empty()) {
-            best = Some(Head { layout: Layout::Separated(sign), columns, spaced: false });
+            best = Some(Head::new(Layout::Separated(sign), columns));
         }
     }
     best
 }
 
-fn fixed_head(line: &str) -> Option<Head> {
+fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     let boxed = line.trim_start().starts_with('|').then(|| line.replace('|', " "));
     let line = boxed.as_deref().unwrap_or(line);
     if !line.chars().all(|c| is_sign_of_name(c) || matches!(c, '\t' | '"' | '`')) {
@@ -175,6 +223,12 @@ fn fixed_head(line: &str) -> Option<Head> {
         .collect();
     let names: Vec<&str> = cells.iter().map(|(start, end)| &line[*start..*end]).collect();
     with_users(&names, &mut columns);
+    let padded =
+        padded.filter(|_| parts.len() == 1 && cells.len() <= 4 && !line.starts_with(' ') && line.is_ascii());
+    if let Some(end) = padded.filter(|_| columns.iter().any(|column| !column.meant.is_empty())) {
+        columns.push(Column { meant: &[], start: end - 1, end });
+        return Some(Head { index: true, ..Head::new(Layout::Fixed(true), columns) });
+    }
     let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
         Layout::Words
     } else {
@@ -183,7 +237,7 @@ fn fixed_head(line: &str) -> Option<Head> {
     // Words with one blank between say nothing of a secret.
     let alone = parts.len() < 2;
     let speaks = |column: &Column| !(column.meant.is_empty() || alone && heads::only_secret(column.meant));
-    columns.iter().any(speaks).then_some(Head { layout, columns, spaced: false })
+    columns.iter().any(speaks).then(|| Head::new(layout, columns))
 }
 
 /// The heads in the parts of a line; nothing for prose.

@@ -1,6 +1,6 @@
 //! A value behind its name in a line: `ssn  219-09-9998`, `ssn=219-09-9998`, `<ssn>219-09-9998</ssn>`.
 
-use super::fields::{segments, words};
+use super::fields::{segments, split, words};
 use super::head::is_name;
 use super::{BARS, Found, LONGEST_NAME, Span};
 use crate::guard::classes::only;
@@ -118,16 +118,22 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
             continue;
         }
         let mut at = line.len() - rest.len() + sign.max(1);
-        let listed = line.get(at..).is_some_and(|rest| rest.trim_start().starts_with('['));
+        let opens = line.get(at..).and_then(|rest| rest.trim_start().chars().next());
+        let listed = opens.is_some_and(|sign| matches!(sign, '[' | '(' | '{'));
         if meant.is_empty() || heads::only_secret(meant) && !listed || sign == 0 && !list {
             continue;
         }
         loop {
-            at += line[at..].find(|c| !matches!(c, ' ' | '[' | '*' | '(')).unwrap_or(0);
+            at += line[at..].find(|c| !matches!(c, ' ' | '[' | '*' | '(' | '{')).unwrap_or(0);
             let Some((start, stop, quoted)) = one_value(line, at) else { break };
-            let place = if quoted { Place::Wide } else { Place::Line };
+            let place = if quoted || opens == Some('[') { Place::Wide } else { Place::Line };
             if quoted || !heads::only_secret(meant) {
-                found.cell(meant, line, (start, stop), place);
+                let whole = found.cell(meant, line, (start, stop), place);
+                // Arrays have blanks between.
+                let parts = if whole || quoted || !listed { Vec::new() } else { words(&line[start..stop]) };
+                for (from, to) in parts {
+                    found.cell(meant, line, (start + from, start + to), place);
+                }
             }
             at = stop + usize::from(quoted);
             done = at;
@@ -354,14 +360,54 @@ pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     if found.cell(meant, line, (start, start + rest.len()), place) {
         return true;
     }
-    let mut parts = segments(rest);
-    // What pandas leaves out.
-    parts.retain(|(from, to)| &rest[*from..*to] != "...");
+    // Each of the cells of a table that lies on its side, but for what is left out or missing.
+    let mut parts = Vec::new();
+    for (from, to) in segments(rest) {
+        let mut at = from;
+        for cell in rest[from..to].split_inclusive(BARS) {
+            let inner = cell.trim_end_matches(BARS);
+            parts.push((at, at + inner.len()));
+            at += cell.len();
+        }
+    }
+    parts.retain(|(from, to)| !is_missing(rest[*from..*to].trim()));
     let fit = |(from, to): &Span| heads::cell(meant, &rest[*from..*to], place).is_some();
-    let all = rest.contains("  ") && !parts.is_empty() && parts.iter().all(fit);
+    let all = (rest.contains("  ") || rest.contains(BARS)) && !parts.is_empty() && parts.iter().all(fit);
     if all {
         for (from, to) in parts {
             found.cell(meant, line, (start + from, start + to), place);
+        }
+    }
+    all
+}
+
+/// Whether a cell says that there is no value.
+fn is_missing(cell: &str) -> bool {
+    ["", "...", "…", "-", "null", "NULL", "nan", "NaN", "None", "<NA>"].contains(&cell)
+}
+
+/// A line of separated values that begins with the name of all of them: `ssn,219-09-9998,219-09-9997`.
+pub(super) fn side_row(line: &str, found: &mut Found<'_>) -> bool {
+    let begin = line.as_bytes().iter().take(LONGEST_NAME);
+    let Some(joint) = begin.into_iter().position(|byte| b",;\t".contains(byte)) else { return false };
+    let sign = char::from(line.as_bytes()[joint]);
+    let name = line[..joint].trim_matches('"');
+    if line[joint + 1..].starts_with([' ', sign]) || !is_name(name) {
+        return false;
+    }
+    let meant = heads::meaning(name);
+    if meant.is_empty() {
+        return false;
+    }
+    let (mut fields, _) = split(line, sign, false);
+    fields.remove(0);
+    fields.retain(|(start, end)| !is_missing(line[*start..*end].trim()));
+    let fit = |(start, end): &Span| heads::cell(meant, &line[*start..*end], Place::Wide).is_some();
+    let least = if heads::only_secret(meant) { 2 } else { 1 };
+    let all = fields.len() >= least && fields.iter().all(fit);
+    if all {
+        for span in fields {
+            found.cell(meant, line, span, Place::Wide);
         }
     }
     all
