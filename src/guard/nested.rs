@@ -303,7 +303,7 @@ impl Nested {
         if self.open.is_empty()
             && let Some((list, name)) = list_under_name(line)
         {
-            (at, self.listed) = (list, self.names.meaning(name));
+            (at, self.listed) = (list, heads::meaning(name));
         }
         if let Some(quote) = self.inside.take() {
             at = match quoted(bytes, 0, quote) {
@@ -532,12 +532,15 @@ impl Nested {
     }
 }
 
+/// The longest name of a list.
+const LONGEST_LISTED: usize = 40;
+
 /// Where the list begins that a name without quotes says something of, `ssns = [`, and that name.
 fn list_under_name(line: &str) -> Option<(usize, &str)> {
     let list = memchr::memchr(b'[', line.as_bytes())?;
     let before = line[..list].trim_end().strip_suffix([':', '='])?.trim_end();
     let name = before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
-    (!name.is_empty() && name.len() <= LONGEST_NAME).then_some((list, name))
+    (!name.is_empty() && name.len() <= LONGEST_LISTED).then_some((list, name))
 }
 
 /// Where the string ends that `quote` ends and that goes on at a place, if it ends on the line; the quote included.

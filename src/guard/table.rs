@@ -802,23 +802,14 @@ impl State {
             self.listing = Some((Layout::Cells, Vec::new()));
             return;
         }
-        let statement = |begin| strip_ignoring_case(text, begin);
-        // Behind what a log says, which begins with its time or its level.
-        let logs = headed
-            && text.starts_with(|c: char| {
-                c.is_ascii_digit() || c.is_ascii_uppercase() || matches!(c, '[' | '(')
-            });
-        let logged = || text.split_once(" INSERT INTO ").map(|(_, rest)| rest);
         let mut columns = Vec::new();
-        if let Some((_, names)) = statement(CREATE).and_then(|rest| rest.split_once('(')) {
+        if let Some((_, names)) = strip_ignoring_case(text, CREATE).and_then(|rest| rest.split_once('(')) {
             names_of_sql(names, &mut columns);
             self.listing = Some((Layout::Tuples, columns));
             if text.ends_with(';') {
                 self.listed_names();
             }
-        } else if let Some(rest) = statement("INSERT INTO ")
-            .or_else(|| statement("REPLACE INTO "))
-            .or_else(|| if logs { logged() } else { None })
+        } else if let Some(rest) = insertion(text, headed)
             && let Some((table, names)) = rest.split_once('(')
             && find_ignoring_case(table, "values").is_none()
             && let Some((names, _)) = names.split_once(')')
@@ -858,21 +849,8 @@ impl State {
             return false;
         }
         if let Some((meant, Below::Array)) = self.list {
-            let inner = text.strip_prefix("array(").unwrap_or(text).trim_start_matches('[');
-            let mut at = line.len() - inner.len();
-            let mut any = inner.trim().is_empty() || holds_placeholder(text);
-            // Cells with a blank in them are in quotes.
-            for cell in inner.split_inclusive([',', '\t']) {
-                let whole = cell.trim_end().trim_end_matches([',', ']', ')']);
-                any |= found.cell(meant, line, (at, at + whole.len()), Place::Wide);
-                at += cell.len();
-            }
-            let text = text.trim_end();
-            let closes =
-                text.ends_with([']', ')']) && placeholder_around(text.as_bytes(), text.len() - 1).is_none();
-            if !any || closes {
-                self.list = None;
-            }
+            let (any, closes) = array_row(meant, line, found);
+            self.list = self.list.filter(|_| any && !closes);
             return any;
         }
         let value = match self.list {
@@ -906,22 +884,10 @@ impl State {
         let key = key.map(|key| (key.trim_matches(['"', '\'']), Below::Items(indent)));
         let dumped =
             || Some((text.strip_prefix("[\"")?.strip_suffix("]=>")?.split('"').next()?, Below::Dump));
-        let array = || {
-            let name =
-                match text.strip_prefix("Series: '").or_else(|| text.strip_prefix("<xarray.DataArray '")) {
-                    Some(rest) => rest.split('\'').next()?,
-                    None => text.strip_suffix("Array>")?.split_once(": <")?.0,
-                };
-            Some((name, Below::Array))
-        };
-        let output = || printed(text).map(|name| (name, Below::Output));
-        let option = || text.strip_suffix(": Some(").map(|name| (name, Below::Some));
-        let entry = || {
-            let (item, entry) = text.strip_prefix("- ").map_or((0, text), |entry| (2, entry));
-            let (key, name) = entry.split_once(": ")?;
-            let name = name.trim_matches(['"', '\'']);
-            is_label_key(key).then(|| (last_part(name), Below::Entry(indent + item)))
-        };
+        let array = || Some((array_named(text)?, Below::Array));
+        let output = || Some((printed(text)?, Below::Output));
+        let option = || Some((text.strip_suffix(": Some(")?, Below::Some));
+        let entry = || entry_name(text).map(|(item, name)| (name, Below::Entry(indent + item)));
         let key = key.or_else(array).or_else(dumped).or_else(output).or_else(option).or_else(entry);
         self.list =
             key.map(|(key, below)| (heads::meaning(key), below)).filter(|(meant, _)| !meant.is_empty());
@@ -1056,6 +1022,47 @@ fn skip<'a, T>(places: &mut &'a [T], before: impl Fn(&T) -> bool) -> &'a [T] {
     let (passed, rest) = places.split_at(places.iter().take_while(|place| before(place)).count());
     *places = rest;
     passed
+}
+
+/// What an entry of YAML says its neighbour holds, `- type: passport`, behind how much of an item's mark.
+fn entry_name(text: &str) -> Option<(usize, &str)> {
+    let (item, entry) = text.strip_prefix("- ").map_or((0, text), |entry| (2, entry));
+    let (key, name) = entry.split_once(": ")?;
+    is_label_key(key).then(|| (item, last_part(name.trim_matches(['"', '\'']))))
+}
+
+/// The name of an array whose values follow: of polars, xarray, pandas.
+fn array_named(text: &str) -> Option<&str> {
+    match text.strip_prefix("Series: '").or_else(|| text.strip_prefix("<xarray.DataArray '")) {
+        Some(rest) => rest.split('\'').next(),
+        None => Some(text.strip_suffix("Array>")?.split_once(": <")?.0),
+    }
+}
+
+/// The values of an array in a line; whether there may be any, and whether the array ends there.
+fn array_row(meant: Meaning, line: &str, found: &mut Found<'_>) -> (bool, bool) {
+    let (text, inner) = (line.trim(), line.trim_start());
+    let inner = inner.strip_prefix("array(").unwrap_or(inner).trim_start_matches('[');
+    let (mut at, mut any) = (line.len() - inner.len(), inner.trim().is_empty() || holds_placeholder(text));
+    for cell in inner.split_inclusive([',', '\t']) {
+        let whole = cell.trim_end().trim_end_matches([',', ']', ')']);
+        any |= found.cell(meant, line, (at, at + whole.len()), Place::Wide);
+        at += cell.len();
+    }
+    // The bracket behind a placeholder is its own.
+    let closes = text.ends_with([']', ')']) && placeholder_around(text.as_bytes(), text.len() - 1).is_none();
+    (any, closes)
+}
+
+/// What follows the words of a statement of SQL that adds rows: at the beginning of a line, or behind what a log says, which begins
+/// with its time or its level.
+fn insertion(text: &str, headed: bool) -> Option<&str> {
+    let logs = |c: char| c.is_ascii_digit() || c.is_ascii_uppercase() || matches!(c, '[' | '(');
+    let statement = |begin| strip_ignoring_case(text, begin);
+    statement("INSERT INTO ").or_else(|| statement("REPLACE INTO ")).or_else(|| {
+        let logged = headed && text.starts_with(logs);
+        Some(logged.then(|| text.split_once(" INSERT INTO "))??.1)
+    })
 }
 
 /// How a statement of SQL begins that names the columns of a table.

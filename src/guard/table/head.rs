@@ -30,9 +30,9 @@ pub(super) fn is_name(text: &str) -> bool {
 
 /// The head of a table, if a line is one.
 pub(super) fn find_head(line: &str) -> Option<Head> {
-    // What was replaced among the names is a name that says nothing; where it stood is not known any more.
     // What names the index of a frame is as wide as the frame.
     let padded = line.ends_with("  ").then_some(line.len());
+    // What was replaced among the names is a name that says nothing; where it stood is not known any more.
     let line = line.trim_end();
     let mut named = Cow::Borrowed(line);
     let mut at = 0;
@@ -75,7 +75,7 @@ const LONGEST_LEAD: usize = 160;
 
 /// How much of a line stands before its table, on each line of it: the sign of a quotation or a change, a number, the name of a
 /// file, what a log says. No sign that stands in no head may be behind it.
-fn lead(line: &str) -> Option<usize> {
+pub(super) fn lead(line: &str) -> Option<usize> {
     let bytes = line.as_bytes();
     let sign = bytes.iter().rposition(|byte| OTHER[usize::from(*byte)]);
     let after = &bytes[sign.map_or(0, |at| at + 1)..];
@@ -234,9 +234,11 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     } else {
         Layout::Fixed(parts.len() > 1)
     };
-    // Words with one blank between say nothing of a secret.
+    // Words with one blank between say nothing of a password.
     let alone = parts.len() < 2;
-    let speaks = |column: &Column| !(column.meant.is_empty() || alone && heads::only_secret(column.meant));
+    let speaks = |column: &Column| {
+        if alone { heads::speaks_alone(column.meant) } else { !column.meant.is_empty() }
+    };
     columns.iter().any(speaks).then(|| Head::new(layout, columns))
 }
 

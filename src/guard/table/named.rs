@@ -117,33 +117,46 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
             done = stop;
             continue;
         }
-        let mut at = line.len() - rest.len() + sign.max(1);
+        let at = line.len() - rest.len() + sign.max(1);
         let opens = line.get(at..).and_then(|rest| rest.trim_start().chars().next());
-        let listed = opens.is_some_and(|sign| matches!(sign, '[' | '(' | '{'));
-        if meant.is_empty() || heads::only_secret(meant) && !listed || sign == 0 && !list {
+        let opens = opens.filter(|sign| matches!(sign, '[' | '(' | '{'));
+        if meant.is_empty() || heads::only_secret(meant) && opens.is_none() || sign == 0 && !list {
             continue;
         }
-        loop {
-            at += line[at..].find(|c| !matches!(c, ' ' | '[' | '*' | '(' | '{')).unwrap_or(0);
-            let Some((start, stop, quoted)) = one_value(line, at) else { break };
-            let place = if quoted || opens == Some('[') { Place::Wide } else { Place::Line };
-            if quoted || !heads::only_secret(meant) {
-                let whole = found.cell(meant, line, (start, stop), place);
-                // Arrays have blanks between.
-                let parts = if whole || quoted || !listed { Vec::new() } else { words(&line[start..stop]) };
-                for (from, to) in parts {
-                    found.cell(meant, line, (start + from, start + to), place);
-                }
-            }
-            at = stop + usize::from(quoted);
-            done = at;
-            let more = line[at..].trim_start_matches(',');
-            if !listed || more.starts_with(']') || more.is_empty() {
-                break;
-            }
-            at = line.len() - more.len();
-        }
+        done = values(line, at, (meant, opens), found).unwrap_or(done);
     }
+}
+
+/// The value at a place, or each of the list that a bracket opens there; where the last of them ends.
+fn values(
+    line: &str,
+    mut at: usize,
+    (meant, opens): (Meaning, Option<char>),
+    found: &mut Found<'_>,
+) -> Option<usize> {
+    let mut done = None;
+    loop {
+        at += line[at..].find(|c| !matches!(c, ' ' | '[' | '*' | '(' | '{')).unwrap_or(0);
+        let Some((start, stop, quoted)) = one_value(line, at) else { break };
+        let place = if quoted || opens == Some('[') { Place::Wide } else { Place::Line };
+        if quoted || !heads::only_secret(meant) {
+            let whole = found.cell(meant, line, (start, stop), place);
+            // Arrays have blanks between.
+            let apart = !whole && !quoted && opens.is_some();
+            let parts = if apart { words(&line[start..stop]) } else { Vec::new() };
+            for (from, to) in parts {
+                found.cell(meant, line, (start + from, start + to), place);
+            }
+        }
+        at = stop + usize::from(quoted);
+        done = Some(at);
+        let more = line[at..].trim_start_matches(',');
+        if opens.is_none() || more.starts_with(']') || more.is_empty() {
+            break;
+        }
+        at = line.len() - more.len();
+    }
+    done
 }
 
 /// What may stand between a name and its value in a sentence, in the languages of the heads.
@@ -386,16 +399,19 @@ fn is_missing(cell: &str) -> bool {
     ["", "...", "…", "-", "null", "NULL", "nan", "NaN", "None", "<NA>"].contains(&cell)
 }
 
+/// Where the name ends that separated values may begin with.
+pub(super) fn side_joint(line: &str) -> Option<usize> {
+    let joint = line.bytes().take(LONGEST_NAME).position(|byte| b",;\t".contains(&byte))?;
+    let sign = char::from(line.as_bytes()[joint]);
+    let named = !line[joint + 1..].starts_with([' ', sign]) && is_name(line[..joint].trim_matches('"'));
+    named.then_some(joint)
+}
+
 /// A line of separated values that begins with the name of all of them: `ssn,219-09-9998,219-09-9997`.
 pub(super) fn side_row(line: &str, found: &mut Found<'_>) -> bool {
-    let begin = line.as_bytes().iter().take(LONGEST_NAME);
-    let Some(joint) = begin.into_iter().position(|byte| b",;\t".contains(byte)) else { return false };
+    let Some(joint) = side_joint(line) else { return false };
     let sign = char::from(line.as_bytes()[joint]);
-    let name = line[..joint].trim_matches('"');
-    if line[joint + 1..].starts_with([' ', sign]) || !is_name(name) {
-        return false;
-    }
-    let meant = heads::meaning(name);
+    let meant = heads::meaning(line[..joint].trim_matches('"'));
     if meant.is_empty() {
         return false;
     }
