@@ -177,7 +177,7 @@ impl Heads {
             });
             let sort = if off { OFF } else { HEAD };
             add(all[0].as_bytes(), BEGINS);
-            if !senses.iter().all(|sense| column(sense).is_secret() && !column(sense).speaks_alone(sense)) {
+            if !senses.iter().all(|sense| column(sense).is_secret()) {
                 add(all[at].as_bytes(), if at + 1 < all.len() { BEFORE } else { OPEN });
                 add(all.concat().as_bytes(), OPEN);
             }
@@ -269,7 +269,7 @@ const COLUMNS: u16 = 8;
 const PAIRED: u16 = 16;
 /// Two words that end one, as one.
 const PAIR: u16 = 32;
-/// Ends a head that speaks for a column alone, as that of a password does not; does so where a qualifier follows.
+/// Ends a head that is not that of a secret; does so where a qualifier follows.
 const OPEN: u16 = 64;
 const BEFORE: u16 = 128;
 /// Begins a head.
@@ -738,7 +738,7 @@ fn openers(text: &[u8], (start, base): (usize, usize), mut feeds: u64, out: &mut
     }
 }
 
-/// Whether the word that ends at a place is the last only of heads of secrets that say nothing alone.
+/// Whether the word that ends at a place is the last only of heads of secrets.
 pub(super) fn ends_secret(text: &[u8], end: usize) -> bool {
     let gate = &HEADS.gate;
     let sort = |word: &[u8]| gate.sort(word);

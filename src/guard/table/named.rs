@@ -403,15 +403,14 @@ fn is_missing(cell: &str) -> bool {
 pub(super) fn side_joint(line: &str) -> Option<usize> {
     let joint = line.bytes().take(LONGEST_NAME).position(|byte| b",;\t".contains(&byte))?;
     let sign = char::from(line.as_bytes()[joint]);
-    let named = !line[joint + 1..].starts_with([' ', sign]) && is_name(line[..joint].trim_matches('"'));
-    named.then_some(joint)
+    (!line[joint + 1..].starts_with([' ', sign])).then_some(joint)
 }
 
 /// A line of separated values that begins with the name of all of them: `ssn,219-09-9998,219-09-9997`.
 pub(super) fn side_row(line: &str, found: &mut Found<'_>) -> bool {
     let Some(joint) = side_joint(line) else { return false };
-    let sign = char::from(line.as_bytes()[joint]);
-    let meant = heads::meaning(line[..joint].trim_matches('"'));
+    let (sign, name) = (char::from(line.as_bytes()[joint]), line[..joint].trim_matches('"'));
+    let meant = if is_name(name) { heads::meaning(name) } else { &[] };
     if meant.is_empty() {
         return false;
     }

@@ -52,7 +52,8 @@ pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone)
     }
     let any = |end: usize| places.clone().any(|place| place <= end);
     let other = |end: usize| places.clone().any(|place| place <= end && !heads::ends_secret(bytes, place));
-    if side_joint(line).is_some_and(any) {
+    let side = |joint: &usize| any(*joint) && is_name(line[..*joint].trim_matches('"'));
+    if side_joint(line).filter(side).is_some() {
         return true;
     }
     let row = name.trim_start_matches(outer);
@@ -66,7 +67,8 @@ pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone)
     if says & OTHER != 0 {
         return lead(name).is_some() || holds_placeholder(name);
     }
-    says & SEPARATES != 0 || memchr::memmem::find(text, b"  ").is_some() || other(bytes.len())
+    let alone = || heads::speaks_alone(heads::meaning(name));
+    says & SEPARATES != 0 || memchr::memmem::find(text, b"  ").is_some() || other(bytes.len()) || alone()
 }
 
 /// Whether the sign of a value stands behind the word that ends at a place, or, behind that of an identifier, a number.
