@@ -1000,6 +1000,12 @@ fn within_tags(text: &str) -> &str {
     inner().map_or(text, |(inner, _)| within_tags(inner.trim()))
 }
 
+/// Whether every value of what a head means has digits.
+pub(super) fn needs_digits(meant: Meaning) -> bool {
+    let shape = |sense: &Sense| HEADS.columns[usize::from(sense.column)].shape;
+    meant.iter().all(|sense| matches!(shape(sense), None | Some(Shape::Phone)))
+}
+
 /// Whether a head speaks for a column that stands alone.
 pub(super) fn speaks_alone(meant: Meaning) -> bool {
     meant.iter().any(|sense| HEADS.columns[usize::from(sense.column)].speaks_alone(sense))

@@ -1103,6 +1103,11 @@ fn is_rule(line: &str) -> bool {
 /// A row under a head of fixed width: what stands under each head that means something is tried whole, then cut where the
 /// heads beside it end or begin, for a table may be aligned to either side.
 fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) -> bool {
+    let digits = || line.bytes().filter(u8::is_ascii_digit).count();
+    let numeric = |column: &Column| heads::needs_digits(column.meant);
+    if columns.iter().all(numeric) && digits() < FEWEST_DIGITS {
+        return false;
+    }
     let ascii = line.is_ascii();
     let places: Vec<usize> = if ascii { Vec::new() } else { line.char_indices().map(|(at, _)| at).collect() };
     // Between bytes and characters.
