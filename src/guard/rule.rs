@@ -3,7 +3,7 @@
 //! Two sorts share one form. A *token rule* has patterns and needs no code: most providers' keys are such. A
 //! *detector* is code in [`super::scan`] that a rule describes: its kind, context words and examples.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{LazyLock, OnceLock};
 
 use regex::bytes::{Regex, RegexBuilder};
@@ -248,6 +248,8 @@ pub(super) struct Rules {
     by_start: Vec<(u16, u16)>,
     /// By rule, its context words.
     words: Vec<Words>,
+    /// The context words of all identifiers.
+    of_identifiers: Words,
     /// By the length of a word, as far as they differ, the forms of tokens that it may have.
     forms: Vec<Vec<(RuleId, TokenForm)>>,
     /// By rule, its identifiers.
@@ -290,6 +292,9 @@ impl Rules {
             range.1 = at as u16 + 1;
         }
         let words = list.iter().map(|rule| Words::new(&rule.context)).collect();
+        let named = list.iter().filter(|rule| !rule.number.is_empty());
+        let named: BTreeSet<&String> = named.flat_map(|rule| &rule.context).collect();
+        let of_identifiers = Words::new(named);
         let identifiers = list.iter().map(|rule| rule.number.iter().map(Identifier::new).collect()).collect();
         let mut by_len = vec![Vec::new(); LONGEST_NUMBER + 1];
         for (rule, id) in list.iter().zip(0..) {
@@ -302,7 +307,8 @@ impl Rules {
                 lengths.for_each(|len| forms[len].push((id, form.clone())));
             }
         }
-        Self { list, detectors: Detectors::new(&by_id), tokens, by_start, words, forms, identifiers, by_len }
+        let detectors = Detectors::new(&by_id);
+        Self { list, detectors, tokens, by_start, words, of_identifiers, forms, identifiers, by_len }
     }
 
     /// Whether letters and digits are an identifier of a rule.
@@ -345,12 +351,12 @@ impl Rules {
 
     /// Whether a context word of `rule` stands in `before`, not glued to a longer word on its left.
     pub(super) fn has_context(&self, rule: RuleId, before: &[u8]) -> bool {
-        let mut found = false;
-        self.words[usize::from(rule)].ends_in(before, |_| {
-            found = true;
-            false
-        });
-        found
+        self.words[usize::from(rule)].stands_in(before)
+    }
+
+    /// Whether a context word of any identifier stands in `before`.
+    pub(super) fn may_name_identifier(&self, before: &[u8]) -> bool {
+        self.of_identifiers.stands_in(before)
     }
 
     /// Whether one stands there that is not the head of a longer word: `googletest` is no `google`.
@@ -386,9 +392,9 @@ struct Words {
 const BEGIN: usize = 3;
 
 impl Words {
-    fn new(words: &[String]) -> Self {
+    fn new<'a>(words: impl IntoIterator<Item = &'a String>) -> Self {
         let mut list: Vec<(usize, String)> = words
-            .iter()
+            .into_iter()
             .flat_map(|word| {
                 let open = 1 << (5 * BEGIN.saturating_sub(word.len()));
                 let begin =
@@ -411,7 +417,19 @@ impl Words {
         [(a, b), (b, c), (c, a)]
     }
 
+    /// Whether any stands in a text.
+    #[inline]
+    fn stands_in(&self, text: &[u8]) -> bool {
+        let mut found = false;
+        self.ends_in(text, |_| {
+            found = true;
+            false
+        });
+        found
+    }
+
     /// Where those that stand in a text end, but for tails of longer words; `each` says whether to go on.
+    #[inline]
     fn ends_in(&self, text: &[u8], mut each: impl FnMut(usize) -> bool) {
         let mut begin = 0;
         let mut ahead = text.iter().map(|byte| usize::from(byte & 31)).chain([0; BEGIN - 1]);

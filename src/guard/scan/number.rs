@@ -348,7 +348,13 @@ impl Scanner<'_> {
     /// Identifiers that only a check digit and a word beside them make sure.
     fn labelled_id(&mut self, groups: &[Group], index: usize) -> usize {
         let start = groups[index].start;
-        if self.unlabelled || !self.letters_before(start, FAR_LABEL) {
+        let label = || self.label(start, FAR_LABEL);
+        // Of a long row of groups each may be the last of a number.
+        let row = groups[index..].len() > 2;
+        if self.unlabelled
+            || !self.letters_before(start, FAR_LABEL)
+            || row && !self.rules.may_name_identifier(label())
+        {
             return 0;
         }
         let mut text = [0u8; LONGEST_NUMBER];
