@@ -154,26 +154,49 @@ fn scan_between(text: &[u8], from: usize, depth: u8, watch: Watch<'_>, scratch: 
     if depth == MAX_DEPTH {
         return;
     }
-    let mut lines = None;
+    let mut near: Option<(usize, usize)> = None;
+    let mut line_end = from;
     for at in 0..scratch.blocks.len() {
         let mut odd = scratch.blocks[at].odd;
         while let Some(bit) = next_bit(&mut odd) {
             let place = from + at * 64 + bit;
-            let (start, end) = lines.unwrap_or((from, from));
-            if place < end || !view::hides(text, place) {
+            let (start, end) = near.unwrap_or((from, from));
+            let known = place < end && (place + NEAR <= end || end == line_end);
+            if known || !view::hides(text, place) {
                 continue;
             }
-            let line = memchr::memrchr(b'\n', &text[end..place]).map_or(end, |feed| end + feed + 1);
-            let line_end = memchr::memchr(b'\n', &text[place..]).map_or(to, |feed| place + feed + 1);
-            if line > end {
+            let before = &text[end..place.max(end)];
+            let floor = memchr::memrchr(b'\n', before).map_or(end, |feed| end + feed + 1);
+            if place >= line_end {
+                line_end = memchr::memchr(b'\n', &text[place..]).map_or(to, |feed| place + feed + 1);
+            }
+            let (first, last) = near_hidden(text, (floor, line_end), place);
+            if first > end {
                 scan_view(text, from, (start, end), depth, watch, scratch);
             }
-            lines = Some((if line > end { line } else { start }, line_end));
+            near = Some((if first > end { first } else { start }, last));
         }
     }
-    if let Some(lines) = lines {
-        scan_view(text, from, lines, depth, watch, scratch);
+    if let Some(near) = near {
+        scan_view(text, from, near, depth, watch, scratch);
     }
+}
+
+/// No longer line is looked at whole for what it hides.
+const LONG: usize = 2048;
+/// How far what is hidden has a say in a longer one: further than a rule looks, and than most values are long.
+const NEAR: usize = 512;
+
+/// What is looked at of a line for what it hides at a place: in a long one what is near, up to signs that stand in no value.
+fn near_hidden(text: &[u8], (floor, end): (usize, usize), place: usize) -> (usize, usize) {
+    if end - floor <= LONG {
+        return (floor, end);
+    }
+    let apart = |byte: &u8| b"\"'`<>;{}".contains(byte);
+    let from = place.saturating_sub(NEAR).max(floor);
+    let start = text[floor..from].iter().rposition(apart).map_or(floor, |at| floor + at + 1);
+    let to = (place + NEAR).min(end);
+    (start, text[to..end].iter().position(apart).map_or(end, |at| to + at + 1))
 }
 
 /// Looks at lines that hide something as they read once decoded. Only such lines, and no label from the line before:
@@ -192,7 +215,6 @@ fn scan_view(
     // A line that began before this piece has a say about the rest of it.
     let context = &text[start.saturating_sub(LEFT)..start];
     let context = match memchr::memrchr(b'\n', context) {
-        _ if start > from => 0,
         Some(feed) => context.len() - feed - 1,
         None => context.len(),
     };
