@@ -191,6 +191,13 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         }
         let mut columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
         with_users(&names, &mut columns);
+        // `user, passwd` further in is code more often.
+        if matches!(sign, ',' | ';') && line.starts_with([' ', '\t']) {
+            columns
+                .iter_mut()
+                .filter(|column| heads::only_secret(column.meant))
+                .for_each(|column| column.meant = &[]);
+        }
         if columns.iter().any(|column| !column.meant.is_empty()) {
             best = Some(Head::new(Layout::Separated(sign), columns));
         }
