@@ -172,13 +172,13 @@ fn scan_between(text: &[u8], from: usize, depth: u8, watch: Watch<'_>, scratch: 
             }
             let (first, last) = near_hidden(text, (floor, line_end), place);
             if first > end {
-                scan_view(text, from, (start, end), depth, watch, scratch);
+                scan_view(text, (start, end), depth, watch, scratch);
             }
             near = Some((if first > end { first } else { start }, last));
         }
     }
     if let Some(near) = near {
-        scan_view(text, from, near, depth, watch, scratch);
+        scan_view(text, near, depth, watch, scratch);
     }
 }
 
@@ -201,14 +201,7 @@ fn near_hidden(text: &[u8], (floor, end): (usize, usize), place: usize) -> (usiz
 
 /// Looks at lines that hide something as they read once decoded. Only such lines, and no label from the line before:
 /// what is found in a line must not hang on what other lines have come with it.
-fn scan_view(
-    text: &[u8],
-    from: usize,
-    (start, end): (usize, usize),
-    depth: u8,
-    watch: Watch<'_>,
-    scratch: &mut Scratch,
-) {
+fn scan_view(text: &[u8], (start, end): (usize, usize), depth: u8, watch: Watch<'_>, scratch: &mut Scratch) {
     if start == end {
         return;
     }
