@@ -938,7 +938,7 @@ pub(super) enum Place {
     /// A line `name: value`: too little for an identifier without a check that it passes.
     Line,
     /// A name and a value with a blank or a verb between: enough for an identifier with such a check, or a form that says enough.
-    Told,
+    Sentence,
 }
 
 /// Where in a cell a value of what its head means stands, and the rule.
@@ -956,11 +956,11 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         let column = &HEADS.columns[usize::from(sense.column)];
         let fits = match column.shape {
             None => {
-                let line = matches!(place, Place::Line | Place::Told);
+                let line = matches!(place, Place::Line | Place::Sentence);
                 (!line || column.line || RULES.has_check(column.rule))
                     && column.fits(whole.unwrap_or(value), sense.weak || line && !column.line)
             }
-            Some(_) if place == Place::Told => false,
+            Some(_) if place == Place::Sentence => false,
             Some(Shape::Phone) => is_phone(whole.unwrap_or(value), sense.weak),
             Some(Shape::Secret) if place == Place::Alone => {
                 let sign = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+/=".contains(&byte);

@@ -94,7 +94,7 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
         let pair = paired(line, to, gap, rest);
         if sign == 0 && !list && pair.is_none() {
-            done = told(line, to, gap, found).unwrap_or(done);
+            done = in_sentence(line, to, gap, found).unwrap_or(done);
             continue;
         }
         if gap.len() > LONGEST_GAP || gap.contains("  ") && sign == 0 {
@@ -185,14 +185,14 @@ const NAME_WORDS: usize = 4;
 
 /// The identifier that follows its name with nothing or a verb between: `passport no. C1ZT6502P`, `mein Pass ist C1ZT6502P`. Where it
 /// ends; the name does at `to`, and `gap` follows.
-fn told(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Option<usize> {
+fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Option<usize> {
     if gap.is_empty() || gap.len() > 4 || !gap.ends_with(' ') {
         return None;
     }
     let at = to + gap.len();
     let verb = VERBS.iter().find(|verb| line[at..].starts_with(**verb)).map_or(0, |verb| verb.len());
     let at = at + verb;
-    let value = clipped(&line[at..], LONGEST_TOLD);
+    let value = clipped(&line[at..], LONGEST_IN_SENTENCE);
     let value =
         &value[..value.find([',', ';', '(', ')', '"', '<', '|', ':', '=', '\t']).unwrap_or(value.len())];
     let words: Vec<Span> = words(value).into_iter().take(MOST_WORDS).collect();
@@ -211,12 +211,12 @@ fn told(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Option<usize
     }
     (0..words.len()).rev().find_map(|last| {
         let end = at + words[0].0 + value[words[0].0..words[last].1].trim_end_matches('.').len();
-        found.cell(meant, line, (at + words[0].0, end), Place::Told).then_some(end)
+        found.cell(meant, line, (at + words[0].0, end), Place::Sentence).then_some(end)
     })
 }
 
 /// The longest value in a sentence.
-const LONGEST_TOLD: usize = 48;
+const LONGEST_IN_SENTENCE: usize = 48;
 
 /// The beginning of a text, as far as anything in it is looked at.
 fn clipped(text: &str, len: usize) -> &str {
