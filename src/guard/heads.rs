@@ -741,15 +741,15 @@ fn openers(text: &[u8], (start, base): (usize, usize), mut feeds: u64, out: &mut
 /// Whether the word that ends at a place is the last only of heads of secrets.
 pub(super) fn ends_secret(text: &[u8], end: usize) -> bool {
     let gate = &HEADS.gate;
-    let sort = |word: &[u8]| gate.sort(word);
     let letters = |byte: &&u8| byte.is_ascii_alphanumeric();
     let len = text[..end].iter().rev().take(LONGEST_HEAD).take_while(letters).count();
-    let ends = sort(&text[end - len..end]);
+    let ends = gate.sort(&text[end - len..end]);
     let qualified = || {
         let between = |byte: &&u8| !byte.is_ascii_alphanumeric();
         let rest = &text[end..];
         let rest = &rest[rest.iter().take(LONGEST_BETWEEN).take_while(between).count()..];
-        sort(&rest[..rest.iter().take(LONGEST_HEAD).take_while(letters).count()]) & QUALIFIER != 0
+        let word = &rest[..rest.iter().take(LONGEST_HEAD).take_while(letters).count()];
+        gate.sort(word) & QUALIFIER != 0
     };
     ends & (HEAD | PAIRED) != 0 && ends & OPEN == 0 && !(ends & BEFORE != 0 && qualified())
 }

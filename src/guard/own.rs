@@ -501,13 +501,13 @@ fn is_open(hir: &Hir, behind: bool) -> bool {
     }
 }
 
-/// Literals of at least [`LITERAL`] bytes, one of which stands in each match; small letters stand for either case. Digits are
+/// Literals of at least [`LITERAL`] bytes, one of which stands in each match; small letters match either case. Digits are
 /// spelled out only where nothing else will do.
 fn required(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     [9, LITERALS].into_iter().find_map(|class| required_with(hir, class))
 }
 
-/// The same with classes of at most so many signs spelled out.
+/// The same, with classes of at most `class` signs spelled out.
 fn required_with(hir: &Hir, class: usize) -> Option<Vec<Vec<u8>>> {
     let required = |hir: &Hir| required_with(hir, class);
     let shortest = |all: &Vec<Vec<u8>>| all.iter().map(Vec::len).min().unwrap_or(0);

@@ -756,8 +756,13 @@ impl State {
                 let end = head.columns.last().map_or(0, |column| column.end);
                 head.columns.extend(above.columns.iter().filter(|column| column.start >= end));
             }
-            (self.head, self.misfits, self.quoted, self.fresh) = (Some(Arc::new(head)), 0, false, true);
+            self.begins(head);
         }
+    }
+
+    /// Begins a table.
+    fn begins(&mut self, head: Head) {
+        (self.head, self.misfits, self.quoted, self.fresh) = (Some(Arc::new(head)), 0, false, true);
     }
 
     /// Takes in what a line says of columns whose names stand one below the other, or in a statement of SQL.
@@ -826,8 +831,7 @@ impl State {
             return;
         };
         if columns.iter().any(|column| !column.meant.is_empty()) {
-            (self.head, self.misfits, self.quoted) =
-                (Some(Arc::new(Head { layout, columns, spaced: true, led: false, index: false })), 0, false);
+            self.begins(Head { spaced: true, ..Head::new(layout, columns) });
         } else if layout == Layout::Tuples {
             // The rows that follow are not of the table before.
             self.head = self.head.take().filter(|head| head.layout != Layout::Tuples);

@@ -512,7 +512,7 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         "Aadhaar 2341 2341 234K, 身份证 1101 0519 4912 3100 2X".to_owned(),
         // A word of dashes alone.
         "----------------.".to_owned(),
-        // Hidden or not, what stands before the value of a Series is its label; and a wide gap is no part of a number.
+        // Hidden or not, what stands before the value of a Series is its label; and a wide gap ends a number.
         "+353  95510  79937107\n5  4\nName: bsn, dtype: s".to_owned(),
         format!("{} 49    779937107\n5  4\nName: bsn, dtype: r", "liam.2@example7.com, ".repeat(12)),
         "   36200790K448\nnir            +353                  279-65-5502\n".to_owned(),

@@ -60,15 +60,16 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     // A frame that goes on below.
     let line = named.trim_end_matches(" \\");
     let lead = lead(line)?;
-    let separated =
-        separated_head(line[lead..].trim_start_matches(if lead > 0 { ' ' } else { '\0' }), replaced);
-    let led = separated.map(|head| Head { led: lead > 0, ..head });
+    let behind = if lead > 0 { line[lead..].trim_start_matches(' ') } else { line };
+    let led = separated_head(behind, replaced).map(|head| Head { led: lead > 0, ..head });
     let blanked = (lead > 0).then(|| " ".repeat(lead) + &line[lead..]);
     led.or_else(|| fixed_head(blanked.as_deref().unwrap_or(line), padded).filter(|_| !replaced))
 }
 
 /// What stands in no name and between none.
-static OTHER: [bool; 256] = only(b":={}[]<>!&$@+?\\");
+pub(super) const OTHER: [bool; 256] = only(b":={}[]<>!&$@+?\\");
+/// What fields may have between them, or around them; of a sign of several bytes the first.
+pub(super) const SEPARATORS: [bool; 256] = only(b"\t;,^~\x1f|\"\xe2");
 
 /// The most that stands before a table on its lines.
 const LONGEST_LEAD: usize = 160;
@@ -109,7 +110,7 @@ pub(super) fn without_lead(line: &str, (start, end): Span) -> Span {
 }
 
 impl Head {
-    fn new(layout: Layout, columns: Vec<Column>) -> Self {
+    pub(super) fn new(layout: Layout, columns: Vec<Column>) -> Self {
         Self { layout, columns, spaced: false, led: false, index: false }
     }
 }
@@ -158,8 +159,7 @@ fn with_users(names: &[&str], columns: &mut [Column]) {
 }
 
 fn separated_head(line: &str, replaced: bool) -> Option<Head> {
-    static SIGNS: [bool; 256] = only(b"\t;,^~\x1f|\"\xe2");
-    if !line.bytes().any(|byte| SIGNS[usize::from(byte)]) {
+    if !line.bytes().any(|byte| SEPARATORS[usize::from(byte)]) {
         return None;
     }
     let mut best: Option<Head> = None;

@@ -295,7 +295,7 @@ pub(super) fn elements(line: &str, mut above: Meaning, found: &mut Found<'_>) ->
 
 /// A value in quotes, or up to what ends one or begins the next name; whether it is quoted.
 fn one_value(line: &str, at: usize) -> Option<(usize, usize, bool)> {
-    // What is longer is no value.
+    // What is longer is not read as a value.
     let text = clipped(&line[at..], LONGEST_VALUE + 64);
     let call = ["Some(", "pl.Series(", "<<"]
         .iter()
@@ -394,7 +394,7 @@ pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     all
 }
 
-/// Whether a cell says that there is no value.
+/// Whether the value of a cell is missing.
 fn is_missing(cell: &str) -> bool {
     ["", "...", "…", "-", "null", "NULL", "nan", "NaN", "None", "<NA>"].contains(&cell)
 }

@@ -3,13 +3,13 @@
 //! Code and prose hold such words in most of their lines, and hardly any as a name: `pass`, `for key in keys`. What is read
 //! as a name has a sign of it near, so most lines are passed over here for the price of one look at each byte.
 
-use super::head::{is_name, lead};
+use super::head::{self, is_name, lead};
 use super::named::{joint, outer, printed, side_joint};
 use super::{LONGEST_NAME, begins_listing, entry_name, insertion};
 use crate::guard::heads;
 use crate::guard::scan::holds_placeholder;
 
-/// What a byte says of a line: that it is not as it looks, is no head of a table, or has fields.
+/// What a byte says of a line: that it is not as it looks, cannot be the head of a table, or has fields.
 const ODD: u8 = 1;
 const OTHER: u8 = 2;
 const SEPARATES: u8 = 4;
@@ -19,11 +19,10 @@ static SAYS: [u8; 256] = {
     let mut byte = 0;
     while byte < 256 {
         says[byte] = match byte as u8 {
-            b'\t' | b';' | b',' | b'^' | b'~' | b'|' | b'"' => SEPARATES,
             b'\n' | b'\r' => 0,
-            b'\\' | 0..=0x1f | 0x7f.. => ODD,
-            b':' | b'=' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b'!' | b'&' | b'$' | b'@' | b'+'
-            | b'?' => OTHER,
+            b'\\' | 0..=8 | 0xb..=0x1f | 0x7f.. => ODD,
+            _ if head::SEPARATORS[byte] => SEPARATES,
+            _ if head::OTHER[byte] => OTHER,
             _ => 0,
         };
         byte += 1;
