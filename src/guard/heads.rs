@@ -14,7 +14,7 @@ use super::kind::Kind;
 use super::nested::{SHORT, is_tag, opens_only};
 use super::policy::Action;
 use super::rule::{RULES, RuleId};
-use super::scan::{holds_placeholder, next_bit};
+use super::scan::{holds_placeholder, next_bit, placeholder_around};
 use super::view;
 use super::words::Set;
 
@@ -568,6 +568,12 @@ impl Words {
                 self.places.push(from + len);
             }
         }
+        // The name of a kind in a placeholder is none.
+        let named = |at: &usize| {
+            text.get(*at).is_some_and(|sign| b"]_~:".contains(sign))
+                && placeholder_around(text, *at).is_some()
+        };
+        self.places.retain(|at| !named(at));
         if !self.places.is_sorted() {
             self.places.sort_unstable();
         }

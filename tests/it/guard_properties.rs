@@ -472,8 +472,36 @@ fn damaged_texts(guard: &Guard, seed: u64, texts: usize) {
                 }
             }
         }
-        check(guard, &String::from_utf8_lossy(&text), &mut dice);
+        checked(guard, &String::from_utf8_lossy(&text), seed);
     }
+}
+
+/// Checks a text; one that fails is printed with the seed of its cuts, as short as it still fails.
+fn checked(guard: &Guard, text: &str, seed: u64) {
+    let fails = |text: &str| {
+        let check = || check(guard, text, &mut Dice(seed));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_err()
+    };
+    if !fails(text) {
+        return;
+    }
+    let mut signs: Vec<char> = text.chars().collect();
+    let mut len = signs.len();
+    while len > 0 {
+        let mut at = 0;
+        while at < signs.len() {
+            let end = signs.len().min(at + len);
+            let less: Vec<char> = [&signs[..at], &signs[end..]].concat();
+            if fails(&String::from_iter(&less)) {
+                signs = less;
+            } else {
+                at = end;
+            }
+        }
+        len /= 2;
+    }
+    let short = String::from_iter(signs);
+    panic!("with cuts by {seed:#x} the shortest text that fails is {short:?}, of {text:?}");
 }
 
 /// What random texts brought to light, each for its kind.
@@ -489,7 +517,8 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         ]
     });
     let texts = [
-        // What stands before a key is judged before the key is gone.
+        // What stands before a key is judged before the key is gone; its placeholder names nothing.
+        "rfc     ODE561231GR8\"-----BEGINPRIVATE-----IEowIBAhQkxj4rNfTsDZ6dX3; is \\n".to_owned(),
         format!("the password is d{key}"),
         format!("machine x login y password {key}"),
         format!("https://hooks.slack.com/{key}"),

@@ -32,6 +32,10 @@ static SAYS: [u8; 256] = {
 
 /// Whether one of the words that end at `places` of a line may name a value in it or a column below it, where nothing is open.
 pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone) -> bool {
+    #[cfg(test)]
+    if tests::EVERY_LINE.get() {
+        return true;
+    }
     let bytes = line.as_bytes();
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let padded = bytes.ends_with(b"  ") || bytes.ends_with(b"  \r");
@@ -99,8 +103,128 @@ fn signed(line: &[u8], place: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::io::Read as _;
+
+    use base64::Engine as _;
+
     use super::may_speak;
     use crate::guard::heads::Words;
+    use crate::guard::{Guard, Numbering};
+
+    thread_local! {
+        /// Whether every line is read.
+        pub(super) static EVERY_LINE: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// The texts of the labelled sets, whatever is said of them.
+    fn labelled() -> Vec<String> {
+        let packed = [
+            include_str!("../../../tests/fixtures/guard/cases.jsonl.gz.b64"),
+            include_str!("../../../tests/fixtures/guard/fresh.jsonl.gz.b64"),
+        ];
+        let plain = [
+            include_str!("../../../tests/fixtures/guard/legitimate.txt"),
+            include_str!("../../../tests/fixtures/guard/phrasings.txt"),
+            include_str!("../../../tests/fixtures/guard/vendors.txt"),
+        ];
+        let text = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["text"].clone();
+        let unpacked = packed.iter().flat_map(|packed| {
+            let bytes = base64::engine::general_purpose::STANDARD.decode(packed.replace('\n', "")).unwrap();
+            let mut lines = String::new();
+            flate2::read::GzDecoder::new(&*bytes).read_to_string(&mut lines).unwrap();
+            lines.lines().map(|line| text(line).as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        });
+        let marks = ['·', '«', '»'];
+        let plain = plain.iter().flat_map(|lines| lines.lines());
+        unpacked.chain(plain.map(|line| line.replace(marks, "").replace('⏎', "\n"))).collect()
+    }
+
+    /// Heads, values and signs in any order.
+    fn made_up(count: usize) -> impl Iterator<Item = String> {
+        const PARTS: [&str; 52] = [
+            "ssn",
+            "bsn",
+            "phone number",
+            "password",
+            "api_key",
+            "Pass Nr.",
+            "téléphone",
+            "passport",
+            "iban",
+            "pesel",
+            "key",
+            "token",
+            "type",
+            "name",
+            "id",
+            "amount",
+            "219-09-9998",
+            "278198104",
+            "087 123 4567",
+            "x9Kd82!q",
+            "kQ9x00017Lm2Tz8RwkQ9x0001",
+            "57042694672",
+            "C1ZT6502P",
+            "DE61580497968969343970",
+            "[EMAIL_1]",
+            "12.50",
+            "\n",
+            "\n",
+            "\n",
+            "\n  ",
+            ",",
+            ", ",
+            ";",
+            "\t",
+            "|",
+            " | ",
+            ": ",
+            ":",
+            "=",
+            " = ",
+            "  ",
+            "   ",
+            "\"",
+            "'",
+            "[",
+            "]",
+            "(",
+            ")",
+            "{",
+            "}",
+            "\\n",
+            " is ",
+        ];
+        let mut seed = 0x0f1e_2d3c_4b5a_6978_u64;
+        let mut roll = move |bound: usize| {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (seed >> 33) as usize % bound
+        };
+        (0..count).map(move |_| (0..4 + roll(16)).map(|_| PARTS[roll(PARTS.len())]).collect())
+    }
+
+    #[test]
+    fn a_line_that_is_passed_over_would_have_said_nothing() {
+        let guard = Guard::default();
+        let read = |text: &str, every: bool| {
+            EVERY_LINE.set(every);
+            let (out, report) = guard.text(text, &mut Numbering::alone());
+            (out.into_inner(), report)
+        };
+        let labelled = labelled();
+        assert!(labelled.len() > 5_000, "{}", labelled.len());
+        let (mut found, mut differ) = (0, Vec::new());
+        for text in labelled.into_iter().chain(made_up(20_000)) {
+            let (all, some) = (read(&text, true), read(&text, false));
+            found += all.1.total();
+            if all != some {
+                differ.push(format!("{text:?} becomes {:?}, if each line is read {:?}", some.0, all.0));
+            }
+        }
+        assert!(found > 5_000, "{found}");
+        assert!(differ.is_empty(), "{} {differ:#?}", differ.len());
+    }
 
     fn speaks(line: &str) -> bool {
         let mut words = Words::default();
