@@ -27,6 +27,8 @@ pub(super) struct Block {
     pub(super) plus: u64,
     /// What may hide something: non-ASCII, `%`, `\`, `&`, ESC, DEL and the first nine control characters.
     pub(super) odd: u64,
+    /// The same without the rest of letters beyond ASCII, and without those of Chinese, Japanese and Korean.
+    pub(super) veil: u64,
     /// A line feed.
     pub(super) feed: u64,
     /// `<` and `|`: what a tag begins with, and what cells have between them.
@@ -120,6 +122,9 @@ pub(super) fn portable(bytes: &[u8; 64]) -> Block {
         let control = in_range(v, 0, 8) | equal(v, 0x1b) | equal(v, 0x7f);
         let hiding = v | control | equal(v, b'%') | equal(v, b'\\') | equal(v, b'&');
         block.odd |= gather(hiding) << shift;
+        // `0b11......` begins a letter; `0xe4` to `0xee` one of three bytes that reads as itself.
+        let begins = v & v << 1 & !(in_range(v & !HIGH, 0x64, 0x6e));
+        block.veil |= gather(begins | hiding & !v) << shift;
         block.feed |= gather(equal(v, b'\n')) << shift;
         block.cell |= gather(equal(v, b'<') | equal(v, b'|')) << shift;
     }
@@ -168,6 +173,7 @@ mod tests {
             dot: mask(|b| b == b'.'),
             plus: mask(|b| b == b'+' || b == b'('),
             odd: mask(|b| matches!(b, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f..)),
+            veil: mask(|b| matches!(b, 0..=8 | 0x1b | b'%' | b'\\' | b'&' | 0x7f | 0xc0..=0xe3 | 0xef..)),
             feed: mask(|b| b == b'\n'),
             cell: mask(|b| b == b'<' || b == b'|'),
         }

@@ -157,8 +157,8 @@ fn scan_between(text: &[u8], from: usize, depth: u8, watch: Watch<'_>, scratch: 
     let mut near: Option<(usize, usize)> = None;
     let mut line_end = from;
     for at in 0..scratch.blocks.len() {
-        let mut odd = scratch.blocks[at].odd;
-        while let Some(bit) = next_bit(&mut odd) {
+        let mut veil = scratch.blocks[at].veil;
+        while let Some(bit) = next_bit(&mut veil) {
             let place = from + at * 64 + bit;
             let (start, end) = near.unwrap_or((from, from));
             let known = place < end && (place + NEAR <= end || end == line_end);

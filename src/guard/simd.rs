@@ -60,6 +60,7 @@ fn classify_avx2(whole: &[[u8; 64]], blocks: &mut Vec<Block>) {
             dot: join(low.dot, high.dot),
             plus: join(low.plus, high.plus),
             odd: join(low.odd, high.odd),
+            veil: join(low.veil, high.veil),
             feed: join(low.feed, high.feed),
             cell: join(low.cell, high.cell),
         };
@@ -77,6 +78,7 @@ struct Half {
     dot: u32,
     plus: u32,
     odd: u32,
+    veil: u32,
     feed: u32,
     cell: u32,
 }
@@ -105,6 +107,11 @@ fn half(bytes: &[u8; 64], from: usize) -> Half {
     let (dash, open, slash, plus) = (is(b'-'), is(b'('), is(b'/'), is(b'+'));
     // Control characters, and what is negative.
     let low = _mm256_cmpgt_epi8(_mm256_set1_epi8(9), v);
+    let odd = or(or(low, or(is(0x1b), is(0x7f))), or(is(b'%'), or(is(b'\\'), is(b'&'))));
+    let above = |byte: u8| _mm256_cmpgt_epi8(v, _mm256_set1_epi8(byte as i8));
+    let reads = _mm256_andnot_si256(above(0xee), above(0xe3));
+    // Bytes from 0x80 to 0xbf go on with a letter.
+    let goes_on = _mm256_andnot_si256(above(0xbf), v);
     Half {
         digit: bits(digit),
         alpha: bits(alpha),
@@ -115,7 +122,8 @@ fn half(bytes: &[u8; 64], from: usize) -> Half {
         sep: bits(or(or(is(b' '), dash), or(slash, or(open, is(b')'))))),
         dot: bits(is(b'.')),
         plus: bits(or(plus, open)),
-        odd: bits(or(or(low, or(is(0x1b), is(0x7f))), or(is(b'%'), or(is(b'\\'), is(b'&'))))),
+        odd: bits(odd),
+        veil: bits(odd) & !bits(or(reads, goes_on)),
         feed: bits(is(b'\n')),
         cell: bits(or(is(b'<'), is(b'|'))),
     }

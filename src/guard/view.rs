@@ -53,7 +53,12 @@ fn may_hide(text: &[u8], at: usize) -> bool {
         },
         0xe3 => matches!((next(1), next(2)), (0x80, 0x80) | (0x85, 0xa4)),
         0xef => match next(1) {
-            0xbb..=0xbd | 0xb8 | 0xb9 => true,
+            // Between Chinese words the commas, semicolons and marks of prose hide nothing.
+            0xbc if matches!(next(2), 0x81 | 0x8c | 0x9b | 0x9f) => {
+                next(3).is_ascii_graphic() || at > 0 && text[at - 1].is_ascii_graphic()
+            }
+            0xbc => true,
+            0xbb | 0xbd | 0xb8 | 0xb9 => true,
             0xbe => next(2) == 0xa0,
             0xbf => (0xb0..=0xbb).contains(&next(2)),
             _ => false,

@@ -114,6 +114,9 @@ impl Scanner<'_> {
     fn number_at(&mut self, groups: &[Group], index: usize) -> usize {
         let here = groups[index];
         let before = self.byte_before(here.start);
+        if self.unlabelled && self.is_plain(groups, index) {
+            return 0;
+        }
         if before.is_ascii_alphabetic() && matches!(here.len, 7 | 8) && self.letter_before(here) {
             return 1;
         }
@@ -132,14 +135,6 @@ impl Scanner<'_> {
         }
         if matches!(here.len, 7 | 8) && self.letter_behind(here) {
             return 1;
-        }
-        // One of many small numbers in a row, and no country's.
-        let one = here.len == 1
-            && self.text[here.start] == b'1'
-            && groups.get(index + 1).is_some_and(|group| group.len == 3);
-        let sign = matches!(before, b'(' | b'+') || self.text[here.start] == b'0' || one;
-        if self.unlabelled && here.len < 3 && !sign && self.byte(here.end()) == b' ' {
-            return 0;
         }
         // What a group's length rules out is not tried.
         let mut taken = 0;
@@ -162,6 +157,23 @@ impl Scanner<'_> {
             taken = self.ssn(groups, index);
         }
         if taken == 0 { self.phone(groups, index) } else { taken }
+    }
+
+    /// Whether nothing can begin with a group near which no letter stands, by its length: one of many numbers in a row.
+    #[inline]
+    fn is_plain(&self, groups: &[Group], index: usize) -> bool {
+        let here = groups[index];
+        let next = groups.get(index + 1).map_or(0, |next| next.len);
+        let too_short = || {
+            self.byte(here.end()) == b' ' && !(here.len == 1 && next == 3 && self.text[here.start] == b'1')
+        };
+        let fits_none = match here.len {
+            1 | 2 => too_short(),
+            5 | 7..=11 => true,
+            6 => next != 13,
+            _ => false,
+        };
+        fits_none && self.text[here.start] != b'0' && !matches!(self.byte_before(here.start), b'(' | b'+')
     }
 
     /// Whether a letter beyond ASCII stands before.

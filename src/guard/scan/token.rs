@@ -76,7 +76,9 @@ impl Scanner<'_> {
         if self.byte(end) == b'<' && start + 44 <= self.to && confirm::mrz(&self.text[start..start + 44]) {
             return self.hit(self.ids.passport, start, start + 44);
         }
+        let lettered = self.text[start..end].iter().take(2).all(u8::is_ascii_alphabetic);
         let states: &[_] = match end - start {
+            _ if !lettered => &[],
             16 => &[self.ids.it_codice_fiscale, self.ids.uk_driving_licence],
             18 => &[self.ids.mx_curp],
             _ => &[],
@@ -180,7 +182,8 @@ impl Scanner<'_> {
             });
         let near = |rule| Candidate::new(rule, start, end).by(start, start + word.len(), false);
         if labelled_above
-            && !self.names_something(start, end, false)
+            && !self.is_named_otherwise(start)
+            && !self.ends_path(start, end, false)
             && self.propose(near(self.ids.secret_near_word))
         {
             return;
@@ -204,7 +207,7 @@ impl Scanner<'_> {
         } else {
             return;
         };
-        if !self.names_something(start, end, hook()) {
+        if !self.is_named_otherwise(start) && !self.ends_path(start, end, hook()) {
             self.propose(near(rule));
         }
     }
@@ -292,14 +295,11 @@ impl Scanner<'_> {
             || shape == Shape::Uuid && self.rules.behind_context(vendor, line).is_some_and(at_once)
     }
 
-    /// Whether a name is joined to a text that says it is something else, or a path goes on in it; of the address of a web `hook`
-    /// the path is the secret.
-    fn names_something(&self, start: usize, end: usize, hook: bool) -> bool {
-        // The last part of a path: `exports/2026/11/x.parquet`.
+    /// Whether this is the last part of a path: `exports/2026/11/x.parquet`. Of the address of a web `hook` the path is the secret.
+    fn ends_path(&self, start: usize, end: usize, hook: bool) -> bool {
         let before = self.before(start, 64);
         let whole = before.iter().rev().take_while(|byte| !byte.is_ascii_whitespace()).count();
-        self.is_named_otherwise(start)
-            || !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end])
+        !hook && self.byte_before(start) == b'/' && is_path(&self.text[start - whole..end])
     }
 
     /// `"reqId":"0198..."`: the name has been judged, and a form that ids have needs more than a word nearby.
