@@ -167,6 +167,69 @@ fn data_by_hand() {
                 vec![("/rows", json!(0)), ("/results/0/columns/0/type", json!("empty"))],
             ),
             (
+                "a mean of small numbers is no 0",
+                csv("x\n1e-13\n2e-13\n4.5e-13\n", json!([{"do": "describe"}])),
+                vec![
+                    ("/results/0/columns/0/mean", json!("0.00000000000025")),
+                    ("/results/0/columns/0/q1", json!("0.00000000000015")),
+                ],
+            ),
+            (
+                "numbers of any size have a mean; beyond what can be squared they are counted as invalid",
+                csv("x,y\n1e50,1e400\n3e50,1\n", json!([{"do": "describe"}])),
+                vec![
+                    ("/results/0/columns/0/mean", json!(format!("2{}", "0".repeat(50)))),
+                    ("/columns/1/invalid", json!(1)),
+                ],
+            ),
+            (
+                "a column of one value has no deviation",
+                csv("x\n0.1\n0.1\n0.1\n", json!([{"do": "describe"}])),
+                vec![("/results/0/columns/0/stdev", json!("0"))],
+            ),
+            (
+                "zeros before digits are kept",
+                csv("zip,n\n02134,1\n02134,2\n90210,3\n", json!([{"do": "group_by", "by": ["zip"], "measures": [{"function": "sum", "column": "n"}]}])),
+                vec![
+                    ("/columns/0/type", json!("text")),
+                    ("/results/0/groups/0", json!({"group": ["02134"], "rows": 2, "values": ["3"]})),
+                ],
+            ),
+            // 0, 6 and 12 hours against 1, 2 and 3: 4 a day
+            (
+                "times of day count",
+                csv(
+                    "at,v\n2024-01-01T00:00:00Z,1\n2024-01-01 06:00Z,2\n2024-01-01T12:00:00.000Z,3\n",
+                    json!([{"do": "describe"}, {"do": "trend", "x": "at", "y": "v", "predict": ["2024-01-02T00:00"]},
+                        {"do": "time_series", "date": "at", "period": "day", "measures": [{"function": "sum", "column": "v"}]}]),
+                ),
+                vec![
+                    ("/results/0/columns/0/distinct", json!(3)),
+                    ("/results/0/columns/0/max", json!("2024-01-01T12:00:00")),
+                    ("/results/1/slope", json!("4")),
+                    ("/results/1/predicted/0/y", json!("5")),
+                    ("/results/2/groups", json!([{"group": ["2024-01-01"], "rows": 3, "values": ["6"]}])),
+                ],
+            ),
+            (
+                "midnights are days",
+                csv("at\n2024-01-01T00:00:00\n2024-01-03\n", json!([{"do": "describe"}])),
+                vec![("/results/0/columns/0/max", json!("2024-01-03"))],
+            ),
+            (
+                "a range of days is no day",
+                csv("at\n2024-01-01 to 2024-02-01\n2024-01-01 to 2024-03-01\n", json!([{"do": "describe"}])),
+                vec![("/columns/0/type", json!("text")), ("/results/0/columns/0/distinct", json!(2))],
+            ),
+            (
+                "a trend counts from the first day that it uses",
+                csv("d,v\n2024-01-01,\n2024-01-11,10\n2024-01-12,11\n", json!([{"do": "trend", "x": "d", "y": "v"}])),
+                vec![
+                    ("/results/0/x_unit", json!("days from 2024-01-11")),
+                    ("/results/0/intercept", json!("10")),
+                ],
+            ),
+            (
                 "nothing varies",
                 csv("a,b\n1,2\n1,3\n", json!([{"do": "correlation"}, {"do": "trend", "x": "a", "y": "b"}])),
                 vec![("/results/0/pairs/0/r", json!(null)), ("/results/1/slope", json!(null))],

@@ -100,6 +100,19 @@ fn each_comparison_passes_fails_or_is_unknown() {
 }
 
 #[test]
+fn a_computed_fact_is_compared_as_it_is_and_not_as_it_is_shown() {
+    // a twelfth of the year's pay, twelve times, is the year's pay
+    let requires = |op: &str| json!({"id": op, "requires": {"fact": "again", "op": op, "value": 50000}});
+    let output = output(
+        Kind::ComplianceCheck,
+        json!({"facts": {"pay": 50000}, "rules": [requires("le"), requires("ge")],
+            "formulas": [{"id": "month", "expression": "pay / 12"}, {"id": "again", "expression": "month * 12"}]}),
+    );
+    assert_eq!(output["overall"], "pass", "{output}");
+    assert_eq!(output["computed"], json!({"month": "4166.666666666667", "again": "50000"}));
+}
+
+#[test]
 fn nothing_is_compliant_by_default() {
     let applies = |when: Value, requires: Value| json!({"facts": {"small": true, "fine": true}, "rules": [{"id": "r", "applies_when": when, "requires": requires, "remedy": "file it"}]});
     let is = |fact: &str| json!({"fact": fact, "op": "is_true"});

@@ -324,6 +324,17 @@ fn hand_computations() {
             ("separate", couple("separate"), vec![("/totals/tax", json!("2500.00"))]),
             ("joint", couple("joint"), vec![("/totals/tax", json!("3000.00"))]),
             ("split", couple("split"), vec![("/totals/tax", json!("2000.00"))]),
+            // 10 % of 0.85 is 0.085, in three parts too
+            (
+                "three parts, half up",
+                json!({"income": "0.85", "parts": "3", "assessment": "split", "levies": [{"id": "tax", "bands": bands(&[("", "10%")])}]}),
+                vec![("/totals/tax", json!("0.09"))],
+            ),
+            (
+                "three parts, down",
+                json!({"income": "4.00", "parts": "3", "assessment": "split", "rounding": {"mode": "down"}, "levies": [{"id": "tax", "bands": bands(&[("", "10%")])}]}),
+                vec![("/totals/tax", json!("0.40"))],
+            ),
             // joint band of 10,000 widened by the second income, at most 4,000: 14,000 × 10 % + 6,000 × 20 %
             (
                 "a wider band for two",

@@ -124,15 +124,8 @@ def differences(named):
     return out[:MOST_DIFFERENCES], len(out) > MOST_DIFFERENCES
 
 
-def shown(value):
-    """A figure as results show it: at most 12 decimal places."""
-    if isinstance(value, Decimal) and -value.as_tuple().exponent > 12:
-        return Decimal(core.plain(value, 12))
-    return value
-
-
 def shown_all(case, measures):
-    return {m["id"]: shown(case.measures.get(m["id"])) for m in measures}
+    return {m["id"]: core.shown(case.measures.get(m["id"])) for m in measures}
 
 
 def with_number(parameters, number, value):

@@ -117,12 +117,12 @@ def best_of(measure, sets, money):
     elif measure["better"] is None:
         out["reason"] = "it was not said whether lower or higher is better"
         first = next(iter(known.values()))
-        out["differences"] = {name: cases.shown(cases.minus(value, first)) for name, value in known.items()}
+        out["differences"] = {name: core.shown(cases.minus(value, first)) for name, value in known.items()}
     else:
         top = (min if measure["better"] == "lower" else max)(known.values())
         out["best"] = [name for name, value in known.items() if value == top]
-        out["value"] = cases.shown(top)
-        out["differences"] = {name: cases.shown(cases.minus(value, top)) for name, value in known.items()}
+        out["value"] = core.shown(top)
+        out["differences"] = {name: core.shown(cases.minus(value, top)) for name, value in known.items()}
     return out
 
 

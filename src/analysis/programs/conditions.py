@@ -447,7 +447,7 @@ class Leaf:
         if answer.truth is not None and op in NUMERIC and not isinstance(leaf["actual"], bool):
             now, then = core.quantity(leaf["actual"]), core.quantity(leaf["expected"])
             if now is not None and then is not None and now[1] == then[1] and now[0] != then[0]:
-                short = core.plain(abs(then[0] - now[0]))
+                short = core.plain(core.shown(abs(then[0] - now[0])))
                 change["short_by" if now[0] <= then[0] and op in ("gt", "ge") else "over_by"] = short if now[1] is None else "%s %s" % (short, now[1])
         limit = as_number(leaf["expected"]) if self.op in SINCE else None
         if answer.truth is not None and limit is not None and wanted:
@@ -528,7 +528,7 @@ def item_name(item, index):
 
 def computed(p, facts):
     """The call's formulas over the facts, in order: each becomes a fact. One whose facts are not all known is unknown itself."""
-    out, units = {}, {}
+    out, exact = {}, {}
     for index, spec in enumerate(p.get("formulas", [])):
         path = "formulas[%d]" % index
         if facts.get(spec["id"]) is not MISSING:
@@ -540,7 +540,7 @@ def computed(p, facts):
             if value is MISSING:
                 lacking += facts.lacking.get(name, [name])
                 continue
-            number = formula.Quantity.read(value)
+            number = exact.get(name) or formula.Quantity.read(value)
             if number is None:
                 raise core.Refused(path + ".expression", "the fact %r is not a number" % core.clip(name))
             names[name] = number
@@ -548,10 +548,10 @@ def computed(p, facts):
             facts.lacking[spec["id"]] = list(dict.fromkeys(lacking))
             out[spec["id"]] = None
             continue
-        result = expression.quantity(names)
-        number = formula.shorten(result.number)
-        facts.facts[spec["id"]] = number if not result.unit else "%s %s" % (core.plain(number), result)
-        out[spec["id"]] = facts.facts[spec["id"]]
+        result = exact[spec["id"]] = expression.quantity(names)
+        number = formula.shorten(result.decimal())
+        facts.facts[spec["id"]] = result.decimal() if not result.unit else "%s %s" % (core.plain(number), result)
+        out[spec["id"]] = number if not result.unit else facts.facts[spec["id"]]
     return out
 
 
@@ -583,7 +583,7 @@ def say(value):
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Decimal):
-        return core.plain(value)
+        return core.plain(formula.shorten(value))
     if isinstance(value, dict):
         return "an object"
     return core.clip(value)
@@ -597,7 +597,7 @@ def shown(value):
         return value if len(value) <= 200 else value[:199] + "…"
     if isinstance(value, dict):
         return "an object"
-    return value
+    return formula.shorten(value) if isinstance(value, Decimal) else value
 
 
 def as_number(value):
@@ -618,7 +618,8 @@ def as_date(value):
     """A date out of text whose order is certain, or the day that a time is written with."""
     if not isinstance(value, str) or not 8 <= len(value) <= 40:
         return None
-    return core.read_date(value[:10] if len(value) > 10 and value[4] == value[7] == "-" and value[10] in "T " else value)
+    timed = core.read_time(value)
+    return timed[0].date() if timed else core.read_date(value)
 
 
 def equal(left, right):

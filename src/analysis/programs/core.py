@@ -20,6 +20,7 @@ MODES = {
     "floor": decimal.ROUND_FLOOR,
 }
 ZERO, ONE = Decimal(0), Decimal(1)
+SETTLED = decimal.Context(prec=50, rounding=decimal.ROUND_HALF_EVEN, Emin=-999999, Emax=999999, traps=[])
 # a number, and after one space a unit such as EUR, EUR/h or kWh (the same form as `Shape::Quantity` in shape.rs)
 QUANTITY = re.compile(r"(-?[0-9]{1,60}(?:\.[0-9]{1,60})?)(?: ([A-Za-z€$£¥][A-Za-z0-9€$£¥/_]{0,29}))?", re.ASCII)
 TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -68,7 +69,7 @@ class Rounding:
         self._step = ONE.scaleb(-self.places)
 
     def __call__(self, amount):
-        return amount.quantize(self._step, rounding=MODES[self.mode]) + ZERO
+        return settled(amount).quantize(self._step, rounding=MODES[self.mode]) + ZERO
 
     def __str__(self):
         return "%d decimal places, %s" % (self.places, self.mode.replace("_", " "))
@@ -76,18 +77,30 @@ class Rounding:
 
 def round_to(amount, step, mode):
     """The amount as a multiple of `step`."""
-    return (amount / step).to_integral_value(rounding=MODES[mode]) * step
+    return settled(amount / step).to_integral_value(rounding=MODES[mode]) * step
+
+
+def settled(number):
+    """The number without its last ten digits of 60, in which a third times three is not yet one."""
+    return SETTLED.plus(number)
 
 
 def plain(number, places=None):
     """A decimal as plain text: no exponent, no negative zero, at most `places` decimals without idle zeros."""
     if places is not None:
-        number = number.quantize(ONE.scaleb(-places), rounding=decimal.ROUND_HALF_EVEN)
-        text = format(number, "f")
+        text = format(number, ".%df" % places)
         text = text.rstrip("0").rstrip(".") if "." in text else text
     else:
         text = format(number, "f")
     return text[1:] if text.startswith("-") and not text.strip("-0.") else text
+
+
+def shown(value):
+    """A computed figure as results show it: 12 decimal places, and of a small one 12 digits, for a figure that is not 0
+    is never shown as 0."""
+    if not isinstance(value, Decimal) or -value.as_tuple().exponent <= 12:
+        return value
+    return Decimal(plain(value, max(12, 11 - value.adjusted())))
 
 
 def percent(share):
@@ -123,6 +136,7 @@ MONTHS = ("january", "february", "march", "april", "may", "june", "july", "augus
 YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})", re.ASCII)
 DAY_FIRST = re.compile(r"(\d{1,2})\. ?(\d{1,2})\. ?(\d{4})", re.ASCII)
 MONTH_NAMED = re.compile(r"(?:(\d{1,2})\.? ([A-Za-z]{3,9})\.?,? (\d{4})|([A-Za-z]{3,9})\.? (\d{1,2}),? (\d{4}))", re.ASCII)
+TIMED = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)? ?([Zz]|UTC|[+-]\d{2}:?\d{2})?", re.ASCII)
 SLASHED = re.compile(r"(\d{1,2})([-/])(\d{1,2})\2(\d{4})", re.ASCII)
 
 
@@ -152,6 +166,23 @@ def read_date(text, order=None):
         day, month = (found[1], found[3]) if order == "dmy" else (found[3], found[1])
         return day_or_none(found[4], month, day)
     return None
+
+
+def read_time(text):
+    """The date and time that an ISO text names, as written, and its offset from UTC where it has one; or nothing."""
+    found = TIMED.fullmatch(text)
+    if not found:
+        return None
+    day, hour, minute, second, fraction, zone = found.groups()
+    offset = None
+    if zone:
+        hours, minutes = (int(zone[1:3]), int(zone[-2:])) if zone[0] in "+-" else (0, 0)
+        offset = datetime.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
+    try:
+        time = datetime.time(int(hour), int(minute), int(second or 0), int((fraction or "").ljust(6, "0")[:6]))
+        return datetime.datetime.combine(date_of(day), time), offset
+    except ValueError:
+        return None
 
 
 def day_or_none(year, month, day):
@@ -281,7 +312,7 @@ def decimals(value):
 def padded(value, places):
     """A cell; numbers of one column get the same number of decimal places."""
     if places and isinstance(value, Decimal) and value.is_finite():
-        return format(value.quantize(ONE.scaleb(-places)) + ZERO, "f")
+        return format(value or ZERO, ".%df" % places)
     return cell(value)
 
 

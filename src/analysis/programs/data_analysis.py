@@ -18,10 +18,11 @@ core = use("core")
 
 MAX_FILE = 256 * 1024 * 1024
 MISSING = {"", "na", "n/a", "null", "none", "nan", "-"}
-POINT = re.compile(r"-?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
-COMMA = re.compile(r"-?(\d+|\d{1,3}([. ]\d{3})+)(,\d+)?", re.ASCII)
+POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+)(,\d+)?", re.ASCII)
 MONEY = re.compile(r"([€$£¥]|[A-Z]{3} )? ?(-?[0-9][0-9., ]*?)(?: ?([€$£¥%])| ([A-Z]{3}))?", re.ASCII)
-ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+PADDED = re.compile(r"0\d+", re.ASCII)  # 02134 is a name that is written with digits
+MAX_EXPONENT = 140  # squares of larger numbers, and of smaller ones, are out of reach for binary floating point
 MOSTLY = 0.9  # share of a column's values that makes it numeric (or dated); the rest are counted as invalid
 POINTS = 20000
 MAX_JOINED = 500000
@@ -217,12 +218,10 @@ class Column:
         return [value for value in self.values if value is not None]
 
     def floats(self):
-        """The numbers (dates as day numbers) as binary floating point, nothing where there is none."""
+        """The numbers (dates and times as day numbers) as binary floating point, nothing where there is none."""
         if self._floats is None:
-            if self.kind == "date":
-                self._floats = [None if value is None else float(value.toordinal()) for value in self.values]
-            else:
-                self._floats = [None if value is None else float(value) for value in self.values]
+            number = day_number if self.kind == "date" else float
+            self._floats = [None if value is None else number(value) for value in self.values]
         return self._floats
 
 
@@ -292,15 +291,18 @@ class Data:
         return [match[2] if match else value for match, value in zip(found, cells)], units[0]
 
     def dated(self, name, cells, known, p):
-        """The cells as days, and how many could be read; which of 3/4/2024 is the day is decided for the whole column."""
+        """The cells as days or times, and how many could be read; which of 3/4/2024 is the day is decided for the whole column."""
         order = p.get("date_order")
-        dates = [None if value is None else day_of(value, order) for value in cells]
+        dates = [None if value is None else moment_of(value, order) for value in cells]
         good = sum(1 for value in dates if value is not None)
         if good or order:
-            return dates, good
+            offsets = {timed[1] for timed in map(core.read_time, filter(None, cells)) if timed} if good else set()
+            if len(offsets) > 1:
+                self.notes.append("Column %s: the times have different offsets from UTC, and each counts as it is written." % core.clip(name))
+            return alike(dates), good
         by_order = {}
         for order in ("dmy", "mdy"):
-            days = [None if value is None else day_of(value, order) for value in cells]
+            days = [None if value is None else moment_of(value, order) for value in cells]
             by_order[order] = (days, sum(1 for value in days if value is not None))
         better = max(by_order, key=lambda order: by_order[order][1])
         if by_order["dmy"][1] == by_order["mdy"][1]:
@@ -312,8 +314,6 @@ class Data:
 
     def numeric(self, name, cells, texts, numbers, known, p):
         """The cells as decimals, or nothing when they are mostly no numbers."""
-        if not texts:
-            return [None if value is None else Decimal(value) for value in cells]
         sign = p.get("decimal")
         point = comma = 0
         for value in cells:
@@ -327,21 +327,27 @@ class Data:
         good = (comma if sign == "," else point) + numbers
         if good < MOSTLY * known:
             return None
+        if any(isinstance(value, str) and PADDED.fullmatch(value) for value in cells):
+            self.notes.append("Column %s holds digits with zeros before them; they were taken as text, which keeps the zeros." % core.clip(name))
+            return None
         pattern = COMMA if sign == "," else POINT
-        out = []
+        out, left_out = [], 0
         for value in cells:
             if isinstance(value, str):
                 if pattern.fullmatch(value) is None:
-                    value = None
+                    number = None
                 elif sign == ",":
-                    value = Decimal(value.replace(".", "").replace(" ", "").replace(",", "."))
+                    number = Decimal(value.replace(".", "").replace(" ", "").replace(",", "."))
                 else:
-                    value = Decimal(value.replace(",", ""))
-            elif value is not None:
-                value = Decimal(value)
-            out.append(value)
-        if good < known:
-            self.notes.append("Column %s: %d values are not numbers and were left out." % (core.clip(name), known - good))
+                    number = Decimal(value.replace(",", ""))
+            else:
+                number = None if value is None else Decimal(value)
+            if number and abs(number.adjusted()) > MAX_EXPONENT:
+                number = None
+            left_out += number is None and value is not None
+            out.append(number)
+        if left_out:
+            self.notes.append("Column %s: %d values are not numbers (or beyond 1e%d) and were left out." % (core.clip(name), left_out, MAX_EXPONENT))
         return out
 
     def fill(self, rule, path):
@@ -361,7 +367,7 @@ class Data:
                 except ArithmeticError:
                     raise core.Refused(path + ".value", "column %r holds numbers" % core.clip(column.name))
             elif column.kind == "date":
-                put = day_of(str(put), None)
+                put = moment_of(str(put), None)
                 if put is None:
                     raise core.Refused(path + ".value", "column %r holds dates" % core.clip(column.name))
         elif how in ("mean", "median"):
@@ -372,6 +378,8 @@ class Data:
                 column.values[row] = before if how == "previous" else put
                 filled += column.values[row] is not None
             before = column.values[row]
+        if column.kind == "date":
+            column.values = alike(column.values)
         left = column.missing + column.invalid - filled  # what could not be read counts as a hole too
         column.missing, column.invalid = min(column.missing, left), max(0, left - column.missing)
         self.notes.append("Column %s: %s filled with %s." % (core.clip(column.name), core.count(filled, "missing value was", "missing values were"), how if how != "value" else core.clip(rule["value"])))
@@ -399,10 +407,27 @@ def text_of(value):
     return value if isinstance(value, str) else core.plain(Decimal(value)) if not isinstance(value, bool) else str(value).lower()
 
 
-def day_of(value, order=None):
+def moment_of(value, order=None):
+    """The day that a text names, or the time as it is written; or nothing."""
     if not isinstance(value, str) or not 8 <= len(value) <= 40:
         return None
-    return core.read_date(value[:10] if ISO_DATE.match(value) and value[10:11] in ("T", " ") else value, order)
+    timed = core.read_time(value)
+    return timed[0] if timed else core.read_date(value, order)
+
+
+def alike(moments):
+    """Days, or times where one of them has a time of day; never both, for they cannot be compared."""
+    midnight = core.datetime.time()
+    clock = lambda value: value.time() if isinstance(value, core.datetime.datetime) else midnight
+    timed = any(clock(value) != midnight for value in moments if value is not None)
+    day = lambda value: core.datetime.date(value.year, value.month, value.day)
+    return [value and (core.datetime.datetime.combine(day(value), clock(value)) if timed else day(value)) for value in moments]
+
+
+def day_number(moment):
+    """Days since the calendar began, with the part of the day that has gone by."""
+    seconds = moment.hour * 3600 + moment.minute * 60 + moment.second + moment.microsecond / 1e6 if isinstance(moment, core.datetime.datetime) else 0
+    return moment.toordinal() + seconds / 86400
 
 
 def need(op, path, *names):
@@ -417,10 +442,10 @@ def need(op, path, *names):
 # numbers
 
 def figure(number):
-    """A computed figure without idle zeros: a float with 12 significant digits, a decimal with at most 12 places."""
+    """A computed figure without idle zeros; a float with 12 significant digits."""
     if isinstance(number, float):
         return Decimal(core.plain(Decimal("%.12g" % number) + core.ZERO)) if math.isfinite(number) else None
-    return Decimal(core.plain(number, 12)) if isinstance(number, Decimal) else number
+    return core.shown(number).normalize() if isinstance(number, Decimal) else number
 
 
 def mean(values):
@@ -439,6 +464,8 @@ def quantile(ordered, share):
 def stdev(floats):
     if len(floats) < 2:
         return None
+    if min(floats) == max(floats):
+        return 0.0
     middle = math.fsum(floats) / len(floats)
     return math.sqrt(math.fsum((x - middle) ** 2 for x in floats) / (len(floats) - 1))
 
@@ -544,7 +571,7 @@ def period_of(day, period):
     if period == "week":
         year, week, _ = day.isocalendar()
         return "%04d-W%02d" % (year, week)
-    return {"day": day.isoformat(), "month": "%04d-%02d" % (day.year, day.month),
+    return {"day": day.isoformat()[:10], "month": "%04d-%02d" % (day.year, day.month),
             "quarter": "%04d-Q%d" % (day.year, (day.month + 2) // 3), "year": "%04d" % day.year}[period]
 
 
@@ -569,8 +596,8 @@ def time_series(table, op, path):
         table.notes.append("%s without a date in %s are in no period." % (core.count(undated, "row"), core.clip(date)))
     days = column.present()
     if days:
-        day = min(days)
-        while day < max(days) and len(groups) <= 5000:
+        day, last = min(days), max(days)
+        while day < last and len(groups) <= 5000:
             groups.setdefault((period_of(day, period),), [])
             day += core.datetime.timedelta(days=1)
     if len(groups) > 5000:
@@ -672,7 +699,8 @@ def trend(table, op, path):
     out = {"x": x, "y": y, "n": len(xs), "slope": None, "intercept": None, "r_squared": None, "slope_error": None, "x_unit": None, "predicted": []}
     wanted = [(text, place_of(a, text, "%s.predict[%d]" % (path, i))) for i, text in enumerate(op.get("predict", []))]
     if a.kind == "date":
-        out["x_unit"] = "days from %s" % (min(a.present()).isoformat() if a.present() else "the first date")
+        dated = [day for day, number in zip(a.values, b.values) if day is not None and number is not None]
+        out["x_unit"] = "days from %s" % (min(dated).isoformat() if dated else "the first date")
         first = min(xs) if xs else 0.0
         xs = [value - first for value in xs]
         wanted = [(text, place - first) for text, place in wanted]
@@ -694,10 +722,10 @@ def trend(table, op, path):
 def place_of(column, text, path):
     """A number, or a day of a column of dates, as a place along the trend."""
     if column.kind == "date":
-        day = day_of(text)
+        day = moment_of(text)
         if day is None:
             raise core.Refused(path, "column %r holds dates, and this is none" % core.clip(column.name))
-        return float(day.toordinal())
+        return float(day_number(day))
     number = core.quantity(text)
     if number is None or number[1]:
         raise core.Refused(path, "column %r holds numbers, and this is none" % core.clip(column.name))

@@ -1,14 +1,18 @@
-"""Arithmetic on named numbers, in decimal: the caller's expressions are read as a syntax tree and walked, never run.
+"""Arithmetic on named numbers, in fractions: a third times three is one, and a decision about it falls as it should. The
+caller's expressions are read as a syntax tree and walked, never run. Only roots are rounded, to 60 digits.
 
 A number may carry a unit (`"25 EUR"`). Units multiply and divide; two different ones are never added or compared.
 """
 import ast
 import decimal
+import math
 from decimal import Decimal
+from fractions import Fraction
 
 core = use("core")
 
 MAX_DIGITS = 60  # before the decimal point; a larger number is refused
+MAX_BITS = 4000  # of a fraction; a longer one is rounded to a decimal number
 FUNCTIONS = {"min": (1, 50), "max": (1, 50), "abs": (1, 1), "round": (1, 2), "floor": (1, 1), "ceil": (1, 1)}
 COMPARE = {ast.Lt: lambda a, b: a < b, ast.LtE: lambda a, b: a <= b, ast.Gt: lambda a, b: a > b,
            ast.GtE: lambda a, b: a >= b, ast.Eq: lambda a, b: a == b, ast.NotEq: lambda a, b: a != b}
@@ -19,7 +23,7 @@ def run(p):
     values = {name: Quantity.read(number) for name, number in p["values"].items()}
     results, units = evaluate(p["formulas"], values, rounding)
     output = {"results": results, "units": units}
-    stated = "rounded to %s" % rounding if rounding else "not rounded (60 digits, 12 places shown)"
+    stated = "rounded to %s" % rounding if rounding else "not rounded (fractions, 12 places shown)"
     return core.Result(output, lambda: [], lambda: [], "Decimal arithmetic; results %s." % stated,
                        [spec["source"] for spec in p["formulas"] if spec.get("source")], [], dict(results), units=units)
 
@@ -34,29 +38,33 @@ def evaluate(formulas, values, rounding=None):
             raise core.Refused("formulas[%d].id" % index, "%r is already a value" % core.clip(spec["id"]))
         result = Expression(spec["expression"], path).quantity(values)
         values[spec["id"]] = result
-        results[spec["id"]] = rounding(result.number) if rounding else shorten(result.number)
+        results[spec["id"]] = rounding(result.decimal()) if rounding else shorten(result.decimal())
         if result.unit:
             units[spec["id"]] = str(result)
     return results, units
 
 
 def shorten(value):
-    """At most 12 decimal places, and beyond the second no idle zeros."""
+    """A figure as it is shown, beyond the second decimal place without idle zeros."""
     places = -value.as_tuple().exponent
     if places <= 2:
         return value
-    value = Decimal(core.plain(value, 12))
+    value = core.shown(value).normalize()
     return value.quantize(Decimal("0.01")) if -value.as_tuple().exponent < 2 else value
 
 
 class Quantity:
-    """A number and the powers of its units."""
+    """A number, as a fraction, and the powers of its units."""
 
     __slots__ = ("number", "unit")
 
     def __init__(self, number, unit=None):
-        self.number = number
+        self.number = Fraction(number)
         self.unit = unit or {}
+
+    def decimal(self):
+        """The number with at most 60 digits."""
+        return Decimal(self.number.numerator) / self.number.denominator
 
     @classmethod
     def read(cls, value):
@@ -110,15 +118,15 @@ class Expression:
 
     def value(self, names):
         """The plain number that comes out for plain numbers."""
-        return self.quantity({name: Quantity(number) for name, number in names.items()}).number
+        return self.quantity({name: Quantity(number) for name, number in names.items()}).decimal()
 
     def quantity(self, names):
         try:
             return self.number(self.of(self.tree, names))
-        except decimal.DivisionByZero:
+        except ZeroDivisionError:
             raise core.Refused(self.path, "division by zero")
         except (decimal.InvalidOperation, decimal.Overflow):
-            raise core.Refused(self.path, "this has no value (such as 0/0, or a root of a negative number), or too large a one")
+            raise core.Refused(self.path, "this has no value (such as a root of a negative number), or too large a one")
 
     def of(self, node, names):
         kind = type(node)
@@ -166,7 +174,7 @@ class Expression:
         raise core.Refused(self.path, "%r is not a plain number" % core.clip(text, 20))
 
     def number(self, value):
-        return value if isinstance(value, Quantity) else Quantity(core.ONE if value else core.ZERO)
+        return value if isinstance(value, Quantity) else Quantity(1 if value else 0)
 
     def truth(self, value):
         return bool(value.number) if isinstance(value, Quantity) else value
@@ -190,21 +198,28 @@ class Expression:
         if kind is ast.Div:
             return self.bounded(x / y, a.times(b, -1))
         if kind is ast.Mod:
-            return self.bounded(x - y * (x / y).to_integral_value(rounding=decimal.ROUND_FLOOR), self.same([a, b], "divided with a remainder"))
+            return self.bounded(x % y, self.same([a, b], "divided with a remainder"))
         if kind is ast.FloorDiv:
-            return self.bounded((x / y).to_integral_value(rounding=decimal.ROUND_FLOOR), a.times(b, -1))
+            return self.bounded(x // y, a.times(b, -1))
         if kind is ast.Pow:
             if abs(y) > 1000:
                 raise core.Refused(self.path, "a power of more than 1000")
-            if b.unit or a.unit and y != y.to_integral_value():
+            if b.unit or a.unit and y.denominator != 1:
                 raise core.Refused(self.path, "a power is a number without a unit, and a whole one where what is raised has a unit")
-            return self.bounded(x ** y, {name: power * int(y) for name, power in a.unit.items() if y})
+            return self.bounded(self.power(a, b), {name: power * int(y) for name, power in a.unit.items() if y})
         raise core.Refused(self.path, "only + - * / // % and ** are allowed")
 
+    def power(self, a, b):
+        """Exact for whole powers, as long as the fraction does not get too long."""
+        x, y = a.number, b.number
+        bits = x.numerator.bit_length() + x.denominator.bit_length()
+        return x ** int(y) if y.denominator == 1 and bits * abs(y) <= MAX_BITS else a.decimal() ** b.decimal()
+
     def bounded(self, value, unit):
-        if value and value.adjusted() > MAX_DIGITS:
+        if abs(value) >= 10 ** (MAX_DIGITS + 1):
             raise core.Refused(self.path, "a number of more than %d digits comes out" % MAX_DIGITS)
-        return Quantity(value, unit)
+        out = Quantity(value, unit)
+        return out if out.number.denominator.bit_length() <= MAX_BITS else Quantity(out.decimal(), unit)
 
     def call(self, node, names):
         name = node.func.id
@@ -222,5 +237,6 @@ class Expression:
             places = int(args[1].number) if len(args) > 1 else 0
             if not 0 <= places <= 20:
                 raise core.Refused(self.path, "round takes 0 to 20 places")
-            return Quantity(first.quantize(core.ONE.scaleb(-places), rounding=decimal.ROUND_HALF_UP), args[0].unit)
-        return Quantity(first.to_integral_value(rounding=decimal.ROUND_FLOOR if name == "floor" else decimal.ROUND_CEILING), args[0].unit)
+            steps = math.floor(abs(first) * 10 ** places + Fraction(1, 2))
+            return Quantity(Fraction(-steps if first < 0 else steps, 10 ** places), args[0].unit)
+        return Quantity((math.floor if name == "floor" else math.ceil)(first), args[0].unit)

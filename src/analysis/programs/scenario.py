@@ -38,7 +38,7 @@ def difference(base, case, name):
     if before is None or after is None or base.units.get(name) != case.units.get(name):  # euros less dollars is nothing
         return {"absolute": None, "relative": None}
     change = cases.minus(after, before)
-    return {"absolute": cases.shown(change), "relative": core.divide(change, abs(before)) if isinstance(before, Decimal) and before else None}
+    return {"absolute": core.shown(change), "relative": core.divide(change, abs(before)) if isinstance(before, Decimal) and before else None}
 
 
 def break_even(p, base):
@@ -63,7 +63,7 @@ def break_even(p, base):
         if x not in memo:
             case = cases.Case(p["analysis"], cases.with_number(p["base"], number, x), "break_even")
             value = cases.exact(case, measure)
-            memo[x] = (None, None) if value is None else (value - target, cases.shown(case.measures[measure]))
+            memo[x] = (None, None) if value is None else (value - target, core.shown(case.measures[measure]))
         return memo[x]
 
     gap = lambda x: at(x)[0]
@@ -165,7 +165,7 @@ def grid(p, base):
         line = []
         for column in columns["values"]:
             case = cases.Case(p["analysis"], cases.with_number(with_row, columns["number"], Decimal(column)), "grid")
-            line.append(cases.shown(case.measures[measure]))
+            line.append(core.shown(case.measures[measure]))
         cells.append(line)
     return {"measure": measure, "rows": {"path": rows["path"], "values": rows["values"]},
             "columns": {"path": columns["path"], "values": columns["values"]}, "cells": cells}

@@ -4,6 +4,7 @@ Every amount is computed twice in two senses: once with the stated rounding, for
 stepped tapers as straight lines, for marginal rates. A *unit* is who is assessed together: one person, or all.
 """
 from decimal import Decimal
+from fractions import Fraction
 
 core = use("core")
 formula = use("formula")
@@ -122,21 +123,21 @@ class Calculation:
     def charges(self, exact, change=None):
         """Each period's charge; `change` adds (period, person, kind, amount) to one income."""
         out, losses = [], {} if self.carry else None
-        so_far, scale_so_far, before = {}, ZERO, None
+        so_far, scale_so_far, before = {}, Share(0), None
         for index, period in enumerate(self.periods):
             persons = [dict(person, incomes=dict(person["incomes"])) for person in period["persons"]]
             if change is not None and change[0] == index:
                 incomes = persons[change[1]]["incomes"]
                 incomes[change[2]] = incomes.get(change[2], ZERO) + change[3]
             if self.basis != "cumulative":
-                scale = period["fraction"] if self.basis == "fraction" else ONE
+                scale = period["fraction"] if self.basis == "fraction" else WHOLE
                 out.append(self.charge(persons, scale, exact, losses))
                 continue
             for person in persons:
                 sums = so_far.setdefault(person["id"], {})
                 for kind, amount in person["incomes"].items():
                     sums[kind] = sums.get(kind, ZERO) + amount
-            scale_so_far += period["fraction"]
+            scale_so_far = scale_so_far + period["fraction"]
             people = [{"id": name, "incomes": dict(sums)} for name, sums in so_far.items()]
             now = self.charge(people, scale_so_far, exact)
             step = dict(now, before=before)
@@ -160,7 +161,7 @@ class Calculation:
             self.notes.append("Rates around thresholds are given only where periods do not depend on each other.")
             return []
         period = self.periods[0]
-        scale = period["fraction"] if self.basis == "fraction" else ONE
+        scale = period["fraction"] if self.basis == "fraction" else WHOLE
         kind = next(iter(period["persons"][0]["incomes"]))
 
         def at(cents, trace=None):
@@ -539,11 +540,11 @@ class Levy:
 
     @staticmethod
     def unit_out(line):
-        bands = [{name: shown(value) for name, value in band.items()} for band in line["bands"]]
+        bands = [{name: core.shown(value) for name, value in band.items()} for band in line["bands"]]
         return {"persons": list(line["people"]), "income": line["income"],
-                "deductions": [dict(entry, amount=shown(entry["amount"])) for entry in line["deductions"]],
-                "base": shown(line["base"]), "loss": shown(line["loss"]), "losses_used": shown(line["brought"]), "exempt": line["exempt"],
-                "nil_rate": shown(line["nil_rate"]), "bands": bands, "untaxed": shown(line["untaxed"]),
+                "deductions": [dict(entry, amount=core.shown(entry["amount"])) for entry in line["deductions"]],
+                "base": core.shown(line["base"]), "loss": core.shown(line["loss"]), "losses_used": core.shown(line["brought"]), "exempt": line["exempt"],
+                "nil_rate": core.shown(line["nil_rate"]), "bands": bands, "untaxed": core.shown(line["untaxed"]),
                 "less_levies": line["less"], "gross": line["gross"],
                 "credits": [credit_out(credit) for credit in line["credits"]], "amount": line["amount"]}
 
@@ -552,15 +553,23 @@ def number(spec, name):
     return Decimal(spec[name]) if name in spec else None
 
 
-def shown(value):
-    """A figure with at most 12 decimal places: a third of a year makes endless ones."""
-    return Decimal(core.plain(value, 12)) if isinstance(value, Decimal) and -value.as_tuple().exponent > 12 else value
+class Share:
+    """A part of a year, such as 1/12. An amount times it is exact where that can be: a twelfth of 12,000 is 1,000."""
+
+    def __init__(self, fraction):
+        self.fraction = Fraction(fraction)
+
+    def __add__(self, other):
+        return Share(self.fraction + other.fraction)
+
+    def __rmul__(self, amount):
+        return amount * self.fraction.numerator / self.fraction.denominator
+
+    def __rtruediv__(self, amount):
+        return amount * self.fraction.denominator / self.fraction.numerator
 
 
-def share(text):
-    """A decimal, or a fraction like 1/12."""
-    over, _, under = text.partition("/")
-    return Decimal(over) / Decimal(under) if under else Decimal(over)
+WHOLE = Share(1)
 
 
 def allowance(spec, path):
@@ -668,8 +677,8 @@ def periods(p):
     core.unique(p["periods"], "periods")
     out = []
     for index, period in enumerate(p["periods"]):
-        fraction = share(period["fraction"]) if "fraction" in period else None
-        if fraction is not None and fraction == 0:
+        fraction = Share(period["fraction"]) if "fraction" in period else None
+        if fraction is not None and not fraction.fraction:
             raise core.Refused("periods[%d].fraction" % index, "a period of no length")
         out.append({"id": period["id"], "fraction": fraction, "persons": persons(period, "periods[%d]" % index)})
     if len({period["fraction"] is None for period in out}) > 1:
