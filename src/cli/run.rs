@@ -150,7 +150,7 @@ fn show(finished: &Finished) -> anyhow::Result<()> {
     }
     write_out(&out);
     let mut err = outcome.stderr.text();
-    if let Some(error) = &outcome.error {
+    if let Some(error) = outcome.exception() {
         match error.traceback.is_empty() {
             true => err.push_str(&format!("{}: {}\n", error.name, error.message)),
             false => err.push_str(&format!("{}\n", error.traceback.trim_end())),

@@ -119,6 +119,17 @@ pub struct CodeError {
     pub traceback: String,
 }
 
+impl CodeError {
+    /// The exit status, if the program ended itself with one: a shell's, or that of `SystemExit`.
+    fn status(&self) -> Option<i32> {
+        match (self.name.as_str(), self.message.trim()) {
+            ("SystemExit", "" | "None") => Some(0),
+            ("SystemExit" | "ExitStatus" | "", status) => status.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
 text_enum! {
     /// How a run came to its end.
     Ended {
@@ -287,12 +298,13 @@ impl Outcome {
             (Ended::TimedOut, _) => 124,
             (Ended::Cancelled, _) => 130,
             (_, None) => 0,
-            (_, Some(error)) => match (error.name.as_str(), error.message.trim().parse::<i32>()) {
-                ("SystemExit" | "ExitStatus" | "", Ok(code)) => code,
-                ("SystemExit", Err(_)) if error.message.is_empty() || error.message == "None" => 0,
-                _ => 1,
-            },
+            (_, Some(error)) => error.status().unwrap_or(1),
         }
+    }
+
+    /// What went wrong, if the program did not just end itself with a status.
+    pub fn exception(&self) -> Option<&CodeError> {
+        self.error.as_ref().filter(|error| error.status().is_none())
     }
 
     /// Whether the program did what it was asked to.

@@ -94,6 +94,19 @@ async fn an_error_has_the_users_lines() {
         let told = bench.js(code).await;
         assert_eq!((&*told.error().name, &*told.error().value), (name, value), "{code}");
     }
+    // The reason behind an error, the parts of one that has several, and what an error says of itself.
+    for (code, reason) in [
+        ("throw new Error('outer', { cause: new TypeError('inner') })", "[cause]: TypeError: inner"),
+        ("throw new AggregateError([new Error('first'), new Error('second')], 'all')", "Error: second"),
+        ("require('fs').readFileSync('/nowhere')", "syscall: 'open'"),
+    ] {
+        let traceback = bench.js(code).await.error().traceback.clone();
+        assert!(traceback.contains(reason) && !traceback.contains("pathbox"), "{code}: {traceback}");
+    }
+    // An error that is shown or printed ends with the cell, too.
+    let told = bench.js("function g() { return new Error('v') }; const v = g(); console.log(v); v").await;
+    let cell = "Error: v\n    at g (cell-14.js:1:23)\n    at cell-14.js:1:51";
+    assert_eq!((told.output().trim_end(), told.value()), (cell, cell));
     assert_eq!(bench.js("q").await.value(), "5");
 }
 

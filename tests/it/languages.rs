@@ -174,3 +174,40 @@ async fn the_users_own_environment_is_used_and_cannot_be_changed() {
         "(1, 1)"
     );
 }
+
+#[test]
+#[ignore = "needs node: scripts/test installs it"]
+fn a_program_that_ends_itself_with_a_status_has_that_status_and_no_traceback() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(command(data.path()).arg("serve"));
+    for (language, exit) in [
+        ("python", "import sys; sys.exit(N)"),
+        ("javascript", "process.exit(N)"),
+        ("typescript", "process.exit(N as number)"),
+        ("bash", "exit N"),
+    ] {
+        let ended = |result: &Value| {
+            let said = &result["structuredContent"];
+            let text = result["content"][0]["text"].as_str().unwrap();
+            assert_eq!(text.lines().count(), 1, "{language}: the head says it all: {text}");
+            (said["success"].clone(), said["exitCode"].clone(), said["error"]["message"].clone())
+        };
+        let failed = call(&mut server, &exit.replace('N', "3"), language);
+        assert_eq!(ended(&failed), (json!(false), json!(3), json!("3")), "{language}");
+        assert_ne!(failed["structuredContent"]["error"]["name"], "", "{language}");
+        let succeeded = call(&mut server, &exit.replace('N', "0"), language);
+        let note = &succeeded["structuredContent"]["notes"];
+        assert_eq!(succeeded["structuredContent"].get("error"), None, "{language}: {note}");
+    }
+}
+
+#[test]
+fn output_that_goes_elsewhere_is_said_until_it_comes_back() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(command(data.path()).arg("serve"));
+    call(&mut server, "import io, sys; kept, sys.stdout = sys.stdout, io.StringIO()", "python");
+    let lost = call(&mut server, "print('lost')", "python");
+    assert!(lost["structuredContent"]["stderr"].as_str().unwrap().contains("replaced by StringIO"), "{lost}");
+    let back = call(&mut server, "sys.stdout = kept; print('back')", "python");
+    assert_eq!((&back["structuredContent"]["stdout"], &back["structuredContent"]["stderr"]), (&json!("back\n"), &json!("")));
+}

@@ -611,8 +611,8 @@ pub(crate) fn structured(finished: &Finished) -> Output {
         stderr: outcome.stderr.text(),
         output,
         output_type: output_type.to_owned(),
-        error: outcome.error.as_ref().map(|error| OutputError {
-            name: error.name.clone(),
+        error: outcome.error.as_ref().filter(|_| !outcome.success()).map(|error| OutputError {
+            name: if error.name.is_empty() { "ExitStatus".to_owned() } else { error.name.clone() },
             message: error.message.clone(),
             traceback: error.traceback.clone(),
         }),
@@ -737,7 +737,7 @@ fn text_block(finished: &Finished, output: &Output) -> String {
     part("", &output.stdout);
     part("", &output.output);
     part("[stderr]\n", &output.stderr);
-    if let Some(error) = &output.error {
+    if let Some(error) = finished.outcome.exception() {
         let line = format!("{}: {}", error.name, error.message);
         part("[error]\n", if error.traceback.is_empty() { &line } else { &error.traceback });
     }

@@ -494,6 +494,16 @@ function unwrap(remote, then) {
   }, () => { const value = taken; taken = undefined; then(value); });
 }
 
+// Stacks end with the cell: what called it is the driver's.
+Object.defineProperty(Error, 'prepareStackTrace', { configurable: true, writable: true, value: (error, frames) => {
+  const files = frames.map((frame) => frame.getScriptNameOrSourceURL());
+  const inside = files.findLastIndex((file) => /^cell-\d+\.[jt]s$/.test(file));
+  const ours = files.findIndex((file, at) => at > inside && (file === 'pathbox.js' || file === 'node:inspector'));
+  let head = '<error>';
+  try { head = Error.prototype.toString.call(error); } catch {} // a getter of the cell's
+  return [head, ...(ours < 0 ? frames : frames.slice(0, ours)).map((frame) => `    at ${frame}`)].join('\n');
+} });
+
 // Where the user's source has a place that the code that ran has.
 function place(line) {
   const mapped = cell?.lines?.length ? cell.lines[Math.min(line, cell.lines.length) - 1] : line;
@@ -506,7 +516,7 @@ function describe(value, details, source) {
     if (value !== null && typeof value === 'object' && (value instanceof Error || typeof value.stack === 'string')) {
       name = String(value.name || value.constructor?.name || 'Error');
       message = String(value.message);
-      stack = String(value.stack);
+      stack = value instanceof Error ? inspect(value) : String(value.stack); // with its cause, its parts and its own fields
     } else {
       message = typeof value === 'string' ? value : inspect(value);
       stack = `Uncaught ${inspect(value)}`;
@@ -514,10 +524,7 @@ function describe(value, details, source) {
   } catch (error) {
     message = '<no description>';
   }
-  // What is below the cell is ours.
-  const lines = stack.split('\n');
-  const ours = lines.findIndex((line) => /\((?:pathbox\.js|node:inspector|evalmachine)|at (?:pathbox\.js|evalmachine)/.test(line));
-  stack = (ours > 0 ? lines.slice(0, ours) : lines).filter((line) => !/^    at .*\(?node:internal\//.test(line)).join('\n');
+  stack = stack.split('\n').filter((line) => !/^ +at .*\(?node:internal\//.test(line)).join('\n');
   const file = cellName(count);
   const mapped = cell?.lines?.length > 0;
   const found = new RegExp(`${file}:(\\d+):(\\d+)`).exec(stack);

@@ -459,7 +459,7 @@ def restore_outputs():
             closed = True
         if closed:
             note("this cell closed %s: what it printed after that is lost. It is open again for the next cell" % name)
-        elif stream is not ORIGINALS[name] and State.redirected.get(name) is not stream:
+        elif stream is not ORIGINALS[name] and (State.redirected.get(name) is not stream or isinstance(stream, io.StringIO)):
             note("this cell left sys.%s replaced by %s: what is printed goes there" % (name, type(stream).__name__))
         State.redirected[name] = getattr(sys, name)
 
