@@ -1,5 +1,5 @@
 #!/bin/sh
-# Code through MCP over HTTP with curl alone.. First: pathbox serve --http 127.0.0.1:8080
+# Code through MCP over HTTP with curl alone. First: pathbox serve --http 127.0.0.1:8080
 set -eu
 url=${MCP_SERVER_URL:-http://127.0.0.1:8080}/mcp
 

@@ -198,7 +198,7 @@ fn comparisons_by_hand() {
                     json!({"values": {"a": 0.1, "b": 0.2}}),
                     json!({"values": {"a": 0.1, "b": 0.3}}),
                 ),
-                vec![("/rule_sets/0/measures/s", json!("0")), ("/rule_sets/1/measures/s", json!("0.1"))],
+                vec![("/rule_sets/0/measures/s", json!("0.0")), ("/rule_sets/1/measures/s", json!("0.1"))],
             ),
         ],
     );

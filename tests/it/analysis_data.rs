@@ -189,7 +189,10 @@ fn data_by_hand() {
             ),
             (
                 "zeros before digits are kept",
-                csv("zip,n\n02134,1\n02134,2\n90210,3\n", json!([{"do": "group_by", "by": ["zip"], "measures": [{"function": "sum", "column": "n"}]}])),
+                csv(
+                    "zip,n\n02134,1\n02134,2\n90210,3\n",
+                    json!([{"do": "group_by", "by": ["zip"], "measures": [{"function": "sum", "column": "n"}]}]),
+                ),
                 vec![
                     ("/columns/0/type", json!("text")),
                     ("/results/0/groups/0", json!({"group": ["02134"], "rows": 2, "values": ["3"]})),
@@ -223,7 +226,10 @@ fn data_by_hand() {
             ),
             (
                 "a trend counts from the first day that it uses",
-                csv("d,v\n2024-01-01,\n2024-01-11,10\n2024-01-12,11\n", json!([{"do": "trend", "x": "d", "y": "v"}])),
+                csv(
+                    "d,v\n2024-01-01,\n2024-01-11,10\n2024-01-12,11\n",
+                    json!([{"do": "trend", "x": "d", "y": "v"}]),
+                ),
                 vec![
                     ("/results/0/x_unit", json!("days from 2024-01-11")),
                     ("/results/0/intercept", json!("10")),

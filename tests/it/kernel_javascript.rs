@@ -106,7 +106,7 @@ async fn an_error_has_the_users_lines() {
     // An error that is shown or printed ends with the cell, too.
     let told = bench.js("function g() { return new Error('v') }; const v = g(); console.log(v); v").await;
     let cell = "Error: v\n    at g (cell-14.js:1:23)\n    at cell-14.js:1:51";
-    assert_eq!((told.output().trim_end(), told.value()), (cell, cell));
+    assert_eq!((told.stdout.trim_end(), told.value()), (cell, cell));
     assert_eq!(bench.js("q").await.value(), "5");
 }
 

@@ -209,5 +209,8 @@ fn output_that_goes_elsewhere_is_said_until_it_comes_back() {
     let lost = call(&mut server, "print('lost')", "python");
     assert!(lost["structuredContent"]["stderr"].as_str().unwrap().contains("replaced by StringIO"), "{lost}");
     let back = call(&mut server, "sys.stdout = kept; print('back')", "python");
-    assert_eq!((&back["structuredContent"]["stdout"], &back["structuredContent"]["stderr"]), (&json!("back\n"), &json!("")));
+    assert_eq!(
+        (&back["structuredContent"]["stdout"], &back["structuredContent"]["stderr"]),
+        (&json!("back\n"), &json!(""))
+    );
 }

@@ -40,6 +40,11 @@ fn one_block_of_text_says_all_and_each_thing_is_said_once() {
     assert!(block.contains("before") && block.contains("ZeroDivisionError"), "{block}");
     assert!(failed.get("isError").is_none() && failed["structuredContent"]["success"] == false, "{failed}");
 
+    // What is cut is named, with how long it was.
+    let long = server.python("print('short'); 'x' * 60_000");
+    let head = text(&long).lines().next().unwrap();
+    assert!(head.contains("; output cut: displays 60000 characters, the whole is linked below"), "{head}");
+
     let silent = server.python("result = 41 + 1");
     assert!(text(&silent).contains("[note] nothing was printed"), "{silent}");
     assert!(silent["structuredContent"]["notes"].to_string().contains("nothing was printed"), "{silent}");

@@ -173,7 +173,7 @@ def from_csv(text, p, notes, path):
             line[len(names):] = []
             line.extend([""] * (len(names) - len(line)))
     if uneven:
-        notes.append("%d rows have more or fewer fields than the heading; they were cut or filled with nothing." % uneven)
+        notes.append("%s more or fewer fields than the heading; what is too much was cut, what is missing is empty." % core.count(uneven, "row has", "rows have"))
     p.setdefault("delimiter", delimiter)
     return names, lines[1:]
 
@@ -347,7 +347,8 @@ class Data:
             left_out += number is None and value is not None
             out.append(number)
         if left_out:
-            self.notes.append("Column %s: %d values are not numbers (or beyond 1e%d) and were left out." % (core.clip(name), left_out, MAX_EXPONENT))
+            self.notes.append("Column %s: %s (or beyond 1e%d), left out." % (
+                core.clip(name), core.count(left_out, "value is not a number", "values are not numbers"), MAX_EXPONENT))
         return out
 
     def fill(self, rule, path):
@@ -820,13 +821,13 @@ def tables(output):
         do = r["do"]
         if do == "describe":
             keys = ("type", "count", "missing", "distinct", "sum", "mean", "stdev", "min", "q1", "median", "q3", "max")
-            out.append(core.Table("Description of %d rows" % output["rows"], ["column", "type"] + ["#" + k for k in keys[1:]],
+            out.append(core.Table("Description of %s" % core.count(output["rows"], "row"), ["column", "type"] + ["#" + k for k in keys[1:]],
                                   [[c["name"]] + [c.get(k) for k in keys] for c in typed(r["columns"])]))
             rows = [[c["name"], t["value"], t["count"]] for c in r["columns"] for t in c.get("top", [])]
             if rows:
                 out.append(core.Table("Most frequent values", ["column", "value", "#count"], rows))
         elif do == "missing":
-            out.append(core.Table("Missing values (%d rows are complete)" % r["complete_rows"], ["column", "#missing", "#invalid", "#share"],
+            out.append(core.Table("Missing values (%s complete)" % core.count(r["complete_rows"], "row is", "rows are"), ["column", "#missing", "#invalid", "#share"],
                                   [[c["name"], c["missing"], c["invalid"], core.percent(c["share"])] for c in r["columns"]]))
         elif do in ("group_by", "time_series"):
             out.append(core.Table("By %s (%s)" % (", ".join(r["by"]), core.count(r["groups_in_all"], "group")), r["by"] + ["#rows"] + ["#" + m for m in r["measures"]],
@@ -848,22 +849,22 @@ def tables(output):
 
 
 def sentences(output):
-    said = ["%d rows with %d columns: %s." % (output["rows"], len(output["columns"]), ", ".join(
+    said = ["%s with %s: %s." % (core.count(output["rows"], "row"), core.count(len(output["columns"]), "column"), ", ".join(
         "%s (%s)" % (core.clip(c["name"]), ", ".join(filter(None, [c["type"], c.get("unit")]))) for c in output["columns"][:40]))]
     for r in output["results"]:
         do = r["do"]
         if do == "describe":
             for c in r["columns"]:
                 if "mean" in c:
-                    said.append("%s: %s values from %s to %s, mean %s, median %s, sum %s." % tuple(
-                        [core.clip(c["name"])] + [core.cell(c[k]) for k in ("count", "min", "max", "mean", "median", "sum")]))
+                    said.append("%s: %s from %s to %s, mean %s, median %s, sum %s." % tuple(
+                        [core.clip(c["name"]), core.count(c["count"], "value")] + [core.cell(c[k]) for k in ("min", "max", "mean", "median", "sum")]))
                 elif c.get("top"):
-                    said.append("%s: %d distinct values, most often %s (%d)." % (core.clip(c["name"]), c["distinct"], core.cell(c["top"][0]["value"]), c["top"][0]["count"]))
+                    said.append("%s: %s, most often %s (%d)." % (core.clip(c["name"]), core.count(c["distinct"], "distinct value"), core.cell(c["top"][0]["value"]), c["top"][0]["count"]))
                 elif "days" in c:
                     said.append("%s: from %s to %s." % (core.clip(c["name"]), c["min"], c["max"]))
         elif do == "missing":
             holes = ["%s %d" % (core.clip(c["name"]), c["missing"] + c["invalid"]) for c in r["columns"] if c["missing"] + c["invalid"]]
-            said.append("%d rows are complete; missing: %s." % (r["complete_rows"], ", ".join(holes) or "nothing"))
+            said.append("%s complete; missing: %s." % (core.count(r["complete_rows"], "row is", "rows are"), ", ".join(holes) or "nothing"))
         elif do in ("group_by", "time_series"):
             for g in r["groups"][:50]:
                 said.append("%s: %s." % (", ".join(core.cell(v) for v in g["group"]), ", ".join("%s %s" % (m, core.cell(v)) for m, v in zip(r["measures"], g["values"]))))
@@ -873,10 +874,12 @@ def sentences(output):
                 said.append("%s: %s; total %s." % (core.clip(core.cell(c["row"])), ", ".join(
                     "%s %s" % (core.cell(name), core.cell(value)) for name, value in list(zip(r["columns"], c["values"]))[:20]), core.cell(c["total"])))
         elif do == "correlation":
-            said += ["%s and %s correlate with %s (%d rows)." % (core.clip(c["a"]), core.clip(c["b"]), core.cell(c["r"]), c["n"]) for c in r["pairs"][:50]]
+            said += ["%s and %s correlate with %s (%s)." % (core.clip(c["a"]), core.clip(c["b"]), core.cell(c["r"]), core.count(c["n"], "row")) for c in r["pairs"][:50]]
         elif do == "trend":
-            said.append("%s changes by %s for each 1 of %s (intercept %s, R² %s, %d rows)." % (
-                core.clip(r["y"]), core.cell(r["slope"]), core.clip(r["x_unit"] or r["x"]), core.cell(r["intercept"]), core.cell(r["r_squared"]), r["n"]))
+            said.append("%s changes by %s for each 1 of %s (intercept %s, R² %s, %s)." % (
+                core.clip(r["y"]), core.cell(r["slope"]), core.clip(r["x_unit"] or r["x"]), core.cell(r["intercept"]), core.cell(r["r_squared"]), core.count(r["n"], "row"))
+                if r["slope"] is not None else "%s has no trend over %s (%s, or one that does not vary)." % (
+                    core.clip(r["y"]), core.clip(r["x"]), core.count(r["n"], "row")))
             said += ["At %s the trend gives %s." % (core.clip(place["x"]), core.cell(place["y"])) for place in r["predicted"]]
         elif do == "outliers":
             rows = ", ".join("%s in row %d" % (core.cell(o["value"]), o["row"]) for o in r["rows"][:10])

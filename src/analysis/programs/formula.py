@@ -23,8 +23,8 @@ def run(p):
     values = {name: Quantity.read(number) for name, number in p["values"].items()}
     results, units = evaluate(p["formulas"], values, rounding)
     output = {"results": results, "units": units}
-    stated = "rounded to %s" % rounding if rounding else "not rounded (fractions, 12 places shown)"
-    return core.Result(output, lambda: [], lambda: [], "Decimal arithmetic; results %s." % stated,
+    stated = "rounded to %s" % rounding if rounding else "not rounded (12 places shown)"
+    return core.Result(output, lambda: [], lambda: [], "Arithmetic in fractions; results %s." % stated,
                        [spec["source"] for spec in p["formulas"] if spec.get("source")], [], dict(results), units=units)
 
 

@@ -113,7 +113,8 @@ pub struct Output {
     pub output_format: String,
     /// The figures; amounts are decimal text. Empty when there is no report, or when it is among the artifacts only.
     pub output: Map<String, Value>,
-    /// The same for reading.
+    /// The same for reading, where it is not the figures as JSON once more.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// The sources that came with the rules.
     pub sources: Vec<String>,
@@ -214,11 +215,21 @@ impl McpServer {
             way_back(run.context.as_deref()),
             run.guard.note(),
         );
-        let output = output(kind, format, report, file.is_some(), run);
-        for (mark, part) in [("", &output.text), ("[stdout]\n", &output.run.stdout)] {
+        let mut output = output(kind, format, report, file.is_some(), run);
+        let mut parts = vec![("", &output.text), ("[stdout]\n", &output.run.stdout)];
+        let is_json = output.output_format == OutputFormat::Json.as_str();
+        if is_json {
+            // The other formats say these themselves.
+            parts.extend(output.notes.iter().chain([&output.disclaimer]).map(|note| ("[note] ", note)));
+        }
+        parts.extend(output.run.notes.iter().map(|note| ("[note] ", note)));
+        for (mark, part) in parts {
             if !part.is_empty() {
                 text.push_str(&format!("\n{mark}{}", part.trim_end_matches('\n')));
             }
+        }
+        if is_json && !output.output.is_empty() {
+            output.text.clear();
         }
         let mut content = vec![ContentBlock::text(text)];
         content.extend(pictures);

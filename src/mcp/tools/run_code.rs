@@ -256,6 +256,7 @@ impl OutputGuard {
     pub(in crate::mcp) fn note(&self) -> String {
         match self.findings.values().sum::<u64>() {
             0 => String::new(),
+            1 => format!("; guard ({}): 1 finding", self.mode),
             found => format!("; guard ({}): {found} findings", self.mode),
         }
     }
@@ -600,8 +601,8 @@ pub(in crate::mcp) fn served_by(finished: &Finished) -> MetaObject {
 /// The structured content of a run that has finished; `pathbox run --json` prints the same.
 pub(crate) fn structured(finished: &Finished) -> Output {
     let outcome = &finished.outcome;
-    let (output, output_type, cut) = displays(outcome);
-    let truncated = outcome.stdout.is_truncated() || outcome.stderr.is_truncated() || cut;
+    let (output, output_type) = displays(outcome);
+    let truncated = outcome.stdout.is_truncated() || outcome.stderr.is_truncated() || output.is_truncated();
     let state = finished.record.state;
     Output {
         status: "finished".to_owned(),
@@ -609,7 +610,7 @@ pub(crate) fn structured(finished: &Finished) -> Output {
         exit_code: Some(outcome.exit_code()),
         stdout: outcome.stdout.text(),
         stderr: outcome.stderr.text(),
-        output,
+        output: output.text(),
         output_type: output_type.to_owned(),
         error: outcome.error.as_ref().filter(|_| !outcome.success()).map(|error| OutputError {
             name: if error.name.is_empty() { "ExitStatus".to_owned() } else { error.name.clone() },
@@ -663,20 +664,20 @@ pub(in crate::mcp) fn running(begun: &Begun, text: &str) -> Output {
     }
 }
 
-/// All displays as text, what that is, and whether it was cut.
-fn displays(outcome: &Outcome) -> (String, &'static str, bool) {
+/// All displays as text, and what that is.
+fn displays(outcome: &Outcome) -> (Capture, &'static str) {
     let failed = outcome.error.is_some() && !outcome.success();
-    let Some((text, kind)) = outcome.reading() else {
-        return (String::new(), if failed { "error" } else { "text" }, false);
-    };
     let mut shown = Capture::new(OUTPUT_CHARS);
+    let Some((text, kind)) = outcome.reading() else {
+        return (shown, if failed { "error" } else { "text" });
+    };
     shown.push(&visible(&text));
     let kind = match kind {
         _ if failed => "error",
         Reading::Json if shown.is_truncated() => Reading::Text.as_str(),
         kind => kind.as_str(),
     };
-    (shown.text(), kind, shown.is_truncated())
+    (shown, kind)
 }
 
 /// What a reader should know besides: what is not there, and why.
@@ -762,11 +763,14 @@ fn head(finished: &Finished, output: &Output) -> String {
     }
     line.push_str(&way_back(output.context.as_deref()));
     if output.truncated {
-        line.push_str(&format!(
-            "; output cut: stdout {} characters, stderr {}, the whole is linked below",
-            finished.outcome.stdout.total_chars(),
-            finished.outcome.stderr.total_chars()
-        ));
+        let outcome = &finished.outcome;
+        let cut: Vec<_> =
+            [("stdout", &outcome.stdout), ("stderr", &outcome.stderr), ("displays", &displays(outcome).0)]
+                .iter()
+                .filter(|(_, shown)| shown.is_truncated())
+                .map(|(what, shown)| format!("{what} {} characters", shown.total_chars()))
+                .collect();
+        line.push_str(&format!("; output cut: {}, the whole is linked below", cut.join(", ")));
     }
     for stop in &output.stopped_by {
         line.push_str(&format!("; limit met: {stop}"));
