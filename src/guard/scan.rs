@@ -573,6 +573,15 @@ impl Scanner<'_> {
         at < self.from + len || self.letters_behind(at - len, len)
     }
 
+    /// Whether two letters stand beside each other within `len` (at most 64) bytes before a place: no label has fewer.
+    fn word_before(&self, at: usize, len: usize) -> bool {
+        if at < self.from + len {
+            return true;
+        }
+        let letters = self.bits(at - len, |block| block.alpha | block.odd) & (u64::MAX >> (64 - len));
+        letters & letters >> 1 != 0
+    }
+
     /// Whether no letter stands between two places, the first in `from..=to`.
     fn no_letters(&self, start: usize, end: usize) -> bool {
         let len = |at: usize| (end - at).min(64);

@@ -10,6 +10,9 @@ use crate::guard::words::{Set, WORDS};
 const MAX_GROUPS: usize = 24;
 /// How many groups the longest number can have: what is looked at again in the next step.
 const LONGEST: usize = 6;
+/// How many groups, and at least how many digits, letters included, an identifier beside a word has.
+const MOST_JOINED: usize = 7;
+const SHORTEST_ID: usize = 8;
 /// How far before or behind a number its label may stand, at most.
 const FAR_LABEL: usize = 40;
 /// How far a chain may begin before the place that woke us.
@@ -288,6 +291,9 @@ impl Scanner<'_> {
         if self.is_signed(at) {
             return true;
         }
+        if !self.word_before(at, 32) {
+            return false;
+        }
         let between = self.rules.behind_context(self.ids.phone_labelled, self.label(at, 32));
         between.is_some_and(|between| {
             let other = between.trim_ascii_end().ends_with(b":") && between.iter().any(u8::is_ascii_digit);
@@ -363,15 +369,17 @@ impl Scanner<'_> {
         let label = || self.label(start, FAR_LABEL);
         // Of a long row of groups each may be the last of a number.
         let row = groups[index..].len() > 2;
-        if self.unlabelled
-            || !self.letters_before(start, FAR_LABEL)
+        let digits: usize = groups[index..].iter().take(MOST_JOINED).map(|group| group.len).sum();
+        if digits + 1 < SHORTEST_ID
+            || self.unlabelled
+            || !self.word_before(start, FAR_LABEL)
             || row && !self.rules.may_name_identifier(label())
         {
             return 0;
         }
         let mut text = [0u8; LONGEST_NUMBER];
         let mut len = 0;
-        for (taken, group) in groups[index..].iter().enumerate().take(7) {
+        for (taken, group) in groups[index..].iter().enumerate().take(MOST_JOINED) {
             let digits = &self.text[group.start..group.end()];
             if len + digits.len() > text.len() {
                 break;
@@ -389,7 +397,7 @@ impl Scanner<'_> {
             if lettered {
                 text[len] = letter;
             }
-            if have < 8 || is_word_byte(self.byte(end)) {
+            if have < SHORTEST_ID || is_word_byte(self.byte(end)) {
                 continue;
             }
             let found = self.rules.numbers(&text[..have]).find(|rule| self.labelled(*rule, start, FAR_LABEL));
