@@ -156,6 +156,12 @@ fn show(finished: &Finished) -> anyhow::Result<()> {
             false => err.push_str(&format!("{}\n", error.traceback.trim_end())),
         }
     }
+    if let Some(reason) = &finished.record.state_reason {
+        if !err.is_empty() && !err.ends_with('\n') {
+            err.push('\n');
+        }
+        err.push_str(&format!("[note] state {}: {reason}\n", finished.record.state));
+    }
     std::io::stderr().lock().write_all(err.as_bytes())?;
     Ok(())
 }

@@ -21,7 +21,7 @@ use super::endpoint::check_id;
 use super::{Deadlines, E2bClient, E2bError, Execution, ProviderText, SandboxAccess, Subject, traceback};
 use crate::domain::SandboxId;
 use crate::wire::interpreter::{
-    CodeContext, CreateContext, Event, ExecuteRequest, Output, kernel_state, platform_error,
+    AFTER_INTERRUPT, CodeContext, CreateContext, Event, ExecuteRequest, Output, kernel_state, platform_error,
 };
 use crate::wire::{INTERPRETER_PORT, JUPYTER_PORT, Secret};
 
@@ -127,6 +127,8 @@ struct State {
     needs_setup: bool,
     /// Reported to the next run.
     state_lost: bool,
+    /// What the run that was cut off said afterwards, as the probe heard.
+    last_words: Option<String>,
 }
 
 impl E2bClient {
@@ -289,6 +291,11 @@ impl Interpreter {
         Ok(if std::mem::take(&mut state.state_lost) { Settled::StateLost } else { Settled::Kept })
     }
 
+    /// What the run that was cut off last said once it was interrupted, and where that was. A host of our kind tells it.
+    pub async fn take_last_words(&self) -> Option<String> {
+        self.inner.state.lock().await.last_words.take()
+    }
+
     /// Tells what is in the context already, so that it can be put back.
     pub async fn remember(&self, setup: Setup) {
         self.inner.state.lock().await.setup = setup;
@@ -321,6 +328,9 @@ impl Interpreter {
                 // The first cell of a kernel: the one before is gone.
                 Event::NumberOfExecutions { execution_count: 1 } => probe.is_first = true,
                 Event::PathboxState { state } => probe.rolled_back = state == kernel_state::ROLLED_BACK,
+                Event::Stderr(output) if output.text.starts_with(AFTER_INTERRUPT) => {
+                    state.last_words = Some(output.text);
+                }
                 Event::Error(error) => {
                     probe.restarted |= error.name == platform_error::CONTEXT_RESTARTING;
                     // The message may repeat what was set, so only the kind of failure is reported.
@@ -361,6 +371,7 @@ impl Interpreter {
     /// Abort, settle, probe, restart: see the head of this file.
     #[tracing::instrument(name = "e2b.settle", skip_all)]
     async fn settle_now(&self, state: &mut State) -> Result<Settled, E2bError> {
+        state.last_words = None;
         for attempt in 0..2 {
             if let Some(at) = state.aborted_at {
                 tokio::time::sleep_until(at + LEAVE_ALONE).await;

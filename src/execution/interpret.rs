@@ -59,6 +59,8 @@ pub(super) struct Run {
     died: bool,
     /// What the host said of an interpreter that ended: whether its variables are those of before.
     news: Option<News>,
+    /// What the program said once it was interrupted, and where that was.
+    last_words: Option<String>,
 }
 
 /// What became of the variables of an interpreter that ended.
@@ -101,7 +103,7 @@ impl Run {
             let (run, failed) = begun(interpreter.run(&request).await)?;
             (Flow::Kernel(interpreter, run.map(Box::new)), failed)
         };
-        Ok(Self { flow, failed, stops: Vec::new(), died: false, news: None })
+        Ok(Self { flow, failed, stops: Vec::new(), died: false, news: None, last_words: None })
     }
 
     /// The next piece of output; `None` at the end. Safe to cancel.
@@ -163,6 +165,11 @@ impl Run {
         self.news
     }
 
+    /// What the program said once it was interrupted, and where that was.
+    pub(super) fn take_last_words(&mut self) -> Option<String> {
+        self.last_words.take()
+    }
+
     /// Whether the interpreter died, or was restarted under the run.
     pub(super) fn died(&self) -> bool {
         self.died
@@ -171,10 +178,14 @@ impl Run {
     /// Stops the run, lets the interpreter settle, and says what is left. What a shell kept is as it was before the run.
     pub(super) async fn interrupt(&mut self) -> Aftermath {
         let settled = match &mut self.flow {
-            Flow::Kernel(interpreter, run) => match run.take() {
-                Some(run) => run.settle().await,
-                None => interpreter.settle().await,
-            },
+            Flow::Kernel(interpreter, run) => {
+                let settled = match run.take() {
+                    Some(run) => run.settle().await,
+                    None => interpreter.settle().await,
+                };
+                self.last_words = interpreter.take_last_words().await;
+                settled
+            }
             Flow::Shell(run) => {
                 if let Some(mut run) = run.take() {
                     run.stop().await;

@@ -377,6 +377,9 @@ impl Work for CodeRun<'_> {
         };
         let stops = run.stops().to_vec();
         let state = state_after(core, held, &mut run, ended, platform.as_ref()).await;
+        if let Some(words) = run.take_last_words() {
+            stream.take(OutputChunk::Stderr(words));
+        }
         if let Some(error) = explain(ended, platform.as_ref(), request.timeout.get()) {
             stream.take(OutputChunk::Error(error));
         }

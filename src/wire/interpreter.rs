@@ -160,6 +160,10 @@ impl ExecutionError {
     }
 }
 
+/// The first line of a note on standard error, by a host of our kind: what the execution before said once it was
+/// interrupted, and where that was.
+pub const AFTER_INTERRUPT: &str = "note: after the interrupt:";
+
 /// What [`Event::PathboxState`] tells.
 pub mod kernel_state {
     /// Variables are what they were before the execution that ended the interpreter; files are as it left them.

@@ -215,6 +215,11 @@ fn data_by_hand() {
                 ],
             ),
             (
+                "a minus before the unit",
+                csv("v\n€10\n-€2.50\n€-1\n", json!([{"do": "describe"}])),
+                vec![("/columns/0/unit", json!("€")), ("/results/0/columns/0/sum", json!("6.50"))],
+            ),
+            (
                 "midnights are days",
                 csv("at\n2024-01-01T00:00:00\n2024-01-03\n", json!([{"do": "describe"}])),
                 vec![("/results/0/columns/0/max", json!("2024-01-03"))],

@@ -44,6 +44,15 @@ fn each_comparison_passes_fails_or_is_unknown() {
         (leaf("signed", "on_or_before", json!("2024-01-31")), "pass"),
         (leaf("signed", "after", json!("2024-01-31")), "fail"),
         (leaf("moment", "on_or_after", json!("2024-01-31")), "pass"),
+        // 23:30 an hour east of Greenwich is 22:30 there; a day is compared with a day
+        (leaf("moment", "on_or_before", json!("2024-01-31T22:30:00Z")), "pass"),
+        (leaf("moment", "on_or_before", json!("2024-01-31T22:29:59Z")), "fail"),
+        (leaf("moment", "before", json!("2024-01-31T23:00:00Z")), "pass"),
+        (leaf("moment", "after", json!("2024-01-31T22:00:00Z")), "pass"),
+        (leaf("moment", "eq", json!("2024-01-31T22:30Z")), "pass"),
+        (leaf("moment", "before", json!("2024-01-31T23:00:00")), "unknown"),
+        (leaf("moment", "between", json!(["2024-01-31T22:00:00Z", "2024-01-31T22:29:00Z"])), "fail"),
+        (leaf("moment", "between", json!(["2024-01-31", "2024-01-31T22:30:00Z"])), "pass"),
         // 18 on the very day of the check; who is born on 29 February is 16 on 1 March of 2024 too
         (leaf("born", "age_at_least", json!(18)), "pass"),
         (leaf("born", "age_at_most", json!(17)), "fail"),

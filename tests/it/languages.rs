@@ -214,3 +214,24 @@ fn output_that_goes_elsewhere_is_said_until_it_comes_back() {
         (&json!("back\n"), &json!(""))
     );
 }
+
+#[test]
+fn a_run_that_is_out_of_time_says_where_it_was_and_what_it_did_then() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(command(data.path()).arg("serve"));
+    let code = "import time\ndef wait():\n    try:\n        time.sleep(60)\n    finally:\n        print('cleaned up')\nwait()";
+    let late =
+        server.call(json!({"code": code, "language": "python", "timeout_ms": 1_000}), json!({}))["structuredContent"].take();
+    assert_eq!(
+        (&late["exitCode"], &late["state"], &late["error"]["name"]),
+        (&json!(124), &json!("fresh"), &json!("timeout"))
+    );
+    let said = late["stderr"].as_str().unwrap();
+    assert!(
+        said.starts_with("note: after the interrupt:\ncleaned up\n")
+            && said.contains("----> 4         time.sleep(60)"),
+        "{said}"
+    );
+    let next = call(&mut server, "1", "python");
+    assert_eq!(next["structuredContent"]["stderr"], "", "it is said once: {next}");
+}

@@ -22,13 +22,23 @@ fn the_exit_code_is_the_codes_and_output_goes_where_it_belongs() {
     assert_eq!(run(data.path(), &["print('out')"]), (0, "out\n".into(), String::new()));
     let (code, out, err) = run(data.path(), &["import sys; print('e', file=sys.stderr); sys.exit(3)"]);
     assert_eq!((code, out.as_str()), (3, ""));
-    assert!(err.starts_with("e\n"), "{err}");
+    assert_eq!(err, "e\n");
+    assert_eq!(run(data.path(), &["raise SystemExit(0)"]), (0, String::new(), String::new()));
     let (code, _, err) = run(data.path(), &["1/0"]);
     assert_eq!(code, 1);
     assert!(err.contains("ZeroDivisionError"), "{err}");
     let (code, _, err) = run(data.path(), &["--timeout-ms", "1000", "while True: pass"]);
     assert_eq!(code, 124);
     assert!(err.contains("timeout"), "{err}");
+}
+
+#[test]
+fn a_sandbox_that_ended_with_its_process_is_said_to_be_gone() {
+    let data = tempfile::tempdir().unwrap();
+    let conversation = |code| run(data.path(), &["--conversation", "c", code]);
+    assert_eq!(conversation("x = 1"), (0, String::new(), String::new()));
+    let (code, _, err) = conversation("x");
+    assert!(code == 1 && err.contains("NameError") && err.contains("[note] state reset: "), "{err}");
 }
 
 #[test]

@@ -264,7 +264,7 @@ class Leaf:
         elif not missing and reason is None:
             truth, reason = self.compare(actual, expected, facts, missing)
         leaf = {
-            "fact": self.name(), "op": self.op, "expected": None if expected is MISSING else expected,
+            "fact": self.name(), "op": self.op, "expected": None if expected is MISSING else formula.shorten(expected) if isinstance(expected, Decimal) else expected,
             "actual": None if actual is MISSING else shown(actual), "truth": truth, "missing": missing,
             "reason": reason, "title": self.labels["title"], "source": self.labels["source"],
         }
@@ -352,6 +352,9 @@ class Leaf:
             left, right = as_date(actual), as_date(expected)
             if left is None or right is None:
                 return None, "%s is not a date" % core.clip(self.name() if left is None else self.spec.get("value_fact", "value"))
+            left, right = moments(actual, expected)
+            if left is None:
+                return None, self.unplaced()
             return {"before": left < right, "after": left > right, "on_or_before": left <= right, "on_or_after": left >= right}[op], None
         if op in ("eq", "ne"):
             left, right = core.quantity(actual), core.quantity(expected)
@@ -367,7 +370,12 @@ class Leaf:
                 if None not in (low, high, here):
                     if kind is core.quantity and not low[1] == high[1] == here[1]:
                         return None, self.unlike(here[1], low[1] if low[1] != here[1] else high[1])
-                    return low <= here <= high, None
+                    if kind is core.quantity:
+                        return low <= here <= high, None
+                    pairs = moments(expected[0], actual), moments(actual, expected[1])
+                    if (None, None) in pairs:
+                        return None, self.unplaced()
+                    return all(first <= second for first, second in pairs), None
             return None, "%s cannot be compared with these ends" % core.clip(self.name())
         if op in ("in", "not_in"):
             if not isinstance(expected, list):
@@ -421,6 +429,9 @@ class Leaf:
         say = lambda unit: "in %s" % unit if unit else "without a unit"
         return "%s is %s and %s is %s; give both in one unit" % (core.clip(self.name()), say(left), other, say(right))
 
+    def unplaced(self):
+        return "%s is compared with a time, and only one of the two has an offset from UTC" % core.clip(self.name())
+
     def day(self, facts):
         """The date of an age, or the name of what is missing for it."""
         if "at" not in self.spec:
@@ -458,7 +469,10 @@ class Leaf:
             now, then = as_date(leaf["actual"]), as_date(leaf["expected"])
             if now and then:
                 late, strictly = op in ("before", "on_or_before"), op in ("before", "after")
-                change["over_by" if late else "short_by"] = core.count(abs((then - now).days) + strictly, "day")
+                now, then = moments(leaf["actual"], leaf["expected"])
+                unit, step = ("minute", datetime.timedelta(minutes=1)) if isinstance(now, datetime.datetime) else ("day", datetime.timedelta(1))
+                steps = abs(then - now) // step + 1 if strictly else -(-abs(then - now) // step)
+                change["over_by" if late else "short_by"] = core.count(steps, unit)
         if answer.truth is False and wanted and self.op == "age_at_least":
             reached = birthday(as_date(leaf["actual"]), as_number(leaf["expected"]))
             if reached:
@@ -622,6 +636,17 @@ def as_date(value):
     return timed[0].date() if timed else core.read_date(value)
 
 
+def moments(left, right):
+    """Two days, or two times in UTC where they have offsets, to be compared; a time beside a day counts as its day. Nothing
+    and nothing where one time has an offset and the other has none."""
+    a, b = core.read_time(left), core.read_time(right)
+    if a is None or b is None:
+        return as_date(left), as_date(right)
+    if (a[1] is None) != (b[1] is None):
+        return None, None
+    return tuple(written - (offset or datetime.timedelta(0)) for written, offset in (a, b))
+
+
 def equal(left, right):
     """Same value; numbers by value whether written as number or text, `true` is not 1."""
     if isinstance(left, bool) or isinstance(right, bool):
@@ -630,8 +655,10 @@ def equal(left, right):
     if a is not None and b is not None:
         return a == b
     a, b = as_date(left), as_date(right)
-    if None not in (a, b) and ":" not in left + right:  # two days, however they are written; times are compared as text
-        return a == b
+    if None not in (a, b) and (":" in left) == (":" in right):  # two days or two times, however they are written
+        a, b = moments(left, right)
+        if a is not None:
+            return a == b
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(equal(x, y) for x, y in zip(left, right))
     return type(left) is type(right) and left == right

@@ -20,7 +20,7 @@ MAX_FILE = 256 * 1024 * 1024
 MISSING = {"", "na", "n/a", "null", "none", "nan", "-"}
 POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+)(,\d+)?", re.ASCII)
-MONEY = re.compile(r"([€$£¥]|[A-Z]{3} )? ?(-?[0-9][0-9., ]*?)(?: ?([€$£¥%])| ([A-Z]{3}))?", re.ASCII)
+MONEY = re.compile(r"(-?)([€$£¥]|[A-Z]{3} )? ?(-?[0-9][0-9., ]*?)(?: ?([€$£¥%])| ([A-Z]{3}))?", re.ASCII)
 PADDED = re.compile(r"0\d+", re.ASCII)  # 02134 is a name that is written with digits
 MAX_EXPONENT = 140  # squares of larger numbers, and of smaller ones, are out of reach for binary floating point
 MOSTLY = 0.9  # share of a column's values that makes it numeric (or dated); the rest are counted as invalid
@@ -279,7 +279,7 @@ class Data:
         """The cells without the one unit that all are written with (`12.50 EUR`, `€3`); units that differ stay, so that
         amounts in two currencies are text and never added."""
         found = [MONEY.fullmatch(value) if isinstance(value, str) else None for value in cells]
-        marks = [(match[1] or match[3] or match[4] or "").strip() for match in found if match]
+        marks = [(match[2] or match[4] or match[5] or "").strip() for match in found if match]
         units = sorted(set(marks) - {""})
         if not units or len(marks) + numbers < MOSTLY * known:
             return cells, None
@@ -288,7 +288,7 @@ class Data:
             self.notes.append("Column %s holds amounts in %s. They are not added or compared; split the rows by unit, or convert them first." % (
                 core.clip(name), self.mixed[name]))
             return cells, None
-        return [match[2] if match else value for match, value in zip(found, cells)], units[0]
+        return [match[1] + match[3] if match else value for match, value in zip(found, cells)], units[0]
 
     def dated(self, name, cells, known, p):
         """The cells as days or times, and how many could be read; which of 3/4/2024 is the day is decided for the whole column."""

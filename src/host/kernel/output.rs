@@ -15,7 +15,7 @@ use super::complaints::Complaints;
 use super::protocol::{Frame, FrameKind, Marks, Piece};
 use crate::domain::Clock;
 use crate::host::credit::{Credit, Held};
-use crate::wire::interpreter::{Event, ExecutionError, ExecutionResult, Output};
+use crate::wire::interpreter::{AFTER_INTERRUPT, Event, ExecutionError, ExecutionResult, Output};
 
 /// The longest text of one event, in bytes.
 const CHUNK_MAX: usize = 64 << 10;
@@ -196,6 +196,7 @@ impl Answer {
             FrameKind::Begin => {
                 (self.stdout.open, self.stderr.open) = (true, true);
                 let late = std::mem::take(&mut self.late);
+                self.late.interrupted = self.silent;
                 if let Some(note) = late.note().filter(|_| self.reports_late) {
                     self.add_text(Lane::Stderr, &note);
                     self.last_line = LastLine::default();
@@ -265,9 +266,10 @@ impl Answer {
         }
     }
 
-    /// It has lost its reader: nothing further is kept.
+    /// It has lost its reader and is interrupted: what it says from now on is told to the next execution.
     pub(super) fn silence(&mut self) {
-        (self.silent, self.left_bytes) = (true, 0);
+        self.silent = true;
+        self.late.interrupted = true;
     }
 
     /// Whether an error was reported.
@@ -402,6 +404,9 @@ impl Answer {
     }
 
     fn add_sieved(&mut self, lane: Lane, text: &str) {
+        if self.silent {
+            return self.late.add(text.as_bytes());
+        }
         let text = self.within_budget(text);
         if text.is_empty() {
             return;
@@ -447,8 +452,16 @@ impl Answer {
     fn event(&mut self, event: Event, credit: Option<Credit>) {
         let bytes = EVENT_COST + size(&event);
         self.flush();
+        if self.silent {
+            if let Event::Error(error) = event
+                && !error.name.is_empty()
+            {
+                self.late.place = error.traceback;
+            }
+            return;
+        }
         // An error is small and says why the cell failed; it always fits.
-        if self.silent || bytes > self.left_bytes && !matches!(event, Event::Error(_)) {
+        if bytes > self.left_bytes && !matches!(event, Event::Error(_)) {
             self.dropped_bytes += bytes;
             return;
         }
@@ -489,6 +502,10 @@ impl LastLine {
 pub(super) struct Late {
     text: Vec<u8>,
     bytes: u64,
+    /// Whether it was said by an execution that was interrupted.
+    interrupted: bool,
+    /// Where that one was interrupted, as its traceback says.
+    place: String,
 }
 
 impl Late {
@@ -509,14 +526,22 @@ impl Late {
             })
         };
         let said: String = text.split('\u{1e}').filter(|piece| !is_mark(piece)).collect();
-        let said = said.trim();
-        let cut = if self.bytes > LATE_MAX as u64 {
-            format!("\n[{} bytes in all]", self.bytes)
-        } else {
-            String::new()
+        let mut said = said.trim().to_owned();
+        if self.bytes > LATE_MAX as u64 && !said.is_empty() {
+            said.push_str(&format!("\n[{} bytes in all]", self.bytes));
+        }
+        let place = &self.place[..self.place.floor_char_boundary(LATE_MAX)];
+        let said = [said.as_str(), place]
+            .map(str::trim)
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join("\n");
+        let head = match self.interrupted {
+            true => AFTER_INTERRUPT,
+            false => "note: printed since the last run, by what it left running:",
         };
-        (!said.is_empty())
-            .then(|| format!("note: printed since the last run, by what it left running:\n{said}{cut}\n"))
+        (!said.is_empty()).then(|| format!("{head}\n{said}\n"))
     }
 }
 
