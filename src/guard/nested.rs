@@ -55,6 +55,8 @@ struct Frame {
     at: usize,
     /// The columns of the rows that this list holds, or of this row.
     columns: Option<Arc<[Meaning]>>,
+    /// Whether a value stands in it with no comma behind.
+    filled: bool,
     /// The names in this list so far, as a row of names.
     names: Vec<Meaning>,
     /// Whether anything else stands in it.
@@ -93,6 +95,13 @@ pub(super) fn is_value_key(key: &str) -> bool {
 /// What a name says that is the address of one: `http://hl7.org/fhir/sid/us-ssn`.
 pub(super) fn last_part(name: &str) -> &str {
     name.rsplit(['/', ':', '#']).next().unwrap_or(name)
+}
+
+impl Frame {
+    /// Whether a value stands in a row of known columns with no comma behind, as arrays of numpy have them.
+    fn is_array(&self) -> bool {
+        self.filled && self.bracket == b'[' && self.columns.is_some()
+    }
 }
 
 const NO_KEY: Key =
@@ -318,6 +327,11 @@ impl Nested {
         while at < bytes.len() {
             let byte = bytes[at];
             full = if b" \t\r\n".contains(&byte) { full } else { !b"[{(,:".contains(&byte) };
+            let apart = at == 0 || bytes[at - 1].is_ascii_whitespace();
+            if apart && !b" \t\r\n,]})".contains(&byte) && self.open.last().is_some_and(Frame::is_array) {
+                self.comma();
+                beside = false;
+            }
             match byte {
                 b' ' | b'\t' | b'\r' | b'\n' => {
                     at += 1;
@@ -329,7 +343,7 @@ impl Nested {
                             return None;
                         }
                         self.replaced();
-                        (at, beside, replaced) = (at + len, true, at + len);
+                        (at, beside, full, replaced) = (at + len, true, true, at + len);
                         continue;
                     }
                     // A call: `Decimal('12.50')` is one value.
@@ -339,8 +353,8 @@ impl Nested {
                 b',' => self.comma(),
                 b':' => self.colon(),
                 b'"' | b'\'' => {
-                    // `b'..'`, `u'..'`
-                    if beside && !bytes[at - 1].is_ascii_alphabetic() {
+                    // `b'..'`, `u'..'`, `dtype='..'`
+                    if beside && !bytes[at - 1].is_ascii_alphabetic() && bytes[at - 1] != b'=' {
                         return None;
                     }
                     let Some(len) = quoted(&bytes[at..], 1, byte) else {
@@ -383,10 +397,11 @@ impl Nested {
     /// A value that was replaced.
     fn replaced(&mut self) {
         self.first = None;
-        match self.open.last_mut() {
-            Some(top) if top.bracket == b'{' && top.key.is_none() => top.last = Some(NO_KEY),
-            Some(top) => top.mixed = true,
-            None => {}
+        let Some(top) = self.open.last_mut() else { return };
+        top.filled = true;
+        match top.bracket {
+            b'{' if top.key.is_none() => top.last = Some(NO_KEY),
+            _ => top.mixed = true,
         }
     }
 
@@ -394,7 +409,7 @@ impl Nested {
         self.first = None;
         if let Some(top) = self.open.last_mut() {
             top.at += 1;
-            (top.key, top.last) = (None, None);
+            (top.key, top.last, top.filled) = (None, None, false);
         }
     }
 
@@ -414,6 +429,7 @@ impl Nested {
         }
         self.first = None;
         if let Some(top) = self.open.last_mut() {
+            top.filled = true;
             if top.bracket == b'{' && top.key.is_none() {
                 top.last = Some(key(word));
             } else {
@@ -476,6 +492,8 @@ impl Nested {
                 top.columns = head(frame.names);
             }
             Some(_) => {}
+            // `Index(['id', 'ssn'], dtype='object')`
+            None if frame.bracket == b'(' && frame.columns.is_some() => self.loose = frame.columns,
             None if row && frame.names.len() > 1 && frame.columns.is_none() => self.loose = head(frame.names),
             None => {}
         }
@@ -490,6 +508,7 @@ impl Nested {
             self.first = string.then(|| key(value));
             return;
         };
+        top.filled = true;
         if top.bracket == b'{' && top.key.is_none() {
             top.last = Some(if string { key(value) } else { NO_KEY });
             return;
@@ -535,12 +554,17 @@ impl Nested {
 /// The longest name of a list.
 const LONGEST_LISTED: usize = 40;
 
-/// Where the list begins that a name without quotes says something of, `ssns = [`, and that name.
+/// Where the list begins that the name at the beginning of a line says something of, `ssns = [`, `"NHS number" = [`, and that name.
 fn list_under_name(line: &str) -> Option<(usize, &str)> {
-    let list = memchr::memchr(b'[', line.as_bytes())?;
-    let before = line[..list].trim_end().strip_suffix([':', '='])?.trim_end();
-    let name = before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
-    (!name.is_empty() && name.len() <= LONGEST_LISTED).then_some((list, name))
+    let list = line.find(['[', '{', '(']).filter(|at| line[*at..].starts_with('['))?;
+    let before = line[..list].trim_end();
+    let (named, quoted) = (before.strip_suffix([':', '='])?.trim_end(), before.ends_with('='));
+    let name = match named.strip_suffix(['"', '\'']).filter(|_| quoted) {
+        Some(named) => named.rsplit(['"', '\'']).next()?,
+        None => named.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next()?,
+    };
+    let is_list = placeholder_len(&line.as_bytes()[list..]).is_none();
+    (is_list && !name.is_empty() && name.len() <= LONGEST_LISTED).then_some((list, name))
 }
 
 /// Where the string ends that `quote` ends and that goes on at a place, if it ends on the line; the quote included.
@@ -587,7 +611,7 @@ fn may_hold_tag(line: &[u8]) -> bool {
 
 /// Whether a `<` may begin a tag of a table of HTML, or end one.
 pub(super) fn is_tag(text: &[u8], at: usize) -> bool {
-    matches!(text[at + 1..], [b't', ..] | [b'/', b't', ..])
+    matches!(text[at + 1..], [b't' | b'T', ..] | [b'/', b't' | b'T', ..])
 }
 
 /// The table of HTML that is open.

@@ -118,10 +118,10 @@ struct Head {
     columns: Vec<Column>,
     /// Whether blank lines may stand between its rows.
     spaced: bool,
-    /// Whether something stands before it on its line, and so before its rows.
-    led: bool,
-    /// Whether it names the index of a frame, whose columns have their names above.
-    index: bool,
+    /// The first field that is of the table, behind what stands before it on its line, and so before its rows.
+    lead: Option<usize>,
+    /// How wide it is, where it may name the index of a frame, whose columns have their names above.
+    index: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -526,15 +526,16 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
     if memchr::memchr(b'{', bytes).is_some() && memchr::memmem::find(bytes, b"{\"\"").is_some() {
         return true;
     }
-    if memchr::memchr(b'\\', bytes).is_none() {
-        return false;
-    }
     let secret = |place: &usize| {
         let letters = bytes[..place - base].iter().rev().take(LONGEST_NAME);
         let len = letters.take_while(|byte| byte.is_ascii_alphanumeric()).count();
         line.get(place - base - len..place - base).is_none_or(|word| heads::only_secret(heads::meaning(word)))
     };
     let (mut from, mut at, mut ends, mut headed, mut words) = (0, 0, false, false, false);
+    // A row may be a string of its own in a list of them.
+    let row = |string: &[u8], rest: &[u8]| {
+        string.iter().any(|byte| b",;|".contains(byte)) && rest.first() == Some(&b',')
+    };
     loop {
         let (next, len, end) = next_quote(bytes, at);
         if end.is_some_and(|end| !end) {
@@ -543,6 +544,7 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
             continue;
         }
         let (here, rest) = places.split_at(places.partition_point(|place| *place - base <= next));
+        ends |= !here.is_empty() && row(&bytes[from..next], &bytes[next + len..]);
         let head = ends && !here.is_empty();
         headed |= head;
         // Where a value may begin: behind its head, but before the name of a `Series`.
@@ -689,9 +691,13 @@ impl State {
             let series = if (at, next) == (start, end) { series } else { &[] };
             let quiet =
                 here.is_empty() && series.is_empty() && self.rests() && !begins_listing(&text[at..next]);
-            if (goes_on.is_none() || at > start) && !quiet {
-                let found = &mut Found { out, line: at, labelled };
-                self.layout(without_end(&text[at..next]), !here.is_empty(), series, found, counts);
+            // What a progress bar was erased with.
+            let erased = text[at..next].ends_with('\r') && text[at..next].trim().is_empty();
+            if (goes_on.is_none() || at > start) && !quiet && !erased {
+                let line = without_end(&text[at..next]);
+                let (from, to) = string_of_list(line).unwrap_or((0, line.len()));
+                let found = &mut Found { out, line: at + from, labelled };
+                self.layout(&line[from..to], !here.is_empty(), series, found, counts);
             }
             at = next;
         }
@@ -719,10 +725,15 @@ impl State {
         }
         let first = line.bytes().find(|byte| *byte != b' ');
         let Some(first) = first.filter(|byte| *byte != b'\r') else {
-            // A frame that is too wide prints its head again for the columns that follow. SAS sets a blank line below a head.
+            // A frame that is too wide prints its head again for the columns that follow. SAS sets a blank line below a head, and
+            // on Windows separated values may have one below each row.
             let fresh = std::mem::take(&mut self.fresh);
-            self.head =
-                self.head.take().filter(|head| head.spaced || fresh && head.layout == Layout::Fixed(true));
+            self.head = self.head.take().filter(|head| match head.layout {
+                _ if head.spaced => true,
+                Layout::Separated(_) => self.misfits + 1 < MISFITS[0],
+                layout => fresh && layout == Layout::Fixed(true),
+            });
+            self.misfits += 1;
             if matches!(self.listing, Some((Layout::Cells, _))) {
                 self.listed_names();
             }
@@ -751,8 +762,12 @@ impl State {
         // Under a head of pandas a line of its own names the index.
         let above = self.head.as_ref().filter(|head| matches!(head.layout, Layout::Fixed(_)));
         if let Some(mut head) = find_head(line).filter(|head| above.is_none() || head.columns.len() > 1) {
-            if let Some(above) = above.filter(|_| head.index) {
-                head.columns.pop();
+            let one = head.columns.last().map(|column| column.end) == head.index;
+            let width = |above: &&Arc<Head>| above.columns.last().map(|column| column.end);
+            if let Some(above) =
+                above.filter(|above| head.index.is_some() && (one || width(above) == head.index))
+            {
+                head.columns.truncate(head.columns.len() - usize::from(one));
                 let end = head.columns.last().map_or(0, |column| column.end);
                 head.columns.extend(above.columns.iter().filter(|column| column.start >= end));
             }
@@ -991,8 +1006,8 @@ impl State {
             Some(fields) => (fields, before),
             None => split(line, sign, before),
         };
-        if head.led && !before {
-            fields[0] = without_lead(line, fields[0]);
+        if let Some(lead) = head.lead.filter(|lead| *lead < fields.len().min(count) && !before) {
+            fields[lead] = without_lead(line, fields[lead], &columns[lead]);
         }
         if before && open && !line.contains('"') {
             // The field goes on, but for a quote that never ends, which must not hide the rows behind it.
@@ -1069,6 +1084,17 @@ fn insertion(text: &str, headed: bool) -> Option<&str> {
     })
 }
 
+/// A string with a row in it that has a line of a list for itself, as `pprint` and JSON print one.
+fn string_of_list(line: &str) -> Option<Span> {
+    let text = line.trim_start_matches(['[', '(', ' ']);
+    let quote = text.chars().next().filter(|sign| matches!(sign, '"' | '\''))?;
+    let text = text[1..].trim_end_matches([',', ']', ')', ' ', '\r']).strip_suffix(quote)?;
+    let text = text.strip_suffix("\\n").unwrap_or(text);
+    let row = !text.contains(quote) && text.contains([',', ';', '\t', '|']);
+    let start = text.as_ptr() as usize - line.as_ptr() as usize;
+    row.then_some((start, start + text.len()))
+}
+
 /// How a statement of SQL begins that names the columns of a table.
 const CREATE: &str = "CREATE TABLE ";
 
@@ -1126,7 +1152,11 @@ fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) 
         let secret = heads::only_secret(column.meant);
         let wide = columns.len() > 1 && parts.len() > 1 && gaps;
         let place = if wide { Place::Wide } else { Place::Alone };
-        let hit = parts.iter().filter(under).find_map(|&(x, y)| {
+        // A row that is wider than its head stands in the same order.
+        let alike = parts.len() == columns.len() && gaps && !parts.iter().any(|part| under(&part));
+        let own_part = |nth: usize, part: &&Span| if alike { nth == at } else { under(part) };
+        let those = parts.iter().enumerate().filter(|(nth, part)| own_part(*nth, part));
+        let hit = those.map(|(_, part)| part).find_map(|&(x, y)| {
             let left = columns[..at]
                 .iter()
                 .map(|other| other.end)
@@ -1144,7 +1174,7 @@ fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) 
             };
             let to = if column.end < y && blank(column.end) { column.end } else { y };
             let before_next = next.map_or(y, |start| start - 1);
-            let tries = [(x, y), (from, to), (from, y), (own, before_next), (own, y)];
+            let tries = [(from, to.min(before_next)), (own, before_next), (x, y), (from, y), (own, y)];
             let inner = words(&line[byte(x)..byte(y)]);
             let touching = inner
                 .iter()

@@ -161,7 +161,37 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
         format!("     1\tid,bsn\n     2\t1,{ID}\n"),
         format!("web-1  | id,bsn\nweb-1  | 1,{ID}\n"),
         format!("2026-01-31T10:00:00Z      id        bsn\n2026-01-31T10:00:01Z  0    1  {ID}\n"),
+        format!(
+            "2026-01-31 10:00:00,123 - app - INFO - id,bsn\n2026-01-31 10:00:00,124 - app - INFO - 1,{ID}\n"
+        ),
+        format!("2026-01-31T10:00:00.1Z stdout F  id |    bsn\n2026-01-31T10:00:00.2Z stdout F   1 | {ID}\n"),
+        format!("web-1  | +----+-----------+\nweb-1  | | id | bsn       |\nweb-1  | | 1  | {ID} |\n"),
+        format!("INFO:root:    id        bsn\nINFO:root:0    1  {ID}\n"),
+        format!("[pod/web/app] id|bsn\n[pod/web/app] 1|{ID}\n"),
+        format!("# bsn,id\n# {ID},1\n"),
+        format!(
+            "│ (index) │ 0    │ 1           │\n│ 0       │ 'id' │ 'bsn'       │\n│ 1       │ '1'  │ '{ID}' │\n"
+        ),
+        // What a progress bar was erased with, and blank lines as Windows sets them between rows.
+        format!("\r  5%|█  | 1/9\r          \rid,bsn\n\r 10%|██ | 2/9\r          \r1,{ID}\n"),
+        format!("id,bsn\r\n\r\n1,{ID}\r\n\r\n2,{ID}\r\n"),
+        // Rows that are strings of a list, in one line and in several; arrays of numpy; an unquoted number that was replaced.
+        format!("['id,bsn', '1,{ID}', '2,{ID}']\n"),
+        format!("['id,bsn',\n '1,{ID}',\n '2,{ID}']\n"),
+        format!("[\n  \"bsn,id\",\n  \"{ID},1\"\n]\n"),
+        format!("['id', 'bsn']\n[[1 '{ID}']\n [2 '{ID}']]\nIndex(['x', 'bsn'], dtype='str')\n[[1 '{ID}']]\n"),
+        format!("{{'bsn': {{0: {ID},\n         1: {ID},\n         2: {ID}}}}}\n"),
+        // Tables of Jira and MediaWiki under an index, and of SQLite in HTML.
+        format!(
+            "||    || id || bsn ||\n| 0  | 1 | {ID} |\n{{|\n|-\n!    !! id !! bsn\n|-\n| 0  || 1  || {ID}\n|}}\n"
+        ),
+        format!("<TR><TH>id</TH>\n<TH>bsn</TH>\n</TR>\n<TR><TD>1</TD>\n<TD>{ID}</TD>\n</TR>\n"),
+        format!("qty   created   bsn\n365   2026-07-25   {ID}\n492   2012-05-03   {ID}\n"),
+        format!("│ id        bsn │\n│  1  {ID} │\n"),
         // On their side, and under the names of an index.
+        format!(
+            "            phone   amount\nbsn       no              \n{ID} 1  0871234567   5.5\n{ID} 2  0871234567   5.5\n"
+        ),
         format!(",0,1\nname,x,y\nbsn,{ID},{ID}\nnote,a,b\n"),
         format!("│ bsn ┆ {ID} ┆ {ID} │\n│ ppsn ┆ null ┆ 1234567FA │\n"),
         format!("             amount\nx   bsn          \nCZ  {ID}  1004.10\n    {ID}    99.95\n"),

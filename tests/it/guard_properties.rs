@@ -556,6 +556,7 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         "n  passwd\ntoken:\nAZXhhbXBsZS5jb20\n- FO9991".to_owned(),
         "'ssn':\npassword\n1,219-09-9998\n110201543".to_owned(),
         "\"passord\":[]\npassword\nBfaKTfZwKufSSqid,spassword\n11111c".to_owned(),
+        "\"card\":KEY-7DQW02S288B97TBK\ntoken:38Q~xY".to_owned(),
         "passord:\n- -----BEGINPRIVATE-----imyI3MzqaEIdzMORGA6PHON7]\n- <tr><t".to_owned(),
         // The length of a line that may be one of a Series; a Series without a row.
         format!(

@@ -277,6 +277,8 @@ fn a_head_alone_makes_no_value_of_a_count_a_word_or_a_date() {
         "<table><tr><th>phone_model</th><th>cc</th></tr><tr><td>Pixel 8</td><td>1998</td></tr></table>",
         "{'account': {0: 'Cash', 1: '4000 Revenue'}, 'tin': {0: 51.93, 1: 26.59}}",
         "0    12345678\n1    22345678\nName: population, dtype: int64\n",
+        "password    str\ninvoice     str\ndtype: object\n",
+        "password|order_no|amount\n",
     ] {
         assert_eq!(*guard.text(text, &mut Numbering::alone()).0, text);
     }

@@ -96,11 +96,12 @@ pub(super) fn tuples(line: &str) -> Vec<Vec<Span>> {
 
 /// Fields with a doubled bar between, and the outer ones of a row with single bars: Jira and the wikis.
 pub(super) fn doubled(line: &str) -> Vec<Span> {
-    let bar = |c: char| matches!(c, '|' | '!' | ' ' | '\r');
-    let inner = line.trim_matches(bar);
-    let base = inner.as_ptr() as usize - line.as_ptr() as usize;
+    let text = line.trim();
+    let ends = ["||", "|", "!"];
+    let text = ends.iter().find_map(|sign| text.strip_prefix(*sign)).unwrap_or(text);
+    let inner = ends.iter().find_map(|sign| text.strip_suffix(*sign)).unwrap_or(text);
+    let mut at = inner.as_ptr() as usize - line.as_ptr() as usize;
     let mut fields = vec![(0, 0)];
-    let mut at = base;
     for field in inner.split(if inner.contains("!!") { "!!" } else { "||" }) {
         fields.push((at, at + field.len()));
         at += field.len() + 2;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::fields::{doubled, segments, split, words};
 use super::{BARS, Column, Head, LONGEST_NAME, LONGEST_PROSE, Layout, MAX_FIELDS, MAX_WORDS, Span};
 use crate::guard::classes::{alphanumeric_or, only};
-use crate::guard::heads;
+use crate::guard::heads::{self, Place};
 use crate::guard::scan::next_placeholder;
 
 fn is_sign_of_name(c: char) -> bool {
@@ -16,7 +16,7 @@ fn is_sign_of_name(c: char) -> bool {
 /// Whether a text may be the head of a column: a name of a few words.
 pub(super) fn is_name(text: &str) -> bool {
     let text = text.trim_matches(['"', '\'', '`', ' ']);
-    if !heads::is_unmasked(text) || text.contains("   ") {
+    if !heads::is_unmasked(text) || text.contains("  ") {
         return false;
     }
     let text = text.trim_matches('*');
@@ -59,11 +59,7 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     }
     // A frame that goes on below.
     let line = named.trim_end_matches(" \\");
-    let lead = lead(line)?;
-    let behind = if lead > 0 { line[lead..].trim_start_matches(' ') } else { line };
-    let led = separated_head(behind, replaced).map(|head| Head { led: lead > 0, ..head });
-    let blanked = (lead > 0).then(|| " ".repeat(lead) + &line[lead..]);
-    led.or_else(|| fixed_head(blanked.as_deref().unwrap_or(line), padded).filter(|_| !replaced))
+    separated_head(line, replaced).or_else(|| fixed_head(line, padded).filter(|_| !replaced))
 }
 
 /// What stands in no name and between none.
@@ -74,44 +70,72 @@ pub(super) const SEPARATORS: [bool; 256] = only(b"\t;,^~\x1f|\"\xe2");
 /// The most that stands before a table on its lines.
 const LONGEST_LEAD: usize = 160;
 
-/// How much of a line stands before its table, on each line of it: the sign of a quotation or a change, a number, the name of a
-/// file, what a log says. No sign that stands in no head may be behind it.
-pub(super) fn lead(line: &str) -> Option<usize> {
-    let bytes = line.as_bytes();
-    let sign = bytes.iter().rposition(|byte| OTHER[usize::from(*byte)]);
-    let after = &bytes[sign.map_or(0, |at| at + 1)..];
-    let separated = after.iter().position(|byte| b",;".contains(byte));
-    let Some(sign) = sign else {
-        let Some(field) = separated.map(|end| &line[..end]) else { return Some(0) };
-        // `web-1  | id,ssn`, `12\tid,ssn`, `-id,ssn`
-        let number = |c: char| c.is_ascii_digit() || matches!(c, '-' | ' ' | '\t');
-        let number = field.len() - field.trim_start_matches(number).len();
-        let len = field.rfind('|').map_or(number, |bar| bar + 1);
-        return Some(if line[..len].trim().is_empty() { 0 } else { len });
-    };
-    let lead = &bytes[..sign];
-    if lead.len() > LONGEST_LEAD
-        || lead.iter().chain([&bytes[sign]]).any(|byte| b",;={}<&$@?\\()\"'".contains(byte))
-    {
-        return None;
-    }
-    // A word that begins with a digit is not the name of a column.
-    let rest = after
-        .first()
-        .filter(|first| first.is_ascii_digit())
-        .map_or(0, |_| after.iter().position(|byte| *byte == b' ').unwrap_or(after.len()));
-    (separated.is_some() || memchr::memmem::find(after, b"  ").is_some()).then_some(sign + 1 + rest)
+/// Whether a head may stand behind something else that is on each line of its table: the sign of a quotation or a change, a
+/// number, the name of a file, what a log says. Code has other signs; but a log begins with its time or something in brackets.
+fn may_be_lead(lead: &str) -> bool {
+    let code = || lead.bytes().any(|byte| b",;={}<&$@?\\()\"'".contains(&byte));
+    lead.len() <= LONGEST_LEAD && (lead.starts_with(|c: char| c.is_ascii_digit() || c == '[') || !code())
 }
 
-/// The first field of a row without what stands before the table.
-pub(super) fn without_lead(line: &str, (start, end): Span) -> Span {
-    let behind = |c: char| matches!(c, ' ' | '\t' | ':' | '>' | ']' | '|' | '+');
-    (line[start..end].rfind(behind).map_or(start, |at| start + at + 1), end)
+/// The same of a line with signs that stand in no head: behind the last of them names stand apart.
+pub(super) fn may_be_led(line: &str) -> bool {
+    let sign = line.bytes().rposition(|byte| OTHER[usize::from(byte)]).unwrap_or(0);
+    let apart = |byte: u8| SEPARATORS[usize::from(byte)];
+    let behind = &line.as_bytes()[sign..];
+    may_be_lead(&line[..sign])
+        && (behind.iter().any(|byte| apart(*byte)) || memchr::memmem::find(behind, b"  ").is_some())
+}
+
+/// How much of a line stands before the words that are names or the numbers of columns.
+fn fixed_lead(line: &str) -> usize {
+    let other = words(line).into_iter().rfind(|(from, to)| {
+        let word = &line[*from..*to];
+        !is_numbered(word) && !is_word(word)
+    });
+    other.map_or(0, |(from, to)| {
+        let (start, end) = behind_lead(&line[from..to]);
+        if start < end { from + start } else { to }
+    })
+}
+
+/// Whether a head is no more than the number of its column, or that some are left out.
+fn is_numbered(name: &str) -> bool {
+    matches!(name, ".." | "...") || name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether a word may be one of a head.
+fn is_word(word: &str) -> bool {
+    is_name(word) && word.contains(char::is_alphanumeric)
+}
+
+/// What stands behind the last sign and the last word that are in no name.
+fn behind_lead(text: &str) -> Span {
+    let end = text.trim_end().len();
+    let sign = text.bytes().rposition(|byte| OTHER[usize::from(byte)] || byte == b'|').map_or(0, |at| at + 1);
+    let gap = text[..end].rfind("  ").map_or(0, |at| at + 2);
+    let sign = sign.max(gap).min(end);
+    let other =
+        words(&text[sign..end]).into_iter().rfind(|(from, to)| !is_word(&text[sign + from..sign + to]));
+    let start = other.map_or(sign, |(from, to)| {
+        // The sign of a change.
+        let changed =
+            text[sign + from..].strip_prefix('-').is_some_and(|_| is_name(&text[sign + from + 1..sign + to]));
+        sign + if changed { from + 1 } else { to }
+    });
+    (start, end.max(start))
+}
+
+/// The first field of a row behind what stands before the table: all of it that fits its column.
+pub(super) fn without_lead(line: &str, (start, end): Span, column: &Column) -> Span {
+    let behind = |c: char| matches!(c, ' ' | '\t' | ':' | '>' | ']' | '|' | '+' | '-');
+    let starts = line[start..end].char_indices().filter(|(_, c)| behind(*c)).map(|(at, _)| start + at + 1);
+    let fits = |from: &usize| heads::cell(column.meant, &line[*from..end], Place::Wide).is_some();
+    ([start].into_iter().chain(starts).find(fits).unwrap_or(start), end)
 }
 
 impl Head {
     pub(super) fn new(layout: Layout, columns: Vec<Column>) -> Self {
-        Self { layout, columns, spaced: false, led: false, index: false }
+        Self { layout, columns, spaced: false, lead: None, index: None }
     }
 }
 
@@ -171,54 +195,71 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         }
         let wiki = sign == '|' && line.contains("||");
         let fields = if wiki { doubled(line) } else { split(line, sign, false).0 };
-        let names: Vec<&str> = fields.iter().map(|(start, end)| line[*start..*end].trim()).collect();
+        let mut names: Vec<&str> = fields.iter().map(|(start, end)| line[*start..*end].trim()).collect();
+        // What stands before the table, with the fields in it.
+        let comment = || names[0].starts_with("# ").then_some(0);
+        let lead = names.iter().rposition(|name| !is_name(name)).or_else(comment);
+        if let Some(lead) = lead {
+            let (from, to) = fields[lead];
+            let (start, end) = behind_lead(&line[from..to]);
+            let (before, name) = (&line[..from + start], &line[from + start..from + end]);
+            if !may_be_lead(before) || name.trim().is_empty() && lead > 0 && !BARS.contains(&sign) {
+                continue;
+            }
+            names[..lead].fill("");
+            names[lead] = name.trim();
+        }
+        let names = names;
         let edges = names.len() > 2
             && BARS.contains(&sign)
             && names[0].is_empty()
             && names[names.len() - 1].is_empty();
-        let inner = if edges { &names[1..names.len() - 1] } else { &names[..] };
+        let inner = if edges { &names[1..names.len() - 1] } else { &names[lead.unwrap_or(0)..] };
         // Of a row with a name before its value one is left.
-        let named =
-            inner.iter().filter(|name| !name.trim_matches('"').bytes().all(|byte| byte == b'x')).count();
+        let given = |name: &&&str| !name.trim_matches(['"', '\'']).bytes().all(|byte| byte == b'x');
+        let named = inner.iter().filter(given).count();
+        let indented = matches!(sign, ',' | ';') && lead.is_none() && line.starts_with([' ', '\t']);
         let fits = inner.len() <= MAX_FIELDS
-            && (!replaced || named > 1)
+            && (!replaced && lead.is_none() || named > 1)
             && inner.iter().all(|name| is_name(name))
-            && inner.iter().filter(|name| name.is_empty()).count() <= 1
-            && (inner.len() >= 2 + usize::from(matches!(sign, ',' | ';') && line.starts_with([' ', '\t']))
-                || edges);
+            && inner.iter().filter(|name| name.is_empty()).count() <= 1 + usize::from(BARS.contains(&sign))
+            && (inner.len() >= 2 + usize::from(indented) || edges);
         if !fits || best.as_ref().is_some_and(|best| best.columns.len() >= fields.len()) {
             continue;
         }
         let mut columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
         with_users(&names, &mut columns);
         // `user, passwd` further in is code more often.
-        if matches!(sign, ',' | ';') && line.starts_with([' ', '\t']) {
+        if indented {
             columns
                 .iter_mut()
                 .filter(|column| heads::only_secret(column.meant))
                 .for_each(|column| column.meant = &[]);
         }
         if columns.iter().any(|column| !column.meant.is_empty()) {
-            best = Some(Head::new(Layout::Separated(sign), columns));
+            best = Some(Head { lead, ..Head::new(Layout::Separated(sign), columns) });
         }
     }
     best
 }
 
 fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
-    let boxed = line.trim_start().starts_with('|').then(|| line.replace('|', " "));
+    let boxed = line.trim_start().starts_with(BARS).then(|| line.replace(BARS, " "));
     let line = boxed.as_deref().unwrap_or(line);
+    let lead = line.bytes().any(|byte| OTHER[usize::from(byte)] || byte == b'|').then(|| fixed_lead(line));
+    if lead.is_some_and(|lead| !may_be_lead(&line[..lead]) || !line[lead..].contains("  ")) {
+        return None;
+    }
+    let blanked = lead.map(|lead| " ".repeat(line[..lead].chars().count()) + &line[lead..]);
+    let line = blanked.as_deref().unwrap_or(line);
     if !line.chars().all(|c| is_sign_of_name(c) || matches!(c, '\t' | '"' | '`')) {
         return None;
     }
     let parts = segments(line);
     let cells = cells_of_head(line, &parts)?;
-    let numbered = |name: &str| {
-        matches!(name, ".." | "...") || name.len() <= 3 && name.bytes().all(|byte| byte.is_ascii_digit())
-    };
     if cells.is_empty()
         || cells.len() > MAX_WORDS
-        || !cells.iter().all(|(start, end)| is_name(&line[*start..*end]) || numbered(&line[*start..*end]))
+        || !cells.iter().all(|(start, end)| is_name(&line[*start..*end]) || is_numbered(&line[*start..*end]))
         || parts.len() < 2 && !line.starts_with(' ') && cells.len() > 8
     {
         return None;
@@ -230,11 +271,18 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
         .collect();
     let names: Vec<&str> = cells.iter().map(|(start, end)| &line[*start..*end]).collect();
     with_users(&names, &mut columns);
-    let padded =
-        padded.filter(|_| parts.len() == 1 && cells.len() <= 4 && !line.starts_with(' ') && line.is_ascii());
-    if let Some(end) = padded.filter(|_| columns.iter().any(|column| !column.meant.is_empty())) {
+    // What `dtypes` prints.
+    if let [_, kind] = &names[..]
+        && TYPES.contains(kind)
+    {
+        return None;
+    }
+    let index = padded.filter(|_| cells.len() <= 4 && !line.starts_with(' ') && line.is_ascii());
+    if let Some(end) =
+        index.filter(|_| parts.len() == 1 && columns.iter().any(|column| !column.meant.is_empty()))
+    {
         columns.push(Column { meant: &[], start: end - 1, end });
-        return Some(Head { index: true, ..Head::new(Layout::Fixed(true), columns) });
+        return Some(Head { index, ..Head::new(Layout::Fixed(true), columns) });
     }
     let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
         Layout::Words
@@ -246,8 +294,11 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     let speaks = |column: &Column| {
         if alone { heads::speaks_alone(column.meant) } else { !column.meant.is_empty() }
     };
-    columns.iter().any(speaks).then(|| Head::new(layout, columns))
+    columns.iter().any(speaks).then(|| Head { index, ..Head::new(layout, columns) })
 }
+
+/// Types of columns, which no column is named by.
+const TYPES: [&str; 8] = ["str", "object", "int64", "float64", "bool", "string", "category", "Int64"];
 
 /// The heads in the parts of a line; nothing for prose.
 fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {

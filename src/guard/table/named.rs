@@ -370,7 +370,7 @@ pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     if !secret && cells().all(is_name) && cells().any(|cell| !heads::meaning(cell).is_empty()) {
         return false;
     }
-    if found.cell(meant, line, (start, start + rest.len()), place) {
+    if !rest.contains(BARS) && found.cell(meant, line, (start, start + rest.len()), place) {
         return true;
     }
     // Each of the cells of a table that lies on its side, but for what is left out or missing.

@@ -3,7 +3,7 @@
 //! Code and prose hold such words in most of their lines, and hardly any as a name: `pass`, `for key in keys`. What is read
 //! as a name has a sign of it near, so most lines are passed over here for the price of one look at each byte.
 
-use super::head::{self, is_name, lead};
+use super::head::{self, is_name, may_be_led};
 use super::named::{joint, outer, printed, side_joint};
 use super::{LONGEST_NAME, begins_listing, entry_name, insertion};
 use crate::guard::heads;
@@ -19,7 +19,7 @@ static SAYS: [u8; 256] = {
     let mut byte = 0;
     while byte < 256 {
         says[byte] = match byte as u8 {
-            b'\n' | b'\r' => 0,
+            b'\n' => 0,
             b'\\' | 0..=8 | 0xb..=0x1f | 0x7f.. => ODD,
             _ if head::SEPARATORS[byte] => SEPARATES,
             _ if head::OTHER[byte] => OTHER,
@@ -68,7 +68,7 @@ pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone)
         }
     }
     if says & OTHER != 0 {
-        return lead(name).is_some() || holds_placeholder(name);
+        return may_be_led(name) || holds_placeholder(name);
     }
     let alone = || heads::speaks_alone(heads::meaning(name));
     says & SEPARATES != 0 || memchr::memmem::find(text, b"  ").is_some() || other(bytes.len()) || alone()
@@ -142,7 +142,12 @@ mod tests {
 
     /// Heads, values and signs in any order.
     fn made_up(count: usize) -> impl Iterator<Item = String> {
-        const PARTS: [&str; 52] = [
+        const PARTS: [&str; 57] = [
+            "\r",
+            "2026-01-31 10:00:00,123 - INFO - ",
+            "web-1  | ",
+            "> ",
+            "['id,ssn',",
             "ssn",
             "bsn",
             "phone number",
