@@ -1,16 +1,18 @@
 //! `audit` and `tenants`: whether the record of runs is as it was written, the record itself, and what is taken from it.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use chrono::NaiveDate;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::contexts::{open, print, show};
-use crate::config::{Config, Sources};
+use crate::config::Sources;
 use crate::domain::{EndReason, TenantId};
 use crate::objects::Objects;
-use crate::store::{Chain, ChainHead, ContextFilter, DynStore, End, Fault, verify};
+use crate::store::{Chain, ChainHead, ContextFilter, DynStore, End, Fault, UsageFilter, verify};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
@@ -64,12 +66,16 @@ fn parse_place(text: &str) -> Result<(i16, i64), String> {
     place.ok_or_else(|| "give a lane and the number of an entry in it, for example 0:120".to_owned())
 }
 
-/// The tenants that have a chain.
-async fn chains(store: &DynStore, tenant: Option<&TenantId>) -> anyhow::Result<Vec<TenantId>> {
-    let heads = store.chain_heads().await?;
-    let mut tenants: Vec<TenantId> = heads.into_iter().map(|head| head.tenant).collect();
-    tenants.dedup();
-    tenants.retain(|it| tenant.is_none_or(|tenant| it == tenant));
+/// The tenants that have a chain, or should have one: those that used something. The tenant that is named in any case.
+async fn chains(store: &DynStore, tenant: Option<&TenantId>) -> anyhow::Result<BTreeSet<TenantId>> {
+    if let Some(tenant) = tenant {
+        return Ok(BTreeSet::from([tenant.clone()]));
+    }
+    let today = store.now().await?.date_naive();
+    let ever = UsageFilter { tenant: None, owner: None, from: NaiveDate::default(), to: today };
+    let mut tenants: BTreeSet<TenantId> =
+        store.usage(&ever).await?.into_iter().map(|row| row.key.tenant).collect();
+    tenants.extend(store.chain_heads().await?.into_iter().map(|head| head.tenant));
     Ok(tenants)
 }
 
@@ -157,24 +163,43 @@ pub(super) async fn tenants(command: TenantsCommand, sources: Sources) -> anyhow
         let end = End { tenant: tenant.clone(), context: row.id, epoch: None, reason, error: None };
         ended += u32::from(store.end(&end, &config.limits).await?);
     }
+    let objects = Objects::open(&config.objects)?;
+    let results = results_of_workflows(&objects, &store, &tenant, principal.as_deref());
+    let results = results.await.context("nothing is erased yet; say it again when the object store answers")?;
     let body = store.erase(&tenant, principal.as_deref()).await?;
     let mut answer: Value = serde_json::from_str(&body)?;
     let answer = answer["erasure"].take();
-    let objects = objects_of_the_erased(&config, &store, &tenant).await.context(
+    let outputs = objects_of_the_erased(&objects, &store, &tenant).await.context(
         "the rows are erased, and some whole outputs and files of theirs are left; say it again when the object store answers",
     )?;
+    let objects = results + outputs;
     let answer = json!({ "tenant": tenant, "ended": ended, "erased": answer, "objects": objects });
     show(&answer, json)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Removes the large results of workflows, which nothing names any more once their rows are erased; says how many.
+async fn results_of_workflows(
+    objects: &Objects,
+    store: &DynStore,
+    tenant: &TenantId,
+    principal: Option<&str>,
+) -> anyhow::Result<usize> {
+    let mut removed = 0;
+    for row in store.workflows(Some(tenant), None, false, u32::MAX).await? {
+        if principal.is_none_or(|name| row.principal == name || row.key.owner.as_str() == name) {
+            removed += objects.remove_below(&row.id.to_string()).await?;
+        }
+    }
+    Ok(removed)
+}
+
 /// Removes the objects of runs whose entries were erased, now or before; says how many. The chain names those runs still.
 async fn objects_of_the_erased(
-    config: &Config,
+    objects: &Objects,
     store: &DynStore,
     tenant: &TenantId,
 ) -> anyhow::Result<usize> {
-    let objects = Objects::open(&config.objects)?;
     let mut removed = 0;
     let mut heads = store.chain_heads().await?;
     heads.retain(|head| head.tenant == *tenant);

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use sqlx::ConnectOptions;
 
 use crate::support::http::HttpServer;
-use crate::support::server::command;
+use crate::support::server::{Server, command};
+use crate::workflows::{code, on, run};
 
 /// A key: its text, and the principal that it is.
 fn key(data: &Path, tenant: &str) -> (String, String) {
@@ -60,4 +62,56 @@ fn an_erasure_takes_keys_and_whole_outputs_too_and_leaves_what_is_others() {
     assert!(!is_there(&grace, &uris[1]) && is_there(&other, &uris[2]));
     assert_eq!(objects(), 1);
     assert!(command(data.path()).args(["audit", "verify"]).output().unwrap().status.success());
+}
+
+/// What was printed stands in rows, in pages that rows have left, in the log, in whole outputs and in results of workflows.
+#[test]
+fn nothing_of_what_was_erased_is_left_in_the_data_directory() {
+    const TEXT: &str = "the colour of her first bicycle";
+    let data = tempfile::tempdir().unwrap();
+    let holders = || {
+        let mut found = Vec::new();
+        let mut open = vec![data.path().to_owned()];
+        while let Some(dir) = open.pop() {
+            for entry in std::fs::read_dir(dir).unwrap().flatten() {
+                match entry.file_type().unwrap().is_dir() {
+                    true => open.push(entry.path()),
+                    false => found.push(entry.path()),
+                }
+            }
+        }
+        found.retain(|file| {
+            std::fs::read(file).unwrap().windows(TEXT.len()).any(|bytes| bytes == TEXT.as_bytes())
+        });
+        found
+    };
+    let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
+    let print = format!("import json\nprint(json.dumps(['{TEXT}'] * 5000))");
+    let shown = run(&mut server, json!({"tasks": [code("many", &print, json!({}))]}));
+    assert_eq!(shown["status"], "completed", "{shown:#}");
+    server.python(&format!("print('{TEXT}')"));
+    drop(server);
+    // An output, a result and the database, with its log or without.
+    assert!(holders().len() >= 3, "{:?}", holders());
+    let said = erase(data.path(), &["--tenant", "local"]);
+    assert_eq!((&said["objects"], &said["erased"]["workflows"]), (&json!(2), &json!(1)), "{said}");
+    assert_eq!(holders(), Vec::<std::path::PathBuf>::new());
+}
+
+/// A chain without an entry has no fault of its own; the runs that should be in it have.
+#[tokio::test]
+async fn a_chain_that_is_gone_as_a_whole_is_missed() {
+    let data = tempfile::tempdir().unwrap();
+    let verify = || {
+        let output = command(data.path()).args(["audit", "verify"]).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert!(command(data.path()).args(["run", "1"]).output().unwrap().status.success());
+    assert!(verify().0, "{:?}", verify());
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(data.path().join("pathbox.db"));
+    let mut database = options.connect().await.unwrap();
+    let gone = "DROP TRIGGER guard_audit_delete; DELETE FROM audit_log; DELETE FROM audit_heads";
+    sqlx::raw_sql(gone).execute(&mut database).await.unwrap();
+    let (is_sound, said) = verify();
+    assert!(!is_sound && said.contains("this run has ended and no entry is about it"), "{said}");
 }
