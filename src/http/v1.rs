@@ -163,15 +163,24 @@ impl From<ExecutionError> for Problem {
             ErrorCode::StoreUnavailable
             | ErrorCode::StoreBusy
             | ErrorCode::StoreReadOnly
-            | ErrorCode::StoreFull => StatusCode::SERVICE_UNAVAILABLE,
-            ErrorCode::NotFound => StatusCode::NOT_FOUND,
-            ErrorCode::LimitReached | ErrorCode::QueueTimeout => StatusCode::TOO_MANY_REQUESTS,
-            ErrorCode::PathClosed | ErrorCode::TemplateConflict => StatusCode::CONFLICT,
+            | ErrorCode::StoreFull
+            | ErrorCode::SandboxUnavailable
+            | ErrorCode::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::NotFound | ErrorCode::Disabled => StatusCode::NOT_FOUND,
+            ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+            ErrorCode::LimitReached | ErrorCode::QuotaReached | ErrorCode::QueueTimeout => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            ErrorCode::PathClosed
+            | ErrorCode::TemplateConflict
+            | ErrorCode::IdempotencyConflict
+            | ErrorCode::Interrupted
+            | ErrorCode::Cancelled
+            | ErrorCode::WorkflowState => StatusCode::CONFLICT,
             ErrorCode::Blocked | ErrorCode::InvalidArgument | ErrorCode::PlaceholderUnresolved => {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
-            ErrorCode::SandboxUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorCode::SandboxFailed | ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, error.code(), format!("{error}. {}", error.advice()))
     }

@@ -146,6 +146,15 @@ fn what_does_not_fit_is_named() {
 }
 
 #[test]
+fn a_quota_that_is_used_up_is_no_fault_of_the_server() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start_with(command(data.path()).env("PATHBOX_USAGE_QUOTA_EXECUTIONS", "0"));
+    let mut refused = server.send("GET", "/v1/conversations/c/paths/main/files", &[], b"");
+    let answer = refused.answer();
+    assert_eq!((refused.status, &answer["error"]["code"]), (429, &json!("quota_reached")), "{answer}");
+}
+
+#[test]
 fn clean_up_wants_the_schedulers_secret() {
     let tree = Tree::start();
     let cleanup = |headers: &[(&str, &str)]| tree.server.send("POST", "/v1/cleanup", headers, b"");
