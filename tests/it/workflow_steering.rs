@@ -99,6 +99,19 @@ fn a_named_path_is_the_conversations_own_before_and_after() {
 }
 
 #[test]
+fn the_sandbox_of_a_workflow_ends_with_it_and_holds_no_place() {
+    let data = tempfile::tempdir().unwrap();
+    let one = [("PATHBOX_CONTEXTS_PER_CONVERSATION", "1")];
+    let mut server = Server::start_with(on(&mut command(data.path())).envs(one).arg("serve"));
+    for (program, end) in [("print(1)", "completed"), ("1/0", "failed"), ("print(2)", "completed")] {
+        let shown = run(&mut server, json!({"tasks": [code("a", program, json!({}))]}));
+        assert_eq!(shown["status"], end, "{shown:#}");
+    }
+    let free = server.python("print('free')");
+    assert_eq!(free["structuredContent"]["stdout"], "free\n", "{free}");
+}
+
+#[test]
 fn a_paused_workflow_begins_nothing_until_it_is_resumed() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));

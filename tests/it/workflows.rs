@@ -315,6 +315,8 @@ fn results_go_from_task_to_task_as_data() {
             "inputs": {"params": {"value": {"n": 21}}}},
         code("state", "kept = 1\nprint(1)", json!({})),
         code("later", "print(kept)", json!({"depends_on": ["state"]})),
+        // What it prints counts before the value of its last expression.
+        code("written", "import sys\nsys.stdout.write('{\"a\": [1]}\\n')", json!({})),
         code("never", "print(1)", json!({"when": {"from": "sum", "pointer": "/total", "greater": 3}})),
         code("after", "print(1)", json!({"inputs": {"x": {"from": "never"}}})),
         code("anyway", "print(data['x'])", json!({"inputs": {"x": {"from": "never", "default": 7}}})),
@@ -327,6 +329,7 @@ fn results_go_from_task_to_task_as_data() {
     assert_eq!(results["sum"], json!({"total": 3, "first": 2}));
     assert_eq!(results["stats"]["output"]["result"]["twice"], 42);
     assert_eq!(results["later"], 1);
+    assert_eq!(results["written"], json!({"a": [1]}));
     assert_eq!(results["anyway"], 7);
     assert_eq!(state(&shown, "never")["state"], "skipped");
     assert_eq!(state(&shown, "after")["state"], "skipped");

@@ -20,7 +20,7 @@ use crate::domain::{ApiKey, lock};
 use crate::store::workflows::{Append, Appended, TaskResult};
 use crate::store::{StoreError, WorkflowRow};
 use crate::telemetry::{chain, metrics};
-use crate::workflow::{Action, Event, Lane, Phase, Running, State, Status};
+use crate::workflow::{Action, Event, Running, State, Status};
 
 use super::task::{Came, Made, Prepared, Work};
 use super::{Core, Flow, Held, WorkflowError, Workflows};
@@ -465,11 +465,10 @@ impl Driver {
     }
 
     async fn end(&mut self, status: Status) -> Result<(), Fault> {
-        if status == Status::Aborted && self.left_files() {
-            // No snapshot of a directory can be had from every provider: the whole sandbox goes.
-            let contexts = crate::execution::Contexts(Arc::clone(&self.core));
-            contexts.end(&super::task::own_path(&self.row)).await.map_err(WorkflowError::from)?;
-        }
+        // Its own sandbox ends with it: nothing leads there any more, and it would hold a place of the conversation. Nothing of a
+        // stopped task is left in it either.
+        let contexts = crate::execution::Contexts(Arc::clone(&self.core));
+        contexts.end(&super::task::own_path(&self.row)).await.map_err(WorkflowError::from)?;
         if self.write(vec![Event::Ended { status }], Vec::new(), None).await? == Wrote::Done {
             crash_point!(self.core, "workflow.ended");
             metrics::WORKFLOWS.add(&[status.as_str()], 1);
@@ -479,15 +478,6 @@ impl Driver {
             tracing::info!(workflow.id = %self.row.id, status = status.as_str(), "a workflow is over");
         }
         Ok(())
-    }
-
-    /// Whether a task that has not ended well was at work in the workflow's own sandbox.
-    fn left_files(&self) -> bool {
-        self.state.tasks.iter().any(|(id, state)| {
-            matches!(state.phase, Phase::Aborted | Phase::Unknown)
-                && state.attempt > 0
-                && self.state.plan.task(id).is_some_and(|task| task.lane() == Lane::Own)
-        })
     }
 
     /// Writes events, if they fit what has happened so far.

@@ -655,13 +655,13 @@ fn report(outcome: Outcome) -> Value {
 /// The value of a program: the JSON that it printed last on a line of its own, else its last expression, else its output.
 fn value(outcome: Outcome) -> Value {
     let stdout = outcome.stdout.text();
-    let main = outcome.results.iter().find(|result| result.is_main).or(outcome.results.last());
-    if let Some(json) = main.and_then(|main| main.formats.get("json")) {
-        return json.clone();
-    }
     let last = stdout.trim_end().lines().next_back().unwrap_or_default();
     if let Ok(printed) = serde_json::from_str(last) {
         return printed;
+    }
+    let main = outcome.results.iter().find(|result| result.is_main).or(outcome.results.last());
+    if let Some(json) = main.and_then(|main| main.formats.get("json")) {
+        return json.clone();
     }
     match main.and_then(|main| main.text()) {
         Some(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())),
