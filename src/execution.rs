@@ -255,6 +255,30 @@ pub struct Call {
     pub guard: Option<Overlay>,
     /// Where a person can be asked whether a program may call a tool.
     pub person: Option<Person>,
+    /// Whether its conversation was made up for the call, its session or its process. The same call again is then in
+    /// another one, and is the same call still.
+    pub is_made_up: bool,
+}
+
+impl Call {
+    /// A call on a context that it names.
+    pub fn on(key: ContextKey, requester: Requester) -> Self {
+        Self {
+            key,
+            requester,
+            trace: None,
+            idempotency_key: None,
+            guard: None,
+            person: None,
+            is_made_up: false,
+        }
+    }
+
+    /// What of its context is an argument of the call.
+    fn place(&self) -> [&str; 2] {
+        let conversation = if self.is_made_up { "" } else { self.key.conversation.as_str() };
+        [conversation, self.key.path.as_str()]
+    }
 }
 
 /// What happens while a call is served. All text has been guarded.

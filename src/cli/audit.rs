@@ -165,7 +165,8 @@ pub(super) async fn tenants(command: TenantsCommand, sources: Sources) -> anyhow
     }
     let objects = Objects::open(&config.objects)?;
     let results = results_of_workflows(&objects, &store, &tenant, principal.as_deref());
-    let results = results.await.context("nothing is erased yet; say it again when the object store answers")?;
+    let results =
+        results.await.context("nothing is erased yet; say it again when the object store answers")?;
     let body = store.erase(&tenant, principal.as_deref()).await?;
     let mut answer: Value = serde_json::from_str(&body)?;
     let answer = answer["erasure"].take();

@@ -268,19 +268,13 @@ async fn first_run(service: &crate::execution::Execution) -> Check {
             timeout: Timeout::default(),
             inputs: Inputs::default(),
         };
-        let call = Call {
-            key: key.clone(),
-            requester: Requester {
-                tenant: key.tenant.clone(),
-                owner: key.owner.clone(),
-                principal: "doctor".into(),
-                sees_tenant: false,
-            },
-            trace: None,
-            idempotency_key: None,
-            guard: None,
-            person: None,
+        let requester = Requester {
+            tenant: key.tenant.clone(),
+            owner: key.owner.clone(),
+            principal: "doctor".into(),
+            sees_tenant: false,
         };
+        let call = Call::on(key.clone(), requester);
         let (news, _) = tokio::sync::mpsc::channel(1);
         let finished = service
             .runs

@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use super::{Identity, load_worker, run::local_caller, table, write_out};
 use crate::app::{App, shutdown};
 use crate::config::{Config, Provider, Sources};
-use crate::domain::ContextKey;
 use crate::execution::files::{Content, FileAction, FileAnswer, FileEntry, FilePath, Filed};
 use crate::execution::{Call, Execution, Requester};
 use crate::telemetry::chain;
@@ -238,7 +237,7 @@ async fn here(
     };
     let cancel = CancellationToken::new();
     let filed = {
-        let run = service.files.run(call(&key, &requester), action, cancel.clone());
+        let run = service.files.run(Call::on(key.clone(), requester.clone()), action, cancel.clone());
         tokio::pin!(run);
         loop {
             tokio::select! {
@@ -252,17 +251,6 @@ async fn here(
         }
     };
     answer(&service, &requester, filed, wanted, progress).await
-}
-
-fn call(key: &ContextKey, requester: &Requester) -> Call {
-    Call {
-        key: key.clone(),
-        requester: requester.clone(),
-        trace: None,
-        idempotency_key: None,
-        guard: None,
-        person: None,
-    }
 }
 
 async fn answer(

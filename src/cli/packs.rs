@@ -159,7 +159,7 @@ async fn run(
 ) -> anyhow::Result<()> {
     let started = app.execution.service(Duration::from_secs(30)).await;
     let service = started.map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
-    let call = Call { key, requester, trace: None, idempotency_key: None, guard: None, person: None };
+    let call = Call::on(key, requester);
     let (news, _) = mpsc::channel(1);
     let analysed = service.runs.run_analysis(call, request, news, CancellationToken::new()).await;
     let analysed = analysed.map_err(|error| {

@@ -72,9 +72,11 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     };
     args.identity.into_flags(&mut sources.flags);
     let (config, _) = load_worker(&sources)?;
-    let caller = local_caller(&config);
+    let is_made_up = config.conversation.is_none();
+    let (key, requester) = local_caller(&config);
+    let call = Call { idempotency_key: args.idempotency_key, is_made_up, ..Call::on(key, requester) };
     let app = App::start(config)?;
-    let result = call(&app, caller, request, args.idempotency_key, args.json).await;
+    let result = run_call(&app, call, request, args.json).await;
     app.stop(Duration::from_secs(2)).await;
     let finished = result?;
     if args.json {
@@ -100,13 +102,7 @@ pub(super) fn local_caller(config: &Config) -> (ContextKey, Requester) {
     (key, requester)
 }
 
-async fn call(
-    app: &App,
-    (key, requester): (ContextKey, Requester),
-    request: CodeRequest,
-    idempotency_key: Option<String>,
-    quiet: bool,
-) -> anyhow::Result<Finished> {
+async fn run_call(app: &App, call: Call, request: CodeRequest, quiet: bool) -> anyhow::Result<Finished> {
     let service = app
         .execution
         .service(Duration::from_secs(30))
@@ -114,7 +110,6 @@ async fn call(
         .map_err(|error| anyhow::anyhow!("{error}. {}", error.advice()))?;
     let cancel = CancellationToken::new();
     let (news, mut output) = mpsc::channel::<Progress>(1024);
-    let call = Call { key, requester, trace: None, idempotency_key, guard: None, person: None };
     let run = service.runs.run_code(call, request, news, cancel.clone());
     tokio::pin!(run);
     let finished = loop {

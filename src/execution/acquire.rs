@@ -277,7 +277,10 @@ impl Sandboxes {
                 Ok(Answered::Wait { position, at_most: Duration::MAX })
             }
             // A run elsewhere under the same idempotency key, whose end wakes no waiter here.
-            Acquired::InFlight(_) => Ok(Answered::Wait { position: 1, at_most: IN_FLIGHT_PAUSE }),
+            Acquired::InFlight(other) => {
+                self.0.stoppable.waits_for(ask.execution.id, other);
+                Ok(Answered::Wait { position: 1, at_most: IN_FLIGHT_PAUSE })
+            }
             Acquired::Limit(_) | Acquired::Quota(_) if self.frees_dead_hosts(asking).await => {
                 Ok(Answered::AskAgain)
             }

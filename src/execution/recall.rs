@@ -1,7 +1,7 @@
 //! Runs after they were begun: where one is and what it came to.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -26,8 +26,9 @@ const MAX_AGAIN: u64 = 64 * 1024 * 1024;
 /// A run that has begun and may outlive its caller.
 #[derive(Debug)]
 pub struct Begun {
-    /// Its id.
-    pub execution: ExecutionId,
+    pub(super) execution: ExecutionId,
+    /// The run under the same idempotency key that it waits for, which is the one to follow.
+    pub(super) in_flight: Arc<OnceLock<ExecutionId>>,
     /// The context that serves it, as a handle.
     pub handle: String,
     /// The language.
@@ -38,9 +39,14 @@ pub struct Begun {
 }
 
 impl Begun {
+    /// The id to follow it by.
+    pub fn execution(&self) -> ExecutionId {
+        self.in_flight.get().copied().unwrap_or(self.execution)
+    }
+
     /// Whether the code runs. Until then it waits for its context.
     pub fn is_running(&self) -> bool {
-        self.sent.load(Ordering::Relaxed)
+        self.sent.load(Ordering::Relaxed) || self.in_flight.get().is_some()
     }
 
     /// Waits until it is written down, so that every replica can be asked for it.
@@ -266,14 +272,7 @@ enum Guarded {
 
 /// The call that asks for what a run left.
 fn asking(requester: &Requester, row: &ExecutionRow) -> Call {
-    Call {
-        key: row.key.clone(),
-        requester: requester.clone(),
-        trace: None,
-        idempotency_key: None,
-        guard: None,
-        person: None,
-    }
+    Call::on(row.key.clone(), requester.clone())
 }
 
 /// What a run left, by its record alone: the outcome beside it may be megabytes.

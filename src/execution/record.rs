@@ -66,13 +66,8 @@ impl Core {
 
     pub(super) fn ask(&self, tool: &str, call: &Call, request: &CodeRequest) -> Acquire {
         let parts = &self.parts;
-        let arguments = [
-            tool,
-            request.language.as_str(),
-            request.code.as_str(),
-            call.key.conversation.as_str(),
-            call.key.path.as_str(),
-        ];
+        let [conversation, path] = call.place();
+        let arguments = [tool, request.language.as_str(), request.code.as_str(), conversation, path];
         // A call without `data` and `template` has the hash that it always had.
         let mut arguments: Vec<&str> = arguments.into_iter().chain(request.inputs.data.as_deref()).collect();
         if let Some(template) = &request.inputs.template {

@@ -93,7 +93,7 @@ impl Runs {
         let (execution, language) = (ask.execution.id, request.language);
         span.record("execution.id", tracing::field::display(execution));
         let handle = self.0.mint_handle(&call.key, &call.requester.principal);
-        let (known, written) = self.0.stoppable.know(execution, &call, cancel.clone());
+        let (known, written, in_flight) = self.0.stoppable.know(execution, &call, cancel.clone());
         let sent = Arc::new(AtomicBool::new(false));
         let was_sent = Arc::clone(&sent);
         let run = async move {
@@ -106,6 +106,7 @@ impl Runs {
         };
         Begun {
             execution,
+            in_flight,
             handle,
             language,
             sent: was_sent,
@@ -161,8 +162,8 @@ impl Runs {
         Ok(Finished {
             execution: row.id,
             tool: row.tool,
-            key: call.key.clone(),
-            handle: self.0.mint_handle(&call.key, &call.requester.principal),
+            handle: self.0.mint_handle(&row.key, &call.requester.principal),
+            key: row.key,
             language: request.language,
             record,
             outcome,

@@ -3,7 +3,7 @@
 //! as long, so that a short run costs the database nothing.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -31,6 +31,8 @@ struct Stop {
     printed: Printed,
     /// Cancelled once the run is written down, where every replica finds it.
     written: CancellationToken,
+    /// The run under the same idempotency key that it waits for.
+    in_flight: Arc<OnceLock<ExecutionId>>,
 }
 
 /// Bytes of output that can be read while a run goes on.
@@ -72,18 +74,28 @@ impl Stoppable {
         lock(&self.0)
     }
 
-    /// Knows a run until the guard is dropped. The token is cancelled once the run is written down.
+    /// Knows a run until the guard is dropped. The token is cancelled once the run is written down, or the one under the
+    /// same idempotency key that it waits for is known.
     pub(super) fn know(
         &self,
         id: ExecutionId,
         call: &Call,
         cancel: CancellationToken,
-    ) -> (Known, CancellationToken) {
+    ) -> (Known, CancellationToken, Arc<OnceLock<ExecutionId>>) {
         let (key, principal) = (call.key.clone(), call.requester.principal.clone());
-        let written = CancellationToken::new();
+        let (written, in_flight) = (CancellationToken::new(), Arc::default());
         let (since, printed) = (Instant::now(), Printed::default());
-        self.lock().insert(id, Stop { key, principal, cancel, since, printed, written: written.clone() });
-        (Known(self.clone(), id), written)
+        let stop = Stop {
+            key,
+            principal,
+            cancel,
+            since,
+            printed,
+            written: written.clone(),
+            in_flight: Arc::clone(&in_flight),
+        };
+        self.lock().insert(id, stop);
+        (Known(self.clone(), id), written, in_flight)
     }
 
     /// Where the output of a run goes that is read while it goes on.
@@ -94,6 +106,14 @@ impl Stoppable {
     /// A run is written down.
     pub(super) fn is_written(&self, id: ExecutionId) {
         if let Some(run) = self.lock().get(&id) {
+            run.written.cancel();
+        }
+    }
+
+    /// A run waits for another under the same idempotency key.
+    pub(super) fn waits_for(&self, id: ExecutionId, other: ExecutionId) {
+        if let Some(run) = self.lock().get(&id) {
+            let _ = run.in_flight.set(other);
             run.written.cancel();
         }
     }

@@ -188,14 +188,7 @@ impl Transfers {
         let Way::In(path) = &ticket.way else { return Err(ExecutionError::File(FileProblem::WrongKind)) };
         let path =
             FilePath::parse(path.as_str()).map_err(|_| ExecutionError::File(FileProblem::WrongKind))?;
-        let call = Call {
-            key: ticket.key.clone(),
-            requester: ticket.requester.clone(),
-            trace: None,
-            idempotency_key: None,
-            guard: None,
-            person: None,
-        };
+        let call = Call::on(ticket.key.clone(), ticket.requester.clone());
         let content = Content::File(Arc::new(file), bytes);
         let action = FileAction::Put { path, content, expected: None };
         Files(Arc::clone(&self.0)).run(call, action, CancellationToken::new()).await

@@ -197,7 +197,8 @@ impl Workflows {
         let trace = Trace::begin(&span, call.trace.clone(), parts.entropy.bytes());
         let trace = trace.below(&span, parts.entropy.bytes());
         let mut hash = Sha256::new();
-        for part in [key.conversation.as_str(), key.path.as_str(), &event] {
+        let [conversation, path] = call.place();
+        for part in [conversation, path, &event] {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }

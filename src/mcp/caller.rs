@@ -122,6 +122,8 @@ pub struct Caller {
     pub owner: Owner,
     named: Named,
     last: (ConversationId, PathId),
+    /// Whether the conversation in `last` was made up for the call, its session or its process.
+    is_made_up: bool,
 }
 
 /// Parts that the call itself names, apart from a handle.
@@ -155,6 +157,7 @@ impl Caller {
                     principal,
                     named: Named { conversation, path },
                     last: (defaults.conversation.clone(), defaults.path.clone()),
+                    is_made_up: true,
                 })
             }
             Door::Http(entropy) => {
@@ -165,10 +168,10 @@ impl Caller {
                     conversation.map_or_else(|| header_id(parts, "x-conversation-id"), |id| Ok(Some(id)))?;
                 let path = path.map_or_else(|| header_id(parts, "x-path-id"), |id| Ok(Some(id)))?;
                 let is_service = principal.kind == PrincipalKind::Service;
-                let last = match parts.extensions.get::<ProtocolSession>() {
-                    Some(session) if session.is_kept || is_service => of_session(&session.id),
-                    _ if is_service => ConversationId::of_one_call(entropy),
-                    _ => default_of(&principal),
+                let (last, is_made_up) = match parts.extensions.get::<ProtocolSession>() {
+                    Some(session) if session.is_kept || is_service => (of_session(&session.id), true),
+                    _ if is_service => (ConversationId::of_one_call(entropy), true),
+                    _ => (default_of(&principal), false),
                 };
                 let tenant = principal.tenant_for(tenant.as_ref())?;
                 Ok(Self {
@@ -177,6 +180,7 @@ impl Caller {
                     principal,
                     named: Named { conversation, path },
                     last: (last, PathId::main()),
+                    is_made_up,
                 })
             }
         }
@@ -197,6 +201,11 @@ impl Caller {
                 path: path.unwrap_or_else(|| self.last.1.clone()),
             },
         }
+    }
+
+    /// Whether the conversation of a call without a handle was made up, so that the same call again is in another one.
+    pub fn is_made_up(&self) -> bool {
+        self.named.conversation.is_none() && self.is_made_up
     }
 
     /// Who asks about contexts and runs; a service speaks for its whole tenant.

@@ -167,7 +167,7 @@ pub(super) fn handed_over(
     meta.insert("dev.pathbox/status".into(), json!(status));
     let meta = Some(MetaObject(meta));
     if knows_tasks(context) {
-        let mut created = CreateTaskResult::new(begun_now(&begun.execution.to_string()));
+        let mut created = CreateTaskResult::new(begun_now(&begun.execution().to_string()));
         created.meta = meta;
         return CallToolResponse::Task(created);
     }
@@ -188,7 +188,7 @@ pub(super) fn how_to_follow(begun: &Begun, what: &str) -> String {
     format!(
         "{what} {how}. Call get_execution with execution_id {} (wait_ms to wait for the end, \
          cancel to stop it).",
-        begun.execution
+        begun.execution()
     )
 }
 

@@ -290,3 +290,63 @@ fn a_call_that_waits_for_its_context_is_handed_over_as_queued() {
     let text = second["content"][0]["text"].as_str().unwrap();
     assert!(text.contains("has not begun: it waits for its context"), "{text}");
 }
+
+/// The second caller under a key has the first one's run to follow, on whatever replica and however long that lasts.
+#[test]
+fn who_repeats_a_call_that_still_runs_is_handed_the_same_run() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start(data.path());
+    let endless = json!({
+        "code": "while True: pass", "language": "python", "timeout_ms": 600_000, "idempotency_key": "k"
+    });
+    let first = server.call(endless.clone(), json!({PATIENCE: 2_000}));
+    let second = server.call(endless, json!({PATIENCE: 500}));
+    for handed in [&first, &second] {
+        assert_eq!(handed["_meta"]["dev.pathbox/status"], "running", "{handed}");
+    }
+    let id = &first["structuredContent"]["executionId"];
+    assert_eq!(*id, second["structuredContent"]["executionId"], "{second}");
+    let stop = json!({"execution_id": id, "cancel": true, "wait_ms": 30_000});
+    let stopped = call(&mut server, "get_execution", stop, json!({}));
+    assert_eq!(stopped["structuredContent"]["error"]["name"], "cancelled", "{stopped}");
+}
+
+/// A conversation that was made up for a call, a session or a process is no argument: the call again is the same call.
+#[test]
+fn a_call_that_names_no_conversation_is_run_once_under_its_key_wherever_it_is_repeated() {
+    let data = tempfile::tempdir().unwrap();
+    let keyed = |key: &str, code: &str| json!({"code": code, "language": "python", "idempotency_key": key});
+    let random = "import random; print(random.random())";
+    let same = |first: &Value, again: &Value| {
+        let (first, again) = (&first["structuredContent"], &again["structuredContent"]);
+        assert_eq!(again["replayed"], true, "{again}");
+        for member in ["executionId", "stdout", "context"] {
+            assert_eq!(first[member], again[member], "{member}");
+        }
+    };
+    let first = Server::start(data.path()).call(keyed("k", random), json!({}));
+    let mut server = Server::start(data.path());
+    same(&first, &server.call(keyed("k", random), json!({})));
+    for (other, meta) in
+        [(keyed("k", "2"), json!({})), (keyed("k", random), json!({CONVERSATION: "another"}))]
+    {
+        let refused = server.call(other, meta);
+        assert_eq!(refused["_meta"]["dev.pathbox/error"]["code"], "idempotency_conflict", "{refused}");
+    }
+    drop(server);
+
+    let add = ["keys", "add", "--json", "--name", "router", "--tenants", "acme"];
+    let made = command(data.path()).args(add).output().unwrap().stdout;
+    let made: Value = serde_json::from_slice(&made).unwrap();
+    let bearer = format!("Bearer {}", made["key"].as_str().unwrap());
+    let service = [("Authorization", bearer.as_str()), ("X-Tenant-Id", "acme")];
+    let user = key(data.path(), "user");
+    let server = HttpServer::start_with(command(data.path()).env("PATHBOX_HTTP_AUTH", "required"));
+    let once = || server.stateless(&service, "run_code", keyed("s", random), json!({})).answer();
+    same(&once()["result"], &once()["result"]);
+    let session = || {
+        let mut session = server.session(&[("Authorization", user.as_str())]);
+        session.call("run_code", keyed("u", random), json!({}))
+    };
+    same(&session(), &session());
+}

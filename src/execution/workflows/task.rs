@@ -322,19 +322,13 @@ impl Work {
                 )
             }
         };
-        Call {
-            requester: Requester {
-                tenant: self.row.key.tenant.clone(),
-                owner: self.row.key.owner.clone(),
-                principal: self.row.principal.clone(),
-                sees_tenant: self.row.sees_tenant,
-            },
-            key: path,
-            trace: self.trace.clone(),
-            idempotency_key: Some(self.key()),
-            guard: None,
-            person: None,
-        }
+        let requester = Requester {
+            tenant: self.row.key.tenant.clone(),
+            owner: self.row.key.owner.clone(),
+            principal: self.row.principal.clone(),
+            sees_tenant: self.row.sees_tenant,
+        };
+        Call { trace: self.trace.clone(), idempotency_key: Some(self.key()), ..Call::on(path, requester) }
     }
 
     fn timeout(&self) -> Timeout {

@@ -55,14 +55,7 @@ impl FromRequestParts<V1> for Ask {
 
 impl Ask {
     async fn run(&self, action: FileAction) -> Result<Filed, Problem> {
-        let call = Call {
-            key: self.key.clone(),
-            requester: self.requester.clone(),
-            trace: None,
-            idempotency_key: None,
-            guard: None,
-            person: None,
-        };
+        let call = Call::on(self.key.clone(), self.requester.clone());
         Ok(self.files.run(call, action, CancellationToken::new()).await?)
     }
 

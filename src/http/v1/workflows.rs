@@ -181,12 +181,9 @@ async fn begin(by: By, headers: http::HeaderMap, bytes: Bytes) -> Result<Respons
         path: ask.path,
     };
     let call = Call {
-        key,
-        requester: by.requester,
         trace: headers.get("traceparent").and_then(|parent| parent.to_str().ok()).and_then(Trace::read),
         idempotency_key: ask.idempotency_key,
-        guard: None,
-        person: None,
+        ..Call::on(key, by.requester)
     };
     // One that is too large is refused with the plan.
     let width = ask.width.map(|width| u32::try_from(width).unwrap_or(u32::MAX));

@@ -123,14 +123,7 @@ impl McpServer {
             return self.moved_by_hand(&service, &caller, &key, &input, &context);
         }
         let guard = caller::overlay(&context.meta.0, service.policies.call_may_loosen(&key))?;
-        let call = Call {
-            key,
-            requester: requester.clone(),
-            trace: trace(&context),
-            idempotency_key: None,
-            guard,
-            person: None,
-        };
+        let call = Call { trace: trace(&context), guard, ..Call::on(key, requester.clone()) };
         let key = call.key.clone();
         let filed = service.files.run(call, action, context.ct.clone()).await?;
         if by_hand {

@@ -513,12 +513,11 @@ impl McpServer {
         let may_loosen = self.service().await?.policies.call_may_loosen(&key);
         let idempotency_key = caller::idempotency_key(input.idempotency_key.as_deref(), &context.meta.0)?;
         let call = Call {
-            key,
-            requester: caller.requester(),
             trace: trace(context),
             idempotency_key,
             guard: caller::overlay(&context.meta.0, may_loosen)?,
-            person: None,
+            is_made_up: input.context.is_none() && caller.is_made_up(),
+            ..Call::on(key, caller.requester())
         };
         Ok((call, purpose, timeout))
     }
@@ -649,7 +648,7 @@ pub(in crate::mcp) fn running(begun: &Begun, text: &str) -> Output {
         state: "pending".to_owned(),
         state_reason: None,
         context: Some(begun.handle.clone()),
-        execution_id: begun.execution.to_string(),
+        execution_id: begun.execution().to_string(),
         artifacts: Vec::new(),
         stopped_by: Vec::new(),
         replayed: false,
