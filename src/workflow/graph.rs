@@ -153,6 +153,16 @@ fn one_second() -> u64 {
     1_000
 }
 
+/// A language by any of its usual names; an empty text is none.
+fn language<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Language>, D::Error> {
+    let text = Option::<String>::deserialize(from)?.unwrap_or_default().trim().to_ascii_lowercase();
+    match Language::named(&text) {
+        None if text.is_empty() => Ok(None),
+        None => text.parse().map(Some).map_err(serde::de::Error::custom),
+        named => Ok(named),
+    }
+}
+
 /// One task. Fields beside `id` and `type` belong to one type or have a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -163,7 +173,7 @@ pub struct Task {
     #[serde(rename = "type")]
     pub kind: TaskKind,
     /// code_execution: python (when left out), javascript, typescript, bash.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "language", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub language: Option<Language>,
     /// code_execution: finds its inputs as `data`, an object by their names. Its result is the JSON that it prints last on a

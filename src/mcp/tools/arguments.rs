@@ -15,11 +15,21 @@ const OPAQUE: [&str; 2] = ["context", "idempotency_key"];
 /// Arguments that may be an empty text, which is then their value.
 const EMPTY_IS_A_VALUE: [&str; 1] = ["text"];
 
-/// Reads the arguments of one call by the tool's input schema, whose properties are plain types.
+/// Reads the arguments of one call by the tool's input schema: those of plain types, also in objects of these and in the
+/// items of a list.
 ///
 /// # Errors
 /// What is wrong, with the name of the argument, in words for anyone who wrote the call.
 pub(in crate::mcp) fn understand(
+    schema: &Map<String, Value>,
+    arguments: Map<String, Value>,
+) -> Result<Map<String, Value>, String> {
+    understand_at("", schema, arguments)
+}
+
+/// The same for what stands at `at`, which is the beginning of its names.
+fn understand_at(
+    at: &str,
     schema: &Map<String, Value>,
     arguments: Map<String, Value>,
 ) -> Result<Map<String, Value>, String> {
@@ -37,13 +47,13 @@ pub(in crate::mcp) fn understand(
             false => match snake(&given) {
                 name if known.contains_key(&name) && !out.contains_key(&name) => name,
                 _ if value.is_null() => continue,
-                _ => return Err(unknown(&given, known)),
+                _ => return Err(unknown(at, &given, known)),
             },
         };
         let property = &known[&name];
         let value = match value {
             Value::Null => None,
-            value => one(&name, property, value)?,
+            value => one(at, &name, property, value)?,
         };
         if let Some(value) =
             value.filter(|value| required.contains(&&*name) || !is_neutral(&name, property, value))
@@ -52,15 +62,15 @@ pub(in crate::mcp) fn understand(
         }
     }
     match required.iter().find(|name| !out.contains_key(**name)) {
-        Some(missing) => Err(format!("argument `{missing}` is missing")),
+        Some(missing) => Err(format!("argument `{at}{missing}` is missing")),
         None => Ok(out),
     }
 }
 
 /// One argument as its property says; `None`: it says nothing.
-fn one(name: &str, property: &Value, value: Value) -> Result<Option<Value>, String> {
+fn one(at: &str, name: &str, property: &Value, value: Value) -> Result<Option<Value>, String> {
     let refuse = |value: &Value| {
-        Err(format!("argument `{name}`: expected {}, got {}", expected(property), got(value)))
+        Err(format!("argument `{at}{name}`: expected {}, got {}", expected(property), got(value)))
     };
     let Some(kind) = property.get("type").and_then(Value::as_str) else { return Ok(Some(value)) };
     Ok(Some(match (kind, value) {
@@ -74,6 +84,8 @@ fn one(name: &str, property: &Value, value: Value) -> Result<Option<Value>, Stri
             None => Value::String(text),
         },
         ("integer", value) => match integer(&value) {
+            // No argument is a negative number.
+            Some(number) if number.as_i64().is_some_and(i64::is_negative) => return refuse(&value),
             Some(number) => number,
             None if is_blank(&value) => return Ok(None),
             None => return refuse(&value),
@@ -85,15 +97,43 @@ fn one(name: &str, property: &Value, value: Value) -> Result<Option<Value>, Stri
             _ if is_blank(&value) => return Ok(None),
             _ => return refuse(&value),
         },
-        ("object", value @ Value::Object(_)) | ("array", value @ Value::Array(_)) => value,
+        ("object", Value::Object(fields)) => match property.as_object().filter(|_| is_plain(property)) {
+            Some(schema) => Value::Object(understand_at(&format!("{at}{name}."), schema, fields)?),
+            None => Value::Object(fields),
+        },
+        ("array", Value::Array(items)) => Value::Array(each(&format!("{at}{name}"), property, items)?),
         ("object" | "array", Value::String(text)) => match serde_json::from_str::<Value>(&text) {
-            Ok(value @ Value::Object(_)) if kind == "object" => value,
-            Ok(value @ Value::Array(_)) if kind == "array" => value,
+            Ok(value @ Value::Object(_)) if kind == "object" => return one(at, name, property, value),
+            Ok(value @ Value::Array(_)) if kind == "array" => return one(at, name, property, value),
             _ if text.trim().is_empty() => return Ok(None),
             _ => return refuse(&Value::String(text)),
         },
         (_, value) => return refuse(&value),
     }))
+}
+
+/// The items of a list, where they are objects that the schema describes.
+fn each(at: &str, property: &Value, items: Vec<Value>) -> Result<Vec<Value>, String> {
+    let Some(schema) = property["items"].as_object().filter(|schema| schema.contains_key("properties"))
+    else {
+        return Ok(items);
+    };
+    let read = |(number, item)| match item {
+        Value::Object(fields) => {
+            understand_at(&format!("{at}[{number}]."), schema, fields).map(Value::Object)
+        }
+        other => Ok(other),
+    };
+    items.into_iter().enumerate().map(read).collect()
+}
+
+/// Whether an object has members of plain types alone: of another, what is empty may be meant.
+fn is_plain(property: &Value) -> bool {
+    let members = property["properties"].as_object();
+    let is_plain = |member: &Value| {
+        member["type"].as_str().is_some_and(|kind| ["string", "integer", "boolean"].contains(&kind))
+    };
+    members.is_some_and(|members| members.values().all(is_plain))
 }
 
 fn is_blank(value: &Value) -> bool {
@@ -150,7 +190,7 @@ fn snake(name: &str) -> String {
     if out == "description" { "purpose".to_owned() } else { out }
 }
 
-fn unknown(name: &str, known: &Map<String, Value>) -> String {
+fn unknown(at: &str, name: &str, known: &Map<String, Value>) -> String {
     let names: Vec<String> = known.keys().map(|name| format!("`{name}`")).collect();
     let hint = match name {
         "timeout" | "timeout_s" | "timeout_seconds" if known.contains_key("timeout_ms") => {
@@ -159,7 +199,8 @@ fn unknown(name: &str, known: &Map<String, Value>) -> String {
         _ => "",
     };
     let name: String = name.chars().take(60).collect();
-    format!("unknown argument `{name}`; this tool takes {}{hint}", names.join(", "))
+    let taker = if at.is_empty() { "this tool takes" } else { "there may be" };
+    format!("unknown argument `{at}{name}`; {taker} {}{hint}", names.join(", "))
 }
 
 /// What may stand there.
@@ -389,6 +430,7 @@ mod tests {
                 json!({"timeout_ms": 1000.5}),
                 "argument `timeout_ms`: expected an integer from 1000 to 600000, got the number 1000.5",
             ),
+            (json!({"timeout_ms": -1}), "expected an integer from 1000 to 600000, got the number -1"),
             (json!({"timeout_ms": [1]}), "got a list"),
             (json!({"timeout_ms": true}), "got true"),
             (json!({"purpose": 5}), "argument `purpose`: expected text, got the number 5"),

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::arguments::source;
 use super::run_code::Common;
-use crate::domain::Scope;
+use crate::domain::{Language, Scope};
 use crate::execution::{Control, Flow, Progress, ProgressSender};
 use crate::mcp::{McpServer, ToolError, progress, schema};
 use crate::workflow::{Decision, Plan, State, Task, picture};
@@ -144,7 +145,7 @@ impl ControlInput {
             InputAction::Replan if self.tasks.is_empty() && self.drop.is_empty() => {
                 return Err("argument `tasks` or `drop` is missing".to_owned());
             }
-            InputAction::Replan => Control::Replan { tasks: self.tasks, drop: self.drop },
+            InputAction::Replan => Control::Replan { tasks: understood(self.tasks), drop: self.drop },
         })
     }
 }
@@ -260,7 +261,20 @@ pub(crate) fn task_views(state: &State) -> Vec<TaskView> {
 
 /// A plan out of what a caller gave.
 pub(crate) fn plan(tasks: Vec<Task>, width: Option<u32>, timeout_ms: Option<u64>) -> Plan {
-    Plan { tasks, width: width.unwrap_or(WIDTH), timeout_ms: timeout_ms.unwrap_or(TIMEOUT_MS) }
+    Plan {
+        tasks: understood(tasks),
+        width: width.unwrap_or(WIDTH),
+        timeout_ms: timeout_ms.unwrap_or(TIMEOUT_MS),
+    }
+}
+
+/// Their code as `run_code` understands it.
+fn understood(mut tasks: Vec<Task>) -> Vec<Task> {
+    for task in &mut tasks {
+        let language = task.language.unwrap_or(Language::Python).as_str();
+        task.code = task.code.take().map(|code| source(code, language).0);
+    }
+    tasks
 }
 
 fn wait_of(wait_ms: Option<u64>) -> Result<Option<Duration>, ToolError> {
