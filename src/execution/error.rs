@@ -3,6 +3,7 @@
 use crate::domain::usage::decimal;
 use crate::domain::{ContextKey, ErrorCode, ExecutionId, KeptError, QuotaKind, QuotaReached};
 use crate::e2b::E2bError;
+use crate::objects::ObjectError;
 use crate::store::{DatabaseState, LimitReached, PathStatus, StoreError};
 
 /// What the tool could not do.
@@ -96,6 +97,9 @@ pub enum ExecutionError {
     /// The tenant has no such output or picture, or it is no longer kept.
     #[error("unknown artifact {0:?}")]
     UnknownArtifact(String),
+    /// What is recorded as kept is not there.
+    #[error("{0} is not to be had here")]
+    NotHere(String),
     /// It is no token of this context, or was altered, or its key is gone.
     #[error("no token of this context")]
     UnknownToken,
@@ -115,6 +119,14 @@ impl ExecutionError {
     pub(super) fn of_task(error: &tokio::task::JoinError) -> Self {
         let what = if error.is_panic() { "the run's task panicked" } else { "the run's task was dropped" };
         Self::Internal(what.to_owned())
+    }
+
+    /// Why an object cannot be read whose name is recorded.
+    pub(super) fn of_object(name: &str, error: ObjectError) -> Self {
+        match error {
+            ObjectError::Missing => Self::NotHere(name.to_owned()),
+            error => Self::Objects(error),
+        }
     }
 
     /// The stable code of `docs/errors.md`.
@@ -147,6 +159,7 @@ impl ExecutionError {
             Self::UnknownHandle
             | Self::UnknownExecution(_)
             | Self::UnknownArtifact(_)
+            | Self::NotHere(_)
             | Self::UnknownToken => ErrorCode::NotFound,
             Self::File(problem) => problem.code(),
             Self::Blocked => ErrorCode::Blocked,
@@ -244,6 +257,11 @@ impl ExecutionError {
             Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),
             Self::UnknownExecution(_) => "Use the `executionId` of a result.".into(),
             Self::UnknownArtifact(_) => "Use a `uri` out of a result's `artifacts`.".into(),
+            Self::NotHere(_) => {
+                "It was kept on the disk of another replica, or was removed since. Where several replicas serve, the operator has to set \
+                 `objects.url`, so that each reads what the others keep."
+                    .into()
+            }
             Self::UnknownToken => "Name the tenant, conversation and path that the token came from.".into(),
             Self::File(problem) => problem.advice().into(),
             Self::Blocked => "Print less: the result held something that may not leave at all.".into(),

@@ -175,10 +175,6 @@ impl Reads {
         limit: usize,
     ) -> Result<(Artifact, Vec<u8>), ExecutionError> {
         let unknown = || ExecutionError::UnknownArtifact(uri.chars().take(200).collect());
-        let failed = |error| match error {
-            ObjectError::Missing => unknown(),
-            error => ExecutionError::Objects(error),
-        };
         let (id, name) = super::Outputs::parse_uri(uri).ok_or_else(unknown)?;
         let row = self.0.row_for(requester, id).await?.ok_or_else(unknown)?;
         let known = row
@@ -188,10 +184,16 @@ impl Reads {
             .transpose()?
             .unwrap_or_default()
             .into_iter()
-            .find(|artifact| artifact.uri == uri);
+            .find(|artifact: &Artifact| artifact.uri == uri);
         let report = (row.tool == run_analysis::TOOL && name == run_analysis::FILE)
             .then(|| run_analysis::report_file(id, 0));
-        let artifact = known.or(report).ok_or_else(unknown)?;
+        if known.is_none() && report.is_none() {
+            return Err(unknown());
+        }
+        let failed = |error| match error {
+            ObjectError::Missing if known.is_none() => unknown(),
+            error => ExecutionError::of_object(&format!("the file {uri}"), error),
+        };
         let (bytes, total) = match self.guarded_now(requester, &row, name).await.map_err(failed)? {
             Guarded::AsKept => {
                 let (page, total) = self.0.outputs().read(id, name, offset, limit).await.map_err(failed)?;
@@ -204,6 +206,7 @@ impl Reads {
                 (whole[from..to].to_vec(), whole.len() as u64)
             }
         };
+        let artifact = known.or(report).ok_or_else(unknown)?;
         Ok((Artifact { bytes: total, ..artifact }, bytes))
     }
 

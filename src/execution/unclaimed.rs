@@ -1,9 +1,11 @@
 //! Unclaimed contexts: of a call that named no conversation and had no default one, until its handle is used.
-//! They live two minutes, and make room for others when a limit is reached, the one that was idle for longest first.
+//! They live two minutes, and make room for others when a limit is reached, the one that was idle for longest first. Those of a
+//! workflow's tasks are the workflow's.
 
 use std::time::Duration;
 
 use super::Core;
+use super::workflows::is_of_workflow;
 use crate::domain::{ContextKey, ContextStatus, EndReason};
 use crate::store::{ContextFilter, ContextLimits, ContextRow, End, ExecutionFilter, ExecutionStatus};
 use crate::telemetry::chain;
@@ -13,11 +15,15 @@ const TTL: Duration = Duration::from_secs(2 * 60);
 /// Live contexts of a tenant that are looked through.
 const LOOKED_AT: u32 = 1000;
 
+fn may_be_unclaimed(key: &ContextKey) -> bool {
+    key.conversation.is_of_one_call() && !is_of_workflow(&key.path)
+}
+
 impl Core {
     /// The limits of a new context: one of a single call is unclaimed.
     pub(super) fn limits_of(&self, key: &ContextKey) -> ContextLimits {
         let limits = self.options().limits.clone();
-        match key.conversation.is_of_one_call() {
+        match may_be_unclaimed(key) {
             true => ContextLimits { ttl: TTL.min(limits.ttl), ..limits },
             false => limits,
         }
@@ -45,7 +51,7 @@ impl Core {
         let mut unclaimed: Vec<ContextRow> = rows
             .into_iter()
             .filter(|row| row.status == ContextStatus::Ready && row.execution_count == 1)
-            .filter(|row| row.key.conversation.is_of_one_call() && row.key != *key)
+            .filter(|row| may_be_unclaimed(&row.key) && row.key != *key)
             .collect();
         unclaimed.sort_by_key(|row| row.last_used_at);
         for row in unclaimed {

@@ -42,6 +42,14 @@ const PAGE: u32 = 1_000;
 /// Between two looks for what another replica wrote.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// What the paths of workflows' own sandboxes begin with.
+const OWN: &str = "wf.";
+
+/// Whether a path is one of a workflow's own.
+pub(super) fn is_of_workflow(path: &PathId) -> bool {
+    path.as_str().starts_with(OWN)
+}
+
 /// Begins, shows and steers workflows. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Workflows(pub(super) Arc<Core>);
@@ -466,7 +474,9 @@ impl Core {
                 None => {
                     let name = object(&result.task, result.generation);
                     let read = self.outputs().read(ExecutionId(id), &name, 0, MAX_RESULT).await;
-                    serde_json::from_slice(&read.map_err(ExecutionError::Objects)?.0)
+                    let failed =
+                        |error| ExecutionError::of_object(&format!("the result of `{}`", result.task), error);
+                    serde_json::from_slice(&read.map_err(failed)?.0)
                 }
             };
             found.insert(result.task, value.map_err(|error| internal(&error))?);

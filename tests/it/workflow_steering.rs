@@ -111,6 +111,37 @@ fn the_sandbox_of_a_workflow_ends_with_it_and_holds_no_place() {
     assert_eq!(free["structuredContent"]["stdout"], "free\n", "{free}");
 }
 
+/// A service's other calls make room among what nobody has claimed; a workflow's sandbox is the workflow's while it lasts.
+#[test]
+fn the_sandbox_of_a_services_workflow_is_not_unclaimed() {
+    let data = tempfile::tempdir().unwrap();
+    let add = ["keys", "add", "--json", "--name", "router", "--tenants", "acme"];
+    let made = command(data.path()).args(add).output().unwrap().stdout;
+    let made: Value = serde_json::from_slice(&made).unwrap();
+    let bearer = format!("Bearer {}", made["key"].as_str().unwrap());
+    let headers = [("Authorization", bearer.as_str()), ("X-Tenant-Id", "acme")];
+    let mut starting = command(data.path());
+    on(&mut starting).env("PATHBOX_HTTP_AUTH", "required").env("PATHBOX_CONTEXTS_PER_TENANT", "2");
+    let server = HttpServer::start_with(&mut starting);
+    let call = |tool: &str, arguments: Value| {
+        server.stateless(&headers, tool, arguments, json!({})).answer()["result"]["structuredContent"].take()
+    };
+    let tasks = json!([
+        code("a", "kept = 7\nprint(kept)", json!({})),
+        code("b", "print(kept)", json!({"depends_on": ["a"], "approve": true})),
+    ]);
+    let waiting = call("run_workflow", json!({"tasks": tasks, "wait_ms": 50_000}));
+    assert_eq!(waiting["status"], "waiting", "{waiting:#}");
+    for n in 0..3 {
+        let ran = call("run_code", json!({"code": format!("print({n})"), "language": "python"}));
+        assert_eq!(ran["stdout"], format!("{n}\n"), "{ran}");
+    }
+    let id = &waiting["workflowId"];
+    call("control_workflow", json!({"workflow_id": id, "action": "approve", "task": "b"}));
+    let shown = call("get_workflow", json!({"workflow_id": id, "wait_ms": 50_000}));
+    assert_eq!(shown["results"]["b"], 7, "{shown:#}");
+}
+
 #[test]
 fn a_paused_workflow_begins_nothing_until_it_is_resumed() {
     let data = tempfile::tempdir().unwrap();

@@ -315,6 +315,11 @@ fn results_go_from_task_to_task_as_data() {
             "inputs": {"params": {"value": {"n": 21}}}},
         code("state", "kept = 1\nprint(1)", json!({})),
         code("later", "print(kept)", json!({"depends_on": ["state"]})),
+        // As run_code understands it.
+        code("fenced", "```py\nprint(6)\n```", json!({
+            "language": "Python3", "timeout_ms": 5000.0, "retry": {"max_attempts": "2", "backoff_ms": null}, "effects": "", "path": null,
+            "depends_on": null, "inputs": null, "when": null, "on_error": "Fail", "approve": "false", "template": null, "tool": ""
+        })),
         // What it prints counts before the value of its last expression.
         code("written", "import sys\nsys.stdout.write('{\"a\": [1]}\\n')", json!({})),
         code("never", "print(1)", json!({"when": {"from": "sum", "pointer": "/total", "greater": 3}})),
@@ -329,7 +334,7 @@ fn results_go_from_task_to_task_as_data() {
     assert_eq!(results["sum"], json!({"total": 3, "first": 2}));
     assert_eq!(results["stats"]["output"]["result"]["twice"], 42);
     assert_eq!(results["later"], 1);
-    assert_eq!(results["written"], json!({"a": [1]}));
+    assert_eq!((&results["written"], &results["fenced"]), (&json!({"a": [1]}), &json!(6)));
     assert_eq!(results["anyway"], 7);
     assert_eq!(state(&shown, "never")["state"], "skipped");
     assert_eq!(state(&shown, "after")["state"], "skipped");
@@ -480,6 +485,50 @@ fn a_large_result_is_kept_whole_and_read_by_its_parts() {
         json!({"workflow_id": shown["workflowId"], "task": "many", "pointer": "/29999"}),
     );
     assert_eq!(part["structuredContent"]["result"], json!({"n": 29999}), "{part}");
+}
+
+/// As on a full disk.
+#[test]
+fn a_long_output_that_could_not_be_kept_says_so_and_is_no_result() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
+    server.python("1");
+    std::fs::remove_dir_all(data.path().join("outputs")).unwrap();
+    std::fs::write(data.path().join("outputs"), "").unwrap();
+    let printed = server.python("print('x' * 60_000)");
+    let text = printed["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("stdout 60001 characters, the whole was not kept"), "{}", &text[..300]);
+    let print = "import json\nprint(json.dumps(['x' * 100] * 600))";
+    let shown = run(&mut server, json!({"tasks": [code("many", print, json!({}))]}));
+    let reason = state(&shown, "many")["reason"].as_str().unwrap_or_else(|| panic!("{shown:#}"));
+    assert_eq!(reason, "its output was cut, and the server could not keep the whole of it");
+}
+
+/// As on a replica that does not see the disk of the one that ran the task.
+#[test]
+fn a_task_whose_input_is_gone_fails_and_says_what_to_do() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
+    let many = "import json\nprint(json.dumps(['x' * 100] * 3000))";
+    let shown = run(
+        &mut server,
+        json!({"tasks": [
+            code("many", many, json!({})),
+            code("last", "1", json!({"path": "fresh", "approve": true, "inputs": {"all": {"from": "many"}}})),
+        ]}),
+    );
+    assert_eq!(state(&shown, "last")["state"], "approval", "{shown:#}");
+    std::fs::remove_dir_all(data.path().join("outputs")).unwrap();
+    let id = &shown["workflowId"];
+    let whole = call(&mut server, "get_workflow", json!({"workflow_id": id, "task": "many"}));
+    assert_eq!(whole["_meta"]["dev.pathbox/error"]["code"], "not_found", "{whole}");
+    let ran = &state(&shown, "many")["executionId"];
+    let page = call(&mut server, "get_execution", json!({"execution_id": ran, "stream": "stdout"}));
+    assert!(page["content"][0]["text"].as_str().unwrap().contains("`objects.url`"), "{page}");
+    call(&mut server, "control_workflow", json!({"workflow_id": id, "action": "approve", "task": "last"}));
+    let shown = settle(&mut server, id.as_str().unwrap());
+    let reason = state(&shown, "last")["reason"].as_str().unwrap_or_else(|| panic!("{shown:#}"));
+    assert!(reason.starts_with("the result of `many` is not to be had here."), "{reason}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::workflow::{Action, Event, Running, State, Status};
 
 use super::task::{Came, Made, Prepared, Work};
 use super::{Core, Flow, Held, WorkflowError, Workflows};
+use crate::execution::ExecutionError;
 use crate::execution::crash::crash_point;
 
 /// Between two renewals; what others wrote shows then at the latest.
@@ -387,8 +388,20 @@ impl Driver {
 
     async fn prepare(&self, task: &str) -> Result<Prepared, Fault> {
         let sources: Vec<String> = self.state.plan.sources(task).into_iter().map(str::to_owned).collect();
-        let values = self.core.results(self.row.id, &self.state, &sources).await?;
-        Ok(super::task::prepare(&self.state, task, &values))
+        Ok(match self.results(&sources).await? {
+            Ok(values) => super::task::prepare(&self.state, task, &values),
+            Err(reason) => Prepared::Unusable(reason),
+        })
+    }
+
+    /// Results of earlier tasks; `Err` in it: why they will not be had.
+    async fn results(&self, tasks: &[String]) -> Result<Result<BTreeMap<String, Value>, String>, Fault> {
+        match self.core.results(self.row.id, &self.state, tasks).await {
+            Err(WorkflowError::Execution(error @ ExecutionError::NotHere(_))) => {
+                Ok(Err(format!("{error}. {}", error.advice())))
+            }
+            found => Ok(Ok(found?)),
+        }
     }
 
     async fn begin(&mut self, task: String) -> Result<(), Fault> {
@@ -453,7 +466,13 @@ impl Driver {
         let state = self.state.tasks.get(task);
         let (items, generation) = state.map_or((0, 1), |state| (state.items, state.generation));
         let ids: Vec<String> = (0..items).map(|item| format!("{task}[{item}]")).collect();
-        let mut values = self.core.results(self.row.id, &self.state, &ids).await?;
+        let mut values = match self.results(&ids).await? {
+            Ok(values) => values,
+            Err(reason) => {
+                let unusable = Event::Unusable { task: task.to_owned(), reason };
+                return self.write(vec![unusable], Vec::new(), None).await.map(drop);
+            }
+        };
         let list: Vec<Value> = ids.iter().map(|id| values.remove(id).unwrap_or(Value::Null)).collect();
         // Each was guarded when it came; the guard leaves its own placeholders as they are.
         let list = self.core.guarded(&self.row, Value::Array(list)).await;

@@ -26,7 +26,7 @@ use crate::telemetry::{chain, metrics};
 use crate::workflow::graph::file_name;
 use crate::workflow::{Input, Lane, Phase, Running, State, Task, TaskKind, When};
 
-use super::{Core, kind};
+use super::{Core, OWN, kind};
 use crate::execution::files::{Content, FileAction, FileAnswer, FilePath, Filed};
 use crate::execution::{
     AnalysisRequest, Call, Contexts, ExecutionError, Files, Finished, Outputs, ProgressSender, Requester,
@@ -90,7 +90,7 @@ pub(super) enum Came {
 
 /// The path of the workflow's own sandbox.
 pub(super) fn own_path(row: &WorkflowRow) -> ContextKey {
-    at_path(row, format!("wf.{}", row.id))
+    at_path(row, format!("{OWN}{}", row.id))
 }
 
 fn at_path(row: &WorkflowRow, path: String) -> ContextKey {
@@ -318,7 +318,7 @@ impl Work {
                 let task = self.run.task.replace('[', ".").replace(']', "");
                 at_path(
                     &self.row,
-                    format!("wf.{}.{task}.{}.{}", self.row.id.simple(), self.generation, self.run.attempt),
+                    format!("{OWN}{}.{task}.{}.{}", self.row.id.simple(), self.generation, self.run.attempt),
                 )
             }
         };
@@ -427,25 +427,34 @@ impl Work {
         if !finished.outcome.success() {
             return Ok(self.failed(&finished));
         }
-        if finished.outcome.stdout.is_truncated()
-            && finished.record.artifacts.iter().any(|kept| kept.name == "stdout")
-        {
-            let whole = self.core.outputs().read(finished.execution, "stdout", 0, super::MAX_RESULT).await;
-            let whole = whole.map_err(ExecutionError::Objects)?.0;
-            let last = String::from_utf8_lossy(&whole);
-            if let Ok(printed) = serde_json::from_str(last.trim_end().lines().next_back().unwrap_or_default())
-            {
-                // It was guarded as it was kept; once more, so that the type says so.
-                let value = self.core.guarded(&self.row, printed).await;
-                return Ok(Came::Done(self.with_files(Made::of(value, Some(&finished))).await?));
-            }
+        let made = match self.printed_last(&finished).await? {
+            Some(printed) => Made::of(printed, Some(&finished)),
+            None => Made::of(finished.outcome.clone().map(value), Some(&finished)),
+        };
+        // The line that was its result may be the one that was cut.
+        if finished.outcome.stdout.is_truncated() && !keeps_stdout(&finished) && made.value.is_string() {
+            let error = "its output was cut, and the server could not keep the whole of it".to_owned();
+            return Ok(Came::Failed { error, retry: true });
         }
-        let made = Made::of(finished.outcome.clone().map(value), Some(&finished));
         let made = self.with_files(made).await?;
         if let Some(key) = cache_key {
             self.cache(key, &finished, &made).await;
         }
         Ok(Came::Done(made))
+    }
+
+    /// The JSON that a program printed last, out of the whole output where the result has only its ends.
+    async fn printed_last(&self, finished: &Finished) -> Result<Option<Sanitized<Value>>, ExecutionError> {
+        if !finished.outcome.stdout.is_truncated() || !keeps_stdout(finished) {
+            return Ok(None);
+        }
+        let whole = self.core.outputs().read(finished.execution, "stdout", 0, super::MAX_RESULT).await;
+        let whole = whole.map_err(ExecutionError::Objects)?.0;
+        let whole = String::from_utf8_lossy(&whole);
+        let last = whole.trim_end().lines().next_back().unwrap_or_default();
+        let Ok(printed) = serde_json::from_str(last) else { return Ok(None) };
+        // It was guarded as it was kept; once more, so that the type says so.
+        Ok(Some(self.core.guarded(&self.row, printed).await))
     }
 
     async fn analyse(
@@ -634,6 +643,10 @@ impl Work {
             }
         }
     }
+}
+
+fn keeps_stdout(finished: &Finished) -> bool {
+    finished.record.artifacts.iter().any(|kept| kept.name == "stdout")
 }
 
 fn cut(text: &str) -> String {

@@ -763,13 +763,15 @@ fn head(finished: &Finished, output: &Output) -> String {
     line.push_str(&way_back(output.context.as_deref()));
     if output.truncated {
         let outcome = &finished.outcome;
+        let displays = displays(outcome).0;
+        let parts = [("stdout", &outcome.stdout), ("stderr", &outcome.stderr), ("displays", &displays)];
+        let cut: Vec<_> = parts.into_iter().filter(|(_, shown)| shown.is_truncated()).collect();
+        let kept = |what: &str| finished.record.artifacts.iter().any(|kept| kept.name == what && !kept.cut);
+        let is_whole = cut.iter().all(|(what, _)| *what == "displays" || kept(what));
         let cut: Vec<_> =
-            [("stdout", &outcome.stdout), ("stderr", &outcome.stderr), ("displays", &displays(outcome).0)]
-                .iter()
-                .filter(|(_, shown)| shown.is_truncated())
-                .map(|(what, shown)| format!("{what} {} characters", shown.total_chars()))
-                .collect();
-        line.push_str(&format!("; output cut: {}, the whole is linked below", cut.join(", ")));
+            cut.iter().map(|(what, shown)| format!("{what} {} characters", shown.total_chars())).collect();
+        let whole = if is_whole { "is linked below" } else { "was not kept" };
+        line.push_str(&format!("; output cut: {}, the whole {whole}", cut.join(", ")));
     }
     for stop in &output.stopped_by {
         line.push_str(&format!("; limit met: {stop}"));
