@@ -35,8 +35,8 @@ pub(super) struct RunArgs {
     /// Milliseconds that the run may take, 1000 to 600000.
     #[arg(long, default_value_t = Timeout::DEFAULT_MS)]
     timeout_ms: u64,
-    /// Run at most once under this key.
-    #[arg(long, value_name = "KEY")]
+    /// Run at most once under this key, of 1 to 255 characters.
+    #[arg(long, value_name = "KEY", value_parser = idempotency_key)]
     idempotency_key: Option<String>,
     /// One JSON object instead of the output: the structured content of MCP's `run_code`, and `results` with every form
     /// of every display.
@@ -50,6 +50,13 @@ pub(super) struct RunArgs {
 fn named(text: &str) -> Result<Language, String> {
     let plain = text.to_ascii_lowercase();
     Language::named(&plain).map_or_else(|| plain.parse(), Ok)
+}
+
+fn idempotency_key(text: &str) -> Result<String, String> {
+    match text.chars().count() {
+        1..=255 => Ok(text.to_owned()),
+        other => Err(format!("it has {other} characters")),
+    }
 }
 
 pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {

@@ -770,10 +770,7 @@ impl Desk {
         if lock(&self.allowed).contains(&name) || self.core.was_permitted(&permit).await {
             return Ok(());
         }
-        let how = format!(
-            "the operator can allow it: `confirm` and `trusted` of [[tools.server]] {:?}, or use a client that can ask (elicitation)",
-            tool.server
-        );
+        let how = self.how_to_allow(tool);
         let cannot = || {
             No::new(
                 "not_confirmed",
@@ -814,6 +811,22 @@ impl Desk {
             }
         }
         Ok(())
+    }
+
+    /// What is to be done where a client cannot ask.
+    fn how_to_allow(&self, tool: &Tool) -> String {
+        let server = self.bridge.server(&self.call.key.tenant, &tool.server);
+        match server.is_some_and(|server| server.confirms(&tool.name)) {
+            true => format!(
+                "use a client that can ask (elicitation), or the operator takes it out of `confirm` of [[tools.server]] {:?}",
+                tool.server
+            ),
+            false => format!(
+                "{} says that it destroys something: use a client that can ask (elicitation), or `pathbox tools call --yes` on \
+                 the server's machine",
+                tool.server
+            ),
+        }
     }
 
     fn question(&self, tool: &Tool, arguments: &Value) -> String {

@@ -100,7 +100,7 @@ fn nothing_of_what_was_erased_is_left_in_the_data_directory() {
 
 /// A chain without an entry has no fault of its own; the runs that should be in it have.
 #[tokio::test]
-async fn a_chain_that_is_gone_as_a_whole_is_missed() {
+async fn the_loss_of_a_whole_chain_is_found() {
     let data = tempfile::tempdir().unwrap();
     let verify = || {
         let output = command(data.path()).args(["audit", "verify"]).output().unwrap();

@@ -159,6 +159,7 @@ fn bad_input_says_what_is_allowed() {
         (vec!["--language", "cobol", "1"], "python, javascript, typescript, bash"),
         (vec!["--file", "/no/such/file"], "/no/such/file"),
         (vec!["--tenant", "a b", "1"], "identity.tenant"),
+        (vec!["--idempotency-key", "", "1"], "it has 0 characters"),
     ] {
         let (code, out, err) = run(data.path(), &args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
