@@ -1,5 +1,6 @@
 //! What the head of a column, or the name of a field, says of the values under it: `rules/heads.toml`, read.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,7 +15,7 @@ use super::kind::Kind;
 use super::nested::{SHORT, is_tag, opens_only};
 use super::policy::Action;
 use super::rule::{RULES, RuleId};
-use super::scan::{holds_placeholder, next_bit, placeholder_around};
+use super::scan::{holds_placeholder, is_natural_language, next_bit, placeholder_around};
 use super::view;
 use super::words::Set;
 
@@ -27,6 +28,8 @@ pub(super) const LONGEST_VALUE: usize = 512;
 struct File {
     qualifiers: Set,
     beside: Vec<String>,
+    same: Vec<Vec<String>>,
+    about: Set,
     no_secret: Set,
     spelled: Vec<String>,
     anyone: Vec<String>,
@@ -55,15 +58,34 @@ enum Shape {
     Phone,
     Password,
     Secret,
+    /// Digits in the form of the row.
+    Pin,
     Name,
     Address,
+}
+
+impl Shape {
+    fn is_secret(self) -> bool {
+        matches!(self, Self::Password | Self::Secret | Self::Pin)
+    }
+}
+
+/// How much a head says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// It is the name of such a value and of nothing else.
+    Sure,
+    /// It holds the name, and words that the list does not have.
+    Qualified,
+    /// It means other things too.
+    Weak,
 }
 
 /// One thing that a head may mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sense {
     column: u16,
-    weak: bool,
+    trust: Trust,
 }
 
 /// All that a head may mean; nothing for most.
@@ -82,11 +104,17 @@ type Phrase = (String, Vec<Sense>);
 
 struct Heads {
     qualifiers: Set,
+    /// Words that are written in several ways, each with the one that the list is read with.
+    same: HashMap<String, String, BuildHasherDefault<Fnv>>,
+    about: Set,
     no_secret: Set,
     columns: Vec<Column>,
     by_words: HashMap<String, Vec<Sense>, BuildHasherDefault<Fnv>>,
-    /// What identifiers with a check digit mean anywhere in a head, weakly, by their first words.
+    /// What means something among other words too, by its first word: identifiers whose form or check digit says enough, and
+    /// secrets.
     anywhere: HashMap<String, Vec<Phrase>, BuildHasherDefault<Fnv>>,
+    /// Those in scripts without blanks between words.
+    abroad: Vec<String>,
     /// The longest of them, in bytes.
     longest: usize,
     gate: Gate,
@@ -122,44 +150,77 @@ impl Heads {
     fn new(file: File) -> Self {
         let mut heads = Self {
             qualifiers: file.qualifiers,
+            same: HashMap::default(),
+            about: file.about,
             no_secret: file.no_secret,
             columns: Vec::new(),
             by_words: HashMap::default(),
             anywhere: HashMap::default(),
             gate: Gate::new(HashMap::new()),
+            abroad: Vec::new(),
             longest: 0,
         };
-        for row in file.head {
-            let column = heads.columns.len() as u16;
-            for (words, weak) in [(&row.words, false), (&row.weak, true)] {
-                for word in words {
-                    heads.by_words.entry(word.clone()).or_default().push(Sense { column, weak });
-                }
-            }
-            let rule = RULES.list.iter().position(|rule| rule.id == row.rule);
-            let rule = rule.unwrap_or_default() as RuleId;
-            let (form, compiled) = (row.form, OnceLock::new());
-            if row.shape.is_none() && RULES.has_check_digit(rule) {
-                let sense = Sense { column, weak: true };
-                for word in row.words.iter().filter(|word| word.len() > 2) {
-                    let first = word.split(' ').next().unwrap_or_default().to_owned();
-                    let known = heads.anywhere.entry(first).or_default();
-                    match known.iter_mut().find(|(known, _)| known == word) {
-                        Some((_, senses)) => senses.push(sense),
-                        None => known.push((word.clone(), vec![sense])),
-                    }
-                }
-                if RULES.list[usize::from(rule)].kind == Kind::NationalId {
-                    for word in &file.anyone {
-                        heads.by_words.entry(word.clone()).or_default().push(sense);
-                    }
-                }
-            }
-            heads.columns.push(Column { rule, form, compiled, shape: row.shape, line: row.line });
+        for words in file.same {
+            let first = words[0].clone();
+            heads.same.extend(words.into_iter().skip(1).map(|word| (word, first.clone())));
         }
+        for row in file.head {
+            heads.add(row, &file.anyone);
+        }
+        let joint = |word: &&String| word.chars().all(joins_words);
+        heads.abroad = heads.by_words.keys().filter(joint).cloned().collect();
         heads.longest = heads.by_words.keys().map(String::len).max().unwrap_or(0);
         heads.gate = heads.gate(&file.spelled, &file.beside);
         heads
+    }
+
+    /// Adds what the words of a row mean.
+    fn add(&mut self, row: Row, anyone: &[String]) {
+        let column = self.columns.len() as u16;
+        for (words, trust) in [(&row.words, Trust::Sure), (&row.weak, Trust::Weak)] {
+            for word in words {
+                let words = self.canonical(word).into_owned();
+                let known = self.by_words.entry(words).or_default();
+                if !known.iter().any(|sense| sense.column == column) {
+                    known.push(Sense { column, trust });
+                }
+            }
+        }
+        let rule = RULES.list.iter().position(|rule| rule.id == row.rule);
+        let rule = rule.unwrap_or_default() as RuleId;
+        let secret = row.shape.is_some_and(Shape::is_secret) && row.shape != Some(Shape::Pin);
+        let sure =
+            row.shape.is_none() && (row.line || RULES.has_check_digit(rule) || RULES.has_letters(rule));
+        let kind = RULES.list[usize::from(rule)].kind;
+        let phone = row.shape == Some(Shape::Phone);
+        if sure || secret || phone || kind == Kind::Passport {
+            // No check digit says more of a passport than its form.
+            let trust = if kind == Kind::Passport { Trust::Sure } else { Trust::Qualified };
+            let alone = |word: &&String| row.shape != Some(Shape::Secret) || word.contains(' ');
+            // What has a check digit says enough, whatever else the word means.
+            let checked = row.shape.is_none() && RULES.has_check_digit(rule);
+            let weak = row.weak.iter().filter(|_| checked).map(|word| (word, Trust::Weak));
+            let words = row.words.iter().filter(alone).map(|word| (word, trust)).chain(weak);
+            for (word, trust) in words.filter(|(word, _)| word.len() > 2) {
+                let sense = Sense { column, trust };
+                let word = self.canonical(word).into_owned();
+                let first = word.split(' ').next().unwrap_or_default().to_owned();
+                let known = self.anywhere.entry(first).or_default();
+                match known.iter_mut().find(|(known, _)| *known == word) {
+                    Some((_, senses)) => senses.push(sense),
+                    None => known.push((word, vec![sense])),
+                }
+            }
+        }
+        if sure && kind == Kind::NationalId {
+            for word in anyone {
+                let words = self.canonical(word).into_owned();
+                let sense = Sense { column, trust: Trust::Weak };
+                self.by_words.entry(words).or_default().push(sense);
+            }
+        }
+        let (form, compiled) = (row.form, OnceLock::new());
+        self.columns.push(Column { rule, form, compiled, shape: row.shape, line: row.line });
     }
 
     /// What a line must hold to be looked at. Of a head that is its last word, but for those that say nothing of their own.
@@ -176,22 +237,34 @@ impl Heads {
                 RULES.list[usize::from(column(sense).rule)].kind.default_action() == Action::Allow
             });
             let sort = if off { OFF } else { HEAD };
-            add(all[0].as_bytes(), BEGINS);
-            if !senses.iter().all(|sense| column(sense).is_secret()) {
-                add(all[at].as_bytes(), if at + 1 < all.len() { BEFORE } else { OPEN });
-                add(all.concat().as_bytes(), OPEN);
+            let open = senses
+                .iter()
+                .any(|sense| !column(sense).is_secret() || column(sense).shape == Some(Shape::Pin));
+            for word in self.spellings(all[0]) {
+                add(word.as_bytes(), BEGINS);
             }
-            // Many words end a head of several that say nothing by themselves.
-            if at > 0 && !off {
-                pairs.push((all[at - 1], all[at]));
-            } else {
-                add(all[at].as_bytes(), sort);
+            for word in self.spellings(all[at]) {
+                if open {
+                    add(word.as_bytes(), if at + 1 < all.len() { BEFORE } else { OPEN });
+                }
+                // Many words end a head of several that say nothing by themselves.
+                if at > 0 && !off {
+                    pairs.extend(self.spellings(all[at - 1]).map(|before| (before, word)));
+                } else {
+                    add(word.as_bytes(), sort);
+                }
             }
             // `CreditCard` is in the list as one word too.
-            add(all.concat().as_bytes(), sort);
+            let (last, before) = all.split_last().unwrap_or((&"", &[]));
+            let ends = ["nummer", "nr"].into_iter().filter(|_| *last == NUMBER);
+            // The last word of those in other letters wakes as well.
+            let ends = self.spellings(last).chain(ends).filter(|_| head.is_ascii() || all.len() == 1);
+            for word in ends {
+                add([&before.concat(), word].concat().as_bytes(), if open { sort | OPEN } else { sort });
+            }
         }
         for word in self.qualifiers.words() {
-            let behind = word.len() > 3 || ["id", "no", "nr"].contains(&word);
+            let behind = word.len() > 3 || ["id", "no", "nr", "num", "nbr"].contains(&word);
             add(word.as_bytes(), if behind { QUALIFIES | QUALIFIER } else { QUALIFIES });
         }
         for word in beside {
@@ -212,9 +285,38 @@ impl Heads {
         Gate::new(words)
     }
 
+    /// How a word is written.
+    fn spellings<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a str> {
+        let others = self.same.iter().filter(move |(_, first)| *first == word);
+        std::iter::once(word).chain(others.map(|(other, _)| other.as_str()))
+    }
+
+    /// Words as the list is read: `soc sec nbr` as `social security number`, `personnr` as `person number`.
+    fn canonical<'a>(&self, words: &'a str) -> Cow<'a, str> {
+        fn compound(word: &str) -> Option<&str> {
+            let stem = word.strip_suffix("nummer").or_else(|| word.strip_suffix("nr"));
+            stem.filter(|stem| stem.len() > 2)
+        }
+        let known = |word: &str| self.same.contains_key(word) || compound(word).is_some();
+        if !words.split(' ').any(known) {
+            return words.into();
+        }
+        let mut out = String::with_capacity(words.len() + 16);
+        for word in words.split(' ') {
+            push_blank(&mut out);
+            match (self.same.get(word), compound(word)) {
+                (Some(same), _) => out.push_str(same),
+                (None, Some(stem)) => out.extend([stem, " ", NUMBER]),
+                (None, None) => out.push_str(word),
+            }
+        }
+        out.into()
+    }
+
     /// What words mean: they themselves, their last ones without qualifiers behind, their first ones with nothing but
     /// qualifiers behind, or all in one; with others on both sides only what a check digit makes sure.
     fn meaning(&self, words: &str) -> Option<&Vec<Sense>> {
+        let words = &*self.canonical(words);
         if let Some(found) = self.by_words.get(words) {
             return Some(found);
         }
@@ -250,14 +352,27 @@ impl Heads {
                 let begins = |known: &&Phrase| {
                     rest.strip_prefix(&*known.0).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
                 };
-                self.anywhere.get(*word)?.iter().find(begins).map(|(_, senses)| senses)
+                let (_, found) = self.anywhere.get(*word)?.iter().find(begins)?;
+                let unchecked = |sense: &Sense| {
+                    self.columns[usize::from(sense.column)].shape.is_some() || sense.trust != Trust::Qualified
+                };
+                let about = || all.iter().any(|word| self.about.holds(word.as_bytes()));
+                (!(found.iter().any(unchecked) && about())).then_some(found)
             })
         };
         let one = || (all.len() > 1).then(|| self.by_words.get(&all.concat())).flatten();
-        let found = first.or_else(one).or_else(|| self.by_words.get(unnumbered()));
+        // Scripts without blanks: `社員マイナンバー`.
+        let joint = || {
+            let known = self.abroad.iter().filter(|word| words.ends_with(&***word));
+            known.max_by_key(|word| word.len()).and_then(|word| self.by_words.get(word))
+        };
+        let found = first.or_else(one).or_else(|| self.by_words.get(unnumbered())).or_else(joint);
         found.or_else(anywhere)
     }
 }
+
+/// What the words for a number are read as.
+const NUMBER: &str = "number";
 
 /// What a word is, as bits: the last of a head, the same of a kind that is let through by default, a qualifier behind one, and
 /// a name of what holds the names of columns.
@@ -306,22 +421,24 @@ struct Gate {
 
 impl Gate {
     /// Few enough to stay near the processor; a test holds them half empty.
-    const PLACES: usize = 4096;
+    const PLACES: usize = 8192;
 
     fn new(words: HashMap<Vec<u8>, Known>) -> Self {
+        let ends = words.iter().filter(|(_, known)| known.sort & (HEAD | OFF | COLUMNS | PAIRED) != 0);
         let abroad =
-            words.keys().filter_map(|word| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
+            ends.filter_map(|(word, _)| std::str::from_utf8(word).ok().filter(|word| !word.is_ascii()));
+        // The first letter may be a capital: where the word ends is seen without it.
+        let behind = |word: &str| match word.char_indices().nth(1) {
+            Some((second, _)) if word.chars().count() > 3 && word.to_uppercase() != word => {
+                word[second..].to_owned()
+            }
+            _ => word.to_owned(),
+        };
         // One within another wakes as well; the searcher takes few.
-        let abroad: Vec<&str> = abroad.collect();
-        let within = |word: &&&str| !abroad.iter().any(|other| other != *word && word.contains(other));
-        let abroad: BTreeSet<String> = abroad
-            .iter()
-            .filter(within)
-            .flat_map(|word| {
-                let first = word.chars().next().into_iter().flat_map(char::to_uppercase);
-                [(*word).to_owned(), first.chain(word.chars().skip(1)).collect(), word.to_uppercase()]
-            })
-            .collect();
+        let abroad: BTreeSet<String> =
+            abroad.map(behind).flat_map(|word| [word.to_uppercase(), word]).collect();
+        let within = |word: &&String| !abroad.iter().any(|other| other != *word && word.contains(&**other));
+        let abroad: Vec<&String> = abroad.iter().filter(within).collect();
         let abroad = packed::Config::new().builder().extend(abroad).build();
         let mut gate = Self {
             words: vec![Known::default(); Self::PLACES],
@@ -419,6 +536,24 @@ impl Gate {
         let capital =
             |within: usize| text[end.saturating_sub(within)..end].iter().any(|byte| byte & 0x20 == 0);
         hump(1) && short(3) || hump(2) && short(2) || bit(1, 4) && capital(8)
+    }
+
+    /// Letters with points between, behind the last of which a place is: `N.I.E`.
+    fn initials(&self, text: &[u8], end: usize) -> bool {
+        let (mut word, mut from, mut at) = ([0; 6], 6, end);
+        while from > 0 {
+            let one = at > 0 && text[at - 1].is_ascii_alphabetic();
+            if !one || at > 1 && text[at - 2].is_ascii_alphanumeric() {
+                break;
+            }
+            from -= 1;
+            word[from] = text[at - 1];
+            if at < 2 || text[at - 2] != b'.' {
+                break;
+            }
+            at -= 2;
+        }
+        from < 5 && self.sort(&word[from..]) & HEAD != 0
     }
 
     /// Words of up to three letters behind a letter with an accent or an escaped one, which may be the end of one.
@@ -598,7 +733,7 @@ impl Work for Fill<'_> {
         let (text, start, all, gate) = (*text, *start, *all, &HEADS.gate);
         // What begins here begins a line.
         let (mut base, mut before, mut odd, mut feed, mut run) = (start, 0, 0, 1 << 63, 0);
-        let (mut long, mut short) = (Places::default(), Places::default());
+        let (mut long, mut short, mut singles) = (Places::default(), Places::default(), 0);
         for pair in blocks.windows(2) {
             let here = pair[0].alpha;
             let last = here & !(here >> 1 | pair[1].alpha << 63 | long_runs(&pair[0], &pair[1], &mut run));
@@ -607,6 +742,14 @@ impl Work for Fill<'_> {
             let (two, four) = (behind(1), behind(1) & behind(2) & behind(3));
             let strange = pair[0].odd | odd;
             let digits = if strange == 0 { 0 } else { pair[0].digit << 1 };
+            let single = last & !behind(1);
+            let mut dotted = single & (single << 2 | singles >> 62);
+            singles = single;
+            while let Some(bit) = next_bit(&mut dotted) {
+                if gate.initials(text, base + bit + 1) {
+                    places.push(base + bit + 1);
+                }
+            }
             let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
             (before, odd) = (here, pair[0].odd);
             long.add(base, last & four);
@@ -766,11 +909,12 @@ pub(super) fn may_be_head(text: &str) -> bool {
     !text.is_ascii()
         || bytes.iter().enumerate().any(|(at, byte)| {
             letters = if byte.is_ascii_alphabetic() { letters + 1 } else { 0 };
-            letters > 1
-                && !bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
-                && Gate::seems(ends, &bytes[..=at], letters.min(4))
-                && HEADS.gate.may_end(bytes, at + 1, letters.min(4), true)
-                && HEADS.gate.ends(bytes, at + 1, true)
+            letters == 1 && at > 1 && bytes[at - 1] == b'.' && HEADS.gate.initials(bytes, at + 1)
+                || letters > 1
+                    && !bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
+                    && Gate::seems(ends, &bytes[..=at], letters.min(4))
+                    && HEADS.gate.may_end(bytes, at + 1, letters.min(4), true)
+                    && HEADS.gate.ends(bytes, at + 1, true)
         })
 }
 
@@ -848,8 +992,19 @@ fn plain(head: &str) -> String {
     }
     let mut out = String::with_capacity(head.len());
     let mut chars = head.chars().peekable();
+    // Whether the last word is of letters with points between.
+    let mut initials = true;
     let mut before = ' ';
     while let Some(c) = chars.next() {
+        initials &= c == '.' || !before.is_alphabetic();
+        let mut ahead = chars.clone();
+        let one =
+            ahead.next().is_some_and(char::is_alphabetic) && !ahead.next().is_some_and(char::is_alphabetic);
+        if c == '.' && initials && before.is_alphabetic() && one {
+            before = c;
+            continue;
+        }
+        initials |= !c.is_alphabetic();
         let hump = c.is_uppercase()
             && (before.is_lowercase()
                 || before.is_uppercase() && chars.peek().is_some_and(|next| next.is_lowercase()));
@@ -945,6 +1100,8 @@ pub(super) enum Place {
     Line,
     /// A name and a value with a blank or a verb between: enough for an identifier with such a check, or a form that says enough.
     Sentence,
+    /// The same with other words between: enough for an identifier with a check digit, or letters in its form.
+    Apart,
 }
 
 /// Where in a cell a value of what its head means stands, and the rule.
@@ -962,18 +1119,31 @@ pub(super) fn cell(meant: Meaning, text: &str, place: Place) -> Option<((usize, 
         let column = &HEADS.columns[usize::from(sense.column)];
         let fits = match column.shape {
             None => {
-                let line = matches!(place, Place::Line | Place::Sentence);
-                (!line || column.line || RULES.has_check(column.rule))
-                    && column.fits(whole.unwrap_or(value), sense.weak || line && !column.line)
+                let line = matches!(place, Place::Line | Place::Sentence | Place::Apart);
+                let sure = RULES.has_check_digit(column.rule) || RULES.has_letters(column.rule);
+                (place != Place::Apart || sure && sense.trust == Trust::Sure)
+                    && (!line || column.line || RULES.has_check(column.rule))
+                    && column.fits(whole.unwrap_or(value), sense.trust != Trust::Sure || line && !column.line)
             }
+            Some(_) if place == Place::Apart => false,
+            Some(Shape::Phone) if place == Place::Sentence => {
+                sense.trust == Trust::Sure && is_phone(value, true) && is_parted(value)
+            }
+            Some(Shape::Pin) => place != Place::Alone && column.fits(value, false),
             Some(_) if place == Place::Sentence => false,
-            Some(Shape::Phone) => is_phone(whole.unwrap_or(value), sense.weak),
+            Some(Shape::Phone) if sense.trust == Trust::Qualified => {
+                is_phone(value, true) && is_parted(value)
+            }
+            Some(Shape::Phone) => is_phone(whole.unwrap_or(value), sense.trust != Trust::Sure),
             Some(Shape::Secret) if place == Place::Alone => {
                 let sign = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+/=".contains(&byte);
-                !sense.weak && value.len() >= 24 && value.bytes().all(sign) && is_secret(value, false, true)
+                sense.trust == Trust::Sure
+                    && value.len() >= 24
+                    && value.bytes().all(sign)
+                    && is_secret(value, false, Trust::Weak)
             }
             Some(shape @ (Shape::Password | Shape::Secret)) => {
-                place != Place::Alone && is_secret(value, shape == Shape::Password, sense.weak)
+                place != Place::Alone && is_secret(value, shape == Shape::Password, sense.trust)
             }
             Some(Shape::Name) => place != Place::Line && is_name(value),
             Some(Shape::Address) => place != Place::Line && is_address(value),
@@ -1022,13 +1192,18 @@ pub(super) fn only_secret(meant: Meaning) -> bool {
     meant.iter().all(|sense| HEADS.columns[usize::from(sense.column)].is_secret())
 }
 
+/// Whether all that a head may mean are the digits of a PIN.
+pub(super) fn only_pin(meant: Meaning) -> bool {
+    meant.iter().all(|sense| HEADS.columns[usize::from(sense.column)].shape == Some(Shape::Pin))
+}
+
 impl Column {
     fn speaks_alone(&self, sense: &Sense) -> bool {
-        !self.is_secret() || self.shape == Some(Shape::Secret) && !sense.weak
+        !self.is_secret() || self.shape == Some(Shape::Secret) && sense.trust == Trust::Sure
     }
 
     fn is_secret(&self) -> bool {
-        matches!(self.shape, Some(Shape::Password | Shape::Secret))
+        self.shape.is_some_and(Shape::is_secret)
     }
 
     fn fits(&self, value: &str, weak: bool) -> bool {
@@ -1042,7 +1217,7 @@ impl Column {
         if !form.as_ref().is_some_and(|form| form.is_match(value)) {
             return false;
         }
-        if !weak {
+        if !weak || self.line {
             return true;
         }
         let plain: Vec<u8> = value.bytes().filter(u8::is_ascii_alphanumeric).collect();
@@ -1083,8 +1258,14 @@ fn is_phone(value: &str, weak: bool) -> bool {
     if weak { (9..=13).contains(&digits) } else { (8..=13).contains(&digits) }
 }
 
+/// Whether a telephone number is written as none but they are: with a plus or a zero before, or blanks and hyphens within.
+fn is_parted(value: &str) -> bool {
+    let digits = value.bytes().filter(u8::is_ascii_digit).count();
+    digits >= 8 && (value.starts_with(['+', '0', '(']) || value.contains([' ', '-']))
+}
+
 /// What a password or key looks like that its head alone speaks of: no word, path, template, date, number, call.
-fn is_secret(value: &str, password: bool, weak: bool) -> bool {
+fn is_secret(value: &str, password: bool, trust: Trust) -> bool {
     let bytes = value.as_bytes();
     if bytes.len() < 6 || bytes.iter().any(u8::is_ascii_whitespace) || HEADS.no_secret.holds(bytes) {
         return false;
@@ -1092,7 +1273,7 @@ fn is_secret(value: &str, password: bool, weak: bool) -> bool {
     let count = |test: fn(&u8) -> bool| bytes.iter().filter(|byte| test(byte)).count();
     let (lower, upper, digit) =
         (count(u8::is_ascii_lowercase), count(u8::is_ascii_uppercase), count(u8::is_ascii_digit));
-    let joint = count(|byte| b"_.-/:".contains(byte));
+    let joint = count(|byte| b"_.-/:|".contains(byte));
     let other = bytes.len() - value.bytes().filter(u8::is_ascii).count();
     let symbol = bytes.len() - lower - upper - digit - joint - other;
     // Two stars are what a mask leaves, whatever stands beside them.
@@ -1110,23 +1291,42 @@ fn is_secret(value: &str, password: bool, weak: bool) -> bool {
     let uuid = bytes.len() == 36 && count(|byte| *byte == b'-') == 4 && count(u8::is_ascii_hexdigit) == 32;
     let number = lower + upper == 0 && symbol == 0 || value.parse::<f64>().is_ok();
     let path = joint > 0 && value.contains(['/', '\\']) && (digit == 0 || upper == 0);
-    if masked || escaped || template || code || uuid || number || path {
+    if masked || escaped || template || code || uuid && (password || trust != Trust::Sure) || number || path {
         return false;
     }
     // Words with joints between, a number behind each at most: `customer_segment_2024`.
     let worded = symbol == 0
-        && value.split(['_', '.', '-', '/', ':']).all(|part| {
+        && value.split(['_', '.', '-', '/', ':', '|']).all(|part| {
             part.chars().all(char::is_alphabetic)
                 || part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_digit())
         });
     if worded {
-        return password && !weak && joint == 0 && lower == bytes.len();
+        // `tiger-blue-63`, `WkWqiftL`
+        let phrase = joint > 1 && digit > 0 && joint == count(|byte| *byte == b'-');
+        let looks = joint == 0 && (lower == bytes.len() || is_mixed(bytes)) || phrase;
+        return password && trust == Trust::Sure && looks;
     }
     let classes = [lower, upper, digit, symbol].iter().filter(|count| **count > 0).count();
-    if weak {
-        return bytes.len() >= 8 && classes >= 3 || bytes.len() >= 20 && digit > 0 && lower + upper > 0;
+    let random = classes >= 3 || bytes.len() >= 20 && digit > 0 && lower + upper > 0;
+    match trust {
+        Trust::Sure => classes >= 2 || bytes.len() >= 16,
+        Trust::Qualified if password => bytes.len() >= 8 && classes >= 2 && digit + symbol > 0,
+        Trust::Qualified | Trust::Weak => bytes.len() >= 8 && random,
     }
-    classes >= 2 || bytes.len() >= 16
+}
+
+/// Whether a letter is of a script without blanks between words: Japanese, Chinese.
+pub(super) fn joins_words(letter: char) -> bool {
+    matches!(letter, '\u{3040}'..='\u{30ff}' | '\u{4e00}'..='\u{9fff}')
+}
+
+/// Whether capitals stand among letters as they do in no name of several words.
+fn is_mixed(text: &[u8]) -> bool {
+    if text.len() >= 10 && text.iter().any(u8::is_ascii_uppercase) && !is_natural_language(text) {
+        return text.iter().any(u8::is_ascii_lowercase);
+    }
+    let mut words = text.chunk_by(|a, b| !(a.is_ascii_lowercase() && b.is_ascii_uppercase()));
+    words.clone().count() > 2 && words.any(|word| word.len() < 3)
 }
 
 /// Two to five words that begin with a capital.
@@ -1180,12 +1380,23 @@ mod tests {
             ("DB_PASSWORD", "password"),
             ("nationalRegisterNumber", "be-register"),
             ("N° SS", "fr-nir"),
+            ("soc_sec_nbr", "ssn"),
+            ("N.I.E.", "es-nif"),
+            ("Kennwort (vom Kunden)", "password"),
         ] {
             assert_eq!(rules(head).first(), Some(&rule), "{head}");
         }
-        for head in
-            ["phone_model", "card_count", "password_changed_at", "email_open_rate", "token_id", "amount", ""]
-        {
+        for head in [
+            "phone_model",
+            "phone_sales",
+            "password_policy",
+            "card_count",
+            "password_changed_at",
+            "email_open_rate",
+            "token_id",
+            "amount",
+            "",
+        ] {
             assert_eq!(rules(head), Vec::<&str>::new(), "{head}");
         }
     }
@@ -1214,7 +1425,7 @@ mod tests {
         for row in &file.head {
             assert!(RULES.list.iter().any(|rule| rule.id == row.rule), "{}", row.rule);
             let checked = RULES.list.iter().any(|rule| rule.id == row.rule && !rule.number.is_empty());
-            assert!(row.weak.is_empty() || checked || row.shape.is_some(), "{}", row.rule);
+            assert!(row.weak.is_empty() || checked || row.shape.is_some() || row.line, "{}", row.rule);
             for word in row.words.iter().chain(&row.weak) {
                 assert!(plain(word) == *word && may_be_head(word), "{word}");
             }

@@ -51,6 +51,9 @@ enum Check {
     /// The last two digits are 97 minus the remainder of the others.
     #[serde(rename = "mod_97")]
     Mod97,
+    /// The last three digits are the remainder of the first ten by 511.
+    #[serde(rename = "mod_511")]
+    Mod511,
     Verhoeff,
     DeSocial,
     CodiceFiscale,
@@ -71,6 +74,10 @@ impl Check {
             Self::Mod97 => {
                 let (digits, check) = text.split_at(text.len() - 2);
                 97 - number(digits) % 97 == number(check)
+            }
+            Self::Mod511 => {
+                let (digits, check) = text.split_at(text.len() - 3);
+                number(digits) % 511 == number(check)
             }
             Self::Verhoeff => confirm::verhoeff(text),
             Self::DeSocial => confirm::de_social(text),
@@ -128,6 +135,11 @@ impl Identifier {
     /// Whether one of its signs hangs on the others.
     pub(super) fn has_check_digit(&self) -> bool {
         !self.row.sums.is_empty() || self.row.check.is_some_and(|check| check != Check::Ssn)
+    }
+
+    /// Whether letters stand in it where other numbers have digits.
+    pub(super) fn has_letters(&self) -> bool {
+        self.row.form.contains("[A")
     }
 }
 

@@ -326,6 +326,11 @@ impl Rules {
         self.has_check(rule) && self.identifiers[usize::from(rule)].iter().all(Identifier::has_check_digit)
     }
 
+    /// Whether letters stand in the form of a rule where other numbers have digits.
+    pub(super) fn has_letters(&self, rule: RuleId) -> bool {
+        self.has_check(rule) && self.identifiers[usize::from(rule)].iter().all(Identifier::has_letters)
+    }
+
     /// The rules by which digits, and perhaps a letter behind them, are an identifier.
     pub(super) fn numbers<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = RuleId> + 'a {
         let known = self.by_len[text.len()].iter();

@@ -28,6 +28,7 @@ use std::sync::LazyLock;
 use aho_corasick::packed;
 
 use excuse::{Candidate, Criteria, Judged};
+pub(super) use natural_language::is_natural_language;
 
 use super::classes::{Block, Work, alphanumeric_or, classify};
 use super::heads;

@@ -59,10 +59,31 @@ const GONE: &[(&str, &[&str])] = &[
         &["111222333"],
     ),
     ("- type: passport\n  number: PL2321936\n", &["PL2321936"]),
+    // Heads that are read by their parts.
+    ("soc_sec_nbr;ort\n219099998;Graz\n", &["219099998"]),
+    ("N.I.E. | ciudad\nY-1234568-B | Lugo\n", &["Y-1234568-B"]),
+    (
+        "{\"rfc_contribuyente\": \"GODE561231GR8\", \"rut_alumno\": \"12.345.678-5\"}",
+        &["GODE561231GR8", "12.345.678-5"],
+    ),
+    ("社員マイナンバー,部署\n123456789018,営業\n", &["123456789018"]),
+    ("user,mdp_provisoire\nada,Tig3r$82\n", &["Tig3r$82"]),
+    ("user\tpassword\nada\ttiger-blue-63\nbob\tWkWqiftL\n", &["tiger-blue-63", "WkWqiftL"]),
+    ("provider_npi,routing_nbr\n1234567893,021000021\n", &["1234567893", "021000021"]),
+    ("user,pin,otp\nada,4711,482913\n", &["4711", "482913"]),
+    (
+        "INSERT INTO people (id, celular) VALUES\n(1, '55 9035 6303'),\n(2, '55 7794 0655');\n",
+        &["9035", "0655"],
+    ),
     // Sentences.
     ("meine Rentenversicherungsnummer ist 65170839J003; danke\n", &["65170839J003"]),
     ("Hei, henkilötunnukseni on 131052-308T ja\n", &["131052-308T"]),
     ("passeport n° 23IJ45302, délivré\n", &["23IJ45302"]),
+    ("SV-Nummer des Mitarbeiters 65170839J003\n", &["65170839J003"]),
+    ("Mon mot de passe provisoire : Tig3r$82\n", &["Tig3r$82"]),
+    ("Ihr Bestätigungscode lautet 391513\n", &["391513"]),
+    ("{Qty:35 Pin:2049}\n", &["2049"]),
+    ("身份证号码为11010519491231002X\n", &["11010519491231002X"]),
     (
         "#{ref => 2,msisdn => <<\"46701241396\">>,password => <<\"M0nk3y59!\">>}\n",
         &["46701241396", "M0nk3y59!"],
@@ -83,6 +104,9 @@ const KEPT: &[&str] = &[
     "e.password=function(){return t.pass(n)}\n",
     "VAT No. IE5517747EH, DE314403650, FR19620058511\n",
     "  if (!Buffer.isBuffer(session) || options?.isServer)\n    return session;\n",
+    "password_policy,token_count,phone_sales,passport_required\nA8$kLm92x,48213,4155550132,N12345678\n",
+    "Incoming call (2 min 14 s)\n",
+    "  units  revenue\n1  0532  4155550\n",
     "cost & phone calls \\\\\n12 & 5551234567 \\\\\n",
 ];
 

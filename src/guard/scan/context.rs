@@ -28,7 +28,10 @@ impl Scanner<'_> {
             ContextWord::Sentence => {
                 // `pw for the vpn: x`
                 let whose = self.text[..end].ends_with(b" for");
-                let at = if whose { end - b" for".len() } else { end + letters(&self.text[end..]) };
+                // `senha ` has its blank.
+                let blank = usize::from(self.text[end - 1] == b' ');
+                let letters = || if blank > 0 { 0 } else { letters(&self.text[end..]) };
+                let at = if whose { end - b" for".len() } else { end + letters() - blank };
                 let before = end.saturating_sub(b"passwor".len());
                 if !self.unmarked(Name::Password, at)
                     && !self.value_before(before)

@@ -102,7 +102,7 @@ impl Scanner<'_> {
         let name_in_quotes = self.text[name_end..at].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\'));
         // Beside a name in quotes, what has none ends where the object does.
         let closes = |byte: &u8| b",}])".contains(byte);
-        let end = match name_in_quotes && !quoted {
+        let end = match (name_in_quotes || kind == Name::Pin) && !quoted {
             true => self.text[start..end].iter().position(closes).map_or(end, |at| start + at),
             false => end,
         };

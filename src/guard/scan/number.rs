@@ -3,6 +3,7 @@
 use super::excuse::{Candidate, Evidence};
 use super::{LEFT, Scanner, first_line, last_line};
 use crate::guard::confirm::{self, CardRange, is_card};
+use crate::guard::heads;
 use crate::guard::rule::{LONGEST_NUMBER, RuleId};
 use crate::guard::words::{Set, WORDS};
 
@@ -179,10 +180,11 @@ impl Scanner<'_> {
         fits_none && self.text[here.start] != b'0' && !matches!(self.byte_before(here.start), b'(' | b'+')
     }
 
-    /// Whether a letter beyond ASCII stands before.
+    /// Whether a letter beyond ASCII stands before, of a script that sets blanks between words.
     fn glued(&self, at: usize) -> bool {
         let before = String::from_utf8_lossy(self.before(at, 4));
-        before.chars().next_back().is_some_and(char::is_alphabetic)
+        let last = before.chars().next_back();
+        last.is_some_and(|last| last.is_alphabetic() && !heads::joins_words(last))
     }
 
     /// Seven digits and one or two letters: PPSN. Eight and one, beside a word that says so: a Spanish NIF.
@@ -461,7 +463,7 @@ impl Scanner<'_> {
         if before == b'(' && self.byte_before(start) == b'+' {
             start -= 1;
         }
-        if self.is_rest(groups, index, start) {
+        if self.is_rest(groups, index, start) || start == here.start && self.numbers_a_row(&groups[index..]) {
             return 0;
         }
         let plus = self.text[start..here.start].contains(&b'+');
@@ -517,6 +519,13 @@ impl Scanner<'_> {
         inner || amount
     }
 
+    /// `1 0171 2345678`, `1  415-555-0132`: the number of a row, and what stands in it.
+    fn numbers_a_row(&self, groups: &[Group]) -> bool {
+        let [row, next, ..] = groups else { return false };
+        let between = &self.text[row.end()..next.start];
+        row.len < 3 && (between == b"  " || between == b" " && next.len > 2 && self.text[next.start] == b'0')
+    }
+
     /// Whether what ends here is a part of a longer word or number.
     fn goes_on_as_number(&self, end: usize) -> bool {
         let next = self.byte(end);
@@ -549,7 +558,11 @@ impl Scanner<'_> {
             return 0;
         }
         let limit = if first == b'1' { 11 } else { 15 };
-        let (digits, taken) = gather(rest, limit, |digits, _, next| digits < 8 || next.len <= 5);
+        let (digits, taken) = gather(rest, limit, |digits, _, next| {
+            // `(2 min 14 s)`
+            let opens = self.byte_before(next.start) == b'(' && self.byte(next.end()) != b')';
+            !opens && (digits < 8 || next.len <= 5)
+        });
         // `030.123456`: no decimal number begins with a zero and another digit.
         let zero = rest[0].len > 1 && self.byte(rest[0].start) == b'0';
         let decimal = taken == 2 && !zero && self.byte(rest[0].end()) == b'.';
@@ -609,7 +622,7 @@ impl Scanner<'_> {
         // `00353 1 234 5678`: a code for calls abroad, a country's, the number.
         if (first, second) == (b'0', b'0') && (3..=5).contains(&here.len) && self.is_country(here) {
             let (digits, taken) = gather(rest, 15, |_, last, next| {
-                matches!(self.byte(last.end()), b' ' | b'-') && close(last, next) && next.len <= 5
+                matches!(self.byte(last.end()), b' ' | b'-') && close(last, next) && next.len <= 8
             });
             if taken >= 3 && digits >= 12 && (here.len != 3 || starts(&rest[1])) {
                 return taken;

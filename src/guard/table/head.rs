@@ -26,6 +26,7 @@ pub(super) fn is_name(text: &str) -> bool {
             && text.starts_with(|c: char| c.is_alphabetic() || matches!(c, '#' | '_'))
             && text.chars().all(is_sign_of_name)
             && text.split(' ').count() <= 5
+            && text.matches('(').count() == text.matches(')').count()
 }
 
 /// The head of a table, if a line is one.

@@ -84,6 +84,7 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         // `ssn_1"`
         let word = |c: char| c.is_alphanumeric() || c == '_';
         let to = end + clipped(&line[end..], 4 * LONGEST_NAME).find(|c| !word(c)).unwrap_or(line.len() - end);
+        let word_end = to;
         let to = qualified(line, to);
         let (gap, rest) = line[to..].split_at(
             line[to..]
@@ -120,7 +121,17 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         let at = line.len() - rest.len() + sign.max(1);
         let opens = line.get(at..).and_then(|rest| rest.trim_start().chars().next());
         let opens = opens.filter(|sign| matches!(sign, '[' | '(' | '{'));
-        if meant.is_empty() || heads::only_secret(meant) && opens.is_none() || sign == 0 && !list {
+        if meant.is_empty() || sign == 0 && !list {
+            continue;
+        }
+        if heads::only_secret(meant) && opens.is_none() {
+            // `mot de passe provisoire : x`: what is named by its last word is found elsewhere.
+            let unknown = line[word_end..to].starts_with(' ') || heads::only_pin(meant);
+            if unknown && line[at..].starts_with(' ') {
+                let start = at + 1;
+                let stop = line[start..].find([' ', '"', '\r']).map_or(line.len(), |len| start + len);
+                found.cell(meant, line, (start, stop), Place::Wide);
+            }
             continue;
         }
         done = values(line, at, (meant, opens), found).unwrap_or(done);
@@ -182,6 +193,8 @@ const VERBS: [&str; 17] = [
 /// The most words of a value in a sentence, and of the name before it.
 const MOST_WORDS: usize = 7;
 const NAME_WORDS: usize = 4;
+/// The most words between both.
+const MOST_BETWEEN: usize = 3;
 
 /// The identifier that follows its name with nothing or a verb between: `passport no. C1ZT6502P`, `mein Pass ist C1ZT6502P`. Where it
 /// ends; the name does at `to`, and `gap` follows.
@@ -191,7 +204,16 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
     }
     let at = to + gap.len();
     let verb = VERBS.iter().find(|verb| line[at..].starts_with(**verb)).map_or(0, |verb| verb.len());
-    let at = at + verb;
+    let mut at = at + verb;
+    // `SV-Nummer des Mitarbeiters 65170839J003`
+    let mut between = 0;
+    let word = |text: &str| text.find(' ').filter(|len| text[..*len].chars().all(char::is_alphabetic));
+    while let Some(len) = word(&line[at..]).filter(|len| between < MOST_BETWEEN && *len <= LONGEST_QUALIFIER)
+    {
+        at += len + 1;
+        between += 1;
+    }
+    let place = if between > 0 { Place::Apart } else { Place::Sentence };
     let value = clipped(&line[at..], LONGEST_IN_SENTENCE);
     let value =
         &value[..value.find([',', ';', '(', ')', '"', '<', '|', ':', '=', '\t']).unwrap_or(value.len())];
@@ -206,12 +228,15 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
         .map_or(0, |(at, _)| at + 1);
     let name = before[name..].rsplit([',', ';', ':', '(', '|', '\t', '"']).next().unwrap_or_default();
     let meant = heads::meaning(name.trim_matches([' ', '.']));
-    if meant.is_empty() {
+    // Of a secret that is a number a verb has to say so, or capitals.
+    if meant.is_empty()
+        || verb == 0 && heads::only_secret(meant) && !line[..to].ends_with(|c: char| c.is_ascii_uppercase())
+    {
         return None;
     }
     (0..words.len()).rev().find_map(|last| {
         let end = at + words[0].0 + value[words[0].0..words[last].1].trim_end_matches('.').len();
-        found.cell(meant, line, (at + words[0].0, end), Place::Sentence).then_some(end)
+        found.cell(meant, line, (at + words[0].0, end), place).then_some(end)
     })
 }
 

@@ -94,8 +94,10 @@ fn signed(line: &[u8], place: usize) -> bool {
     let gap = name + rest[name..].iter().take_while(|byte| b"\"'`*] .".contains(byte)).count();
     let signs = rest[gap..].iter().take_while(|byte| b"=:>,".contains(byte)).count();
     let value = rest[gap + signs..].trim_ascii_start().first();
+    // `mot de passe provisoire : x`
+    let qualified = rest[..name].iter().any(u8::is_ascii_alphabetic);
     match rest.get(gap) {
-        Some(b'=' | b':') => !secret || matches!(value, Some(b'[' | b'(' | b'{')),
+        Some(b'=' | b':') => !secret || qualified || matches!(value, Some(b'[' | b'(' | b'{')),
         Some(b',') => matches!(value, Some(b'[' | b'"' | b'\'')),
         _ => false,
     }
