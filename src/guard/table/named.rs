@@ -94,6 +94,10 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         let sign = rest.len() - rest.trim_start_matches("=>").trim_start_matches([':', '=']).len();
         let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
         let pair = paired(line, to, gap, rest);
+        if gap.is_empty() && rest.starts_with('/') {
+            done = in_path(line, to, found).unwrap_or(done);
+            continue;
+        }
         if sign == 0 && !list && pair.is_none() {
             done = in_sentence(line, to, gap, found).unwrap_or(done);
             continue;
@@ -238,6 +242,14 @@ fn in_sentence(line: &str, to: usize, gap: &str, found: &mut Found<'_>) -> Optio
         let end = at + words[0].0 + value[words[0].0..words[last].1].trim_end_matches('.').len();
         found.cell(meant, line, (at + words[0].0, end), place).then_some(end)
     })
+}
+
+/// The identifier that follows its name in a path: `/nino/AB123456C/income`. Where it ends; the name does at `to`.
+fn in_path(line: &str, to: usize, found: &mut Found<'_>) -> Option<usize> {
+    let name = line[..to].rsplit(['/', ' ', '=', '"']).next().unwrap_or_default();
+    let value = clipped(&line[to + 1..], LONGEST_IN_SENTENCE);
+    let end = to + 1 + value.find(['/', '?', '#', '&', '"', '\'', ' ', '<']).unwrap_or(value.len());
+    found.cell(heads::meaning(name), line, (to + 1, end), Place::Apart).then_some(end)
 }
 
 /// The longest value in a sentence.

@@ -87,7 +87,7 @@ fn signed(line: &[u8], place: usize) -> bool {
     }
     let secret = heads::ends_secret(line, place);
     let behind = &rest[run(0, b"_")..];
-    let sentence = behind.first().is_some_and(|sign| b" \"'`*].-".contains(sign));
+    let sentence = behind.first().is_some_and(|sign| b" \"'`*].-/".contains(sign));
     if !secret && sentence && behind.iter().take(5 * LONGEST_NAME).any(u8::is_ascii_digit) {
         return true;
     }
