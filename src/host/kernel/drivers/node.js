@@ -576,7 +576,7 @@ function run(request) {
     send('done', { dropped: mine.dropped, ...(Number(status) !== 0 && { value: String(status) }) });
     cell = null;
     socket.ref();
-    setImmediate(next);
+    soon();
   };
   const shown = (value) => {
     if (cell !== mine) return;
@@ -653,11 +653,16 @@ socket.on('data', (data) => {
       continue;
     }
     waiting.push(message);
-    setImmediate(next);
+    soon();
   }
 });
 socket.on('end', () => reallyExit(0));
 socket.on('error', () => reallyExit(0));
+
+// A signal that was meant for the cell before, and came after its end, is heard first: it takes a turn of the event loop.
+function soon() {
+  setImmediate(() => setImmediate(next));
+}
 
 function next() {
   if (cell || waiting.length === 0) return;
