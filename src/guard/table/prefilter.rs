@@ -68,10 +68,20 @@ pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone)
         }
     }
     if says & OTHER != 0 {
-        return may_be_led(name) || holds_placeholder(name);
+        return may_be_led(name)
+            || holds_placeholder(name)
+            || places.clone().any(|place| in_row(bytes, place));
     }
     let alone = || heads::speaks_alone(heads::meaning(name));
     says & SEPARATES != 0 || memchr::memmem::find(text, b"  ").is_some() || other(bytes.len()) || alone()
+}
+
+/// Whether a place is in a string of a list that may be a row.
+fn in_row(line: &[u8], place: usize) -> bool {
+    let rest = line.get(place..).unwrap_or_default();
+    let Some(end) = memchr::memchr2(b'"', b'\'', rest) else { return false };
+    let start = line[..place].iter().rposition(|byte| b"\"'".contains(byte)).map_or(0, |quote| quote + 1);
+    rest.get(end + 1) == Some(&b',') && line[start..place + end].iter().any(|byte| b",;|".contains(byte))
 }
 
 /// Whether the sign of a value stands behind the word that ends at a place, or, behind that of an identifier, a number.
