@@ -111,11 +111,31 @@ impl Walk<'_> {
                 .map(|(item, name)| self.under(name, item, depth + 1))
                 .collect();
         }
+        let items = match self.lines(&items) {
+            Some(lines) if self.report.mode == Mode::Enforce => lines,
+            Some(lines) => return lines,
+            None => items,
+        };
         let head = items.first().and_then(columns).filter(|_| items.len() > 1);
         match head {
             Some(head) => self.rows(&head, name, items, depth),
             None => items.into_iter().map(|item| self.under(name, item, depth + 1)).collect(),
         }
+    }
+
+    /// A list of strings that may be the lines of a table, guarded as that.
+    fn lines(&mut self, items: &[Value]) -> Option<Vec<Value>> {
+        let first = items.first()?.as_str()?;
+        if items.len() < 2 || !first.contains([',', ';', '|', '\t']) || !heads::may_be_head(first) {
+            return None;
+        }
+        let lines: Vec<&str> = items.iter().map(Value::as_str).collect::<Option<_>>()?;
+        if lines.iter().any(|line| line.contains(['\n', '\r'])) {
+            return None;
+        }
+        let clean = self.guard.run(&lines.join("\n"), self.numbering, self.report);
+        let clean: Vec<Value> = clean.split('\n').map(Value::from).collect();
+        (clean.len() == items.len()).then_some(clean)
     }
 
     /// Rows of a table, each value under its column's name.

@@ -557,6 +557,8 @@ fn texts_that_once_read_differently_the_second_time_or_in_pieces() {
         "'ssn':\npassword\n1,219-09-9998\n110201543".to_owned(),
         "\"passord\":[]\npassword\nBfaKTfZwKufSSqid,spassword\n11111c".to_owned(),
         "\"card\":KEY-7DQW02S288B97TBK\ntoken:38Q~xY".to_owned(),
+        "SECRET~8f29ebbc4bfd0333\na[SRET~".to_owned(),
+        "SECRET~\"0Mg1YLVUHFjxQieN\\n😀x9999".to_owned(),
         "passord:\n- -----BEGINPRIVATE-----imyI3MzqaEIdzMORGA6PHON7]\n- <tr><t".to_owned(),
         // The length of a line that may be one of a Series; a Series without a row.
         format!(
@@ -857,6 +859,22 @@ fn a_name_reaches_its_value_over_what_stands_between() {
     ] {
         assert_eq!(*guard.json(value.clone(), &mut Numbering::alone()).0, value);
     }
+}
+
+#[test]
+fn a_list_of_lines_is_a_table_as_value_and_as_text() {
+    let guard = Guard::default();
+    let lines =
+        |first: &str, second: &str| json!({"rows": ["id,bsn,note", first, second], "n": ["a,b", "c"]});
+    let value = lines("1,278198104,x", "2,278198104,y");
+    let (out, report) = guard.json(value.clone(), &mut numbering());
+    assert!(!out.to_string().contains("278198104") && report.total() == 2, "{out:?}");
+    assert_eq!((&out["rows"][0], &out["n"]), (&value["rows"][0], &value["n"]));
+    let text = guard.text(&value.to_string(), &mut numbering()).0;
+    assert!(!text.contains("278198104") && serde_json::from_str::<Value>(&text).is_ok(), "{}", *text);
+    let report_only = Guard::new(Policy { mode: Mode::ReportOnly, ..Policy::default() }).unwrap();
+    let (out, report) = report_only.json(value.clone(), &mut numbering());
+    assert_eq!((&*out, report.would_redact[&Kind::NationalId].count), (&value, 2));
 }
 
 #[test]

@@ -19,8 +19,9 @@ pub(super) fn is_name(text: &str) -> bool {
     if !heads::is_unmasked(text) || text.contains("  ") {
         return false;
     }
-    let text = text.trim_matches('*');
-    text.is_empty()
+    let (marked, text) = (text, text.trim_matches('*'));
+    // What a mask leaves is no name.
+    marked.is_empty()
         || text == "(index)"
         || text.chars().count() <= LONGEST_NAME
             && text.starts_with(|c: char| c.is_alphabetic() || matches!(c, '#' | '_'))
