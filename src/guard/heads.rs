@@ -254,13 +254,14 @@ impl Heads {
                     add(word.as_bytes(), sort);
                 }
             }
-            // `CreditCard` is in the list as one word too.
+            // `CreditCard` is in the list as one word too, but `said` is a word of its own.
             let (last, before) = all.split_last().unwrap_or((&"", &[]));
             let ends = ["nummer", "nr"].into_iter().filter(|_| *last == NUMBER);
             // The last word of those in other letters wakes as well.
             let ends = self.spellings(last).chain(ends).filter(|_| head.is_ascii() || all.len() == 1);
-            for word in ends {
-                add([&before.concat(), word].concat().as_bytes(), if open { sort | OPEN } else { sort });
+            let joined = ends.map(|word| [&before.concat(), word].concat());
+            for word in joined.filter(|word| all.len() == 1 || word.len() > 4) {
+                add(word.as_bytes(), if open { sort | OPEN } else { sort });
             }
         }
         for word in self.qualifiers.words() {
@@ -416,6 +417,8 @@ struct Gate {
     /// A bit for each sort of letters that one may end in: its last four, or all of a shorter one. Of heads, and beside them of
     /// qualifiers; first for the heads that count by default, then for all.
     ends: [Box<Ends>; 2],
+    /// A bit for the last six letters of each longer word.
+    sixes: Box<[u64; 512]>,
     abroad: Option<packed::Searcher>,
 }
 
@@ -443,6 +446,7 @@ impl Gate {
         let mut gate = Self {
             words: vec![Known::default(); Self::PLACES],
             ends: [(); 2].map(|()| Box::new([[0; 2]; 512])),
+            sixes: Box::new([0; 512]),
             abroad,
         };
         for (word, known) in words {
@@ -456,6 +460,10 @@ impl Gate {
                 for (bits, sorts) in ends[end / 64].iter_mut().zip([heads, QUALIFIER]) {
                     *bits |= u64::from(sort & sorts != 0) << (end % 64);
                 }
+            }
+            if let Some(six) = word.last_chunk::<6>() {
+                let place = Self::six(*six);
+                gate.sixes[place / 64] |= 1 << (place % 64);
             }
         }
         gate
@@ -503,6 +511,22 @@ impl Gate {
         (((last | 0x2020_2020) & letters).wrapping_mul(0x9e37_79b1) >> 17) as usize
     }
 
+    /// The bit of six letters.
+    #[inline]
+    fn six([a, b, c, d, e, f]: [u8; 6]) -> usize {
+        (u64::from_le_bytes([a, b, c, d, e, f, 0, 0]).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as usize
+    }
+
+    /// Whether a word that ends in six small letters may be one by these. Part of a shorter word may be escaped.
+    #[inline]
+    fn may_be_long(&self, text: &[u8]) -> bool {
+        let Some((before, six)) = text.split_last_chunk::<6>() else { return true };
+        let place = Self::six(*six);
+        self.sixes[place / 64] >> (place % 64) & 1 == 1
+            || !six.iter().all(u8::is_ascii_lowercase)
+            || before.iter().rev().take(6).any(|byte| *byte == b'\\')
+    }
+
     /// Whether a word of `len` letters (of four or more four) that ends so may be one. Nearly free, for it is asked of every
     /// word; what it lets through [`Self::may_end`] decides.
     #[inline(always)]
@@ -517,6 +541,9 @@ impl Gate {
 
     /// The same, with what only few words need: whether a word of its own stands at the end of one.
     fn may_end(&self, text: &[u8], end: usize, len: usize, all: bool) -> bool {
+        if len > 3 && !self.may_be_long(&text[..end]) {
+            return false;
+        }
         let last = Self::last(&text[..end]);
         let ends = &self.ends[usize::from(all)];
         let bit = |sort: usize, len: usize| {

@@ -997,10 +997,6 @@ impl State {
     /// Whether the fields of a line are those of a row; nothing for a line that a quoted field goes over the end of, whose other
     /// fields are looked at like any.
     fn separated(&mut self, head: &Head, line: &str, sign: char, found: &mut Found<'_>) -> Option<bool> {
-        // A sealed token has the sign in it.
-        if sign == '~' && holds_placeholder(line) {
-            return Some(true);
-        }
         let columns = &head.columns[..];
         let place = if columns.len() > 1 { Place::Wide } else { Place::Alone };
         let count = columns.len();

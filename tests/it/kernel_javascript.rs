@@ -131,7 +131,8 @@ async fn an_interrupt_keeps_the_variables() {
         assert_eq!(told.value(), "kept", "{busy}");
     }
     // Never back in the event loop: deaf, so it is killed and replaced.
-    let request = ExecuteRequest::in_language("console.log('on'); for (;;) await null", "javascript");
+    let request =
+        ExecuteRequest::in_language("await null; console.log('on'); for (;;) await null", "javascript");
     let mut stream = bench.kernels.execute(request).unwrap();
     while !matches!(stream.next().await, Some(Event::Stdout(_)) | None) {}
     drop(stream);

@@ -61,13 +61,16 @@ pub(super) fn find_head(line: &str) -> Option<Head> {
     }
     // A frame that goes on below.
     let line = named.trim_end_matches(" \\");
+    if line.bytes().any(|byte| OTHER[usize::from(byte)]) && !may_be_led(line) {
+        return None;
+    }
     separated_head(line, replaced).or_else(|| fixed_head(line, padded).filter(|_| !replaced))
 }
 
 /// What stands in no name and between none.
 pub(super) const OTHER: [bool; 256] = only(b":={}[]<>!&$@+?\\");
 /// What fields may have between them, or around them; of a sign of several bytes the first.
-pub(super) const SEPARATORS: [bool; 256] = only(b"\t;,^~\x1f|\"\xe2");
+pub(super) const SEPARATORS: [bool; 256] = only(b"\t;,^\x1f|\"\xe2");
 
 /// The most that stands before a table on its lines.
 const LONGEST_LEAD: usize = 160;
@@ -191,7 +194,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     let mut best: Option<Head> = None;
     // Quoted names with blanks between, as Tcl has lists.
     let tcl = line.starts_with('"').then_some(' ');
-    for sign in ['\t', ';', ',', '^', '~', '\u{1f}'].into_iter().chain(BARS).chain(tcl) {
+    for sign in ['\t', ';', ',', '^', '\u{1f}'].into_iter().chain(BARS).chain(tcl) {
         if !line.contains(sign) || matches!(sign, ',' | ';') && line.trim_end().ends_with([',', ';']) {
             continue;
         }
