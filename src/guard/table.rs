@@ -534,7 +534,7 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
     let (mut from, mut at, mut ends, mut headed, mut words) = (0, 0, false, false, false);
     // A row may be a string of its own in a list of them.
     let row = |string: &[u8], rest: &[u8]| {
-        string.iter().any(|byte| b",;|".contains(byte)) && rest.first() == Some(&b',')
+        rest.first() == Some(&b',') && string.iter().any(|byte| b",;|".contains(byte))
     };
     loop {
         let (next, len, end) = next_quote(bytes, at);

@@ -78,7 +78,8 @@ const LONGEST_LEAD: usize = 160;
 /// Whether a head may stand behind something else that is on each line of its table: the sign of a quotation or a change, a
 /// number, the name of a file, what a log says. Code has other signs; but a log begins with its time or something in brackets.
 fn may_be_lead(lead: &str) -> bool {
-    let code = || lead.bytes().any(|byte| b",;={}<&$@?\\()\"'".contains(&byte));
+    static CODE: [bool; 256] = only(b",;={}<&$@?\\()\"'");
+    let code = || lead.bytes().any(|byte| CODE[usize::from(byte)]);
     lead.len() <= LONGEST_LEAD && (lead.starts_with(|c: char| c.is_ascii_digit() || c == '[') || !code())
 }
 
