@@ -94,12 +94,10 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         let sign = rest.len() - rest.trim_start_matches("=>").trim_start_matches([':', '=']).len();
         let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
         let pair = paired(line, to, gap, rest);
-        if gap.is_empty() && rest.starts_with('/') {
-            done = in_path(line, to, found).unwrap_or(done);
-            continue;
-        }
-        if sign == 0 && !list && pair.is_none() {
-            done = in_sentence(line, to, gap, found).unwrap_or(done);
+        let path = gap.is_empty() && rest.starts_with('/');
+        if path || sign == 0 && !list && pair.is_none() {
+            let last = if path { in_path(line, to, found) } else { in_sentence(line, to, gap, found) };
+            done = last.unwrap_or(done);
             continue;
         }
         if gap.len() > LONGEST_GAP || gap.contains("  ") && sign == 0 {
