@@ -224,7 +224,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         // Of a row with a name before its value one is left.
         let given = |name: &&&str| !name.trim_matches(['"', '\'']).bytes().all(|byte| byte == b'x');
         let named = inner.iter().filter(given).count();
-        let indented = matches!(sign, ',' | ';') && lead.is_none() && line.starts_with([' ', '\t']);
+        let indented = matches!(sign, ',' | ';') && line.starts_with([' ', '\t']);
         let fits = inner.len() <= MAX_FIELDS
             && (!replaced && lead.is_none() || named > 1)
             && inner.iter().all(|name| is_name(name))
@@ -235,7 +235,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         }
         let mut columns: Vec<Column> = names.iter().map(|name| Column::new(name, 0, 0)).collect();
         with_users(&names, &mut columns);
-        // `user, passwd` further in is code more often.
+        // `user, passwd` further in is code more often, and a comment in it.
         if indented {
             columns
                 .iter_mut()
