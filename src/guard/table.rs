@@ -82,6 +82,8 @@ struct State {
     misfits: u8,
     /// Whether the head has no row yet.
     fresh: bool,
+    /// Whether the head is a string of a list, as its rows are then.
+    listed: bool,
     /// Whether a quoted field goes over the end of the line.
     quoted: bool,
     /// What the line above says of the values below it, and what those are.
@@ -668,7 +670,7 @@ impl State {
             to.head.clone_from(&self.head);
         }
         (to.misfits, to.quoted, to.list, to.cells) = (self.misfits, self.quoted, self.list, self.cells);
-        to.fresh = self.fresh;
+        (to.fresh, to.listed) = (self.fresh, self.listed);
         to.listing.clone_from(&self.listing);
         self.nested.copy(&mut to.nested);
     }
@@ -695,9 +697,18 @@ impl State {
             let erased = text[at..next].ends_with('\r') && text[at..next].trim().is_empty();
             if (goes_on.is_none() || at > start) && !quiet && !erased {
                 let line = without_end(&text[at..next]);
-                let (from, to) = string_of_list(line).unwrap_or((0, line.len()));
+                let string = string_of_list(line);
+                // Behind the arguments that a decorator names, code goes on.
+                if string.is_none() && self.listed {
+                    self.head = None;
+                }
+                let known = self.head.is_some();
+                let (from, to) = string.unwrap_or((0, line.len()));
                 let found = &mut Found { out, line: at + from, labelled };
                 self.layout(&line[from..to], !here.is_empty(), series, found, counts);
+                if !known || self.head.is_none() {
+                    self.listed = string.is_some() && self.head.is_some();
+                }
             }
             at = next;
         }

@@ -226,3 +226,14 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
         }
     }
 }
+
+#[test]
+fn code_below_a_comment_or_the_names_of_arguments_stays() {
+    let guard = Guard::default();
+    for text in [
+        "        # pwd module unavailable, return path unchanged\n        return path\n    name = path[1:i]\n    if isinstance(name, bytes):\n        name = str(name, 'ASCII')\n",
+        "    @pytest.mark.parametrize(\n        \"obj, key, exp\",\n        [\n            (1, 2, 3),\n            (\n                pd.IndexSlice[:, False],\n                pd.Series([1], name=False),\n            ),\n",
+    ] {
+        assert_eq!(*guard.text(text, &mut Numbering::alone()).0, text);
+    }
+}
