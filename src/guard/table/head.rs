@@ -205,10 +205,12 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         // What stands before the table, with the fields in it.
         let comment = || names[0].starts_with("# ").then_some(0);
         let lead = names.iter().rposition(|name| !is_name(name)).or_else(comment);
+        let mut before = "";
         if let Some(lead) = lead {
             let (from, to) = fields[lead];
             let (start, end) = behind_lead(&line[from..to]);
-            let (before, name) = (&line[..from + start], &line[from + start..from + end]);
+            let name = &line[from + start..from + end];
+            before = &line[..from + start];
             if !may_be_lead(before) || name.trim().is_empty() && lead > 0 && !BARS.contains(&sign) {
                 continue;
             }
@@ -224,7 +226,8 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         // Of a row with a name before its value one is left.
         let given = |name: &&&str| !name.trim_matches(['"', '\'']).bytes().all(|byte| byte == b'x');
         let named = inner.iter().filter(given).count();
-        let indented = matches!(sign, ',' | ';') && line.starts_with([' ', '\t']);
+        let numbered = before.contains(|c: char| c.is_alphanumeric() || c == '|');
+        let indented = matches!(sign, ',' | ';') && line.starts_with([' ', '\t']) && !numbered;
         let fits = inner.len() <= MAX_FIELDS
             && (!replaced && lead.is_none() || named > 1)
             && inner.iter().all(|name| is_name(name))
