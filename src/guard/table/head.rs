@@ -226,7 +226,7 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
         // Of a row with a name before its value one is left.
         let given = |name: &&&str| !name.trim_matches(['"', '\'']).bytes().all(|byte| byte == b'x');
         let named = inner.iter().filter(given).count();
-        let numbered = before.contains(|c: char| c.is_alphanumeric() || c == '|');
+        let numbered = before.trim_start().starts_with(|c: char| c.is_alphanumeric() || "|[".contains(c));
         let indented = matches!(sign, ',' | ';') && line.starts_with([' ', '\t']) && !numbered;
         let fits = inner.len() <= MAX_FIELDS
             && (!replaced && lead.is_none() || named > 1)
