@@ -741,10 +741,12 @@ impl State {
             let fresh = std::mem::take(&mut self.fresh);
             self.head = self.head.take().filter(|head| match head.layout {
                 _ if head.spaced => true,
-                Layout::Separated(_) => self.misfits + 1 < MISFITS[0],
+                Layout::Separated(_) => {
+                    self.misfits += 1;
+                    self.misfits < MISFITS[0]
+                }
                 layout => fresh && layout == Layout::Fixed(true),
             });
-            self.misfits += 1;
             if matches!(self.listing, Some((Layout::Cells, _))) {
                 self.listed_names();
             }

@@ -246,6 +246,18 @@ fn lines_longer_than_any_window_give_the_same_in_pieces() {
 }
 
 #[test]
+fn hundreds_of_blank_lines_are_read_with_a_table_above_and_without() {
+    let guard = Guard::default();
+    for above in
+        ["", "id,ssn\n1,219-09-9998\n", "id  ssn\n1   219-09-9998\n", ":header: id,ssn\n\n1,219-09-9998\n"]
+    {
+        let blank = "\n".repeat(600);
+        check(&guard, &format!("{above}{blank}end\n"), &mut Dice(1));
+        check(&guard, &format!("{above}{}end\r\n", blank.replace('\n', "\r\n")), &mut Dice(1));
+    }
+}
+
+#[test]
 fn a_long_placeholder_and_a_mask_are_walls_as_a_short_placeholder_is() {
     let key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAt3v0jtQimyI3MzqaEIdz\n";
     for guard in all_guards() {
