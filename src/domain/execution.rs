@@ -302,9 +302,13 @@ impl Outcome {
         }
     }
 
-    /// What went wrong, if the program did not just end itself with a status.
+    /// What went wrong, if the program did not just end itself with a status. What is known of the end of a shell or of a
+    /// command stands in the traceback.
     pub fn exception(&self) -> Option<&CodeError> {
-        self.error.as_ref().filter(|error| error.status().is_none())
+        let says = |error: &&CodeError| {
+            error.status().is_none() || error.name != "SystemExit" && !error.traceback.is_empty()
+        };
+        self.error.as_ref().filter(says)
     }
 
     /// Whether the program did what it was asked to.

@@ -737,10 +737,7 @@ fn text_block(finished: &Finished, output: &Output) -> String {
     part("", &output.stdout);
     part("", &output.output);
     part("[stderr]\n", &output.stderr);
-    let explained =
-        |error: &&crate::domain::CodeError| error.name != "SystemExit" && !error.traceback.is_empty();
-    let outcome = &finished.outcome;
-    if let Some(error) = outcome.exception().or(outcome.error.as_ref().filter(explained)) {
+    if let Some(error) = finished.outcome.exception() {
         let line = format!("{}: {}", error.name, error.message);
         part("[error]\n", if error.traceback.is_empty() { &line } else { &error.traceback });
     }
