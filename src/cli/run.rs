@@ -14,6 +14,7 @@ use crate::app::{App, new_conversation, shutdown};
 use crate::config::{Config, Sources};
 use crate::domain::{Code, CodeRequest, ContextKey, Entropy, Inputs, Language, Principal, Timeout};
 use crate::execution::{Call, Finished, Progress, Requester};
+use crate::mcp::caller::IDEMPOTENCY_KEY;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -53,9 +54,10 @@ fn named(text: &str) -> Result<Language, String> {
 }
 
 fn idempotency_key(text: &str) -> Result<String, String> {
-    match text.chars().count() {
-        1..=255 => Ok(text.to_owned()),
-        other => Err(format!("it has {other} characters")),
+    let count = text.chars().count();
+    match IDEMPOTENCY_KEY.contains(&count) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("it has {count} characters")),
     }
 }
 

@@ -4,6 +4,8 @@
 //! keeps it: newer revisions have none, and some clients open one for each call. Calls that name nothing then share the
 //! caller's default conversation. A part that does not parse is an error that names it.
 
+use std::ops::RangeInclusive;
+
 use http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -336,10 +338,13 @@ pub fn overlay(meta: &Map<String, Value>, may_loosen: bool) -> Result<Option<Ove
     meta.get(KEY).map(read).transpose()
 }
 
+/// How many characters an idempotency key may have.
+pub const IDEMPOTENCY_KEY: RangeInclusive<usize> = 1..=255;
+
 /// The idempotency key of a call: the argument, else `_meta`.
 ///
 /// # Errors
-/// [`CallerError::Invalid`] when it is not 1 to 255 characters of text.
+/// [`CallerError::Invalid`] when it is not text of a length in [`IDEMPOTENCY_KEY`].
 pub fn idempotency_key(
     argument: Option<&str>,
     meta: &Map<String, Value>,
@@ -351,7 +356,7 @@ pub fn idempotency_key(
             None => return Ok(None),
         },
     };
-    if (1..=255).contains(&text.chars().count()) {
+    if IDEMPOTENCY_KEY.contains(&text.chars().count()) {
         return Ok(Some(text.to_owned()));
     }
     Err(CallerError::Invalid { place, problem: "must have 1 to 255 characters".into() })

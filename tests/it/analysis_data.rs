@@ -167,7 +167,7 @@ fn data_by_hand() {
                 vec![("/rows", json!(0)), ("/results/0/columns/0/type", json!("empty"))],
             ),
             (
-                "a mean of small numbers is no 0",
+                "a mean of small numbers is not 0",
                 csv("x\n1e-13\n2e-13\n4.5e-13\n", json!([{"do": "describe"}])),
                 vec![
                     ("/results/0/columns/0/mean", json!("0.00000000000025")),
@@ -225,7 +225,7 @@ fn data_by_hand() {
                 vec![("/results/0/columns/0/max", json!("2024-01-03"))],
             ),
             (
-                "a range of days is no day",
+                "a range of days is not a day",
                 csv("at\n2024-01-01 to 2024-02-01\n2024-01-01 to 2024-03-01\n", json!([{"do": "describe"}])),
                 vec![("/columns/0/type", json!("text")), ("/results/0/columns/0/distinct", json!(2))],
             ),

@@ -311,7 +311,7 @@ fn who_repeats_a_call_that_still_runs_is_handed_the_same_run() {
     assert_eq!(stopped["structuredContent"]["error"]["name"], "cancelled", "{stopped}");
 }
 
-/// A conversation that was made up for a call, a session or a process is no argument: the call again is the same call.
+/// A conversation that was made up for a call, a session or a process is not an argument: the call again is the same call.
 #[test]
 fn a_call_that_names_no_conversation_is_run_once_under_its_key_wherever_it_is_repeated() {
     let data = tempfile::tempdir().unwrap();

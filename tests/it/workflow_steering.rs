@@ -111,7 +111,7 @@ fn the_sandbox_of_a_workflow_ends_with_it_and_holds_no_place() {
     assert_eq!(free["structuredContent"]["stdout"], "free\n", "{free}");
 }
 
-/// A service's other calls make room among what nobody has claimed; a workflow's sandbox is the workflow's while it lasts.
+/// A service's other calls make room among what no caller has claimed; a workflow's sandbox is the workflow's while it lasts.
 #[test]
 fn the_sandbox_of_a_services_workflow_is_not_unclaimed() {
     let data = tempfile::tempdir().unwrap();

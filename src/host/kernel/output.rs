@@ -266,7 +266,7 @@ impl Answer {
         }
     }
 
-    /// It has lost its reader and is interrupted: what it says from now on is told to the next execution.
+    /// It has lost its reader and is interrupted: what it says from now on goes to the next execution.
     pub(super) fn silence(&mut self) {
         self.silent = true;
         self.late.interrupted = true;
