@@ -98,7 +98,7 @@ pub enum ExecutionError {
     #[error("unknown artifact {0:?}")]
     UnknownArtifact(String),
     /// What is recorded as kept is not there.
-    #[error("{0} is not to be had here")]
+    #[error("{0} is not available here")]
     NotHere(String),
     /// It is no token of this context, or was altered, or its key is gone.
     #[error("no token of this context")]

@@ -179,7 +179,7 @@ fn replicas_share_a_database_a_sandbox_host_and_a_bucket() {
     let ask = json!({"execution_id": id, "stream": "stdout"});
     let page = call(&second, "get_execution", ask);
     assert_eq!(page["isError"], true, "{page}");
-    assert!(page["content"][0]["text"].as_str().unwrap().contains("whole output was not kept"), "{page}");
+    assert!(page["content"][0]["text"].as_str().unwrap().contains("is not available here"), "{page}");
 }
 
 fn contains(dir: &Path, name: &str) -> bool {

@@ -528,7 +528,7 @@ fn a_task_whose_input_is_gone_fails_and_says_what_to_do() {
     call(&mut server, "control_workflow", json!({"workflow_id": id, "action": "approve", "task": "last"}));
     let shown = settle(&mut server, id.as_str().unwrap());
     let reason = state(&shown, "last")["reason"].as_str().unwrap_or_else(|| panic!("{shown:#}"));
-    assert!(reason.starts_with("the result of `many` is not to be had here."), "{reason}");
+    assert!(reason.starts_with("the result of `many` is not available here."), "{reason}");
 }
 
 #[test]
@@ -668,7 +668,7 @@ fn a_driver_that_dies_at_any_named_place_is_replaced_on_postgres() {
 /// Two replicas on one database: the one that drives is killed in mid-task, the other goes on; a wish to either is heard.
 #[test]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-fn what_one_replica_began_another_ends_and_a_wish_reaches_whoever_drives() {
+fn what_one_replica_began_another_ends_and_a_control_reaches_the_replica_that_drives() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let database = runtime.block_on(async { cluster().await.database().await });
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

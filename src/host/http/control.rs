@@ -617,7 +617,7 @@ async fn point(entry: &Entry, now: DateTime<chrono::Utc>) -> Metric {
     }
 }
 
-/// Keeps the files; at E2B the default keeps memory, too, which is not to be had here.
+/// Keeps the files; at E2B the default keeps memory, too, which is not available here.
 async fn create_snapshot(
     State(registry): State<Registry>,
     Path(id): Path<String>,
