@@ -2,7 +2,7 @@
 """What one call costs a Postgres store, measured, and what breaks first as calls grow.
 
 Needs a psql that reaches a superuser of a scratch cluster (PGHOST, PGUSER); makes a database `pathbox_scaling`, applies
-migrations/postgres, plays acquire and record, and prints the table of docs/scaling.md.
+migrations/postgres, runs acquire and record, and prints the tables of docs/scaling.md.
 """
 
 import pathlib
@@ -177,7 +177,7 @@ def promises() -> None:
     psql(PLAIN, copy)
     calls = [f"begin;execute u1('p');execute u2('p');execute u3('{uuid.uuid4()}','p');commit;\n"
              "begin;execute u4('p');execute u5('p');commit;\n" for _ in range(CALLS)]
-    print(f"| the plain way | {processor(copy, PLAIN_CALL, calls, 1)} | | |\n")
+    print(f"| baseline | {processor(copy, PLAIN_CALL, calls, 1)} | | |\n")
     psql(f"drop database {copy}", "postgres")
 
 
