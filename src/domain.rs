@@ -7,6 +7,7 @@ pub mod entropy;
 pub mod error_code;
 pub mod execution;
 pub mod ids;
+pub mod json;
 pub mod kept;
 pub mod limits;
 mod own_url;
@@ -28,6 +29,7 @@ pub use execution::{
     ToolsWanted,
 };
 pub use ids::{ContextId, ConversationId, ExecutionId, InvalidId, PathId, SandboxId, TenantId};
+pub use json::{Misfit, from_value};
 pub use kept::{Kept, KeptError, check_form, from_kept, to_kept};
 pub use limits::{Code, OutOfRange, Timeout, Ttl};
 pub use own_url::OwnUrl;

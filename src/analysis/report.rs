@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::program::{DISCLAIMER, MAX_REPORT_BYTES, RESULT_FORMAT};
 use super::{AnalysisError, Checked, Kind, OutputFormat, PackInfo, catalog};
-use crate::domain::RichResult;
+use crate::domain::{RichResult, from_value};
 
 /// An analysis's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ impl Report {
         let word =
             |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
         match word(said.remove("status")).as_str() {
-            "done" => serde_json::from_value(Value::Object(said))
+            "done" => from_value(&Value::Object(said))
                 .map_err(|_| AnalysisError::BadReport("a field is missing, unknown or of another type")),
             "refused" => Err(AnalysisError::Refused {
                 path: word(said.remove("path")),

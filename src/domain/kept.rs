@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::json::{Misfit, from_value};
+
 /// The member that says the form. What the first release wrote has none.
 const FORMAT: &str = "format";
 
@@ -41,7 +43,7 @@ pub enum KeptError {
         what: &'static str,
         /// What does not fit.
         #[source]
-        source: serde_json::Error,
+        source: Misfit,
     },
 }
 
@@ -60,7 +62,7 @@ pub fn to_kept<T: Kept>(value: &T) -> Value {
 /// [`KeptError`].
 pub fn from_kept<T: Kept>(kept: Value) -> Result<T, KeptError> {
     check_form::<T>(&kept)?;
-    serde_json::from_value(kept).map_err(|source| KeptError::Malformed { what: T::WHAT, source })
+    from_value(&kept).map_err(|source| KeptError::Malformed { what: T::WHAT, source })
 }
 
 /// Whether this program knows the form of a kept value.

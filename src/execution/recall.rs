@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{
     ConversationId, ExecutionId, Kept, KeptError, Language, Owner, TenantId, check_form, from_kept,
+    from_value,
 };
 use crate::guard::Sanitized;
 use crate::objects::ObjectError;
@@ -281,7 +281,6 @@ fn asking(requester: &Requester, row: &ExecutionRow) -> Call {
 /// What a run left, by its record alone: the outcome beside it may be megabytes.
 fn artifacts(kept: &Value) -> Result<Vec<Artifact>, KeptError> {
     check_form::<Stored>(kept)?;
-    let found = &kept["record"]["artifacts"];
-    let read = Option::<Vec<Artifact>>::deserialize(found);
+    let read = from_value::<Option<Vec<Artifact>>>(&kept["record"]["artifacts"]);
     read.map(Option::unwrap_or_default).map_err(|source| KeptError::Malformed { what: Stored::WHAT, source })
 }

@@ -134,6 +134,33 @@ fn a_failed_call_is_an_exception_that_the_program_can_catch_and_carries_the_serv
     assert_eq!(output(&uncaught)["error"]["message"], "seen in the traceback");
 }
 
+/// 10^40 has the digits of a float, and 2^100 is beyond what most readers hold.
+#[test]
+fn an_integer_of_any_size_is_the_same_wherever_json_passes() {
+    let place = Place::new("", "", "");
+    let mut server =
+        Server::start_with(place.command().env("PATHBOX_WORKFLOWS_ENABLED", "true").arg("serve"));
+    let wide = "[10000000000000000000000000000000000000000,1267650600228229401496703205376,-10000000000000000000000000000000000000000]";
+    let value: Value = serde_json::from_str(wide).unwrap();
+    let python = wide.replace(',', ", ");
+    let given = json!({"code": "print(data)\ndata", "language": "python", "data": value});
+    let result = server.call(given, json!({}));
+    assert_eq!((stdout(&result).trim(), output(&result)["output"].as_str()), (python.as_str(), Some(wide)));
+    let called = format!("from tools import kit\nprint(kit.echo(value={wide})['value'])");
+    assert_eq!(stdout(&run(&mut server, "python", &called)).trim(), python);
+    assert_eq!(place.calls("echo")[0]["arguments"]["value"], value);
+    let analysis = json!({"analysis_type": "custom", "parameters": {"code": "str(params['n'])", "params": {"n": value}}});
+    let result = crate::workflows::call(&mut server, "run_analysis", analysis);
+    assert_eq!(output(&result)["output"]["result"], python.as_str(), "{result:#}");
+    let tasks = json!([
+        {"id": "tool", "type": "mcp_tool", "tool": "kit.echo", "arguments": {"value": value}, "effects": "none"},
+        {"id": "code", "type": "code_execution", "code": "print(data['given'] == data['called']['value'])\nprint(data['given'])",
+            "inputs": {"given": {"value": value}, "called": {"from": "tool"}}},
+    ]);
+    let shown = crate::workflows::run(&mut server, json!({"tasks": tasks}));
+    assert_eq!(shown["results"], json!({"tool": {"value": value}, "code": value}), "{shown:#}");
+}
+
 #[test]
 fn calls_run_side_by_side_and_large_values_pass_both_ways() {
     let place = Place::new("", "", "");

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use super::arguments::{source, understand};
 use crate::domain::terminal::visible;
 use crate::domain::{
-    Capture, Code, CodeRequest, Inputs, Language, Outcome, Reading, SandboxState, Scope, Timeout, ToolsWanted,
+    Capture, Code, CodeRequest, Inputs, Language, Misfit, Outcome, Reading, SandboxState, Scope, Timeout,
+    ToolsWanted, from_value,
 };
 use crate::execution::{Artifact, Begun, Call, Finished, Question, ToolCall};
 use crate::guard::{self, Report, Sanitized};
@@ -323,13 +324,9 @@ impl McpServer {
 
 /// Makes arguments that the schema allows into what the tool works with.
 fn parse<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, ToolError> {
-    serde_path_to_error::deserialize(Value::Object(arguments)).map_err(|error| {
-        let path = error.path().to_string();
-        let problem = error.into_inner();
-        match path.as_str() {
-            "." | "?" => ToolError::argument(format!("bad arguments: {problem}")),
-            path => ToolError::argument(format!("argument `{path}`: {problem}")),
-        }
+    from_value(&Value::Object(arguments)).map_err(|Misfit { path, problem }| match path.as_str() {
+        "." | "?" => ToolError::argument(format!("bad arguments: {problem}")),
+        path => ToolError::argument(format!("argument `{path}`: {problem}")),
     })
 }
 
