@@ -327,7 +327,7 @@ impl Interpreter {
             match event {
                 // The first cell of a kernel: the one before is gone.
                 Event::NumberOfExecutions { execution_count: 1 } => probe.is_first = true,
-                Event::PathboxState { state } => probe.rolled_back = state == kernel_state::ROLLED_BACK,
+                Event::PathboxState { state, .. } => probe.rolled_back = state == kernel_state::ROLLED_BACK,
                 Event::Stderr(output) if output.text.starts_with(AFTER_INTERRUPT) => {
                     state.last_words = Some(output.text);
                 }
@@ -562,12 +562,12 @@ impl Run {
                         return Ok(Some(Event::Stderr(Output { text, ..output })));
                     }
                 }
-                Ok(Some(Event::PathboxState { state })) => {
+                Ok(Some(Event::PathboxState { state, status })) => {
                     self.rolled_back = state == kernel_state::ROLLED_BACK;
                     if state == kernel_state::LOST {
                         self.lose_state();
                     }
-                    return Ok(Some(Event::PathboxState { state }));
+                    return Ok(Some(Event::PathboxState { state, status }));
                 }
                 Ok(Some(event)) => return Ok(Some(event)),
                 Ok(None) => {

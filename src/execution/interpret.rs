@@ -2,8 +2,8 @@
 
 use crate::domain::{CodeError, Language, OutputChunk, RichResult, StopReason};
 use crate::e2b::{
-    self, Deadline, Deadlines, E2bClient, E2bError, Interpreter, RunRequest, SandboxAccess, Settled,
-    ShellRun, Target,
+    self, Deadline, Deadlines, E2bClient, E2bError, EXIT_STATUS, Interpreter, RunRequest, SandboxAccess,
+    Settled, ShellRun, Target,
 };
 use crate::telemetry::chain;
 use crate::wire::interpreter::{Event, kernel_state, platform_error};
@@ -59,6 +59,8 @@ pub(super) struct Run {
     died: bool,
     /// What the host said of an interpreter that ended: whether its variables are those of before.
     news: Option<News>,
+    /// The status that it ended with, if the host said so.
+    status: Option<i32>,
     /// What the program said once it was interrupted, and where that was.
     last_words: Option<String>,
 }
@@ -103,7 +105,7 @@ impl Run {
             let (run, failed) = begun(interpreter.run(&request).await)?;
             (Flow::Kernel(interpreter, run.map(Box::new)), failed)
         };
-        Ok(Self { flow, failed, stops: Vec::new(), died: false, news: None, last_words: None })
+        Ok(Self { flow, failed, stops: Vec::new(), died: false, news: None, status: None, last_words: None })
     }
 
     /// The next piece of output; `None` at the end. Safe to cancel.
@@ -132,9 +134,13 @@ impl Run {
                     // A local host says more than the cloud: first what became of the variables, then why it died.
                     let told = self.news.is_some() && error.name == platform_error::CONTEXT_RESTARTING;
                     self.died |= told || platform_error::ALL.iter().any(|name| error.is_platforms(name));
+                    let (name, message) = match self.status {
+                        Some(status) if told => (EXIT_STATUS.to_owned(), status.to_string()),
+                        _ => (error.name, error.value),
+                    };
                     return Ok(Some(OutputChunk::Error(CodeError {
-                        name: error.name,
-                        message: error.value,
+                        name,
+                        message,
                         traceback: error.traceback,
                     })));
                 }
@@ -143,7 +149,8 @@ impl Run {
                         self.stops.push(reason);
                     }
                 }
-                Event::PathboxState { state } => {
+                Event::PathboxState { state, status } => {
+                    self.status = status;
                     self.news = match state.as_str() {
                         kernel_state::ROLLED_BACK => Some(News::RolledBack),
                         kernel_state::LOST => Some(News::Lost),

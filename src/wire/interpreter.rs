@@ -108,6 +108,9 @@ pub enum Event {
     PathboxState {
         /// What became of the variables: `rolled_back` to what they were before the execution that ended it, or `lost`.
         state: String,
+        /// The status that the interpreter ended with in this execution: its own, or 128 and the number of a signal.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<i32>,
     },
     /// A type that this version does not know.
     Unknown,
@@ -340,6 +343,7 @@ struct AnyEvent {
     reason: Option<String>,
     dropped_bytes: Option<u64>,
     state: Option<String>,
+    status: Option<i32>,
 }
 
 impl AnyEvent {
@@ -383,7 +387,7 @@ impl AnyEvent {
                 reason: self.reason.ok_or("reason")?,
                 dropped_bytes: self.dropped_bytes.unwrap_or(0),
             },
-            "pathbox_state" => Event::PathboxState { state: self.state.ok_or("state")? },
+            "pathbox_state" => Event::PathboxState { state: self.state.ok_or("state")?, status: self.status },
             _ => Event::Unknown,
         })
     }
@@ -464,6 +468,7 @@ mod tests {
             r#"{"type": "keepalive"}"#,
             r#"{"type": "pathbox_stop", "reason": "oom", "dropped_bytes": 0}"#,
             r#"{"type": "pathbox_state", "state": "rolled_back"}"#,
+            r#"{"type": "pathbox_state", "state": "lost", "status": 139}"#,
             r#"{"type": "end_of_execution"}"#,
         ] {
             let event = Event::read(line.as_bytes()).unwrap();

@@ -77,7 +77,7 @@ fn describe(event: Event) -> String {
         Event::Keepalive => "keepalive".to_owned(),
         Event::EndOfExecution => "end".to_owned(),
         Event::PathboxStop { reason, .. } => format!("stop {reason}"),
-        Event::PathboxState { state } => format!("state {state}"),
+        Event::PathboxState { state, .. } => format!("state {state}"),
         Event::Unknown => "unknown".to_owned(),
     }
 }

@@ -128,7 +128,7 @@ impl Told {
                 self.stops.push((reason, dropped_bytes));
                 "stop"
             }
-            Event::PathboxState { state } => {
+            Event::PathboxState { state, .. } => {
                 self.states.push(state);
                 "state"
             }

@@ -32,6 +32,30 @@ fn the_exit_code_is_the_codes_and_output_goes_where_it_belongs() {
     assert!(err.contains("timeout"), "{err}");
 }
 
+/// What ends an interpreter has a status, as it has for a shell.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_status_of_an_interpreter_that_ended_is_the_codes() {
+    let data = tempfile::tempdir().unwrap();
+    for (language, code, status, why) in [
+        ("python", "import os; os._exit(7)", 7, "exit code 7"),
+        ("python", "import os; os._exit(0)", 0, "exit code 0"),
+        ("python", "import os; os.kill(os.getpid(), 9)", 137, "SIGKILL"),
+        ("python", "import ctypes; ctypes.string_at(0)", 139, "SIGSEGV"),
+        ("javascript", "process.kill(process.pid, 'SIGTERM'); await new Promise(() => {})", 143, "SIGTERM"),
+        ("bash", "kill -9 $$", 137, "SIGKILL"),
+    ] {
+        let (found, _, err) = run(data.path(), &["--language", language, code]);
+        assert_eq!(found, status, "{code}: {err}");
+        assert!(err.contains(why), "{code}: {err}");
+        let (_, out, _) = run(data.path(), &["--json", "--language", language, code]);
+        let said: Value = serde_json::from_str(&out).unwrap();
+        let error = &said["error"];
+        assert_eq!((&said["exitCode"], &said["success"]), (&json!(status), &json!(false)), "{said}");
+        assert_eq!((&error["name"], &error["message"]), (&json!("ExitStatus"), &json!(status.to_string())));
+    }
+}
+
 #[test]
 fn a_sandbox_that_ended_with_its_process_is_said_to_be_gone() {
     let data = tempfile::tempdir().unwrap();

@@ -302,7 +302,7 @@ impl Worker {
         answer.say(Event::NumberOfExecutions { execution_count: *count + 1 });
         *count += u64::from(!blank);
         if let Some(news) = news {
-            answer.say(news.to_event());
+            answer.say(news.to_event(None));
         }
 
         let base_env = {

@@ -72,13 +72,13 @@ pub(super) enum Aftermath {
 }
 
 impl Aftermath {
-    /// The event that reports it.
-    pub(super) fn to_event(self) -> Event {
+    /// The event that reports it, with how it ended if that was in this execution.
+    pub(super) fn to_event(self, exit: Option<&Exit>) -> Event {
         let state = match self {
             Self::RolledBack => kernel_state::ROLLED_BACK,
             Self::Lost => kernel_state::LOST,
         };
-        Event::PathboxState { state: state.to_owned() }
+        Event::PathboxState { state: state.to_owned(), status: exit.and_then(Exit::status) }
     }
 }
 
@@ -114,6 +114,13 @@ pub(super) struct Exit {
     pub(super) code: Option<i32>,
     pub(super) signal: Option<i32>,
     pub(super) oom: bool,
+}
+
+impl Exit {
+    /// The status as a shell has it.
+    fn status(&self) -> Option<i32> {
+        self.signal.map(|number| 128 + number).or(self.code)
+    }
 }
 
 impl std::fmt::Display for Exit {
@@ -296,7 +303,7 @@ impl Driver {
         if exit.signal == Some(libc::SIGXFSZ) {
             answer.stop("disk_full");
         }
-        answer.say(aftermath.to_event());
+        answer.say(aftermath.to_event(Some(&exit)));
         if let (Self::Bash, Some(status)) = (self, exit.code) {
             // `exit` in a shell is an ordinary way to end, and its status that of the execution.
             if status != 0 {

@@ -214,7 +214,11 @@ async fn a_death_is_told_with_what_became_of_the_variables() {
     execute(&host, &sandbox, json!({"code": "kept = 1"})).await;
     let events = execute(&host, &sandbox, json!({"code": "import ctypes; ctypes.string_at(0)"})).await;
     let told: Vec<&Value> = events.iter().filter(|event| event["type"] != "stderr").skip(1).collect();
-    assert_eq!(told[0], &json!({"type": "pathbox_state", "state": "rolled_back"}), "{events:?}");
+    assert_eq!(
+        told[0],
+        &json!({"type": "pathbox_state", "state": "rolled_back", "status": 139}),
+        "{events:?}"
+    );
     assert_eq!((&told[1]["type"], &told[1]["name"]), (&json!("error"), &json!("ContextRestarting")));
     assert_eq!(told[2], &json!({"type": "end_of_execution"}));
     assert_eq!(text_of(&host, &sandbox, "kept").await, "1");
@@ -223,7 +227,7 @@ async fn a_death_is_told_with_what_became_of_the_variables() {
     let sandbox = host.create().await;
     execute(&host, &sandbox, json!({"code": "kept = 1"})).await;
     let events = execute(&host, &sandbox, json!({"code": "import os; os._exit(1)"})).await;
-    assert_eq!(events[1], json!({"type": "pathbox_state", "state": "lost"}), "{events:?}");
+    assert_eq!(events[1], json!({"type": "pathbox_state", "state": "lost", "status": 1}), "{events:?}");
     assert_eq!(text_of(&host, &sandbox, "'kept' in dir()").await, "False");
 }
 
@@ -250,6 +254,9 @@ async fn a_data_cell_starts_warm_and_survives_its_death() {
     assert_eq!((&figure["chart"]["type"], &figure["chart"]["title"]), (&json!("line"), &json!("T")));
     let deadly = "frame['b'] = 0\nimport ctypes; ctypes.string_at(0)";
     let events = execute(&host, &sandbox, json!({"code": deadly})).await;
-    assert!(events.contains(&json!({"type": "pathbox_state", "state": "rolled_back"})), "{events:?}");
+    assert!(
+        events.contains(&json!({"type": "pathbox_state", "state": "rolled_back", "status": 139})),
+        "{events:?}"
+    );
     assert_eq!(text_of(&host, &sandbox, "list(frame.columns), int(frame.a.sum())").await, "(['a'], 3)");
 }
