@@ -114,6 +114,31 @@ fn data_by_hand() {
                 vec![("/results/0/columns/0/sum", json!("1236.75"))],
             ),
             (
+                "parentheses around an amount are a minus",
+                csv(
+                    "a;b;c;d\n(1,234.50);(12.00) EUR;$ (3);(9\n2.50;1.00 EUR;($4.50);(8)\n",
+                    json!([{"do": "describe"}]),
+                ),
+                vec![
+                    ("/results/0/columns/0/sum", json!("-1232.00")),
+                    ("/results/0/columns/1/sum", json!("-11.00")),
+                    ("/columns/1/unit", json!("EUR")),
+                    ("/columns/2/type", json!("text")),
+                    ("/results/0/columns/2/top/0/value", json!("$ (3)")),
+                    ("/columns/3/type", json!("text")),
+                ],
+            ),
+            (
+                "but not where no other cell is a number",
+                csv("a,b,c\n(1),(2),(007)\n(3),n/a,1\n(4),note (2),2\n", json!([{"do": "describe"}])),
+                vec![
+                    ("/columns/0/type", json!("text")),
+                    ("/results/0/columns/0/top/0/value", json!("(1)")),
+                    ("/columns/1/type", json!("text")),
+                    ("/columns/2/type", json!("text")),
+                ],
+            ),
+            (
                 "tenths stay tenths",
                 csv("v\n0.1\n0.2\n0.3\n", json!([{"do": "describe"}])),
                 vec![("/results/0/columns/0/sum", json!("0.6")), ("/results/0/columns/0/mean", json!("0.2"))],

@@ -21,6 +21,7 @@ MISSING = {"", "na", "n/a", "null", "none", "nan", "-"}
 POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+)(,\d+)?", re.ASCII)
 MONEY = re.compile(r"(-?)([€$£¥]|[A-Z]{3} )? ?(-?[0-9][0-9., ]*?)(?: ?([€$£¥%])| ([A-Z]{3}))?", re.ASCII)
+NEGATIVE = re.compile(r"([^()0-9]*)\(\s*([^()+-]*[0-9][^()+-]*?)\s*\)([^()0-9]*)", re.ASCII)  # (1,234.50), as accountants write it
 PADDED = re.compile(r"0\d+", re.ASCII)  # 02134 is a name that is written with digits
 MAX_EXPONENT = 140  # squares of larger numbers, and of smaller ones, are out of reach for binary floating point
 MOSTLY = 0.9  # share of a column's values that makes it numeric (or dated); the rest are counted as invalid
@@ -258,9 +259,12 @@ class Data:
         if known and not texts and not others and flags == known:
             return Column(name, "flag", cells, missing, 0)
         if known and not others and not flags:
-            bare, unit = self.without_unit(name, cells, known, numbers)
+            signed, turned = self.with_signs(name, cells, known)
+            bare, unit = self.without_unit(name, signed, known, numbers)
             number = self.numeric(name, bare, texts, numbers, known, p)
             if number is not None:
+                if turned:
+                    self.notes.append("Column %s: %s in parentheses, read as negative." % (core.clip(name), core.count(turned, "amount")))
                 column = Column(name, "number", number, missing, known - sum(1 for v in number if v is not None))
                 column.unit = unit
                 return column
@@ -274,6 +278,21 @@ class Data:
             if not numbers and lower and lower <= {"true", "false"}:
                 return Column(name, "flag", [None if v is None else v.lower() == "true" for v in cells], missing, 0)
         return Column(name, "text" if known else "empty", [None if v is None else text_of(v) for v in cells], missing, 0)
+
+    def with_signs(self, name, cells, known):
+        """The cells with a sign in place of parentheses around an amount, and how many these are. Where every cell has them they
+        may be a way to write a list, or notes."""
+        out, turned = [], 0
+        for value in cells:
+            match = NEGATIVE.fullmatch(value) if isinstance(value, str) else None
+            amount = "-%s%s%s" % match.groups() if match and not PADDED.fullmatch(match[2]) else ""
+            if MONEY.fullmatch(amount):
+                value, turned = amount, turned + 1
+            out.append(value)
+        if turned and turned == known:
+            self.notes.append("Column %s: every value is in parentheses, which may mean negative amounts or none; write them with a minus if they are." % core.clip(name))
+            return cells, 0
+        return out, turned
 
     def without_unit(self, name, cells, known, numbers):
         """The cells without the one unit that all are written with (`12.50 EUR`, `€3`); units that differ stay, so that
