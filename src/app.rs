@@ -221,17 +221,25 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
     let handles = HandleKey::derive(&keyring.derive("handles"));
     let tokens = token_key(config, &keyring);
     let objects = Objects::open(&config.objects)?;
-    if let (Database::Postgres(_), objects::Options::Directory(_)) = (&config.database, &config.objects) {
-        tracing::info!("whole outputs lie on this machine alone; with several replicas, set `objects.url`");
-    }
     let place = place();
     let mut hosts = Hosts::new(&config.data_dir, place.as_str());
     let owner = format!("{}-{}", std::process::id(), entropy.hex::<4>());
     // One after the other: a start that fails is tried again, and would leave a sandbox host behind each time.
     let store = open_store(config, keyring).await?;
     let place = SandboxPlace { is_local: matches!(config.provider, Provider::Local), place };
-    if store.join(&owner, &place, config.limits.replica_lease).await? && place.is_local {
+    let is_only_place = store.join(&owner, &place, config.limits.replica_lease).await?;
+    if is_only_place && place.is_local {
         hosts = hosts.only_here();
+    }
+    let are_outputs_apart = matches!(
+        (&config.database, &config.objects),
+        (Database::Postgres(_), objects::Options::Directory(_))
+    ) && !is_only_place;
+    if are_outputs_apart {
+        tracing::warn!(
+            "another machine or network namespace has a replica on this database: it does not find the outputs and files that \
+             lie in this one's data directory, nor this one those of the other; set `objects.url`"
+        );
     }
     let (provider, local) = open_provider(config, &hosts, ends).await;
     let parts = Parts {
@@ -257,6 +265,7 @@ pub async fn service(config: &Config, policies: Policies, ends: &Ends) -> anyhow
         handles,
         tokens,
         outputs: Outputs::new(objects, config.data_dir.clone(), MAX_OUTPUT_BYTES),
+        are_outputs_apart,
         bridge: Some(bridge(config, store, ends.shutdown.clone())?).filter(|bridge| !bridge.is_empty()),
         crash: CrashAt::named(config.crash_at.as_deref()),
         clock: Clock::system(),

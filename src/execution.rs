@@ -167,6 +167,8 @@ pub struct Parts {
     pub tokens: Option<TokenKey>,
     /// Keeps whole outputs.
     pub outputs: Outputs,
+    /// Whether they lie in this replica's data directory, and replicas elsewhere keep theirs in their own.
+    pub are_outputs_apart: bool,
     /// Other servers, whose tools programs may call.
     pub bridge: Option<Bridge>,
     /// What time it is.

@@ -114,7 +114,11 @@ async fn serving(service: &crate::execution::Execution, checks: &mut Vec<Check>)
         let said = checks.iter().any(|check| check.name == found.name);
         if !said && found.name != "provider" {
             let (name, detail) = (found.name.to_owned(), found.state.to_owned());
-            checks.push(Check { name, ok: found.ok, detail, remedy: (!found.ok).then(remedy) });
+            let remedy = match found.name {
+                "outputs" => "set `objects.url` to a bucket that all replicas reach".to_owned(),
+                _ => remedy(),
+            };
+            checks.push(Check { name, ok: found.ok, detail, remedy: Some(remedy).filter(|_| !found.ok) });
         }
     }
     if lacks.is_none() {

@@ -24,7 +24,7 @@ pub struct Health(pub(super) Arc<Core>);
 /// One thing that a running service depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// What: `database`, `migrations`, `provider`, `isolation`, `policy`.
+    /// What: `database`, `migrations`, `provider`, `isolation`, `policy`, `outputs`.
     pub name: &'static str,
     /// Whether it does its part.
     pub ok: bool,
@@ -53,7 +53,12 @@ impl Health {
             false => checked("policy", true, "loaded"),
             true => checked("policy", false, "the changed file does not work, the one before goes on"),
         };
-        vec![checked("database", database == "serves", database), migrations, provider, isolation, policy]
+        let outputs = match self.0.parts.are_outputs_apart {
+            false => checked("outputs", true, "found by every replica"),
+            true => checked("outputs", false, "kept on this machine alone, while others have replicas"),
+        };
+        let database = checked("database", database == "serves", database);
+        vec![database, migrations, provider, isolation, policy, outputs]
     }
 
     /// Asks the database for something small.

@@ -330,6 +330,43 @@ fn two_places_with_local_hosts_on_one_database_are_refused_and_the_second_serves
 
 #[test]
 #[ignore = "needs PostgreSQL server binaries: scripts/test installs them"]
+fn replicas_of_two_places_without_a_bucket_say_that_outputs_are_apart() {
+    if !can_make_namespaces() {
+        eprintln!("left out: a network namespace needs root, `unshare` and `ip`");
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let database = runtime.block_on(async { cluster().await.database().await });
+    let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
+    let (_host, url) = host(dirs[3].path());
+    let with = |mut server: Command| {
+        server.env("DATABASE_URL", database.url().expose()).env("PATHBOX_SECRET_KEYS", KEYS);
+        server.env("E2B_API_KEY", API_KEY).env("E2B_API_URL", &url).env("E2B_SANDBOX_URL", &url);
+        server
+    };
+    let outputs = |server: &HttpServer| {
+        call(server, "manage_context", json!({"action": "list"})); // it has started then
+        let said = server.send("GET", "/readyz", &[], b"").answer();
+        assert_eq!(said["ready"], true, "{said}");
+        said["checks"].as_array().unwrap().iter().find(|check| check["name"] == "outputs").unwrap().clone()
+    };
+    let alone = HttpServer::start_with(&mut with(command(dirs[0].path())));
+    assert_eq!(outputs(&alone)["ok"], true);
+    drop(alone);
+    let mut there = Server::start_with(&mut with(apart(dirs[1].path(), "serve")));
+    there.request("tools/call", json!({"name": "manage_context", "arguments": {"action": "list"}}));
+    let here = HttpServer::start_with(&mut with(command(dirs[2].path())));
+    assert_eq!(outputs(&here)["ok"], false);
+    assert!(here.log().contains("set `objects.url`"), "{}", here.log());
+    let doctor = with(command(dirs[2].path())).args(["doctor", "--json"]).output().unwrap();
+    let checks: Vec<Value> = serde_json::from_slice(&doctor.stdout).unwrap();
+    let found = checks.iter().find(|check| check["name"] == "outputs").unwrap();
+    assert!(found["remedy"].as_str().unwrap().contains("`objects.url`"), "{found}");
+    assert!(!doctor.status.success());
+}
+
+#[test]
+#[ignore = "needs PostgreSQL server binaries: scripts/test installs them"]
 fn code_of_a_replica_that_stands_still_is_stopped_by_the_one_that_takes_the_context_over() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let database = runtime.block_on(async { cluster().await.database().await });
