@@ -26,6 +26,7 @@ on_every_store! {
     a_quota_of_money_follows_the_price_table,
     a_tenants_own_quota_comes_first,
     an_erasure_leaves_a_chain_that_verifies_and_says_what_went,
+    an_erasure_gives_no_quota_back,
 }
 
 fn limits() -> ContextLimits {
@@ -429,6 +430,26 @@ async fn an_erasure_leaves_a_chain_that_verifies_and_says_what_went(world: World
     let chain_now = chain(&store, "acme").await;
     assert_eq!((chain_now.erased, chain_now.faults.len()), (3, 0), "{chain_now:?}");
     assert_eq!(world.number("SELECT count(*) FROM executions").await, 0);
+}
+
+async fn an_erasure_gives_no_quota_back(world: World) {
+    let store = world.store().await;
+    let quota = Quota { executions: Some(2), period: Period::Day, ..Quota::default() };
+    let limits = ContextLimits { quota, ..limits() };
+    let ours = key("acme", "c1", "main");
+    for _ in 0..2 {
+        run(&store, "acme", "main").await;
+    }
+    let context = store.live(&ours).await.unwrap().unwrap().id;
+    store.end(&end(&ours, context, None, EndReason::Manual), &limits).await.unwrap();
+    for who in [Some(ours.owner.as_str()), None, None] {
+        store.erase(&ours.tenant, who).await.unwrap();
+        match store.acquire(&ask(&ours), &limits).await.unwrap() {
+            Acquired::Quota(reached) => assert_eq!((reached.used, reached.reserved), (2, 1), "{who:?}"),
+            other => panic!("{who:?}: {other:?}"),
+        }
+        assert_eq!(store.usage(&this_week(&store).await).await.unwrap(), [], "{who:?}");
+    }
 }
 
 /// SQL that ends a run as another program would.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
-use sqlx::sqlite::SqliteRow;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::ended::{LANE, append, body, with_result};
 use super::rows::Cells;
@@ -135,7 +135,7 @@ impl Ledger for SqliteStore {
             "SELECT tenant_id, owner_principal, conversation_id, path_id, day, executions, run_ms, sandbox_ms,
                     output_bytes, NULL AS since
                FROM usage_days
-              WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant_id = ?3) AND (?4 IS NULL OR owner_principal = ?4)
+              WHERE day BETWEEN ?1 AND ?2 AND conversation_id <> '' AND (?3 IS NULL OR tenant_id = ?3) AND (?4 IS NULL OR owner_principal = ?4)
              UNION ALL
              SELECT tenant_id, owner_principal, conversation_id, path_id, '', 0, 0, 0, 0, ready_at
                FROM execution_contexts
@@ -199,6 +199,7 @@ impl Ledger for SqliteStore {
         let mut transaction = self.write(measure!("erase", tenant)).await?;
         let principal = principal.map(storable);
         let mut counts = serde_json::Map::new();
+        keep_totals(&mut transaction, tenant, principal.as_deref()).await?;
         for &(what, sql) in ERASE {
             let gone = sqlx::query(sql)
                 .bind(tenant.as_str())
@@ -268,8 +269,33 @@ const ERASE: &[(&str, &str)] = &[
         "DELETE FROM tool_permits WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2 OR principal = ?2)",
     ),
     ("cached", "DELETE FROM task_cache WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2)"),
-    ("usageRows", "DELETE FROM usage_days WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2)"),
+    (
+        "usageRows",
+        "DELETE FROM usage_days WHERE tenant_id = ?1 AND conversation_id <> '' AND (?2 IS NULL OR owner_principal = ?2)",
+    ),
 ];
+
+/// What the erased rows of use add up to counts on against the tenant's quota, in a row for each day that names no one and
+/// no conversation.
+async fn keep_totals(
+    connection: &mut SqliteConnection,
+    tenant: &TenantId,
+    principal: Option<&str>,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, executions, sandbox_ms)
+         SELECT tenant_id, '', '', '', day, sum(executions), sum(sandbox_ms) FROM usage_days
+          WHERE tenant_id = ?1 AND conversation_id <> '' AND (?2 IS NULL OR owner_principal = ?2) GROUP BY day
+         ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
+            SET executions = u.executions + excluded.executions, sandbox_ms = u.sandbox_ms + excluded.sandbox_ms",
+    )
+    .bind(tenant.as_str())
+    .bind(principal)
+    .execute(connection)
+    .await
+    .map(drop)
+    .map_err(failure)
+}
 
 /// Places as ranges of the lane, both ends included.
 fn ranges(mut places: Vec<i64>) -> Vec<(i16, i64, i64)> {
