@@ -146,6 +146,12 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/20261203000200_steady_joins.sql"),
         serves_from: "0.1.0",
     },
+    Migration {
+        version: 20_261_204_000_100,
+        name: "one_entry",
+        sql: include_str!("../../migrations/postgres/20261204000100_one_entry.sql"),
+        serves_from: "0.1.0",
+    },
 ];
 
 /// Who migrates holds this lock of the database; a number nobody else would pick.

@@ -642,6 +642,7 @@ async fn a_run_without_an_ask_is_recorded_afterwards(world: World) {
     let late = FinishedExecution { offline: Some(Box::new(other.clone())), ..finished(&other, context.id) };
     assert!(store.record(&late, &limits()).await.unwrap());
     assert_eq!(store.executions(&ExecutionFilter::default()).await.unwrap().len(), 3);
+    assert_eq!(world.number("SELECT count(*) FROM audit_log").await, 3, "each has one end");
 }
 
 async fn ending_is_fenced_and_happens_once(world: World) {

@@ -426,8 +426,8 @@ async fn doom_late_sandbox(
     .map_err(failure)
 }
 
-/// The row of a run that was never acquired; nothing when it is there. An idempotency key that is another run's is
-/// left out.
+/// The row of a run that was never acquired, as one that waits, for its end comes in the same transaction; nothing when it
+/// is there. An idempotency key that is another run's is left out.
 async fn insert_offline(
     connection: &mut SqliteConnection,
     ask: &Acquire,
@@ -450,9 +450,9 @@ async fn insert_offline(
     let started = ended - finished.duration_ms;
     sqlx::query(
         "INSERT INTO executions (id, tenant_id, owner_principal, conversation_id, path_id, context_id, owner, tool, language, purpose,
-             code_sha256, principal, trace_id, idempotency_key, args_sha256, status, run_lease_ms, finished_at,
+             code_sha256, principal, trace_id, idempotency_key, args_sha256, status, run_lease_ms, lease_expires_at,
              created_at, started_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'interrupted', ?, ?, ?, ?)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)
          ON CONFLICT DO NOTHING",
     )
     .bind(finished.id.to_string())
