@@ -18,12 +18,12 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::analysis::Kind;
-use crate::domain::{Code, ErrorCode, ExecutionId, PathId, TenantId, hex, lock};
+use crate::domain::{Code, ContextKey, ErrorCode, ExecutionId, PathId, TenantId, hex, lock};
 use crate::guard::Sanitized;
 use crate::store::workflows::{
     Append, Appended, Created, MAX_LIVE_WORKFLOWS, NewWorkflow, StoredEvent, TaskResult,
 };
-use crate::store::{DynStore, StoreError, WorkflowRow};
+use crate::store::{DynStore, PathStatus, StoreError, WorkflowRow};
 use crate::telemetry::trace::Trace;
 use crate::workflow::{Decision, Event, Plan, Refused, State, Task, TaskKind};
 
@@ -210,6 +210,7 @@ impl Workflows {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }
+        let closed = self.0.closed_path(key).await?;
         let new = NewWorkflow {
             id,
             key: key.clone(),
@@ -220,12 +221,18 @@ impl Workflows {
             idempotency_key: call.idempotency_key.clone().map(|key| own_key(&call, key)),
             args_sha256: hex(&hash.finalize()),
             event,
+            // One that was begun before is found, whatever has become of its path.
+            most: if closed.is_some() { 0 } else { MAX_LIVE_WORKFLOWS },
         };
         let id = match self.0.store().create_workflow(&new).instrument(span).await? {
             Created::New => new.id,
             Created::Known(id) => id,
             Created::Conflict(id) => return Err(WorkflowError::KeyConflict(id)),
-            Created::Limit => return Err(WorkflowError::Limit),
+            Created::Limit => {
+                return Err(
+                    closed.map_or(WorkflowError::Limit, |status| ExecutionError::PathClosed(status).into())
+                );
+            }
         };
         tracing::info!(workflow.id = %id, "a workflow was begun");
         self.0.flows.wrote(id);
@@ -449,6 +456,13 @@ pub async fn fold(store: &DynStore, id: Uuid) -> Result<State, WorkflowError> {
 }
 
 impl Core {
+    /// What a path is, if nothing may be run on it any more.
+    async fn closed_path(&self, key: &ContextKey) -> Result<Option<PathStatus>, StoreError> {
+        let paths = self.store().paths(&key.of_conversation(), true).await?;
+        let found = paths.into_iter().find(|row| row.path == key.path).map(|row| row.status);
+        Ok(found.filter(|status| *status != PathStatus::Active))
+    }
+
     async fn fold(&self, id: Uuid) -> Result<State, WorkflowError> {
         fold(self.store(), id).await
     }

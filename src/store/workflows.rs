@@ -37,6 +37,9 @@ pub struct NewWorkflow {
     pub args_sha256: String,
     /// Its first event.
     pub event: String,
+    /// So many of the tenant's may be under way with it: [`MAX_LIVE_WORKFLOWS`], or 0 to make none and only find the one of
+    /// this key.
+    pub most: u32,
 }
 
 /// What became of an ask.
@@ -48,7 +51,7 @@ pub enum Created {
     Known(Uuid),
     /// The key was used with other arguments.
     Conflict(Uuid),
-    /// The tenant has [`MAX_LIVE_WORKFLOWS`] that are not over.
+    /// The tenant has as many that are not over as may be.
     Limit,
 }
 

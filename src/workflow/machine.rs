@@ -123,7 +123,7 @@ pub struct TaskState {
     pub approved: bool,
     /// The items of a `for_each`.
     pub items: u32,
-    /// Why it was skipped, failed or is unknown.
+    /// Why it was skipped, failed or is unknown, or that its sandbox had lost its state.
     pub reason: Option<String>,
     /// When its phase last changed, in milliseconds since 1970.
     pub at: i64,
@@ -203,6 +203,9 @@ pub enum Event {
         /// Files that it left: where each is kept, by name.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         artifacts: BTreeMap<String, String>,
+        /// What became of the state that it should have found in its sandbox, if it was lost.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// A run failed.
     Failed {
@@ -392,7 +395,7 @@ impl State {
                 state.epoch = *epoch;
             }
             Event::Expanded { task, items } => self.expanded(task, *items, at)?,
-            Event::Completed { run, bytes, cached, execution, artifacts } => {
+            Event::Completed { run, bytes, cached, execution, artifacts, reason } => {
                 let whole = self.in_phase(&run.task, &[Phase::Running, Phase::Expanded])?;
                 if whole.phase == Phase::Expanded {
                     self.all_items_over(&run.task)?;
@@ -402,6 +405,7 @@ impl State {
                 let state = self.to(&run.task, Phase::Succeeded, at)?;
                 (state.bytes, state.cached, state.execution) = (*bytes, *cached, *execution);
                 state.artifacts.clone_from(artifacts);
+                state.reason.clone_from(reason);
             }
             Event::Failed { run, error, retry } => self.failed(run, error, *retry, at)?,
             Event::Interrupted { run } => self.interrupted(run, at)?,
@@ -797,7 +801,14 @@ mod tests {
     }
 
     fn completed(run: Running) -> Event {
-        Event::Completed { run, bytes: 1, cached: false, execution: None, artifacts: BTreeMap::new() }
+        Event::Completed {
+            run,
+            bytes: 1,
+            cached: false,
+            execution: None,
+            artifacts: BTreeMap::new(),
+            reason: None,
+        }
     }
 
     /// Each event that could be thought of in a state, fitting or not.

@@ -51,6 +51,99 @@ fn wait_for(server: &mut Server, id: &str, task: &str, wanted: &str) {
 }
 
 #[test]
+fn a_task_says_that_its_sandbox_had_lost_what_an_earlier_one_left_there() {
+    let data = tempfile::tempdir().unwrap();
+    let serve = || Server::start_with(on(&mut command(data.path())).arg("serve"));
+    let mut server = serve();
+    let tasks = json!([
+        code("first", "x = 1\nprint(x)", json!({})),
+        code("second", "print('x' in globals())", json!({"depends_on": ["first"], "approve": true})),
+        code("third", "print(2)", json!({"depends_on": ["second"]})),
+        code("last", "print(x)", json!({"depends_on": ["third"], "approve": true})),
+    ]);
+    let mut id = begin(&mut server, json!({"tasks": tasks}));
+    for task in ["second", "last"] {
+        assert_eq!(settle(&mut server, &id)["status"], "waiting");
+        // A sandbox of the local host ends with its process.
+        drop(server);
+        server = serve();
+        let approve = json!({"workflow_id": id, "action": "approve", "task": task});
+        id = call(&mut server, "control_workflow", approve)["structuredContent"]["workflowId"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+    }
+    let shown = settle(&mut server, &id);
+    let reason = |task: &str| state(&shown, task)["reason"].as_str().unwrap_or_default();
+    assert_eq!(shown["results"]["second"], "False", "{shown:#}");
+    assert!(reason("second").starts_with("state reset: "), "{shown:#}");
+    assert_eq!((reason("first"), reason("third")), ("", ""), "{shown:#}");
+    assert!(reason("last").contains("NameError") && reason("last").contains("state reset: "), "{shown:#}");
+    let said = events(&mut server, &id);
+    let said = said.iter().find(|event| event["task"] == "second" && event["event"] == "completed").unwrap();
+    assert_eq!(said["reason"], reason("second"));
+}
+
+#[test]
+fn a_workflow_of_a_closed_path_is_refused_and_one_under_way_is_aborted() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start_with(on(&mut command(data.path())));
+    let v1 = |path: &str, body: Value| {
+        let mut reply =
+            server.send("POST", path, &[("Content-Type", "application/json")], body.to_string().as_bytes());
+        (reply.status, reply.answer())
+    };
+    let paths = "/v1/conversations/c/paths";
+    for path in ["main", "side", "busy"] {
+        assert!(v1(paths, json!({"path": path})).0 < 300);
+    }
+    let plan = |path: &str, key: &str| {
+        json!({"tasks": [code("a", "print(1)", json!({})), code("b", "print(2)", json!({"approve": true}))],
+            "conversation": "c", "path": path, "idempotency_key": key})
+    };
+    let (status, begun) = v1("/v1/workflows", plan("side", "k"));
+    assert_eq!(status, 201, "{begun}");
+    let steered = v1("/v1/workflows", plan("busy", "k2")).1["workflowId"].as_str().unwrap().to_owned();
+    let shown = |wanted: &str| {
+        until(wanted, || {
+            let seen = server.send("GET", &format!("/v1/workflows/{steered}"), &[], b"").answer();
+            (seen["status"] == wanted).then_some(())
+        });
+    };
+    shown("waiting");
+    for path in ["side", "busy"] {
+        assert!(v1(&format!("{paths}/{path}/merge"), json!({"target": "main"})).0 < 300);
+    }
+    let (status, refused) = v1("/v1/workflows", plan("side", "another"));
+    assert_eq!((status, &refused["error"]["code"]), (409, &json!("path_closed")), "{refused}");
+    let meta = json!({"conversationId": "c", "pathId": "side"});
+    let tasks = json!({"tasks": [code("a", "print(1)", json!({}))]});
+    let refused = server.stateless(&[], "run_workflow", tasks, meta).answer();
+    assert_eq!(refused["result"]["_meta"]["dev.pathbox/error"]["code"], "path_closed", "{refused}");
+    // What was begun before is found under its key.
+    let again = v1("/v1/workflows", plan("side", "k")).1;
+    assert_eq!(again["workflowId"], begun["workflowId"], "{again}");
+    let approve = json!({"action": "approve", "task": "b"});
+    assert!(v1(&format!("/v1/workflows/{steered}/control"), approve).0 < 300);
+    shown("aborted");
+    let events = server.send("GET", &format!("/v1/workflows/{steered}/events"), &[], b"").text();
+    assert!(events.contains("path busy is merged"), "{events}");
+}
+
+#[test]
+fn an_idempotency_key_has_the_length_that_it_has_everywhere() {
+    let data = tempfile::tempdir().unwrap();
+    let server = HttpServer::start_with(on(&mut command(data.path())));
+    for (length, status) in [(255, 201), (256, 422)] {
+        let body = json!({"tasks": [code("a", "print(1)", json!({}))], "conversation": "c", "idempotency_key": "é".repeat(length)});
+        let headers = [("Content-Type", "application/json")];
+        let mut reply = server.send("POST", "/v1/workflows", &headers, body.to_string().as_bytes());
+        let answer = reply.answer();
+        assert_eq!(reply.status, status, "{length}: {answer}");
+    }
+}
+
+#[test]
 fn a_task_and_a_workflow_that_take_too_long_are_ended_and_say_so() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));

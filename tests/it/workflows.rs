@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use pathbox::domain::{ContextKey, ExecutionId, Language, Owner};
-use pathbox::store::workflows::{Append, Appended, Created, NewCached, NewWorkflow, TaskResult};
+use pathbox::store::workflows::{
+    Append, Appended, Created, MAX_LIVE_WORKFLOWS, NewCached, NewWorkflow, TaskResult,
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -29,6 +31,7 @@ pub(crate) fn new(id: u128, idempotency_key: Option<&str>, args: &str) -> NewWor
         idempotency_key: idempotency_key.map(str::to_owned),
         args_sha256: args.into(),
         event: "{\"planned\":\"\\u0000\"}".into(),
+        most: MAX_LIVE_WORKFLOWS,
     }
 }
 

@@ -35,7 +35,7 @@ const POLL: Duration = Duration::from_secs(1);
 const MOST: u32 = 8;
 /// Workflows that one replica drives at a time.
 const MAX_HELD: usize = 64;
-/// Between two looks whether who began a workflow may still run code, while its tasks run; before each task there is one.
+/// Between two looks whether a workflow may still run code, while its tasks run; before each task there is one.
 const VOUCHED: Duration = Duration::from_secs(15);
 /// A pause up to this long is waited for with the lease in hand.
 const SHORT: Duration = Duration::from_secs(2);
@@ -176,7 +176,7 @@ struct Driver {
     joins: JoinSet<(Running, Came)>,
     /// What has ended and is not written yet.
     reports: VecDeque<(Running, Came)>,
-    /// When the credential of its principal was last found good.
+    /// When its path was last found open, and the credential of its principal good.
     vouched: Option<Instant>,
 }
 
@@ -288,7 +288,7 @@ impl Driver {
         Ok(if self.state.status.is_over() { Step::Over } else { Step::Idle(None) })
     }
 
-    /// Whether it has to be known that its principal may still run code: before a task begins, and now and then while one runs.
+    /// Whether it has to be known that it may still run code: before a task begins, and now and then while one runs.
     fn needs_voucher(&self, due: &[Action]) -> bool {
         let begins = due.iter().any(|action| matches!(action, Action::Begin(_)));
         let is_old = self.vouched.is_none_or(|at| at.elapsed() >= VOUCHED);
@@ -296,9 +296,17 @@ impl Driver {
             && (begins || !self.live.is_empty() && is_old)
     }
 
-    /// Why who began it may run nothing any more. An API key can be asked about; a token's user cannot.
+    /// Why it may run nothing any more: its path is closed, or who began it may not. An API key can be asked about; a token's
+    /// user cannot.
     async fn not_allowed(&mut self) -> Result<Option<String>, Fault> {
-        let Some(id) = ApiKey::id_in(&self.row.principal) else { return Ok(None) };
+        if let Some(status) = self.core.closed_path(&self.row.key).await? {
+            tracing::info!(workflow.id = %self.row.id, %status, "a workflow is aborted: its path is closed");
+            return Ok(Some(format!("the server: path {} is {status}", self.row.key.path)));
+        }
+        let Some(id) = ApiKey::id_in(&self.row.principal) else {
+            self.vouched = Some(Instant::now());
+            return Ok(None);
+        };
         let key = self.core.store().api_key(id).await?;
         if key.is_some_and(|key| key.is_good(self.core.parts.clock.now())) {
             self.vouched = Some(Instant::now());
@@ -320,8 +328,8 @@ impl Driver {
                     crash_point!(self.core, "workflow.kept");
                     let bytes = kept.bytes;
                     results.push(kept);
-                    let Made { cached, execution, artifacts, .. } = made;
-                    Event::Completed { run, bytes, cached, execution, artifacts }
+                    let Made { cached, execution, artifacts, lost, .. } = made;
+                    Event::Completed { run, bytes, cached, execution, artifacts, reason: lost }
                 }
                 Err(WorkflowError::Plan(error)) => Event::Failed { run, error, retry: false },
                 Err(error) => return Err(error.into()),
@@ -479,7 +487,8 @@ impl Driver {
         let kept = self.core.keep(self.row.id, task, generation, &list).await?;
         let run = Running { task: task.to_owned(), attempt: 0, epoch: self.held.epoch };
         let artifacts = BTreeMap::new();
-        let event = Event::Completed { run, bytes: kept.bytes, cached: false, execution: None, artifacts };
+        let bytes = kept.bytes;
+        let event = Event::Completed { run, bytes, cached: false, execution: None, artifacts, reason: None };
         self.write(vec![event], vec![kept], None).await.map(drop)
     }
 

@@ -15,7 +15,8 @@ use tracing::field::Empty;
 
 use crate::analysis::OutputFormat;
 use crate::domain::{
-    Code, CodeRequest, ContextKey, Ended, ExecutionId, Inputs, Language, Outcome, PathId, Timeout, hex,
+    Code, CodeRequest, ContextKey, Ended, ExecutionId, Inputs, Language, Outcome, PathId, SandboxState,
+    Timeout, hex,
 };
 use crate::e2b::NetworkPolicy;
 use crate::guard::Sanitized;
@@ -62,14 +63,24 @@ pub(super) struct Made {
     pub(super) execution: Option<ExecutionId>,
     /// Where its files are kept, by name.
     pub(super) artifacts: BTreeMap<String, String>,
+    /// That its sandbox had lost its state, and why.
+    pub(super) lost: Option<String>,
 }
 
 impl Made {
     fn of(value: Sanitized<Value>, finished: Option<&Finished>) -> Self {
         let kept = finished.into_iter().flat_map(|finished| &finished.record.artifacts);
         let artifacts = kept.map(|kept| (kept.name.clone(), kept.uri.clone())).collect();
-        Self { value, cached: false, execution: finished.map(|finished| finished.execution), artifacts }
+        let (execution, lost) = (finished.map(|finished| finished.execution), finished.and_then(lost_state));
+        Self { value, cached: false, execution, artifacts, lost }
     }
+}
+
+/// That a run did not find the state of the one before it, and why.
+fn lost_state(finished: &Finished) -> Option<String> {
+    let record = &finished.record;
+    let is_lost = matches!(record.state, SandboxState::Reset | SandboxState::RolledBack);
+    is_lost.then(|| format!("state {}: {}", record.state, record.state_reason.as_deref().unwrap_or_default()))
 }
 
 /// How a run came out.
@@ -403,13 +414,11 @@ impl Work {
             return self.analyse(runs, purpose, news).await;
         }
         let (call, timeout, cancel) = (self.call(), self.timeout(), self.cancel.clone());
+        let mut lost = None;
         for (path, content) in files {
-            self.file(FileAction::Put {
-                path: path.clone(),
-                content: Content::Bytes(content.clone()),
-                expected: None,
-            })
-            .await?;
+            let (path, content) = (path.clone(), Content::Bytes(content.clone()));
+            let put = self.file(FileAction::Put { path, content, expected: None }).await?;
+            lost = lost.or(lost_state(&put.finished));
         }
         let code = Code::parse(self.task.code.clone().unwrap_or_default())
             .map_err(|error| ExecutionError::Internal(error.to_string()))?;
@@ -425,12 +434,13 @@ impl Work {
         };
         let finished = runs.run_code(call, request, news, cancel).await?;
         if !finished.outcome.success() {
-            return Ok(self.failed(&finished));
+            return Ok(self.failed(&finished, lost));
         }
-        let made = match self.printed_last(&finished).await? {
+        let mut made = match self.printed_last(&finished).await? {
             Some(printed) => Made::of(printed, Some(&finished)),
             None => Made::of(finished.outcome.clone().map(value), Some(&finished)),
         };
+        made.lost = made.lost.or(lost);
         // The line that was its result may be the one that was cut.
         if finished.outcome.stdout.is_truncated() && !keeps_stdout(&finished) && made.value.is_string() {
             let error = "its output was cut, and the server could not keep the whole of it".to_owned();
@@ -475,7 +485,7 @@ impl Work {
             AnalysisRequest { checked, format: OutputFormat::Json, purpose, timeout: self.timeout() };
         let analysed = runs.run_analysis(self.call(), request, news, self.cancel.clone()).await?;
         if !analysed.finished.outcome.success() {
-            return Ok(self.failed(&analysed.finished));
+            return Ok(self.failed(&analysed.finished, None));
         }
         if let Err(error) = &analysed.report {
             return wrong(error.to_string());
@@ -576,7 +586,13 @@ impl Work {
         let (value, execution) = kept?;
         // What the guard knows now counts, not what it knew then.
         let value = self.core.guarded(&self.row, value).await;
-        Some(Came::Done(Made { value, cached: true, execution: Some(execution), artifacts: BTreeMap::new() }))
+        Some(Came::Done(Made {
+            value,
+            cached: true,
+            execution: Some(execution),
+            artifacts: BTreeMap::new(),
+            lost: None,
+        }))
     }
 
     /// Keeps a result in which the guard found nothing: numbers of placeholders are those of one path.
@@ -601,8 +617,8 @@ impl Work {
         }
     }
 
-    /// A run that ended without doing what it should.
-    fn failed(&self, finished: &Finished) -> Came {
+    /// A run that ended without doing what it should. `lost`: what an earlier look at its sandbox has said of its state.
+    fn failed(&self, finished: &Finished, lost: Option<String>) -> Came {
         let outcome = &finished.outcome;
         match outcome.ended {
             Ended::Cancelled if self.cancel.is_cancelled() => return Came::Stopped,
@@ -618,7 +634,9 @@ impl Work {
             Some(error) => format!("{}: {}", error.name, error.message),
             None => format!("exit code {}", outcome.exit_code()),
         };
-        Came::Failed { error: cut(&format!("{error} (execution {})", finished.execution)), retry: true }
+        let lost = lost_state(finished).or(lost).map(|lost| format!("; {lost}")).unwrap_or_default();
+        let error = cut(&format!("{error} (execution {}){lost}", finished.execution));
+        Came::Failed { error, retry: true }
     }
 
     async fn call_tool(&self) -> Came {

@@ -22,8 +22,9 @@ use uuid::Uuid;
 
 use super::{Problem, V1, body, caller, requester};
 use crate::domain::principal::Scope;
-use crate::domain::{ContextKey, ConversationId, ErrorCode, PathId};
+use crate::domain::{ContextKey, ConversationId, ErrorCode, PathId, from_value};
 use crate::execution::{Call, Flow, Requester, WorkflowError, Workflows};
+use crate::mcp::caller::IDEMPOTENCY_KEY;
 use crate::mcp::tools::workflows::{ControlInput, plan, task_views};
 use crate::telemetry::trace::Trace;
 use crate::workflow::{Task, picture};
@@ -164,15 +165,15 @@ fn unusable(message: impl AsRef<str>) -> Problem {
 
 fn tasks(given: Vec<Value>) -> Result<Vec<Task>, Problem> {
     let task = |(at, task): (usize, Value)| {
-        serde_json::from_value(task).map_err(|error| unusable(format!("body, `tasks[{at}]`: {error}")))
+        from_value(&task).map_err(|error| unusable(format!("body, `tasks[{at}]`: {error}")))
     };
     given.into_iter().enumerate().map(task).collect()
 }
 
 async fn begin(by: By, headers: http::HeaderMap, bytes: Bytes) -> Result<Response, Problem> {
     let ask: Begin = body(&bytes)?;
-    if ask.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > 200) {
-        return Err(unusable("body, `idempotency_key`: 1 to 200 bytes"));
+    if ask.idempotency_key.as_ref().is_some_and(|key| !IDEMPOTENCY_KEY.contains(&key.chars().count())) {
+        return Err(unusable("body, `idempotency_key`: must have 1 to 255 characters"));
     }
     let key = ContextKey {
         tenant: by.requester.tenant.clone(),
@@ -332,7 +333,8 @@ pub(super) fn document(
             json!({ "type": "object", "additionalProperties": false, "required": ["tasks", "conversation"], "properties": {
                 "tasks": tasks, "width": { "type": "integer", "minimum": 1, "maximum": 16 },
                 "timeout_ms": { "type": "integer", "minimum": 1000, "maximum": 86_400_000 }, "purpose": { "type": "string" },
-                "conversation": id, "path": id, "idempotency_key": { "type": "string", "minLength": 1, "maxLength": 200 } } })),
+                "conversation": id, "path": id, "idempotency_key": {
+                    "type": "string", "minLength": IDEMPOTENCY_KEY.start(), "maxLength": IDEMPOTENCY_KEY.end() } } })),
     });
     paths["/v1/workflows/{workflow}"] = json!({
         "get": operation("showWorkflow", "A workflow and how far it is", vec![&workflow, tenant],

@@ -162,7 +162,7 @@ pub struct TaskView {
     after: Vec<String>,
     /// Runs so far.
     attempt: u32,
-    /// Why it failed, was skipped or is unknown.
+    /// Why it failed, was skipped or is unknown, or that its sandbox had lost its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// Bytes of its result.

@@ -11,8 +11,8 @@ use super::rows::Cells;
 use super::{PgStore, failure};
 use crate::domain::{ExecutionId, Owner, TenantId};
 use crate::store::workflows::{
-    Append, Appended, CacheEntry, Created, HeldWorkflow, MAX_LIVE_WORKFLOWS, NewCached, NewWorkflow,
-    StoredEvent, TaskResult, WorkflowRow, Workflows,
+    Append, Appended, CacheEntry, Created, HeldWorkflow, NewCached, NewWorkflow, StoredEvent, TaskResult,
+    WorkflowRow, Workflows,
 };
 use crate::store::{StoreError, measure::measure, millis, storable};
 
@@ -40,7 +40,7 @@ impl Workflows for PgStore {
                 .bind(new.idempotency_key.as_deref().map(storable))
                 .bind(&new.args_sha256)
                 .bind(&new.event)
-                .bind(most(MAX_LIVE_WORKFLOWS))
+                .bind(most(new.most))
                 .fetch_one(&self.pool())
                 .await
             })

@@ -11,8 +11,8 @@ use super::{SqliteStore, failure};
 use crate::domain::{ExecutionId, Owner, TenantId};
 use crate::store::measure::measure;
 use crate::store::workflows::{
-    Append, Appended, CacheEntry, Created, HeldWorkflow, MAX_LIVE_WORKFLOWS, NewCached, NewWorkflow,
-    StoredEvent, TaskResult, WorkflowRow, Workflows,
+    Append, Appended, CacheEntry, Created, HeldWorkflow, NewCached, NewWorkflow, StoredEvent, TaskResult,
+    WorkflowRow, Workflows,
 };
 use crate::store::{StoreError, millis};
 
@@ -49,7 +49,7 @@ impl Workflows for SqliteStore {
                 .fetch_one(&mut *transaction)
                 .await
                 .map_err(failure)?;
-        if live >= i64::from(MAX_LIVE_WORKFLOWS) {
+        if live >= i64::from(new.most) {
             return Ok(Created::Limit);
         }
         sqlx::query(
