@@ -1,4 +1,4 @@
-//! The command line: one subcommand each for what a person does with Pathbox. Standard output is for answers (or
+//! The command line, with a subcommand for each task. Standard output is for results (or
 //! for the protocol, under `serve`); everything else goes to standard error.
 
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ Examples:
   pathbox run 'print(6 * 7)'                         run code once
   pathbox serve                                      serve an MCP client over standard input and output
   pathbox serve --http 127.0.0.1:8080                serve agent frameworks and services at /mcp
-  pathbox doctor                                     check this machine and say what to do
+  pathbox doctor                                     check this machine and say what to fix
   claude mcp add pathbox -- pathbox serve            use it in Claude Code";
 
 /// Pathbox: runs a language model's code in sandboxes that follow the conversation's path.
@@ -72,13 +72,13 @@ struct Global {
     /// Any setting of `pathbox config`, e.g. `--set host.pool=4`; may be repeated.
     #[arg(long, global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Migrations are not applied at start; `pathbox migrate` applies them.
+    /// Do not apply migrations at startup; `pathbox migrate` applies them.
     #[arg(long, global = true)]
     no_auto_migrate: bool,
-    /// What isolates the sandboxes of this machine: `auto` (namespaces) or the weaker `landlock`.
+    /// How the sandboxes of this machine are isolated: `auto` (namespaces) or the weaker `landlock`.
     #[arg(long, global = true, value_name = "TIER")]
     isolation: Option<String>,
-    /// Runs code without isolation, with the rights of this user.
+    /// Run code without isolation, with the rights of this user.
     #[arg(long, global = true, conflicts_with = "isolation")]
     unsafe_no_isolation: bool,
 }
@@ -94,73 +94,73 @@ enum Command {
     /// Serve only the local sandbox host, for an official E2B SDK.
     #[cfg(target_os = "linux")]
     Host(serve::HostArgs),
-    /// Serve only the local sandbox host: on Linux.
+    /// Serve only the local sandbox host (Linux only).
     #[cfg(not(target_os = "linux"))]
     #[command(alias = "templates")]
     Host {
         #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
-    /// A sandbox host in a container, for machines without a local one.
+    /// Run a sandbox host in a container, on machines without a local one.
     #[command(subcommand)]
     Container(container::ContainerCommand),
     /// End expired contexts once and print how many.
     Cleanup,
-    /// Look at contexts, and end one.
+    /// List and show contexts, end one, set a tenant's limits.
     #[command(subcommand)]
     Contexts(contexts::ContextsCommand),
-    /// Look at runs.
+    /// List and show runs.
     #[command(subcommand)]
     Executions(contexts::ExecutionsCommand),
-    /// The audit chain of each tenant: verify it, export it.
+    /// Verify or export the audit chain of each tenant.
     #[command(subcommand)]
     Audit(audit::AuditCommand),
-    /// What was used and what it cost; quotas.
+    /// Show usage and cost; set quotas.
     Usage(usage::UsageArgs),
-    /// Erase what a tenant, or one person of it, has left behind.
+    /// Erase the data of a tenant, or of one of its users.
     #[command(subcommand)]
     Tenants(audit::TenantsCommand),
-    /// Files of this machine into a sandbox, and out of it.
+    /// Copy files from this machine into a sandbox, and out of it.
     #[command(subcommand)]
     Files(files::FilesCommand),
-    /// Look at workflows, let one go on, stop one.
+    /// List and show workflows, resume or abort one.
     #[command(subcommand)]
     Workflows(workflows::WorkflowsCommand),
-    /// Results of hermetic tasks that are kept: look at them, drop them.
+    /// List or clear the cached results of hermetic tasks.
     #[command(subcommand)]
     Cache(workflows::CacheCommand),
-    /// API keys of callers over HTTP.
+    /// Create, list and revoke API keys for callers over HTTP.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Rule packs for run_analysis.
+    /// Manage rule packs for run_analysis.
     #[command(subcommand)]
     Packs(packs::PacksCommand),
-    /// Try a guard policy on a file; list the rules.
+    /// Try a guard policy on a file; list the rules; open sealed tokens.
     #[command(subcommand)]
     Guard(guard::GuardCommand),
-    /// Environments with packages that local sandboxes are made from.
+    /// Manage templates: environments with packages for local sandboxes.
     #[cfg(target_os = "linux")]
     #[command(subcommand)]
     Templates(templates::TemplatesCommand),
-    /// Tool servers: what programs in the sandbox may call.
+    /// List, search, call and check the tools that programs in the sandbox may call.
     #[command(subcommand)]
     Tools(tools::ToolsCommand),
     /// Apply missing migrations.
     Migrate,
-    /// Check this deployment and say what to do.
+    /// Check this deployment and say what to fix.
     Doctor(doctor::DoctorArgs),
     /// Print every setting and where its value came from.
     Config {
         /// As JSON.
         #[arg(long)]
         json: bool,
-        /// The reference page in Markdown instead of the values.
+        /// Print the reference page in Markdown instead of the values.
         #[arg(long)]
         reference: bool,
     },
     /// Print the MCPB manifest, generated from the tools.
     Manifest {
-        /// The entry of the MCP registry (server.json) instead.
+        /// Print the entry of the MCP registry (server.json) instead.
         #[arg(long)]
         registry: bool,
     },
@@ -177,7 +177,7 @@ enum Command {
     #[command(after_help = "Example:
   pathbox man ~/.local/share/man/man1 && man pathbox-serve")]
     Man {
-        /// The directory; it is made when it is not there.
+        /// The directory; it is created if it does not exist.
         dir: PathBuf,
     },
 }
@@ -336,8 +336,8 @@ impl Global {
     }
 }
 
-/// Reads the settings and starts logging as they say.
-/// Commands say only what went wrong unless the filter is set.
+/// Reads the settings and starts logging accordingly.
+/// Commands log only warnings and errors unless the filter is set.
 fn load(sources: &Sources) -> anyhow::Result<(Config, Values)> {
     start(sources, "warn", false)
 }
@@ -347,7 +347,7 @@ fn load_worker(sources: &Sources) -> anyhow::Result<(Config, Values)> {
     start(sources, "warn", true)
 }
 
-/// The same for what runs until a signal ends it: it logs at level info.
+/// The same for a server, which runs until a signal ends it: it logs at level info.
 fn load_server(sources: &Sources) -> anyhow::Result<(Config, Values)> {
     start(sources, "warn,pathbox=info", true)
 }
@@ -389,7 +389,7 @@ fn config(sources: &Sources, json: bool, page: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes an answer. A reader that went away (`| head`) is not an error, and must not end a server.
+/// Writes output. A closed pipe (`| head`) is not an error, and must not end a server.
 fn write_out(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
@@ -413,7 +413,7 @@ fn table<const N: usize>(headings: &[&str; N], rows: &[[String; N]]) {
     rows.iter().for_each(line);
 }
 
-/// The MCP handler with nothing behind it: enough to say what it offers.
+/// The MCP handler without any backend: enough to list what it offers.
 fn offline_server() -> McpServer {
     let (_, execution) = Starting::channel();
     #[expect(clippy::expect_used, reason = "constants within the set of allowed characters")]

@@ -1,4 +1,4 @@
-//! `audit` and `tenants`: whether the record of runs is as it was written, the record itself, and what is taken from it.
+//! `audit` and `tenants`: verifying, exporting and erasing the record of runs.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::store::{Chain, ChainHead, ContextFilter, DynStore, End, Fault, UsageF
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// Check each tenant's chain, and that the runs still say what they said when they ended. Exits with 1 and names the
+    /// Check each tenant's chain, and that no ended run was changed. Exits with 1 and names the
     /// place when something was changed.
     Verify {
         /// Only this tenant's; every tenant's when not set.
@@ -40,20 +40,20 @@ pub(super) enum AuditCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantsCommand {
-    /// Erase what a tenant, or one person of it, has left behind, and print what was erased. Live contexts end. The audit
-    /// chain keeps hashes in place of what it said, and an entry about the erasure.
+    /// Erase the data of a tenant, or of one of its users, and print what was erased. Live contexts end. The audit
+    /// chain keeps hashes in place of the erased text, and an entry about the erasure.
     Erase(Erase),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Erase {
-    /// Whose.
+    /// The tenant.
     #[arg(long, value_name = "ID")]
     tenant: TenantId,
-    /// Only what belongs to this principal or was run by it, as `executions show` names it.
+    /// Only data that belongs to this principal or was run by it, as `executions show` names it.
     #[arg(long, value_name = "NAME")]
     principal: Option<String>,
-    /// Yes, erase it: there is no way back.
+    /// Confirm: erasing cannot be undone.
     #[arg(long)]
     yes: bool,
     /// As JSON.
@@ -66,7 +66,7 @@ fn parse_place(text: &str) -> Result<(i16, i64), String> {
     place.ok_or_else(|| "give a lane and the number of an entry in it, for example 0:120".to_owned())
 }
 
-/// The tenants that have a chain, or should have one: those that used something. The tenant that is named in any case.
+/// The tenants that have a chain, or should have one because they have usage; always the tenant that is named.
 async fn chains(store: &DynStore, tenant: Option<&TenantId>) -> anyhow::Result<BTreeSet<TenantId>> {
     if let Some(tenant) = tenant {
         return Ok(BTreeSet::from([tenant.clone()]));
@@ -179,7 +179,7 @@ pub(super) async fn tenants(command: TenantsCommand, sources: Sources) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the large results of workflows, which nothing names any more once their rows are erased; says how many.
+/// Removes the large results of workflows, which nothing refers to once their rows are erased; returns how many.
 async fn results_of_workflows(
     objects: &Objects,
     store: &DynStore,
@@ -195,7 +195,7 @@ async fn results_of_workflows(
     Ok(removed)
 }
 
-/// Removes the objects of runs whose entries were erased, now or before; says how many. The chain names those runs still.
+/// Removes the objects of runs whose entries were erased, now or before; returns how many. The chain still names those runs.
 async fn objects_of_the_erased(
     objects: &Objects,
     store: &DynStore,

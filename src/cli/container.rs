@@ -20,10 +20,10 @@ pub(super) enum ContainerCommand {
   pathbox container up --runtime docker --port 3901
   pathbox container up -- --memory 8g          options for the runtime's `run`")]
     Up {
-        /// podman, docker or container (Apple's), or its path; the first that is installed when left out.
+        /// podman, docker or container (Apple's), or its path; the first one installed when not set.
         #[arg(long, value_name = "PROGRAM")]
         runtime: Option<PathBuf>,
-        /// An image's name, or the archive of one (`pathbox-VERSION-ARCH.oci.tar` of a release).
+        /// The name of an image, or an image archive (`pathbox-VERSION-ARCH.oci.tar` of a release).
         #[arg(long, default_value = IMAGE, value_name = "NAME|FILE")]
         image: String,
         /// The container's name.
@@ -39,7 +39,7 @@ pub(super) enum ContainerCommand {
         #[arg(last = true)]
         options: Vec<String>,
     },
-    /// End the host, with its sandboxes, and forget it.
+    /// End the host and its sandboxes, and delete its entry.
     Down {
         /// As JSON.
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! `contexts` and `executions`: look at what there is, and end what should not be.
+//! `contexts` and `executions`: list and show contexts and runs, and end contexts.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) enum ContextsCommand {
     Ls {
         #[command(flatten)]
         filter: Filter,
-        /// Ended ones too.
+        /// Include ended ones.
         #[arg(long)]
         all: bool,
     },
@@ -37,13 +37,13 @@ pub(super) enum ContextsCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Give a tenant limits of its own, on every replica from the next call on. What is not named goes back to the
+    /// Set a tenant's own limits, on every replica from the next call on. Options that are not given fall back to the
     /// settings `contexts.per_tenant` and `contexts.per_conversation`.
     Limit {
-        /// Live contexts of the tenant at most; 0 keeps it out.
+        /// Maximum number of live contexts of the tenant; 0 locks it out.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
         per_tenant: Option<u32>,
-        /// Live contexts of each of its conversations at most.
+        /// Maximum number of live contexts of each of its conversations.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
         per_conversation: Option<u32>,
         #[command(flatten)]
@@ -65,7 +65,7 @@ pub(super) enum ExecutionsCommand {
     Show {
         /// Its id.
         id: ExecutionId,
-        /// Where its time went, and why it ended as it did.
+        /// Explain where its time went, and why it ended.
         #[arg(long)]
         explain: bool,
         #[command(flatten)]
@@ -75,7 +75,7 @@ pub(super) enum ExecutionsCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct Output {
-    /// Whose it is; `local` when not set.
+    /// The tenant that owns it; `local` when not set.
     #[arg(long, value_name = "ID")]
     pub(super) tenant: Option<TenantId>,
     /// As JSON.
@@ -91,7 +91,7 @@ pub(super) struct Filter {
     /// Only this conversation's.
     #[arg(long, value_name = "ID")]
     conversation: Option<ConversationId>,
-    /// How many at most.
+    /// Maximum number of rows.
     #[arg(long, default_value_t = 100)]
     limit: u32,
     /// As JSON.

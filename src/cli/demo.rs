@@ -1,7 +1,7 @@
 //! `demo`: the whole pipeline on this machine, step by step.
 //!
-//! It goes in by the front door: each step is a JSON-RPC message to the MCP handler, as a language model's host would
-//! send it, and what is printed is what came back.
+//! It uses the public interface: each step is a JSON-RPC message to the MCP handler, as a language model's host would
+//! send it, and the demonstration prints the response.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,12 +30,12 @@ pub(super) struct DemoArgs {
     /// Where the plot is written [default: pathbox-demo.png here, or in the temporary directory].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Be the tool server of step 7.
+    /// Run as the tool server of step 7.
     #[arg(long, hide = true)]
     repository: bool,
 }
 
-/// A data set, as a person pastes one.
+/// A data set, as a user would paste it.
 const SALES: &str = "month,region,eur\nJan,north,1210\nJan,south,640\nFeb,north,1480\nFeb,south,700\nMar,north,1390\nMar,south,910\n";
 
 const LOAD: &str = r#"
@@ -51,7 +51,7 @@ for row in sales:
 totals
 "#;
 
-/// A bar chart, also where the sandbox's Python has no matplotlib.
+/// A bar chart, even if the sandbox's Python has no matplotlib.
 const PLOT: &str = r#"
 try:
     import matplotlib.pyplot as plt
@@ -113,7 +113,7 @@ pub(super) async fn demo(args: DemoArgs, mut sources: Sources) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// A host in a container is found by the data directory, which the story does not use.
+/// A host in a container is found by the data directory, which the demonstration does not use.
 async fn use_container(sources: &mut Sources) -> anyhow::Result<()> {
     let settings = Values::read(sources)?.config(&sources.environment)?;
     if let Some(host) = settings.container {
@@ -140,7 +140,7 @@ fn keep(picture: &[u8], out: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The story.
+/// The demonstration.
 #[expect(clippy::too_many_lines, reason = "a story, in the order in which it is read")]
 async fn tell(server: McpServer, out: Option<&Path>) -> anyhow::Result<()> {
     let began = Instant::now();
@@ -257,7 +257,7 @@ fn analyses() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What came back, in as many lines as it has.
+/// The response, line by line.
 fn show(result: &Value) {
     let head = format!("{}, {} ms", result["state"].as_str().unwrap_or("?"), result["executionTimeMs"]);
     let text = [&result["stdout"], &result["output"]].map(|value| value.as_str().unwrap_or_default());
@@ -322,7 +322,7 @@ impl Client {
         bail!("the server closed the connection")
     }
 
-    /// Code with a data set beside it.
+    /// Code together with a data set.
     async fn with_data(&mut self, code: &str, data: &str) -> anyhow::Result<Value> {
         let arguments = json!({ "code": code, "language": "python", "data": data });
         Ok(self.tool("run_code", arguments, "main").await?["structuredContent"].take())

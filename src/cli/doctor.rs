@@ -1,4 +1,4 @@
-//! `doctor`: tries each thing that a deployment needs, for real, and says what to do about what fails.
+//! `doctor`: runs a real test of each thing that a deployment needs, and says how to fix what fails.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct DoctorArgs {
     json: bool,
 }
 
-/// One thing that was tried.
+/// One check.
 #[derive(Debug, Serialize)]
 struct Check {
     name: String,
@@ -99,7 +99,7 @@ async fn examine(config: Config) -> Vec<Check> {
     checks
 }
 
-/// The provider, what a readiness probe says of the rest, and a run.
+/// The provider, the checks of the readiness probe, and a run.
 async fn serving(service: &crate::execution::Execution, checks: &mut Vec<Check>) {
     let remedy = || "see the failed checks above, or set E2B_API_KEY".to_owned();
     let lacks = service.health.provider_problem();
@@ -126,7 +126,7 @@ async fn serving(service: &crate::execution::Execution, checks: &mut Vec<Check>)
     }
 }
 
-/// Where spans and metrics go, if they go anywhere.
+/// The telemetry collector, if one is set.
 async fn collector(config: &Config) -> Option<Check> {
     let export = config.telemetry.export.as_ref()?;
     let answered = crate::telemetry::export::probe(export).await;
@@ -204,7 +204,7 @@ async fn machine(config: &Config) -> Vec<Check> {
     }
 }
 
-/// What a model finds when it imports, in each environment that sandboxes are made from.
+/// The packages that a model can import, in each environment that sandboxes are made from.
 #[cfg(target_os = "linux")]
 async fn packages(config: &Config) -> Vec<Check> {
     use crate::host::templates::{Templates, known_packages};

@@ -1,11 +1,11 @@
-//! `executions show --explain`: where a run's time went and why it ended as it did, from its row and its context's.
+//! `executions show --explain`: where a run's time went and why it ended, from its row and its context's.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use crate::store::{ContextRow, ExecutionRow, ExecutionStatus};
 
-/// Times in milliseconds, by the database's clock. What cannot be known is left out.
+/// Times in milliseconds, by the database's clock. Unknown times are left out.
 pub(super) fn explain(row: &ExecutionRow, context: Option<&ContextRow>, now: DateTime<Utc>) -> Value {
     let until = |from: DateTime<Utc>, to: Option<DateTime<Utc>>| {
         to.map(|to| (to - from).max(TimeDelta::zero()).num_milliseconds())

@@ -1,7 +1,7 @@
-//! `files`: a person's own files into a sandbox and out of it, on this machine or through a server's `/v1`.
+//! `files`: copies files into a sandbox and out of it, on this machine or through a server's `/v1`.
 //!
-//! Nothing is held in memory, and what comes out has been through the guard in both cases. Standard output is for what was
-//! asked for; a transfer that takes longer than a second says how far it is on standard error.
+//! Files are streamed, and in both cases what comes out has passed the guard. Standard output is for the
+//! result; a transfer that takes longer than a second shows its progress on standard error.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
@@ -27,29 +27,29 @@ use crate::telemetry::chain;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FilesCommand {
-    /// Put a file of this machine into the sandbox.
+    /// Copy a file from this machine into the sandbox.
     Put {
         /// The file.
         file: PathBuf,
-        /// Its path in the sandbox, from the home there; its name when left out.
+        /// Its path in the sandbox, relative to the home directory there; the file's name when not set.
         #[arg(value_name = "SANDBOX_PATH")]
         inside: Option<String>,
         #[command(flatten)]
         to: Where,
     },
-    /// Get a file out of the sandbox, through the guard.
+    /// Copy a file out of the sandbox, through the guard.
     Get {
         /// Its path in the sandbox.
         #[arg(value_name = "SANDBOX_PATH")]
         inside: String,
-        /// Where it goes on this machine, `-` for standard output; its name in this directory when left out.
+        /// Destination on this machine, `-` for standard output; its name in this directory when not set.
         file: Option<PathBuf>,
         #[command(flatten)]
         to: Where,
     },
     /// List a directory of the sandbox.
     Ls {
-        /// Its path; the home there when left out.
+        /// Its path; the home directory there when not set.
         #[arg(value_name = "SANDBOX_PATH", default_value = ".")]
         inside: String,
         #[command(flatten)]
@@ -67,19 +67,19 @@ pub(super) struct Where {
     /// A server's URL, e.g. https://pathbox.example.com; its API key comes from PATHBOX_API_KEY.
     #[arg(long, value_name = "URL", requires = "conversation")]
     server: Option<String>,
-    /// The answer as one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// What is to be done, with paths that parse.
+/// The operation, with parsed paths.
 enum Wanted {
     Put(PathBuf, FilePath),
     Get(FilePath, Option<PathBuf>),
     List(FilePath),
 }
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Debug, Default)]
 struct Progress {
     done: AtomicU64,
@@ -162,7 +162,7 @@ fn print_list(answer: &Value) {
     table(&["name", "bytes"], &rows);
 }
 
-/// Does the work, and says how far it is once it has taken a second.
+/// Does the work, and shows progress once it has taken a second.
 #[expect(clippy::print_stderr, reason = "a command's progress")]
 async fn shown<T>(
     what: &str,
@@ -300,7 +300,7 @@ fn open(path: &Path, progress: &Progress) -> anyhow::Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// A file of this machine that takes its name once it is whole.
+/// A file on this machine that gets its name once it is complete.
 enum Target {
     Stdout,
     File(tempfile::NamedTempFile, PathBuf),
@@ -353,7 +353,7 @@ struct Server {
     tenant: Option<String>,
 }
 
-/// How often a transfer that broke off is tried.
+/// How often a broken transfer is tried.
 const TRIES: u32 = 3;
 
 impl Server {
@@ -451,7 +451,7 @@ async fn read(request: reqwest::RequestBuilder) -> anyhow::Result<Value> {
     of(request.send().await.context("the server does not answer")?).await
 }
 
-/// An answer of a server as JSON; a refusal in its own words.
+/// A server's response as JSON; a refusal as the server's own message.
 async fn of(response: reqwest::Response) -> anyhow::Result<Value> {
     let status = response.status();
     let body: Value = response.json().await.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `guard`: try a policy on a file, and see what is looked for. Nothing is stored and no server is needed.
+//! `guard`: try a policy on a file, and list the rules. Nothing is stored and no server is needed.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -27,19 +27,19 @@ pub(super) enum GuardCommand {
         file: PathBuf,
         #[command(flatten)]
         policy: PolicyArgs,
-        /// Print the text as it would go out instead.
+        /// Print the guarded text instead.
         #[arg(long, conflicts_with = "json")]
         text: bool,
-        /// Also say of each candidate what spoke for it, and which excuse let it go.
+        /// Also show each candidate, its evidence, and the excuse that let it pass.
         #[arg(long, conflicts_with = "text")]
         explain: bool,
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Open a sealed token, for somebody who holds the installation's key. It is written down.
+    /// Open a sealed token; needs the installation's key. Each attempt is recorded.
     Reveal {
-        /// The token, as it stands in an output; `-` reads it from standard input.
+        /// The token, as shown in an output; `-` reads it from standard input.
         token: String,
         #[command(flatten)]
         identity: Identity,
@@ -49,32 +49,32 @@ pub(super) enum GuardCommand {
         /// Only this tenant's; every tenant's when not set.
         #[arg(long, value_name = "ID")]
         tenant: Option<TenantId>,
-        /// How many at most.
+        /// Maximum number of rows.
         #[arg(long, default_value_t = 100)]
         limit: u32,
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Try a policy on cases: texts with what must be found in them, and what must become of them.
+    /// Test a policy on cases: texts with the expected findings and the expected output.
     Test {
         /// The policy file (TOML).
         policy: PathBuf,
-        /// The cases, a JSON object a line: `{"text": "to alice@example.com", "finds": ["EMAIL"], "becomes": "to [EMAIL_1]"}`,
-        /// with `finds`, `becomes` or both, and a `name` if you like; `-` for standard input.
+        /// The cases, one JSON object per line: `{"text": "to alice@example.com", "finds": ["EMAIL"], "becomes": "to [EMAIL_1]"}`,
+        /// with `finds`, `becomes` or both, and optionally a `name`; `-` for standard input.
         cases: PathBuf,
-        /// The tenant whose overlay counts.
+        /// Apply the policy level of this tenant.
         #[arg(long, value_name = "TENANT")]
         policy_tenant: Option<String>,
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// List the rules and what the policy does with what they find.
+    /// List the rules and the policy's action for each.
     Rules {
         #[command(flatten)]
         policy: PolicyArgs,
-        /// List the excuses instead: what lets a candidate go.
+        /// List the excuses instead: the conditions that let a candidate pass.
         #[arg(long)]
         excuses: bool,
         /// As JSON.
@@ -88,7 +88,7 @@ pub(super) struct PolicyArgs {
     /// A policy file (TOML) instead of the built-in policy.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// The tenant whose overlay counts.
+    /// Apply the policy level of this tenant.
     #[arg(long, value_name = "TENANT")]
     policy_tenant: Option<String>,
 }
@@ -112,14 +112,14 @@ impl PolicyArgs {
 /// How much of a file is read at once.
 const PIECE: usize = 256 * 1024;
 
-/// What of a check is shown.
+/// Output options of a check.
 struct Show {
     text: bool,
     explain: bool,
     json: bool,
 }
 
-/// Looks at a file of any size. It is read as text: a byte that is not UTF-8 counts as one `?`.
+/// Checks a file of any size. It is read as text: a byte that is not UTF-8 counts as one `?`.
 fn check(file: &Path, guard: &Guard, show: Show) -> anyhow::Result<ExitCode> {
     let Show { text: show_text, explain, json: as_json } = show;
     let reading = || match file.as_os_str() == "-" {
@@ -199,19 +199,19 @@ fn report(
     Ok(())
 }
 
-/// A text, and what a policy must make of it.
+/// A text, and what the policy has to do with it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
     name: Option<String>,
     text: String,
-    /// The kinds of all that is not let through, in order.
+    /// The kinds of all findings that are not let through, in order.
     finds: Option<Vec<Kind>>,
-    /// The text as it must go out.
+    /// The expected output.
     becomes: Option<String>,
 }
 
-/// A case that a policy does not pass.
+/// A failed case.
 #[derive(Debug, Serialize)]
 struct Failed {
     line: usize,
@@ -221,7 +221,7 @@ struct Failed {
 }
 
 impl Case {
-    /// What the guard makes of the text, where that is not what must be.
+    /// The actual output, if it differs.
     fn fails(self, line: usize, guard: &Guard) -> Option<Failed> {
         let mut checker = Checker::new(guard);
         let begun = checker.push(&self.text);
@@ -236,7 +236,7 @@ impl Case {
     }
 }
 
-/// Tries each case; exit code 1 says that one failed.
+/// Tries each case; exit code 1 if one failed.
 fn test(cases: &Path, guard: &Guard, as_json: bool) -> anyhow::Result<ExitCode> {
     let text = match cases.as_os_str() == "-" {
         true => std::io::read_to_string(std::io::stdin()).context("reading standard input")?,
@@ -266,8 +266,8 @@ fn test(cases: &Path, guard: &Guard, as_json: bool) -> anyhow::Result<ExitCode> 
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Bytes as text, each that is not UTF-8 as `?`, so that places stay what they are; and how many at the end wait for the
-/// rest of their character.
+/// Bytes as text, with `?` for each byte that is not UTF-8, so that positions stay correct; and how many bytes at the end
+/// are an incomplete character.
 fn as_text(bytes: &[u8], last: bool) -> (Cow<'_, str>, usize) {
     let mut rest = bytes;
     let mut mended = String::new();

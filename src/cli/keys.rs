@@ -1,4 +1,4 @@
-//! `keys`: API keys of callers over HTTP. A key is shown once, when it is made; what is kept cannot be turned back.
+//! `keys`: API keys of callers over HTTP. A key is shown once, when it is created; only a hash is kept.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::store::DynStore;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeysCommand {
-    /// Make a key and print it, this once.
+    /// Create a key and print it; it is shown only once.
     Add(Add),
     /// List keys.
     Ls {
@@ -23,7 +23,7 @@ pub(super) enum KeysCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Revoke a key, for good.
+    /// Revoke a key. This cannot be undone.
     Revoke {
         /// Its id, as `ls` shows it.
         id: String,
@@ -32,22 +32,22 @@ pub(super) enum KeysCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct Add {
-    /// What it is for, for people.
+    /// A label for people: what the key is for.
     #[arg(long)]
     name: String,
-    /// The tenant of its calls. A service may do without and name one in each call.
+    /// The tenant of its calls. A service's key can do without, and name one in each call.
     #[arg(long, value_name = "ID")]
     tenant: Option<TenantId>,
-    /// Makes it a service's key: it may act for these tenants, named in each call.
+    /// Make it a service's key: it may act for these tenants, named in each call.
     #[arg(long, value_name = "ID,ID", value_delimiter = ',')]
     tenants: Vec<TenantId>,
-    /// Makes it a service's key for every tenant there is or will be.
+    /// Make it a service's key for every present and future tenant.
     #[arg(long, conflicts_with = "tenants")]
     any_tenant: bool,
     /// What it may do: run, read, paths, admin, reveal.
     #[arg(long, value_name = "SCOPE,SCOPE", value_delimiter = ',', default_value = "run,read")]
     scopes: Vec<Scope>,
-    /// When it stops working, in days from now; never when not set.
+    /// Days until it expires; never when not set.
     #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3650))]
     expires_in_days: Option<u32>,
     /// As JSON.

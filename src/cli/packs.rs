@@ -1,4 +1,4 @@
-//! `packs`: rule packs for `run_analysis`, added, listed, shown and proved by their own worked examples.
+//! `packs`: rule packs for `run_analysis`, added, listed, shown and checked by their own worked examples.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use crate::execution::{AnalysisRequest, Call, Packs, Requester};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PacksCommand {
-    /// Add a pack, after its worked examples have come out.
+    /// Add a pack, if its worked examples give the expected results.
     Add {
         /// The pack's directory, or its pack.json.
         from: PathBuf,
@@ -33,7 +33,7 @@ pub(super) enum PacksCommand {
     },
     /// Run the worked examples of a pack in a sandbox.
     Check {
-        /// Its name, as `ls` shows it, or a directory or file that was not added yet.
+        /// Its name, as `ls` shows it, or the directory or file of a new pack.
         pack: String,
         #[command(flatten)]
         identity: Identity,
@@ -86,7 +86,7 @@ pub(super) async fn packs(command: PacksCommand, sources: Sources) -> anyhow::Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line when the rules are for other days than today.
+/// A line when today is outside the rules' validity.
 fn say_validity(pack: &Pack, clock: &Clock) {
     if let Some(note) = pack.note(clock.now().date_naive()) {
         say!("{note}");
@@ -129,7 +129,7 @@ fn list(packs: &Packs, as_json: bool, today: chrono::NaiveDate) -> anyhow::Resul
     Ok(())
 }
 
-/// Runs the first example as a call: all examples have to come out before it is answered.
+/// Runs the first example as a call: all examples are checked before the call is answered.
 async fn prove(pack: &Pack, identity: Identity, mut sources: Sources) -> anyhow::Result<()> {
     identity.into_flags(&mut sources.flags);
     let (config, _) = load_worker(&sources)?;

@@ -23,7 +23,7 @@ use crate::mcp::caller::IDEMPOTENCY_KEY;
   echo 'print(6 * 7)' | pathbox run
   pathbox run --json '1/0'")]
 pub(super) struct RunArgs {
-    /// The code; standard input when neither this nor a file is given.
+    /// The code; read from standard input if neither this nor a file is given.
     code: Option<String>,
     /// A file with the code.
     #[arg(long, short, conflicts_with = "code", value_name = "FILE")]
@@ -39,7 +39,7 @@ pub(super) struct RunArgs {
     /// Run at most once under this key, of 1 to 255 characters.
     #[arg(long, value_name = "KEY", value_parser = idempotency_key)]
     idempotency_key: Option<String>,
-    /// One JSON object instead of the output: the structured content of MCP's `run_code`, and `results` with every form
+    /// Print one JSON object instead of the output: the structured content of MCP's `run_code`, and `results` with every form
     /// of every display.
     #[arg(long)]
     json: bool,
@@ -97,7 +97,7 @@ pub(super) async fn run(args: RunArgs, mut sources: Sources) -> anyhow::Result<E
     Ok(ExitCode::from(u8::try_from(finished.outcome.exit_code()).unwrap_or(1)))
 }
 
-/// The context that the command line names, and this machine's user, whom the audit knows as `cli`.
+/// The context that the command line names, and this machine's user, who is `cli` in the audit.
 pub(super) fn local_caller(config: &Config) -> (ContextKey, Requester) {
     let owner = Principal::local(config.tenant.clone()).owner(config.sharing.of(&config.tenant));
     let key = ContextKey {
@@ -142,7 +142,7 @@ async fn run_call(app: &App, call: Call, request: CodeRequest, quiet: bool) -> a
     Ok(finished)
 }
 
-/// Output where a program's output belongs.
+/// Prints to standard output and standard error like the program itself.
 fn show(finished: &Finished) -> anyhow::Result<()> {
     let outcome = &finished.outcome;
     let mut out = outcome.stdout.text();

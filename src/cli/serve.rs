@@ -1,4 +1,4 @@
-//! `serve` and `host`: what runs until a signal ends it.
+//! `serve` and `host`: the servers, which run until a signal ends them.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -23,14 +23,14 @@ use crate::mcp::transport::stdio::Lines;
 pub(super) struct ServeArgs {
     #[command(flatten)]
     identity: Identity,
-    /// Serve over HTTP at this address instead: MCP at /mcp and /sse. Port 0 takes a free one.
+    /// Serve over HTTP at this address instead: MCP at /mcp and /sse. Port 0 picks a free port.
     #[arg(long, value_name = "ADDR:PORT")]
     http: Option<std::net::SocketAddr>,
 }
 
-/// How long everything may take to end once the client has closed its end.
+/// How long shutdown may take once the client has closed its end.
 const EOF_GRACE: Duration = Duration::from_millis(400);
-/// How long the results of the last runs may take to go out.
+/// How long sending the results of the last runs may take.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 pub(super) async fn serve(args: ServeArgs, mut sources: Sources) -> anyhow::Result<ExitCode> {
@@ -65,7 +65,7 @@ async fn over_http(config: Config, listen: std::net::SocketAddr) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// A person who starts it by hand sees a program that does nothing, unless it says what it waits for.
+/// Started by hand it would seem to do nothing, so it says what it waits for.
 fn say_it_waits() {
     let program =
         std::env::current_exe().map_or_else(|_| "pathbox".to_owned(), |path| path.display().to_string());
@@ -120,14 +120,14 @@ async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
   pathbox host > host.env &       the lines to `source` before an E2B program runs
   E2B_API_KEY=$KEY pathbox host --listen 0.0.0.0:3900 --allow-remote")]
 pub(super) struct HostArgs {
-    /// Where to listen; port 0 takes a free one.
+    /// Where to listen; port 0 picks a free port.
     #[arg(long, default_value = "127.0.0.1:3900", value_name = "ADDR:PORT")]
     listen: std::net::SocketAddr,
-    /// The API key to ask for. E2B_API_KEY is better: every user of the machine can read a command line. One is made and printed
-    /// when neither is set.
+    /// The API key that clients must send. Prefer E2B_API_KEY: every user of the machine can read a command line. If neither is
+    /// set, a key is generated and printed.
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// Listen on an address that other machines reach. The protocol is not encrypted.
+    /// Allow an address that other machines can reach. The protocol is not encrypted.
     #[arg(long)]
     allow_remote: bool,
 }

@@ -1,4 +1,4 @@
-//! The one shape of `--json`: members are camelCase, as in MCP's results, whatever the stored form calls them.
+//! The shape of `--json`: members are camelCase, as in MCP's results, whatever their names in the stored form.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -7,12 +7,12 @@ use serde_json::Value;
 const NAMES: [&str; 9] =
     ["findings", "wouldRedact", "allowed", "rules", "actions", "formats", "parameters", "metadata", "env"];
 
-/// A value of ours as `--json` shows it.
+/// A value as `--json` shows it.
 pub(super) fn shape(value: &impl Serialize) -> anyhow::Result<Value> {
     Ok(members(serde_json::to_value(value)?))
 }
 
-/// The same of a value that is JSON already.
+/// The same for a value that is JSON already.
 pub(super) fn members(value: Value) -> Value {
     match value {
         Value::Array(items) => items.into_iter().map(members).collect(),

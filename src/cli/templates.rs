@@ -13,7 +13,7 @@ use crate::host::templates::{NewTemplate, Template, Templates};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TemplatesCommand {
-    /// Make a template. Packages come from where pip and npm of this machine get them.
+    /// Make a template. pip and npm of this machine install the packages, with their own configuration.
     Add(AddArgs),
     /// List templates, with their size on disk and age.
     Ls {
@@ -21,11 +21,11 @@ pub(super) enum TemplatesCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Show one template and what a model finds in it.
+    /// Show one template and the packages that a model finds in it.
     Show {
         /// Its name.
         name: String,
-        /// As JSON alone.
+        /// As JSON only.
         #[arg(long)]
         json: bool,
     },
@@ -38,21 +38,21 @@ pub(super) enum TemplatesCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct AddArgs {
-    /// 1 to 64 of a-z 0-9 . _ -; what a tenant's `template` and E2B's `templateID` name.
+    /// 1 to 64 of a-z 0-9 . _ -; the name for a tenant's `template` and E2B's `templateID`.
     name: String,
-    /// Python packages, with commas between, as pip takes them.
+    /// Python packages, comma-separated, as pip accepts them.
     #[arg(long, value_name = "PACKAGES", value_delimiter = ',')]
     pip: Vec<String>,
-    /// A requirements file of pip's.
+    /// A requirements file for pip.
     #[arg(long, value_name = "FILE")]
     requirements: Option<PathBuf>,
-    /// npm packages, with commas between.
+    /// npm packages, comma-separated.
     #[arg(long, value_name = "PACKAGES", value_delimiter = ',')]
     npm: Vec<String>,
-    /// The Python to make the environment with; without packages, the Python of an environment that is there already, or its directory.
+    /// The Python to make the environment with; without packages, the Python of an existing environment, or its directory.
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// Modules to import in sandboxes that stand ready, with commas between.
+    /// Modules to import in sandboxes that wait in the pool, comma-separated.
     #[arg(long, value_name = "MODULES", value_delimiter = ',')]
     preload: Vec<String>,
 }

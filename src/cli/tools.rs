@@ -1,4 +1,4 @@
-//! `tools`: looks at the tool servers of the settings, searches and calls their tools, and accepts what changed.
+//! `tools`: lists the tool servers of the settings, searches and calls their tools, and accepts changes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,16 +20,16 @@ use crate::domain::TenantId;
 pub(super) enum ToolsCommand {
     /// List the tools that programs may call.
     Ls {
-        /// Only this server's.
+        /// Only the tools of this server.
         server: Option<String>,
         #[command(flatten)]
         whose: Whose,
     },
     /// Find tools by what they do.
     Search {
-        /// What is wanted, in words.
+        /// What the tool should do, in words.
         query: String,
-        /// Tools at most.
+        /// Maximum number of tools.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
         limit: u16,
         #[command(flatten)]
@@ -42,13 +42,13 @@ pub(super) enum ToolsCommand {
         /// Its arguments, a JSON object.
         #[arg(default_value = "{}")]
         arguments: String,
-        /// Call it although it asks for confirmation.
+        /// Confirm the call of a tool that needs confirmation.
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
         whose: Whose,
     },
-    /// Start each server, and say what is wrong and what changed since it was accepted.
+    /// Start each server, and report problems and changes since its tools were accepted.
     Check {
         #[command(flatten)]
         whose: Whose,
@@ -64,7 +64,7 @@ pub(super) enum ToolsCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct Whose {
-    /// The tenant; that of `identity.tenant` when not set.
+    /// The tenant; `identity.tenant` when not set.
     #[arg(long, value_name = "ID")]
     tenant: Option<TenantId>,
     /// As JSON.
@@ -155,7 +155,7 @@ fn row(tool: &Tool) -> Value {
     })
 }
 
-/// Through the same checks as a call from a program: the arguments, and what is asked about.
+/// Applies the same checks as to a call from a program: arguments and confirmation.
 async fn call(
     config: &Config,
     bridge: &Bridge,

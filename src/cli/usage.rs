@@ -1,4 +1,4 @@
-//! `usage`: what was used and what it cost, and how much of it a tenant may have.
+//! `usage`: usage, cost and quotas.
 
 use std::process::ExitCode;
 
@@ -33,7 +33,7 @@ struct Span {
     /// Up to this day, which is included; today when not set.
     #[arg(long, value_name = "YYYY-MM-DD")]
     to: Option<NaiveDate>,
-    /// A line for each: tenant, conversation, path or day.
+    /// Group by tenant, conversation, path or day.
     #[arg(long, value_name = "WHAT", default_value = "tenant")]
     by: UsageBy,
     /// As JSON.
@@ -43,10 +43,10 @@ struct Span {
 
 #[derive(Debug, Subcommand)]
 enum UsageCommand {
-    /// Give a tenant a quota of its own, on every replica from the next call on. What is not named goes back to the
-    /// settings `usage.quota_*`; without any, the tenant has the configured quota.
+    /// Set a tenant's own quota, on every replica from the next call on. Options that are not given fall back to the
+    /// settings `usage.quota_*`.
     Quota {
-        /// Whose; `local` when not set.
+        /// The tenant; `local` when not set.
         #[arg(long, value_name = "ID")]
         tenant: Option<TenantId>,
         /// Sandbox seconds in a period.
@@ -58,7 +58,7 @@ enum UsageCommand {
         /// Money in a period, by the price table.
         #[arg(long, value_name = "AMOUNT", value_parser = amount)]
         money: Option<u64>,
-        /// When it begins anew: day or month.
+        /// When the quota starts again: day or month.
         #[arg(long, value_name = "PERIOD")]
         period: Option<Period>,
         /// Only show the quota; change nothing.

@@ -1,4 +1,4 @@
-//! `workflows`: look at them, let one go on, stop one. Works on the store, beside whatever server drives them.
+//! `workflows`: list, show, resume and abort. Works on the store, next to the server that drives the workflows.
 
 use std::process::ExitCode;
 
@@ -22,28 +22,28 @@ pub(super) enum WorkflowsCommand {
     Ls {
         #[command(flatten)]
         output: Output,
-        /// Ended ones too.
+        /// Include ended ones.
         #[arg(long)]
         all: bool,
     },
-    /// Show one: its graph and how far it is.
+    /// Show a workflow: its graph and its progress.
     Show {
         /// Its id.
         id: Uuid,
         #[command(flatten)]
         output: Output,
-        /// The graph in Mermaid.
+        /// Print the graph in Mermaid.
         #[arg(long, conflicts_with = "json")]
         mermaid: bool,
     },
-    /// Let a paused one go on.
+    /// Resume a paused workflow.
     Resume {
         /// Its id.
         id: Uuid,
         #[command(flatten)]
         output: Output,
     },
-    /// Stop one. What runs is stopped by the server that drives it.
+    /// Abort a workflow. The server that drives it stops its running tasks.
     Abort {
         /// Its id.
         id: Uuid,
@@ -54,19 +54,19 @@ pub(super) enum WorkflowsCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CacheCommand {
-    /// List a tenant's kept results, the last used first.
+    /// List a tenant's cached results, most recently used first.
     Ls {
         #[command(flatten)]
         output: Output,
     },
-    /// Drop all kept results of a tenant.
+    /// Clear all cached results of a tenant.
     Clear {
         #[command(flatten)]
         output: Output,
     },
 }
 
-/// Kept results in one list.
+/// Cached results in one list.
 const LISTED: u32 = 1_000;
 
 pub(super) async fn cache(command: CacheCommand, sources: Sources) -> anyhow::Result<ExitCode> {

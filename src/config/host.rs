@@ -63,16 +63,16 @@ settings! {
         snapshots_mb ["PATHBOX_HOST_SNAPSHOTS_MB"]: u64 = "2048", Allowed::Range(0, 1_048_576, "MiB"), Values::ranged;
         /// The longest life of a local sandbox.
         max_life_hours ["PATHBOX_HOST_MAX_LIFE_HOURS"]: u64 = "24", Allowed::Range(1, 8760, ""), Values::ranged;
-        /// Connections of one local sandbox to what its allow list names, at a time.
+        /// Concurrent connections of one local sandbox to the hosts of its allow list.
         network_connections ["PATHBOX_HOST_NETWORK_CONNECTIONS"]: usize = "64", Allowed::Range(1, 512, ""), Values::ranged;
-        /// Traffic of one local sandbox, both directions together; then its connections break off.
+        /// Traffic of one local sandbox, both directions together; beyond it, its connections are closed.
         network_mb ["PATHBOX_HOST_NETWORK_MB"]: u64 = "4096", Allowed::Range(1, 1_048_576, "MiB"), Values::ranged;
-        /// A connection of a local sandbox over which nothing goes for so long is closed.
+        /// A connection of a local sandbox that is idle for this long is closed.
         network_idle_seconds ["PATHBOX_HOST_NETWORK_IDLE_SECONDS"]: u64 = "120", Allowed::Range(1, 86_400, ""), Values::ranged;
         /// Whether a local sandbox reaches every public address unless its creator asks for less, as at E2B. If
         /// not, it reaches what its allow list names.
         internet ["PATHBOX_HOST_INTERNET"]: bool = "false", Allowed::Words("true or false"), Values::boolean;
-        /// Whether control groups are used when the machine gives some. Without, memory is watched by a scan
+        /// Whether control groups are used when the machine provides them. Without them, memory is watched by a scan
         /// and CPU time is only a priority.
         cgroups ["PATHBOX_HOST_CGROUPS"]: bool = "true", Allowed::Words("true or false"), Values::boolean;
     }

@@ -14,7 +14,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         &["PATHBOX_OBJECTS_URL"],
         "",
         "s3://bucket or s3://bucket/prefix",
-        "Where whole outputs, pictures and files are kept; the data directory when not set. Several replicas need a bucket.",
+        "Where complete outputs, images and files are kept; the data directory when not set. Several replicas need a bucket.",
     ),
     plain(
         "objects.endpoint",

@@ -21,7 +21,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         &["OTEL_EXPORTER_OTLP_PROTOCOL", "PATHBOX_OTEL_PROTOCOL"],
         "http/protobuf",
         "http/protobuf",
-        "How the collector is spoken to; its port for this is usually 4318.",
+        "The protocol of the collector; its port is usually 4318.",
     ),
     secret(
         "otel.headers",
@@ -34,26 +34,26 @@ pub(super) const SETTINGS: &[Setting] = &[
         &["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "PATHBOX_OTEL_TRACES_ENDPOINT"],
         "",
         "an http or https URL without user and fragment",
-        "The whole address that spans go to, in place of <otel.endpoint>/v1/traces.",
+        "The complete address that spans are sent to, instead of <otel.endpoint>/v1/traces.",
     ),
     plain(
         "otel.metrics_endpoint",
         &["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "PATHBOX_OTEL_METRICS_ENDPOINT"],
         "",
         "an http or https URL without user and fragment",
-        "The whole address that metrics go to, in place of <otel.endpoint>/v1/metrics.",
+        "The complete address that metrics are sent to, instead of <otel.endpoint>/v1/metrics.",
     ),
     secret(
         "otel.traces_headers",
         &["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "PATHBOX_OTEL_TRACES_HEADERS"],
         "as otel.headers",
-        "Headers of the requests with spans, in place of `otel.headers`.",
+        "Headers of the requests with spans, instead of `otel.headers`.",
     ),
     secret(
         "otel.metrics_headers",
         &["OTEL_EXPORTER_OTLP_METRICS_HEADERS", "PATHBOX_OTEL_METRICS_HEADERS"],
         "as otel.headers",
-        "Headers of the requests with metrics, in place of `otel.headers`.",
+        "Headers of the requests with metrics, instead of `otel.headers`.",
     ),
     plain(
         "otel.compression",
@@ -81,14 +81,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         &["OTEL_METRIC_EXPORT_INTERVAL", "PATHBOX_OTEL_METRIC_INTERVAL_MS"],
         "60000",
         "100 to 86400000 (milliseconds)",
-        "Between two reports of the metrics.",
+        "Time between two reports of the metrics.",
     ),
     plain(
         "otel.disabled",
         &["OTEL_SDK_DISABLED", "PATHBOX_OTEL_DISABLED"],
         "false",
         "true or false",
-        "Exports nothing although there is a collector.",
+        "Export nothing even if a collector is set.",
     ),
 ];
 

@@ -12,7 +12,7 @@ pub fn page() -> String {
     let mut out = String::from(
         "# Settings\n\nGenerated from `src/config`. Flags (`--set key=value`) win over the environment, the \
          environment over the file (`--config`, `PATHBOX_CONFIG`), the file over defaults. Secrets may come from a \
-         file named by `<NAME>_FILE`. An unknown name or an impossible value stops the start.\n\n\
+         file named by `<NAME>_FILE`. The server does not start with an unknown name or an invalid value.\n\n\
          | key | environment | default | allowed | what it does |\n| --- | --- | --- | --- | --- |\n",
     );
     for s in settings() {
@@ -23,16 +23,16 @@ pub fn page() -> String {
             writeln!(out, "| `{}`{secret} | {env} | {default} | {} | {} |", s.key, s.allowed, s.doc.trim());
     }
     out.push_str(
-        "\n## A tenant's own\n\nIn the file only, as a table under the tenant's name: `[tenants.\"acme\"]`. What it does \
-         not say is the deployment's. A sandbox is made with the settings of its moment; end a context to give it new \
+        "\n## Settings of a tenant\n\nIn the file only, as a table under the tenant's name: `[tenants.\"acme\"]`. Other values \
+         come from the deployment. A sandbox keeps the settings that it was made with; end a context to apply new \
          ones.\n\n| key | allowed | what it does |\n| --- | --- | --- |\n",
     );
     for s in TENANT_SETTINGS {
         let _ = writeln!(out, "| `{}` | {} | {} |", s.key, s.allowed, s.doc.trim());
     }
     out.push_str(
-        "\n## Tool servers\n\nIn the file only, `[[tools.server]]` once for each: other MCP servers whose tools programs may call. \
-         `docs/code-mode.md` says how.\n\n| key | allowed | what it does |\n| --- | --- | --- |\n",
+        "\n## Tool servers\n\nIn the file only, one `[[tools.server]]` for each: other MCP servers whose tools programs may call, see \
+         `docs/code-mode.md`.\n\n| key | allowed | what it does |\n| --- | --- | --- |\n",
     );
     for [key, allowed, doc] in SERVER_SETTINGS {
         let _ = writeln!(out, "| `{key}` | {allowed} | {doc} |");

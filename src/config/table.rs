@@ -77,13 +77,13 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_DATABASE_ALLOW_NETWORK_FILE_SYSTEM"],
         "false",
         "true or false",
-        "Opens SQLite's file although the data directory is on a file system shared with other machines (NFS, SMB, 9p, FUSE), where its locks do not hold.",
+        "Opens SQLite's file even if the data directory is on a file system shared with other machines (NFS, SMB, 9p, FUSE), where its locks do not hold.",
     ),
     secret(
         "database.migration_url",
         &["PATHBOX_DATABASE_MIGRATION_URL"],
         "postgres://…",
-        "Where migrations are applied when not at database_url: as another login, or around a pooler.",
+        "Where migrations are applied instead of at database_url: as another login, or bypassing a pooler.",
     ),
     plain(
         "auto_migrate",
@@ -96,7 +96,7 @@ const SETTINGS: &[Setting] = &[
         "secret_keys",
         &["PATHBOX_SECRET_KEYS", "APP_SECRET_KEYS"],
         "id:base64 of 32 bytes, comma-separated, first is current",
-        "Master keys for provider tokens at rest and for handles; needed to be equal on all replicas. A key file is made in the data directory when not set.",
+        "Master keys for provider tokens at rest and for handles; they must be equal on all replicas. A key file is created in the data directory when not set.",
     ),
     secret(
         "e2b.api_key",
@@ -137,7 +137,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_E2B_TEMPLATES"],
         "",
         "template ids or names, comma-separated",
-        "Other templates that a call of `run_code` may name; it has the argument `template` only where there are some.",
+        "Other templates that a call of `run_code` may name; the argument `template` exists only if some are set.",
     ),
     plain(
         "e2b.sandbox_timeout_ms",
@@ -151,7 +151,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_SANDBOX_ALLOW_OUT"],
         "",
         "domains (`*.` may lead), IP addresses and ranges, comma-separated",
-        "What sandboxes may reach; nothing when not set. A tenant's own list stands instead.",
+        "What sandboxes may reach; nothing when not set. A tenant's own list replaces it.",
     ),
     plain(
         "sandbox.on_timeout",
@@ -172,7 +172,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_CONTEXTS_REPLICA_LEASE_SECONDS"],
         "15",
         "2 to 600 (seconds)",
-        "How long a replica that cannot reach the database keeps its contexts and goes on with them; one that died is noticed a third later.",
+        "How long a replica that cannot reach the database keeps its contexts and goes on using them; a dead replica is noticed a third later.",
     ),
     plain(
         "contexts.sharing",
@@ -186,7 +186,7 @@ const SETTINGS: &[Setting] = &[
         &["E2B_CLEANUP_INTERVAL_MINUTES", "PATHBOX_CONTEXTS_CLEANUP_INTERVAL_MINUTES"],
         "60",
         "1 to 1440 (minutes)",
-        "Between two clean-up passes.",
+        "Time between two clean-up passes.",
     ),
     plain(
         "contexts.per_tenant",
@@ -242,7 +242,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_TOOLS_EMBEDDINGS_URL"],
         "",
         "the base URL of an OpenAI-compatible endpoint, as https://api.example.com/v1",
-        "Where the tool search gets vectors, beside words; names and descriptions of tools, and queries, are sent there. Words alone when not set.",
+        "Where the tool search gets vectors, in addition to words; names and descriptions of tools, and queries, are sent there. Words alone when not set.",
     ),
     plain(
         "tools.embeddings_model",
@@ -271,14 +271,14 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_WORKFLOWS_CACHE_MIB"],
         "256",
         "0 to 1000000 (MiB)",
-        "Results of hermetic tasks that are kept for each tenant; 0 keeps none.",
+        "Size of the cache of hermetic tasks' results, for each tenant; 0 caches nothing.",
     ),
     plain(
         "workflows.cache_days",
         &["PATHBOX_WORKFLOWS_CACHE_DAYS"],
         "7",
         "1 to 365 (days)",
-        "How long such a result is used.",
+        "How long a cached result is used.",
     ),
     plain(
         "output.max_chars",
@@ -299,7 +299,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_OUTPUT_INLINE_IMAGES"],
         "auto",
         "auto, always or never",
-        "When pictures are sent as image blocks.",
+        "When images are sent as image blocks.",
     ),
     plain(
         "guard.mode",
@@ -354,7 +354,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_LOG"],
         "",
         "a tracing filter, e.g. info,pathbox=debug",
-        "What is logged: warnings and what the server does when not set.",
+        "What is logged; when not set, warnings and the server's main events.",
     ),
     plain(
         "http.listen",
@@ -375,7 +375,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_HTTP_ALLOWED_HOSTS"],
         "",
         "host names, comma-separated",
-        "Names that this server goes by, besides loopback ones and the address of the connection.",
+        "Host names of this server, besides loopback names and the address of the connection.",
     ),
     plain(
         "http.allowed_origins",
@@ -389,7 +389,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_HTTP_BASE_PATH"],
         "",
         "empty, or a path like /pathbox",
-        "What stands before every path behind a proxy that keeps it.",
+        "Prefix of every path, behind a proxy that does not strip it.",
     ),
     plain(
         "http.public_url",
@@ -410,7 +410,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_HTTP_CONSOLE"],
         "false",
         "true or false",
-        "Whether a page for operators is served at /console: what lives, what runs, what it costs. It needs a credential with the scope `admin`.",
+        "Whether a page for operators is served at /console, with contexts, runs and cost. It needs a credential with the scope `admin`.",
     ),
     plain(
         "http.max_body_bytes",
@@ -424,15 +424,15 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_HTTP_MAX_CONNECTIONS"],
         "4096",
         "1 to 1000000",
-        "Connections at a time. Beyond it those without a request make room, of the address that has most of them first; \
-         when all have one, the answer is 503.",
+        "Concurrent connections. Beyond it idle ones are closed, first those of the address with the most connections; \
+         when none is idle, the response is 503.",
     ),
     plain(
         "http.max_requests_per_principal",
         &["PATHBOX_HTTP_MAX_REQUESTS_PER_PRINCIPAL"],
         "2048",
         "1 to 1000000",
-        "Requests and streams that one caller may have open at a time on this replica.",
+        "Requests and streams that one caller may have open at the same time on this replica.",
     ),
     plain(
         "http.health_listen",
@@ -446,7 +446,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_HTTP_MAX_SESSIONS"],
         "10000",
         "1 to 1000000",
-        "MCP sessions in memory at most; idle ones make room and are opened again when they are used.",
+        "Maximum number of MCP sessions in memory; idle ones are evicted, and loaded again when they are used.",
     ),
     plain(
         "http.session_idle_seconds",
@@ -467,7 +467,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_HTTP_FAILED_CREDENTIALS_PER_MINUTE"],
         "120",
         "0 to 1000000; 0 means no limit",
-        "Credentials that are not valid that one address (of IPv6, one /64 network) may send to this replica. Beyond it, keys that are not known to be good are not looked up.",
+        "Invalid credentials that one address (for IPv6, one /64 network) may send to this replica. Beyond it, only keys already known to be valid are accepted.",
     ),
     plain(
         "http.trusted_proxies",
@@ -481,7 +481,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_OAUTH_ISSUER"],
         "",
         "an http or https URL, exactly as in the tokens",
-        "The authorization server whose access tokens are taken over HTTP, besides API keys.",
+        "The authorization server whose access tokens are accepted over HTTP, besides API keys.",
     ),
     plain(
         "oauth.resource",
@@ -495,7 +495,7 @@ const SETTINGS: &[Setting] = &[
         &["PATHBOX_OAUTH_JWKS_URL"],
         "",
         "an https URL, or http on loopback",
-        "Where the issuer's keys are; found out from its metadata when not set.",
+        "Where the issuer's keys are; discovered from its metadata when not set.",
     ),
     plain(
         "oauth.tenant_claim",

@@ -29,7 +29,7 @@ pub(super) struct TenantSetting {
 const ALLOW_OUT: TenantSetting = TenantSetting {
     key: "allow_out",
     allowed: "a list of domains (`*.` may lead), IP addresses and ranges",
-    doc: "What the tenant's sandboxes may reach, instead of `sandbox.allow_out`; an empty list closes them.",
+    doc: "What the tenant's sandboxes may reach, instead of `sandbox.allow_out`; nothing if the list is empty.",
 };
 const ON_TIMEOUT: TenantSetting =
     TenantSetting { key: "on_timeout", allowed: "kill or pause", doc: "Instead of `sandbox.on_timeout`." };
@@ -41,7 +41,7 @@ const TEMPLATE: TenantSetting = TenantSetting {
 const TEMPLATES: TenantSetting = TenantSetting {
     key: "templates",
     allowed: "a list of template ids or names",
-    doc: "Instead of `e2b.templates`; an empty list allows none but the tenant's own.",
+    doc: "Instead of `e2b.templates`; an empty list allows only the tenant's own `template`.",
 };
 const MCP: TenantSetting = TenantSetting {
     key: "mcp",

@@ -18,7 +18,7 @@ pub(super) const SERVER_SETTINGS: &[[&str; 3]] = &[
     [
         "name",
         "a small letter, then small letters, digits, `_` and `-`, at most 32",
-        "What programs call it. One name may stand several times, for different `tenants`.",
+        "The name that programs use. Several servers may share a name if they have different `tenants`.",
     ],
     [
         "command",
@@ -29,7 +29,7 @@ pub(super) const SERVER_SETTINGS: &[[&str; 3]] = &[
     [
         "env",
         "a table of texts, `{ env = \"…\" }` or `{ file = \"…\" }`",
-        "Its environment, beside PATH, HOME, LANG and the like. Nothing else of Pathbox's environment gets there.",
+        "Its environment, besides PATH, HOME, LANG and the like. Nothing else of Pathbox's environment is passed on.",
     ],
     ["cwd", "a directory", "Where it runs."],
     ["url", "an http or https URL", "Instead of `command`: a server that speaks Streamable HTTP."],
@@ -37,34 +37,34 @@ pub(super) const SERVER_SETTINGS: &[[&str; 3]] = &[
     [
         "oauth",
         "a table: `token_url`, `client_id`, `client_secret` and `refresh_token` (each as in `env`), `scope`",
-        "How access tokens are got: by the refresh token when there is one, else by client credentials. They are renewed in time, and when one is refused.",
+        "How access tokens are obtained: with the refresh token if there is one, else with client credentials. They are renewed before they expire, and when one is refused.",
     ],
-    ["tenants", "a list of tenants", "Who has the server; everybody when not set."],
+    ["tenants", "a list of tenants", "Tenants that may use the server; all when not set."],
     ["allow", "a list of patterns with `*`", "Tools that may be called; all when not set."],
-    ["deny", "a list of patterns with `*`", "Tools that may not, whatever `allow` says."],
+    ["deny", "a list of patterns with `*`", "Tools that may not be called, whatever `allow` says."],
     [
         "confirm",
         "a list of patterns with `*`",
-        "Tools that a person is asked about. Those that say that they destroy are asked about anyway.",
+        "Tools that need a person's confirmation. Tools that declare themselves destructive always need it.",
     ],
     ["timeout_ms", "100 to 600000; 60000 when not set", "How long one call may take."],
     [
         "start_timeout_ms",
         "1000 to 600000; 30000 when not set",
-        "How long a start, and a list of tools, may take.",
+        "How long starting the server, and listing its tools, may take.",
     ],
-    ["concurrency", "1 to 256; 16 when not set", "Calls at a time."],
+    ["concurrency", "1 to 256; 16 when not set", "Concurrent calls."],
     [
         "trusted",
         "true or false; false when not set",
-        "Whether arguments go there as they are. Else the guard looks at them first.",
+        "Whether arguments are sent unchecked. Otherwise the guard checks them first.",
     ],
     [
         "pinned",
         "true or false; false when not set",
-        "Whether a tool that is new, or says something else than before, is blocked until `pathbox tools accept`.",
+        "Whether a tool that is new, or whose definition has changed, is blocked until `pathbox tools accept`.",
     ],
-    ["protocol", "auto, 2025-11-25 or 2026-07-28; auto when not set", "Which protocol it speaks."],
+    ["protocol", "auto, 2025-11-25 or 2026-07-28; auto when not set", "The server's protocol version."],
 ];
 
 /// What a child process gets of our environment.

@@ -14,7 +14,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         &["PATHBOX_USAGE_CURRENCY"],
         "USD",
         "1 to 12 characters",
-        "The currency of the prices, for people.",
+        "The currency of the prices, for display.",
     ),
     plain(
         "usage.price_sandbox_hour",
@@ -28,14 +28,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         &["PATHBOX_USAGE_PRICE_EXECUTION"],
         "0",
         "0 to 1000000, at most six decimal places",
-        "What a run costs besides.",
+        "What a run costs, in addition.",
     ),
     plain(
         "usage.quota_period",
         &["PATHBOX_USAGE_QUOTA_PERIOD"],
         "month",
         "day or month",
-        "When quotas begin anew, at midnight UTC.",
+        "When quotas start again, at midnight UTC.",
     ),
     plain(
         "usage.quota_sandbox_seconds",
@@ -63,7 +63,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         &["PATHBOX_AUDIT_RETENTION_DAYS"],
         "400",
         "1 to 36500 (days)",
-        "How long entries of the audit chain are kept; what is left still verifies.",
+        "How long entries of the audit chain are kept; the remaining entries still verify.",
     ),
 ];
 
