@@ -379,9 +379,7 @@ pub fn policies(config: &Config) -> anyhow::Result<Policies> {
     let kinds: Vec<&str> = policies.tokenized().into_iter().map(Kind::as_str).collect();
     let asks = match (kinds.is_empty(), policies.resolve_any()) {
         (false, _) => Some(format!("sealed tokens ({})", kinds.join(", "))),
-        (true, true) => {
-            Some("placeholders that become values again (`placeholders = \"resolve\"`)".to_owned())
-        }
+        (true, true) => Some("resolving placeholders (`placeholders = \"resolve\"`)".to_owned()),
         (true, false) => None,
     };
     if let Some(asks) = asks
@@ -389,8 +387,7 @@ pub fn policies(config: &Config) -> anyhow::Result<Policies> {
         && !matches!(config.database, Database::Sqlite)
     {
         anyhow::bail!(
-            "the guard policy asks for {asks} and there is no key that all replicas of this database have: set \
-             PATHBOX_SECRET_KEYS"
+            "the guard policy asks for {asks} and the replicas of this database have no common key: set PATHBOX_SECRET_KEYS"
         );
     }
     Ok(policies)
@@ -468,8 +465,7 @@ pub fn named(file: &PolicyFile, variable: impl Fn(&str) -> Option<Secret>) -> an
     for name in &file.known.env {
         match variable(name) {
             Some(value) if !Known::takes(value.expose()) => anyhow::bail!(
-                "the guard policy names the variable {name}, whose value has no line of at least {} bytes: it would be found \
-                 in ordinary text",
+                "the guard policy names the variable {name}, whose value has no line of at least {} bytes: it would match ordinary text",
                 Known::SHORTEST
             ),
             Some(value) => values.push(value),

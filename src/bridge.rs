@@ -96,7 +96,7 @@ pub enum BridgeError {
         after: Duration,
     },
     /// It ended, or its connection broke, while the call was under way.
-    #[error("{server} ended while the call was under way ({why}); the call may have had effects")]
+    #[error("{server} ended during the call ({why}); the call may have had effects")]
     Broken {
         /// Which.
         server: String,

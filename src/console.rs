@@ -407,7 +407,7 @@ async fn steer(
         Action::Abort => Control::Abort,
     };
     let flow = console.service().await?.workflows.control(&requester, workflow, &control).await?;
-    tracing::info!(workflow.id = %workflow, operator = %by.name, ?action, "an operator steered a workflow");
+    tracing::info!(workflow.id = %workflow, operator = %by.name, ?action, "an operator controlled a workflow");
     Ok(Json(json!({ "status": flow.state.status.as_str() })).into_response())
 }
 

@@ -197,7 +197,7 @@ pub async fn serve(options: Options, shutdown: CancellationToken) -> Result<Host
         // Half is for sandboxes, files and the rest of this process, whatever clients do.
         Ok(files) => options.max_connections.min(usize::try_from(files / 2).unwrap_or(usize::MAX)).max(16),
         Err(error) => {
-            tracing::warn!(%error, "the limit of open descriptors stays as it is");
+            tracing::warn!(%error, "the limit of open descriptors could not be raised");
             options.max_connections
         }
     };
@@ -245,8 +245,7 @@ fn announce(addr: SocketAddr, jail: &jail::Options, maker: &Maker, max_sandboxes
     }
     if control == jail::Control::None && jail.isolation != jail::Isolation::None {
         tracing::warn!(
-            "without control groups memory is watched by a scan that a burst can pass, and processor time is bounded by the \
-             number of processors alone; with systemd: `systemd-run --user --scope -p Delegate=yes pathbox ...`"
+            "without control groups memory is watched by a scan that a burst can pass, and processor time is bounded only by the number of processors; with systemd: `systemd-run --user --scope -p Delegate=yes pathbox ...`"
         );
     }
     for gap in maker.gaps() {

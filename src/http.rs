@@ -105,7 +105,7 @@ async fn no_room() -> Response {
 }
 
 async fn no_route() -> Response {
-    problem(StatusCode::NOT_FOUND, ErrorCode::NotFound, "there is nothing at this address")
+    problem(StatusCode::NOT_FOUND, ErrorCode::NotFound, "not found")
 }
 
 /// A refusal of any door: a stable code and a sentence, which may quote a stranger and so goes through the guard.

@@ -431,7 +431,7 @@ impl ServerHandler for McpServer {
     }
 
     #[cfg(feature = "conformance")]
-    #[expect(deprecated, reason = "the suite tries what older clients still use")]
+    #[expect(deprecated, reason = "the suite tests what older clients still use")]
     async fn set_level(
         &self,
         _request: rmcp::model::SetLevelRequestParams,
@@ -545,7 +545,7 @@ impl ServerHandler for McpServer {
             Ok(response) => response,
             Err(_) => {
                 tracing::error!(mcp.tool = %name, mcp.request_id = %id, "a tool panicked; the call is answered");
-                let error = ToolError::internal("the tool stopped on a fault of its own");
+                let error = ToolError::internal("the tool failed with an internal error");
                 Ok(error.into_result().into())
             }
         }

@@ -144,7 +144,7 @@ static ROUNDING: Shape = Shape::Object(&[
 static ROUNDING_MODE: Shape =
     Shape::Choice(&["half_up", "half_even", "half_down", "up", "down", "ceiling", "floor"]);
 const TITLE: Field = may("title", &NAME, "Name for people.");
-const SOURCED: Field = may("source", &SOURCE, "Where the rule stands; the report repeats it.");
+const SOURCED: Field = may("source", &SOURCE, "Where the rule is published; the report repeats it.");
 
 // tax_calculation
 
@@ -158,7 +158,7 @@ static TAX: Shape = Shape::Object(&[
     may(
         "basis",
         &Shape::Choice(&["each", "fraction", "cumulative"]),
-        "How rules meet periods: as they stand in each (when absent), scaled by the period's `fraction`, or cumulative \
+        "How rules apply to periods: unchanged in each (when absent), scaled by the period's `fraction`, or cumulative \
          over the periods so far (their fractions added) less what was charged before.",
     ),
     may("parts", &Shape::Positive, PARTS_ABOUT),
@@ -174,7 +174,7 @@ static TAX: Shape = Shape::Object(&[
     ),
 ]);
 const PARTS_ABOUT: &str =
-    "With `split`: into this number of parts (2.5, say) in place of the number of people.";
+    "With `split`: into this number of parts (2.5, say) instead of the number of people.";
 const ASSESSMENT_ABOUT: &str = "`separate`: each person alone (when absent); `joint`: incomes added; `split`: incomes \
                                 added, divided by the number of people, and the tax multiplied by it.";
 static ASSESSMENT: Shape = Shape::Choice(&["separate", "joint", "split"]);
@@ -615,7 +615,7 @@ static CASE: Shape = Shape::Object(&[
 ]);
 static CHANGE: Shape = Shape::Object(&[
     must("path", &Shape::Text(300), "Place in the parameters, for instance levies[0].bands[1].rate."),
-    must("value", &Shape::Any, "What stands there instead."),
+    must("value", &Shape::Any, "The new value."),
 ]);
 static BREAK_EVEN: Shape = Shape::Object(&[
     must("path", &Shape::Text(300), "The number that changes, for instance incomes[0].amount."),
@@ -643,20 +643,20 @@ static DATA: Shape = Shape::Object(&[
     may(
         "csv",
         &Shape::Text(4_000_000),
-        "Rows as CSV text with a heading line; delimiter and quotes are found out.",
+        "Rows as CSV text with a heading line; delimiter and quotes are detected.",
     ),
     may("file", &Shape::Text(1_000), "Path of a file in the sandbox: CSV, TSV, JSON (a list) or JSON lines."),
     may("format", &Shape::Choice(&["csv", "tsv", "json", "jsonl"]), "Of the file; by its name when absent."),
     may(
         "encoding",
         &Shape::Choice(&["utf-8", "utf-16", "cp1252", "latin-1"]),
-        "Of the file; found out when absent.",
+        "Of the file; detected when absent.",
     ),
     may("delimiter", &Shape::Text(1), "Found out when absent."),
     may(
         "decimal",
         &Shape::Choice(&[".", ","]),
-        "Decimal sign of numbers in text; found out for each column when absent.",
+        "Decimal sign of numbers in text; detected for each column when absent.",
     ),
     may(
         "missing_marks",
@@ -666,10 +666,10 @@ static DATA: Shape = Shape::Object(&[
     may(
         "date_order",
         &Shape::Choice(&["dmy", "mdy"]),
-        "Which part of 3/4/2024 is the day; found out for each column where it is certain.",
+        "Which part of 3/4/2024 is the day; detected for each column where it is certain.",
     ),
-    may("join", &JOIN, "A second table, whose columns are put beside the rows."),
-    may("fill", &Shape::List(&FILL, 0, 100), "What stands where a column has no value, in this order."),
+    may("join", &JOIN, "A second table, whose columns are joined to the rows."),
+    may("fill", &Shape::List(&FILL, 0, 100), "What replaces missing values of a column, in this order."),
     may(
         "operations",
         &Shape::List(&OPERATION, 1, 50),

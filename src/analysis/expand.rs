@@ -96,7 +96,7 @@ fn in_order(scenarios: &[Value]) -> Result<Vec<usize>, AnalysisError> {
     let mut index_of = BTreeMap::from([("base", usize::MAX)]);
     for (index, scenario) in scenarios.iter().enumerate() {
         if index_of.insert(text(scenario, "id").unwrap_or_default(), index).is_some() {
-            return Err(refused(format!("scenarios[{index}].id"), "the id stands twice, or is `base`"));
+            return Err(refused(format!("scenarios[{index}].id"), "the id occurs twice, or is `base`"));
         }
     }
     let mut order: Vec<usize> = Vec::with_capacity(scenarios.len());
@@ -106,7 +106,7 @@ fn in_order(scenarios: &[Value]) -> Result<Vec<usize>, AnalysisError> {
         while at != usize::MAX && !order.contains(&at) {
             let here = || format!("scenarios[{at}].based_on");
             if chain.contains(&at) {
-                return Err(refused(here(), "scenarios are based on each other in a circle"));
+                return Err(refused(here(), "scenarios are based on each other in a cycle"));
             }
             chain.push(at);
             let parent = text(&scenarios[at], "based_on").unwrap_or("base");

@@ -64,7 +64,7 @@ impl Report {
     pub fn recorded(results: &[RichResult]) -> Result<Self, AnalysisError> {
         let report = Self::said(results)?;
         let (Ok(kind), Ok(format)) = (report.analysis_type.parse(), report.output_format.parse()) else {
-            return Err(AnalysisError::BadReport("it answers no call of ours"));
+            return Err(AnalysisError::BadReport("it does not belong to this call"));
         };
         report.promised(kind, format)
     }

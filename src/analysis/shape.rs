@@ -285,7 +285,7 @@ impl Checker {
             }
         }
         if let Some(field) = inside.filter(|_| !inner.is_empty()) {
-            self.taken.push(format!("A condition that stood alone was read as `{}`.", field.name));
+            self.taken.push(format!("A bare condition was read as `{}`.", field.name));
             renamed.insert(field.name.to_owned(), Value::Object(inner));
         }
         renamed
@@ -506,7 +506,7 @@ fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number that is not that",
+        Value::Number(_) => "a number out of range",
         Value::String(_) => "a text that is not that",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",

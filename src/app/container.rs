@@ -75,7 +75,9 @@ pub async fn up(
         let _ = std::fs::remove_file(ContainerHost::file(data_dir));
         let log = output(Command::new(&host.runtime).args(["logs", &host.name])).await.unwrap_or_default();
         let _ = output(removal(&host)).await;
-        return Err(error.context(format!("no sandbox host in a container. Its log: {:?}", log.trim())));
+        return Err(
+            error.context(format!("the container does not run a sandbox host. Its log: {:?}", log.trim()))
+        );
     }
     Ok((host, true))
 }
@@ -105,9 +107,9 @@ pub async fn ensure(host: &ContainerHost) -> anyhow::Result<()> {
         return Ok(());
     }
     tracing::info!(container = host.name, "the sandbox host in a container does not answer and is started");
-    output(Command::new(&host.runtime).args(["start", &host.name]))
-        .await
-        .context("the sandbox host in a container cannot be started; `pathbox container up` makes it anew")?;
+    output(Command::new(&host.runtime).args(["start", &host.name])).await.context(
+        "the sandbox host in a container cannot be started; `pathbox container up` creates it again",
+    )?;
     answers(host, PATIENCE).await
 }
 

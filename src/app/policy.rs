@@ -71,8 +71,7 @@ pub(super) async fn follow(config: Config, policies: Policies, mut seen: Stamp, 
                 metrics::GUARD_POLICY_RELOADS.add(&["refused"], 1);
                 tracing::error!(
                     policy = %policies.version(), error = %chain(error.as_ref()),
-                    "the changed guard policy does not work, and the one before goes on; mend the file: `pathbox guard check` \
-                     with `--policy` tries it"
+                    "the changed guard policy is invalid, and the previous one is still in use; correct the file: `pathbox guard check` with `--policy` tests it"
                 );
             }
         }

@@ -49,7 +49,7 @@ pub(super) enum IssuerError {
     Status { url: String, status: u16 },
     #[error("{url} answers with more than {MAX_DOCUMENT} bytes")]
     TooLarge { url: String },
-    #[error("{url} does not answer with JSON of the form that it should have")]
+    #[error("{url} does not answer with the expected JSON")]
     Form { url: String, source: serde_json::Error },
     #[error(
         "{url} is the metadata of the issuer {found:?}, and `oauth.issuer` is {expected:?}{}",
@@ -67,7 +67,7 @@ pub(super) enum IssuerError {
 /// A word about two names that differ in the slash at the end.
 pub(super) fn slash(one: &str, other: &str) -> &'static str {
     match one != other && one.trim_end_matches('/') == other.trim_end_matches('/') {
-        true => ": they differ in the slash at the end, and both must be equal",
+        true => ": they differ in the trailing slash, and must be equal",
         false => "",
     }
 }
@@ -216,7 +216,7 @@ impl Issuer {
                 Ok(keys) => {
                     let mut state = self.state();
                     if state.has_failed {
-                        tracing::info!(issuer = %self.0.issuer, "the issuer's keys can be had again");
+                        tracing::info!(issuer = %self.0.issuer, "the issuer's keys can be fetched again");
                     }
                     state.unknown.clear();
                     (state.keys, state.since) = (keys, Some(Instant::now()));
@@ -226,7 +226,7 @@ impl Issuer {
                 }
                 Err(error) => {
                     tracing::warn!(error = %chain(&error), issuer = %self.0.issuer,
-                        "the issuer's keys could not be had; those at hand go on serving");
+                        "the issuer's keys could not be fetched; the known ones stay in use");
                     let mut state = self.state();
                     (state.is_fetching, state.has_failed) = (false, true);
                     let pause = retry;

@@ -175,7 +175,7 @@ impl Catalog {
                 Ok(tool) if !names.insert(tool.name.clone()) => {
                     self.warn(
                         server,
-                        format!("the tool {:?} is listed twice; the first one stands", tool.name),
+                        format!("the tool {:?} is listed twice; the first one is used", tool.name),
                     );
                 }
                 Ok(tool) => tools.push(tool),

@@ -89,7 +89,7 @@ impl ServerProcess {
         };
         let lines = lock(&self.complaints);
         let words = lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | ");
-        if words.is_empty() { ended } else { format!("{ended}; its last words: {words}") }
+        if words.is_empty() { ended } else { format!("{ended}; its last output: {words}") }
     }
 
     /// Ends it. Its input has been closed: it may go by itself, then it is killed, and with it what it started.

@@ -126,7 +126,7 @@ impl Pins {
             Ok(None) => Ok(None),
             Err(why) if known.is_none() => Err(why),
             Err(why) => {
-                tracing::warn!(tool.server = %server.name, error = %why, "accepted tools cannot be read; those known before hold");
+                tracing::warn!(tool.server = %server.name, error = %why, "accepted tools cannot be read; those known before stay accepted");
                 Ok(known)
             }
         }

@@ -298,7 +298,7 @@ impl Upstream {
         if matches!(&self.server.transport, Transport::Http { url, .. } if url.trim_end_matches('/').ends_with("/sse"))
         {
             why.push_str(
-                ". The address looks like the old HTTP+SSE transport, which is not spoken here: use the server's Streamable \
+                ". The address looks like the old HTTP+SSE transport, which is not supported here: use the server's Streamable \
                  HTTP address (often /mcp), or a proxy of that transport as `command`",
             );
         }
@@ -420,8 +420,7 @@ async fn follow_changes(peer: rmcp::Peer<RoleClient>, changed: Arc<AtomicBool>) 
 
 fn refusal(error: &ClientInitializeError) -> String {
     if error.is_authorization_required() {
-        return "it asks for authorization: give its token in `headers`, or say in `oauth` where one is got"
-            .to_owned();
+        return "it requires authorization: set its token in `headers`, or `oauth` to obtain one".to_owned();
     }
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

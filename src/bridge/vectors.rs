@@ -90,7 +90,7 @@ impl Vectors {
                     known.extend(batch.iter().map(|text| key(text)).zip(vectors));
                 }
                 Err(why) => {
-                    tracing::warn!("the tool search goes by words alone: {why}");
+                    tracing::warn!("the tool search uses words only: {why}");
                     return;
                 }
             }
@@ -107,10 +107,8 @@ impl Vectors {
             return None;
         }
         let asked = self.ask(&[query.chars().take(MAX_CHARS).collect()], QUERY).await;
-        let asked = asked
-            .inspect_err(|why| tracing::warn!("a tool search goes by words alone: {why}"))
-            .ok()?
-            .pop()?;
+        let asked =
+            asked.inspect_err(|why| tracing::warn!("a tool search uses words only: {why}")).ok()?.pop()?;
         let mut hits: Vec<Hit> = vectors
             .iter()
             .enumerate()
@@ -143,12 +141,13 @@ impl Vectors {
             if length > 0.0 {
                 embedding.iter_mut().for_each(|x| *x /= length);
             }
-            *out.get_mut(index).ok_or("the embeddings endpoint numbers what was not asked")? =
+            *out.get_mut(index)
+                .ok_or("the embeddings endpoint returned an index that was not requested")? =
                 Some(embedding.into());
         }
         out.into_iter()
             .collect::<Option<_>>()
-            .ok_or_else(|| "the embeddings endpoint left some out".to_owned())
+            .ok_or_else(|| "the embeddings endpoint left out some vectors".to_owned())
     }
 }
 

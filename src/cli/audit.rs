@@ -166,12 +166,12 @@ pub(super) async fn tenants(command: TenantsCommand, sources: Sources) -> anyhow
     let objects = Objects::open(&config.objects)?;
     let results = results_of_workflows(&objects, &store, &tenant, principal.as_deref());
     let results =
-        results.await.context("nothing is erased yet; say it again when the object store answers")?;
+        results.await.context("nothing was erased; repeat the command when the object store answers")?;
     let body = store.erase(&tenant, principal.as_deref()).await?;
     let mut answer: Value = serde_json::from_str(&body)?;
     let answer = answer["erasure"].take();
     let outputs = objects_of_the_erased(&objects, &store, &tenant).await.context(
-        "the rows are erased, and some whole outputs and files of theirs are left; say it again when the object store answers",
+        "the rows are erased, and some of their outputs and files are left; repeat the command when the object store answers",
     )?;
     let objects = results + outputs;
     let answer = json!({ "tenant": tenant, "ended": ended, "erased": answer, "objects": objects });

@@ -200,7 +200,7 @@ async fn machine(config: &Config) -> Vec<Check> {
                 remedy: Some(check.remedy).filter(|text| !text.is_empty()),
             })
             .collect(),
-        Err(why) => vec![Check::new("isolation", Err((why, "the checks could not be made".into())))],
+        Err(why) => vec![Check::new("isolation", Err((why, "the checks could not be run".into())))],
     }
 }
 
@@ -220,8 +220,7 @@ async fn packages(config: &Config) -> Vec<Check> {
             &name,
             found
                 .map(|found| match found.is_empty() {
-                    true => "none that models reach for; `pathbox templates add data-science --pip pandas,matplotlib` \
-                             brings them"
+                    true => "no common data packages; `pathbox templates add data-science --pip pandas,matplotlib` makes an environment with them"
                         .to_owned(),
                     false => found.join(", "),
                 })

@@ -51,18 +51,18 @@ fn why(row: &ExecutionRow) -> String {
         ExecutionStatus::Queued => "It waits: another run holds the context, or its sandbox is being made.".into(),
         ExecutionStatus::Running => "It runs.".into(),
         ExecutionStatus::Completed if code == 0 => "The code ended well.".into(),
-        ExecutionStatus::Completed => format!("The code failed by itself, with exit code {code}; its output says more."),
+        ExecutionStatus::Completed => format!("The code itself failed, with exit code {code}; its output says more."),
         ExecutionStatus::TimedOut => {
-            "The code met its deadline and was interrupted; the call may give a longer timeout_ms.".into()
+            "The code reached its deadline and was interrupted; the call can set a longer timeout_ms.".into()
         }
-        ExecutionStatus::Cancelled if row.started_at.is_none() => "Its caller left before it began.".into(),
+        ExecutionStatus::Cancelled if row.started_at.is_none() => "Its caller disconnected before it began.".into(),
         ExecutionStatus::Cancelled => "Its caller, or an operator, asked for it to stop.".into(),
         ExecutionStatus::Died => {
-            "The interpreter or the sandbox ended under it: out of memory, killed by the code, or gone with its host.".into()
+            "The interpreter or the sandbox ended during the run: out of memory, killed by the code, or gone with its host.".into()
         }
-        ExecutionStatus::Failed => "Pathbox could not do it; `error` names the code that docs/errors.md explains.".into(),
+        ExecutionStatus::Failed => "Pathbox could not carry it out; docs/errors.md explains the code in `error`.".into(),
         ExecutionStatus::Interrupted if row.started_at.is_none() => {
-            "Its caller stopped asking before its turn came; it never ran.".into()
+            "Its caller cancelled it before its turn came; it never ran.".into()
         }
         ExecutionStatus::Interrupted => {
             "The replica that ran it died or was cut off; the code may have had effects and was not repeated.".into()

@@ -277,7 +277,7 @@ async fn answer(
                 let page = service.reads.artifact(requester, &artifact.uri, at, 1024 * 1024).await;
                 let (_, page) = page.map_err(|error| anyhow::anyhow!("{}", chain(&error)))?;
                 if page.is_empty() {
-                    bail!("the file is no longer kept whole; get it again");
+                    bail!("the kept copy of the file is no longer complete; get it again");
                 }
                 target.write(&page)?;
                 at += page.len() as u64;
@@ -286,7 +286,7 @@ async fn answer(
             json!({ "file": target.done()?, "bytes": at, "version": version, "mimeType": artifact.mime_type,
                 "redacted": filed.finished.record.guard.total() })
         }
-        (FileAnswer::Got { .. }, _) => bail!("a file came that was not asked for"),
+        (FileAnswer::Got { .. }, _) => bail!("the server sent a file that was not requested"),
     })
 }
 

@@ -184,12 +184,12 @@ fn report(
     }
     super::write_out(match kind {
         Some(FileKind::Form(Format::Png | Format::Jpeg)) => {
-            "a picture: as a file of a sandbox it would go out without its text, if it is not broken\n"
+            "an image: as a file of a sandbox it would leave without its metadata, unless it is damaged\n"
         }
         Some(FileKind::Form(Format::Pdf)) => {
-            "a PDF: as a file of a sandbox it would go out whole or be withheld; its streams are not looked at here\n"
+            "a PDF: as a file of a sandbox it would be passed whole or withheld; its streams are not scanned here\n"
         }
-        _ if binary => "no UTF-8 text: as a file of a sandbox it would be withheld whole\n",
+        _ if binary => "not UTF-8 text: as a file of a sandbox it would be withheld\n",
         _ => "",
     });
     super::write_out(&checked.table());
@@ -261,7 +261,7 @@ fn test(cases: &Path, guard: &Guard, as_json: bool) -> anyhow::Result<ExitCode> 
             let finds: Vec<&str> = finds.iter().map(|kind| kind.as_str()).collect();
             say!("line {line}{name}: finds [{}], becomes {becomes:?}", finds.join(", "));
         }
-        say!("{} of {count} cases as they must be", count - failed.len());
+        say!("{} of {count} cases pass", count - failed.len());
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -329,7 +329,7 @@ async fn reveal(token: String, identity: Identity, mut sources: Sources) -> anyh
     let entropy = Entropy::system();
     let keyring = crate::app::keyring(&config, &entropy)?;
     let Some(tokens) = crate::app::token_key(&config, &keyring) else {
-        bail!("there is no key for tokens of this database: set PATHBOX_SECRET_KEYS as the servers have it");
+        bail!("there is no key for tokens of this database: set PATHBOX_SECRET_KEYS to the servers' value");
     };
     let Some(conversation) = config.conversation.clone() else {
         bail!("--conversation is missing: a token opens only in the context that it came from");

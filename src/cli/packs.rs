@@ -70,7 +70,7 @@ pub(super) async fn packs(command: PacksCommand, sources: Sources) -> anyhow::Re
                 false => packs.find(&pack)?,
             };
             prove(&pack, identity, sources).await?;
-            say!("{}: {} worked examples come out as published", pack.name(), pack.info().examples);
+            say!("{}: {} worked examples give the published results", pack.name(), pack.info().examples);
             say_validity(&pack, &clock);
         }
         PacksCommand::Show { name } => {

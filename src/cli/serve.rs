@@ -94,7 +94,9 @@ async fn over_stdio(config: Config) -> anyhow::Result<ExitCode> {
     let serving = async {
         match server.serve_with_ct(transport, ended.clone()).await {
             Ok(running) => drop(running.waiting().await),
-            Err(error) => tracing::debug!(error = %error, "the client left before it had begun"),
+            Err(error) => {
+                tracing::debug!(error = %error, "the client disconnected before it had initialized")
+            }
         }
     };
     tokio::pin!(serving);

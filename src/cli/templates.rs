@@ -74,7 +74,7 @@ pub(super) async fn templates(command: TemplatesCommand, sources: Sources) -> an
             let made = templates.add(new, &Clock::system()).await?;
             say!("{} made, {} MB", made.name, templates.disk_bytes(&made.name) >> 20);
             say!(
-                "PATHBOX_E2B_TEMPLATE={name} takes it for every sandbox; with PATHBOX_E2B_TEMPLATES={name} a call may name it",
+                "PATHBOX_E2B_TEMPLATE={name} uses it for every sandbox; with PATHBOX_E2B_TEMPLATES={name} a call may name it",
                 name = made.name
             );
         }

@@ -120,7 +120,7 @@ async fn run(command: ToolsCommand, config: &Config, bridge: &Bridge) -> anyhow:
                 bail!("there is no tool server {server:?}; there are: {}", bridge.names().join(", "));
             }
             if let Some(problem) = catalog.problems.iter().find(|p| p.fatal && p.server == *server) {
-                bail!("{server} cannot be looked at: {}", problem.problem);
+                bail!("{server} cannot be checked: {}", problem.problem);
             }
             let accepted = bridge.accept(&tenant, server).await.map_err(anyhow::Error::msg)?;
             say!("accepted {accepted} tools of {server}");
@@ -168,12 +168,12 @@ async fn call(
         bail!("there is no tool {name:?}; the nearest are: {}", near.join(", "));
     };
     let arguments: Map<String, Value> =
-        serde_json::from_str(arguments).context("the arguments are no JSON object")?;
+        serde_json::from_str(arguments).context("the arguments are not a JSON object")?;
     if let Err(problem) = tool.check(&Value::Object(arguments.clone())) {
         bail!("the arguments do not fit: {problem}\n{}", signature(tool, Style::TypeScript));
     }
     if tool.asks && !yes {
-        bail!("{name} asks for confirmation; call it with --yes");
+        bail!("{name} needs confirmation; call it with --yes");
     }
     let deadline = Instant::now() + Duration::from_secs(600);
     let answer = bridge.call(tenant, tool, arguments, Map::new(), deadline).await?;

@@ -26,7 +26,7 @@ settings! {
         pool ["PATHBOX_HOST_POOL"]: usize = "2", Allowed::Range(0, 64, ""), Values::ranged;
         /// The Python of the local host, for example a virtual environment's with pandas and matplotlib.
         python ["PATHBOX_HOST_PYTHON"]: Option<PathBuf> = "", Allowed::Words("a Python, or the directory of a virtual environment"), Values::path;
-        /// What Python imports in a local sandbox that stands ready, for example
+        /// Modules that Python imports in a local sandbox while it waits in the pool, for example
         /// numpy,pandas,matplotlib.pyplot: the first run that uses them does not wait.
         preload ["PATHBOX_HOST_PRELOAD"]: Vec<String> = "", Allowed::Words("modules, separated by commas"), modules;
         /// Memory of a local Python interpreter up to which its variables outlive a run that kills it; never
@@ -69,8 +69,8 @@ settings! {
         network_mb ["PATHBOX_HOST_NETWORK_MB"]: u64 = "4096", Allowed::Range(1, 1_048_576, "MiB"), Values::ranged;
         /// A connection of a local sandbox that is idle for this long is closed.
         network_idle_seconds ["PATHBOX_HOST_NETWORK_IDLE_SECONDS"]: u64 = "120", Allowed::Range(1, 86_400, ""), Values::ranged;
-        /// Whether a local sandbox reaches every public address unless its creator asks for less, as at E2B. If
-        /// not, it reaches what its allow list names.
+        /// Whether a local sandbox reaches every public address unless its creator asks for less, as at E2B.
+        /// Otherwise it reaches only the hosts of its allow list.
         internet ["PATHBOX_HOST_INTERNET"]: bool = "false", Allowed::Words("true or false"), Values::boolean;
         /// Whether control groups are used when the machine provides them. Without them, memory is watched by a scan
         /// and CPU time is only a priority.

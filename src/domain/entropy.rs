@@ -35,7 +35,7 @@ impl Entropy {
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut out = [0; N];
         match &self.0 {
-            #[expect(clippy::expect_used, reason = "documented; there is no safe way on")]
+            #[expect(clippy::expect_used, reason = "documented; there is no safe way to continue")]
             Source::System => getrandom::fill(&mut out).expect("the operating system gives random bytes"),
             Source::Seeded(state) => {
                 let mut state = super::lock(state);

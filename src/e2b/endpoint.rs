@@ -144,7 +144,7 @@ pub(super) fn check_id(id: &SandboxId) -> Result<&str, E2bError> {
     if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Ok(text);
     }
-    let problem = "is none that a provider would give: letters, digits and `-` only".to_owned();
+    let problem = "is not a valid one: letters, digits and `-` only".to_owned();
     Err(E2bError::Setting { what: "sandbox id", problem })
 }
 

@@ -350,14 +350,13 @@ impl E2bError {
             Self::UnknownLanguage(said) => match said.as_str().split("install Debian's package ").nth(1) {
                 Some(package) if package.starts_with("python3") => {
                     "The host's machine has no Python that can be used: install Debian's package python3, or correct \
-                     `host.python`, and start the host anew."
+                     `host.python`, and restart the host."
                 }
                 Some(package) if package.starts_with("nodejs") => {
-                    "The host's machine has no Node.js that can be used: install Debian's package nodejs and start the \
-                     host anew."
+                    "The host's machine has no Node.js that can be used: install Debian's package nodejs and restart the host."
                 }
                 Some(package) if package.starts_with("bash") => {
-                    "The host's machine has no Bash: install Debian's package bash and start the host anew."
+                    "The host's machine has no Bash: install Debian's package bash and restart the host."
                 }
                 _ => "Use a language that the template has, or another template.",
             },
@@ -366,12 +365,12 @@ impl E2bError {
             }
             Self::CreateQueueFull { .. } => "Try again later; too many sandboxes are asked for at once.",
             Self::CircuitOpen { .. } | Self::Unreachable(_) => {
-                "Try again in a few seconds; when it lasts, check E2B_DOMAIN, E2B_API_URL and the provider's status."
+                "Try again in a few seconds; if it persists, check E2B_DOMAIN, E2B_API_URL and the provider's status."
             }
             Self::Command { .. } => "Look at the message; the sandbox's template may lack the program.",
-            error if error.is_lost() => "Make a new sandbox; what was in this one is lost.",
+            error if error.is_lost() => "Make a new sandbox; the contents of this one are lost.",
             error if error.is_retryable() && !error.may_have_run() => "Try again in a few seconds.",
-            error if error.may_have_run() => "Look what it did before it is tried again.",
+            error if error.may_have_run() => "Check its effects before trying again.",
             _ => "The same request will fail again.",
         }
     }

@@ -579,7 +579,7 @@ impl Run {
                         if let Err(error) = interpreter.settle_now(&mut self.state).await {
                             tracing::warn!(
                                 kind = error.kind(),
-                                "variables of a run could not be taken back yet"
+                                "variables of a run could not be removed yet"
                             );
                         }
                     }

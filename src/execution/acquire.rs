@@ -167,7 +167,7 @@ impl Sandboxes {
                 self.0.write_later(&ask.key, entry);
             }
             Err(error) => {
-                tracing::warn!(error = %error, execution.id = %id, "a run that did not start could not be taken back");
+                tracing::warn!(error = %error, execution.id = %id, "a run that did not start could not be withdrawn");
             }
         }
     }
@@ -368,12 +368,12 @@ impl Sandboxes {
         if self.0.store().left_running(&row.key.tenant, row.id).await? {
             match client.stop_runs(access).await {
                 Ok(stopped) => {
-                    tracing::info!(context.id = %row.id, stopped, "stopped what a replica that is gone had left running");
+                    tracing::info!(context.id = %row.id, stopped, "stopped code that a dead replica had left running");
                 }
                 // A provider that has no such request, or a sandbox that is gone, which the run will find out.
                 Err(error) => {
                     tracing::warn!(error = %chain(&error), context.id = %row.id,
-                        "what a replica that is gone had left running could not be stopped");
+                        "code that a dead replica had left running could not be stopped");
                 }
             }
         }
@@ -503,13 +503,13 @@ impl Sandboxes {
                 true
             }
             Ok(Acquired::Ready(..) | Acquired::Queued { .. } | Acquired::WaitForCreator { .. }) => {
-                tracing::warn!(context.id = %ours, "another run was let onto a context in use");
+                tracing::warn!(context.id = %ours, "another run was admitted to a context in use");
                 true
             }
             Ok(_) => true, // the path was closed meanwhile: the run is recorded when it ends
             Err(error) if error.is_retryable() => false,
             Err(error) => {
-                tracing::warn!(error = %chain(&error), execution.id = %ask.execution.id, "a run that goes on could not be made known");
+                tracing::warn!(error = %chain(&error), execution.id = %ask.execution.id, "a running run could not be recorded");
                 true
             }
         }

@@ -19,7 +19,7 @@ pub enum ExecutionError {
     #[error("the path is {0}")]
     PathClosed(PathStatus),
     /// No such template, or the tenant may not name it.
-    #[error("the template {name:?} may not be named here")]
+    #[error("the template {name:?} is not allowed here")]
     UnknownTemplate {
         /// What was asked for.
         name: String,
@@ -35,7 +35,7 @@ pub enum ExecutionError {
         has: String,
     },
     /// A placeholder in the code cannot become the value that it replaced.
-    #[error("the placeholder {placeholder} in line {line} of the code does not become its value: {why}")]
+    #[error("the placeholder {placeholder} in line {line} of the code cannot be resolved: {why}")]
     Unresolved {
         /// Without its brackets.
         placeholder: String,
@@ -100,8 +100,8 @@ pub enum ExecutionError {
     /// What is recorded as kept is not there.
     #[error("{0} is not available here")]
     NotHere(String),
-    /// It is no token of this context, or was altered, or its key is gone.
-    #[error("no token of this context")]
+    /// It is not a token of this context, or was altered, or its key is gone.
+    #[error("not a token of this context")]
     UnknownToken,
     /// What was asked for of a file cannot be had.
     #[error("{0}")]
@@ -173,7 +173,7 @@ impl ExecutionError {
             Self::Limit(limit) => {
                 let holders = limit.holders.iter().map(place).collect::<Vec<_>>().join(", ");
                 let frees = match limit.frees_in {
-                    Some(left) => format!(" The first of them frees in {} s unless it is used.", left.as_secs()),
+                    Some(left) => format!(" The first of them ends in {} s unless it is used.", left.as_secs()),
                     None => String::new(),
                 };
                 let others = match (limit.holders.is_empty(), limit.others) {
@@ -189,14 +189,12 @@ impl ExecutionError {
             }
             Self::Quota(quota) => {
                 let reserved = match quota.used < quota.limit {
-                    true => " What is reserved comes back when runs end and sandboxes end before their time; end one that is no \
-                             longer needed.",
+                    true => " Reservations are released when runs end and sandboxes end early; end a context that is no longer needed.",
                     false => "",
                 };
                 let (period, left) = (quota.period, quota.resets_in.as_secs());
                 format!(
-                    "Nothing was run. The {period} begins anew in {left} s.{reserved} The operator of the server gives more \
-                     with `pathbox usage quota`."
+                    "Nothing was run. The next {period} begins in {left} s.{reserved} The operator of the server can raise the quota with `pathbox usage quota`."
                 )
             }
             Self::PathClosed(_) => "Run on another path of the conversation.".into(),
@@ -213,14 +211,12 @@ impl ExecutionError {
                     .into()
             }
             Self::Unresolved { .. } => {
-                "Nothing was run. Put it into a plain string literal of its own, print the value again to have it kept, or let the code \
-                 take the value from where it first came from."
+                "Nothing was run. Put it into a plain string literal of its own, print the value again so that it is kept, or let the code read the value from its source."
                     .into()
             }
             Self::KeyConflict(_) => "Use a new idempotency key for other arguments.".into(),
             Self::Interrupted(_) => {
-                "The server died in mid-run, so the code may have had effects. Look, then decide; a new idempotency \
-                 key runs it again."
+                "The server died in mid-run, so the code may have had effects. Check them first; a new idempotency key runs it again."
                     .into()
             }
             Self::QueueTimeout { .. } => {
@@ -248,23 +244,22 @@ impl ExecutionError {
             }
             Self::Store(error) if error.is_retryable() => "Nothing was run. Try again in a few seconds.".into(),
             Self::Objects(error) if error.is_retryable() => "Try again in a few seconds.".into(),
-            Self::Store(_) | Self::Objects(_) | Self::Internal(_) => "Nothing more can be done here; the server's log has the cause.".into(),
+            Self::Store(_) | Self::Objects(_) | Self::Internal(_) => "This is a fault of the server; its log has the cause.".into(),
             Self::Kept(KeptError::Newer { .. }) => {
-                "The record is kept. Ask again: another replica may be of the newer version; or use a newer version of the server."
+                "The record is kept. Ask again, since another replica may have the newer version, or use a newer version of the server."
                     .into()
             }
-            Self::Kept(KeptError::Malformed { .. }) => "The server's log has the cause; the record is kept as it is.".into(),
+            Self::Kept(KeptError::Malformed { .. }) => "The server's log has the cause; the record is unchanged.".into(),
             Self::UnknownHandle => "Leave `context` out to use this conversation's own context.".into(),
             Self::UnknownExecution(_) => "Use the `executionId` of a result.".into(),
             Self::UnknownArtifact(_) => "Use a `uri` out of a result's `artifacts`.".into(),
             Self::NotHere(_) => {
-                "It was kept on the disk of another replica, or was removed since. Where several replicas serve, the operator has to set \
-                 `objects.url`, so that each reads what the others keep."
+                "It was kept on the disk of another replica, or was removed since. With several replicas, the operator has to set `objects.url`, so that each can read what the others keep."
                     .into()
             }
             Self::UnknownToken => "Name the tenant, conversation and path that the token came from.".into(),
             Self::File(problem) => problem.advice().into(),
-            Self::Blocked => "Print less: the result held something that may not leave at all.".into(),
+            Self::Blocked => "Print less: the result contained something that must not leave the sandbox.".into(),
         }
     }
 }

@@ -181,7 +181,7 @@ pub enum FileProblem {
     #[error("there is no file of this name")]
     Missing,
     /// It is a directory where a file is needed, or the other way round.
-    #[error("the path is not what this action needs")]
+    #[error("the path is not of the kind that this action needs")]
     WrongKind,
     /// It is too large.
     #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
@@ -199,12 +199,10 @@ pub enum FileProblem {
     #[error("the file has another version: {}", .0.as_deref().unwrap_or("there is none"))]
     Changed(Option<String>),
     /// The guard cannot look into it.
-    #[error("the egress guard cannot look into a file of this format")]
+    #[error("the egress guard cannot scan a file of this format")]
     Opaque,
     /// It is too long to be looked at whole, and no text.
-    #[error(
-        "the egress guard looks into files of {MAX_WHOLE_BYTES} bytes at most, unless they are text in UTF-8"
-    )]
+    #[error("the egress guard scans files of at most {MAX_WHOLE_BYTES} bytes, unless they are text in UTF-8")]
     LongOpaque,
     /// The guard would have to replace something in a format in which nothing can be.
     #[error("the file holds personal data or secrets, and in its format they cannot be replaced")]
@@ -238,8 +236,8 @@ impl FileProblem {
             Self::TooLarge => "Split or compress it in the sandbox with run_code.",
             Self::Forbidden => "Use a path below the user's home or /tmp.",
             Self::DiskFull => "Remove files with run_code, or reset the context.",
-            Self::NotKept => "The file in the sandbox is as it was. Try again in a few seconds.",
-            Self::Changed(_) => "Get it, then put with the version that is there now.",
+            Self::NotKept => "The file in the sandbox is unchanged. Try again in a few seconds.",
+            Self::Changed(_) => "Get it, then put with its current version.",
             Self::Opaque => {
                 "Write it in the sandbox as text, CSV, JSON, HTML, xlsx, docx, zip, SQLite, npy, PNG, JPEG, GIF, WebP or PDF; \
                  or the operator lets such files out (policy key `opaque_files`)."
@@ -529,7 +527,7 @@ fn version(digest: Sha256) -> String {
 
 /// A file that could not be written to or read from this machine's disk.
 fn not_kept(error: std::io::Error) -> Stopped {
-    tracing::warn!(%error, "a file on its way could not be kept");
+    tracing::warn!(%error, "a file in transit could not be kept");
     Stopped::Problem(FileProblem::NotKept)
 }
 

@@ -51,7 +51,7 @@ impl Health {
         };
         let policy = match self.0.parts.policies.is_stale() {
             false => checked("policy", true, "loaded"),
-            true => checked("policy", false, "the changed file does not work, the one before goes on"),
+            true => checked("policy", false, "the changed file is invalid; the previous one is still in use"),
         };
         let outputs = match self.0.parts.are_outputs_apart {
             false => checked("outputs", true, "found by every replica"),

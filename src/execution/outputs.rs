@@ -223,7 +223,7 @@ impl Spool {
             return;
         }
         if let Err(error) = self.write(text) {
-            tracing::warn!(error = %error, execution.id = %self.execution, "an output could not be kept whole");
+            tracing::warn!(error = %error, execution.id = %self.execution, "an output could not be kept completely");
             self.failed = true;
         }
     }
@@ -255,7 +255,7 @@ impl Spool {
             && !self.memory.is_empty()
             && let Err(error) = self.write(&[])
         {
-            tracing::warn!(error = %error, execution.id = %self.execution, "an output could not be kept whole");
+            tracing::warn!(error = %error, execution.id = %self.execution, "an output could not be kept completely");
             self.failed = true;
         }
     }

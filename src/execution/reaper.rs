@@ -133,7 +133,7 @@ impl Cleanup {
                 Ok(0) => return 0,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(error = %chain(&error), "old entries of the audit chains stay");
+                    tracing::warn!(error = %chain(&error), "old entries of the audit chains could not be removed");
                     return 1;
                 }
             }
@@ -167,7 +167,7 @@ impl Cleanup {
                 let reason = entry.reason.parse().map_or("unknown", EndReason::as_str);
                 metrics::CONTEXTS_TERMINATED.add(&[reason], 1);
                 if let Err(error) = self.0.store().kill_done(entry.id).await {
-                    tracing::warn!(error = %chain(&error), "a killed sandbox could not be ticked off");
+                    tracing::warn!(error = %chain(&error), "a killed sandbox could not be removed from the outbox");
                     failed += 1;
                 }
                 crash_point!(self.0, "kill.recorded");

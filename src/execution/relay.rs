@@ -381,11 +381,11 @@ async fn write(processes: Processes, pid: u32, mut lines: mpsc::Receiver<String>
             match timeout(WRITE, processes.send_stdin(pid, piece)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    tracing::warn!(error = %chain(&error), "the tools relay takes nothing");
+                    tracing::warn!(error = %chain(&error), "the tools relay does not accept input");
                     break 'lines;
                 }
                 Err(_) => {
-                    tracing::warn!("the tools relay takes nothing in time");
+                    tracing::warn!("the tools relay does not accept input in time");
                     break 'lines;
                 }
             }

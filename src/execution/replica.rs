@@ -154,7 +154,7 @@ impl Core {
                 *wanted = now_wanted;
             }
             Err(error) => {
-                tracing::debug!(error = %chain(&error), "the database did not hear of this replica")
+                tracing::debug!(error = %chain(&error), "the heartbeat of this replica failed")
             }
         }
     }
@@ -169,7 +169,7 @@ impl Core {
                 continue;
             }
             if let Err(error) = self.store().release(&key.tenant, id, &self.parts.owner).await {
-                tracing::debug!(error = %chain(&error), context.id = %id, "a context could not be let go of yet");
+                tracing::debug!(error = %chain(&error), context.id = %id, "a context could not be released yet");
             }
         }
         *wanted = busy;

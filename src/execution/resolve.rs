@@ -63,7 +63,7 @@ impl Core {
         let taken = self.store().take_values(tenant, held.row.id, &wanted).await;
         let taken = taken.map_err(|error| Fault::Refused(error.into()))?;
         let Some(taken) = taken else {
-            return Err(refused("this context has had as many values put in as one may"));
+            return Err(refused("this context has reached its limit of resolved values"));
         };
         let values: BTreeMap<(Kind, u32), Secret> = taken
             .into_iter()

@@ -216,7 +216,7 @@ impl Stream<'_> {
                 () = cancel.cancelled() => return Ok((Ended::Cancelled, None)),
                 () = core.shutdown.cancelled() => return Ok((Ended::Cancelled, Some(Platform::ShutDown))),
                 () = &mut lease_over => {
-                    tracing::warn!(execution.id = %ask.execution.id, "a run is interrupted: the lease on its context is over");
+                    tracing::warn!(execution.id = %ask.execution.id, "a run is interrupted: the lease on its context has expired");
                     return Ok((Ended::Cancelled, Some(Platform::LeaseOver)));
                 }
                 () = tokio::time::sleep_until(deadline) => return Ok((Ended::TimedOut, None)),
@@ -472,7 +472,7 @@ async fn interrupt(run: &mut Run, shutdown: &CancellationToken) -> Aftermath {
 }
 
 /// What is always true of code that was cut off.
-const EFFECTS: &str = "the code may have had effects and is not run again by itself";
+const EFFECTS: &str = "the code may have had effects and is not retried automatically";
 
 /// The error that a caller sees for an end that the program itself did not bring about.
 fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Option<CodeError> {
@@ -512,7 +512,7 @@ fn explain(ended: Ended, platform: Option<&Platform>, timeout: Duration) -> Opti
 pub(super) fn reason_text(reason: EndReason) -> String {
     let why = match reason {
         EndReason::Expired => "the context had expired",
-        EndReason::Rotated => "the context had served its number of runs",
+        EndReason::Rotated => "the context had reached its maximum number of runs",
         EndReason::Lost => "the sandbox was lost",
         EndReason::Manual => "the context was ended by a caller",
         other => return format!("the context had ended ({other}); {GONE}"),

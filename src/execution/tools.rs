@@ -159,7 +159,7 @@ impl Core {
             () = cancel.cancelled() => return Ok(none),
         };
         let Ok(Ok(catalog)) = catalog else {
-            let late = "the tool servers are still starting; run the code again in some seconds".to_owned();
+            let late = "the tool servers are still starting; run the code again in a few seconds".to_owned();
             return Ok(Prepared { run: None, signatures: vec![late] });
         };
         let (wanted, mut signatures) =
@@ -369,11 +369,9 @@ async fn signatures(
             .push(format!("… and {} more; `search_tools` finds what you need", found.len() - MAX_SIGNATURES));
     }
     lines.extend(
-        catalog
-            .problems
-            .iter()
-            .filter(|problem| problem.fatal)
-            .map(|problem| format!("the tool server {} is not there: {}", problem.server, problem.problem)),
+        catalog.problems.iter().filter(|problem| problem.fatal).map(|problem| {
+            format!("the tool server {} is not available: {}", problem.server, problem.problem)
+        }),
     );
     (names, lines.iter().map(|line| guard.line(line).into_inner()).collect())
 }
@@ -390,7 +388,7 @@ fn unknown(catalog: &Catalog, name: &str) -> String {
     let near: Vec<String> = catalog.search(name, 3).into_iter().map(Tool::callable).collect();
     let servers: Vec<&str> = catalog.servers().into_iter().map(|(_, module, _)| module).collect();
     match (near.is_empty(), servers.is_empty()) {
-        (false, _) => format!("there is no tool {name:?}; near it are: {}", near.join(", ")),
+        (false, _) => format!("there is no tool {name:?}; similar names: {}", near.join(", ")),
         (true, false) => format!("there is no tool {name:?}; there are the servers {}", servers.join(", ")),
         (true, true) => format!("there is no tool {name:?}: no tool server can be reached"),
     }
@@ -602,7 +600,7 @@ async fn answer(
     let outcome = tokio::select! {
         outcome = desk.decide(&message, &mut tool).instrument(span.clone()) => outcome,
         () = cancel.cancelled() => Err(No::new("cancelled", "the call was cancelled")),
-        () = relay.closed() => Err(No::new("unavailable", "the way to the sandbox broke")),
+        () = relay.closed() => Err(No::new("unavailable", "the connection to the sandbox broke")),
     };
     let (json, said) = match outcome {
         Ok((json, returned)) => {
@@ -650,9 +648,8 @@ impl Desk {
         if message.len() > MAX_ARGUMENTS {
             return Err(No::new("arguments", format!("the arguments are larger than {MAX_ARGUMENTS} bytes")));
         }
-        let message: Message = serde_json::from_str(message).map_err(|_| {
-            No::new("arguments", "the call did not arrive as one; it is made by the `tools` library")
-        })?;
+        let message: Message = serde_json::from_str(message)
+            .map_err(|_| No::new("arguments", "the call is malformed; the `tools` library makes calls"))?;
         if let Some(query) = message.search {
             return Ok((self.search(&query, message.limit.unwrap_or(5).clamp(1, 50)).await, 0));
         }
@@ -749,7 +746,7 @@ impl Desk {
         Err(No::new(
             "refused",
             format!(
-                "the arguments of {} hold what may not go to the server {} ({}); leave it out, or have the operator set `trusted` for that server",
+                "the arguments of {} contain data that must not go to the server {} ({}); leave it out, or have the operator set `trusted` for that server",
                 tool.callable(),
                 tool.server,
                 kinds.join(", ")
@@ -774,7 +771,10 @@ impl Desk {
         let cannot = || {
             No::new(
                 "not_confirmed",
-                format!("{} asks a person first, and this client cannot ask; {how}", tool.callable()),
+                format!(
+                    "{} needs a person's confirmation, and this client cannot ask; {how}",
+                    tool.callable()
+                ),
             )
         };
         let Some(Person(questions)) = &self.call.person else { return Err(cannot()) };
@@ -818,11 +818,11 @@ impl Desk {
         let server = self.bridge.server(&self.call.key.tenant, &tool.server);
         match server.is_some_and(|server| server.confirms(&tool.name)) {
             true => format!(
-                "use a client that can ask (elicitation), or the operator takes it out of `confirm` of [[tools.server]] {:?}",
+                "use a client that can ask (elicitation), or have the operator remove it from `confirm` of [[tools.server]] {:?}",
                 tool.server
             ),
             false => format!(
-                "{} says that it destroys something: use a client that can ask (elicitation), or `pathbox tools call --yes` on \
+                "{} declares itself destructive: use a client that can ask (elicitation), or `pathbox tools call --yes` on \
                  the server's machine",
                 tool.server
             ),

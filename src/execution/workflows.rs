@@ -103,7 +103,7 @@ pub enum WorkflowError {
     #[error("this idempotency key was used with other arguments (workflow {0})")]
     KeyConflict(Uuid),
     /// The tenant has too many that are not over.
-    #[error("the tenant has {MAX_LIVE_WORKFLOWS} workflows that are not over")]
+    #[error("the tenant has {MAX_LIVE_WORKFLOWS} live workflows")]
     Limit,
     /// They are switched off.
     #[error("workflows are switched off")]
@@ -136,8 +136,8 @@ impl WorkflowError {
     /// What the caller should do next.
     pub fn advice(&self) -> String {
         match self {
-            Self::Plan(_) => "Nothing was begun. Correct the plan and call again.".into(),
-            Self::Refused(_) => "Nothing was changed. Look at it with get_workflow.".into(),
+            Self::Plan(_) => "Nothing was started. Correct the plan and call again.".into(),
+            Self::Refused(_) => "Nothing was changed. get_workflow shows its state.".into(),
             Self::Unknown(_) => {
                 "Use the `workflowId` of run_workflow, or list yours with get_workflow.".into()
             }

@@ -113,8 +113,7 @@ impl Isolation {
                  times of files stay what they are",
             ),
             Self::None => Some(
-                "there is no isolation: programs can do everything that this user can, with every file, process and \
-                 network address in reach",
+                "there is no isolation: programs can do everything that this user can, with all files, processes and network addresses",
             ),
         }
     }
@@ -624,7 +623,7 @@ async fn listen(connection: &Connection) {
                 }
             }
             Heard::Reply(Reply::Up { .. } | Reply::CannotStart { .. }, _) => {
-                tracing::error!("the sandbox spawner said twice that it is ready");
+                tracing::error!("the sandbox spawner reported twice that it is ready");
             }
         }
     }

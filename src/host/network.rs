@@ -318,7 +318,7 @@ impl Drop for Journal {
                 in_vain,
                 carried,
                 bytes = *self.bytes_left_out.get_mut(),
-                "a sandbox asked {} more times, each of which has no line of its own",
+                "a sandbox made {} more requests, which are not logged one by one",
                 in_vain + carried,
             );
         }

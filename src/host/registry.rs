@@ -235,7 +235,10 @@ impl Registry {
         })?;
         let unknown = sandbox.end_on_drop();
         if let Err(error) = sandbox.set_network(new.network).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a sandbox got no way to the network");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "a sandbox has no access to the network"
+            );
             sandbox.end(Reason::Killed).await;
             return Err(CreateError::Machine(MachineError::Died));
         }
@@ -573,7 +576,7 @@ impl Registry {
                 Err(error) => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
-                        "no sandbox could be made ready"
+                        "no sandbox could be added to the pool"
                     );
                     tokio::time::sleep(REFILL_PAUSE).await;
                 }

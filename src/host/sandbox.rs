@@ -99,7 +99,7 @@ struct FontList {
 pub(crate) enum MachineError {
     #[error(transparent)]
     Jail(#[from] JailError),
-    #[error("it ended while it was being handed over")]
+    #[error("it ended while it was being assigned")]
     Died,
 }
 
@@ -510,7 +510,7 @@ impl Sandbox {
         self.egress.set(policy).await?;
         // What its owner set was checked when it was made; the rest is ours.
         if let Err(error) = self.kernels.set_env(self.env()) {
-            tracing::warn!(%error, "interpreters do not know the way to the network");
+            tracing::warn!(%error, "interpreters do not have the proxy settings");
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ pub(crate) enum SnapshotError {
     #[error("{0}")]
     Name(String),
     #[error(
-        "the host's room for snapshots is used up ({MOST} in all, host.snapshots_mb; a half of each for one tenant); delete some"
+        "the host's space for snapshots is used up ({MOST} in all, host.snapshots_mb; a half of each for one tenant); delete some"
     )]
     Full,
     #[error("the host's disk did not take the snapshot")]
@@ -302,7 +302,7 @@ async fn finish(
 fn first_line(complaints: &[u8]) -> String {
     const SHOWN: usize = 150;
     let text = String::from_utf8_lossy(complaints);
-    let line = text.lines().next().unwrap_or("tar did not end by itself");
+    let line = text.lines().next().unwrap_or("tar did not exit normally");
     let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     let line: Vec<char> = line.chars().map(shown).collect();
     match line.len() > 2 * SHOWN {

@@ -62,7 +62,7 @@ enum Refused {
     Scope,
     #[error("the credential cannot be checked now; try again in a moment")]
     Unavailable,
-    #[error("too many credentials that were not valid came from this address; see Retry-After")]
+    #[error("too many invalid credentials from this address; see Retry-After")]
     TooMany(Duration),
 }
 

@@ -89,8 +89,8 @@ pub async fn check_place(State(places): State<Arc<Places>>, request: Request, ne
             .into_response();
     };
     if !places.knows_host(&host, local) {
-        tracing::warn!("a request for a host that this server does not go by was refused");
-        let text = "this server does not go by that host name; setting `http.allowed_hosts` adds names";
+        tracing::warn!("a request for an unknown host name was refused");
+        let text = "this server does not accept that host name; the setting `http.allowed_hosts` adds names";
         return (StatusCode::FORBIDDEN, text).into_response();
     }
     let mut origins = request.headers().get_all(header::ORIGIN).iter();
@@ -104,7 +104,7 @@ pub async fn check_place(State(places): State<Arc<Places>>, request: Request, ne
     if !places.knows_origin(&text, &host) {
         tracing::warn!("a request from a page of another origin was refused");
         let text =
-            "pages of that origin may not talk to this server; setting `http.allowed_origins` adds origins";
+            "pages of that origin may not use this server; the setting `http.allowed_origins` adds origins";
         return (StatusCode::FORBIDDEN, text).into_response();
     }
     let listed = places.origins.contains(&text);

@@ -114,7 +114,7 @@ impl Presented {
 }
 
 fn gone() -> Problem {
-    let text = "this address was used, has ended, or was not made here; ask for a new one";
+    let text = "this address was used, has expired, or was not made here; request a new one";
     Problem::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, text)
 }
 
@@ -229,11 +229,11 @@ async fn end(State(door): Door, Path(token): Path<String>, uri: Uri) -> Result<R
     presented.takes_a_file()?;
     let count = match parts_of(&uri)? {
         Parts { parts: Some(count @ 1..=MAX_PARTS), part: None } => count,
-        _ => return Err(Problem::argument(format!("`parts` is how many came, from 1 to {MAX_PARTS}"))),
+        _ => return Err(Problem::argument(format!("`parts` is the number of parts, from 1 to {MAX_PARTS}"))),
     };
     let service = &presented.service.transfers;
     let (file, bytes) = service.joined(&presented.ticket, count).await?.map_err(|number| {
-        Problem::new(StatusCode::CONFLICT, ErrorCode::InvalidArgument, format!("part {number} has not come"))
+        Problem::new(StatusCode::CONFLICT, ErrorCode::InvalidArgument, format!("part {number} is missing"))
     })?;
     presented.use_up().await?;
     let filed = service.put(&presented.ticket, file, bytes).await?;
@@ -255,7 +255,7 @@ async fn receive(request: Request<Body>, mut file: File) -> Result<(File, u64), 
             Ok(None) => return Ok((file, bytes)),
             Ok(Some(Err(_))) => return Err(Problem::argument("the transfer broke off; send it again")),
             Err(_) => {
-                let text = "the transfer stood still; send it again";
+                let text = "the transfer stalled; send it again";
                 return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::InvalidArgument, text));
             }
         };

@@ -295,7 +295,7 @@ fn expected_version(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
     let version = if is_number { digits.parse().ok() } else { None };
     version
         .map(Some)
-        .ok_or_else(|| Problem::argument("If-Match holds no version of a path: send an ETag as it came"))
+        .ok_or_else(|| Problem::argument("If-Match is not a version of a path: send an ETag unchanged"))
 }
 
 /// A body of JSON; an empty one is an empty object. Errors name the field.

@@ -108,7 +108,7 @@ impl CallerError {
                 "Name it in `_meta` (`dev.pathbox/tenantId`) or in the header X-Tenant-Id."
             }
             Self::Scope(_) => "Use a credential that has it.",
-            Self::Unchecked => "Nothing more can be done here; the server's log has the cause.",
+            Self::Unchecked => "This is a fault of the server; its log has the cause.",
         }
     }
 }

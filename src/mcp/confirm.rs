@@ -143,8 +143,8 @@ impl McpServer {
         let is_mine = waiting.get(state).is_some_and(|asked| asked.whose == whose);
         let Some(mut asked) = waiting.remove(state).filter(|_| is_mine) else {
             return Err(ToolError::not_found(
-                "This requestState belongs to no call that waits here",
-                "It was answered before, is too old, or was begun at another replica. Call run_code again without it.",
+                "No call with this requestState is waiting here",
+                "It was answered before, is too old, or is waiting at another replica. Call run_code again without it.",
             ));
         };
         let said =

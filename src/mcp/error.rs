@@ -42,7 +42,7 @@ impl ToolError {
 
     /// A fault of ours.
     pub fn internal(message: impl AsRef<str>) -> Self {
-        let advice = "Nothing more can be done here; the server's log has the cause.";
+        let advice = "This is a fault of the server; its log has the cause.";
         Self::new(ErrorCode::Internal, message.as_ref(), advice)
     }
 

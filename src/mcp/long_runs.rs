@@ -195,7 +195,7 @@ pub(super) fn how_to_follow(begun: &Begun, what: &str) -> String {
 /// Why a run that is over has no result.
 pub(super) fn left_nothing(row: &ExecutionRow) -> ToolError {
     let advice = match row.started_at {
-        Some(_) => "Look at its effects before you run it again.",
+        Some(_) => "Check its effects before you run it again.",
         None => "Its code was not run. Send the call again.",
     };
     ToolError::not_found(format!("The run ended as {} and left no result", row.status), advice)

@@ -117,7 +117,7 @@ async fn report(mut to: To, mut news: mpsc::Receiver<Progress>) {
                         Progress::Creating => status = "making a sandbox".into(),
                         Progress::Running => status = "running".into(),
                         Progress::Tasks { over, of, running } => {
-                            status = format!("{over} of {of} tasks are over");
+                            status = format!("{over} of {of} tasks have ended");
                             if !running.is_empty() {
                                 status.push_str(&format!("; running: {}", running.join(", ")));
                             }

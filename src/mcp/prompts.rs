@@ -45,7 +45,7 @@ pub(super) fn list() -> ListPromptsResult {
         Some("Answer a question by one of the built-in analyses"),
         Some(vec![
             argument("question", "What to find out, with the facts", true),
-            argument("analysis_type", "Which analysis; the model chooses when left out", false),
+            argument("analysis_type", "Which analysis; the model chooses when not set", false),
         ]),
     );
     analyse.title = Some("Run an analysis".into());
@@ -69,7 +69,7 @@ pub(super) fn get(request: &GetPromptRequestParams, guard: &Guard) -> Result<Get
     };
     let text = match request.name.as_str() {
         "run_code" => format!(
-            "Use the tool `run_code` (language: {}) to do this, and tell the result:\n\n{}",
+            "Use the tool `run_code` (language: {}) to do this, and report the result:\n\n{}",
             given("language").unwrap_or("python"),
             needed("task")?
         ),

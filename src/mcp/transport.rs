@@ -57,9 +57,7 @@ fn refusal(bytes: &[u8], error: &serde_json::Error) -> (Option<RequestId>, Error
     };
     let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
     let text = match &value {
-        Value::Array(_) => {
-            "batches are a part of protocol revision 2025-03-26 alone: send one message at a time"
-        }
+        Value::Array(_) => "batches exist only in protocol revision 2025-03-26: send one message at a time",
         _ => "not a JSON-RPC 2.0 message",
     };
     (id, ErrorData::invalid_request(text, Some(json!({ "reason": classify(error) }))))

@@ -110,11 +110,11 @@ impl StoreError {
         match self {
             Self::State(DatabaseState::Away, _) => "start the database, or correct DATABASE_URL",
             Self::State(DatabaseState::Busy, _) => {
-                "look for what holds locks or connections (pg_stat_activity), or raise database.pool_size"
+                "find what holds locks or connections (pg_stat_activity), or raise database.pool_size"
             }
-            Self::State(DatabaseState::Slow, _) => "look at the database's load and disk",
+            Self::State(DatabaseState::Slow, _) => "check the database's load and disk",
             Self::State(DatabaseState::ReadOnly, _) => {
-                "name the primary in DATABASE_URL; several hosts may stand there, and the one that takes writes is used"
+                "name the primary in DATABASE_URL; it may list several hosts, and the one that takes writes is used"
             }
             Self::State(DatabaseState::Full, _) => "free space on the database's disk",
             Self::Pooler(_) => "set database.pooler = \"transaction\"",
@@ -125,8 +125,7 @@ impl StoreError {
             Self::DataDir { .. } => "choose a directory that this user can write, with --data-dir",
             Self::Keys(_) => "correct PATHBOX_SECRET_KEYS, or the key file in the data directory",
             Self::Migrate { source, .. } if is_denied(source) => {
-                "let the login make roles (`alter role LOGIN createrole`) and own its database, or name one that may in \
-                 database.migration_url"
+                "allow the login to create roles (`alter role LOGIN createrole`) and own its database, or name such a login in database.migration_url"
             }
             Self::Refused(_) | Self::Migrate { .. } | Self::Edited(_) | Self::Corrupt { .. } => {
                 "see the server's log; the schema may have been changed by hand"

@@ -177,7 +177,7 @@ pub async fn verify(
     }
     walk.end(&heads(store, tenant).await?);
     for execution in store.unchained(tenant).await? {
-        walk.fault(None, Some(execution), "this run has ended and no entry is about it".to_owned());
+        walk.fault(None, Some(execution), "this run has ended and has no entry".to_owned());
     }
     walk.faults.truncate(MOST_FAULTS);
     Ok(Chain {
@@ -259,7 +259,7 @@ impl Walk {
         match &entry.body {
             None => self.erased.push((entry.lane, entry.n)),
             Some(body) if sha256(body) != entry.body_sha256 => {
-                self.fault(place, run, "what it says was changed".to_owned());
+                self.fault(place, run, "its content was changed".to_owned());
             }
             Some(body) => {
                 if run.is_none()
@@ -296,7 +296,7 @@ impl Walk {
                 None => faults.push(((lane, from), format!("entries {from} to {to} are missing"))),
                 Some(head) if head.anchor_n == to => {
                     if entry_hash(&head.anchor_hash, head.tenant.as_str(), lane, n, &body_sha256) != hash {
-                        let what = "its hash does not follow from the entries that retention took";
+                        let what = "its hash does not follow from the entries that retention removed";
                         faults.push(((lane, n), what.to_owned()));
                     }
                 }
@@ -308,15 +308,15 @@ impl Walk {
             match at_head {
                 None if now.iter().any(|now| now.lane == lane && now.anchor_n >= said) => {}
                 None => {
-                    faults.push(((lane, *n), format!("the lane ends here, and its head says {said}")));
+                    faults.push(((lane, *n), format!("the lane ends here, but its head says {said}")));
                 }
                 Some(hash) if *hash != head.hash => {
-                    faults.push(((lane, said), "its hash is not the one that the head has".to_owned()));
+                    faults.push(((lane, said), "its hash differs from the head's".to_owned()));
                 }
                 Some(_) => {}
             }
         }
-        let gone = "what it says is gone, and no erasure names it";
+        let gone = "its content is missing, and no erasure entry names it";
         faults.extend(self.unnamed().into_iter().map(|place| (place, gone.to_owned())));
         for (place, what) in faults {
             self.fault(Some(place), None, what);

@@ -58,7 +58,7 @@ pub enum OpenError {
     #[error("sealed with key {0}, which is not in the ring")]
     UnknownKey(u32),
     /// It is not what was sealed here.
-    #[error("does not open in this place")]
+    #[error("does not decrypt in this place")]
     Tampered,
 }
 

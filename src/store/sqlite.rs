@@ -463,7 +463,7 @@ fn unusable(dir: &Path, error: sqlx::Error) -> StoreError {
     let what = match result_code(&error) {
         Some(READ_ONLY) => "cannot write",
         Some(CANNOT_OPEN) => "cannot open",
-        Some(NOT_A_DATABASE) => "there is something else than a database in",
+        Some(NOT_A_DATABASE) => "this is not a database:",
         _ => return failure(error),
     };
     StoreError::DataDir {

@@ -61,10 +61,10 @@ pub enum Cause {
     #[error("no answer within {} ms", .0.as_millis())]
     NoAnswer(Duration),
     /// An earlier call or a probe found it so, and it has not changed since.
-    #[error("it was found so before")]
+    #[error("an earlier attempt found the same")]
     Known,
     /// Other callers were in the way each time.
-    #[error("other callers came first, {0} times")]
+    #[error("lost the race against other callers {0} times")]
     Overtaken(u32),
     /// What the database said of itself.
     #[error("{0}")]

@@ -341,7 +341,7 @@ impl Collector {
             SPANS_DROPPED.add(&["not_taken"], dropped);
             self.complain(&problem);
         } else if self.dropped() > self.warned.load(Ordering::Relaxed) {
-            self.complain("it is slower than spans come");
+            self.complain("it is too slow");
         }
     }
 
@@ -440,7 +440,7 @@ impl Collector {
         *last = Some(Instant::now());
         let dropped = self.dropped();
         self.warned.store(dropped, Ordering::Relaxed);
-        tracing::warn!(problem, dropped, "the collector of spans and metrics does not take them");
+        tracing::warn!(problem, dropped, "the collector does not accept spans and metrics");
     }
 }
 

@@ -16,11 +16,8 @@ use chrono::{DateTime, Utc};
 pub static CONTEXTS_CREATED: Counter =
     Counter::new("execution_context.created", "Contexts whose sandbox was made.", &[]);
 /// Contexts whose sandbox was ended, by why.
-pub static CONTEXTS_TERMINATED: Counter = Counter::new(
-    "execution_context.terminated",
-    "Contexts whose sandbox was ended, by the reason of the end.",
-    &["reason"],
-);
+pub static CONTEXTS_TERMINATED: Counter =
+    Counter::new("execution_context.terminated", "Contexts whose sandbox was ended, by reason.", &["reason"]);
 /// Contexts of all tenants that live, as the database knows them when it is asked.
 pub static CONTEXTS_ACTIVE: Gauge =
     Gauge::new("execution_context.active", "Live contexts of the whole deployment.");
@@ -33,9 +30,9 @@ pub static CODE_EXECUTIONS: Counter = Counter::new(
 /// How long runs took in their sandbox.
 pub static CODE_DURATION: Histogram =
     Histogram::new("code_execution.duration_ms", "Milliseconds of a run in its sandbox.", &["language"]);
-/// Runs that could not be done, by error code.
+/// Runs that could not be carried out, by error code.
 pub static CODE_ERRORS: Counter =
-    Counter::new("code_execution.errors", "Runs that could not be done, by error code.", &["kind"]);
+    Counter::new("code_execution.errors", "Runs that could not be carried out, by error code.", &["kind"]);
 /// How long runs waited for their context.
 pub static QUEUE_WAIT: Histogram =
     Histogram::new("code_execution.queue_wait_ms", "Milliseconds that a run waited for its context.", &[]);
@@ -50,7 +47,7 @@ pub static SANDBOX_RECONNECT: Histogram = Histogram::new(
 );
 /// Sandboxes of this process's host that stand ready.
 pub static POOL_SIZE: Gauge =
-    Gauge::new("sandbox.pool_size", "Sandboxes of this process's own host that stand ready.");
+    Gauge::new("sandbox.pool_size", "Sandboxes of this process's own host that wait in the pool.");
 /// Sandboxes of this process's host that live.
 pub static HOST_LIVE: Gauge = Gauge::new(
     "host.sandboxes.live",
@@ -68,8 +65,7 @@ pub static HOST_BIRTHS: Histogram = Histogram::new(
 /// Sandboxes of this process's host that ended, by why.
 pub static HOST_ENDS: Counter = Counter::new(
     "host.sandbox.ends",
-    "Sandboxes of this process's own host that ended: killed (somebody asked), expired, oom, died (by itself), spawner \
-     (what makes sandboxes ended).",
+    "Sandboxes of this process's own host that ended: killed (on request), expired, oom, died (on its own), spawner (the spawner ended).",
     &["cause"],
 );
 /// Limits that were met.
@@ -86,20 +82,18 @@ pub static HOST_EGRESS: Counter = Counter::new(
     &[],
 );
 /// Whether the process that makes sandboxes runs.
-pub static HOST_SPAWNER_UP: Gauge = Gauge::new(
-    "host.spawner.up",
-    "1 while the process that makes sandboxes runs, 0 while it is started again.",
-);
+pub static HOST_SPAWNER_UP: Gauge =
+    Gauge::new("host.spawner.up", "1 while the spawner runs, 0 while it is restarted.");
 /// How often it was started again.
 pub static HOST_SPAWNER_RESTARTS: Counter = Counter::new(
     "host.spawner.restarts",
-    "How often the process that makes sandboxes ended and was started again; all sandboxes end with it.",
+    "How often the spawner ended and was restarted; all sandboxes end with it.",
     &[],
 );
 /// Which control groups hold the limits.
 pub static HOST_CGROUPS: Gauge = Gauge::new(
     "host.control_groups",
-    "The version of control groups that holds the limits of sandboxes: 1, 2, or 0 for none.",
+    "The version of control groups that enforces the limits of sandboxes: 1, 2, or 0 for none.",
 );
 /// Open descriptors of the machine.
 pub static HOST_FILES: Gauge =
@@ -125,7 +119,7 @@ pub static OBJECTS_FAILED: Counter =
 /// Requests whose caller was not let in, by why.
 pub static AUTH_REFUSED: Counter = Counter::new(
     "auth.refused",
-    "Requests whose caller was not let in, by what was wrong with the credential.",
+    "Requests whose caller was refused, by what was wrong with the credential.",
     &["reason"],
 );
 /// Fetches of the OAuth issuer's keys, by outcome.
@@ -140,7 +134,7 @@ pub static GUARD_BYTES: Counter =
 /// Changed policy files.
 pub static GUARD_POLICY_RELOADS: Counter = Counter::new(
     "guard.policy_reloads",
-    "Changes of the guard's policy file: loaded, refused (it does not work, and the one before goes on).",
+    "Changes of the guard's policy file: loaded, refused (it is invalid, and the previous one stays in use).",
     &["outcome"],
 );
 /// Spans that no collector has got.
@@ -155,7 +149,7 @@ pub static DB_CLIENT: Histogram =
 /// Calls of the store that the database's state kept from being done.
 pub static STORE_STATES: Counter = Counter::new(
     "store.not_done",
-    "Calls of the store that were not done, by the database's state: away, busy, slow, read_only, full.",
+    "Calls of the store that were not carried out, by the database's state: away, busy, slow, read_only, full.",
     &["state"],
 );
 /// Runs that went without the store.
@@ -177,13 +171,13 @@ pub static E2B_CLIENT: Histogram = Histogram::new(
 /// Whether the provider's circuit is closed.
 pub static PROVIDER_UP: Gauge = Gauge::new(
     "provider.up",
-    "1 while requests go to the sandbox provider, 0 while it is down and left alone, or there is none.",
+    "1 while requests are sent to the sandbox provider, 0 while its circuit is open, or there is none.",
 );
 
 /// Whether the guard works by its policy file.
 pub static GUARD_POLICY_CURRENT: Gauge = Gauge::new(
     "guard.policy_current",
-    "1 while the guard works by its policy file as it is, 0 after a change of it that does not work.",
+    "1 while the guard uses its current policy file, 0 after an invalid change of it.",
 );
 
 /// Connections of the HTTP listener.
@@ -206,16 +200,16 @@ pub static HTTP_REFUSED: Counter = Counter::new(
 /// Calls from programs to tools of other servers.
 pub static TOOL_CALLS: Counter = Counter::new(
     "tool_calls.total",
-    "Calls from programs to tools of other servers, by how they ended.",
+    "Calls from programs to tools of other servers, by outcome.",
     &["outcome"],
 );
 
 /// Workflows that are over.
 pub static WORKFLOWS: Counter =
-    Counter::new("workflows.total", "Workflows that are over, by how they ended.", &["status"]);
+    Counter::new("workflows.total", "Workflows that ended, by outcome.", &["status"]);
 /// Runs of tasks of workflows.
 pub static WORKFLOW_TASKS: Counter =
-    Counter::new("workflow_tasks.total", "Runs of tasks of workflows, by how they ended.", &["outcome"]);
+    Counter::new("workflow_tasks.total", "Runs of tasks of workflows, by outcome.", &["outcome"]);
 /// Looks for kept results of hermetic tasks.
 pub static WORKFLOW_CACHE: Counter = Counter::new(
     "workflow_cache.total",

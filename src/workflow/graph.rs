@@ -323,7 +323,7 @@ impl Task {
         if self.for_each.is_some()
             && (!self.files.is_empty() || self.for_each.iter().any(|list| list.artifact.is_some()))
         {
-            return no("`for_each` goes with neither `files` nor an `artifact` as its list".into());
+            return no("`for_each` cannot be combined with `files`, or with an `artifact` as its list".into());
         }
         let mut names = BTreeSet::new();
         for path in &self.files {
@@ -423,7 +423,7 @@ impl Task {
                 (None, Some(_))
                     if input.pointer.is_some() || input.default.is_some() || input.artifact.is_some() =>
                 {
-                    return no(format!("input `{name}`: `pointer`, `artifact` and `default` go with `from`"));
+                    return no(format!("input `{name}`: `pointer`, `artifact` and `default` need `from`"));
                 }
                 _ if input.artifact.is_some() && input.pointer.is_some() => {
                     return no(format!("input `{name}` has both `pointer` and `artifact`"));
@@ -524,14 +524,14 @@ impl Plan {
         for task in &self.tasks {
             task.check()?;
             if !ids.insert(task.id.as_str()) {
-                return Err(PlanError::of(&task.id, "there are two of this `id`"));
+                return Err(PlanError::of(&task.id, "this `id` occurs twice"));
             }
         }
         for task in &self.tasks {
             let referred = task.references().map(|(id, _)| id);
             for id in task.depends_on.iter().map(String::as_str).chain(referred) {
                 if id == task.id {
-                    return Err(PlanError::of(&task.id, "it needs itself"));
+                    return Err(PlanError::of(&task.id, "it depends on itself"));
                 }
                 if !ids.contains(id) {
                     let shown: String = id.chars().take(64).collect();
@@ -559,10 +559,7 @@ impl Plan {
             let below = self.written(id).into_iter().map(|need| depth.get(need).copied().unwrap_or(0)).max();
             let own = below.unwrap_or(0) + 1;
             if own > MAX_DEPTH {
-                return Err(PlanError::of(
-                    id,
-                    format!("it stands behind {MAX_DEPTH} others in a chain; that is the most"),
-                ));
+                return Err(PlanError::of(id, format!("its chain of tasks is longer than {MAX_DEPTH}")));
             }
             depth.insert(id, own);
         }
@@ -658,7 +655,7 @@ fn ring(left: &[(&str, BTreeSet<&str>)]) -> PlanError {
     let from = path.iter().position(|id| *id == at).unwrap_or(0);
     let mut shown = path[from..].to_vec();
     shown.push(at);
-    PlanError::of(at, format!("it needs itself in a ring: {}", shown.join(" -> ")))
+    PlanError::of(at, format!("it depends on itself in a cycle: {}", shown.join(" -> ")))
 }
 
 #[cfg(test)]
@@ -685,11 +682,11 @@ mod tests {
                 json!([code("a", json!({"depends_on": ["b"]}))]),
                 "task `a`: it needs `b`, and there is no such task",
             ),
-            (json!([code("a", from("a"))]), "task `a`: it needs itself"),
-            (json!([code("a", json!({})), code("a", json!({}))]), "task `a`: there are two of this `id`"),
+            (json!([code("a", from("a"))]), "task `a`: it depends on itself"),
+            (json!([code("a", json!({})), code("a", json!({}))]), "task `a`: this `id` occurs twice"),
             (
                 json!([code("a", from("c")), code("b", from("a")), code("c", from("b"))]),
-                "task `a`: it needs itself in a ring: a -> c -> b -> a",
+                "task `a`: it depends on itself in a cycle: a -> c -> b -> a",
             ),
             (
                 json!([

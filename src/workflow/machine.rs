@@ -569,7 +569,7 @@ impl State {
             _ => Phase::Pending,
         };
         if phase == Phase::Unknown {
-            state.reason = Some("it was cut off, and what it did is not known".into());
+            state.reason = Some("it was cut off, and its effects are unknown".into());
         }
         self.to(&run.task, phase, at)?;
         Ok(())
@@ -620,7 +620,7 @@ impl State {
 
     fn ended(&mut self, status: Status, at: i64) -> Result<(), Refused> {
         if self.end() != Some(status) {
-            return refuse("the workflow is not over".into());
+            return refuse("the workflow has not ended".into());
         }
         let rest = if status == Status::Aborted { Phase::Aborted } else { Phase::Skipped };
         for state in self.tasks.values_mut() {

@@ -2,7 +2,7 @@
 //! only with the feature `conformance`, so that the suite drives the real binary with its own doors and limits.
 //!
 //! The names and texts are the suite's (`@modelcontextprotocol/conformance`); nothing here is part of the product.
-#![expect(deprecated, reason = "the suite tries what older clients still use: logging, sampling, roots")]
+#![expect(deprecated, reason = "the suite tests what older clients still use: logging, sampling, roots")]
 
 mod tasks;
 

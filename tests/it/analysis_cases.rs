@@ -474,11 +474,11 @@ fn cases_that_make_no_sense_are_refused_with_their_place() {
             case(
                 json!({"scenarios": [{"id": "a", "based_on": "b", "set": []}, {"id": "b", "based_on": "a", "set": []}]}),
             ),
-            "based on each other in a circle",
+            "based on each other in a cycle",
         ),
         (
             case(json!({"scenarios": [{"id": "a", "based_on": "a", "set": []}]})),
-            "scenarios[0].based_on: scenarios are based on each other in a circle",
+            "scenarios[0].based_on: scenarios are based on each other in a cycle",
         ),
         (
             case(json!({"scenarios": [{"id": "a", "based_on": "z", "set": []}]})),
@@ -486,7 +486,7 @@ fn cases_that_make_no_sense_are_refused_with_their_place() {
         ),
         (
             case(json!({"scenarios": [{"id": "base", "set": []}]})),
-            "scenarios[0].id: the id stands twice, or is `base`",
+            "scenarios[0].id: the id occurs twice, or is `base`",
         ),
         (
             case(json!({"scenarios": [{"id": "a", "set": [{"path": "values.x.y", "value": 1}]}]})),

@@ -126,7 +126,9 @@ fn packs_are_added_listed_checked_and_removed_from_the_command_line() {
     assert!(packs(&["ls"]).1.contains("own-tax@1"));
     let (good, said) = packs(&["ls", "--json"]);
     assert!(good && serde_json::from_str::<Value>(&said).unwrap().as_array().unwrap().len() == 7, "{said}");
-    assert!(packs(&["check", "own-tax@1"]).1.contains("own-tax@1: 1 worked examples come out as published"));
+    assert!(
+        packs(&["check", "own-tax@1"]).1.contains("own-tax@1: 1 worked examples give the published results")
+    );
     assert!(packs(&["show", "own-tax@1"]).1.contains("\"sha256\""));
     std::fs::write(
         own.join("pack.json"),

@@ -277,7 +277,7 @@ fn an_interpreter_that_the_platform_lost_is_told_and_its_sandbox_is_kept() {
         assert_eq!((&content["success"], &content["stdout"]), (&json!(false), &json!(stdout)), "{content}");
         assert_eq!(content["error"]["name"], "interpreter_died", "{content}");
         let message = content["error"]["message"].as_str().unwrap();
-        assert!(message.contains("may have had effects and is not run again"), "{message}");
+        assert!(message.contains("may have had effects and is not retried"), "{message}");
         assert_eq!(content["state"], "kept", "the probe found it alive: {content}");
     }
     let after = server.python("2");

@@ -113,5 +113,5 @@ async fn the_loss_of_a_whole_chain_is_found() {
     let gone = "DROP TRIGGER guard_audit_delete; DELETE FROM audit_log; DELETE FROM audit_heads";
     sqlx::raw_sql(gone).execute(&mut database).await.unwrap();
     let (is_sound, said) = verify();
-    assert!(!is_sound && said.contains("this run has ended and no entry is about it"), "{said}");
+    assert!(!is_sound && said.contains("this run has ended and has no entry"), "{said}");
 }

@@ -31,7 +31,7 @@ fn bytes_that_are_no_text_are_looked_at_and_keep_their_places() {
     let place = ["line", "column", "start", "end"].map(|name| first[name].as_u64().unwrap());
     assert_eq!(place, [2, 4, 6, 21], "{json}");
     let (_, table, _) = guard(&["guard", "check", "-"], input);
-    assert!(table.starts_with("no UTF-8 text") && !table.contains("bob"), "{table}");
+    assert!(table.starts_with("not UTF-8 text") && !table.contains("bob"), "{table}");
     let (_, text, _) = guard(&["guard", "check", "-", "--text"], input);
     assert_eq!(text, "??\n\0? [EMAIL_1] ?\n");
 }
@@ -39,11 +39,11 @@ fn bytes_that_are_no_text_are_looked_at_and_keep_their_places() {
 #[test]
 fn what_becomes_of_a_picture_or_a_document_is_said() {
     for (input, said) in [
-        (&b"\x89PNG\r\n\x1a\n\0"[..], "a picture: "),
-        (b"\xff\xd8\xff\xe0", "a picture: "),
+        (&b"\x89PNG\r\n\x1a\n\0"[..], "an image: "),
+        (b"\xff\xd8\xff\xe0", "an image: "),
         (b"%PDF-1.4\n%\xe2\xe3\n", "a PDF: "),
         (b"%PDF-1.4\n1 0 obj <<>> endobj\n", "a PDF: "),
-        (b"GIF89a\xff", "no UTF-8 text: "),
+        (b"GIF89a\xff", "not UTF-8 text: "),
         (b"%PDF-1.4 begins a document\n", "policy "),
     ] {
         let (code, table, _) = guard(&["guard", "check", "-"], input);

@@ -125,7 +125,7 @@ fn tenants_have_rules_of_their_own_and_a_changed_policy_counts_without_a_restart
         "version = \"three\"\n[[rule]]\nid = \"wide\"\nkind = \"SECRET\"\npattern = 'ACME.*'\nexamples = [\"ACME\"]\n",
     );
     let said = until(|| policy_check(&server), |check| check["ok"] == false);
-    assert_eq!(said["state"], "the changed file does not work, the one before goes on");
+    assert_eq!(said["state"], "the changed file is invalid; the previous one is still in use");
     assert_eq!(run(&server, &beta, PIECES)["guard"]["policy"], "two");
     let lines = counted(&server, &acme);
     assert!(lines.contains(&"guard_policy_current 0".to_owned()), "{lines:?}");

@@ -171,7 +171,7 @@ fn a_token_is_opened_on_the_command_line_by_who_holds_the_key() {
     };
     assert_eq!(open(data.path(), &["--conversation", "c", &token]), (0, format!("{VALUE}\n"), String::new()));
     let (code, out, err) = open(data.path(), &["--conversation", "other", &token]);
-    assert!(code == 2 && out.is_empty() && err.contains("no token of this context"), "{code} {err}");
+    assert!(code == 2 && out.is_empty() && err.contains("not a token of this context"), "{code} {err}");
     let (code, _, err) = open(data.path(), &[&token]);
     assert!(code == 2 && err.contains("--conversation"), "{err}");
     // Another installation has another key.

@@ -286,7 +286,7 @@ fn a_stranger_keeps_nobody_out_while_the_issuer_closes_hangs_or_floods() {
         *issuer.mood.lock().unwrap() = Mood::Well;
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         recovered += 1;
-        while server.log().matches("can be had again").count() < recovered {
+        while server.log().matches("can be fetched again").count() < recovered {
             assert!(std::time::Instant::now() < until, "{}", server.log());
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
@@ -317,7 +317,7 @@ fn a_slash_too_many_in_the_issuers_name_is_explained() {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
         let log = server.log();
-        if log.contains("differ in the slash at the end") && log.contains(&issuer.url) {
+        if log.contains("differ in the trailing slash") && log.contains(&issuer.url) {
             break;
         }
         assert!(std::time::Instant::now() < until, "{log}");

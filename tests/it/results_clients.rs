@@ -58,7 +58,7 @@ fn a_terminal_leaves_the_last_frame_and_the_whole_is_linked() {
     let result = server.python(code);
     let content = &result["structuredContent"];
     assert_eq!(content["stdout"], "499/500\ndone a\\u202eb\n", "{result}");
-    assert!(content["notes"].to_string().contains("drawn over itself"), "{result}");
+    assert!(content["notes"].to_string().contains("overwrites itself"), "{result}");
     let whole = server.request("resources/read", json!({"uri": content["artifacts"][0]["uri"]}));
     let whole = whole["result"]["contents"][0]["text"].as_str().unwrap();
     assert!(whole.contains("  0/500\r  1/500") && whole.ends_with("a\u{202e}b\n"), "{whole}");

@@ -166,7 +166,7 @@ fn a_run_can_be_explained() {
         (&"timed_out".into(), &"running in the sandbox".into()),
         "{late}"
     );
-    assert!(late["why"].as_str().unwrap().contains("met its deadline"), "{late}");
+    assert!(late["why"].as_str().unwrap().contains("reached its deadline"), "{late}");
     assert!(
         late["makingSandboxMs"].as_i64().unwrap() > 0 && late["ranMs"].as_i64().unwrap() >= 1000,
         "{late}"

@@ -175,24 +175,23 @@ async fn what_was_changed_is_found_with_its_place(world: World) {
 
     tamper(&world, "UPDATE audit_log SET body = replace(body, 'key:ci', 'key:no') WHERE n = 3").await;
     let found = faults(&store).await;
-    assert_eq!(found[0], (Some(3), "what it says was changed".to_owned()));
+    assert_eq!(found[0], (Some(3), "its content was changed".to_owned()));
     tamper(&world, "UPDATE audit_log SET body = replace(body, 'key:no', 'key:ci') WHERE n = 3").await;
     assert_eq!(faults(&store).await, []);
 
     tamper(&world, "UPDATE audit_log SET body = NULL WHERE n = 4").await;
     let found = faults(&store).await;
-    assert!(found.iter().any(|(n, what)| *n == Some(4) && what.contains("no erasure names it")), "{found:?}");
+    assert!(
+        found.iter().any(|(n, what)| *n == Some(4) && what.contains("no erasure entry names it")),
+        "{found:?}"
+    );
 
     tamper(&world, "DELETE FROM audit_log WHERE n = 4").await;
     assert_eq!(faults(&store).await[0], (Some(4), "entries 4 to 4 are missing".to_owned()));
     tamper(&world, "DELETE FROM audit_log WHERE n = 5").await;
     let found = faults(&store).await;
     assert_eq!(found[0], (Some(3), "the lane ends here, and its head says 5".to_owned()));
-    assert_eq!(
-        found.iter().filter(|(_, what)| what.contains("no entry is about it")).count(),
-        2,
-        "{found:?}"
-    );
+    assert_eq!(found.iter().filter(|(_, what)| what.contains("has no entry")).count(), 2, "{found:?}");
 }
 
 async fn what_has_ended_stays_as_it_is(world: World) {
@@ -501,7 +500,7 @@ async fn an_end_does_not_wait_for_the_commit_of_another() {
     tamper(&world, "UPDATE audit_log SET body = replace(body, 'key:ci', 'key:no') WHERE lane = 1 AND n = 2")
         .await;
     let fault = &chain(&store, "acme").await.faults[0];
-    assert_eq!((fault.place, fault.what.as_str()), (Some((1, 2)), "what it says was changed"));
+    assert_eq!((fault.place, fault.what.as_str()), (Some((1, 2)), "its content was changed"));
     tamper(&world, "UPDATE audit_log SET body = replace(body, 'key:no', 'key:ci') WHERE lane = 1 AND n = 2")
         .await;
     tamper(
@@ -513,7 +512,7 @@ async fn an_end_does_not_wait_for_the_commit_of_another() {
     assert_eq!(fault.place, Some((2, 1)), "a lane stays what it was written as: {}", fault.what);
     tamper(&world, "DELETE FROM audit_heads WHERE lane = 2").await;
     let found = chain(&store, "acme").await.faults;
-    let lost = found.iter().filter(|fault| fault.what.contains("no entry is about it")).count();
+    let lost = found.iter().filter(|fault| fault.what.contains("has no entry")).count();
     assert_eq!(lost, 2, "a lane without its head counts for nothing: {found:?}");
 }
 

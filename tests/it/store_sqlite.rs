@@ -59,7 +59,7 @@ async fn a_place_that_cannot_hold_a_database_is_named() {
         .unwrap();
     let error = open(&other).await.unwrap_err();
     assert!(
-        matches!(&error, StoreError::DataDir { problem, .. } if problem.contains("something else than a database")),
+        matches!(&error, StoreError::DataDir { problem, .. } if problem.contains("this is not a database")),
         "{error:?}"
     );
     let text = fs::read_to_string(other.join(DATABASE_FILE)).unwrap();

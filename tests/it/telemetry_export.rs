@@ -520,7 +520,7 @@ fn a_collector_that_is_away_or_fails_or_never_answers_costs_no_call_and_no_exit(
         // What fails at once is told; the answers of the others may still come.
         let until = Instant::now() + PATIENCE;
         let is_told = ["away", "takes a part", "fails"].contains(&what);
-        while is_told && !server.log().contains("the collector of spans and metrics does not take them") {
+        while is_told && !server.log().contains("the collector does not accept spans and metrics") {
             assert!(Instant::now() < until, "{what}: {}", server.log());
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -534,7 +534,7 @@ fn a_collector_that_is_away_or_fails_or_never_answers_costs_no_call_and_no_exit(
         // A request may take ten minutes here; the end does not wait for it.
         let ended = server.wait(PATIENCE).unwrap_or_else(|| panic!("{what}: the server does not end"));
         assert!(ended.success(), "{what}: {ended}");
-        let told = server.log().matches("does not take them").count();
+        let told = server.log().matches("does not accept spans").count();
         assert!(told <= 1, "{what}: told {told} times");
     }
 }

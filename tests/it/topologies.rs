@@ -414,7 +414,7 @@ fn code_of_a_replica_that_stands_still_is_stopped_by_the_one_that_takes_the_cont
         let content = &after["result"]["structuredContent"];
         assert_eq!((&content["output"], &content["state"]), (&json!("True"), &json!("kept")), "{after}");
         assert!(
-            second.log().contains("stopped what a replica that is gone had left running"),
+            second.log().contains("stopped code that a dead replica had left running"),
             "{}",
             second.log()
         );

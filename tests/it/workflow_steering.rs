@@ -504,7 +504,7 @@ fn a_file_of_one_task_is_there_for_another_in_a_sandbox_of_its_own() {
             code("a", "1", json!({"hermetic": true, "path": "own"})),
             "`hermetic` is for code in a fresh sandbox",
         ),
-        (code("a", "1", json!({"inputs": {"x": {"value": 1, "artifact": "x"}}})), "go with `from`"),
+        (code("a", "1", json!({"inputs": {"x": {"value": 1, "artifact": "x"}}})), "need `from`"),
     ] {
         let refused = call(&mut server, "run_workflow", json!({"tasks": [task]}));
         assert!(refused.to_string().contains(said), "{refused}");

@@ -504,7 +504,7 @@ fn a_long_output_that_could_not_be_kept_says_so_and_is_no_result() {
     let print = "import json\nprint(json.dumps(['x' * 100] * 600))";
     let shown = run(&mut server, json!({"tasks": [code("many", print, json!({}))]}));
     let reason = state(&shown, "many")["reason"].as_str().unwrap_or_else(|| panic!("{shown:#}"));
-    assert_eq!(reason, "its output was cut, and the server could not keep the whole of it");
+    assert_eq!(reason, "its output was truncated, and the server could not keep all of it");
 }
 
 /// As on a replica that does not see the disk of the one that ran the task.

@@ -89,14 +89,14 @@ impl Spooled {
         let looked = looked.await;
         drop(turn);
         looked.unwrap_or_else(|error| {
-            tracing::error!(%error, "a file could not be looked at");
+            tracing::error!(%error, "a file could not be scanned");
             Err(FileProblem::Opaque)
         })
     }
 
     fn look(mut self, guard: &mut OutcomeGuard, to: File) -> Result<(FileKind, Passed), FileProblem> {
         let unreadable = |error: std::io::Error| {
-            tracing::warn!(%error, "a file on its way could not be read or written");
+            tracing::warn!(%error, "a file in transit could not be read or written");
             FileProblem::NotKept
         };
         self.file.seek(SeekFrom::Start(0)).map_err(unreadable)?;

@@ -211,7 +211,7 @@ impl Driver {
     async fn go(&mut self) {
         loop {
             if self.held.lost.is_cancelled() {
-                tracing::warn!(workflow.id = %self.row.id, "the lease on a workflow is over; another replica goes on with it");
+                tracing::warn!(workflow.id = %self.row.id, "the lease on a workflow has expired; another replica continues it");
                 return;
             }
             if self.core.shutdown.is_cancelled() {

@@ -443,7 +443,7 @@ impl Work {
         made.lost = made.lost.or(lost);
         // The line that was its result may be the one that was cut.
         if finished.outcome.stdout.is_truncated() && !keeps_stdout(&finished) && made.value.is_string() {
-            let error = "its output was cut, and the server could not keep the whole of it".to_owned();
+            let error = "its output was truncated, and the server could not keep all of it".to_owned();
             return Ok(Came::Failed { error, retry: true });
         }
         let made = self.with_files(made).await?;
@@ -530,7 +530,7 @@ impl Work {
             let read = self.core.outputs().read(execution, name, 0, super::MAX_RESULT).await;
             let (bytes, whole) = read.map_err(|error| format!("{uri}: {}", chain(&error)))?;
             if whole > bytes.len() as u64 {
-                return Err(format!("{uri} has {whole} bytes; at most {} are handed on", super::MAX_RESULT));
+                return Err(format!("{uri} has {whole} bytes; at most {} are passed on", super::MAX_RESULT));
             }
             files.push((path, bytes));
         }

@@ -280,7 +280,7 @@ fn new_sandbox(
         (asked.auto_pause_memory == Some(false), "autoPauseMemory false: a pause here keeps everything"),
         (
             network.dns_servers.as_ref().is_some_and(|list| !list.is_empty()),
-            "network.dnsServers: it looks names up itself",
+            "network.dnsServers: it resolves names itself",
         ),
     ];
     refuse(&unsupported)?;
@@ -317,7 +317,7 @@ fn new_sandbox(
 
 fn check_egress(rules: &Option<Value>, egress_proxy: &Option<Value>) -> Result<(), Refusal> {
     refuse(&[
-        (is_something(rules), "network.rules: it looks into no encrypted request"),
+        (is_something(rules), "network.rules: it does not inspect encrypted requests"),
         (is_something(egress_proxy), "network.egressProxy: it connects directly"),
     ])
 }
@@ -369,7 +369,7 @@ async fn set_network(
         tracing::warn!(error = &error as &dyn std::error::Error, "a network policy could not be opened");
         Refusal::NotStarted
     })?;
-    entry.sandbox.note(Level::Info, "what it may reach was replaced");
+    entry.sandbox.note(Level::Info, "its network policy was replaced");
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -37,7 +37,7 @@ pub(crate) async fn forward(
     let Ok(place) = Arc::clone(&sandbox.port_places).try_acquire_owned() else {
         HOST_LIMITS.add(&["ports"], 1);
         let message = format!(
-            "The sandbox's ports carry {AT_ONCE} requests already, the most at a time; close some or try again"
+            "The sandbox's ports have {AT_ONCE} concurrent requests, which is the maximum; close some or try again"
         );
         let sandbox_id = sandbox.id.clone();
         return proxy_error(ProxyError { sandbox_id, message, port: Some(port), code: 503 });

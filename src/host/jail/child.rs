@@ -102,7 +102,7 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<Tools, Failed> {
             leave_the_outside(socket, &[Some(&proc), watcher.as_ref()])?;
             let oom_score = own_oom_score(Some(&proc)).at("opening its memory score")?;
             limits::apply(plan.limits, 0, plan.most_files).at("setting limits")?;
-            sys::no_new_privileges().at("giving up new privileges")?;
+            sys::no_new_privileges().at("setting no-new-privileges")?;
             landlock::second_lock()
                 .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
             // Stays open, and with it the mount, as long as this process lives.
@@ -123,7 +123,7 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<Tools, Failed> {
             leave_the_outside(socket, &[watcher.as_ref()])?;
             let oom_score = own_oom_score(None).at("opening its memory score")?;
             limits::apply(plan.limits, others, plan.most_files).at("setting limits")?;
-            sys::no_new_privileges().at("giving up new privileges")?;
+            sys::no_new_privileges().at("setting no-new-privileges")?;
             if plan.isolation == Isolation::Landlock {
                 landlock::restrict(plan.read_only, &[&place.home, &place.tmp])
                     .map_err(|error| Failed("restricting files with Landlock", io::Error::other(error)))?;
@@ -133,7 +133,7 @@ fn lock_in(plan: Plan<'_>, socket: &OwnedFd) -> Result<Tools, Failed> {
     };
     let scope = (plan.isolation == Isolation::Landlock).then(sys::signal_scope).and_then(Result::ok);
     sys::drop_capabilities().at("dropping capabilities")?;
-    sys::no_new_privileges().at("giving up new privileges")?;
+    sys::no_new_privileges().at("setting no-new-privileges")?;
     sys::set_dumpable(false).at("hiding from other processes")?;
     if let Some(filters) = plan.filters {
         filters.load().map_err(io::Error::other).at("loading the system call filter")?;
@@ -169,11 +169,11 @@ fn wait_for_go(mut go: io::PipeReader) -> io::Result<()> {
 
 /// Dies with the spawner, also when it died a moment ago.
 fn stay_with(spawner: &OwnedFd) -> Result<(), Failed> {
-    sys::die_with_parent().at("tying its life to the spawner")?;
+    sys::die_with_parent().at("tying its lifetime to the spawner")?;
     let gone = sys::poll(&mut [sys::poll_fd(spawner, true, false)], 0).at("looking at the spawner")?;
     if gone == 0 {
         Ok(())
     } else {
-        Err(Failed("tying its life to the spawner", io::ErrorKind::NotConnected.into()))
+        Err(Failed("tying its lifetime to the spawner", io::ErrorKind::NotConnected.into()))
     }
 }

@@ -171,7 +171,7 @@ fn remedy(what: &str, errno: i32) -> String {
     let debian_switch = file("/proc/sys/kernel/unprivileged_userns_clone") == "0";
     let apparmor = file("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1";
     let in_container = Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists();
-    let weaker = "or choose the weaker `--isolation=landlock`, which hides no files' names and stops no covert look around";
+    let weaker = "or choose the weaker `--isolation=landlock`, which does not hide file names";
     if what.contains("Landlock") {
         return "Linux 5.13 with Landlock is needed for this tier (`lsm=landlock` at boot); a container's filter must let its \
                 three calls through, as Docker's does since version 23"

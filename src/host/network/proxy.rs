@@ -66,7 +66,7 @@ pub(super) async fn serve(egress: &Egress, policy: Arc<Policy>, link: Link) {
                 let greeting = client_hello::read(&mut near);
                 let greeting = tokio::time::timeout(egress.0.options.dial, greeting).await??;
                 if greeting.name.as_deref() != Some(name.as_str()) {
-                    far.meter.set_end("the TLS greeting names another host, or hides whom it names");
+                    far.meter.set_end("the TLS ClientHello names another host, or hides the name");
                     return Ok(());
                 }
                 far.write_all(&greeting.bytes).await?;
@@ -77,8 +77,8 @@ pub(super) async fn serve(egress: &Egress, policy: Arc<Policy>, link: Link) {
         if let Err(error) = ended {
             far.meter.set_end(match error.kind() {
                 io::ErrorKind::InvalidData => "this port is for TLS only",
-                io::ErrorKind::TimedOut => "nothing came for too long",
-                io::ErrorKind::QuotaExceeded => "the sandbox has used up its bytes",
+                io::ErrorKind::TimedOut => "it was idle for too long",
+                io::ErrorKind::QuotaExceeded => "the sandbox has used up its traffic limit",
                 _ => "broke off",
             });
         }
@@ -103,7 +103,7 @@ enum Refusal {
     #[error("{0} is not in this sandbox's network allow list")]
     NotAllowed(String),
     #[error(
-        "{0} is in the allow list, but its address is of a private or reserved network, which needs a rule of its own"
+        "{0} is in the allow list, but its address is in a private or reserved network, which needs its own rule"
     )]
     NotPublic(String),
     #[error(
@@ -114,7 +114,7 @@ enum Refusal {
     Unknown(String),
     #[error("{0} does not answer")]
     NoAnswer(String),
-    #[error("this sandbox has used up its bytes")]
+    #[error("this sandbox has used up its traffic limit")]
     UsedUp,
 }
 
@@ -410,7 +410,7 @@ impl Far {
                 let bytes = count(&done);
                 into(&self.meter).fetch_add(bytes as u64, Ordering::Relaxed);
                 if !self.egress.count(bytes) {
-                    self.meter.set_end("the sandbox has used up its bytes");
+                    self.meter.set_end("the sandbox has used up its traffic limit");
                     return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
                 }
                 let until = Instant::now() + self.egress.0.options.idle;
@@ -420,7 +420,7 @@ impl Far {
             Poll::Ready(error) => Poll::Ready(error),
             Poll::Pending => match self.quiet.as_mut().poll(cx) {
                 Poll::Ready(()) => {
-                    self.meter.set_end("nothing came for too long");
+                    self.meter.set_end("it was idle for too long");
                     Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
                 }
                 Poll::Pending => Poll::Pending,

@@ -135,9 +135,9 @@ pub(super) fn openapi(parameters: &Value, refusals: impl Fn(Value, &[(&str, &str
     let path = json!({ "type": "string", "minLength": 1, "maxLength": 1024,
         "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]+$" });
     let more = [
-        ("404", "There is no such file or directory, or no longer a context to have it."),
+        ("404", "There is no such file or directory, or its context has ended."),
         ("409", "The conversation's path is merged, archived or deleted."),
-        ("422", "The file may not go out, is too large, or is not of the kind that is needed."),
+        ("422", "The file may not leave the sandbox, is too large, or is of the wrong kind."),
         ("500", "The sandbox failed, or this server."),
     ];
     let directory = json!({ "name": "directory", "in": "query", "required": false, "schema": path });
@@ -153,13 +153,13 @@ pub(super) fn openapi(parameters: &Value, refusals: impl Fn(Value, &[(&str, &str
         "name": { "type": "string" }, "type": { "type": "string", "enum": ["file", "directory"] },
         "bytes": { "type": "integer" }, "modifiedAt": { "type": ["string", "null"], "format": "date-time" } } });
     json!({
-        "get": { "operationId": "listFiles", "summary": "The entries of a directory in the sandbox; the home when none is named",
+        "get": { "operationId": "listFiles", "summary": "The entries of a directory in the sandbox; of the home directory when none is named",
             "parameters": list, "security": [{ "bearer": [] }],
             "responses": refusals(json!({ "200": answer("What there is.", json!(["directory", "entries", "total"]), json!({
                 "directory": { "type": "string" }, "entries": { "type": "array", "items": entry },
                 "total": { "type": "integer" } })) }), &more) },
         "post": { "operationId": "addressFile",
-            "summary": "An address that takes (`upload`: PUT) or gives (`download`: GET) one file once, without a credential",
+            "summary": "An address that accepts (`upload`: PUT) or returns (`download`: GET) one file once, without a credential",
             "parameters": parameters, "security": [{ "bearer": [] }],
             "requestBody": { "required": true, "content": { "application/json": { "schema": {
                 "type": "object", "additionalProperties": false, "required": ["action", "file"], "properties": {

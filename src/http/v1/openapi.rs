@@ -88,7 +88,7 @@ fn error(what: &str) -> Value {
 fn refusals(mut responses: Value, more: &[(&str, &str)]) -> Value {
     let common = [
         ("400", "An identifier, header or body does not fit."),
-        ("401", "No credential, or one that is not good."),
+        ("401", "No credential, or an invalid one."),
         ("403", "The credential may not do this, or not for this tenant."),
         ("429", "Too many requests of this caller; see Retry-After."),
         ("503", "The store does not answer; try again."),
@@ -172,7 +172,7 @@ fn steps() -> Value {
                 &of_change(), &now()), &["target"], &json!({ "target": id() })),
         },
         "/v1/conversations/{conversation}/paths/{path}/archive": {
-            "post": operation("archivePath", "Puts a path away; its sandbox ends", &of_change(), &now()),
+            "post": operation("archivePath", "Archives a path; its sandbox ends", &of_change(), &now()),
         },
     })
 }
@@ -194,7 +194,7 @@ fn shares() -> Value {
             "delete": operation("unshare", "Takes a share back", &of_conversation(), &principals()),
         },
         "/v1/shared": {
-            "get": operation("listShared", "The conversations that others share with the caller, each with a handle that leads into it",
+            "get": operation("listShared", "The conversations that others share with the caller, each with its handle",
                 &[tenant()], &list_of("conversations", &shared)),
         },
     })
@@ -204,7 +204,7 @@ fn reveal() -> Value {
     let value =
         answer("200", "The value.", &json!({ "kind": { "type": "string" }, "value": { "type": "string" } }));
     json!({ "/v1/reveal": {
-        "post": asked(operation("reveal", "What a sealed token of the egress guard stands for; each asking is recorded",
+        "post": asked(operation("reveal", "The value of a sealed token of the egress guard; each request is recorded",
             &[tenant()], &refusals(value, &[("404", "It is not a token of this context, or was altered.")])),
             &["token", "conversation"], &json!({ "token": { "type": "string" }, "conversation": id(), "path": id() })),
     } })
@@ -239,7 +239,7 @@ fn usage() -> Value {
     let answer = json!({ "200": { "description": "Lines, and the quota of the tenant.",
         "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Usage" } } } } });
     json!({ "/v1/usage": { "get": operation("usage",
-        "What was used and what it cost: the caller's own, or the tenant's for the scope `admin`", &parameters,
+        "Usage and cost: the caller's own, or the tenant's for the scope `admin`", &parameters,
         &refusals(answer, &[])) } })
 }
 

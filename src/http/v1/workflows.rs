@@ -113,7 +113,7 @@ impl FromRequestParts<V1> for Of {
     }
 }
 
-/// A workflow and how far it is.
+/// A workflow and its progress.
 fn view(flow: &Flow) -> Value {
     json!({
         "workflowId": flow.row.id,
@@ -155,7 +155,7 @@ struct Begin {
 fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let number = serde_json::Number::deserialize(from)?;
     let whole = number.as_u64().or_else(|| number.as_f64()?.to_string().parse().ok());
-    whole.map(Some).ok_or_else(|| D::Error::custom(format!("{number} is not a whole number from 0 on")))
+    whole.map(Some).ok_or_else(|| D::Error::custom(format!("{number} is not a whole number of 0 or more")))
 }
 
 /// What the document does not say in full: which tasks hold together.
@@ -319,10 +319,10 @@ pub(super) fn document(
     let task = json!({ "name": "task", "in": "query", "required": false, "schema": { "type": "string" } });
     let conflict = [
         unknown[0],
-        ("422", "The tasks do not hold together, or an argument that the action needs is missing."),
+        ("422", "The tasks do not fit together, or an argument that the action needs is missing."),
         (
             "409",
-            "The workflow or task is in a state that this does not fit, or the key was used with other arguments.",
+            "The state of the workflow or task does not allow this, or the key was used with other arguments.",
         ),
     ];
     paths["/v1/workflows"] = json!({
@@ -337,12 +337,12 @@ pub(super) fn document(
                     "type": "string", "minLength": IDEMPOTENCY_KEY.start(), "maxLength": IDEMPOTENCY_KEY.end() } } })),
     });
     paths["/v1/workflows/{workflow}"] = json!({
-        "get": operation("showWorkflow", "A workflow and how far it is", vec![&workflow, tenant],
+        "get": operation("showWorkflow", "A workflow and its progress", vec![&workflow, tenant],
             refusals(json!({ "200": answer("It.") }), &unknown)),
     });
     paths["/v1/workflows/{workflow}/results"] = json!({
         "get": operation("workflowResults", "Results of its tasks", vec![&workflow, tenant, &task],
-            refusals(json!({ "200": object("They, as `results` by task.") }), &unknown)),
+            refusals(json!({ "200": object("The results, as `results` by task.") }), &unknown)),
     });
     paths["/v1/workflows/{workflow}/control"] = json!({
         "post": with(operation("controlWorkflow", "Pauses, resumes, aborts, approves, decides, replans; as control_workflow", vec![&workflow, tenant],

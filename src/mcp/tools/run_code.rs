@@ -267,7 +267,7 @@ impl OutputGuard {
 pub fn tool(network: bool, tools: bool, templates: Option<&[Offered]>) -> Tool {
     let description = "Run code in an isolated sandbox of this conversation path. Variables, imports and files are kept \
         between calls. Returns what was printed, the value of the last expression, displays and pictures of open plots, \
-        and a traceback when the code fails. The network is closed but for hosts that the operator allows. Personal data and \
+        and a traceback when the code fails. The network is closed except for hosts that the operator allows. Personal data and \
         secrets in the output are replaced by placeholders like [EMAIL_1].";
     let mut meta = Map::new();
     meta.insert("anthropic/maxResultSizeChars".into(), json!(200_000));
@@ -578,7 +578,7 @@ impl McpServer {
         let blocks = fitted.into_iter().flatten();
         let blocks = blocks.map(|picture| ContentBlock::image(picture.base64, picture.mime_type)).collect();
         let note = (left_out > 0).then(|| {
-            format!("{left_out} pictures are linked and not shown, for they are too large or too many; get_artifact shows one")
+            format!("{left_out} pictures are linked and not shown, because they are too large or too many; get_artifact shows one")
         });
         (blocks, note)
     }
@@ -688,7 +688,7 @@ fn notes(finished: &Finished) -> Vec<String> {
     }
     if outcome.rewritten {
         notes.push(
-            "output that was drawn over itself is shown as a terminal leaves it; the whole is linked"
+            "output that overwrites itself is shown as a terminal would show it; the complete output is linked"
                 .to_owned(),
         );
     }
@@ -697,21 +697,18 @@ fn notes(finished: &Finished) -> Vec<String> {
     }
     let guard = &finished.record.guard;
     if guard.withheld > 0 {
-        notes.push(format!(
-            "{} parts were withheld by the guard, which cannot look into them",
-            guard.withheld
-        ));
+        notes.push(format!("{} parts were withheld by the guard, which cannot scan them", guard.withheld));
     }
     if guard.blocked {
         let kinds: Vec<_> = guard.findings.keys().map(|kind| kind.as_str()).collect();
         notes.push(format!(
-            "nothing of this result is shown: the policy blocks results that hold what was found in it ({})",
+            "nothing of this result is shown: the policy blocks results with these findings ({})",
             kinds.join(", ")
         ));
     }
     if !guard.refused.is_empty() {
         notes.push(format!(
-            "the guard did not do what was asked, for the level above does not say `allow_off = true`: {}",
+            "the guard ignored a requested change, because the level above does not say `allow_off = true`: {}",
             guard.refused.join(", ")
         ));
     }

@@ -104,10 +104,7 @@ impl McpServer {
         let service = self.service().await?;
         let guard = service.policies.of(&caller.tenant);
         let Some(bridge) = service.bridge.as_ref().filter(|bridge| bridge.serves(&caller.tenant)) else {
-            return Err(ToolError::not_found(
-                "No tool server is configured for you",
-                "Work with run_code alone.",
-            ));
+            return Err(ToolError::not_found("No tool server is configured for you", "Use run_code only."));
         };
         let limit = match input.limit {
             None => 5,
@@ -166,7 +163,7 @@ impl Output {
             text.push('\n');
         }
         if self.tools.is_empty() {
-            text.push_str("No tool fits these words; try other ones.\n");
+            text.push_str("No tool matches these words; try other ones.\n");
         }
         for problem in &self.problems {
             text.push_str(&format!("not reachable: {problem}\n"));

@@ -219,8 +219,9 @@ pub fn tools() -> Vec<Tool> {
         (`inputs`: {\"rows\": {\"from\": \"fetch\", \"pointer\": \"/rows\"}}; code finds `data[\"rows\"]`) without passing through \
         you; what does not depend on each other runs side by side. Each result is a checkpoint: it survives a crash of the \
         server. Returns at once with an id; follow it with get_workflow. Code prints its result as JSON on its last line.";
-    let get = "Show a workflow: how far each task is, results, what happened. Without an id: your latest workflows.";
-    let control = "Steer a workflow: pause, resume, abort, approve, decide about a task that is unknown, replan what has not begun.";
+    let get =
+        "Show a workflow: the state of each task, results, events. Without an id: your latest workflows.";
+    let control = "Control a workflow: pause, resume, abort, approve, decide about an unknown task, replan tasks that have not begun.";
     vec![
         annotated(
             schema::tool::<RunInput>(RUN, "Run workflow", run)
@@ -288,7 +289,7 @@ fn wait_of(wait_ms: Option<u64>) -> Result<Option<Duration>, ToolError> {
 
 fn id_of(text: &str) -> Result<Uuid, ToolError> {
     text.trim().parse().map_err(|_| {
-        ToolError::argument("argument `workflow_id`: it is none; use the `workflowId` of run_workflow")
+        ToolError::argument("argument `workflow_id`: not a workflow id; use the `workflowId` of run_workflow")
     })
 }
 

@@ -149,7 +149,9 @@ async fn open(State(door): State<Door>, Extension(principal): Extension<Principa
     tokio::spawn(async move {
         match serve_server_with_ct(server, transport, ended).await {
             Ok(running) => drop(running.waiting().await),
-            Err(error) => tracing::debug!(error = %error, "an SSE client left before it had begun"),
+            Err(error) => {
+                tracing::debug!(error = %error, "an SSE client disconnected before it had initialized")
+            }
         }
     });
     // The path is relative to the origin: clients refuse another one.
@@ -189,11 +191,11 @@ async fn message(
     let Some(session) = found.filter(|session| session.owner == principal.name) else {
         if !target.session_id.starts_with(&door.replica) {
             tracing::warn!(
-                "a message for a stream of another replica, or of before a restart; a proxy needs sticky sessions for /sse and \
+                "a message for a stream of another replica, or from before a restart; a proxy needs sticky sessions for /sse and \
                  /messages"
             );
         }
-        let text = "this replica has no such stream: open /sse again; before several replicas the proxy needs sticky sessions \
+        let text = "this replica has no such stream: open /sse again; with several replicas the proxy needs sticky sessions \
                     for /sse and /messages";
         return (StatusCode::NOT_FOUND, text).into_response();
     };

@@ -26,7 +26,7 @@ pub(super) async fn listen(reach: Arc<Reach>, signals: Signals, replica: String)
         let ended = heed(&reach, &signals, &replica).await;
         signals.set_pace(UNHEARD);
         if let Err(error) = ended {
-            tracing::debug!(%error, "notifications of the database do not arrive; asking instead");
+            tracing::debug!(%error, "notifications of the database do not arrive; polling instead");
         }
         tokio::time::sleep(RETRY).await;
     }

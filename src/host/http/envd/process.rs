@@ -127,7 +127,7 @@ fn responses(
             }
             None if ending.is_cancelled() => return Some((Err(rpc::sandbox_gone()), None)),
             None => {
-                let message = "output was not read for too long; connect again to hear more";
+                let message = "output was not read for too long; connect again to continue";
                 return Some((Err(RpcError::new(Code::ResourceExhausted, message)), None));
             }
         };

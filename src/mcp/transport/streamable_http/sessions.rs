@@ -69,7 +69,7 @@ pub(super) enum SessionError {
     Unknown,
     #[error("too many sessions")]
     Full,
-    #[error("the event to resume after is not known")]
+    #[error("the event to resume after is unknown")]
     UnknownEvent,
 }
 

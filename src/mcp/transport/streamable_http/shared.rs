@@ -107,7 +107,7 @@ impl Shared {
                 chat: facts.iter().find(|fact| fact.fact == CHAT).and_then(|fact| Chat::read(&fact.value)),
             },
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "what other replicas know of a session could not be read");
+                tracing::warn!(error = %chain(&error), "the state of a session at other replicas could not be read");
                 Known::default()
             }
         }
