@@ -76,7 +76,7 @@ impl App {
         Ok(Self { execution, config, policies, policy_stamp, shutdown, host, tasks })
     }
 
-    /// From now on a guard policy that changes counts without another start. For programs that serve: others are over soon.
+    /// From now on a guard policy that changes counts without another start. For programs that serve: others end soon.
     pub fn follow_policy(&self) {
         let (config, policies) = (self.config.clone(), self.policies.clone());
         self.tasks.spawn(policy::follow(config, policies, self.policy_stamp, self.shutdown.clone()));

@@ -95,7 +95,7 @@ pub enum BridgeError {
         /// The time that it had.
         after: Duration,
     },
-    /// It ended, or its connection broke, while the call was under way.
+    /// It ended, or its connection broke, while the call was in progress.
     #[error("{server} ended during the call ({why}); the call may have had effects")]
     Broken {
         /// Which.
@@ -126,7 +126,7 @@ const FUSED: usize = 50;
 #[derive(Debug, Clone)]
 pub struct Bridge(Arc<Inner>);
 
-/// The tenant, where a server is not everybody's, and the servers.
+/// The tenant, where a server is not everyone's, and the servers.
 type CatalogKey = (Option<TenantId>, Vec<usize>);
 
 #[derive(Debug)]
@@ -139,7 +139,7 @@ struct Inner {
 }
 
 impl Bridge {
-    /// A bridge to these servers. Starts none. They end when `shutdown` is cancelled, and at the latest with the process. What
+    /// A bridge to these servers. Starts none. They end when `shutdown` is cancelled, or with the process. What
     /// was accepted of their tools is in `store`; without, it is known to this process only.
     pub fn new(options: Options, store: Option<Arc<dyn ToolStore>>, shutdown: CancellationToken) -> Self {
         let environment = Arc::new(options.environment);

@@ -200,7 +200,7 @@ pub struct Execution {
     pub credentials: Credentials,
     /// Tasks as a graph.
     pub workflows: Workflows,
-    /// Ends what is over.
+    /// Ends expired contexts.
     pub cleanup: Cleanup,
     /// Facts about protocol sessions.
     pub sessions: SessionFacts,
@@ -299,7 +299,7 @@ pub enum Progress {
     Output(Sanitized<OutputChunk>),
     /// How far a workflow is.
     Tasks {
-        /// Tasks that are over.
+        /// Tasks that have ended.
         over: usize,
         /// Tasks in all.
         of: usize,

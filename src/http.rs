@@ -40,11 +40,11 @@ use connections::{Connections, Holding, Seat};
 pub use layers::{LocalAddress, PeerAddress, Places};
 pub use shares::Shares;
 
-/// How long a connection may have no request under way: for the head of one to arrive, and between two.
+/// How long a connection may have no request in progress: for the head of one to arrive, and between two.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
-/// Requests that one HTTP/2 connection may have under way.
+/// Requests that one HTTP/2 connection may have in progress.
 const MAX_STREAMS: u32 = 128;
 
 /// Numbers of the listener.
@@ -54,7 +54,7 @@ pub struct Options {
     pub base_path: String,
     /// Connections at a time. Beyond it, one without a request makes room; when there is none, the answer is 503.
     pub max_connections: usize,
-    /// How long a connection may have no request under way.
+    /// How long a connection may have no request in progress.
     pub idle_timeout: Duration,
 }
 

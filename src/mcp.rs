@@ -285,7 +285,7 @@ impl McpServer {
     }
 }
 
-/// Every list is one page, so no cursor has been given to anybody.
+/// Every list is one page, so no cursor has been given to anyone.
 fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
     match request.and_then(|request| request.cursor) {
         None => Ok(()),

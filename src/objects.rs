@@ -1,6 +1,6 @@
 //! Objects: whole outputs, pictures and files of runs, which are too large for a row and are read page by page.
 //!
-//! They lie in the data directory, or in a bucket that speaks S3, where every replica reads them. An object is written
+//! They are in the data directory, or in a bucket that speaks S3, where every replica reads them. An object is written
 //! in one piece before its name is recorded anywhere, so a name that was recorded can be read. Keys are
 //! `<execution id>/<name>`: the ids begin with their time, so the oldest objects of a bucket are listed first and a
 //! clean-up never lists what it keeps.
@@ -101,7 +101,7 @@ impl From<object_store::Error> for ObjectError {
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
-    /// Set when they lie in a directory.
+    /// Set when they are in a directory.
     directory: Option<PathBuf>,
 }
 

@@ -5,7 +5,7 @@
 //! For a live context it gets [`Acquired::Ready`] and its run is already recorded as running. For a new key exactly
 //! one caller gets [`Acquired::Create`], a lease with an epoch; it makes the sandbox (tagged with context id and
 //! epoch), then [`Leases::ready`]. The epoch is the fencing token: a creator that was too slow is refused,
-//! and its sandbox goes to the outbox of sandboxes that must die, in the same transaction. Everybody else waits.
+//! and its sandbox goes to the outbox of sandboxes that must die, in the same transaction. Everyone else waits.
 //! Whatever ends a context writes the sandbox into that outbox, so a crash leaves nothing without an owner.
 //!
 //! Runs on one key go one at a time, in the order in which they first asked; asking again with the same execution id

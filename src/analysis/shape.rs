@@ -249,7 +249,7 @@ impl Checker {
         Value::Object(checked)
     }
 
-    /// The object with other names of fields in place of theirs, and with the fields of its one required object, if they
+    /// The object with other names of fields instead of theirs, and with the fields of its one required object, if they
     /// were given directly, inside that.
     fn renamed(&mut self, fields: &[Field], given: &Map<String, Value>) -> Map<String, Value> {
         let mut renamed = Map::new();
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_exact_number_is_refused() {
+    fn inexact_numbers_are_refused() {
         for bad in [
             json!("NaN"),
             json!("Infinity"),
@@ -816,7 +816,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plainly_meant_is_taken_and_said_and_nothing_else() {
+    fn unambiguous_guesses_are_accepted_and_noted_and_nothing_else_is() {
         static WORDS: Shape = Shape::Choice(&["le", "ge", "days_since_at_least"]);
         static INNER: Shape =
             Shape::Object(&[may("op", &WORDS, "").also(&["operator"]), may("fact", &Shape::Text(9), "")]);

@@ -98,7 +98,7 @@ pub async fn down(data_dir: &Path) -> anyhow::Result<Option<ContainerHost>> {
     Ok(Some(host))
 }
 
-/// Makes sure that the host answers: one that was stopped, or whose machine was started anew, is started again.
+/// Makes sure that the host answers: one that was stopped, or whose machine was restarted, is started again.
 ///
 /// # Errors
 /// When it does not come up.

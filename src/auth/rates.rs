@@ -1,4 +1,4 @@
-//! How often somebody may do something: a token bucket each, in memory, so the limit holds per replica. Time is the
+//! How often someone may do something: a token bucket each, in memory, so the limit holds per replica. Time is the
 //! process's monotonic clock: a wall clock that is set back gives no one a pause.
 
 use std::collections::HashMap;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_and_then_so_many_a_minute() {
+    fn a_burst_passes_and_then_the_rate_per_minute_applies() {
         let (rates, begin) = (Rates::new(60), Instant::now());
         for _ in 0..60 {
             rates.take_at(&"a", begin).unwrap();

@@ -270,7 +270,7 @@ fn has_critical(token: &str) -> bool {
     segment(token, 0).is_none_or(|header| header.contains_key("crit"))
 }
 
-/// What a key may be used for. Never a shared secret: a public key taken for one would let anybody sign.
+/// What a key may be used for. Never a shared secret: a public key taken for one would let anyone sign.
 fn algorithms(key: &Jwk) -> Vec<Algorithm> {
     use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
     if matches!(key.common.public_key_use, Some(PublicKeyUse::Encryption)) {

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stranger_writes_is_cut_and_cleaned() {
+    fn text_of_an_untrusted_server_is_cut_and_cleaned() {
         assert_eq!(clean(" a\u{1b}[31m\u{202e}b\u{e0041}\nc ", 100), "a[31mb\nc");
         assert_eq!(clean("abcdef", 3), "abc…");
     }

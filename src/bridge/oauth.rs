@@ -1,4 +1,4 @@
-//! Access tokens of a server that wants OAuth: by client credentials, or by a refresh token that somebody got once.
+//! Access tokens of a server that wants OAuth: by client credentials, or by a refresh token that someone got once.
 //!
 //! rmcp can do both too, but renews no token of client credentials: it would send the next request without one. The address
 //! of the token endpoint stands in the settings, so nothing that a server says decides where a secret goes.
@@ -50,7 +50,7 @@ impl OAuth {
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of its answer that are read.
 const MAX_ANSWER: usize = 64 << 10;
-/// A token is renewed so long before it runs out, or at half of its life.
+/// A token is renewed this long before it runs out, or at half of its life.
 const EARLY: Duration = Duration::from_secs(30);
 
 /// The access token of one server, renewed when it runs out or is refused.
@@ -69,7 +69,7 @@ pub(super) struct Tokens {
 #[derive(Debug, Default)]
 struct Held {
     access: Option<(Secret, Option<Instant>)>,
-    /// Given in place of the one in the settings, here or at another replica.
+    /// Given instead of the one in the settings, here or at another replica.
     refresh: Option<Secret>,
 }
 
@@ -118,7 +118,7 @@ impl Tokens {
         Some(lock(&self.held).refresh.clone().unwrap_or(first))
     }
 
-    /// Keeps what the authorization server gave in place of the refresh token that was used.
+    /// Keeps what the authorization server gave instead of the refresh token that was used.
     async fn keep(&self, refresh: Secret) {
         if let Some(store) = &self.store
             && let Err(error) = store.keep_refresh_token(&self.name(), &refresh).await

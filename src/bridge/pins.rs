@@ -1,4 +1,4 @@
-//! What was known of each server's tools, as hashes: a server may change what its tools say of themselves after somebody looked.
+//! What was known of each server's tools, as hashes: a server may change what its tools say of themselves after someone looked.
 //!
 //! The first list of a server is taken as it is. A tool that says something else later, or was not there, is a change: it is
 //! logged, and blocks the tool until it is accepted where the server is `pinned`. The set is pinned and not only each tool:
@@ -46,7 +46,7 @@ pub trait ToolStore: Send + Sync + std::fmt::Debug {
     /// Why it cannot be read.
     async fn refresh_token(&self, name: &str) -> Result<Option<Secret>, String>;
 
-    /// Keeps a refresh token, sealed, in place of the one before.
+    /// Keeps a refresh token, sealed, instead of the one before.
     ///
     /// # Errors
     /// Why it cannot be written.
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_the_store_is_away_what_was_known_holds_and_the_unknown_is_an_error() {
+    async fn with_the_store_away_known_pins_hold_and_unknown_ones_are_an_error() {
         let (server, tenant) =
             (Server { pinned: true, ..Server::any("a") }, TenantId::parse("acme").unwrap());
         let first = hashes(&[("x", "1")]);

@@ -41,7 +41,7 @@ pub(super) enum AuditCommand {
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantsCommand {
     /// Erase the data of a tenant, or of one of its users, and print what was erased. Live contexts end. The audit
-    /// chain keeps hashes in place of the erased text, and an entry about the erasure.
+    /// chain keeps hashes instead of the erased text, and an entry about the erasure.
     Erase(Erase),
 }
 

@@ -147,7 +147,7 @@ pub(super) async fn host(args: HostArgs, mut sources: Sources) -> anyhow::Result
     let token = CancellationToken::new();
     let host = crate::host::serve(options, token.clone()).await?;
     say!("export E2B_API_URL={url} E2B_SANDBOX_URL={url}", url = host.url());
-    // A key that somebody gave is not repeated: what is printed here may be a log.
+    // A key that someone gave is not repeated: what is printed here may be a log.
     match is_made_here {
         true => say!("export E2B_API_KEY={}", host.api_key().expose()),
         false => say!("# E2B_API_KEY: the key that was given to this host"),

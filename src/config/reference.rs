@@ -45,7 +45,7 @@ pub fn page() -> String {
 pub struct Row {
     /// Its name.
     pub key: String,
-    /// Its value; nothing when it is not set, words in place of a secret.
+    /// Its value; nothing when it is not set, words instead of a secret.
     pub value: Option<String>,
     /// What is used instead of a value that is not set, where something is.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_table_cannot_hold_is_named() {
+    fn invalid_entries_of_a_table_are_named() {
         for (file, said) in [
             ("[tenants.acme]\nallow_ot = []\n", r#"unknown setting `tenants."acme".allow_ot`"#),
             ("[tenants.acme]\nallow_ot = []\n", "did you mean `allow_out`?"),

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_cannot_have_is_named() {
+    fn invalid_entries_of_a_server_are_named() {
         for (body, said) in [
             ("name = \"x\"", "exactly one of `command` and `url`"),
             ("name = \"x\"\ncommand = \"a\"\nurl = \"http://b/\"", "exactly one"),

@@ -131,7 +131,7 @@ text_enum! {
         Fresh = "fresh",
         /// The same sandbox: variables and files are there.
         Kept = "kept",
-        /// A new sandbox in place of an ended one: earlier variables and files are gone. Or a new interpreter in the same
+        /// A new sandbox instead of an ended one: earlier variables and files are gone. Or a new interpreter in the same
         /// sandbox: earlier variables are gone.
         Reset = "reset",
         /// The same sandbox, whose interpreter died in this call: variables are what they were before it; files are as
@@ -147,7 +147,7 @@ pub enum ContextEvent {
     SandboxReady,
     /// The creator could not make one.
     CreateFailed,
-    /// The context is over.
+    /// The context has ended.
     End(EndReason),
 }
 

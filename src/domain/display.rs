@@ -84,7 +84,7 @@ impl RichResult {
         spoken.map(|text| (Cow::Borrowed(text), Reading::Text))
     }
 
-    /// Gives a display that is readable only in a browser a text: the words of its HTML in place of an object's address.
+    /// Gives a display that is readable only in a browser a text: the words of its HTML instead of an object's address.
     /// This comes before the guard, which must see words that tags held apart.
     pub fn read_html(&mut self) {
         let has_words = ["json", "markdown", "latex"].iter().any(|form| self.formats.contains_key(*form));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_told_from_a_value() {
+    fn an_object_address_is_distinguished_from_a_value() {
         for text in [
             "<a.B object at 0x7f00>",
             "<IPython.core.display.HTML object>",

@@ -67,7 +67,7 @@ pub struct Inputs {
     pub template: Option<String>,
 }
 
-/// Which tools a caller wants to know the signatures of.
+/// Which tools a caller asks the signatures of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolsWanted {
     /// By name: `server.tool`, or a whole server.
@@ -236,7 +236,7 @@ impl Capture {
         }
     }
 
-    /// The text, with one line in place of what was left out that says how much.
+    /// The text, with one line instead of what was left out that says how much.
     pub fn text(&self) -> String {
         let mut out = self.head.clone();
         let kept = (self.head_chars + self.tail.len()) as u64;

@@ -16,7 +16,7 @@ pub struct OutOfRange {
     pub allowed: &'static str,
 }
 
-/// How long one run may take: 1,000 to 600,000 ms, 60,000 when nothing is said (SPEC section 5).
+/// How long one run may take: 1,000 to 600,000 ms, 60,000 by default (SPEC section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timeout(Duration);
 
@@ -55,7 +55,7 @@ impl Default for Timeout {
     }
 }
 
-/// How long a context lives after its last use: 1 minute to 24 hours, 30 minutes when nothing is said.
+/// How long a context lives after its last use: 1 minute to 24 hours, 30 minutes by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ttl(Duration);
 

@@ -1,4 +1,4 @@
-//! Who stands at a door: a person's machine, a user, or a service that speaks for many tenants.
+//! Who stands at a door: a person's machine, a user, or a service that acts for many tenants.
 //!
 //! A principal is made where a credential was checked. What it may name is decided here, so that no door can
 //! forget it.
@@ -14,7 +14,7 @@ use super::context::text_enum;
 use super::{Entropy, Kept, TenantId, same_bytes};
 
 text_enum! {
-    /// What kind of caller a credential stands for.
+    /// What kind of caller a credential represents.
     PrincipalKind {
         /// This machine's own user: stdio, or loopback without a credential.
         Local = "local",
@@ -177,7 +177,7 @@ impl Principal {
         Err(TenantRefused::Foreign)
     }
 
-    /// Whom the contexts that its calls make belong to. A service speaks for its tenant.
+    /// Whom the contexts that its calls make belong to. A service acts for its tenant.
     pub fn owner(&self, sharing: Sharing) -> Owner {
         match (self.kind, sharing) {
             (PrincipalKind::Service, _) | (_, Sharing::Tenant) => Owner::tenant(),
@@ -208,7 +208,7 @@ pub struct ApiKey {
     /// SHA-256 of the whole key. The key is 256 random bits, so a slow hash would add nothing.
     #[serde(skip)]
     pub hash: [u8; 32],
-    /// What it stands for.
+    /// What it represents.
     pub kind: PrincipalKind,
     /// Its own tenant.
     pub tenant: Option<TenantId>,

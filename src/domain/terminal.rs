@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_would_leave() {
+    fn output_is_what_a_terminal_would_show() {
         for (raw, left_there, rewritten) in [
             ("plain\ttext\n", "plain\ttext\n", false),
             ("a\r\nb\r\n", "a\nb\n", false),

@@ -9,7 +9,7 @@ use super::context::text_enum;
 use super::{ContextKey, ConversationId, Owner, PathId, TenantId};
 
 text_enum! {
-    /// How long a quota lasts before it begins anew, in UTC.
+    /// How long a quota lasts before it begins again, in UTC.
     Period {
         /// From midnight to midnight.
         Day = "day",
@@ -45,7 +45,7 @@ impl QuotaKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quota {
-    /// When it begins anew (each month).
+    /// When it begins again (each month).
     pub period: Period,
     /// Seconds of sandboxes.
     pub sandbox_seconds: Option<u64>,
@@ -114,7 +114,7 @@ impl Quota {
 /// What a tenant's own row says; `None` is the configured quota.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnQuota {
-    /// When it begins anew.
+    /// When it begins again.
     pub period: Option<Period>,
     /// Seconds of sandboxes.
     pub sandbox_seconds: Option<u64>,
@@ -150,7 +150,7 @@ pub struct QuotaReached {
     pub reserved: u64,
     /// How long it lasts.
     pub period: Period,
-    /// When it begins anew.
+    /// When it begins again.
     pub resets_in: Duration,
 }
 
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_counts_as_much_as_what_is_used() {
+    fn reservations_count_like_usage() {
         let quota = Quota { sandbox_seconds: Some(10), ..Quota::default() };
         let now = at("2026-11-30T00:00:00Z");
         let full = Use { sandbox_ms: 4000, held_ms: 6000, ..Use::default() };

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_whose_caller_left_does_not_hold_the_door() {
+    fn a_probe_whose_caller_left_does_not_block_the_next_one() {
         let circuit = Circuit::new(CircuitOptions { failures: 1, open_for: TEN });
         let now = Instant::now();
         circuit.record(false, now);

@@ -134,7 +134,7 @@ impl E2bClient {
     }
 }
 
-/// An execution under way: a stream of [`Event`]s. Dropping it interrupts the code.
+/// An execution in progress: a stream of [`Event`]s. Dropping it interrupts the code.
 ///
 /// ```no_run
 /// # use pathbox::{e2b::*, wire::interpreter::*};

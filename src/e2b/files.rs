@@ -211,7 +211,7 @@ impl Files {
     /// A URL that reads a file without any header, until `expires`: anyone who has it can read the file.
     ///
     /// # Errors
-    /// [`E2bError::Setting`] when the sandbox has no envd token: then anybody can read without a signature.
+    /// [`E2bError::Setting`] when the sandbox has no envd token: then anyone can read without a signature.
     pub fn download_url(&self, path: &str, expires: Option<DateTime<Utc>>) -> Result<Secret, E2bError> {
         let access = &self.envd.access;
         let Some(token) = &access.envd_token else {

@@ -64,7 +64,7 @@ pub enum Settled {
     Kept,
     /// The interpreter died of the abort; variables are what they were before the aborted run.
     RolledBack,
-    /// The interpreter runs anew; variables are gone, and nothing of the aborted code runs any more.
+    /// The interpreter runs again; variables are gone, and nothing of the aborted code runs any more.
     StateLost,
 }
 
@@ -164,7 +164,7 @@ impl E2bClient {
         self.contexts(access, Method::GET, "/contexts", None).await?.json("a list of code contexts")
     }
 
-    /// Starts the kernel of a context anew: variables, working directory and environment are gone.
+    /// Starts the kernel of a context again: variables, working directory and environment are gone.
     ///
     /// # Errors
     /// [`E2bError::NotFound`] for the context.
@@ -230,7 +230,7 @@ fn context_id(id: &str) -> Result<&str, E2bError> {
 impl Interpreter {
     /// Takes the turn on the context, settles what an earlier abort left, and sends the code.
     ///
-    /// The turn is kept until the run is over or dropped; others wait in order of arrival. Waiting does not count for the
+    /// The turn is kept until the run has ended or dropped; others wait in order of arrival. Waiting does not count for the
     /// deadlines. A warm run is one request, with [`RunRequest::envs`] three.
     ///
     /// # Errors
@@ -406,7 +406,7 @@ impl Interpreter {
         Ok(self.settled(state, Settled::StateLost))
     }
 
-    /// The hosted JavaScript kernel answers an interrupt by starting its session anew, and counts on. A host of our kind,
+    /// The hosted JavaScript kernel answers an interrupt by starting its session again, and counts on. A host of our kind,
     /// known by its one address for everything, keeps it.
     fn loses_state_on_interrupt(&self) -> bool {
         self.inner.kernel == Kernel::Javascript && !self.inner.client.endpoint.is_one_address()
@@ -512,11 +512,11 @@ struct Probe {
     rolled_back: bool,
 }
 
-/// A run under way. Dropping it interrupts the code and leaves the settling to the next run.
+/// A run in progress. Dropping it interrupts the code and leaves the settling to the next run.
 #[derive(Debug)]
 pub struct Run {
     interpreter: Interpreter,
-    /// `None` once it is over.
+    /// `None` once it has ended.
     execution: Option<Execution>,
     state: OwnedMutexGuard<State>,
     state_lost: bool,
@@ -602,7 +602,7 @@ impl Run {
 
     /// Ends the run now if it has not ended, and makes the context fit for the next one.
     ///
-    /// Takes about 0.6 s when the code was interrupted, some seconds when the kernel had to be restarted, and no time when
+    /// Takes about 0.6 s when the code was interrupted, a few seconds when the kernel had to be restarted, and no time when
     /// the run had come to its end.
     ///
     /// # Errors

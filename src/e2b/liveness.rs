@@ -38,7 +38,7 @@ pub enum Liveness {
 /// What a new sandbox turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
-    /// Its interpreter answers, after so long.
+    /// Its interpreter answers, after this long.
     Ready {
         /// From the first question.
         after: Duration,

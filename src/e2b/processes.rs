@@ -48,7 +48,7 @@ pub struct Command {
     pub tag: Option<String>,
     /// Whether [`Processes::send_stdin`] will be used; otherwise its input is empty.
     pub stdin: bool,
-    /// It is killed after so long; never when left out, which is what a background job needs.
+    /// It is killed after this long; never when left out, which is what a background job needs.
     pub life: Option<Duration>,
     /// With a terminal of this size. What it writes there comes as [`ProcessUpdate::Stdout`]; write to it with
     /// [`Processes::send_terminal`].

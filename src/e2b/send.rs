@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_done_is_repeated_only_when_twice_is_once() {
+    fn requests_that_may_have_had_effects_are_retried_only_if_idempotent() {
         let gateway =
             E2bError::Busy { status: 504, error_code: None, retry_after: None, message: Default::default() };
         let full = E2bError::RateLimited { retry_after: None, message: Default::default() };

@@ -99,7 +99,7 @@ impl Shell {
     }
 }
 
-/// A command under way. Dropping it kills the command and what it started, as soon as the runtime gets to it.
+/// A command in progress. Dropping it kills the command and what it started, as soon as the runtime gets to it.
 #[derive(Debug)]
 pub struct ShellRun {
     processes: Processes,

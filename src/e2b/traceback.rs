@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_its_lines_is_left_alone() {
+    fn a_traceback_with_line_breaks_is_unchanged() {
         for (whole, name, value) in [
             (
                 "Traceback (most recent call last):\n  File \"<cell>\", line 1\nKeyError: 'k'",

@@ -115,7 +115,7 @@ struct Asking<'a> {
 enum Answered {
     Acquired(Acquisition),
     AskAgain,
-    /// The turn has to be waited for, and asked for again after so long.
+    /// The turn has to be waited for, and asked for again after this long.
     Wait {
         position: u32,
         at_most: Duration,
@@ -203,7 +203,7 @@ impl Sandboxes {
             crash_point!(self.0, "acquire.before");
             let answer = match self.0.store().acquire(ask, limits).await {
                 Ok(answer) => answer,
-                // Somebody is in the way, for as long as this call may wait: the same run keeps its place.
+                // Someone is in the way, for as long as this call may wait: the same run keeps its place.
                 Err(error)
                     if error.state().is_some_and(DatabaseState::passes_soon)
                         && began.elapsed() < patience =>
@@ -294,7 +294,7 @@ impl Sandboxes {
         }
     }
 
-    /// Contexts of a local host that died with its process hold places until somebody looks. Whether there were any; a
+    /// Contexts of a local host that died with its process hold places until someone looks. Whether there were any; a
     /// call looks until it has found some.
     async fn frees_dead_hosts(&self, asking: &mut Asking<'_>) -> bool {
         if !asking.tried_again_at_limit {
@@ -470,7 +470,7 @@ impl Sandboxes {
     async fn announce(&self, held: &Held, ask: &Acquire) {
         loop {
             tokio::time::sleep(ANNOUNCE_PAUSE).await;
-            // What is over is written first, or the database would take the context for expired.
+            // What has ended is written first, or the database would take the context for expired.
             if self.0.write_behind.is_behind_on(&ask.key) || self.0.store().ping().await.is_err() {
                 continue;
             }

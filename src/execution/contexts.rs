@@ -22,7 +22,7 @@ impl Contexts {
     }
 
     /// The live contexts that the requester may enter, newest first: those of the `named` context's conversation; without one,
-    /// its own in every conversation. A caller who speaks for the tenant gets those of the call's own.
+    /// its own in every conversation. A caller who acts for the tenant gets those of the call's own.
     ///
     /// # Errors
     /// The store's.
@@ -41,7 +41,7 @@ impl Contexts {
             return Ok(self.0.store().contexts(&filter).await?);
         }
         let key = named.unwrap_or(own);
-        // A shared conversation is its owner's; without a named one a caller that speaks for the tenant sees every owner's.
+        // A shared conversation is its owner's; without a named one a caller that acts for the tenant sees every owner's.
         let owner = if key.owner == requester.owner { requester.lists() } else { Some(key.owner.clone()) };
         let filter = ContextFilter {
             tenant: Some(key.tenant.clone()),

@@ -85,7 +85,7 @@ pub enum ExecutionError {
     /// A kept output, picture or file could not be read or kept.
     #[error("a kept output cannot be read")]
     Objects(#[source] crate::objects::ObjectError),
-    /// What was recorded of a run cannot be read: a newer version wrote it, or somebody changed it.
+    /// What was recorded of a run cannot be read: a newer version wrote it, or someone changed it.
     #[error(transparent)]
     Kept(#[from] KeptError),
     /// The handle is not one of ours, or not this tenant's.

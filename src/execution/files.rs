@@ -86,7 +86,7 @@ pub enum FileAction {
         path: FilePath,
         /// What, at most [`MAX_FILE_BYTES`].
         content: Content,
-        /// The version that must be there now; an empty text stands for no file at all.
+        /// The version that must be there now; an empty text means no file at all.
         expected: Option<String>,
     },
     /// The entries of a directory.

@@ -40,7 +40,7 @@ pub struct Hosts {
     only_here: bool,
 }
 
-/// A host's claim on its data directory; it ends with the process at the latest.
+/// A host's claim on its data directory; it ends no later than the process.
 #[derive(Debug)]
 pub struct HostClaim {
     _lock: File,

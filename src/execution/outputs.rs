@@ -169,7 +169,7 @@ impl Outputs {
         }
     }
 
-    /// Removes the first parts of an upload that is over.
+    /// Removes the first parts of an upload that has ended.
     pub async fn remove_parts(&self, upload: ExecutionId, parts: usize) {
         self.objects.remove((1..=parts).map(|number| format!("{upload}/part-{number}"))).await;
     }

@@ -24,7 +24,7 @@ use crate::telemetry::chain;
 /// Rows in one pass (SPEC section 4).
 const BATCH: u32 = 50;
 /// After an outage of the database nothing expires for this long: servers first report what they used meanwhile.
-/// They begin within a second, and tell some hundred uses a second.
+/// They begin within a second, and tell a few hundred uses a second.
 const TELLING: Duration = Duration::from_secs(60);
 /// How long a claimed entry of the outbox stays hidden from other replicas.
 const VISIBILITY: Duration = Duration::from_secs(120);
@@ -38,7 +38,7 @@ pub struct Cleaned {
     pub errors: u32,
 }
 
-/// Ends what is over and kills what has no owner. Cheap to clone.
+/// Ends expired contexts and kills sandboxes without an owner. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Cleanup(pub(super) Arc<Core>);
 

@@ -20,7 +20,7 @@ use super::record::Stored;
 use super::run_analysis;
 use super::{Artifact, Call, Core, ExecutionError, Finished};
 
-/// The longest kept file that is looked at again after the policy has changed; what is longer is taken out anew.
+/// The longest kept file that is looked at again after the policy has changed; what is longer is taken out again.
 const MAX_AGAIN: u64 = 64 * 1024 * 1024;
 
 /// A run that has begun and may outlive its caller.
@@ -84,7 +84,7 @@ pub struct Requester {
     pub owner: Owner,
     /// Its name.
     pub principal: String,
-    /// Whether it speaks for the whole tenant.
+    /// Whether it acts for the whole tenant.
     pub sees_tenant: bool,
 }
 

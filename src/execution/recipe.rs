@@ -56,12 +56,12 @@ impl Recipes {
         all.any(|allowed| allowed == template)
     }
 
-    /// Whether somebody may name a template.
+    /// Whether someone may name a template.
     pub fn offer_templates(&self) -> bool {
         self.tenants.values().chain([&self.base]).any(|recipe| !recipe.templates.is_empty())
     }
 
-    /// Whether somebody's sandboxes reach a network.
+    /// Whether someone's sandboxes reach a network.
     pub fn reach_a_network(&self) -> bool {
         let mut all = self.tenants.values().chain([&self.base]);
         all.any(|recipe| recipe.network != NetworkPolicy::Closed)

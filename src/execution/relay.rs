@@ -281,7 +281,7 @@ impl Link {
     }
 }
 
-/// The answer to a call that belongs to no run that is under way.
+/// The answer to a call that belongs to no run that is in progress.
 const STALE: &str = r#"{"ok":false,"kind":"refused","message":"the run that this call belongs to has ended; call tools in the code of the run under way"}"#;
 
 /// Numbered lines out of pieces of text.

@@ -40,7 +40,7 @@ struct Entry {
     is_offline: bool,
     /// Such a context that another replaced, until a caller has been notified.
     replaced: Option<ContextId>,
-    /// The context is over.
+    /// The context has ended.
     is_gone: bool,
     turn: Turn,
     numbers: Placeholders,
@@ -121,7 +121,7 @@ impl Remembered {
         }
     }
 
-    /// The context is over. That it was used without a lease from the database is kept until a caller has been notified.
+    /// The context has ended. That it was used without a lease from the database is kept until a caller has been notified.
     pub(super) fn forget(&self, key: &ContextKey) {
         let mut entries = self.lock();
         match entries.get_mut(key) {

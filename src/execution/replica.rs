@@ -21,7 +21,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Between two renewals of a run whose result is being put away.
 const SETTLING_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often a run looks whether the lease is over: a machine that slept moves the wall clock and no timer.
+/// How often a run looks whether the lease has expired: a machine that slept moves the wall clock and no timer.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How long the database may take to say that a run is still this replica's.
@@ -42,7 +42,7 @@ impl Lease {
         Self { clock, until: Mutex::default() }
     }
 
-    /// It lasts for so long from a moment before now.
+    /// It lasts for this long from a moment before now.
     fn renew(&self, from: (Instant, DateTime<Utc>), lease: Duration) {
         *lock(&self.until) = Some((from.0 + lease, from.1 + lease));
     }

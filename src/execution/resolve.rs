@@ -22,7 +22,7 @@ pub(super) struct Resolved {
 }
 
 impl Runs {
-    /// Whether a placeholder in the code of a call is text in the sandbox too, whatever it stands for.
+    /// Whether a placeholder in the code of a call is text in the sandbox too, whatever it represents.
     pub fn leaves_as_text(&self, call: &Call, placeholder: &str) -> bool {
         let kind =
             placeholder.trim_matches(['[', ']']).rsplit_once('_').and_then(|(kind, _)| kind.parse().ok());

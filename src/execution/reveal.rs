@@ -65,7 +65,7 @@ impl TokenKey {
     }
 }
 
-/// What a token stands for. The one value that leaves unguarded: it was asked for, by somebody who may.
+/// What a token represents. The one value that leaves unguarded: it was asked for, by someone who may.
 pub struct Revealed {
     /// What it is.
     pub kind: Kind,

@@ -160,7 +160,7 @@ impl Runs {
     }
 
     /// Asks a run to stop, on whichever replica it is; it does so within about two seconds. Nothing happens to a run
-    /// that is over.
+    /// that has ended.
     ///
     /// # Errors
     /// [`ExecutionError::UnknownExecution`] when the requester has no such run, or the store's.

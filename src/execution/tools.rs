@@ -1,6 +1,6 @@
 //! Calls from programs to tools of other servers: each is authorised here, whatever language or door it came through.
 //!
-//! A run that may call tools is given a secret; its calls carry it. What is checked, in this order: that the run is under way
+//! A run that may call tools is given a secret; its calls carry it. What is checked, in this order: that the run is in progress
 //! (the relay), the tenant's servers and the settings' patterns (the catalog), the budget of the run, the arguments against
 //! the tool's schema, the guard unless the server is trusted, and a person where the tool asks for one. The boundary is the
 //! context, not the run: all programs of a sandbox are one user there, so the secret says which run pays, and refuses what
@@ -114,7 +114,7 @@ impl ToolRooms {
     }
 }
 
-/// The tools of a run that is under way.
+/// The tools of a run that is in progress.
 pub(super) struct ToolRun {
     relay: Arc<Relay>,
     task: AbortOnDropHandle<()>,
@@ -312,7 +312,7 @@ impl ToolRun {
         &self.relay.library
     }
 
-    /// Ends it: calls under way are cancelled, later ones refused. Gives what was called.
+    /// Ends it: calls in progress are cancelled, later ones refused. Gives what was called.
     pub(super) async fn finish(self) -> Vec<ToolCall> {
         self.relay.detach();
         self.stop.cancel();

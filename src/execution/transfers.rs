@@ -53,7 +53,7 @@ struct Sealed {
     conversation: ConversationId,
     #[serde(rename = "p")]
     path: PathId,
-    /// Who asked for it: name, whom its own contexts belong to, and whether it speaks for the tenant.
+    /// Who asked for it: name, whom its own contexts belong to, and whether it acts for the tenant.
     #[serde(rename = "b")]
     by: (String, String, bool),
     #[serde(rename = "w")]
@@ -153,7 +153,7 @@ impl Transfers {
         Some(Ticket { way: sealed.way, requester, key, id: sealed.id, name: Sha256::digest(token).into() })
     }
 
-    /// Uses an address up. `false`: somebody has before.
+    /// Uses an address up. `false`: someone has before.
     ///
     /// # Errors
     /// The store's.
@@ -226,7 +226,7 @@ impl Transfers {
         Ok(Ok((file, bytes)))
     }
 
-    /// Removes the parts of an upload that is over.
+    /// Removes the parts of an upload that has ended.
     pub async fn remove_parts(&self, ticket: &Ticket, parts: usize) {
         self.0.outputs().remove_parts(ticket.id, parts).await;
     }

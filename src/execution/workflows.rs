@@ -63,14 +63,14 @@ pub struct Flow {
     pub state: State,
 }
 
-/// What somebody wants of a workflow.
+/// What someone wants of a workflow.
 #[derive(Debug, Clone)]
 pub enum Control {
     /// Nothing more begins.
     Pause,
     /// It goes on.
     Resume,
-    /// What runs is stopped, and it is over.
+    /// Running tasks are stopped, and the workflow ends.
     Abort,
     /// A task that waits for approval may begin.
     Approve(String),
@@ -80,7 +80,7 @@ pub enum Control {
     Decide(String, Decision, Option<Value>),
     /// Tasks that have not begun are added, replaced and dropped.
     Replan {
-        /// New ones, and ones in place of those of the same id.
+        /// New ones, and ones instead of those of the same id.
         tasks: Vec<Task>,
         /// Those that go.
         drop: Vec<String>,
@@ -163,7 +163,7 @@ pub(super) struct Flows {
 #[derive(Debug, Clone)]
 struct Held {
     epoch: i64,
-    /// Somebody wrote to it.
+    /// Someone wrote to it.
     wake: Arc<Notify>,
     /// The lease is another's.
     lost: CancellationToken,
@@ -251,7 +251,7 @@ impl Workflows {
         Ok(Flow { row, state })
     }
 
-    /// As [`Self::look`], once something has happened behind event `after`, it is over, or `patience` is.
+    /// As [`Self::look`], once something has happened behind event `after`, it has ended, or `patience` is.
     ///
     /// # Errors
     /// As [`Self::look`].

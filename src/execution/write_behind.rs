@@ -82,7 +82,7 @@ struct Queue {
     entries: VecDeque<Entry>,
     /// Why the last try failed; sent with each.
     failed: watch::Sender<Option<DatabaseState>>,
-    /// Somebody waits for the queue: it is tried now.
+    /// Someone waits for the queue: it is tried now.
     wake: Arc<Notify>,
 }
 
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_for_a_key_learns_what_its_queue_meets_and_no_other() {
+    async fn a_waiter_for_a_key_gets_the_outcome_of_its_own_queue_only() {
         let waiting = WriteBehind::default();
         let soon = Instant::now() + Duration::from_millis(50);
         let far = Instant::now() + Duration::from_secs(600);

@@ -226,7 +226,7 @@ const EVENTS: usize = 4;
 /// Changes that a watcher may be behind before the oldest are dropped.
 const CHANGES: usize = 1024;
 
-/// The host's end of the socket and what is under way on it.
+/// The host's end of the socket and what is in progress on it.
 struct Connection {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
@@ -438,7 +438,7 @@ impl AgentHandle {
     async fn begin(&self, message: &ToAgent) -> Result<Process, AgentError> {
         let (started, mut pid) = mpsc::channel(1);
         let (sender, queue) = mpsc::unbounded_channel();
-        // What may be under way is paid for as long as there may be some of it: much while there is much left.
+        // What may be in progress is paid for as long as there may be some of it: much while there is much left.
         let account = &self.connection.account;
         let wide = if account.left() > HELD / 2 { account.take(WINDOW) } else { None };
         let (window, paid) = match wide {
@@ -1062,7 +1062,7 @@ mod tests {
 
     /// Many unread answers: each is within its own bounds.
     #[tokio::test]
-    async fn answers_that_nobody_reads_are_kept_up_to_the_sandbox_s_account() {
+    async fn unread_answers_are_kept_up_to_the_sandbox_s_account() {
         let (handle, socket) = connected().await;
         let entry = |n: usize| FileInfo {
             name: n.to_string(),
@@ -1097,7 +1097,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_that_nobody_fetches_are_kept_up_to_the_sandbox_s_account() {
+    async fn unfetched_changes_are_kept_up_to_the_sandbox_s_account() {
         let (handle, socket) = connected().await;
         let mut watches = Vec::new();
         for _ in 0..20 {
@@ -1162,7 +1162,7 @@ mod tests {
 
     /// The other side takes what fits into the window and reads nothing.
     #[tokio::test]
-    async fn a_dropped_link_is_hung_up_though_nobody_reads_and_keeps_its_place_until_it_is_gone() {
+    async fn a_dropped_link_is_closed_even_if_unread_and_counts_until_it_is_gone() {
         use tokio::io::AsyncWriteExt;
         const PATIENCE: Duration = Duration::from_secs(20);
         let (handle, socket) = connected().await;
@@ -1215,7 +1215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_in_the_middle_wakes_everybody_who_waits() {
+    async fn an_end_in_the_middle_wakes_every_waiter() {
         let (handle, socket) = connected().await;
         let mut process = program(&handle, &socket).await;
         let reader = {
@@ -1242,7 +1242,7 @@ mod tests {
         }
     }
 
-    /// Messages of every kind, for whom they are not, in any order, well formed or not, while much is under way.
+    /// Messages of every kind, for whom they are not, in any order, well formed or not, while much is in progress.
     #[tokio::test]
     async fn no_conversation_at_random_harms_or_holds_the_host() {
         for seed in 1..=100_u64 {

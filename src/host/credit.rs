@@ -109,7 +109,7 @@ impl<T> Held<T> {
         Self { value, credit }
     }
 
-    /// Without its credit: it is kept no longer, or somebody else pays.
+    /// Without its credit: it is kept no longer, or someone else pays.
     pub(crate) fn into_inner(self) -> T {
         self.value
     }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_sandbox_holds_ends_with_its_account_and_comes_back() {
+    fn credit_of_a_sandbox_is_returned_when_its_account_ends() {
         let account = Account::sharing(Arc::new(Semaphore::new(SHARED)));
         let mut held = account.take(HELD - WAITING).expect("fits");
         assert!(account.take(1).is_none(), "the rest is for what waits");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn others_can_take_what_is_shared_and_nothing_else() {
+    fn other_sandboxes_can_take_only_shared_credit() {
         let shared = Arc::new(Semaphore::new(HELD));
         let [greedy, other, third] = [0; 3].map(|_| Account::sharing(Arc::clone(&shared)));
         let held: Vec<Credit> = std::iter::from_fn(|| greedy.take(1 << 20)).collect();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_goes_on_when_something_is_dropped() {
+    async fn a_waiter_continues_when_credit_is_returned() {
         let account = Account::sharing(Arc::new(Semaphore::new(SHARED)));
         let held = account.wait(HELD - 1).await;
         let next = account.wait(2);

@@ -84,7 +84,7 @@ pub(crate) struct ConnectionLimits {
     pub(crate) head_timeout: Duration,
 }
 
-/// Connections that are open. Those without a request under way make room for new ones, so that anyone who opens many and says
+/// Connections that are open. Those without a request in progress make room for new ones, so that anyone who opens many and says
 /// nothing keeps no one else away.
 #[derive(Debug, Default)]
 struct Open {

@@ -553,7 +553,7 @@ impl Connection {
         sys::hang_up(self.socket.get_ref());
     }
 
-    /// Tells everybody who waits that nothing comes.
+    /// Tells everyone who waits that nothing comes.
     fn forget_all(&self) {
         let mut state = self.state();
         state.births.clear();

@@ -14,7 +14,7 @@ const KEPT: usize = 200;
 /// What happened in and to one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// A moment on two clocks, from when it was somebody's.
+    /// A moment on two clocks, from when it was someone's.
     began: OnceLock<(Instant, DateTime<Utc>)>,
     notes: Mutex<VecDeque<Note>>,
 }

@@ -36,7 +36,7 @@ pub struct Options {
     pub connections: usize,
     /// Bytes of one sandbox in both directions together; then its connections break off.
     pub max_bytes: u64,
-    /// A connection over which nothing goes for so long is closed.
+    /// A connection over which nothing goes for this long is closed.
     pub idle: Duration,
     /// For looking a name up and connecting, together.
     pub dial: Duration,
@@ -97,7 +97,7 @@ const LOOK_UPS: usize = 128;
 /// Those of one sandbox. Names can be made so that no one ever answers for them.
 const LOOK_UPS_OF_ONE: usize = 4;
 
-/// Looks names up for one sandbox, within what it and all of them together may have under way.
+/// Looks names up for one sandbox, within what it and all of them together may have in progress.
 #[derive(Debug)]
 struct LookUps {
     resolver: Resolver,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn look_ups_that_nobody_answers_take_no_more_than_their_places() {
+    async fn unanswered_look_ups_take_no_more_than_their_places() {
         let (resolver, begun) = silent();
         let LookUpPlaces(all) = LookUpPlaces::default();
         for sandbox in 0..LOOK_UPS / LOOK_UPS_OF_ONE + 2 {

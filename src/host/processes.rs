@@ -2,7 +2,7 @@
 //!
 //! A process belongs to the sandbox, not to the client that started it: clients come and go while it runs, each sees
 //! what is said from then on, and what no one hears is lost. A client that listens but does not read slows the
-//! process down, for a while; then it is cut off, so that one dead connection cannot hold everybody's output.
+//! process down, for a while; then it is cut off, so that one dead connection cannot hold everyone's output.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -179,7 +179,7 @@ async fn spread(running: Arc<Running>, mut events: mpsc::Receiver<ProcessEvent>)
     lock(&running.state).listeners.clear();
 }
 
-/// Kills a process when its time is over. Not part of `spread`, which may wait for a slow listener just then.
+/// Kills a process when its time is up. Not part of `spread`, which may wait for a slow listener just then.
 async fn end_after(running: Weak<Running>, life: Duration) {
     tokio::time::sleep(life).await;
     let Some(running) = running.upgrade().filter(|running| !running.has_ended()) else { return };

@@ -559,7 +559,7 @@ impl Registry {
         }
     }
 
-    /// Makes machines until this many stand ready, or somebody waits for one.
+    /// Makes machines until this many stand ready, or someone waits for one.
     async fn fill(&self, environment: &Arc<Environment>, size: usize) {
         let ready = || lock(&self.0.ready).get(&environment.name).map_or(0, VecDeque::len);
         if size == 0 || environment.name != self.0.maker.base().name && ready() >= size {
@@ -602,7 +602,7 @@ impl Registry {
                 let registry = self.clone();
                 tokio::spawn(async move {
                     let _turn = sandbox.turn.lock().await;
-                    // Somebody may have connected meanwhile.
+                    // Someone may have connected meanwhile.
                     if registry.get(&id).is_some_and(|entry| entry.state == State::Paused) {
                         sandbox.freeze().await;
                         sandbox.note(Level::Info, "the sandbox was paused at its timeout");

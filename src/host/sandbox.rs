@@ -1,6 +1,6 @@
 //! One sandbox as the doors see it: who may use it, and the machine behind it.
 //!
-//! A machine is made before anybody asks for it and given away once. What is particular to its owner (tokens,
+//! A machine is made before anyone asks for it and given away once. What is particular to its owner (tokens,
 //! environment) is added when it is given away.
 
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ pub(crate) struct Environment {
     pub(crate) name: String,
     spec: SandboxSpec,
     kernel: Arc<kernel::Options>,
-    /// For those that are made before somebody waits.
+    /// For those that are made before someone waits.
     kernel_ahead: Arc<kernel::Options>,
     fonts: OnceLock<FontList>,
 }
@@ -112,7 +112,7 @@ enum FontsError {
     Agent(#[from] AgentError),
 }
 
-/// A jail with an agent in it, not yet anybody's.
+/// A jail with an agent in it, not yet anyone's.
 #[derive(Debug)]
 pub(crate) struct Machine {
     jailed: Jailed,
@@ -321,7 +321,7 @@ impl Machine {
     }
 }
 
-/// Somebody's sandbox.
+/// Someone's sandbox.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     pub(crate) id: String,
@@ -353,7 +353,7 @@ pub(crate) struct Sandbox {
     pub(crate) ending: CancellationToken,
     /// Cancelled when nothing of it is left.
     ended: CancellationToken,
-    /// Why it ends, once somebody has said so.
+    /// Why it ends, once someone has said so.
     reason: Arc<OnceLock<Reason>>,
     /// Held over a pause or a resume, so that two never mix.
     pub(crate) turn: tokio::sync::Mutex<()>,
@@ -372,7 +372,7 @@ enum Order {
     Freeze(bool, oneshot::Sender<bool>),
 }
 
-/// Why a sandbox ends that somebody ends.
+/// Why a sandbox ends that someone ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// A request said so, or the host ends.
@@ -401,7 +401,7 @@ pub(crate) struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Metrics {
     pub(crate) cpu_count: u32,
-    /// Of one core, since the time before that somebody asked.
+    /// Of one core, since the time before that someone asked.
     pub(crate) cpu_used_percent: f64,
     pub(crate) memory_used_bytes: u64,
     pub(crate) memory_total_bytes: u64,
@@ -616,7 +616,7 @@ impl Sandbox {
 pub(crate) struct EndOnDrop(Option<Arc<Sandbox>>);
 
 impl EndOnDrop {
-    /// Somebody knows of it now.
+    /// Someone knows of it now.
     pub(crate) fn keep(mut self) {
         self.0 = None;
     }

@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_has_half_of_the_room_and_what_is_dropped_comes_back() {
+    fn a_tenant_has_half_of_the_space_and_freed_space_is_returned() {
         let room = Arc::new(Room { most_bytes: 1000, used: Mutex::default() });
         let tenant = |name: &str| Some(name.to_owned());
         let mut greedy = Room::open(&room, tenant("greedy")).unwrap();

@@ -1,9 +1,9 @@
 //! Who holds a connection when more clients come than there is room for.
 //!
-//! A connection without a request under way can be closed at any time: clients open another. So when all places are taken
+//! A connection without a request in progress can be closed at any time: clients open another. So when all places are taken
 //! a newcomer gets the place of such a connection, of the address that has most of them. An address that opens thousands
 //! of connections and sends half a head on each thereby keeps only itself out. When every connection has a request
-//! under way, the newcomer gets one of a few reserved places, where health is answered and all else is refused with 503.
+//! in progress, the newcomer gets one of a few reserved places, where health is answered and all else is refused with 503.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -51,7 +51,7 @@ struct Place {
 
 #[derive(Debug)]
 struct Activity {
-    /// Requests under way.
+    /// Requests in progress.
     running: usize,
     /// Whether there has been one.
     served: bool,
@@ -149,7 +149,7 @@ impl Seat {
         Requests(Arc::clone(&self.place))
     }
 
-    /// Returns when the connection has to go: somebody else has its place, or it had no request for so long.
+    /// Returns when the connection has to go: someone else has its place, or it had no request for this long.
     pub(super) async fn closed(&self, idle: Duration) {
         let unused = async {
             loop {
@@ -175,7 +175,7 @@ impl Seat {
 pub(super) struct Requests(Arc<Place>);
 
 impl Requests {
-    /// A request that is under way until the value is dropped.
+    /// A request that is in progress until the value is dropped.
     pub(super) fn begin(&self) -> Running {
         let mut activity = lock(&self.0.activity);
         activity.running += 1;
@@ -185,7 +185,7 @@ impl Requests {
     }
 }
 
-/// A request that is under way.
+/// A request that is in progress.
 #[derive(Debug)]
 pub(super) struct Running(Arc<Place>);
 

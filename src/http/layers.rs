@@ -63,7 +63,7 @@ impl Places {
     }
 }
 
-/// The host that a request names: its `Host`, or what HTTP/2 and an absolute target have in place of it. Two that differ
+/// The host that a request names: its `Host`, or what HTTP/2 and an absolute target have instead of it. Two that differ
 /// are none.
 pub(super) fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<Authority> {
     let mut named = headers.get_all(header::HOST).iter();

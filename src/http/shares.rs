@@ -1,5 +1,5 @@
 //! How many requests of one principal may be open at a time on this replica, streams included. So one principal's streams
-//! leave room for everybody else's requests.
+//! leave room for everyone else's requests.
 
 use crate::domain::lock;
 use std::collections::HashMap;

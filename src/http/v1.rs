@@ -512,7 +512,7 @@ struct Sealed {
     path: PathId,
 }
 
-/// Who asks for what a sealed token stands for.
+/// Who asks for what a sealed token represents.
 struct Revealer {
     credentials: Credentials,
     tenant: TenantId,
@@ -529,7 +529,7 @@ impl FromRequestParts<V1> for Revealer {
     }
 }
 
-/// What a sealed token of the guard stands for. Each asking is written down before it is answered.
+/// What a sealed token of the guard represents. Each asking is written down before it is answered.
 async fn reveal(by: Revealer, bytes: Bytes) -> Result<Response, Problem> {
     let Sealed { token, conversation, path } = body(&bytes)?;
     // The scope is the tenant's: it opens tokens of any of its principals.

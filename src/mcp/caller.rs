@@ -210,7 +210,7 @@ impl Caller {
         self.named.conversation.is_none() && self.is_made_up
     }
 
-    /// Who asks about contexts and runs; a service speaks for its whole tenant.
+    /// Who asks about contexts and runs; a service acts for its whole tenant.
     pub fn requester(&self) -> Requester {
         Requester {
             tenant: self.tenant.clone(),
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_checked_is_nobodys() {
+    fn a_request_without_a_checked_caller_has_no_caller() {
         let (parts, ()) = http::Request::new(()).into_parts();
         let door = Door::Http(Entropy::seeded(7));
         assert_eq!(

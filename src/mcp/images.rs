@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decoded_for_one_result_is_bounded_however_many_pictures_there_are() {
+    fn decoding_for_one_result_is_bounded_for_any_number_of_pictures() {
         let flat = |side: u32| {
             let mut out = Cursor::new(Vec::new());
             image::GrayImage::new(side, side).write_to(&mut out, ImageFormat::Png).unwrap();
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_result_has_room_for_so_many_bytes() {
+    fn a_result_has_a_byte_limit_for_pictures() {
         let small = png(20, 10);
         let mut fitter = Fitter::new(2 * small.len());
         assert_eq!((0..5).filter(|_| fitter.fit(&small).is_some()).count(), 2);
     }
 
     #[test]
-    fn what_is_no_picture_is_left_to_its_link() {
+    fn data_that_is_not_a_picture_is_only_linked() {
         for text in ["", "not base64!", &STANDARD.encode(b"<svg xmlns='http://www.w3.org/2000/svg'/>")] {
             assert_eq!(fit(text), None);
         }

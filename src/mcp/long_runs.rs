@@ -22,7 +22,7 @@ use crate::execution::{Begun, ExecutionError, ExecutionRow, ExecutionStatus, Fin
 use super::tools::run_analysis;
 use super::{McpServer, ToolError, links};
 
-/// A client that knows tasks gets one after so long: polling for what is over at once would only cost it a request.
+/// A client that knows tasks gets one after this long: polling for what has ended at once would only cost it a request.
 const TASK_AFTER: Duration = Duration::from_secs(2);
 /// How long a run that is to be handed over is waited for that is not written down yet: the database is slow, or away.
 const WRITING: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ impl McpServer {
         Ok(if knows_tasks(context) { wait.min(TASK_AFTER) } else { wait })
     }
 
-    /// Waits for a run's end; `None` when the wait is over first. A cancelled request stops its run.
+    /// Waits for a run's end; `None` when the wait ends first. A cancelled request stops its run.
     pub(super) async fn follow(
         &self,
         begun: &mut Begun,
@@ -192,7 +192,7 @@ pub(super) fn how_to_follow(begun: &Begun, what: &str) -> String {
     )
 }
 
-/// Why a run that is over has no result.
+/// Why a run that has ended has no result.
 pub(super) fn left_nothing(row: &ExecutionRow) -> ToolError {
     let advice = match row.started_at {
         Some(_) => "Check its effects before you run it again.",

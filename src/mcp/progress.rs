@@ -99,7 +99,7 @@ impl To {
     }
 }
 
-/// Reports until the call is over or the sender is gone.
+/// Reports until the call has ended or the sender is gone.
 async fn report(mut to: To, mut news: mpsc::Receiver<Progress>) {
     let began = Instant::now();
     let mut status = String::from("starting");

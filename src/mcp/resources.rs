@@ -21,7 +21,7 @@ use super::{McpServer, ToolError};
 /// Where the shapes of analyses are.
 const ANALYSIS: &str = "pathbox://analysis/";
 
-/// Bytes of one page, when nothing is said and at most: hosts refuse results of 1 MB.
+/// Bytes of one page, by default and at most: hosts refuse results of 1 MB.
 const PAGE: usize = 256 * 1024;
 const MAX_PAGE: usize = 700 * 1024;
 /// Runs whose artifacts are listed.

@@ -134,7 +134,7 @@ impl InFlight {
         self.lock().batches
     }
 
-    /// Whether a request is under way.
+    /// Whether a request is in progress.
     fn is_running(&self) -> bool {
         !self.lock().running.is_empty()
     }

@@ -85,14 +85,14 @@ pub struct ExecutionFilter {
     pub conversation: Option<ConversationId>,
     /// Only this context's.
     pub context: Option<ContextId>,
-    /// At most so many (100).
+    /// At most this many (100).
     pub limit: Option<u32>,
 }
 
 /// Placeholder numbers of the guard: kind, keyed hash of what was taken out, number.
 pub type Placeholders = Vec<(String, String, u32)>;
 
-/// What a placeholder stands for: kind, number, value.
+/// What a placeholder represents: kind, number, value.
 pub type KeptValue = (String, u32, Secret);
 
 /// The most values that a context keeps.
@@ -106,7 +106,7 @@ pub(super) fn value_column(kind: &str, number: u32) -> String {
     format!("placeholder {kind} {number}")
 }
 
-/// Somebody opens a sealed token. What it denotes is not in here.
+/// Someone opens a sealed token. What it denotes is not in here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReveal {
     /// Random, so that the record is written once however often it is sent.
@@ -154,7 +154,7 @@ pub trait Audit: Send + Sync {
         new: &[(String, String, u32)],
     ) -> Result<(), StoreError>;
 
-    /// Keeps, sealed, what placeholders of a context stand for until the context ends: 10,000 values at most, and the first of
+    /// Keeps, sealed, what placeholders of a context represent until the context ends: 10,000 values at most, and the first of
     /// each number. Nothing is kept of a context that has ended.
     async fn keep_values(
         &self,
@@ -172,7 +172,7 @@ pub trait Audit: Send + Sync {
         wanted: &[(String, u32)],
     ) -> Result<Option<Vec<KeptValue>>, StoreError>;
 
-    /// Writes down that somebody opened, or tried to open, a sealed token of the guard.
+    /// Writes down that someone opened, or tried to open, a sealed token of the guard.
     async fn record_reveal(&self, reveal: &NewReveal) -> Result<(), StoreError>;
 
     /// Such records, newest first; of one tenant or of all.

@@ -1,7 +1,7 @@
 //! Whether the database serves, and if not, why.
 //!
 //! A database that is down refuses; one that is frozen, or behind a broken wire, says nothing and lets every call hang.
-//! So neither a slow call nor an error decides: a probe on a connection of its own does. A state that holds for everybody
+//! So neither a slow call nor an error decides: a probe on a connection of its own does. A state that holds for everyone
 //! is kept until a probe finds it changed; calls then fail at once instead of one after the other.
 
 use std::fmt;
@@ -121,7 +121,7 @@ impl Availability {
         }
     }
 
-    /// Waits for a call until somebody reports a state that lasts.
+    /// Waits for a call until someone reports a state that lasts.
     ///
     /// # Errors
     /// It was reported.
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_learns_when_somebody_else_reports_a_state() {
+    async fn a_waiter_learns_a_state_that_another_caller_reports() {
         let state = Arc::new(watch::Sender::new(Some(DatabaseState::Busy)));
         let (availability, _) = database(&state);
         let waiting = tokio::spawn({

@@ -97,7 +97,7 @@ pub struct ContextFilter {
     pub conversation: Option<ConversationId>,
     /// Ended ones too.
     pub ended: bool,
-    /// At most so many (100).
+    /// At most this many (100).
     pub limit: Option<u32>,
 }
 

@@ -23,7 +23,7 @@ pub enum StoreError {
     /// User, password or database name are wrong.
     #[error("the database refused the login: check user, password and database name in DATABASE_URL")]
     Login(#[source] sqlx::Error),
-    /// The database refused a statement: a bug here, or a schema that somebody changed.
+    /// The database refused a statement: a bug here, or a schema that someone changed.
     #[error("the database refused a statement")]
     Refused(#[source] sqlx::Error),
     /// The database was migrated by a newer Pathbox, on whose schema this one does not serve. Use a newer version, or
@@ -76,7 +76,7 @@ pub enum StoreError {
         /// What does not fit.
         problem: String,
     },
-    /// A value that the caller gave was changed by somebody else since it was read.
+    /// A value that the caller gave was changed by someone else since it was read.
     #[error("version {expected} was expected, the row has another")]
     Conflict {
         /// What the caller had read.

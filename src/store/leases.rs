@@ -127,7 +127,7 @@ pub enum Acquired {
     Ready(Box<ContextRow>, Placeholders),
     /// The caller holds the lease: make the sandbox, then [`Leases::ready`] or [`Contexts::end`](super::Contexts::end).
     Create(Claim),
-    /// Somebody else is making the sandbox. Ask again after so long.
+    /// Someone else is making the sandbox. Ask again after this long.
     WaitForCreator {
         /// When the creator's lease ends.
         lease_left: Duration,
@@ -232,11 +232,11 @@ pub struct FinishedExecution {
     pub asked: Option<Box<Acquire>>,
 }
 
-/// Results up to so many bytes are kept with every run.
+/// Results up to this many bytes are kept with every run.
 pub const MAX_RESULT_BYTES: usize = 1024 * 1024;
-/// Results up to so many bytes are kept with a run that has an idempotency key, so that it can be replayed.
+/// Results up to this many bytes are kept with a run that has an idempotency key, so that it can be replayed.
 pub const MAX_REPLAY_BYTES: usize = 8 * 1024 * 1024;
-/// A caller in the queue that does not ask again for so long loses its place.
+/// A caller in the queue that does not ask again for this long loses its place.
 pub const QUEUE_LEASE: Duration = Duration::from_secs(10);
 
 /// A finished run's result as it is stored, and whether to keep it without an idempotency key.

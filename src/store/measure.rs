@@ -6,7 +6,7 @@ use tracing::{Instrument, Span};
 
 use crate::telemetry::metrics::Timed;
 
-/// An operation that is under way; it is measured until this is dropped.
+/// An operation that is in progress; it is measured until this is dropped.
 #[derive(Debug)]
 pub(super) struct Measured {
     span: Span,

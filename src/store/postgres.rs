@@ -154,7 +154,7 @@ pub(super) const MIGRATIONS: &[Migration] = &[
     },
 ];
 
-/// Who migrates holds this lock of the database; a number nobody else would pick.
+/// Who migrates holds this lock of the database; a number no one else would pick.
 const MIGRATION_LOCK: i64 = 0x7061_7468_626f_7831;
 
 /// How to reach the database.
@@ -195,7 +195,7 @@ impl Default for PgOptions {
 }
 
 impl PgOptions {
-    /// How each transaction begins behind a pooler, where a session's own settings would be somebody else's next.
+    /// How each transaction begins behind a pooler, where a session's own settings would be someone else's next.
     fn begin(&self) -> String {
         let (statement, lock) = (self.statement_timeout.as_millis(), self.lock_timeout.as_millis());
         format!("begin; set local statement_timeout = {statement}; set local lock_timeout = {lock}")

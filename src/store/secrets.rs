@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_in_its_place_only() {
+    fn a_sealed_value_opens_only_in_its_place() {
         let ring = ring(&key(1, 1));
         let (acme, bolt) = (tenant("acme"), tenant("bolt"));
         let home = Place { tenant: &acme, row: "r1", column: "envd_token" };

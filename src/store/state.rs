@@ -57,7 +57,7 @@ pub enum Cause {
     /// The driver said so.
     #[error(transparent)]
     Driver(Arc<sqlx::Error>),
-    /// There was no answer for so long.
+    /// There was no answer for this long.
     #[error("no answer within {} ms", .0.as_millis())]
     NoAnswer(Duration),
     /// An earlier call or a probe found it so, and it has not changed since.
@@ -82,7 +82,7 @@ impl From<sqlx::Error> for Cause {
 pub(super) enum Class {
     /// The database is in this state.
     State(DatabaseState),
-    /// No connection was to be had. Only a probe can tell why.
+    /// No connection was available. Only a probe can tell why.
     NoConnection,
     /// The connection broke. When a probe finds the database there, the call goes again on a new one.
     BrokenConnection,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_of_a_pool_or_a_connection_says_by_itself_that_the_database_is_away() {
+    fn no_error_of_a_pool_or_a_connection_alone_means_that_the_database_is_away() {
         let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         let errors = [
             sqlx::Error::PoolTimedOut,

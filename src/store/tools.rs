@@ -51,7 +51,7 @@ pub trait ToolMemory: Send + Sync {
     /// The refresh token that was kept last under this name, sealed, in base64.
     async fn refresh_token(&self, name: &str) -> Result<Option<String>, StoreError>;
 
-    /// Keeps a refresh token in place of the one before.
+    /// Keeps a refresh token instead of the one before.
     async fn keep_refresh_token(&self, name: &str, sealed: &str) -> Result<(), StoreError>;
 
     /// Remembers a permit, for 30 days.

@@ -25,7 +25,7 @@ pub struct NewWorkflow {
     pub key: ContextKey,
     /// Who asked.
     pub principal: String,
-    /// Whether that one speaks for the whole tenant.
+    /// Whether that one acts for the whole tenant.
     pub sees_tenant: bool,
     /// One line: what for.
     pub purpose: Option<String>,
@@ -64,7 +64,7 @@ pub struct WorkflowRow {
     pub key: ContextKey,
     /// Who asked.
     pub principal: String,
-    /// Whether that one speaks for the whole tenant.
+    /// Whether that one acts for the whole tenant.
     pub sees_tenant: bool,
     /// One line: what for.
     pub purpose: Option<String>,
@@ -123,7 +123,7 @@ pub struct Append {
     pub results: Vec<TaskResult>,
     /// Its status after them.
     pub status: &'static str,
-    /// Whether the lease is let go of, and when somebody has to look then, if not for another event.
+    /// Whether the lease is let go of, and when someone has to look then, if not for another event.
     pub release: Option<Option<Duration>>,
 }
 
@@ -213,7 +213,7 @@ pub trait Workflows: Send + Sync {
     /// Writes events behind the last one that the writer knows, all or none.
     async fn append_workflow(&self, append: &Append) -> Result<Appended, StoreError>;
 
-    /// Takes workflows that are due and have no driver, or whose driver's lease is over.
+    /// Takes workflows that are due and have no driver, or whose driver's lease has expired.
     async fn claim_workflows(
         &self,
         holder: &str,

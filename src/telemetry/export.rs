@@ -221,7 +221,7 @@ impl SpanProcessor for Queue {
     fn on_start(&self, _: &mut Span, _: &Context) {}
 
     fn on_end(&self, span: SpanData) {
-        // The database is also asked in the background, every second; that is not part of anybody's trace.
+        // The database is also asked in the background, every second; that is not part of anyone's trace.
         if span.parent_span_id == SpanId::INVALID && span.name.starts_with("db.") {
             return;
         }

@@ -204,7 +204,7 @@ pub static TOOL_CALLS: Counter = Counter::new(
     &["outcome"],
 );
 
-/// Workflows that are over.
+/// Workflows that have ended.
 pub static WORKFLOWS: Counter =
     Counter::new("workflows.total", "Workflows that ended, by outcome.", &["status"]);
 /// Runs of tasks of workflows.

@@ -16,11 +16,11 @@ pub struct Trace {
     caller: u64,
     /// Whether the caller records it.
     is_sampled: bool,
-    /// What tracing systems along the way have added, handed on as it came.
+    /// What tracing systems along the way have added, passed on as it came.
     state: Option<Arc<str>>,
 }
 
-/// Bytes of a `tracestate` that are handed on; the specification asks for as many at least.
+/// Bytes of a `tracestate` that are passed on; the specification asks for as many at least.
 const MAX_STATE: usize = 512;
 
 tokio::task_local! {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_well_formed_tracestate_is_handed_on() {
+    fn only_a_well_formed_tracestate_is_passed_on() {
         let read = |state: &str| Trace::new([1; 16]).with_state(Some(state)).state().map(str::to_owned);
         assert_eq!(
             read("congo=t61rcWkgMzE, rojo=00f067aa0ba902b7,").as_deref(),

@@ -28,7 +28,7 @@ impl ApiError {
 pub mod error_code {
     /// 503: no room for a sandbox now.
     pub const CAPACITY_UNAVAILABLE: &str = "sandbox_capacity_unavailable";
-    /// 409: a create or resume of this sandbox is under way.
+    /// 409: a create or resume of this sandbox is in progress.
     pub const START_IN_FLIGHT: &str = "sandbox_start_in_flight";
     /// 409 family: the same idempotency key came with other arguments.
     pub const IDEMPOTENCY_MISMATCH: &str = "idempotency_request_mismatch";

@@ -139,7 +139,7 @@ pub struct ExecutionError {
 
 /// [`ExecutionError::name`]s that the server makes up, not the program.
 pub mod platform_error {
-    /// The kernel process died and was started anew: state is gone.
+    /// The kernel process died and was restarted: state is gone.
     pub const CONTEXT_RESTARTING: &str = "ContextRestarting";
     /// The message that goes with it.
     pub const CONTEXT_RESTARTING_VALUE: &str = "Context was restarted";
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_writes_beyond_json_is_read() {
+    fn json_extensions_that_python_writes_are_read() {
         let line = br#"{"type": "result", "text": "{'a': nan} \ud83d", "json": {"a": NaN}, "extra": {}, "is_main_result": true}"#;
         let Event::Result(result) = Event::read(line).unwrap() else { panic!() };
         assert_eq!(result.text.unwrap(), "{'a': nan} \u{fffd}");
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_event_is_an_error() {
+    fn a_line_that_is_not_an_event_is_an_error() {
         for bad in [
             "",
             "{}",

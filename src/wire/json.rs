@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_python_writes() {
+    fn json_is_written_as_python_writes_it() {
         let value =
             json!({"a": [], "e": {}, "n": [1, null, true, 1.5], "text": "\u{7f}\u{1b}[0m\t\"\\/é\u{85}"});
         assert_eq!(
@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_ascii_and_reads_back(text in any::<String>()) {
+        fn written_json_is_ascii_and_reads_back(text in any::<String>()) {
             let line = to_ascii(&text).unwrap();
             prop_assert!(line.is_ascii() && !line.contains(char::is_control));
             prop_assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_here() {
+    fn written_output_is_read_back() {
         for text in ["", "hello\n", "é€😀\u{2028}\u{0}\u{7f}\"\\/\t\r\u{8}\u{c}"] {
             for timestamp in [None, Some("2026-11-27T22:13:55.992927+00:00".to_owned())] {
                 let output = Output { text: text.to_owned(), timestamp };
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_is_left_alone() {
+    fn unusual_output_is_left_alone() {
         for odd in [
             r#"{"type":"stdout","text":"x"}"#,
             r#"{"type": "stdout", "text": "x", "more": 1}"#,

@@ -29,7 +29,7 @@ const MAX_ATTEMPTS: u32 = 10;
 const MAX_BACKOFF_MS: u64 = 300_000;
 /// The longest a workflow may take, 24 hours.
 const MAX_WORKFLOW_MS: u64 = 86_400_000;
-/// Files that a task hands on at most.
+/// Files that a task passes on at most.
 const MAX_FILES: usize = 20;
 /// Tasks side by side at most.
 const MAX_WIDTH: u32 = 16;

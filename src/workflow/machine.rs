@@ -59,7 +59,7 @@ pub enum Phase {
     Pending,
     /// It waits for a person's approval.
     Approval,
-    /// It is under way.
+    /// It is in progress.
     Running,
     /// Its items are.
     Expanded,
@@ -290,7 +290,7 @@ pub enum Event {
         /// Who.
         by: String,
     },
-    /// It is over.
+    /// It has ended.
     Ended {
         /// How.
         status: Status,
@@ -313,9 +313,9 @@ pub enum Action {
     Collect(String),
     /// Stop a run.
     Stop(Running),
-    /// The time limit is over.
+    /// The time limit has ended.
     Abort,
-    /// Say that it is over.
+    /// Report that it has ended.
     End(Status),
     /// Nothing before this time, in milliseconds since 1970.
     Wait(i64),
@@ -484,7 +484,7 @@ impl State {
         Ok(())
     }
 
-    /// The state of the run that somebody reports about, if that is the one under way.
+    /// The state of the run that someone reports about, if that is the one in progress.
     fn on_run(&mut self, run: &Running) -> Result<&mut TaskState, Refused> {
         let state = self.in_phase(&run.task, &[Phase::Running])?;
         if (state.attempt, state.epoch) != (run.attempt, run.epoch) {
@@ -632,7 +632,7 @@ impl State {
         Ok(())
     }
 
-    /// How it is over, if it is.
+    /// How it has ended, if it is.
     fn end(&self) -> Option<Status> {
         let any = |phase: Phase| self.tasks.values().any(|task| task.phase == phase);
         if any(Phase::Running) {
@@ -752,7 +752,7 @@ impl State {
         pauses.min().map_or(self.deadline, |at| at.min(self.deadline))
     }
 
-    /// `running`, or what a person would say: `waiting` when nothing runs and somebody has to decide, `pausing` while a task
+    /// `running`, or what a person would say: `waiting` when nothing runs and someone has to decide, `pausing` while a task
     /// still runs.
     pub fn shown_status(&self) -> &'static str {
         let any = |phases: &[Phase]| self.tasks.values().any(|task| phases.contains(&task.phase));
@@ -934,7 +934,7 @@ mod tests {
 
     /// All graphs of one and two tasks over six kinds of task, each event in each state that five events lead to.
     #[test]
-    fn whatever_comes_every_state_has_an_end_and_what_ended_stays() {
+    fn every_state_reaches_an_end_and_ended_tasks_stay_ended() {
         let (mut states, mut pairs) = (0_u64, 0_u64);
         for first in graphs() {
             let mut known = BTreeSet::new();
@@ -1078,7 +1078,7 @@ mod tests {
 
         /// A replan leaves what has begun as it is, or is refused.
         #[test]
-        fn replan_never_touches_what_has_begun(steps in proptest::collection::vec(0_usize..100, 0..20), keep in 0_u32..64, changed in 0_u32..64) {
+        fn replan_never_changes_tasks_that_have_begun(steps in proptest::collection::vec(0_usize..100, 0..20), keep in 0_u32..64, changed in 0_u32..64) {
             let tasks: Vec<Value> = (0..6).map(|i| {
                 let needs: Vec<String> = (i % 2..i).step_by(2).map(|n| format!("t{n}")).collect();
                 json!({"id": format!("t{i}"), "type": "code_execution", "code": "1", "depends_on": needs})

@@ -15,7 +15,7 @@ fn resident_kib(pid: u32) -> u64 {
 }
 
 #[test]
-fn a_gigabyte_of_output_fills_nothing_and_stalls_nobody() {
+fn a_gigabyte_of_output_fills_nothing_and_stalls_no_one() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
     server.call(json!({"code": "1", "language": "python"}), json!({"pathId": "other"}));
@@ -61,7 +61,7 @@ fn a_fork_bomb_ends_inside_its_sandbox() {
 }
 
 #[test]
-fn a_memory_hog_dies_alone_and_is_told_why() {
+fn a_memory_hog_dies_alone_and_its_result_says_why() {
     let data = tempfile::tempdir().unwrap();
     let mut server =
         Server::start_with(command(data.path()).env("PATHBOX_HOST_MEMORY_MB", "256").arg("serve"));

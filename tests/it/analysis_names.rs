@@ -158,7 +158,7 @@ fn everything_that_matters_is_in_the_table_and_in_the_summary() {
 }
 
 #[test]
-fn what_a_call_plainly_means_is_taken_and_noted() {
+fn unambiguous_names_are_accepted_and_noted() {
     let old = json!({"facts": {"age": 45}, "schemes": [{"name": "pension", "criteria": [{"fact": "age", "operator": ">=", "value": 66}]}]});
     let tax = json!({"income": 85000, "levies": [{"name": "tax", "bands": [{"min": 0, "max": 42000, "rate": 0.2}, {"min": 42000, "rate": 0.4}]}]});
     let data = json!({"data": [{"v": 1}, {"v": 3}], "operations": ["describe"]});

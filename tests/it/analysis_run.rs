@@ -137,7 +137,7 @@ fn small(kind: Kind) -> Value {
 }
 
 #[test]
-fn every_analysis_answers_in_every_format_and_says_what_it_is() {
+fn every_analysis_answers_in_every_format_and_names_itself_a_computation() {
     let calls: Vec<_> = Kind::ALL
         .iter()
         .flat_map(|kind| OutputFormat::ALL.iter().map(|format| (*kind, small(*kind), *format)))
@@ -282,7 +282,7 @@ fn what_code_prints_or_displays_cannot_stand_in_for_a_report() {
 }
 
 #[test]
-fn a_report_that_is_not_what_was_asked_is_refused() {
+fn a_report_that_does_not_match_the_call_is_refused() {
     let checked = analysis::check(Kind::Custom, &json!({"code": "1"})).unwrap();
     let good = json!({
         "status": "done", "analysis_type": "custom", "output_format": "json", "text": "", "sources": [], "notes": [],

@@ -132,7 +132,7 @@ fn limited_alternative_and_conditional_levies_by_hand() {
 }
 
 #[test]
-fn what_lies_above_the_last_band_is_said_or_refused() {
+fn income_above_the_last_band_is_noted_or_refused() {
     let closed = json!({"income": 70, "levies": [{"id": "t", "bands": [{"up_to": 50, "rate": "10%"}]}]});
     let report = each(Kind::TaxCalculation, [closed]).remove(0).unwrap();
     assert_eq!(report.output["totals"]["tax"], "5.00");

@@ -395,7 +395,7 @@ fn months(basis: &str, incomes: &[&str]) -> Value {
 }
 
 #[test]
-fn the_marginal_rate_is_told_on_both_sides_of_every_threshold() {
+fn the_marginal_rate_is_given_on_both_sides_of_every_threshold() {
     // 2024-25 figures of the United Kingdom: between 100,000 and 125,140 the allowance falls by 1 for each 2, so that
     // tax takes 60 % and insurance 2 % of each further pound.
     let output = output(

@@ -249,7 +249,7 @@ fn hostile_names_and_values_are_called_and_read_as_what_they_are() {
 }
 
 #[test]
-fn what_is_not_as_it_should_be_in_a_list_is_left_out_and_named() {
+fn malformed_tools_of_a_list_are_left_out_and_named() {
     let place = Place::new("--bad --endless", "allow = [\"echo\", \"nothing_like_it\"]", "");
     let checked = place.command().args(["tools", "check", "--json"]).output().unwrap();
     let report: Value = serde_json::from_slice(&checked.stdout).unwrap();
@@ -314,7 +314,7 @@ fn a_changed_list_is_seen_in_the_next_run() {
 }
 
 #[test]
-fn without_a_way_to_ask_a_destroying_tool_is_refused_and_says_how_to_allow_it() {
+fn a_destructive_tool_is_refused_for_a_client_that_cannot_ask_and_the_refusal_says_how_to_allow_it() {
     let place = Place::new("", "confirm = [\"send_*\"]", "");
     let mut server = place.serve();
     let code = "import tools\nfrom tools import kit\nfor call in (lambda: kit.delete_everything(repo='a/b'), lambda: kit.send_mail(to='somebody')):\n    \
@@ -439,7 +439,7 @@ fn another_secret_and_an_earlier_runs_leftovers_are_refused() {
 }
 
 #[test]
-fn lines_forged_into_the_relays_pipe_reach_no_tool_and_the_way_goes_on() {
+fn lines_forged_into_the_relays_pipe_reach_no_tool_and_the_relay_goes_on() {
     let place = Place::new("", "", "");
     let mut server = place.serve();
     let code = "import os\nfrom tools import kit\nkit.echo(value=1)\nhome = os.environ['PATHBOX_TOOLS'].split('|')[0]\npipe = os.open(home + '/calls', os.O_WRONLY)\n\
@@ -469,7 +469,7 @@ fn a_server_of_another_tenant_is_not_there() {
 }
 
 #[test]
-fn what_the_guard_finds_in_arguments_goes_to_a_trusted_server_only() {
+fn arguments_with_findings_of_the_guard_go_only_to_a_trusted_server() {
     let code = "import tools\nfrom tools import kit\ntry:\n    print(kit.send_mail(to='x', text='card 4111 1111 1111 1111, ' + kit.echo(value='ok')['value']))\n\
                 except tools.ToolError as error:\n    print(error.kind, error)";
     let place = Place::new("", "", "");
@@ -521,7 +521,7 @@ fn a_pinned_server_whose_tools_change_has_to_be_accepted() {
 
 /// Two processes over one data directory are two replicas.
 #[test]
-fn what_was_accepted_is_accepted_on_every_replica_without_a_restart() {
+fn accepted_tools_are_accepted_on_every_replica_without_a_restart() {
     let marks = tempfile::tempdir().unwrap();
     let changes = marks.path().join("changed");
     let place = Place::new(&format!("--changed-if {}", changes.display()), "pinned = true", "");

@@ -169,7 +169,7 @@ fn calls_that_were_lost_with_a_connection_come_again_and_are_made_once() {
 }
 
 #[test]
-fn an_answer_whose_way_back_broke_is_an_error_that_says_so_and_the_next_run_calls_again() {
+fn a_lost_answer_is_an_error_that_says_so_and_the_next_run_calls_again() {
     for (language, code) in [
         (
             "python",

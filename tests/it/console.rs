@@ -38,7 +38,7 @@ fn there_is_no_console_unless_it_is_switched_on() {
 }
 
 #[test]
-fn an_operator_sees_and_ends_what_its_credential_may_and_nobody_else_anything() {
+fn an_operator_sees_and_ends_what_its_credential_allows_and_others_nothing() {
     let data = tempfile::tempdir().unwrap();
     let (acme, other) = (key(data.path(), "acme", "admin,run,read"), key(data.path(), "other", "admin"));
     let reader = key(data.path(), "acme", "run,read,paths");

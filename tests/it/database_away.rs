@@ -311,7 +311,7 @@ fn no_run_is_on_a_context_that_another_replica_could_take_once_the_database_is_b
 
 #[test]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-fn whoever_used_a_context_that_was_replaced_behind_its_back_is_told() {
+fn a_caller_learns_that_its_context_was_replaced() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let database = runtime.block_on(async { cluster().await.database().await });
     let wire = Wire::to(&database);

@@ -408,7 +408,7 @@ fn a_pooler_in_transaction_mode_works_when_it_is_named_and_is_named_when_it_does
 /// A full disk under the data directory is said at once, as what it is, and is over when there is room.
 #[test]
 #[ignore = "needs the right to mount a small disk: scripts/test as root"]
-fn a_full_disk_under_the_data_directory_is_said_at_once() {
+fn a_full_disk_under_the_data_directory_is_reported_at_once() {
     let disk = Disk::new(6);
     let mut server = Server::start(&disk.0);
     let made = server.python("kept = 1");
@@ -435,7 +435,7 @@ fn a_full_disk_under_the_data_directory_is_said_at_once() {
 /// The same under a Postgres: nothing is taken for a database that is away, nothing runs twice, and records follow.
 #[test]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-fn a_full_disk_under_postgres_is_said_as_what_it_is_and_loses_nothing() {
+fn a_full_disk_under_postgres_is_reported_as_such_and_loses_nothing() {
     let disk = match Disk::mounted(32) {
         Ok(disk) => disk,
         Err(why) => return eprintln!("left out: a small disk cannot be mounted here: {why}"),

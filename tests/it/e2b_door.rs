@@ -185,7 +185,7 @@ fn a_tenants_settings_make_its_sandbox_and_its_gateways_token_is_kept_encrypted(
 }
 
 #[test]
-fn a_gateway_that_does_not_start_ends_its_sandbox_and_the_caller_is_told_no_secret() {
+fn a_gateway_that_does_not_start_ends_its_sandbox_and_the_error_has_no_secret() {
     let provider = Provider::start(|request| {
         // "bad key exa-planted"
         let said = r#"{"event": {"data": {"stderr": "YmFkIGtleSBleGEtcGxhbnRlZA=="}}}"#;
@@ -258,7 +258,7 @@ fn a_call_without_a_trace_begins_one() {
 // --- a run that is cut off ----------------------------------------------------------------------------------------------
 
 #[test]
-fn an_interpreter_that_the_platform_lost_is_told_and_its_sandbox_is_kept() {
+fn an_interpreter_that_the_platform_lost_is_reported_and_its_sandbox_is_kept() {
     let error =
         |name: &str| json!({"type": "error", "name": name, "value": "lost", "traceback": ""}).to_string();
     let lost = Reply::events(&[
@@ -374,7 +374,7 @@ fn a_paused_sandbox_is_resumed_and_its_state_is_kept() {
 }
 
 #[test]
-fn a_sandbox_that_is_gone_is_replaced_and_the_loss_is_told() {
+fn a_sandbox_that_is_gone_is_replaced_and_the_loss_is_reported() {
     let (provider, away) = losing(Reply::error(404, "Sandbox doesn't exist or you don't have access to it"));
     let mut server = provider.serve();
     server.python("1");
@@ -470,7 +470,7 @@ fn a_provider_that_cannot_say_what_became_of_a_sandbox_costs_no_state() {
 // --- a provider that is down -----------------------------------------------------------------------------------------------
 
 #[test]
-fn a_dead_provider_is_said_so_by_readyz_and_by_doctor() {
+fn readyz_and_doctor_report_a_dead_provider() {
     let provider = Provider::start(|request| request.port().is_none().then(|| Reply::new(503).send("down")));
     let server = HttpServer::start_with(&mut provider.command());
     let mut session = server.session(&[]);
@@ -569,7 +569,7 @@ impl Drop for Host {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_dead_interpreter_of_the_local_host_is_told_and_its_sandbox_is_kept() {
+fn a_dead_interpreter_of_the_local_host_is_reported_and_its_sandbox_is_kept() {
     let data = tempfile::tempdir().unwrap();
     let mut server =
         Server::start_with(command(data.path()).arg("serve").env("PATHBOX_HOST_CHECKPOINT_MB", "0"));

@@ -113,7 +113,7 @@ async fn a_wait_that_would_end_after_the_deadline_is_not_begun() {
 }
 
 #[tokio::test]
-async fn what_cannot_help_is_not_repeated() {
+async fn requests_that_would_fail_again_are_not_retried() {
     for (status, kind) in [
         (400, "refused"),
         (401, "unauthenticated"),
@@ -154,7 +154,7 @@ async fn a_read_is_repeated_after_any_failure_that_may_pass() {
 }
 
 #[tokio::test]
-async fn an_error_body_that_is_no_json_is_still_told_apart_by_status() {
+async fn an_error_body_that_is_not_json_is_classified_by_status() {
     let server = FaultServer::always(Reply::new(503).send("<html><body>nginx</body></html>")).await;
     let error = server.client().get(&id()).await.unwrap_err();
     assert_eq!(error.to_string(), "the sandbox provider is busy (status 503): an HTML page");
@@ -207,7 +207,7 @@ async fn a_provider_that_knows_only_the_first_version_is_asked_in_it() {
 }
 
 #[tokio::test]
-async fn a_missing_template_is_no_missing_route() {
+async fn a_missing_template_is_not_a_missing_route() {
     let server = FaultServer::always(Reply::error(404, "template 'nope' not found")).await;
     let error = server.client().create(&CreateSandbox::default()).await.unwrap_err();
     assert!(matches!(error, E2bError::NotFound { what: Subject::Template, .. }));
@@ -258,7 +258,7 @@ async fn a_list_whose_pages_never_end_ends_with_the_first_empty_one() {
 }
 
 #[tokio::test]
-async fn killing_what_is_gone_is_no_error() {
+async fn killing_a_sandbox_that_is_gone_is_not_an_error() {
     let server =
         FaultServer::sequence(vec![Reply::new(204), Reply::error(404, "Sandbox doesn't exist")]).await;
     let client = server.client();
@@ -353,7 +353,7 @@ async fn two_endpoints_have_two_circuits_and_one_pool() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_told_as_unreachable() {
+async fn a_refused_connection_is_reported_as_unreachable() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let endpoint = Endpoint::local(format!("http://127.0.0.1:{port}"), Secret::new(API_KEY));
     let client =
@@ -379,7 +379,7 @@ async fn liveness(control: Reply, data: Reply) -> Liveness {
 }
 
 #[tokio::test]
-async fn five_answers_about_a_sandbox_are_told_apart() {
+async fn five_answers_about_a_sandbox_are_distinguished() {
     let ok = || Reply::json(200, json!("OK"));
     let gone = || Reply::error(404, "Sandbox doesn't exist or you don't have access to it");
     let lost = Reply::sandbox_not_found;
@@ -445,7 +445,7 @@ async fn a_port_that_opens_late_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_port_that_stays_closed_is_said_so_within_the_connect_deadline() {
+async fn a_port_that_stays_closed_is_reported_within_the_connect_deadline() {
     let server = FaultServer::always(Reply::port_not_open(49999)).await;
     let deadlines = Deadlines { connect: Duration::from_secs(2), ..Deadlines::default() };
     let error = execute(&server, deadlines).await.unwrap_err();
@@ -491,7 +491,7 @@ async fn an_error_body_that_never_ends_does_not_hold_the_error_back() {
 // --- a stream that goes wrong ----------------------------------------------------------------------------------------
 
 #[tokio::test]
-async fn a_200_with_an_empty_body_is_no_success() {
+async fn a_200_with_an_empty_body_is_not_a_success() {
     let (events, error) = ends_with(Reply::new(200), Deadlines::default()).await;
     let error = error.unwrap();
     assert_eq!(events, []);
@@ -499,14 +499,14 @@ async fn a_200_with_an_empty_body_is_no_success() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_without_its_end_event_is_no_success() {
+async fn a_stream_that_ends_without_its_end_event_is_not_a_success() {
     let (events, error) = ends_with(Reply::events(&[COUNT, &out("half")]), Deadlines::default()).await;
     assert_eq!(stdout(&events), "half");
     assert!(matches!(error.unwrap(), E2bError::Incomplete { events: 2 }));
 }
 
 #[tokio::test]
-async fn half_a_stream_that_breaks_off_is_told_as_broken() {
+async fn a_stream_that_breaks_off_half_way_is_reported_as_broken() {
     let reply = Reply::events(&[COUNT]).send(r#"{"type": "stdo"#).step(Step::Cut);
     let (events, error) = ends_with(reply, Deadlines::default()).await;
     assert_eq!(events.len(), 1);
@@ -643,7 +643,7 @@ async fn events_from_the_future_and_blank_lines_are_passed_over() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_no_event_is_a_protocol_error() {
+async fn a_line_that_is_not_an_event_is_a_protocol_error() {
     let server = FaultServer::always(Reply::events(&[COUNT, "Internal Server Error"]).step(Step::Hang)).await;
     let (_, error) = drain(execute(&server, Deadlines::default()).await.unwrap()).await;
     assert_eq!(error.unwrap().kind(), "protocol");
@@ -918,7 +918,7 @@ async fn one_run_at_a_time_in_order_of_arrival() {
 }
 
 #[tokio::test]
-async fn variables_of_one_run_are_no_part_of_its_code_and_are_taken_back() {
+async fn variables_of_one_run_are_not_part_of_its_code_and_are_removed_after_it() {
     let server = kernel(|_, _| done(), "").await;
     let interpreter = server.client().interpreter(&access(), Target::Language("python".into()));
     let envs = [("TOKEN".to_owned(), Secret::new("it's \"planted\"\n"))].into();
@@ -936,7 +936,7 @@ async fn variables_of_one_run_are_no_part_of_its_code_and_are_taken_back() {
 }
 
 #[tokio::test]
-async fn variables_of_a_run_that_timed_out_are_taken_back_before_anything_else() {
+async fn variables_of_a_run_that_timed_out_are_removed_before_anything_else() {
     let server = kernel(|n, _| if n == 1 { runs_long() } else { done() }, "").await;
     let interpreter = server.client().interpreter(&access(), Target::Language("python".into()));
     let envs = [("TOKEN".to_owned(), Secret::new("planted"))].into();
@@ -967,7 +967,7 @@ async fn variables_that_cannot_be_set_fail_without_telling_them() {
 }
 
 #[tokio::test]
-async fn after_the_kernel_died_the_setup_is_put_back_and_the_loss_is_told() {
+async fn after_the_kernel_died_the_setup_is_restored_and_the_loss_is_reported() {
     let died = r#"{"type": "error", "name": "ContextRestarting", "value": "Context was restarted", "traceback": ""}"#;
     let server =
         kernel(move |n, _| if n == 1 { Reply::events(&[COUNT, died, END]) } else { done() }, "").await;
@@ -992,7 +992,7 @@ async fn after_the_kernel_died_the_setup_is_put_back_and_the_loss_is_told() {
 }
 
 #[tokio::test]
-async fn a_kernel_that_the_platform_lost_is_told_as_interrupted() {
+async fn a_kernel_that_the_platform_lost_is_reported_as_interrupted() {
     let lost = r#"{"type": "error", "name": "WebSocketError", "value": "The connections was lost", "traceback": ""}"#;
     let ended =
         r#"{"type": "error", "name": "UnexpectedEndOfExecution", "value": "closed", "traceback": ""}"#;
@@ -1079,7 +1079,7 @@ async fn a_process_stream_cut_in_a_character_and_in_an_envelope_comes_whole() {
 }
 
 #[tokio::test]
-async fn a_process_stream_without_its_end_is_no_success() {
+async fn a_process_stream_without_its_end_is_not_a_success() {
     let start = envelope(0, r#"{"event": {"start": {"pid": 77}}}"#);
     let server = FaultServer::always(Reply::new(200).send(start)).await;
     let processes = server.client().processes(&access());
@@ -1100,7 +1100,7 @@ async fn a_process_stream_that_falls_silent_ends_with_the_silence_clock() {
 }
 
 #[tokio::test]
-async fn errors_of_envd_are_told_apart_in_both_forms() {
+async fn errors_of_envd_are_distinguished_in_both_forms() {
     let server = FaultServer::always(stream(
         &[],
         r#"{"error": {"code": "invalid_argument", "message": "cwd 'x' does not exist"}}"#,

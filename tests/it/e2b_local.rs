@@ -60,7 +60,7 @@ async fn files_are_written_read_listed_moved_and_removed() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_file_is_told() {
+async fn file_errors_are_specific() {
     within(async {
         let server = local::start().await;
         let files = server.client.files(&server.create().await.access());
@@ -271,7 +271,7 @@ async fn a_shell_command_that_takes_too_long_is_killed_with_its_children() {
 }
 
 #[tokio::test]
-async fn a_paused_sandbox_is_told_as_paused_and_resumes_with_its_variables() {
+async fn a_paused_sandbox_is_reported_as_paused_and_resumes_with_its_variables() {
     within(async {
         let server = local::start().await;
         let sandbox = server.create().await;

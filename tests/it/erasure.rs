@@ -25,7 +25,7 @@ fn erase(data: &Path, args: &[&str]) -> Value {
 }
 
 #[test]
-fn an_erasure_takes_keys_and_whole_outputs_too_and_leaves_what_is_others() {
+fn an_erasure_takes_keys_and_complete_outputs_too_and_leaves_other_tenants_data() {
     let data = tempfile::tempdir().unwrap();
     let [(ada, ada_id), (grace, _), (other, _)] =
         ["acme", "acme", "umbrella"].map(|tenant| key(data.path(), tenant));

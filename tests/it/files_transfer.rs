@@ -160,7 +160,7 @@ fn peak(server: &HttpServer) -> u64 {
 }
 
 #[test]
-fn a_hundred_megabytes_go_in_and_out_and_nobody_holds_them_in_memory() {
+fn a_hundred_megabytes_go_in_and_out_without_being_held_in_memory() {
     const MEGA: usize = 1_000_000;
     let data = tempfile::tempdir().unwrap();
     let policy = data.path().join("policy.toml");

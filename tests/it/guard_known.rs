@@ -25,7 +25,7 @@ fn with_policy(data: &Path, policy: &str) -> Command {
 }
 
 #[test]
-fn what_a_policy_names_and_what_the_server_holds_comes_out_of_no_run() {
+fn secrets_that_a_policy_names_or_the_server_holds_come_out_of_no_run() {
     let forms = [
         "t.decode()",
         "t.decode()[::-1]",

@@ -151,7 +151,7 @@ fn what_is_read_of_an_earlier_run_is_what_todays_policy_lets_out() {
 
 /// Whose result shows what, by the levels of one file.
 #[test]
-fn a_tenant_loosens_only_what_the_base_allows() {
+fn a_tenant_relaxes_only_what_the_base_allows() {
     let tenants = "[tenants.loose]\nmode = \"off\"\n[tenants.loose.kinds]\nPHONE = \"allow\"\n\
                    [tenants.strict]\n[tenants.strict.kinds]\nMAC = \"redact\"\n";
     let text = "bob(at)example.org 00:1B:44:11:3A:B7";
@@ -177,7 +177,7 @@ fn a_tenant_loosens_only_what_the_base_allows() {
 
 /// What a call asks for in its `_meta`, and what its conversation has been given by the file.
 #[test]
-fn a_conversation_and_a_call_loosen_only_what_stands_above_allows_and_may_always_tighten() {
+fn a_conversation_and_a_call_relax_only_what_the_level_above_allows_and_may_always_tighten() {
     let text = "bob(at)example.org 00:1B:44:11:3A:B7";
     let (plain, guarded) = ("bob@example.org 00:1B:44:11:3A:B7\n", "[EMAIL_1] 00:1B:44:11:3A:B7\n");
     let off = json!({"mode": "off"});

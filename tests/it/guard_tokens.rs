@@ -45,7 +45,7 @@ fn reveal(server: &HttpServer, key: Option<&str>, conversation: &str, token: &st
 }
 
 #[test]
-fn a_token_is_opened_for_a_caller_with_the_scope_and_nobody_else_and_each_asking_is_written_down() {
+fn a_token_is_opened_only_for_a_caller_with_the_scope_and_each_request_is_recorded() {
     let data = tempfile::tempdir().unwrap();
     let runs = key(data.path(), "acme", "run,read,paths,admin");
     let opens = key(data.path(), "acme", "run,reveal");
@@ -118,7 +118,7 @@ fn a_token_is_opened_for_a_caller_with_the_scope_and_nobody_else_and_each_asking
 }
 
 #[test]
-fn what_a_program_makes_up_or_pastes_from_elsewhere_is_no_token() {
+fn forged_and_foreign_tokens_do_not_open() {
     let data = tempfile::tempdir().unwrap();
     let (ours, theirs) = (key(data.path(), "acme", "run,reveal"), key(data.path(), "other", "run,reveal"));
     let server = HttpServer::start_with(&mut sealing(data.path()));
@@ -153,7 +153,7 @@ fn a_recorded_result_keeps_its_tokens() {
 }
 
 #[test]
-fn a_token_is_opened_on_the_command_line_by_who_holds_the_key() {
+fn a_token_is_opened_on_the_command_line_with_the_key() {
     let data = tempfile::tempdir().unwrap();
     let output = sealing(data.path())
         .args(["run", "--conversation", "c", &format!("{MADE}print(a)")])

@@ -428,7 +428,7 @@ fn the_purpose_of_a_run_is_kept_guarded() {
 
 /// A provider's words may quote a sandbox: they go to the log, to the command line and into records.
 #[test]
-fn what_a_provider_says_is_guarded_in_logs_errors_and_records() {
+fn a_providers_messages_are_guarded_in_logs_errors_and_records() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let fault = Fault::error(400, &format!("no sandbox for {CANARY}"));
     let provider = runtime.block_on(FaultServer::always(fault));

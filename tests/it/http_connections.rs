@@ -26,7 +26,7 @@ fn get(stream: &mut TcpStream, path: &str) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_sent_heads_from_one_address_keep_nobody_else_out() {
+async fn half_sent_heads_from_one_address_do_not_lock_out_others() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start(data.path());
     // One that works, and keeps its connection.
@@ -74,7 +74,7 @@ fn when_every_connection_is_in_use_the_answer_is_503_and_health_is_answered() {
 }
 
 #[test]
-fn one_caller_has_so_many_open_requests_and_another_is_served() {
+fn a_callers_limit_of_open_requests_does_not_affect_others() {
     let data = tempfile::tempdir().unwrap();
     let add = |name: &str| {
         let output = command(data.path())

@@ -124,7 +124,7 @@ fn a_run_that_cannot_be_done_is_counted_by_its_error_code() {
 }
 
 #[test]
-fn who_is_no_operator_learns_no_number() {
+fn metrics_need_the_scope_admin() {
     let data = tempfile::tempdir().unwrap();
     let key = |scopes: &str| {
         let arguments = ["keys", "add", "--json", "--name", "k", "--tenant", "acme", "--scopes", scopes];

@@ -143,7 +143,7 @@ fn status(server: &HttpServer, token: &str) -> u16 {
 }
 
 #[test]
-fn who_gives_tokens_is_told_to_everybody_and_named_in_the_challenge() {
+fn the_authorization_server_is_public_and_named_in_the_challenge() {
     let data = tempfile::tempdir().unwrap();
     let issuer = Issuer::start();
     let server = issuer.server(data.path());
@@ -254,7 +254,7 @@ fn keys_are_found_by_name_among_several_and_rotation_is_noticed() {
 }
 
 #[test]
-fn a_stranger_keeps_nobody_out_while_the_issuer_closes_hangs_or_floods() {
+fn a_stranger_locks_no_one_out_while_the_issuer_closes_hangs_or_floods() {
     let data = tempfile::tempdir().unwrap();
     let issuer = Issuer::start();
     let server = issuer.server(data.path());

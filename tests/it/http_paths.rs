@@ -122,7 +122,7 @@ fn a_change_is_refused_when_the_path_has_changed_since_it_was_read() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn invalid_requests_are_named() {
     let tree = Tree::start();
     tree.change("POST", "paths", json!({"path": "p"}));
     for (method, path, body, status, word) in [
@@ -146,7 +146,7 @@ fn what_does_not_fit_is_named() {
 }
 
 #[test]
-fn a_quota_that_is_used_up_is_no_fault_of_the_server() {
+fn an_exhausted_quota_is_not_a_server_error() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start_with(command(data.path()).env("PATHBOX_USAGE_QUOTA_EXECUTIONS", "0"));
     let mut refused = server.send("GET", "/v1/conversations/c/paths/main/files", &[], b"");

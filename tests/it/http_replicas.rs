@@ -240,7 +240,7 @@ fn until(mut ask: impl FnMut() -> bool) {
 
 #[test]
 #[ignore = "needs PostgreSQL server binaries: scripts/test installs them"]
-fn what_one_replica_is_told_of_a_session_the_others_know() {
+fn changes_of_a_session_reach_the_other_replicas() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut fleet = runtime.block_on(Fleet::start(3));
 

@@ -254,7 +254,7 @@ fn a_session_is_its_openers_alone() {
 }
 
 #[test]
-fn a_credential_sees_and_calls_what_its_scopes_allow_and_is_told_what_it_lacks() {
+fn a_credential_sees_and_calls_what_its_scopes_allow_and_a_refusal_names_the_missing_scope() {
     let data = tempfile::tempdir().unwrap();
     let server = guarded(data.path());
     let add = |scopes: &str| {
@@ -310,7 +310,7 @@ fn a_credential_sees_and_calls_what_its_scopes_allow_and_is_told_what_it_lacks()
 }
 
 #[test]
-fn calls_of_a_service_that_name_nothing_make_nobody_else_fail() {
+fn calls_of_a_service_that_name_no_conversation_make_no_other_call_fail() {
     let data = tempfile::tempdir().unwrap();
     let service = bearer(&key(data.path(), &["--name", "s", "--tenant", "acme", "--tenants", "acme"]).1);
     let user = bearer(&key(data.path(), &["--name", "u", "--tenant", "acme"]).1);
@@ -340,7 +340,7 @@ fn calls_of_a_service_that_name_nothing_make_nobody_else_fail() {
 }
 
 #[test]
-fn an_address_that_others_reach_asks_for_a_credential_by_itself() {
+fn a_public_address_requires_a_credential_by_default() {
     let data = tempfile::tempdir().unwrap();
     // The name of a proxy in front means others as well.
     let server =
@@ -469,7 +469,7 @@ fn heads_that_crawl_or_grow_do_not_keep_others_out() {
 }
 
 #[test]
-fn keys_that_do_not_exist_cost_a_bounded_number_of_queries_and_lock_nobody_out() {
+fn unknown_keys_cost_a_bounded_number_of_queries_and_lock_no_one_out() {
     let data = tempfile::tempdir().unwrap();
     let made =
         |name: &str| key(data.path(), &["--name", name, "--tenant", "acme", "--scopes", "run,admin"]).1;

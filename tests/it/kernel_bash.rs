@@ -85,7 +85,7 @@ async fn what_ends_a_script_ends_the_cell_and_not_the_shell() {
 }
 
 #[tokio::test]
-async fn a_shell_without_a_terminal_does_not_speak_of_it() {
+async fn a_shell_without_a_terminal_prints_no_warning_about_it() {
     let bench = Bench::new().await;
     for (code, stdout) in [
         ("set -o pipefail; seq 1 1000000 | head -1; true", "1\n"),

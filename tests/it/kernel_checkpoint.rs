@@ -164,7 +164,7 @@ async fn where_a_copy_would_not_be_whole_there_is_none() {
 }
 
 #[tokio::test]
-async fn what_is_over_leaves_a_copy_possible() {
+async fn ended_work_does_not_prevent_a_checkpoint() {
     let bench = Bench::new().await;
     bench.python("import asyncio, os, socket, subprocess, threading; kept = 1").await;
     for over in [
@@ -240,7 +240,7 @@ async fn a_cell_that_names_a_false_successor_hurts_only_itself() {
 }
 
 #[tokio::test]
-async fn what_the_dead_left_unread_or_half_written_confuses_nobody() {
+async fn leftover_input_and_output_of_a_dead_interpreter_is_discarded() {
     let bench = Bench::new().await;
     bench.python("import os; kept = 1").await;
     // Half a frame, and a mark of a later one.

@@ -142,7 +142,7 @@ async fn an_interrupt_keeps_the_variables() {
 
 #[tokio::test]
 #[ignore = "needs node: scripts/test installs it"]
-async fn leaving_and_dying_are_told_apart() {
+async fn exit_and_death_are_distinguished() {
     let bench = Bench::new().await;
     bench.js("let kept = 1").await;
     for (code, status) in [
@@ -213,7 +213,7 @@ async fn typescript_loses_its_types_and_keeps_its_lines() {
 
 #[tokio::test]
 #[ignore = "needs node: scripts/test installs it"]
-async fn code_that_overflows_a_parser_hurts_nobody_else() {
+async fn code_that_overflows_a_parser_affects_no_other_context() {
     let bench = Bench::new().await;
     for deep in [
         "(".repeat(200_000),

@@ -108,7 +108,7 @@ async fn an_exception_has_the_users_lines() {
 }
 
 #[tokio::test]
-async fn causes_groups_recursion_and_odd_exceptions_are_told() {
+async fn causes_groups_recursion_and_odd_exceptions_are_reported() {
     let bench = Bench::new().await;
     let told =
         bench.python("try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError('w') from e").await;
@@ -209,7 +209,7 @@ async fn output_of_every_kind_arrives_and_results_keep_their_place() {
 }
 
 #[tokio::test]
-async fn what_prints_between_cells_belongs_to_none() {
+async fn output_between_cells_belongs_to_no_cell() {
     let bench = Bench::new().await;
     let code = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()\nprint('now')";
     assert_eq!(bench.python(code).await.output(), "now\n");
@@ -313,7 +313,7 @@ async fn env_vars_are_data_and_for_one_execution() {
 }
 
 #[tokio::test]
-async fn a_dead_interpreter_is_told_and_replaced() {
+async fn a_dead_interpreter_is_reported_and_replaced() {
     let change = |options| Options { checkpoint_bytes: 0, ..options };
     let bench = Bench::with(Search::default(), SandboxLimits::default(), change).await;
     for (kill, why) in [

@@ -202,7 +202,7 @@ fn a_program_that_ends_itself_with_a_status_has_that_status_and_no_traceback() {
 }
 
 #[test]
-fn output_that_goes_elsewhere_is_said_until_it_comes_back() {
+fn redirected_output_is_noted_until_it_is_restored() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(command(data.path()).arg("serve"));
     call(&mut server, "import io, sys; kept, sys.stdout = sys.stdout, io.StringIO()", "python");
@@ -216,7 +216,7 @@ fn output_that_goes_elsewhere_is_said_until_it_comes_back() {
 }
 
 #[test]
-fn a_run_that_is_out_of_time_says_where_it_was_and_what_it_did_then() {
+fn a_run_that_timed_out_says_where_it_was_interrupted_and_what_it_printed_after_that() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(command(data.path()).arg("serve"));
     let code = "import time\ndef wait():\n    try:\n        time.sleep(60)\n    finally:\n        print('cleaned up')\nwait()";

@@ -92,7 +92,7 @@ fn every_client_and_framework_works_over_http_and_sse() {
 
 #[test]
 #[ignore = "needs the PyPI package mcp 1.30: scripts/test installs it"]
-fn chats_of_one_process_are_told_apart_by_what_they_say_or_hold() {
+fn chats_of_one_process_are_separated_by_conversation_id_or_handle() {
     let data = tempfile::tempdir().unwrap();
     let fault = fault("two_chats.py", "mcp-1", "stdio", env!("CARGO_BIN_EXE_pathbox"), data.path());
     assert_eq!(fault, None);

@@ -142,7 +142,7 @@ fn a_file_that_goes_out_has_been_through_the_guard() {
 }
 
 #[test]
-fn what_does_not_fit_is_named_and_nothing_outside_the_sandbox_is_reached() {
+fn invalid_requests_are_named_and_nothing_outside_the_sandbox_is_reached() {
     let data = tempfile::tempdir().unwrap();
     std::fs::write(data.path().join("planted"), "planted on the host").unwrap();
     let mut server = Server::start(data.path());
@@ -187,7 +187,7 @@ fn what_does_not_fit_is_named_and_nothing_outside_the_sandbox_is_reached() {
 }
 
 #[test]
-fn what_the_sandbox_does_not_allow_is_the_callers_to_put_right_and_its_path_is_not_logged() {
+fn a_forbidden_path_is_a_callers_error_and_is_not_logged() {
     use crate::support::http::HttpServer;
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start(data.path());

@@ -223,7 +223,7 @@ fn key(data: &Path, name: &str) -> String {
 }
 
 #[test]
-fn what_one_caller_was_handed_does_not_exist_for_another_of_its_tenant() {
+fn a_handed_over_run_does_not_exist_for_another_caller_of_the_tenant() {
     let data = tempfile::tempdir().unwrap();
     let (one, two) = (key(data.path(), "one"), key(data.path(), "two"));
     let server = HttpServer::start_with(command(data.path()).env("PATHBOX_HTTP_AUTH", "required"));

@@ -239,7 +239,7 @@ fn the_server_ends_soon_after_its_input_and_leaves_no_process() {
 }
 
 #[test]
-fn a_run_that_kills_its_interpreter_is_told_from_one_that_lost_the_variables() {
+fn a_run_that_kills_its_interpreter_is_distinguished_from_one_that_lost_the_variables() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
     server.python("x = 1");
@@ -400,7 +400,7 @@ fn a_batch_is_answered_in_the_one_revision_that_has_them() {
 }
 
 #[test]
-fn what_is_not_offered_cannot_be_completed_or_paged() {
+fn unknown_prompts_and_cursors_cannot_be_completed_or_paged() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
     let mut complete = |reference: Value, name: &str| {

@@ -334,7 +334,7 @@ fn running_calls_finish_at_shutdown_and_their_results_arrive() {
 }
 
 #[test]
-fn a_slow_reader_blocks_nobody_else_in_its_session() {
+fn a_slow_reader_blocks_no_other_request_of_its_session() {
     let data = tempfile::tempdir().unwrap();
     let server = HttpServer::start(data.path());
     let mut session = server.session(&[]);

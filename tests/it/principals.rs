@@ -327,7 +327,7 @@ fn another_principal_of_the_tenant_reaches_nothing_by_any_tool_resource_or_route
 
 /// The specimen: the refusal of a limit named the other's conversation, and naming it led into its sandbox.
 #[test]
-fn a_limit_names_only_the_callers_own_and_what_others_hold_is_no_way_in() {
+fn a_limit_names_only_the_callers_own_contexts_and_gives_no_access_to_others() {
     let world =
         World::start(&[("PATHBOX_CONTEXTS_PER_TENANT", "2"), ("PATHBOX_CONTEXTS_PER_CONVERSATION", "2")]);
     let at = |conversation: &str| json!({"dev.pathbox/conversationId": conversation});
@@ -375,7 +375,7 @@ fn a_shared_conversation_is_entered_by_its_handle_for_as_long_as_it_is_shared() 
 }
 
 #[test]
-fn a_service_lists_what_its_tenant_has_and_enters_it_by_handle() {
+fn a_service_lists_the_contexts_of_its_tenant_and_enters_them_by_handle() {
     let world = World::start(&[]);
     world.python(&world.ann, &format!("x = '{SECRET}'"), chat());
     // By name it means what belongs to the tenant.

@@ -111,7 +111,7 @@ fn a_process_killed_in_mid_run_is_noticed_and_its_path_goes_on() {
 
 /// Idle contexts move from one process to the other and back: the holder lets go of them when it is asked.
 #[test]
-fn an_idle_context_is_handed_over_to_whoever_asks_and_keeps_its_state() {
+fn an_idle_context_is_handed_over_to_the_replica_that_asks_and_keeps_its_state() {
     let data = tempfile::tempdir().unwrap();
     let start = || Server::start_with(command(data.path()).args(["serve", "--conversation", "shared"]));
     let (mut one, mut two) = (start(), start());

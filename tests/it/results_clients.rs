@@ -16,7 +16,7 @@ fn text(result: &Value) -> &str {
 }
 
 #[test]
-fn one_block_of_text_says_all_and_each_thing_is_said_once() {
+fn one_block_of_text_is_complete_and_repeats_nothing() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
     let first = server.python("print('printed'); x = {'zebra': 1, 'apple': 10**30}\nx");
@@ -72,7 +72,7 @@ fn a_terminal_leaves_the_last_frame_and_the_whole_is_linked() {
 }
 
 #[test]
-fn displays_come_in_order_each_as_what_can_be_read() {
+fn displays_come_in_order_each_in_a_readable_form() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
     let code = "
@@ -196,7 +196,7 @@ fn a_placeholder_that_is_used_as_a_value_gets_a_hint() {
 }
 
 #[test]
-fn what_a_run_has_printed_is_read_while_it_goes_on() {
+fn output_of_a_running_run_can_be_read() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start(data.path());
     let code = "import os, time\nprint('first line', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')";

@@ -112,7 +112,7 @@ fn says(command: &mut Command) -> String {
 
 #[test]
 #[ignore = "needs chromium, poppler-utils, unzip and Python packages: scripts/test installs them"]
-fn browsers_and_tools_open_what_has_been_through_the_guard() {
+fn browsers_and_tools_open_guarded_files() {
     let data = tempfile::tempdir().unwrap();
     let policy = data.path().join("policy.toml");
     std::fs::write(&policy, "opaque_files = \"let_out\"\n").unwrap();

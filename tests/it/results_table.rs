@@ -110,7 +110,7 @@ fn ask(python: Option<PathBuf>, files: &[(&str, &str)]) -> Vec<String> {
 
 #[test]
 #[ignore = "needs node: scripts/test installs it"]
-fn what_a_program_says_is_what_comes_back() {
+fn a_result_shows_what_the_program_printed() {
     let files =
         [("python", "python"), ("bash", "bash"), ("javascript", "javascript"), ("typescript", "typescript")];
     let wrong = ask(None, &files);

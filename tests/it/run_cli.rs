@@ -57,7 +57,7 @@ fn the_status_of_an_interpreter_that_ended_is_the_codes() {
 }
 
 #[test]
-fn a_sandbox_that_ended_with_its_process_is_said_to_be_gone() {
+fn a_sandbox_that_ended_with_its_process_is_reported_as_gone() {
     let data = tempfile::tempdir().unwrap();
     let conversation = |code| run(data.path(), &["--conversation", "c", code]);
     assert_eq!(conversation("x = 1"), (0, String::new(), String::new()));
@@ -98,7 +98,7 @@ fn a_tenants_own_limit_holds_from_the_next_call_on_and_can_be_taken_back() {
 }
 
 #[test]
-fn what_ran_is_in_the_audit_chain_counts_and_can_be_erased() {
+fn runs_are_audited_counted_and_can_be_erased() {
     let data = tempfile::tempdir().unwrap();
     let json = |args: &[&str]| -> (i32, Value) {
         let output = command(data.path()).args(args).output().unwrap();
@@ -244,7 +244,7 @@ fn settings_are_shown_with_their_sources_and_without_secrets() {
 }
 
 #[test]
-fn what_nobody_set_is_shown_as_it_takes_effect() {
+fn settings_that_are_not_set_show_their_effective_value() {
     let home = tempfile::tempdir().unwrap();
     let shown = |arguments: &[&str], xdg: Option<&str>| {
         let mut command = command(home.path());
@@ -294,7 +294,7 @@ fn an_unknown_setting_stops_the_start_with_its_name() {
 
 /// `| head -1`: the reader is gone before the rest is written.
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     let data = tempfile::tempdir().unwrap();
     for args in [&["config"][..], &["config", "--json"], &["manifest"], &["contexts", "ls"]] {
         let mut child =

@@ -543,7 +543,7 @@ async fn an_erasure_names_the_lanes_of_what_it_takes() {
 /// Retention beside a verification leaves no entry missing.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-async fn retention_beside_a_verification_is_no_fault() {
+async fn retention_during_a_verification_is_not_a_fault() {
     let world = World::postgres().await;
     let store = world.store().await;
     let (slow, _) = begun(&store, &key("acme", "c1", "slow")).await;

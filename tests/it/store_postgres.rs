@@ -205,7 +205,7 @@ async fn works(store: &PgStore) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-async fn an_owner_that_is_no_superuser_can_migrate_and_serve() {
+async fn an_owner_without_superuser_rights_can_migrate_and_serve() {
     // What Supabase's `postgres` is: makes roles, bypasses row-level security, owns its database. In a cluster where
     // nobody has made our roles yet.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&[])));
@@ -390,7 +390,7 @@ fn a_warm_run_makes_two_round_trips() {
 /// After the machine slept, or the database was away for all, everybody's time has run out: nobody is dead by that.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-async fn a_replica_whose_own_time_has_run_out_takes_no_other_for_dead() {
+async fn a_replica_whose_own_lease_expired_does_not_take_another_for_dead() {
     let world = World::postgres().await;
     let store = world.store().await;
     let (limits, lease, key) = (ContextLimits::default(), Duration::from_secs(60), key("acme", "c1", "main"));
@@ -642,7 +642,7 @@ async fn a_run_waits_for_the_disk_unless_a_crash_may_take_it_back() {
 /// The server of the database dies at once after a run has begun: the run's record is there all the same.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-async fn a_run_whose_row_a_crash_took_is_recorded_all_the_same() {
+async fn a_run_whose_row_was_lost_in_a_crash_is_still_recorded() {
     // The writer of the log sleeps for as long as it may.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&["-c", "wal_writer_delay=10s"])));
     let database = cluster.empty_database();

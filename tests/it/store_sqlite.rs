@@ -215,7 +215,7 @@ async fn a_call_cut_off_at_any_point_changes_nothing_or_everything() {
 /// The disk fills up under the database: a clear error, nothing lost, and it goes on when there is space again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the right to mount a small disk: scripts/test as root"]
-async fn a_full_disk_is_said_and_loses_nothing() {
+async fn a_full_disk_is_reported_and_loses_nothing() {
     let disk = Disk::new(4);
     let store = open(&disk.0).await.unwrap();
     fill_until_full(&store, &disk.0.join("filler")).await;

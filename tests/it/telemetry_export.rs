@@ -297,7 +297,7 @@ fn a_call_is_a_trace_of_its_caller_and_neither_code_nor_output_nor_secret_goes_o
 }
 
 #[test]
-fn the_tasks_of_a_workflow_are_in_the_trace_of_who_began_it() {
+fn the_tasks_of_a_workflow_are_in_the_trace_of_its_starter() {
     let (place, collector) = (Place::new("", "", ""), Collector::sound());
     let mut served = place.command();
     let server = HttpServer::start_with(collector.to(on(&mut served)));
@@ -458,7 +458,7 @@ fn spans_and_metrics_go_each_to_its_own_place_packed_and_with_its_own_key() {
 }
 
 #[test]
-fn the_provider_is_told_the_exported_span_that_asks_it() {
+fn the_provider_gets_the_exported_span_as_traceparent() {
     let (provider, collector) = (Provider::start(|_| None), Collector::sound());
     let mut server = Server::start_with(collector.to(&mut provider.command()).arg("serve"));
     let meta =

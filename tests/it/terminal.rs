@@ -169,7 +169,7 @@ sys.exit(os.waitstatus_to_exitcode(status))";
 }
 
 #[test]
-fn help_shows_examples_without_colour_when_nobody_looks() {
+fn help_shows_examples_without_colour_when_output_is_not_a_terminal() {
     for args in [&["--help"][..], &["serve", "--help"], &["run", "--help"], &["host", "--help"]] {
         let help = answer(args);
         assert!(help.contains("Example") && !help.contains('\u{1b}'), "{args:?}: {help}");
@@ -239,7 +239,7 @@ fn json_has_one_shape_in_every_command() {
 }
 
 #[test]
-fn without_tool_servers_a_look_at_them_says_so_and_is_no_error() {
+fn listing_tool_servers_without_any_is_not_an_error() {
     let data = tempfile::tempdir().unwrap();
     let ask =
         |args: &[&str]| command(data.path()).arg("tools").args(args).stdin(Stdio::null()).output().unwrap();

@@ -367,7 +367,7 @@ fn replicas_of_two_places_without_a_bucket_say_that_outputs_are_apart() {
 
 #[test]
 #[ignore = "needs PostgreSQL server binaries: scripts/test installs them"]
-fn code_of_a_replica_that_stands_still_is_stopped_by_the_one_that_takes_the_context_over() {
+fn code_of_a_stalled_replica_is_stopped_by_the_one_that_takes_over_the_context() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let database = runtime.block_on(async { cluster().await.database().await });
     let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();

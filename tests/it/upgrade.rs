@@ -117,7 +117,7 @@ fn a_newer_form_is_named(server: &HttpServer, facts: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_each_release_stored_in_sqlite_is_read() {
+async fn data_that_each_release_stored_in_sqlite_is_read() {
     for release in releases() {
         let (data, facts) = (tempfile::tempdir().unwrap(), facts(&release, "sqlite"));
         let file = sqlx::sqlite::SqliteConnectOptions::new()
@@ -142,7 +142,7 @@ async fn what_each_release_stored_in_sqlite_is_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-async fn what_each_release_stored_in_postgres_is_read() {
+async fn data_that_each_release_stored_in_postgres_is_read() {
     for release in releases() {
         let (data, facts) = (tempfile::tempdir().unwrap(), facts(&release, "postgres"));
         let database = cluster().await.empty_database();

@@ -376,7 +376,7 @@ fn workflows_that_were_written_from_the_description_alone_do_what_they_should() 
 
 /// Two tenants, and a person of one of them: each computes for itself what another has computed already.
 #[test]
-fn a_hermetic_task_runs_once_for_each_that_asks_and_says_so() {
+fn a_hermetic_task_runs_once_for_each_tenant_and_principal_and_says_so() {
     let data = tempfile::tempdir().unwrap();
     let key = |name: &str, tenant: &str| {
         let made = command(data.path())

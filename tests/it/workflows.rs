@@ -409,7 +409,7 @@ fn failures_are_retried_and_stop_the_workflow_or_not() {
 }
 
 #[test]
-fn somebody_approves_replans_pauses_and_aborts() {
+fn workflows_are_approved_replanned_paused_and_aborted() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
     let steer = |server: &mut Server, id: &Value, action: &str, more: Value| {
@@ -492,7 +492,7 @@ fn a_large_result_is_kept_whole_and_read_by_its_parts() {
 
 /// As on a full disk.
 #[test]
-fn a_long_output_that_could_not_be_kept_says_so_and_is_no_result() {
+fn a_truncated_output_is_reported_and_is_not_a_result() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
     server.python("1");
@@ -509,7 +509,7 @@ fn a_long_output_that_could_not_be_kept_says_so_and_is_no_result() {
 
 /// As on a replica that does not see the disk of the one that ran the task.
 #[test]
-fn a_task_whose_input_is_gone_fails_and_says_what_to_do() {
+fn a_task_whose_input_is_gone_fails_with_advice() {
     let data = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(on(&mut command(data.path())).arg("serve"));
     let many = "import json\nprint(json.dumps(['x' * 100] * 3000))";
@@ -671,7 +671,7 @@ fn a_driver_that_dies_at_any_named_place_is_replaced_on_postgres() {
 /// Two replicas on one database: the one that drives is killed in mid-task, the other goes on; a wish to either is heard.
 #[test]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
-fn what_one_replica_began_another_ends_and_a_control_reaches_the_replica_that_drives() {
+fn a_workflow_survives_its_replica_and_controls_reach_the_driving_replica() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let database = runtime.block_on(async { cluster().await.database().await });
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

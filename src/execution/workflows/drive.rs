@@ -27,7 +27,7 @@ use super::{Core, Flow, Held, WorkflowError, Workflows};
 use crate::execution::ExecutionError;
 use crate::execution::crash::crash_point;
 
-/// Between two renewals; what others wrote shows then at the latest.
+/// Time between two renewals; changes by others show at the next one.
 const RENEW: Duration = Duration::from_millis(500);
 /// Between two looks for workflows that are due.
 const POLL: Duration = Duration::from_secs(1);

@@ -721,7 +721,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_values_and_what_is_missing_says_how_far_it_got() {
+    fn references_are_values_and_a_missing_part_says_how_far_it_resolved() {
         let x = |input: Value| json!({"inputs": {"x": input}});
         let rows = json!({"rows": [{"n": 9007199254740993_u64, "t": "'; drop"}]});
         let cases = [

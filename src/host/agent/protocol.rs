@@ -13,7 +13,7 @@ use crate::host::jail::Usage;
 pub(crate) const MAX_FRAME: usize = 160 * 1024;
 /// Longest piece of a program's input or output or of a file in one message.
 pub(crate) const CHUNK: usize = 64 * 1024;
-/// Bytes that may be under way in one direction of one program before the receiver has said that it took some, each
+/// Bytes that may be in progress in one direction of one program before the receiver has said that it took some, each
 /// piece [counted](charge) as no less than [`LEAST`].
 pub(crate) const WINDOW: usize = 512 * 1024;
 /// What of that a program may send before the host has said how much more.
@@ -348,7 +348,7 @@ mod tests {
         }
 
         #[test]
-        fn what_decodes_is_what_was_encoded(id: u32, body in proptest::collection::vec(any::<u8>(), 0..99)) {
+        fn messages_round_trip(id: u32, body in proptest::collection::vec(any::<u8>(), 0..99)) {
             let message = FromAgent::Stdout(body.into());
             prop_assert_eq!(FromAgent::decode(&message.encode(id)), Ok((id, message)));
         }

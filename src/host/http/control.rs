@@ -544,7 +544,7 @@ async fn pause(
     }
 }
 
-/// One point, measured now: the history that E2B keeps is not kept here. Nothing for a time that is over.
+/// One point, measured now: the history that E2B keeps is not kept here. Nothing for a time that has ended.
 async fn metrics(
     State(registry): State<Registry>,
     Path(id): Path<String>,

@@ -47,7 +47,7 @@ pub(crate) fn router() -> Router {
         .layer(middleware::from_fn(check_token))
 }
 
-/// No token is asked for, as at E2B; a wrong one is somebody's mistake or probe.
+/// No token is asked for, as at E2B; a wrong one is someone's mistake or probe.
 async fn check_token(Extension(sandbox): Box, request: Request, next: Next) -> Response {
     match (&sandbox.access_token, request.headers().get(ACCESS_TOKEN)) {
         (Some(token), Some(sent)) if !auth::opens(token, sent) => api_error(

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::sys::{self, Resource};
 use super::{SandboxLimits, Usage, policy};
 
-/// Sockets of a sandbox; each can hold some hundred kilobytes of kernel memory that only a control group counts.
+/// Sockets of a sandbox; each can hold a few hundred kilobytes of kernel memory that only a control group counts.
 const SOCKETS: u64 = 512;
 
 /// Open descriptors of a sandbox, which bounds what pipes, socket pairs and timers hold where no control group counts it.
@@ -193,7 +193,7 @@ impl Scan {
                 files.push((fs::metadata(dir.join("fd")).map_or(0, |fds| fds.len()), pid));
             }
         }
-        // Files in memory are somebody's too; mapped ones are counted twice, which errs on the safe side.
+        // Files in memory are someone's too; mapped ones are counted twice, which errs on the safe side.
         let used = |path: &&str| sys::used_bytes(path.as_ref()).ok();
         seen.usage.memory_bytes += self.disks.iter().filter_map(used).sum::<u64>();
 
@@ -284,7 +284,7 @@ mod tests {
 
     /// Three copies of a program that share nearly all, as files that a kernel could have written.
     #[test]
-    fn what_is_shared_is_counted_once_as_far_as_there_is_time_to_look() {
+    fn shared_memory_is_counted_once_within_the_time_of_a_scan() {
         let proc = tempfile::tempdir().unwrap();
         for pid in [2, 3, 4] {
             let dir = proc.path().join(pid.to_string());

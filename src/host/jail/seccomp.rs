@@ -28,7 +28,7 @@ pub(crate) struct Variant {
     /// Where other files of the machine belong to the sandbox's user: times, owners and permissions stay as they are
     /// (Landlock does not know them), and so does what older kernels let be changed around it.
     pub(crate) own_files: bool,
-    /// Where Landlock keeps no signals in: none to everybody.
+    /// Where Landlock keeps no signals in: none to everyone.
     pub(crate) no_broadcast: bool,
 }
 
@@ -83,7 +83,7 @@ fn unknown_arguments() -> Result<Rules, seccompiler::BackendError> {
         .chain(&[F_SETLEASE, F_NOTIFY])
         .map(|command| rule(vec![when(1, Op::Eq, *command as u64)?]))
         .collect::<Result<_, _>>()?;
-    // Tells whether somebody else has read a file a moment ago.
+    // Tells whether someone else has read a file a moment ago.
     let preadv2 = vec![rule(vec![when(5, Op::MaskedEq(RWF_NOWAIT), RWF_NOWAIT)?])?];
     // A table of descriptors that no look at the process shows.
     let close_range = vec![rule(vec![when(2, Op::MaskedEq(2), 2)?])?];
@@ -96,7 +96,7 @@ fn unknown_arguments() -> Result<Rules, seccompiler::BackendError> {
 
 /// Calls that succeed and do nothing.
 fn ignored_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
-    // A socket's buffer is counted by no limit but a control group's; its default serves everybody.
+    // A socket's buffer is counted by no limit but a control group's; its default serves everyone.
     let buffers = [libc::SO_SNDBUF, libc::SO_RCVBUF]
         .iter()
         .map(|option| rule(vec![when(1, Op::Eq, libc::SOL_SOCKET as u64)?, when(2, Op::Eq, *option as u64)?]))
@@ -131,7 +131,7 @@ fn refused_calls(variant: Variant) -> Result<Rules, seccompiler::BackendError> {
     calls.insert(libc::SYS_clone, refused_clones()?);
     calls.insert(libc::SYS_socket, refused_sockets(variant)?);
 
-    // Both push characters into a terminal as if somebody had typed them.
+    // Both push characters into a terminal as if someone had typed them.
     let ioctl = [libc::TIOCSTI, libc::TIOCLINUX]
         .iter()
         .map(|command| rule(vec![when(1, Op::Eq, *command as u32 as u64)?]))
@@ -774,7 +774,7 @@ mod tests {
 
     /// arm64 has the kernel's generic numbers. Calls without a number there must be distinguished, and no others.
     #[test]
-    fn what_is_not_marked_as_older_has_a_number_on_every_architecture() {
+    fn calls_not_marked_as_older_have_a_number_on_every_architecture() {
         let Ok(generic) = std::fs::read_to_string("/usr/include/asm-generic/unistd.h") else { return };
         let numbered: Vec<&str> = generic
             .lines()

@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// Makes an interactive shell a driver.
 pub(super) const DRIVER: &str = include_str!("drivers/bash.sh");
 
-/// Interactive, so that an interrupt drops the running line and not the shell; without anybody's start-up files.
+/// Interactive, so that an interrupt drops the running line and not the shell; without anyone's start-up files.
 pub(super) fn argv(program: String) -> Vec<String> {
     [&program, "--norc", "--noprofile", "--noediting", "-i"].map(str::to_owned).to_vec()
 }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_shell_variable_is_left_out() {
+    fn a_name_that_cannot_be_a_shell_variable_is_left_out() {
         let env = BTreeMap::from([("A-B".to_owned(), "1".to_owned()), ("$(x)".to_owned(), "2".to_owned())]);
         let lines = run("0", "", &env, &env);
         for line in [lines.run, lines.end] {

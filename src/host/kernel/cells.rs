@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn types_go_and_what_runs_stays() {
+    fn types_are_removed_and_code_stays() {
         for (source, made) in [
             ("interface P { a: number }; const p: P = { a: 1 }; p.a", "; const p = { a: 1 }; p.a;"),
             ("type T = 1; let x = 5 as T satisfies number; x!", "let x = 5; x;"),
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_is_refused_with_its_place() {
+    fn a_syntax_error_is_refused_with_its_position() {
         let refused = convert("let ok = 1\nlet é: = 2", &Source::TypeScript).unwrap_err();
         assert_eq!((refused.line, refused.column > 1), (2, true), "{refused:?}");
         assert!(convert("import {", &Source::JavaScript).is_err());

@@ -54,7 +54,7 @@ impl Complaints {
     }
 }
 
-/// The limit that a line complains of: GNU programs and shells, Python and Node.js as somebody's child.
+/// The limit that a line complains of: GNU programs and shells, Python and Node.js as someone's child.
 fn limit_in(line: &str) -> Option<&'static str> {
     let line = line.trim_end();
     if line.len() < TAIL_MIN {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_programs_say_of_a_limit_is_understood() {
+    fn error_messages_of_programs_about_a_limit_are_recognised() {
         for (line, limit) in [
             ("head: error writing 'standard output': No space left on device", Some("disk_full")),
             ("bash: echo: write error: No space left on device\r", Some("disk_full")),

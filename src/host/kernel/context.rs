@@ -82,7 +82,7 @@ enum Turn {
     Died,
     /// The interpreter has ended; its copy from before the execution is in its place.
     RolledBack,
-    /// Somebody does not want to wait for the end.
+    /// Someone does not want to wait for the end.
     Ordered(Order),
     /// The sandbox has ended.
     Gone,
@@ -103,7 +103,7 @@ struct Running {
     /// Files that are made ready for it.
     sources: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>,
     interrupt: Option<Interrupt>,
-    /// Whether the interpreter has said that it is over.
+    /// Whether the interpreter has said that it has ended.
     done: bool,
     /// When its reader last heard of it.
     last_sign: Instant,
@@ -153,7 +153,7 @@ impl Running {
         (self.done && !self.answer.is_ready()).then_some(Turn::Done)
     }
 
-    /// Interrupts it, unless it is over or has not begun: then the turn is.
+    /// Interrupts it, unless it has ended or has not begun: then the turn is.
     fn give_up(&mut self, options: &Options) -> Option<Turn> {
         if self.done || !self.may_send {
             return Some(Turn::Done);
@@ -163,7 +163,7 @@ impl Running {
         None
     }
 
-    /// Somebody wants another interpreter; in E2B's words.
+    /// Someone wants another interpreter; in E2B's words.
     fn break_off(&mut self) {
         for (name, value) in [
             (platform_error::WEB_SOCKET, "The connections was lost, rerun the code to get the results"),
@@ -239,7 +239,7 @@ impl Worker {
                         Turn::Done | Turn::RolledBack => continue,
                         Turn::Gone => break,
                         Turn::Died => {
-                            // Ready before somebody asks for it. If it fails, the next execution tells why.
+                            // Ready before someone asks for it. If it fails, the next execution tells why.
                             interpreter = self.start().await.ok();
                             count = 0;
                             continue;
@@ -348,7 +348,7 @@ impl Worker {
         turn
     }
 
-    /// Does one after the other what happens until the turn is over. One flat list: what can happen, and what is done about it.
+    /// Does one after the other what happens until the turn has ended. One flat list: what can happen, and what is done about it.
     async fn follow(
         &mut self,
         running: &mut Running,
@@ -609,7 +609,7 @@ fn crowding() -> f64 {
     (load / processors as f64).clamp(1.0, 10.0)
 }
 
-/// The rest of an answer, to somebody who may have left; says whether all of it was taken.
+/// The rest of an answer, to someone who may have left; says whether all of it was taken.
 async fn deliver(events: &mpsc::Sender<Event>, mut answer: Answer) -> bool {
     while let Some(event) = answer.take() {
         if events.send(event.into_inner()).await.is_err() {

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_interpreter_is_not_used() {
+    async fn a_program_that_is_not_an_interpreter_is_not_used() {
         let odd =
             Search { python: Some("/bin/true".into()), node: Some("/bin/cat".into()), ..Search::default() };
         let found = Interpreters::find(&odd).await;

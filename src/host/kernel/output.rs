@@ -289,7 +289,7 @@ impl Answer {
         self.ready.push_back(Held::new(event, None));
     }
 
-    /// The cell is over, or the interpreter is: everything that is here goes out, then the end.
+    /// The cell or the interpreter has ended: everything that is here goes out, then the end.
     pub(super) fn end(&mut self) {
         self.finish_text();
         if self.failed {
@@ -497,7 +497,7 @@ impl LastLine {
     }
 }
 
-/// What was printed while no execution was under way: its beginning, and how much it was.
+/// What was printed while no execution was in progress: its beginning, and how much it was.
 #[derive(Debug, Default)]
 pub(super) struct Late {
     text: Vec<u8>,
@@ -652,7 +652,7 @@ fn result(frame: Frame) -> ExecutionResult {
 }
 
 fn value(raw: &RawValue) -> Value {
-    // Deeper than 128 levels is not walked by anybody; its text will do.
+    // Deeper than 128 levels is not walked by anyone; its text will do.
     serde_json::from_str(raw.get()).unwrap_or_else(|_| Value::String(raw.get().to_owned()))
 }
 
@@ -825,7 +825,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_much_is_dropped_and_counted() {
+    async fn excess_output_is_dropped_and_counted() {
         let mut answer = answer(10);
         answer.output(Lane::Stdout, Bytes::from_static("12345678é".as_bytes()));
         answer.output(Lane::Stdout, Bytes::from_static(b"more"));

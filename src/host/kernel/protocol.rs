@@ -123,7 +123,7 @@ pub(super) enum FrameKind {
     Error,
     /// A file that the cell imports must be made ready. The answer is a [`Made`].
     Source,
-    /// The cell is over.
+    /// The cell has ended.
     Done,
     /// The driver waits for the next cell. Only Python's says so: it does more after [`FrameKind::Done`].
     Rest,
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_resembles_a_mark_is_output() {
+    fn text_that_resembles_a_mark_is_output() {
         for like in
             ["\x1e", "\x1eabc", "\x1eabd:00000001\x1e", "\x1eabc:0000001g\x1e", "a\x1e\x1eabc:00000001!"]
         {

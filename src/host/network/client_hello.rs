@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_name_is_told_from_no_greeting() {
+    async fn a_missing_name_is_distinguished_from_a_missing_client_hello() {
         assert_eq!(read_all(&records(&hello(&[]), 100)).await.unwrap().name, None);
         let twice = [name_extension("a.test"), name_extension("b.test")].concat();
         for bytes in [

@@ -237,7 +237,7 @@ fn plain(address: IpAddr) -> IpAddr {
 }
 
 /// Addresses that are not the public internet: this machine, its networks, services of a cloud to its machines, ways to
-/// write IPv4 in IPv6 that somebody on the way may translate. From the registries of RFC 6890.
+/// write IPv4 in IPv6 that someone on the way may translate. From the registries of RFC 6890.
 const SPECIAL: &[Range] = &[
     Range::v4(0, 0, 0, 0, 8),
     Range::v4(10, 0, 0, 0, 8),
@@ -303,7 +303,7 @@ mod tests {
     const EVERYTHING: &str = "0.0.0.0/0";
 
     #[test]
-    fn names_permit_themselves_and_stars_what_is_below() {
+    fn names_permit_themselves_and_wildcards_the_names_below() {
         let policy = policy(&["Example.com", "*.Test.org."], &[EVERYTHING]).unwrap();
         for name in ["example.com", "a.test.org", "a.b.test.org"] {
             assert!(policy.names(name), "{name}");
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asked_for_permits_nothing_and_the_machine_s_owner_can_open_what_is_public() {
+    fn no_rules_permit_nothing_and_the_machine_s_owner_can_open_public_addresses() {
         let closed = policy(&[], &[]).unwrap();
         assert!(closed.is_closed() && !closed.permits(ip("1.1.1.1")));
         let open = Policy::new(Asked::default(), true).unwrap();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_secrets_is_reached_only_by_a_rule_on_that_one_address() {
+    fn metadata_services_are_reached_only_by_a_rule_for_that_address() {
         let wide = ["169.254.0.0/16", "100.64.0.0/10", "168.63.0.0/16", "192.0.0.0/24", "fc00::/7"];
         let wide = policy(&wide, &[]).unwrap();
         for address in [
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_opens_the_address_that_stands_for_every_address() {
+    fn no_rule_opens_the_unspecified_address() {
         let policy = policy(&["0.0.0.0", "0.0.0.0/8", "::", "*"], &[EVERYTHING]).unwrap();
         for address in ["0.0.0.0", "::", "::ffff:0.0.0.0"] {
             assert!(!policy.permits(ip(address)) && !policy.permits_by_name(ip(address)), "{address}");
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_disguise_are_no_names() {
+    fn disguised_numbers_are_not_names() {
         for text in ["127.1", "2130706433", "0x7f000001", "1.2.3.4", "017700000001", "a.0x1"] {
             assert_eq!(host_name(text), None, "{text}");
         }

@@ -307,7 +307,7 @@ async fn judge_and_connect(
     Err(refusal)
 }
 
-/// Whether an address is this machine's. Its public ones look like everybody's, and what listens there may ask no
+/// Whether an address is this machine's. Its public ones look like everyone's, and what listens there may ask no
 /// neighbour for a password.
 fn is_own(address: IpAddr) -> bool {
     // Only what is a machine's own can be bound. When that cannot be found out, it counts as found.

@@ -194,7 +194,7 @@ impl<S: Clone> Ledger<S> {
         Some(Some(entry.sandbox.clone()))
     }
 
-    /// Marks a paused sandbox running again. A pause does not count as life, so its longest life starts anew.
+    /// Marks a paused sandbox running again. A pause does not count as life, so its longest life starts again.
     pub(crate) fn resume(&mut self, id: &str, now: DateTime<Utc>, life: Duration) -> Option<Entry<S>> {
         let life = life.min(self.bounds.max_life);
         let entry = self.entries.get_mut(id).filter(|entry| !entry.is_over(now))?;

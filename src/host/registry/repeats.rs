@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_makes_one_sandbox_and_stands_for_one_request() {
+    fn a_key_makes_one_sandbox_and_belongs_to_one_request() {
         let at = |hours: i64| DateTime::from_timestamp(1_700_000_000 + hours * 3600, 0).unwrap();
         let mut repeats = Repeats::default();
         assert_eq!(repeats.turn("k", [1; 32], at(0)), Turn::First);

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_one_meaning_is_taken_for_it() {
+    fn unambiguous_arguments_are_accepted() {
         for (given, meant) in [
             (json!({"timeout_ms": 5000}), json!({"timeout_ms": 5000})),
             (json!({"timeout_ms": 5000.0}), json!({"timeout_ms": 5000})),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_none_is_refused_in_the_words_of_json() {
+    fn invalid_arguments_are_refused_in_json_terms() {
         for (given, words) in [
             (
                 json!({"timeout_ms": "soon"}),
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_taken_out_of_what_it_came_in() {
+    fn code_is_taken_out_of_its_fence() {
         for (given, language, meant) in [
             ("print(1)", "python", "print(1)"),
             ("```python\nprint(1)\n```", "python", "print(1)\n"),

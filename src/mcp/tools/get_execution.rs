@@ -23,7 +23,7 @@ pub const NAME: &str = "get_execution";
 const LOOK: Duration = Duration::from_millis(150);
 /// The longest wait in one call: below every client's patience that is known.
 const MAX_WAIT_MS: u64 = 50_000;
-/// Bytes of a page when nothing is said, and at most.
+/// Bytes of a page by default, and at most.
 const PAGE: usize = 20_000;
 const MAX_PAGE: usize = 200_000;
 

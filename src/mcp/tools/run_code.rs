@@ -344,7 +344,7 @@ fn data(given: Option<Value>) -> Result<Option<Arc<str>>, ToolError> {
     Ok(Some(text.into()))
 }
 
-/// Which tools a caller wants to know: a name, names, or what for. Also as JSON text, as some clients send it.
+/// Which tools a caller asks: a name, names, or what for. Also as JSON text, as some clients send it.
 fn wanted(given: Value) -> Result<ToolsWanted, ToolError> {
     let wrong = || {
         ToolError::argument(

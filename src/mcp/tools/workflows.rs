@@ -26,9 +26,9 @@ pub const GET: &str = "get_workflow";
 /// Steers one.
 pub const CONTROL: &str = "control_workflow";
 
-/// Tasks side by side when nothing is said.
+/// Tasks side by side by default.
 const WIDTH: u32 = 3;
-/// How long a workflow may take when nothing is said, an hour.
+/// How long a workflow may take by default, an hour.
 const TIMEOUT_MS: u64 = 3_600_000;
 /// How long a call waits at most.
 const MAX_WAIT_MS: u64 = 55_000;
@@ -50,7 +50,7 @@ pub struct RunInput {
     /// Of the whole, waiting included, 1,000 to 86,400,000; an hour when left out.
     #[serde(default)]
     timeout_ms: Option<u64>,
-    /// Answer when it is over, or after this many ms (0 to 55,000); at once when left out.
+    /// Answer when it has ended, or after this many ms (0 to 55,000); at once when left out.
     #[serde(default)]
     wait_ms: Option<u64>,
     /// As in run_code.
@@ -71,7 +71,7 @@ pub struct GetInput {
     /// Of run_workflow; left out, your latest are listed.
     #[serde(default)]
     workflow_id: Option<String>,
-    /// Answer when it is over or waits for you, or after this many ms (0 to 55,000).
+    /// Answer when it has ended or waits for you, or after this many ms (0 to 55,000).
     #[serde(default)]
     wait_ms: Option<u64>,
     /// The whole result of this task.
@@ -118,7 +118,7 @@ pub(crate) struct ControlInput {
     /// For accept: its result; null when left out.
     #[serde(default)]
     pub(crate) result: Option<Value>,
-    /// For replan: new tasks, and ones in place of those of the same id.
+    /// For replan: new tasks, and ones instead of those of the same id.
     #[serde(default)]
     pub(crate) tasks: Vec<Task>,
     /// For replan: ids of tasks that go.
@@ -293,7 +293,7 @@ fn id_of(text: &str) -> Result<Uuid, ToolError> {
     })
 }
 
-/// Whether there is nothing to wait for: it is over, or somebody has to decide.
+/// Whether there is nothing to wait for: it has ended, or someone has to decide.
 fn is_settled(state: &State) -> bool {
     state.status.is_over() || matches!(state.shown_status(), "waiting" | "paused")
 }

@@ -2,14 +2,14 @@
 //!
 //! A client that keeps its session has listed the tools in it before it calls one: how else would it know them. A client
 //! that opens a session for each call has listed them in another one; its calls belong to the caller's default
-//! conversation. Only two sessions of one caller that are open side by side without a call under way are not of such a
+//! conversation. Only two sessions of one caller that are open side by side without a call in progress are not of such a
 //! client, whatever they have listed.
 
 use std::time::Duration;
 
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 
-/// A session that was called once and then not for so long was forgotten by its client.
+/// A session that was called once and then not for this long was forgotten by its client.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// What a session is.
@@ -40,7 +40,7 @@ impl Chat {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Other {
     pub(super) chat: Option<Chat>,
-    /// Whether a request of it is under way.
+    /// Whether a request of it is in progress.
     pub(super) is_running: bool,
     pub(super) calls: u64,
     pub(super) unused_for: Duration,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lists_first_keeps_its_session_and_who_only_calls_does_not() {
+    fn a_client_that_lists_first_keeps_its_session_and_one_that_only_calls_does_not() {
         let other =
             Other { chat: Some(Chat::Default), is_running: false, calls: 1, unused_for: Duration::ZERO };
         assert_eq!(decide(Sign::Lists, []), Chat::Own);

@@ -187,7 +187,7 @@ async fn message(
     body: Body,
 ) -> Response {
     let found = lock(&door.sessions).get(&target.session_id).cloned();
-    // For anybody but its owner the session does not exist.
+    // For anyone but its owner the session does not exist.
     let Some(session) = found.filter(|session| session.owner == principal.name) else {
         if !target.session_id.starts_with(&door.replica) {
             tracing::warn!(

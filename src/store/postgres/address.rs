@@ -2,7 +2,7 @@
 //!
 //! `postgres://user:password@one:5432,two:5433/name?target_session_attrs=read-write`; also `?host=one,two&port=5432,5433`,
 //! where a host that begins with `/` is a directory of sockets. What is not understood is refused: a parameter that is
-//! left out in silence is one that somebody relies on.
+//! left out in silence is one that someone relies on.
 
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_by_its_name() {
+    fn unknown_parameters_are_refused_by_name() {
         for (url, expected) in [
             ("postgres://u@one/db?target_session_attrs=any", "target_session_attrs=any"),
             ("postgres://u@one/db?connect_timeout=5", "`connect_timeout`"),

@@ -49,7 +49,7 @@ const READY: &str = concat!(
 
 /// A result beyond this many bytes is recorded alone.
 const MOST_SHARED_BYTES: usize = 64 * 1024;
-/// How often `acquire` starts over when somebody is in the way; each time somebody else has got on.
+/// How often `acquire` starts over when someone is in the way; each time someone else has got on.
 const AGAIN: u32 = 50;
 
 #[async_trait]

@@ -86,7 +86,7 @@ impl Reach {
         self.current.read().unwrap_or_else(PoisonError::into_inner).generation
     }
 
-    /// Takes new connections from now on, unless somebody has seen to that since `generation`.
+    /// Takes new connections from now on, unless someone has seen to that since `generation`.
     fn renew(&self, generation: u64) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if current.generation == generation {
@@ -203,7 +203,7 @@ impl Reach {
         }
     }
 
-    /// Runs one operation until it is done or its time is over. Operations are safe to run twice, so a lost answer is no
+    /// Runs one operation until it is done or its time is up. Operations are safe to run twice, so a lost answer is no
     /// reason to give up; a database that is away or read-only is not waited for.
     ///
     /// # Errors
@@ -300,7 +300,7 @@ fn unreachable_by(error: sqlx::Error) -> Option<Finding> {
 }
 
 fn pool(host: &PgConnectOptions, options: &PgOptions) -> PgPool {
-    // A pooler refuses parameters of a session, or gives the session to somebody else.
+    // A pooler refuses parameters of a session, or gives the session to someone else.
     let host = if options.pooled {
         host.clone()
     } else {
@@ -330,7 +330,7 @@ fn pool(host: &PgConnectOptions, options: &PgOptions) -> PgPool {
 }
 
 /// One connection to the first host that serves, and which that is; or the reason at once: a pool would go on trying
-/// until its time is over.
+/// until its time is up.
 pub(super) async fn open(
     hosts: &[PgConnectOptions],
     options: &PgOptions,

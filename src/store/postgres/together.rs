@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_arrives_while_enough_are_on_their_way_goes_together() {
+    async fn calls_that_arrive_while_enough_are_in_flight_are_batched() {
         let (calls, sizes) = (Together::<Doubling>::default(), Arc::default());
         let go = go(Arc::clone(&sizes));
         let mut turns = all_turns(&calls, &go).await;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_several_go_together_what_arrives_gathers() {
+    async fn calls_gather_while_a_batch_is_in_flight() {
         let (calls, sizes) = (Together::<Doubling>::default(), Arc::default());
         let go = go(Arc::clone(&sizes));
         let mut turns = all_turns(&calls, &go).await;

@@ -442,7 +442,7 @@ impl Asking<'_> {
         }))
     }
 
-    /// Somebody is making the sandbox, or was.
+    /// Someone is making the sandbox, or was.
     async fn while_creating(&mut self, mine: Option<Place>, live: Live) -> Result<Acquired, StoreError> {
         let lease_left = match self.is_dead(&live.row.owner).await? {
             true => 0,
@@ -483,7 +483,7 @@ impl Asking<'_> {
         self.claimed(mine, live.row.id, epoch).await
     }
 
-    /// There is a sandbox: run on it, wait for those before, or replace it when its time is over.
+    /// There is a sandbox: run on it, wait for those before, or replace it when its time is up.
     async fn on_ready(&mut self, mine: Option<Place>, live: Live) -> Result<Acquired, StoreError> {
         let runs_already = mine.as_ref().is_some_and(|place| {
             place.status == ExecutionStatus::Running && place.context == Some(live.row.id)
@@ -526,7 +526,7 @@ impl Asking<'_> {
             return Ok(Acquired::Queued { position });
         }
         if self.limit_reached().await?.is_some() {
-            // What is over but not yet swept need not stand in the way.
+            // Contexts that have ended but are not yet swept must not block it.
             let tenant = Some(&self.ask.key.tenant);
             super::outbox::end_due(self.connection, tenant, 1000, self.now, self.limits).await?;
             if let Some(reached) = self.limit_reached().await? {
@@ -738,7 +738,7 @@ impl Asking<'_> {
         Ok(quota.reached(&used, &self.limits.prices, time(self.now)))
     }
 
-    /// Other processes that are over.
+    /// Other processes that have ended.
     async fn dead(&mut self) -> Result<Vec<String>, StoreError> {
         dead_processes(self.store, self.connection, &self.ask.owner).await
     }
@@ -812,7 +812,7 @@ impl Asking<'_> {
         row.map(|row| Cells::new(&row, "conversation_paths", "path_id").parse("status")).transpose()
     }
 
-    /// The key's live context. One whose tokens do not open is lost, and gone before anybody sees it.
+    /// The key's live context. One whose tokens do not open is lost, and gone before anyone sees it.
     async fn live(&mut self) -> Result<Option<Live>, StoreError> {
         let key = &self.ask.key;
         let row = sqlx::query(
@@ -951,7 +951,7 @@ impl Asking<'_> {
     }
 }
 
-/// Processes other than this one that are over and not cleared up after yet.
+/// Processes other than this one that have ended and not cleared up after yet.
 pub(super) async fn dead_processes(
     store: &SqliteStore,
     connection: &mut SqliteConnection,

@@ -481,7 +481,7 @@ async fn insert_offline(
 }
 
 impl SqliteStore {
-    /// Writes down that a process lives, and clears up after those that are over.
+    /// Writes down that a process lives, and clears up after those that have ended.
     async fn begin_and_clear_up(
         &self,
         process: &str,
@@ -508,7 +508,7 @@ impl SqliteStore {
     }
 }
 
-/// What processes that are over had under way: their runs are interrupted, what they were making is free, and so are
+/// What processes that have ended had in progress: their runs are interrupted, what they were making is free, and so are
 /// their contexts, for a process without a row holds nothing.
 async fn clear_up_after(
     connection: &mut SqliteConnection,

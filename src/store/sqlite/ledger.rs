@@ -258,7 +258,7 @@ const ERASE: &[(&str, &str)] = &[
             AND (?2 IS NULL OR owner_principal = ?2 OR principal = ?2)",
     ),
     ("reveals", "DELETE FROM reveals WHERE tenant_id = ?1 AND (?2 IS NULL OR principal = ?2)"),
-    // Those under way too: the driver of one finds it gone, and what it has begun ends as any run does.
+    // Those in progress too: the driver of one finds it gone, and what it has begun ends as any run does.
     (
         "workflows",
         "DELETE FROM workflows WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2 OR principal = ?2)",

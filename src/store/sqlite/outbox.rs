@@ -174,7 +174,7 @@ impl Outbox for SqliteStore {
     }
 }
 
-/// Ends contexts whose time is over and creators that are gone, a tenant's or everybody's.
+/// Ends contexts whose time is up and creators that are gone, a tenant's or everyone's.
 pub(super) async fn end_due(
     connection: &mut SqliteConnection,
     tenant: Option<&TenantId>,

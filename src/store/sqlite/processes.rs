@@ -58,7 +58,7 @@ impl Processes {
         let _ = fs::remove_file(self.file(process));
     }
 
-    /// Whether a process is over. One that cannot be looked at is taken to live.
+    /// Whether a process has ended. One that cannot be looked at is taken to live.
     pub(super) fn is_dead(&self, process: &str) -> bool {
         match File::open(self.file(process)) {
             Ok(file) => file.try_lock_shared().is_ok(),
@@ -66,7 +66,7 @@ impl Processes {
         }
     }
 
-    /// What a process that is over has left here.
+    /// What a process that has ended has left here.
     pub(super) fn clear(&self, process: &str) {
         let _ = fs::remove_file(self.file(process));
     }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_comes_while_a_sync_is_under_way_waits_for_the_next_and_all_share_it() {
+    async fn callers_that_arrive_during_a_sync_share_the_next_one() {
         let dir = tempfile::tempdir().unwrap();
         let wal = Wal::of(&dir.path().join("db"));
         wal.sync().await.unwrap(); // there is no log yet

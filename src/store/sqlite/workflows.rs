@@ -16,7 +16,7 @@ use crate::store::workflows::{
 };
 use crate::store::{StoreError, millis};
 
-/// What is due, or held by one whose lease is over.
+/// What is due, or held by one whose lease has expired.
 const DUE: &str = "finished_at IS NULL AND (lease_owner IS NULL AND wake_at <= ?1 OR lease_expires_at <= ?1)";
 
 #[async_trait]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{TestHost, answer};
 
 #[tokio::test]
-async fn nothing_is_told_without_the_key() {
+async fn nothing_is_returned_without_the_key() {
     let host = TestHost::start().await;
     for (method, path) in [
         (Method::GET, "/v2/sandboxes"),

@@ -40,7 +40,7 @@ async fn envd_asks_for_the_sandboxs_own_token_and_health_does_not() {
 }
 
 #[tokio::test]
-async fn a_sandbox_tells_its_environment_and_what_it_uses() {
+async fn a_sandbox_reports_its_environment_and_its_usage() {
     let host = TestHost::start().await;
     let sandbox = host.create_as(json!({"envVars": {"A": "é"}})).await;
     assert_eq!(answer(host.to(&sandbox, 49983, Method::GET, "/envs")).await, (200, json!({"A": "é"})));
@@ -125,7 +125,7 @@ async fn bodies_may_be_chunked_and_of_any_declared_type_but_not_too_large() {
 
 /// Bytes that are no HTTP, in any order, end the connection and nothing else.
 #[tokio::test]
-async fn garbage_on_the_socket_harms_nobody() {
+async fn garbage_on_the_socket_does_no_harm() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     for garbage in [
@@ -204,7 +204,7 @@ async fn a_refusal_that_comes_before_the_body_does_not_break_the_connection() {
 
 /// A client that trickles its request, or says nothing at all, holds its connection for a bounded time.
 #[tokio::test]
-async fn a_slow_or_silent_client_is_let_go() {
+async fn a_slow_or_silent_client_is_disconnected() {
     let host = TestHost::with(|options| options.head_timeout = Duration::from_millis(400)).await;
     for beginning in ["", "GET /health HTTP/1.1\r\nx: ", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"] {
         let mut stream = TcpStream::connect(host.host.addr()).await.unwrap();

@@ -99,7 +99,7 @@ async fn uploads_that_cannot_be_are_refused_and_say_why() {
 }
 
 #[tokio::test]
-async fn downloads_give_ranges_and_refuse_what_is_no_file() {
+async fn downloads_support_ranges_and_refuse_anything_but_a_file() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     write(&host, &sandbox, "digits", b"0123456789".to_vec()).await;
@@ -132,7 +132,7 @@ async fn downloads_give_ranges_and_refuse_what_is_no_file() {
 
 /// Pipes, sockets, devices and the doors in `/proc` are neither read nor written, and nobody waits at them.
 #[tokio::test]
-async fn what_is_no_file_is_refused_at_once() {
+async fn anything_but_a_regular_file_is_refused_at_once() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     let made = "mkfifo pipe; ln -s /dev/zero zero; ln -s loop loop; mkdir dir; ln -s /proc/self/fd fds; \
@@ -358,7 +358,7 @@ async fn parts_are_composed_into_one_file() {
 }
 
 #[tokio::test]
-async fn changes_below_a_directory_are_told_by_stream_and_by_asking() {
+async fn changes_below_a_directory_are_reported_by_stream_and_by_polling() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     host.run(&sandbox, "mkdir -p w").await;

@@ -146,7 +146,7 @@ for chain in range(50):
 
 /// A path that is a file, a pipe, a link to a device, a directory or nothing by turns, while it is asked for.
 #[tokio::test]
-async fn what_changes_while_it_is_asked_for_is_answered_at_once() {
+async fn a_file_that_changes_during_a_request_is_answered_at_once() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     let code = "cat > swap.py <<'END'\n\

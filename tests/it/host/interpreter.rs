@@ -192,7 +192,7 @@ async fn out_of_the_pool(host: &TestHost, said: &str) -> TestSandbox {
 }
 
 #[tokio::test]
-async fn a_ready_sandbox_has_imported_what_it_could_and_another_makes_nobody_wait() {
+async fn a_ready_sandbox_has_its_imports_and_a_new_one_does_not_wait_for_them() {
     let names = ["no_such_module", "wave", "no.such.module", "antigravity_not"].map(str::to_owned);
     let host = TestHost::with(|options| {
         options.ready = 1;
@@ -208,7 +208,7 @@ async fn a_ready_sandbox_has_imported_what_it_could_and_another_makes_nobody_wai
 }
 
 #[tokio::test]
-async fn a_death_is_told_with_what_became_of_the_variables() {
+async fn a_death_is_reported_with_the_fate_of_the_variables() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     execute(&host, &sandbox, json!({"code": "kept = 1"})).await;

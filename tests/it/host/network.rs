@@ -127,7 +127,7 @@ except OSError as e: print('error', e)
 
 /// Group 8: a sandbox that asks for nothing has no way out, and no sign of one.
 #[tokio::test]
-async fn without_being_asked_for_no_way_out_exists() {
+async fn there_is_no_network_unless_it_is_requested() {
     let (port, heard) = web();
     let (host, asked) = host().await;
     // Older clients ask for the internet by default; that alone opens nothing.
@@ -144,7 +144,7 @@ async fn without_being_asked_for_no_way_out_exists() {
 }
 
 #[tokio::test]
-async fn what_the_list_names_is_reached_by_the_usual_programs_and_in_every_language() {
+async fn listed_hosts_are_reached_by_common_programs_and_in_every_language() {
     let (port, heard) = web();
     let (host, _) = host().await;
     let sandbox = host.create_as(network(&["api.test", "127.0.0.1"])).await;
@@ -164,7 +164,7 @@ async fn what_the_list_names_is_reached_by_the_usual_programs_and_in_every_langu
 }
 
 #[tokio::test]
-async fn what_the_list_does_not_name_is_refused_and_not_even_looked_up() {
+async fn unlisted_hosts_are_refused_and_not_even_looked_up() {
     let (port, heard) = web();
     let (host, asked) = host().await;
     let sandbox = host.create_as(network(&["*.good.test", "127.0.0.1"])).await;
@@ -354,7 +354,7 @@ async fn by_name_alone_only_the_web_s_ports_are_reached() {
 
 /// Two requests in one, two hosts in one, addresses in disguise: the server sees one request, for the permitted host.
 #[tokio::test]
-async fn malformed_and_smuggled_requests_reach_nobody_else() {
+async fn malformed_and_smuggled_requests_reach_no_other_server() {
     let (port, heard) = web();
     let (host, _) = host().await;
     let sandbox = host.create_as(network(&["api.test", "127.0.0.1"])).await;
@@ -569,7 +569,7 @@ impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_refused_in_words() {
+async fn unsupported_network_settings_are_refused_with_a_message() {
     let (host, _) = host().await;
     let refused = async |network: Value| {
         let body = json!({"templateID": "base", "network": network});

@@ -85,7 +85,7 @@ async fn more_requests_than_have_places_are_refused_and_hold_up_nothing_else() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none_reach_nobody_and_what_follows_an_answer_is_no_answer() {
+async fn malformed_responses_reach_no_client_and_bytes_after_a_response_are_dropped() {
     let host = TestHost::start().await;
     let sandbox = host.create().await;
     let handle = r"

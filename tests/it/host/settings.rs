@@ -43,7 +43,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("host.pool", "host::life::a_ready_sandbox_is_given_away_once_and_replaced"),
     (
         "host.preload",
-        "host::interpreter::a_ready_sandbox_has_imported_what_it_could_and_another_makes_nobody_wait",
+        "host::interpreter::a_ready_sandbox_has_its_imports_and_a_new_one_does_not_wait_for_them",
     ),
     ("host.python", "kernel_python"),
     ("host.checkpoint_mb", "kernel_checkpoint"),

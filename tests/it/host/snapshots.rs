@@ -96,7 +96,7 @@ async fn a_sandbox_begins_with_the_files_of_another_that_is_gone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_said_and_takes_no_room() {
+async fn a_snapshot_that_fails_says_why_and_takes_no_space() {
     let host = TestHost::with(|options| options.snapshot_bytes = 12 << 20).await;
     let sandbox = host.create().await;
     let refused = async |body: Value, status: u16, word: &str| {

@@ -128,7 +128,7 @@ async fn a_template_s_packages_are_there_for_cells_shells_and_child_processes_an
 
 /// From an environment that is there, and a package of npm's from a directory: what a desktop user does.
 #[test]
-fn a_deployment_s_template_is_told_to_the_model_and_used_in_every_language() {
+fn a_deployment_s_template_is_described_to_the_model_and_used_in_every_language() {
     let data = tempfile::tempdir_in("/var/tmp").unwrap();
     let package = data.path().join("probe-js");
     std::fs::create_dir(&package).unwrap();
@@ -268,7 +268,7 @@ fn a_call_names_the_template_of_its_context_where_it_may() {
 }
 
 #[test]
-fn what_cannot_be_installed_leaves_nothing() {
+fn a_failed_installation_leaves_nothing() {
     let data = tempfile::tempdir_in("/var/tmp").unwrap();
     let failed = pathbox(data.path(), &["add", "broken", "--pip", "/nowhere/at-all.whl"]);
     assert!(

@@ -9,7 +9,7 @@ use pathbox::host::jail::{EndCause, SandboxSpec};
 use super::support::{Ran, launch, python, run, run_python, sandbox, spawner};
 
 #[tokio::test]
-async fn a_program_runs_as_nobody_in_particular_and_says_how_it_ended() {
+async fn a_program_runs_as_an_unprivileged_user_and_its_end_is_reported() {
     let (_spawner, jailed) = sandbox().await;
     let ran = run(&jailed.agent, &["sh", "-c", "id -un; pwd; hostname; echo oops >&2; exit 3"]).await;
     assert_eq!(ran.stdout, "user\n/home/user\nsandbox\n");
@@ -205,7 +205,7 @@ async fn files_go_in_and_out() {
 }
 
 #[tokio::test]
-async fn changes_are_told_also_in_directories_that_are_new() {
+async fn changes_in_new_directories_are_reported_too() {
     let (_spawner, jailed) = sandbox().await;
     let mut changes = jailed.agent.watch("/home/user", true).await.expect("watches");
     jailed.agent.make_dir("new").await.expect("makes");
@@ -231,7 +231,7 @@ async fn a_killed_sandbox_says_so_and_so_does_one_that_died() {
 }
 
 #[tokio::test]
-async fn output_that_nobody_reads_stops_the_program_and_nobody_else() {
+async fn unread_output_stops_only_the_program_that_wrote_it() {
     let (_spawner, jailed) = sandbox().await;
     let flood = launch(&jailed.agent, &["yes"]).await;
     tokio::time::sleep(Duration::from_millis(300)).await;

@@ -261,7 +261,7 @@ async fn helper_refused() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_probed_for_real() {
+async fn every_step_of_the_isolation_is_probed_for_real() {
     let checks = pathbox::host::jail::probe(&options()).await.expect("probes");
     assert!(checks.len() >= 9, "{checks:?}");
     for check in &checks {

@@ -294,7 +294,7 @@ async fn spinning_everywhere_leaves_room_for_others() {
 
 /// A whole sandbox that is over its limit by its first process.
 #[tokio::test]
-async fn usage_is_told() {
+async fn usage_is_reported() {
     for (spawner, jailed) in small(SandboxLimits::default()).await {
         put(&jailed.agent, "x", "y").await;
         let hold = "b = bytearray(50 << 20); print('up', flush=True); __import__('time').sleep(60)";

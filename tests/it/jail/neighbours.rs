@@ -316,7 +316,7 @@ fn outside() -> Vec<String> {
 
 /// No control group counts these, so they are counted by looking; and who would not be looked at is no better off.
 #[tokio::test]
-async fn half_a_million_locks_end_whoever_holds_them() {
+async fn half_a_million_locks_end_the_process_that_holds_them() {
     let locks = r"
 import fcntl, os, struct, time
 # Each lock is compared with all others of its file.
@@ -414,7 +414,7 @@ print(sum(files(pid) for pid in os.listdir('/proc') if pid.isdigit() and pid != 
 
 /// A sandbox sees what it does itself, and nothing of what others do with the same files.
 #[tokio::test]
-async fn what_others_open_cannot_be_watched() {
+async fn files_that_others_open_cannot_be_watched() {
     let spawner = start(&options()).await;
     let (watcher, other) = (spawn(&spawner).await, spawn(&spawner).await);
     let code = r"

@@ -178,7 +178,7 @@ impl Drop for Sleeping {
 
 /// Group 16: without a namespace of their own, queues and segments would be the machine's.
 #[tokio::test]
-async fn landlocked_programs_have_no_queues_in_common_with_anybody() {
+async fn landlocked_programs_share_no_queues_with_others() {
     let code = r"
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -250,7 +250,7 @@ async fn event_loops_work_in_the_landlock_tier() {
 
 /// What Landlock itself does not know: signals to everybody below its sixth version, and metadata in every one.
 #[tokio::test]
-async fn landlocked_programs_reach_neither_their_agent_nor_what_else_belongs_to_their_user() {
+async fn landlocked_programs_reach_neither_their_agent_nor_other_processes_of_their_user() {
     let dir = tempfile::Builder::new().prefix("pathbox-own-").tempdir_in("/var/tmp").expect("directory");
     let own = dir.path().join("key");
     std::fs::write(&own, "of the user").expect("writes");
@@ -291,7 +291,7 @@ async fn a_closed_directory_does_not_outlive_its_landlocked_sandbox() {
 
 /// A host and its spawner that were killed at once leave their sandboxes' directories, some of them closed.
 #[tokio::test]
-async fn what_a_killed_host_left_is_removed_at_the_next_start() {
+async fn leftovers_of_a_killed_host_are_removed_at_the_next_start() {
     let mut dead = Command::new("true").spawn().expect("starts");
     dead.wait().expect("ends");
     let left = std::path::PathBuf::from(format!("/tmp/pathbox-{}-0", dead.id()));

@@ -86,7 +86,7 @@ impl Address {
         self.signature.is_some()
     }
 
-    /// Whether it says itself that its time is over.
+    /// Whether it says itself that its time is up.
     pub(crate) fn has_expired(&self, now: DateTime<Utc>) -> bool {
         let expires = self.expires_unix.as_deref().map(str::parse::<i64>);
         self.is_signed() && expires.is_some_and(|expires| expires.is_ok_and(|at| at < now.timestamp()))

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_form_is_refused() {
+    fn a_malformed_form_is_refused() {
         let form = "multipart/form-data; boundary=b";
         assert_eq!(read("multipart/form-data", b"", 1), Err(Malformed::Boundary));
         assert_eq!(read("multipart/form-data; boundary=\"\"", b"", 1), Err(Malformed::Boundary));
@@ -230,7 +230,7 @@ mod tests {
     proptest! {
         /// Every byte of every file comes back, unless it holds the delimiter itself.
         #[test]
-        fn what_is_written_as_a_form_reads_back(
+        fn a_written_form_reads_back(
             files in proptest::collection::vec(("[a-z/ é]{1,8}", proptest::collection::vec(any::<u8>(), 0..200)), 0..4),
             cut in 1usize..50,
         ) {

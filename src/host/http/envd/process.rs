@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_told_in_the_words_that_clients_know() {
+    fn ends_are_reported_in_the_words_that_clients_know() {
         let exit = |code, signal, oom| end(Exit { code, signal, oom });
         assert_eq!(exit(Some(0), None, false).status, "exit status 0");
         assert_eq!(exit(Some(0), None, false).error, None);
