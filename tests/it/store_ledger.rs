@@ -190,7 +190,7 @@ async fn what_was_changed_is_found_with_its_place(world: World) {
     assert_eq!(faults(&store).await[0], (Some(4), "entries 4 to 4 are missing".to_owned()));
     tamper(&world, "DELETE FROM audit_log WHERE n = 5").await;
     let found = faults(&store).await;
-    assert_eq!(found[0], (Some(3), "the lane ends here, and its head says 5".to_owned()));
+    assert_eq!(found[0], (Some(3), "the lane ends here, but its head says 5".to_owned()));
     assert_eq!(found.iter().filter(|(_, what)| what.contains("has no entry")).count(), 2, "{found:?}");
 }
 

@@ -343,7 +343,7 @@ fn a_waiting_caller_gets_progress() {
         assert_ne!(message["id"], asked, "it was answered before: {heard:?}");
         assert_eq!(message["params"]["progressToken"], "p", "{message}");
         let said = message["params"]["message"].as_str().unwrap().to_owned();
-        let arrived = said.starts_with("1 of 2 tasks are over; running: long (");
+        let arrived = said.starts_with("1 of 2 tasks have ended; running: long (");
         heard.push(said);
         if arrived {
             break;
