@@ -324,7 +324,7 @@ fn a_destructive_tool_is_refused_for_a_client_that_cannot_ask_and_the_refusal_sa
     for how in [
         "this client cannot ask",
         "out of `confirm` of [[tools.server]] \"kit\"",
-        "kit says that it destroys something",
+        "kit declares itself destructive",
     ] {
         assert!(out.contains(how), "{how}: {out}");
     }

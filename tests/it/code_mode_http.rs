@@ -68,7 +68,7 @@ fn a_wrong_key_and_an_address_of_the_old_transport_are_named_and_no_secret_is_sh
         String::from_utf8_lossy(&checked.stdout).into_owned() + &String::from_utf8_lossy(&checked.stderr);
     assert!(!checked.status.success(), "{said}");
     assert!(
-        said.contains("closed") && said.contains("the old HTTP+SSE transport, which is not spoken here"),
+        said.contains("closed") && said.contains("the old HTTP+SSE transport, which is not supported here"),
         "{said}"
     );
     assert!(!said.contains("not-the-right-key"), "{said}");

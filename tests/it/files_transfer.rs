@@ -105,7 +105,7 @@ fn an_upload_that_broke_off_or_came_in_parts_is_whole_in_the_end() {
         assert_eq!((status, &part["part"]), (200, &json!(number)), "{part}");
     }
     let (status, missing) = send(&server, "POST", &format!("{up}?parts=4"), b"");
-    assert!(status == 409 && missing.to_string().contains("part 4 has not come"), "{missing}");
+    assert!(status == 409 && missing.to_string().contains("part 4 is missing"), "{missing}");
     let exists = python(&server, "import os; os.path.exists('parts.bin')");
     assert_eq!(exists["output"], "False", "{exists}");
     let (status, done) = send(&server, "POST", &format!("{up}?parts=3"), b"");

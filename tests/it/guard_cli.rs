@@ -52,11 +52,11 @@ fn a_policy_is_tried_on_cases() {
     );
     let file = write(data.path(), "cases.jsonl", cases);
     let (code, said, error) = guard(&["test", &policy, &file], "");
-    assert_eq!((code, said.as_str()), (0, "2 of 2 cases as they must be\n"), "{error}");
+    assert_eq!((code, said.as_str()), (0, "2 of 2 cases pass\n"), "{error}");
 
     let (code, said, _) = guard(&["test", &policy, "-"], &cases.replace("[]", r#"["IP"]"#));
     assert_eq!(code, 1);
-    assert_eq!(said, "line 3: finds [], becomes \"from 8.8.8.8\"\n1 of 2 cases as they must be\n");
+    assert_eq!(said, "line 3: finds [], becomes \"from 8.8.8.8\"\n1 of 2 cases pass\n");
     let (code, said, _) = guard(&["test", &policy, "-", "--json"], &cases.replace("*e.com", "*z.com"));
     let report: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(

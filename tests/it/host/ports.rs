@@ -64,7 +64,7 @@ async fn more_requests_than_have_places_are_refused_and_hold_up_nothing_else() {
     for _ in 0..TOO_MANY {
         let answer = tokio::time::timeout(PATIENCE, answers.recv()).await.expect("is refused").unwrap();
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-        assert!(answer.contains("carry 128 requests already"), "{answer}");
+        assert!(answer.contains("have 128 concurrent requests"), "{answer}");
     }
     assert_eq!(
         host.rpc(&sandbox, "/filesystem.Filesystem/Stat", json!({"path": "/tmp/listens"})).await.0,
