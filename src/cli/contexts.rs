@@ -46,6 +46,10 @@ pub(super) enum ContextsCommand {
         /// Maximum number of live contexts of each of its conversations.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
         per_conversation: Option<u32>,
+        /// Remove the tenant's own limits, so that the settings apply.
+        #[arg(long, conflicts_with_all = ["per_tenant", "per_conversation"],
+              required_unless_present_any = ["per_tenant", "per_conversation"])]
+        reset: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -148,7 +152,7 @@ pub(super) async fn contexts(command: ContextsCommand, sources: Sources) -> anyh
             // The sandbox is in the outbox; a running server kills it within moments, and so does `cleanup`.
             show(&json!({ "id": id, "ended": true }), output.json)?;
         }
-        ContextsCommand::Limit { per_tenant, per_conversation, output } => {
+        ContextsCommand::Limit { per_tenant, per_conversation, reset: _, output } => {
             let tenant = output.tenant.unwrap_or(config.tenant);
             store.set_tenant_limits(&tenant, per_tenant, per_conversation).await?;
             let limits = &config.limits;

@@ -44,7 +44,7 @@ struct Span {
 #[derive(Debug, Subcommand)]
 enum UsageCommand {
     /// Set a tenant's own quota, on every replica from the next call on. Options that are not given fall back to the
-    /// settings `usage.quota_*`.
+    /// settings `usage.quota_*`. Without any, show it.
     Quota {
         /// The tenant; `local` when not set.
         #[arg(long, value_name = "ID")]
@@ -61,9 +61,12 @@ enum UsageCommand {
         /// When the quota starts again: day or month.
         #[arg(long, value_name = "PERIOD")]
         period: Option<Period>,
-        /// Only show the quota; change nothing.
-        #[arg(long, conflicts_with_all = ["sandbox_seconds", "executions", "money", "period"])]
+        /// Only show the quota, as without any option.
+        #[arg(long, conflicts_with_all = ["sandbox_seconds", "executions", "money", "period", "reset"])]
         show: bool,
+        /// Remove the tenant's own quota, so that the settings apply.
+        #[arg(long, conflicts_with_all = ["sandbox_seconds", "executions", "money", "period"])]
+        reset: bool,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -97,11 +100,14 @@ pub(super) async fn usage(args: UsageArgs, sources: Sources) -> anyhow::Result<E
             executions,
             money,
             period,
-            show: only,
+            show: _,
+            reset,
             json,
         }) => {
             let tenant = tenant.unwrap_or(config.tenant);
-            if !only {
+            let is_named =
+                [sandbox_seconds, executions, money].iter().any(Option::is_some) || period.is_some();
+            if is_named || reset {
                 let own = OwnQuota { period, sandbox_seconds, executions, money_micros: money };
                 store.set_own_quota(&tenant, &own).await?;
             }

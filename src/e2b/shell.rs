@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::processes::{Command, Process, ProcessUpdate, Processes, SHELL_TAG};
 use super::{Deadline, E2bClient, E2bError, RunRequest, SandboxAccess};
+use crate::wire::envd::signal_in;
 use crate::wire::interpreter::{Event, ExecutionError, Output};
 
 /// The name of the error that a status other than 0 becomes; its value is the status.
@@ -148,9 +149,12 @@ impl ShellRun {
             }
             Some(ProcessUpdate::Ended { exit_code, status }) => {
                 self.process = None;
-                let by_signal = exit_code < 0;
-                let value = if by_signal { status } else { exit_code.to_string() };
-                let error = ExecutionError { name: EXIT_STATUS.to_owned(), value, traceback: String::new() };
+                let (value, traceback) = match signal_in(&status).filter(|_| exit_code < 0) {
+                    Some(signal) => ((128 + signal).to_string(), format!("The shell ended: {status}.")),
+                    None if exit_code < 0 => (status, String::new()),
+                    None => (exit_code.to_string(), String::new()),
+                };
+                let error = ExecutionError { name: EXIT_STATUS.to_owned(), value, traceback };
                 Ok(Some(Event::Error(error)))
             }
         }

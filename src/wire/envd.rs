@@ -220,6 +220,41 @@ pub struct ProcessEnd {
     pub error: Option<String>,
 }
 
+/// Signals by their numbers on Linux, in the words that stand behind `signal: ` in [`ProcessEnd::status`].
+const SIGNALS: [(i32, &str); 16] = [
+    (1, "hangup"),
+    (2, "interrupt"),
+    (3, "quit"),
+    (4, "illegal instruction"),
+    (5, "trace/breakpoint trap"),
+    (6, "aborted"),
+    (7, "bus error"),
+    (8, "floating point exception"),
+    (9, "killed"),
+    (11, "segmentation fault"),
+    (13, "broken pipe"),
+    (14, "alarm clock"),
+    (15, "terminated"),
+    (24, "CPU time limit exceeded"),
+    (25, "file size limit exceeded"),
+    (31, "bad system call"),
+];
+
+/// How a status says that a signal ended the process.
+pub fn signal_status(number: i32) -> String {
+    let known = SIGNALS.iter().find(|known| known.0 == number);
+    known.map_or_else(|| format!("signal: signal {number}"), |(_, name)| format!("signal: {name}"))
+}
+
+/// The number of the signal that a status names.
+pub fn signal_in(status: &str) -> Option<i32> {
+    let said = status.strip_prefix("signal: ")?;
+    // Go and the local host say more in parentheses: `(core dumped)`, `(out of memory)`.
+    let name = said.split_once(" (").map_or(said, |(name, _)| name);
+    let known = SIGNALS.iter().find(|known| known.1 == name);
+    known.map(|known| known.0).or_else(|| name.strip_prefix("signal ")?.parse().ok())
+}
+
 /// `List`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ProcessList {

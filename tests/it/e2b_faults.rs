@@ -1078,6 +1078,28 @@ async fn a_process_stream_cut_in_a_character_and_in_an_envelope_comes_whole() {
     assert_eq!((output.stdout.as_str(), output.stderr.as_str(), output.exit_code), ("é€\u{fffd}", "x", -1));
 }
 
+/// A shell that a signal ends has the status that its parent would see.
+#[tokio::test]
+async fn the_status_of_a_shell_that_a_signal_ended_names_the_signal() {
+    for (said, value) in [
+        ("signal: killed", "137"),
+        ("signal: segmentation fault (core dumped)", "139"),
+        ("signal: signal 34", "162"),
+        ("lost", "lost"),
+    ] {
+        let end = format!(r#"{{"event": {{"end": {{"exitCode": -1, "status": "{said}"}}}}}}"#);
+        let mut bytes = envelope(0, r#"{"event": {"start": {"pid": 77}}}"#);
+        bytes.extend(envelope(0, &end));
+        bytes.extend(envelope(2, "{}"));
+        let server = FaultServer::always(Reply::new(200).send(bytes)).await;
+        let shell = server.client().shell(&access(), None);
+        let mut run = shell.run(&RunRequest::new("kill $$")).await.unwrap();
+        let Some(Event::Error(error)) = run.next().await.unwrap() else { panic!("{said}") };
+        assert_eq!((error.name.as_str(), error.value.as_str()), ("ExitStatus", value));
+        assert_eq!(error.traceback.contains(said), value != "lost", "{error:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_process_stream_without_its_end_is_not_a_success() {
     let start = envelope(0, r#"{"event": {"start": {"pid": 77}}}"#);

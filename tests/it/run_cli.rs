@@ -93,7 +93,9 @@ fn a_tenants_own_limit_holds_from_the_next_call_on_and_can_be_taken_back() {
     let (code, out, err) = run(data.path(), &["print('ran')"]);
     assert!(code != 0 && out.is_empty() && err.contains("limit of 0 live contexts"), "{code} {out} {err}");
     assert_eq!(run(data.path(), &["--tenant", "other", "print('ran')"]).1, "ran\n");
-    assert_eq!(limit(&[])["perTenant"], 10);
+    let looked = command(data.path()).args(["contexts", "limit"]).output().unwrap();
+    assert!(!looked.status.success(), "a look takes nothing back: {looked:?}");
+    assert_eq!(limit(&["--reset"])["perTenant"], 10);
     assert_eq!(run(data.path(), &["print('ran')"]).1, "ran\n");
 }
 
@@ -129,6 +131,7 @@ fn runs_are_audited_counted_and_can_be_erased() {
 
     let (_, quota) = json(&["usage", "quota", "--executions", "1", "--period", "day", "--json"]);
     assert_eq!((&quota["executions"], &quota["period"]), (&1.into(), &"day".into()));
+    assert_eq!(json(&["usage", "quota", "--json"]).1, quota, "a look takes nothing back");
     let (code, _, err) = run(data.path(), &["print('ran')"]);
     assert!(
         code != 0 && err.contains("quota of runs is used up: 1 used and 1 reserved of 1 in this day"),

@@ -135,7 +135,7 @@ impl Ledger for SqliteStore {
             "SELECT tenant_id, owner_principal, conversation_id, path_id, day, executions, run_ms, sandbox_ms,
                     output_bytes, NULL AS since
                FROM usage_days
-              WHERE day BETWEEN ?1 AND ?2 AND conversation_id <> '' AND (?3 IS NULL OR tenant_id = ?3) AND (?4 IS NULL OR owner_principal = ?4)
+              WHERE day BETWEEN ?1 AND ?2 AND conversation_id <> 'pathbox:erased' AND (?3 IS NULL OR tenant_id = ?3) AND (?4 IS NULL OR owner_principal = ?4)
              UNION ALL
              SELECT tenant_id, owner_principal, conversation_id, path_id, '', 0, 0, 0, 0, ready_at
                FROM execution_contexts
@@ -271,12 +271,12 @@ const ERASE: &[(&str, &str)] = &[
     ("cached", "DELETE FROM task_cache WHERE tenant_id = ?1 AND (?2 IS NULL OR owner_principal = ?2)"),
     (
         "usageRows",
-        "DELETE FROM usage_days WHERE tenant_id = ?1 AND conversation_id <> '' AND (?2 IS NULL OR owner_principal = ?2)",
+        "DELETE FROM usage_days WHERE tenant_id = ?1 AND conversation_id <> 'pathbox:erased' AND (?2 IS NULL OR owner_principal = ?2)",
     ),
 ];
 
 /// What the erased rows of use add up to counts on against the tenant's quota, in a row for each day that names no one and
-/// no conversation.
+/// no conversation. Programs of an earlier version show that row.
 async fn keep_totals(
     connection: &mut SqliteConnection,
     tenant: &TenantId,
@@ -284,8 +284,8 @@ async fn keep_totals(
 ) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO usage_days AS u (tenant_id, owner_principal, conversation_id, path_id, day, executions, sandbox_ms)
-         SELECT tenant_id, '', '', '', day, sum(executions), sum(sandbox_ms) FROM usage_days
-          WHERE tenant_id = ?1 AND conversation_id <> '' AND (?2 IS NULL OR owner_principal = ?2) GROUP BY day
+         SELECT tenant_id, '', 'pathbox:erased', 'pathbox:erased', day, sum(executions), sum(sandbox_ms) FROM usage_days
+          WHERE tenant_id = ?1 AND conversation_id <> 'pathbox:erased' AND (?2 IS NULL OR owner_principal = ?2) GROUP BY day
          ON CONFLICT (tenant_id, day, owner_principal, conversation_id, path_id) DO UPDATE
             SET executions = u.executions + excluded.executions, sandbox_ms = u.sandbox_ms + excluded.sandbox_ms",
     )

@@ -148,8 +148,7 @@ fn data(event: ProcessEvent) -> Option<ProcessOutput> {
 /// The end in the words of Go's `os.ProcessState`, which clients print.
 fn end(exit: Exit) -> ProcessEnd {
     let by_signal = |signal: i32| {
-        let name = signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned);
-        format!("signal: {name}{}", if exit.oom { " (out of memory)" } else { "" })
+        format!("{}{}", envd::signal_status(signal), if exit.oom { " (out of memory)" } else { "" })
     };
     match (exit.code, exit.signal) {
         (Some(0), _) => {
@@ -164,28 +163,6 @@ fn end(exit: Exit) -> ProcessEnd {
             ProcessEnd { exit_code: -1, exited: false, error: Some(status.clone()), status }
         }
     }
-}
-
-fn signal_name(signal: i32) -> Option<&'static str> {
-    Some(match signal {
-        libc::SIGHUP => "hangup",
-        libc::SIGINT => "interrupt",
-        libc::SIGQUIT => "quit",
-        libc::SIGILL => "illegal instruction",
-        libc::SIGTRAP => "trace/breakpoint trap",
-        libc::SIGABRT => "aborted",
-        libc::SIGBUS => "bus error",
-        libc::SIGFPE => "floating point exception",
-        libc::SIGKILL => "killed",
-        libc::SIGSEGV => "segmentation fault",
-        libc::SIGPIPE => "broken pipe",
-        libc::SIGALRM => "alarm clock",
-        libc::SIGTERM => "terminated",
-        libc::SIGSYS => "bad system call",
-        libc::SIGXFSZ => "file size limit exceeded",
-        libc::SIGXCPU => "CPU time limit exceeded",
-        _ => return None,
-    })
 }
 
 async fn list(Extension(sandbox): Box) -> Answer<ProcessList> {
