@@ -120,7 +120,8 @@ struct Head {
     columns: Vec<Column>,
     /// Whether blank lines may stand between its rows.
     spaced: bool,
-    /// The first field that is of the table, behind what stands before it on its line, and so before its rows.
+    /// The first field that is of the table, behind what stands before it on its line, and so before its rows. Of a table of fixed
+    /// width, how many characters stand there.
     lead: Option<usize>,
     /// How wide it is, where it may name the index of a frame, whose columns have their names above.
     index: Option<usize>,
@@ -764,8 +765,11 @@ impl State {
         if (headed || self.list.is_some()) && self.listed(line, found) {
             return;
         }
-        let begins =
-            first.is_ascii_alphanumeric() || b"|\"'#_(,;.\t[!\\&:>+-".contains(&first) || first >= 0x80;
+        let comment = || line.trim_start().starts_with("//") || line.trim_start().starts_with("/*");
+        let begins = first.is_ascii_alphanumeric()
+            || b"|\"'#_(,;.\t[!\\&:>+*=-".contains(&first)
+            || first >= 0x80
+            || first == b'/' && !comment();
         if !headed || line.len() > LONGEST_LINE || !begins {
             return;
         }
@@ -987,9 +991,9 @@ impl State {
                 {
                     found.cells(&head.columns, line, &parts[index..], Place::Wide);
                 }
-                replaced || line.len() <= LONGEST_LINE && fixed_row(&head.columns, gaps, line, found)
+                replaced || frame_row(&head, gaps, line, found)
             }
-            Layout::Fixed(gaps) => line.len() <= LONGEST_LINE && fixed_row(&head.columns, gaps, line, found),
+            Layout::Fixed(gaps) => frame_row(&head, gaps, line, found),
         };
         if fits {
             (self.misfits, self.fresh) = (0, false);
@@ -1141,6 +1145,31 @@ fn bare_numbers(line: &str, layout: Layout) -> Vec<Span> {
 fn is_rule(line: &str) -> bool {
     line.chars()
         .all(|c| matches!(c, ' ' | '-' | '+' | '=' | '|' | ':' | '*' | '\r' | '\u{2500}'..='\u{257f}'))
+}
+
+/// A row of fixed width. Where words stand before the head alone, as `print("found:", frame)` prints it, rows end further left by
+/// as much as the words are wide.
+fn frame_row(head: &Head, gaps: bool, line: &str, found: &mut Found<'_>) -> bool {
+    if line.len() > LONGEST_LINE {
+        return false;
+    }
+    let shifted = || {
+        let end = head.columns.last()?.end;
+        let shift = end.checked_sub(line.trim_end().chars().count()).filter(|shift| *shift > 0)?;
+        // A password looks like any word, and lines of code end anywhere.
+        let sure = head.lead.is_some_and(|lead| (lead..lead + 2).contains(&shift));
+        let mut columns = head.columns.clone();
+        for column in &mut columns {
+            column.start = column.start.saturating_sub(shift);
+            column.end = column.end.saturating_sub(shift);
+            if !sure && heads::only_secret(column.meant) {
+                column.meant = &[];
+            }
+        }
+        Some(columns)
+    };
+    fixed_row(&head.columns, gaps, line, found)
+        || shifted().is_some_and(|columns| fixed_row(&columns, gaps, line, found))
 }
 
 /// A row under a head of fixed width: what stands under each head that means something is tried whole, then cut where the

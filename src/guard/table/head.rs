@@ -83,13 +83,20 @@ fn may_be_lead(lead: &str) -> bool {
     lead.len() <= LONGEST_LEAD && (lead.starts_with(|c: char| c.is_ascii_digit() || c == '[') || !code())
 }
 
+/// Whether a frame may be printed behind a text: `df.head(2):`, `shape=(5, 3)`, `** customers **`.
+fn may_be_label(text: &str) -> bool {
+    static CODE: [bool; 256] = only(b";{}<&$@?\\\"'");
+    text.len() <= LONGEST_LEAD && !text.bytes().any(|byte| CODE[usize::from(byte)])
+}
+
 /// The same of a line with signs that stand in no head: behind the last of them names stand apart.
 pub(super) fn may_be_led(line: &str) -> bool {
-    let sign = line.bytes().rposition(|byte| OTHER[usize::from(byte)]).unwrap_or(0);
+    let sign = line.bytes().rposition(|byte| OTHER[usize::from(byte)]).map_or(0, |sign| sign + 1);
     let apart = |byte: u8| SEPARATORS[usize::from(byte)];
     let behind = &line.as_bytes()[sign..];
-    may_be_lead(&line[..sign])
-        && (behind.iter().any(|byte| apart(*byte)) || memchr::memmem::find(behind, b"  ").is_some())
+    let gap = || memchr::memmem::find(behind, b"  ").is_some();
+    let before = &line[..sign];
+    may_be_lead(before) && (behind.iter().any(|byte| apart(*byte)) || gap()) || may_be_label(before) && gap()
 }
 
 /// How much of a line stands before the words that are names or the numbers of columns.
@@ -252,15 +259,24 @@ fn separated_head(line: &str, replaced: bool) -> Option<Head> {
     best
 }
 
+/// A line of fixed width with blanks for what stands before its names, and how many characters those are.
+fn led(line: &str) -> Option<(Cow<'_, str>, Option<usize>)> {
+    let first = line.split_whitespace().next().unwrap_or_default();
+    let named = line.starts_with(' ') || is_word(first) || is_numbered(first);
+    if named && !line.bytes().any(|byte| OTHER[usize::from(byte)] || byte == b'|') {
+        return Some((line.into(), None));
+    }
+    let (before, names) = line.split_at(fixed_lead(line));
+    let fits = (may_be_lead(before) || may_be_label(before)) && names.contains("  ");
+    let width = before.chars().count();
+    fits.then(|| ((" ".repeat(width) + names).into(), Some(width)))
+}
+
 fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     let boxed = line.trim_start().starts_with(BARS).then(|| line.replace(BARS, " "));
     let line = boxed.as_deref().unwrap_or(line);
-    let lead = line.bytes().any(|byte| OTHER[usize::from(byte)] || byte == b'|').then(|| fixed_lead(line));
-    if lead.is_some_and(|lead| !may_be_lead(&line[..lead]) || !line[lead..].contains("  ")) {
-        return None;
-    }
-    let blanked = lead.map(|lead| " ".repeat(line[..lead].chars().count()) + &line[lead..]);
-    let line = blanked.as_deref().unwrap_or(line);
+    let (line, lead) = led(line)?;
+    let line = &*line;
     if !line.chars().all(|c| is_sign_of_name(c) || matches!(c, '\t' | '"' | '`')) {
         return None;
     }
@@ -291,7 +307,7 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
         index.filter(|_| parts.len() == 1 && columns.iter().any(|column| !column.meant.is_empty()))
     {
         columns.push(Column { meant: &[], start: end - 1, end });
-        return Some(Head { index, ..Head::new(Layout::Fixed(true), columns) });
+        return Some(Head { index, lead, ..Head::new(Layout::Fixed(true), columns) });
     }
     let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
         Layout::Words
@@ -303,7 +319,7 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     let speaks = |column: &Column| {
         if alone { heads::speaks_alone(column.meant) } else { !column.meant.is_empty() }
     };
-    columns.iter().any(speaks).then(|| Head { index, ..Head::new(layout, columns) })
+    columns.iter().any(speaks).then(|| Head { index, lead, ..Head::new(layout, columns) })
 }
 
 /// Types of columns, which no column is named by.
