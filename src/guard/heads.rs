@@ -759,7 +759,7 @@ impl Work for Fill<'_> {
         let Self { text, start, all, blocks, places, openers: opening, tags } = self;
         let (text, start, all, gate) = (*text, *start, *all, &HEADS.gate);
         // What begins here begins a line.
-        let (mut base, mut before, mut odd, mut feed, mut run) = (start, 0, 0, 1 << 63, 0);
+        let (mut base, mut before, mut odd, mut digit, mut feed, mut run) = (start, 0, 0, 0, 1 << 63, 0);
         let (mut long, mut short, mut singles) = (Places::default(), Places::default(), 0);
         for pair in blocks.windows(2) {
             let here = pair[0].alpha;
@@ -767,8 +767,8 @@ impl Work for Fill<'_> {
             let behind = |by: u32| here << by | before >> (64 - by);
             // By their letters: two, four and more; one, where an accent stands before it.
             let (two, four) = (behind(1), behind(1) & behind(2) & behind(3));
-            let strange = pair[0].odd | odd;
-            let digits = if strange == 0 { 0 } else { pair[0].digit << 1 };
+            let behind_odd = pair[0].odd | odd != 0;
+            let digits = if behind_odd { pair[0].digit << 1 } else { 0 };
             let single = last & !behind(1);
             let mut dotted = single & (single << 2 | singles >> 62);
             singles = single;
@@ -778,9 +778,15 @@ impl Work for Fill<'_> {
                 }
             }
             let accented = (pair[0].odd << 1 | odd >> 63 | digits) & here & !behind(1);
-            (before, odd) = (here, pair[0].odd);
             long.add(base, last & four);
-            short.add(base, last & two & !four);
+            let mut brief = last & two & !four;
+            // `4bf92`: no head begins behind a digit, but for one that is escaped.
+            if (pair[0].digit | digit) != 0 && !behind_odd {
+                let digits = |by: u32| pair[0].digit << by | digit >> (64 - by);
+                brief &= !(!behind(2) & digits(2) | behind(2) & digits(3));
+            }
+            short.add(base, brief);
+            (before, odd, digit) = (here, pair[0].odd, pair[0].digit);
             if long.len.max(short.len) > Places::FULL {
                 gated(text, start, all, (&mut long, &mut short), places);
             }
