@@ -124,14 +124,10 @@ impl Scanner<'_> {
         if before.is_ascii_alphabetic() && matches!(here.len, 7 | 8) && self.letter_before(here) {
             return 1;
         }
-        // `card_4111111111111111`
-        if before == b'_' && here.len == 7 && self.letter_behind(here) {
-            return 1;
+        if before == b'_' {
+            return if here.len == 7 && self.letter_behind(here) { 1 } else { self.joined(groups, index) };
         }
-        if before == b'_' && here.len >= 12 && self.labelled(self.ids.card_labelled, here.start, 12) {
-            return self.card(groups, index);
-        }
-        if before.is_ascii_alphabetic() || before == b'_' || before >= 0x80 && self.glued(here.start) {
+        if before.is_ascii_alphabetic() || before >= 0x80 && self.glued(here.start) {
             return 0;
         }
         if index > 0 && before == b'.' {
@@ -161,6 +157,38 @@ impl Scanner<'_> {
             taken = self.ssn(groups, index);
         }
         if taken == 0 { self.phone(groups, index) } else { taken }
+    }
+
+    /// `bsn_437483393.csv`, `card_no_4111111111111111`: a number that is joined to its name.
+    fn joined(&mut self, groups: &[Group], index: usize) -> usize {
+        let here = groups[index];
+        let before = self.before(here.start, FAR_LABEL);
+        let joins = |byte: &&u8| is_word_byte(**byte) || **byte == b'-';
+        let name = &before[before.len() - before.iter().rev().take_while(joins).count()..];
+        let names = |rule| {
+            let between = self.rules.behind_context(rule, name);
+            between.is_some_and(|between| only_words(between, &WORDS.list.naming))
+        };
+        if here.len >= 12 && names(self.ids.card_labelled) {
+            return self.card(groups, index);
+        }
+        if names(self.ids.ssn_labelled) || names(self.ids.passport) {
+            return self.ssn(groups, index);
+        }
+        let whole = (SHORTEST_ID..=LONGEST_NUMBER).contains(&here.len)
+            && !self.byte(here.end()).is_ascii_alphanumeric();
+        if !whole {
+            return 0;
+        }
+        let digits = &self.text[here.start..here.end()];
+        // `cell_1234567` is a cell.
+        let dialled = here.len > 9 || here.len == 9 && digits[0] == b'0';
+        let phone =
+            || dialled && names(self.ids.phone_labelled) && self.any_phone(&groups[index..=index]) > 0;
+        let id = self.rules.numbers(digits).find(|rule| names(*rule));
+        let Some(rule) = id.or_else(|| phone().then_some(self.ids.phone_labelled)) else { return 0 };
+        self.hit(rule, here.start, here.end());
+        1
     }
 
     /// Whether nothing can begin with a group near which no letter stands, by its length: one of many numbers in a row.
@@ -431,7 +459,7 @@ impl Scanner<'_> {
         let Some([a, b, c]) = groups.get(index..index + 3) else { return 0 };
         if (a.len, b.len, c.len) != (3, 2, 4)
             || is_word_byte(self.byte(c.end()))
-            || self.byte_before(a.start) == b'-'
+            || self.byte_before(a.start) == b'-' && !self.names(self.ids.ssn_labelled, a.start, FAR_LABEL)
         {
             return 0;
         }
