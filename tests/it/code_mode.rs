@@ -323,7 +323,7 @@ fn a_destructive_tool_is_refused_for_a_client_that_cannot_ask_and_the_refusal_sa
     assert_eq!(out.matches("not_confirmed").count(), 2, "{out}");
     for how in [
         "this client cannot ask",
-        "out of `confirm` of [[tools.server]] \"kit\"",
+        "remove it from `confirm` of [[tools.server]] \"kit\"",
         "kit declares itself destructive",
     ] {
         assert!(out.contains(how), "{how}: {out}");
