@@ -1,7 +1,7 @@
-//! Puts the parts together: settings in, running tasks out. Only here is known which store and which sandboxes.
+//! Puts the parts together: settings in, running tasks out. Only this module knows which store and which sandboxes are in use.
 //!
 //! A protocol door must answer within milliseconds, so nothing slow happens before it is open: the database and the
-//! sandbox provider are reached in the background, and a call that comes early waits for them.
+//! sandbox provider are reached in the background, and an early call waits for them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl App {
     /// Starts everything in the background and returns at once.
     ///
     /// # Errors
-    /// When the guard's policy does not work, or keys that the settings give cannot be used: that is no reason to try
+    /// When the guard's policy does not work, or keys that the settings give cannot be used: there is no point in trying
     /// again, and nothing is served without them.
     pub fn start(config: Config) -> anyhow::Result<Self> {
         let policy_stamp = policy::Stamp::of(config.guard_policy.as_deref());
@@ -433,7 +433,7 @@ fn held(config: &Config) -> Vec<Secret> {
 
 /// The passwords in a database's address, as they stand there and as they are: of the user, and of the query.
 fn passwords(url: &str) -> Vec<Secret> {
-    // A list of hosts is no host of a URL; which hosts they are is no matter here.
+    // A list of hosts is not valid in a URL; which hosts they are does not matter here.
     let one_host = || {
         let (scheme, rest) = url.split_once("://")?;
         let (authority, more) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));

@@ -1,4 +1,4 @@
-//! Who is calling over the network: API keys and OAuth access tokens, and how often someone may ask.
+//! Identifies callers over the network by API keys and OAuth access tokens, and limits their rate.
 //!
 //! Nothing here waits for what a stranger started. A good key or key set that is at hand serves at once; looking up
 //! what is unknown costs budget of the caller's own address, before the database or the issuer is asked.

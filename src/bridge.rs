@@ -1,10 +1,10 @@
 //! Connections to other MCP servers, whose tools programs in a sandbox may call.
 //!
 //! A server is named in the settings and nowhere else. It is started when its tools are first asked for, its credentials stay
-//! in this process, and whatever it does (hang, flood, die, lie about its tools) ends at a limit here. What a tool is called in
+//! in this process, and whatever it does (hang, flood, die, lie about its tools) is limited here. What a tool is called in
 //! a program, what it takes and how it is found is the [`catalog`](Catalog)'s matter.
 //!
-//! What surprises: rmcp waits for ever where a server says nothing, so each start, list and call has a deadline of ours; and
+//! Note: rmcp waits forever when a server does not answer, so each start, list and call has our own deadline; and
 //! its own listing gives up a whole server for one tool without a schema, so lists are read here, tool by tool.
 
 use std::collections::BTreeMap;

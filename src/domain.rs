@@ -1,4 +1,4 @@
-//! Values and states that every floor shares. No I/O, no clock, no randomness of its own: both are arguments.
+//! Values and states that every floor shares. No I/O, and no clock or randomness of its own: both are arguments.
 
 pub mod clock;
 pub mod context;

@@ -1,6 +1,6 @@
 //! A client for E2B sandboxes: the cloud's, a self-hosted provider's, or a local host's, through one protocol.
 //!
-//! It knows sandboxes and code interpreters and nothing of who uses them. What it adds to the plain protocol is what
+//! It knows sandboxes and code interpreters but not their users. What it adds to the plain protocol is what
 //! the protocol's users keep running into: every failure has a type that says what to do, whether the code may have run
 //! and which clock ended; a stream without its end is never taken for success; nothing unsafe is ever sent twice; and
 //! no error, log or debug text holds a key, a token or a sandbox's address.
@@ -124,7 +124,7 @@
 //! | [`Protocol`](E2bError::Protocol), [`TooLarge`](E2bError::TooLarge) | an answer that is none, or without end | as above |
 //! | [`Rpc`](E2bError::Rpc), [`Command`](E2bError::Command) | envd or a program in the sandbox said no | look at its words |
 //!
-//! Every fault of the provider that we know of, with what comes of it, is listed in `docs/e2b-faults.md`.
+//! Every known fault of the provider, and how it is handled, is listed in `docs/e2b-faults.md`.
 //!
 //! # Other providers
 //!

@@ -1,4 +1,4 @@
-//! Runs code in a conversation path's own sandbox: find or make it, run, guard what comes out, record.
+//! Runs code in a conversation path's own sandbox: find or create it, run, guard the output, record.
 //!
 //! One call is one straight line through here: [`Runs::run_code`] acquires the context from the store (`acquire`), sends
 //! the code to its sandbox (`run_code`), and hands out only what the guard has seen. Callers get the part that they use:
@@ -167,7 +167,7 @@ pub struct Parts {
     pub tokens: Option<TokenKey>,
     /// Keeps whole outputs.
     pub outputs: Outputs,
-    /// Whether they lie in this replica's data directory, and replicas elsewhere keep theirs in their own.
+    /// Whether they are in this replica's data directory, and replicas elsewhere keep theirs in their own.
     pub are_outputs_apart: bool,
     /// Other servers, whose tools programs may call.
     pub bridge: Option<Bridge>,

@@ -1,4 +1,4 @@
-//! The HTTP listener and what stands before every route: Host and Origin, who is calling, how often, how much.
+//! The HTTP listener and the checks before every route: Host and Origin, the caller, rates and sizes.
 //!
 //! Routes come from elsewhere as plain routers: those that need a caller, and those that do not (health, metadata).
 //! The surprise: the listener is ours and not axum's, which does not bound connections or close those that say nothing, and

@@ -1,6 +1,6 @@
 //! Pathbox: an MCP server that runs a language model's code in sandboxes that follow the conversation's path.
 //!
-//! `ARCHITECTURE.md` has the map. Modules stand on floors and use only what is below them; a test
+//! `ARCHITECTURE.md` has the map. Modules are on floors and use only what is below them; a test
 //! (`tests/it/architecture.rs`) holds that.
 
 // A function of more lines than `clippy.toml` says is split, or says why it reads better whole.

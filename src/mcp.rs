@@ -1,4 +1,4 @@
-//! The MCP server: what it offers and how a message becomes a call.
+//! The MCP server: its tools, and how a message becomes a call.
 //!
 //! One handler serves every door and both protocol eras. Two things that rmcp leaves to its users are done here: a
 //! tool that panics is answered and logged, and a failed tool call is a result that a model can act on, never a

@@ -1,4 +1,4 @@
-//! What the database promises, independent of which one it is.
+//! The contract of the store, independent of the database.
 //!
 //! Two stores keep this contract, held to it by one suite (`tests/it/store_contract.rs`): SQLite under the data
 //! directory, and Postgres 15 or later. The protocol in one paragraph: a caller asks [`Leases::acquire`].
@@ -9,7 +9,7 @@
 //! Whatever ends a context writes the sandbox into that outbox, so a crash leaves nothing without an owner.
 //!
 //! Runs on one key go one at a time, in the order in which they first asked; asking again with the same execution id
-//! keeps the place, and whoever stops asking for [`QUEUE_LEASE`] loses it. A run that never started leaves its
+//! keeps the place, and a caller that stops asking for [`QUEUE_LEASE`] loses it. A run that never started leaves its
 //! idempotency key free; one that started and whose replica died is `interrupted` and never repeated by itself.
 //!
 //! The surprise: times are the *database's*. Replicas compare durations only, never their own wall clocks.

@@ -1,4 +1,4 @@
-//! Logs and spans: where they go and what they are called. Logs go to standard error only, because standard
+//! Logs and spans: destinations and names. Logs go to standard error only, because standard
 //! output carries the protocol; spans and metrics to a collector, if one is named. None of them ever holds code, output,
 //! parameters, headers or tokens. What a panic says is not logged: only where it was, and its words if they are a
 //! constant of the program.

@@ -2,7 +2,7 @@
 //!
 //! A workflow is a log of events. [`State`] is their fold, [`State::due`] what has to be done next. No clock, no I/O: the
 //! driver of a workflow (`execution::workflows`) says what time it is and writes what happened. An event that cannot happen in a
-//! state is refused, so the log of a workflow, however many replicas write it, tells one story.
+//! state is refused, so the log of a workflow is consistent, however many replicas write it.
 
 pub mod graph;
 pub mod machine;

@@ -1,6 +1,6 @@
 //! A `pathbox host` in a container, for machines that have no local sandbox host: started, found again, ended.
 //!
-//! What differs between the runtimes is here and nowhere else. Docker's filter withholds namespaces from programs that may
+//! All differences between the runtimes are here. Docker's filter withholds namespaces from programs that may
 //! not administer the machine, so that there the weaker Landlock tier is used; Apple's runtime gives each container a
 //! virtual machine of its own, and has no filter to loosen.
 

@@ -1,4 +1,4 @@
-//! When to end: a signal asks, a second one insists.
+//! Shutdown: the first signal starts it, a second one ends the process at once.
 
 #[cfg(unix)]
 use tokio::signal::unix::{SignalKind, signal};

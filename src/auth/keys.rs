@@ -3,7 +3,7 @@
 //! A key that was found good is believed for a few seconds without asking the database again; revoking one takes as
 //! long to be felt on every replica. While the database is away it is believed longer: it cannot be looked up then, and
 //! the contexts that this replica holds go on. An expired one is believed no longer in any case. Looking up a key that
-//! is not believed costs one of its address's budget, which comes back when the key is good: unknown keys cost the
+//! is unknown costs one of its address's budget, which is returned when the key is valid: unknown keys cost the
 //! database no more than that.
 
 use std::collections::HashMap;

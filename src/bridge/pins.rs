@@ -81,7 +81,7 @@ impl Pinned {
         }
     }
 
-    /// What is not as it was.
+    /// What has changed.
     pub(super) fn compare(&self, server: &Server, now: &Hashes) -> Vec<Change> {
         let change = |tool: &String, what, blocked| Change {
             server: server.name.clone(),

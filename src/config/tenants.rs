@@ -1,6 +1,6 @@
-//! What sandboxes are made with: the deployment's settings, and `[tenants."name"]` of the settings file.
+//! The settings of sandboxes: the deployment's, and `[tenants."name"]` of the settings file.
 //!
-//! A tenant's settings stand in the file only, as a table under its name: a name may hold dots and colons, which dotted
+//! A tenant's settings are in the file only, as a table under its name: a name may hold dots and colons, which dotted
 //! keys and environment names cannot.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! `[[tools.server]]` of the settings file: other MCP servers, whose tools programs may call.
 //!
-//! A server's settings stand in the file only. Keys are not written there: a value of `env` or `headers` names where it is.
+//! A server's settings are in the file only. Keys are not written there: a value of `env` or `headers` says where the key is.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use anstyle_parse::{DefaultCharAccumulator, Params, Parser, Perform};
 const LINES: usize = 50;
 /// The furthest column that a jump reaches.
 const MAX_COLUMN: usize = 1_000;
-/// Plain text is let go of when so much has come together.
+/// Plain text is flushed when this much has accumulated.
 const LET_GO: usize = 16 * 1024;
 
 /// A terminal without a width, fed by pieces of text.

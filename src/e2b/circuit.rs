@@ -1,4 +1,4 @@
-//! What is known about one provider: whether it answers, how fast it may be asked for sandboxes, how long they may live.
+//! The state of one provider: whether it answers, how fast sandboxes may be requested, how long they may live.
 //!
 //! All clients of one endpoint share it, so that a dead provider is asked once and not once a caller.
 

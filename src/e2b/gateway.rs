@@ -1,7 +1,7 @@
 //! The MCP gateway in a sandbox: servers of the Docker MCP catalog behind one URL and one token.
 //!
 //! The provider only keeps the settings that a create names; it is the client that starts the gateway, as root, the way
-//! the official SDKs do it. The servers' settings stand on the gateway's command line and are as visible inside the
+//! the official SDKs do it. The servers' settings are on the gateway's command line and are as visible inside the
 //! sandbox as its template lets them be, so give each server a key of its own that opens nothing else.
 
 use std::collections::BTreeMap;

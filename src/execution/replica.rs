@@ -65,7 +65,7 @@ impl Lease {
 }
 
 impl Core {
-    /// How long the contexts that this replica has served and not let go of stay its own, though it does not reach the
+    /// How long the contexts that this replica has served and not released stay its own, though it does not reach the
     /// database. Work without the database must be over by then.
     pub(super) fn lease_left(&self) -> Duration {
         self.lease.left()

@@ -32,7 +32,7 @@ impl TokenKey {
     pub fn sealer(&self, key: &ContextKey) -> Sealer {
         let tenant =
             derive_key(self.0.as_slice(), Some(b"pathbox tokens v1"), key.tenant.as_str().as_bytes());
-        // No identifier holds a slash. The owner is no part of it: who may open tokens may so for the whole tenant.
+        // No identifier contains a slash. The owner is not part of it: permission to open tokens is for the whole tenant.
         Sealer::new(&tenant, format!("{}/{}/{}", key.tenant, key.conversation, key.path))
     }
 

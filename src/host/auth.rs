@@ -1,4 +1,4 @@
-//! Who may do what on the host's port, which every user of the machine can reach, loopback or not.
+//! Authorisation on the host's port, which every user of the machine can reach, loopback or not.
 //!
 //! | door | what opens it |
 //! | --- | --- |

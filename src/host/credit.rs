@@ -1,4 +1,4 @@
-//! What the host keeps of what sandboxes have said: nothing without a credit, which is returned when it is dropped.
+//! Credit for data from sandboxes that the host buffers: nothing is kept without credit, which is returned when the data is dropped.
 //!
 //! A sandbox decides how much it says and its owner how much of that is read, so what waits in between is bounded in one
 //! place, whatever it is: output on its way, answers and listings, changes of files, frames of interpreters. A credit lives

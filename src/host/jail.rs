@@ -321,7 +321,7 @@ impl Spawner {
         self.current.borrow().as_ref().map_or(Control::None, |connection| connection.cgroups)
     }
 
-    /// What is not in place on this machine, though the tier would have it.
+    /// Features of the tier that this machine lacks.
     pub fn gaps(&self) -> Vec<String> {
         self.current.borrow().as_ref().map_or_else(Vec::new, |connection| connection.gaps.clone())
     }

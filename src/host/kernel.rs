@@ -1,6 +1,6 @@
 //! Languages: the code contexts of one sandbox, each an interpreter with its own variables.
 //!
-//! It stands on the sandbox's [agent](super::agent), which only knows processes. What an execution says comes as a
+//! It builds on the sandbox's [agent](super::agent), which only knows processes. What an execution says comes as a
 //! stream of the wire protocol's events; to drop that stream is to interrupt the execution.
 
 mod bash;

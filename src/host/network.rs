@@ -2,7 +2,7 @@
 //!
 //! A sandbox has no network. Its agent opens one port; what arrives there comes here over the agent's socket, and this
 //! host looks names up, judges the *address* that came out, and connects to exactly that address. So a name that
-//! changes its mind after it was judged (DNS rebinding) leads nowhere, and whatever asks is only ever a guest here.
+//! changes its mind after it was judged (DNS rebinding) gains nothing, and every request counts as hostile.
 
 mod client_hello;
 mod policy;

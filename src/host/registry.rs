@@ -1,6 +1,6 @@
-//! The live sandboxes and the few that stand ready: who gets one, for how long, and what happens at the end.
+//! The live sandboxes and the pool of ready ones: assignment, lifetime, and end.
 //!
-//! A ready sandbox belongs to no one and is given away once; none ever goes back. Making one takes far longer than
+//! A ready sandbox has no owner and is assigned once; it never returns to the pool. Making one takes far longer than
 //! handing one over, so the pool is refilled in the background, and only while no one waits for a sandbox.
 
 mod ledger;

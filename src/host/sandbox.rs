@@ -265,7 +265,7 @@ impl Maker {
         self.spawner.changes()
     }
 
-    /// What is not in place here, though the tier would have it.
+    /// Features of the tier that this machine lacks.
     pub(crate) fn gaps(&self) -> Vec<String> {
         self.spawner.gaps()
     }
@@ -299,7 +299,7 @@ impl Maker {
 }
 
 impl Machine {
-    /// Waits until its first interpreter runs. One that does not start is no reason to throw the machine away:
+    /// Waits until its first interpreter runs. If it does not start, the machine is kept:
     /// a caller that needs it gets the reason.
     pub(crate) async fn warm(&self) {
         match self.kernels.ready().await {

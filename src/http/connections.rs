@@ -1,7 +1,7 @@
-//! Who holds a connection when more clients come than there is room for.
+//! Which connections are kept when there are more clients than places.
 //!
 //! A connection without a request in progress can be closed at any time: clients open another. So when all places are taken
-//! a newcomer gets the place of such a connection, of the address that has most of them. An address that opens thousands
+//! a new connection replaces such a connection, of the address that has most of them. An address that opens thousands
 //! of connections and sends half a head on each thereby keeps only itself out. When every connection has a request
 //! in progress, the newcomer gets one of a few reserved places, where health is answered and all else is refused with 503.
 

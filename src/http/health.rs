@@ -28,7 +28,7 @@ async fn ready(State(health): State<Starting<Health>>) -> Response {
         let body = json!({ "ready": false, "why": "no sandbox provider", "checks": checks });
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     }
-    // Both may be away for all replicas at once. That is no reason to take them all out: contexts that are held go on,
+    // Both may be away for all replicas at once. Do not take all of them out of service for that: contexts that are held go on,
     // and every other call gets an error that says what is the matter.
     let state = |name| checks.iter().find(|check| check.name == name).map(|check| check.state);
     let (database, provider) = (state("database"), state("provider"));

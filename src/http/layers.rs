@@ -1,8 +1,8 @@
-//! What stands before every route: a panic is answered, Host and Origin are checked against DNS rebinding, and
+//! Checks before every route: a panic is answered, Host and Origin are checked against DNS rebinding, and
 //! browsers of named origins are let in.
 //!
 //! DNS rebinding needs a *name*: a page that a browser loaded from `evil.example` turns that name to this machine and
-//! may then read the answers. So the Host must be a name that this server goes by, or the very address that the
+//! may then read the answers. So the Host must be a name of this server, or the very address that the
 //! connection came in on, which no page can be loaded from but ours.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! `/files/{token}`: one file in or out, once, for the holder of the address.
 //!
 //! `PUT` sends a whole file; `PUT` with `?part=N` sends a part of it and `POST` with `?parts=N` ends an upload in parts; `GET`
-//! reads. Nothing is held in memory: what comes in goes to disk first, what goes out is read page by page.
+//! reads. Nothing is held in memory: uploads go to disk first, downloads are read page by page.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! `/v1`: the host application tells about its conversation tree, and a scheduler asks for clean-up.
+//! `/v1`: the host application reports changes of its conversation tree, and a scheduler requests clean-up.
 //!
 //! Every change is safe to repeat. A path's version is its ETag; with `If-Match` a change is made only if no one else
 //! has changed the path since it was read (RFC 9110, section 13). `/v1/openapi.json` describes all of it.

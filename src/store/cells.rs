@@ -1,4 +1,4 @@
-//! A row of either database that knows its table and key, so that a value that does not fit says where it stands.
+//! A row of either database that knows its table and key, so that the error about an invalid value says where it is.
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 

@@ -1,4 +1,4 @@
-//! What may go wrong in a store, named for what a caller could do about it.
+//! Errors of a store, named by what a caller can do about them.
 
 use super::state::{Cause, DatabaseState};
 

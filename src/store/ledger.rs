@@ -124,7 +124,7 @@ pub struct Chain {
     pub entries: u64,
     /// Entries whose bodies an erasure took.
     pub erased: u64,
-    /// What is not as it was written, in order.
+    /// What was changed, in order.
     pub faults: Vec<Fault>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each operation calls one function of the schema `pathbox`: one statement, one transaction, one round trip, so it
 //! holds no lock while Rust thinks. Of a crowd, several acquires or records share one (`together`). Behind a pooler in transaction mode the setting `database.pooler` must say so. The SQL, with the why, is in `migrations/postgres`.
-//! What the functions return is decoded here and in the files beside this one.
+//! The results of the functions are decoded here and in the files next to this one.
 //!
 //! The surprise: row-level security holds although the server may connect as a superuser. The functions run as their
 //! owner, a role that cannot bypass it.

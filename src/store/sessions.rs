@@ -1,4 +1,4 @@
-//! What every replica must know of MCP sessions. A session's own state is in its id.
+//! The state of MCP sessions that every replica needs. The rest of a session's state is in its id.
 
 use std::time::Duration;
 

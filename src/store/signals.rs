@@ -1,6 +1,6 @@
-//! What wakes a task that waits for a context, instead of asking the database over and over.
+//! Wakes tasks that wait for a context, so that they do not poll the database.
 //!
-//! A signal is a hint: anyone who is woken asks the database, and anyone who is not asks a little later all the same.
+//! A signal is a hint: a task that is woken asks the database, and one that is not asks a little later anyway.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! What is remembered of the tools of other servers, for every replica and past a restart.
+//! What the store remembers about the tools of other servers, for every replica and across restarts.
 
 use async_trait::async_trait;
 

@@ -1,6 +1,6 @@
 //! Workflows: a log of events for each, the lease of its driver, and the results of its tasks.
 //!
-//! What a state is follows from the events alone, and `workflow` folds them. So the store compares and sets: events are
+//! A state follows from the events alone, and `workflow` folds them. So the store compares and sets: events are
 //! numbered from 1 without a gap, and a number is written once. The driver of a workflow holds its lease; what it writes under
 //! a lease that another has taken is refused. Results are written with the event that says that they are there.
 
@@ -37,7 +37,7 @@ pub struct NewWorkflow {
     pub args_sha256: String,
     /// Its first event.
     pub event: String,
-    /// So many of the tenant's may be under way with it: [`MAX_LIVE_WORKFLOWS`], or 0 to make none and only find the one of
+    /// How many of the tenant's may be live, including it: [`MAX_LIVE_WORKFLOWS`], or 0 to make none and only find the one of
     /// this key.
     pub most: u32,
 }
@@ -123,7 +123,7 @@ pub struct Append {
     pub results: Vec<TaskResult>,
     /// Its status after them.
     pub status: &'static str,
-    /// Whether the lease is let go of, and when someone has to look then, if not for another event.
+    /// Whether the lease is released, and when the workflow is due again if no other event comes first.
     pub release: Option<Option<Duration>>,
 }
 

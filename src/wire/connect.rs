@@ -1,4 +1,4 @@
-//! Connect RPC with JSON: envelopes for streams, codes and errors. What envd speaks.
+//! Connect RPC with JSON: envelopes for streams, codes and errors: the protocol of envd.
 //!
 //! A stream always answers status 200; its real outcome is in the last envelope. One without that envelope was cut off.
 

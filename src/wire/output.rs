@@ -1,4 +1,4 @@
-//! The one event that comes in bulk, read without a detour: a line of output as the hosted server and ours write it.
+//! The one event that comes in bulk, parsed by a fast path: a line of output as the hosted server and ours write it.
 //!
 //! Whatever looks different in the least is left to the general reader, which takes the same bytes for the same event; a
 //! property test holds the two together.

@@ -1,6 +1,6 @@
-//! What a client may ask for: tasks, what each needs, and the checks that a plan passes before anything runs.
+//! Plans: tasks, their dependencies, and the checks that a plan passes before anything runs.
 //!
-//! The surprise: tasks that share a sandbox need an order, or the clock would decide what they find there. Two of one lane
+//! Note: tasks that share a sandbox need an order, or timing would decide what they find there. Two of one lane
 //! that nothing orders run in the order of the plan ([`Plan::needs`]).
 
 use std::collections::{BTreeMap, BTreeSet};

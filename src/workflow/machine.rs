@@ -1,6 +1,6 @@
 //! From what has happened to what is to be done: [`State`] is the fold of a workflow's events, [`State::due`] the next actions.
 //!
-//! An ended task stays as it is, whatever comes. A task with other effects is begun a second time only by a decision. What a
+//! An ended task never changes. A task with other effects is started a second time only by a decision. What a
 //! replica says of a task counts while the task is on the attempt, and under the epoch, that this replica began.
 
 use std::collections::BTreeMap;

@@ -32,7 +32,7 @@ enum Call {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     calls: [Call; CALLERS],
-    /// The row of the run under way: whose and with which token.
+    /// The row of the run in progress: whose and with which token.
     run: Option<(usize, u8)>,
     run_lease: bool,
     epoch: u8,
@@ -277,7 +277,7 @@ impl Model for Rules {
     }
 }
 
-/// Which rule breaks, and that somebody gets on at all. Prints how many states there are.
+/// Which rule breaks, and that someone gets on at all. Prints how many states there are.
 #[expect(clippy::print_stdout, reason = "figures, for `--nocapture`")]
 fn broken(name: &str, rules: Rules) -> Vec<&'static str> {
     let checked = rules.checker().threads(1).spawn_bfs().join();

@@ -51,7 +51,7 @@ const HOST_MAY_USE: &[(&str, &[&str])] = &[
 const HOST_EXCEPTIONS: &[(&str, &str)] =
     &[("host::agent", "host::kernel"), ("host::jail", "host::agent"), ("host::network", "host::agent")];
 
-/// What `execution` hands on of the store's values: rows that a door shows. A door that needs another value gets a type
+/// What `execution` passes on of the store's values: rows that a door shows. A door that needs another value gets a type
 /// of `execution`.
 const HANDED_ON: &[&str] = &[
     "ContextRow",

@@ -92,7 +92,7 @@ impl Machine {
         }
     }
 
-    /// Ends the host behind everybody's back.
+    /// Ends the host behind everyone's back.
     fn stop(&self) {
         let Ok(pid) = std::fs::read_to_string(self.bin.path().join("pid")) else { return };
         let _ = Command::new("kill").arg(pid.trim()).status();
@@ -212,7 +212,7 @@ fn each_runtime_is_asked_in_its_own_words() {
         let log = machine.log_of("# E2B_API_KEY");
         assert!(log.contains(&format!("http://127.0.0.1:{port}")) && !log.contains(&key), "{runtime}: {log}");
 
-        // Somebody removed the container.
+        // Someone removed the container.
         machine.stop();
         std::fs::remove_file(machine.bin.path().join("pid")).unwrap();
         assert_eq!(json(&machine.pathbox(&["container", "down", "--json"]))["state"], "ended", "{runtime}");

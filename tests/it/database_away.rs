@@ -1,5 +1,5 @@
 //! The database goes away in the middle of load, frozen or stopped: contexts that the server holds go on, what they ran
-//! is recorded when it is back, in order and once, and everybody else is told to come back.
+//! is recorded when it is back, in order and once, and everyone else is told to come back.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -324,7 +324,7 @@ fn a_caller_learns_that_its_context_was_replaced() {
     wait_until_away(&here);
     let cut_off = run(&here, "p", "kept", "goes on");
     assert_eq!(cut_off["structuredContent"]["output"], "1", "{cut_off}");
-    // Nobody can tell the database of that use, and the context's time is over.
+    // No one can tell the database of that use, and the context's time is up.
     runtime.block_on(async {
         let mut connection = database.connect().await;
         let sql =

@@ -201,7 +201,7 @@ async fn set_read_only(cluster: &Cluster, read_only: bool) {
     }
 }
 
-/// One caller on a path of its own. The program counts its runs itself, so a run that nobody knows of would show.
+/// One caller on a path of its own. The program counts its runs itself, so a run that no one knows of would show.
 struct Caller {
     path: String,
     succeeded: AtomicU32,
@@ -555,7 +555,7 @@ fn a_full_disk_under_the_write_ahead_log_loses_and_doubles_nothing() {
     runtime.block_on(all_recorded(&database, runs));
 }
 
-/// A run that the end of the server cuts off was not cancelled by anybody: its key does not replay it.
+/// A run that the end of the server cuts off was not cancelled by anyone: its key does not replay it.
 #[test]
 fn a_server_that_ends_records_its_runs_as_interrupted() {
     let data = tempfile::tempdir().unwrap();
@@ -580,7 +580,7 @@ fn a_server_that_ends_records_its_runs_as_interrupted() {
     assert_eq!(error_code(&again), "interrupted", "{again}");
 }
 
-/// A database file that is deleted or replaced underneath takes no more commits that nobody would ever see.
+/// A database file that is deleted or replaced underneath takes no more commits that no one would ever see.
 #[test]
 fn a_database_file_that_was_replaced_is_noticed() {
     for replace in [false, true] {

@@ -1,4 +1,4 @@
-//! What `pathbox tenants erase` takes: rows, whole outputs and keys of a tenant or of one person, and nothing of anybody else.
+//! What `pathbox tenants erase` takes: rows, whole outputs and keys of a tenant or of one person, and nothing of anyone else.
 
 use std::path::Path;
 

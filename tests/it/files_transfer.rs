@@ -1,4 +1,4 @@
-//! Files by one-time addresses, in parts, through `/v1` and through `pathbox files`; long ones, which nobody holds in memory.
+//! Files by one-time addresses, in parts, through `/v1` and through `pathbox files`; long ones, which no one holds in memory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

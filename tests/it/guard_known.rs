@@ -96,7 +96,7 @@ fn a_policy_that_names_variables_is_tried_with_their_values() {
     assert_eq!((code, out.as_str()), (2, ""), "{said}");
     assert!(said.contains("no line of at least 8 bytes") && !said.contains("def5678"), "{said}");
     assert_eq!(check(policy, Some(("APP_TOKEN", &format!("abc1234\n{TOKEN}"))), &text).0, 1);
-    // Nobody may show it either.
+    // No one may show it either.
     let loose = format!("{policy}[kinds]\nKNOWN_SECRET = \"mask\"\n");
     let (code, _, said) = check(&loose, Some(("APP_TOKEN", TOKEN)), &text);
     assert!(code == 2 && said.contains("line 4") && said.contains("redact, hash or block"), "{said}");
@@ -108,7 +108,7 @@ fn a_policy_that_names_variables_is_tried_with_their_values() {
 fn a_variable_that_is_not_set_is_warned_of_once() {
     let data = tempfile::tempdir().unwrap();
     let mut command = with_policy(data.path(), "[known]\nenv = [\"APP_TOKEN\"]\n");
-    // Nobody is there; the run fails.
+    // No one is there; the run fails.
     command.env("E2B_API_KEY", API_KEY).env("E2B_API_URL", "http://127.0.0.1:9");
     let output = command.args(["run", "1"]).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! Rules of an operator, and a policy that changes while it is at work: through HTTP with two tenants, and as somebody who
+//! Rules of an operator, and a policy that changes while it is at work: through HTTP with two tenants, and as someone who
 //! writes a policy tries it.
 
 use std::io::Write as _;
@@ -99,7 +99,7 @@ fn tenants_have_rules_of_their_own_and_a_changed_policy_counts_without_a_restart
     assert_eq!(shown["stdout"], "ask [NATIONAL_ID_1] of customer 48213377, [SECRET_1]\n", "{shown}");
     assert_eq!(policy_check(&server), json!({"name": "policy", "ok": true, "state": "loaded"}));
 
-    // A run that is under way when the policy changes ends with the one that it began with.
+    // A run that is in progress when the policy changes ends with the one that it began with.
     let code = "import time\nfor _ in range(80): print('EMP-123456', flush=True); time.sleep(0.05)";
     let meta = json!({"progressToken": 1, "dev.pathbox/conversationId": "long"});
     let arguments = json!({"code": code, "language": "python"});

@@ -114,7 +114,7 @@ fn a_table_is_one_however_it_is_coloured_wrapped_or_broken() {
     let long: Vec<String> = (0..600).map(|at| format!("{{\"id\": {at}, \"bsn\": \"{ID}\"}}")).collect();
     let series: String = (0..60).map(|at| format!("{at}     {ID}\n")).collect();
     let texts = [
-        // What a terminal is told, and what nobody sees.
+        // What a terminal is told, and what no one sees.
         format!("\x1b[1mid\x1b[0m,\x1b[1mbsn\x1b[0m,\x1b[1mname\x1b[0m\n1,{ID},x\n"),
         "id,bsn,name\n\x1b[31m1,27819\x1b[0m8104,x\n".to_owned(),
         format!("\x1b[1mid   bsn        name\x1b[0m\n\x1b[32m1    {ID}  Liam\x1b[0m\n"),

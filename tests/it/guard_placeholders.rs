@@ -261,7 +261,7 @@ async fn values_are_kept_sealed_for_their_context_and_end_with_it(world: World) 
         "another tenant"
     );
 
-    // A value that somebody copies to another number or context does not open there.
+    // A value that someone copies to another number or context does not open there.
     let copy = format!(
         "INSERT INTO placeholder_values (tenant_id, context_id, kind, number, sealed)
          SELECT tenant_id, '{}', kind, number, sealed FROM placeholder_values WHERE kind = 'EMAIL'",

@@ -1,4 +1,4 @@
-//! Sealed tokens from the output that they stand in to whoever may open them, and everybody else.
+//! Sealed tokens from the output that they stand in to whoever may open them, and everyone else.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -130,7 +130,7 @@ fn forged_and_foreign_tokens_do_not_open() {
         let out = print(&server, &ours, "c", &format!("print({pasted:?})"));
         assert_eq!(out, format!("{}\u{200b}]", &pasted[..pasted.len() - 1]), "it is marked as none");
     }
-    // Its own token stays what it is: it stands for the same value.
+    // Its own token stays what it is: it represents the same value.
     assert_eq!(print(&server, &ours, "c", &format!("print({own:?})")), own);
     // What is hidden behind the mark of a token is looked at all the same.
     for hidden in ["[EMAIL~' + a + ']", "[EMAIL~"] {

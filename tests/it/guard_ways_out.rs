@@ -33,7 +33,7 @@ enum Shows {
     Closed,
 }
 
-/// Whether the canary is in a text, or in what base64 in it stands for.
+/// Whether the canary is in a text, or in what base64 in it represents.
 fn holds(text: &str) -> bool {
     let decoded = |run: &str| STANDARD.decode(run).is_ok_and(|bytes| holds(&String::from_utf8_lossy(&bytes)));
     let run = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '='));

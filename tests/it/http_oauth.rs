@@ -245,7 +245,7 @@ fn no_forged_old_or_foreign_token_opens_anything() {
 fn keys_are_found_by_name_among_several_and_rotation_is_noticed() {
     let data = tempfile::tempdir().unwrap();
     let issuer = Issuer::start();
-    // The issuer has changed its keys before anybody asked; later both are published.
+    // The issuer has changed its keys before anyone asked; later both are published.
     *issuer.keys.lock().unwrap() = json!({"keys": [jwk(1), jwk(0)]});
     let server = issuer.server(data.path());
     assert_eq!(status(&server, &sign(1, "k1", &issuer.claims())), 200);
@@ -272,7 +272,7 @@ fn a_stranger_locks_no_one_out_while_the_issuer_closes_hangs_or_floods() {
             let name = format!("unknown while {cause}");
             let stranger = sign(1, &name, &issuer.claims());
             let refused = scope.spawn(move || status(server, &stranger));
-            // Nobody waits for what the stranger started.
+            // No one waits for what the stranger started.
             for _ in 0..5 {
                 assert_eq!(status(server, &good), 200, "{cause}");
             }

@@ -324,7 +324,7 @@ fn a_replica_that_is_killed_takes_no_session_and_no_variable_along() {
         let result = Session::continued(replica, &id).python("x += 1; x");
         assert_eq!((&result["structuredContent"]["state"], output(&result)), (&json!("kept"), &json!(value)));
     }
-    // Its path is free again once its lease is over.
+    // Its path is free again once its lease has expired.
     let meta = json!({"dev.pathbox/pathId": "endless"});
     let again = json!({"code": "'free'", "language": "python"});
     let result = Session::continued(&fleet.replicas[1], &id).call("run_code", again, meta);

@@ -334,7 +334,7 @@ fn calls_of_a_service_that_name_no_conversation_make_no_other_call_fail() {
     }
     assert_eq!(state(&with_handle("y")), "kept", "what was claimed stays");
     assert_eq!(run(&server, &user, "x + 2", json!({}))["structuredContent"]["output"], "42");
-    // A conversation that is named takes the place of one that nobody claimed, and then the limit holds.
+    // A conversation that is named takes the place of one that no one claimed, and then the limit holds.
     assert_eq!(state(&run(&server, &user, "1", json!({"conversationId": "third"}))), "fresh");
     assert!(refused(&run(&server, &user, "1", json!({"conversationId": "fourth"})), "limit_reached"));
 }

@@ -1,4 +1,4 @@
-//! Sessions that nobody uses: many of them cost little, and none is lost by being put away.
+//! Sessions that no one uses: many of them cost little, and none is lost by being put away.
 
 use std::io::{Read, Write};
 

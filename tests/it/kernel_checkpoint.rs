@@ -73,7 +73,7 @@ async fn the_cell_runs_in_the_interpreter_itself() {
     let bench = Bench::new().await;
     bench.python("import os, subprocess; pid = os.getpid(); kept = 1").await;
     assert_eq!(bench.python("os.getpid() == pid").await.value(), "True");
-    // The copy is nobody's child: whoever waits for children does not wait for it.
+    // The copy is no one's child: whoever waits for children does not wait for it.
     let told = bench.python("try: os.wait()\nexcept ChildProcessError: print('none')").await;
     assert_eq!(told.output(), "none\n");
     let told = bench.python("subprocess.run(['true']).returncode, os.system('exit 3') >> 8").await;
@@ -99,7 +99,7 @@ async fn a_copy_is_also_had_where_only_an_ordinary_fork_is() {
     assert!(is_rolled_back(&bench, "os.killpg(0, 9)").await);
     let told = bench.python("try: os.wait()\nexcept ChildProcessError: print('none')").await;
     assert_eq!(told.output(), "none\n");
-    // No process is left to be had: there is no copy, and nothing else is different.
+    // No process is left available: there is no copy, and nothing else is different.
     let no_fork = "def fail(): raise OSError(11, 'no')\nos.fork = fail; kept = 2";
     assert!(bench.python(no_fork).await.errors.is_empty());
     assert!(!is_rolled_back(&bench, "os._exit(1)").await);

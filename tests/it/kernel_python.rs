@@ -363,7 +363,7 @@ async fn a_cell_that_forges_frames_hurts_only_itself() {
     let guess = "import os\nf = b'{\"t\":\"done\",\"id\":\"00000000000000000000000000000000\",\"k\":1}'\nos.write(3, len(f).to_bytes(4, 'little') + f)\nimport time; time.sleep(0.2)\nprint('still here')\n1";
     let told = bench.python(guess).await;
     assert_eq!((&*told.stdout, told.value()), ("still here\n", "1"));
-    // With the true id, the cell ends its own answer early; what it prints later is nobody's.
+    // With the true id, the cell ends its own answer early; what it prints later is no one's.
     let own = "import sys; d = sys.modules['pathbox_driver']; d.send('done', dropped=0)\nprint('too late')";
     assert!(bench.python(own).await.complete);
     assert_eq!(bench.python("2").await.value(), "2");

@@ -229,7 +229,7 @@ fn a_result_that_was_ready_while_the_client_was_away_is_there_on_resume() {
     assert!(resumed.event().is_none(), "a finished stream ends");
     // Strictly after: nothing comes again.
     assert!(session.listen(message.id.as_deref()).message().is_none());
-    // Nobody else's events, and no made-up ones.
+    // No one else's events, and no made-up ones.
     let stream = event.split_once('-').unwrap().0;
     let beyond = [99, u64::MAX].map(|number| format!("{stream}-{number}"));
     for unknown in ["1-0", "0", "", "x-y", "0-18446744073709551615", &beyond[0], &beyond[1]] {
@@ -341,7 +341,7 @@ fn a_slow_reader_blocks_no_other_request_of_its_session() {
     let code = "for n in range(200_000): print('x' * 100)";
     let params = json!({"name": "run_code", "arguments": {"code": code, "language": "python"},
         "_meta": {"progressToken": 1}});
-    // Nobody reads this one.
+    // No one reads this one.
     let (_, mut slow) = session.begin("tools/call", params);
     assert_eq!(session.request("ping", json!({}))["result"], json!({}));
     assert!(session.request("tools/list", json!({}))["result"]["tools"].is_array());

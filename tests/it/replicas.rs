@@ -1,4 +1,4 @@
-//! Several `pathbox` processes on one store, with one key at the same moment: one sandbox, and everybody finds it.
+//! Several `pathbox` processes on one store, with one key at the same moment: one sandbox, and everyone finds it.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn race(processes: usize, prepare: impl Fn() -> Command) -> Vec<Value> {
         .map(|_| Server::start_with(prepare().args(["serve", "--conversation", "shared"])))
         .collect();
     for server in &mut servers {
-        // Everybody is up and has a sandbox ready, so that the race is about the key.
+        // Everyone is up and has a sandbox ready, so that the race is about the key.
         server.call(
             json!({"code": "1", "language": "python"}),
             json!({"pathId": format!("warm-{}", server.child.id())}),

@@ -1,4 +1,4 @@
-//! The end of the real binary by real signals, with runs under way: what is longer than the grace period is interrupted and
+//! The end of the real binary by real signals, with runs in progress: what is longer than the grace period is interrupted and
 //! recorded, a second signal does not wait, and nothing stays behind.
 
 use std::io::{BufRead, BufReader};

@@ -133,7 +133,7 @@ async fn records_at_the_same_time_make_one_chain(world: World) {
     assert_eq!((chain.entries, ends, chain.faults.len()), (24, 24, 0), "{chain:?}");
 }
 
-/// SQL as somebody who owns the database and switches the guards off.
+/// SQL as someone who owns the database and switches the guards off.
 async fn tamper(world: &World, sql: &str) {
     let guards = match world.is_postgres() {
         true => "set session_replication_role = replica; ",

@@ -137,7 +137,7 @@ async fn rows_without_owners_find_them_on_postgres_and_the_older_program_goes_on
     assert_eq!(his, format!("create {other}"));
 }
 
-/// Everybody calls it so: then Postgres prints the schema's functions without their schema.
+/// Everyone calls it so: then Postgres prints the schema's functions without their schema.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 async fn a_login_with_the_name_of_the_schema_serves_and_cleans_up() {

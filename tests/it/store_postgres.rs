@@ -207,7 +207,7 @@ async fn works(store: &PgStore) {
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 async fn an_owner_without_superuser_rights_can_migrate_and_serve() {
     // What Supabase's `postgres` is: makes roles, bypasses row-level security, owns its database. In a cluster where
-    // nobody has made our roles yet.
+    // no one has made our roles yet.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&[])));
     let database = cluster.empty_database();
     let owner = role("supabase");
@@ -277,7 +277,7 @@ async fn many_servers_that_start_at_once_migrate_once() {
 async fn a_failed_migration_leaves_the_database_as_it_was() {
     let database = cluster().await.empty_database();
     let mut admin = database.connect().await;
-    // Somebody has a schema of that name already.
+    // Someone has a schema of that name already.
     run(&mut admin, "create schema pathbox; create table pathbox.executions (mine int)").await.unwrap();
     let error = PgStore::connect(&database.url(), &PgOptions::default(), keyring()).await.unwrap_err();
     assert!(matches!(error, StoreError::Migrate { .. }), "{error:?}");
@@ -387,7 +387,7 @@ fn a_warm_run_makes_two_round_trips() {
     assert_eq!(least, Some(2), "acquire and record");
 }
 
-/// After the machine slept, or the database was away for all, everybody's time has run out: nobody is dead by that.
+/// After the machine slept, or the database was away for all, everyone's time has run out: no one is dead by that.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: scripts/test installs it"]
 async fn a_replica_whose_own_lease_expired_does_not_take_another_for_dead() {

@@ -2,7 +2,7 @@
 //! hold between them, also when they are killed.
 //!
 //! The test binary starts itself; [`worker`] is what such a process does. The sandbox provider is a directory: a
-//! sandbox is a file whose name carries the context's tag. It stands for the real one because only that lets a test
+//! sandbox is a file whose name carries the context's tag. It represents the real one because only that lets a test
 //! count every sandbox that ever was.
 //!
 //! `PATHBOX_TEST_EFFORT=20` makes each test that many times as long, for a soak by hand.
@@ -266,7 +266,7 @@ async fn three_processes_keep_the_promises(store: String, calls: u32) {
         is_killed: false,
         quota: None,
     };
-    // All three start on a database that nobody has migrated.
+    // All three start on a database that no one has migrated.
     let mut processes = three_processes(&job);
     let store = job(0, 0).open().await;
     let (mut most_of_tenant, mut most_of_conversation) = (0, 0);

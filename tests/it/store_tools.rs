@@ -86,7 +86,7 @@ async fn a_permit_is_for_one_person_in_one_conversation_and_one_definition(world
     for permit in &others {
         assert!(!other.tool_permitted(permit).await.unwrap(), "{permit:?}");
     }
-    // The tool was changed, and is allowed anew: what it was before is not.
+    // The tool was changed, and is allowed again: what it was before is not.
     other.permit_tool(&others[5]).await.unwrap();
     assert!(one.tool_permitted(&others[5]).await.unwrap() && !one.tool_permitted(&given).await.unwrap());
     world.advance(Duration::from_secs(30 * 24 * 3600 + 60)).await;

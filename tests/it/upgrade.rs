@@ -176,7 +176,7 @@ async fn data_that_each_release_stored_in_postgres_is_read() {
     }
 }
 
-/// The binary of the release before, when somebody has built it.
+/// The binary of the release before, when someone has built it.
 fn previous() -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "scripts/upgrade says where its binary is")]
     let binary = std::env::var("PATHBOX_PREVIOUS_BINARY").ok();

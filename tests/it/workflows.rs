@@ -108,7 +108,7 @@ async fn events_are_numbered_and_a_lost_lease_writes_nothing(world: World) {
     let with_result = Append { results: vec![result("1\u{1}")], ..append(1, 1, mine, "running") };
     assert_eq!(a.append_workflow(&with_result).await.unwrap(), Appended::Done);
     assert_eq!(a.append_workflow(&with_result).await.unwrap(), Appended::Stale);
-    // Somebody steers; the driver learns of it.
+    // Someone steers; the driver learns of it.
     assert_eq!(b.append_workflow(&append(1, 2, None, "paused")).await.unwrap(), Appended::Done);
     assert_eq!(a.append_workflow(&append(1, 2, mine, "running")).await.unwrap(), Appended::Stale);
     assert_eq!(a.renew_workflows("a", LEASE).await.unwrap()[0].seq, 3);
@@ -616,7 +616,7 @@ fn survive(point: &str, database: Option<&str>) {
     let mut shown = run(&mut next, begin);
     let id = shown["workflowId"].as_str().unwrap().to_owned();
     if shown["status"] == "waiting" {
-        // It was under way, and what it did is not known: nobody runs it again but by a decision.
+        // It was in progress, and what it did is not known: no one runs it again but by a decision.
         assert_eq!(state(&shown, "first")["state"], "unknown", "{point}: {shown:#}");
         let called = place.calls("echo").len();
         assert!(called <= 1, "{point}");

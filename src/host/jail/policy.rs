@@ -1,4 +1,4 @@
-//! What a sandbox sees, as plain data.
+//! The visible file system of a sandbox, as plain data.
 //!
 //! Nothing of `/etc` that names this machine, its users or its secrets; what programs want from there is made up.
 

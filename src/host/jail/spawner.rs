@@ -56,7 +56,7 @@ pub(crate) enum Reply {
     Up {
         /// The control groups that sandboxes get.
         cgroups: Control,
-        /// What is not in place here, though the tier would have it.
+        /// Features of the tier that this machine lacks.
         gaps: Vec<String>,
     },
     /// Not ready, for ever.
@@ -110,7 +110,7 @@ struct Spawner {
     cgroups: Cgroups,
     filters: Option<Filters>,
     users: Users,
-    /// What is not in place here; reported once.
+    /// Features that this machine lacks; reported once.
     gaps: Vec<String>,
     /// Whether shared trees are shown through overlays.
     overlay: bool,

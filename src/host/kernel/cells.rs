@@ -1,4 +1,4 @@
-//! JavaScript cells before they run: types are taken away, `import` becomes what V8's REPL mode understands.
+//! JavaScript cells before they run: types are removed, and `import` is rewritten for V8's REPL mode.
 //!
 //! A parser for hostile text has no place in the host: a cell of a hundred thousand brackets would overflow its stack.
 //! So this runs inside the cell's own sandbox, in a process that the agent forks for it ([`program`]); what comes

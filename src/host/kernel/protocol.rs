@@ -1,4 +1,4 @@
-//! What host and driver say to each other: frames on the control socket, marks in the output.
+//! The protocol of host and driver: frames on the control socket, marks in the output.
 //!
 //! Output is not framed, because cells, their subprocesses and C libraries write to descriptors 1 and 2
 //! directly. So that a result keeps its place among the output, a driver writes a mark with the frame's number

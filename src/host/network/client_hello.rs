@@ -1,7 +1,7 @@
 //! The name in a TLS greeting (RFC 8446 section 4.1.2, RFC 6066 section 3), read before any key exists.
 //!
 //! Only that name is looked for, and whether it is the true one: an encrypted greeting (RFC 9849) inside the one that
-//! can be read names another. Everything is bounded, and what is not plainly a greeting is none.
+//! can be read names another. Everything is bounded, and anything unclear is not accepted as a ClientHello.
 
 use std::io;
 

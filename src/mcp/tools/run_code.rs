@@ -676,7 +676,7 @@ fn displays(outcome: &Outcome) -> (Capture, &'static str) {
     (shown, kind)
 }
 
-/// What a reader should know besides: what is not there, and why.
+/// What else a reader should know: what is missing, and why.
 fn notes(finished: &Finished) -> Vec<String> {
     let (outcome, mut notes) = (&finished.outcome, Vec::new());
     let is_silent = outcome.stdout.total_chars() == 0 && outcome.stderr.total_chars() == 0;

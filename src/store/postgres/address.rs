@@ -1,8 +1,8 @@
 //! Where the database is: a URL with one host or several, as libpq writes them.
 //!
 //! `postgres://user:password@one:5432,two:5433/name?target_session_attrs=read-write`; also `?host=one,two&port=5432,5433`,
-//! where a host that begins with `/` is a directory of sockets. What is not understood is refused: a parameter that is
-//! left out in silence is one that someone relies on.
+//! where a host that begins with `/` is a directory of sockets. Unknown parameters are refused: a parameter that is
+//! silently ignored may be one that the operator relies on.
 
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;

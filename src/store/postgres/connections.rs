@@ -4,7 +4,7 @@
 //! callers thirty sessions took turns, each with cold plans and memory, and a call cost twice as much. So a connection whose
 //! work went well stays here, and the last one to come back is the first to go out.
 //!
-//! The surprise: what stays here is still lent as far as the pool knows. So a connection goes back to the pool when someone
+//! Note: the pool counts a connection that stays here as checked out. So a connection goes back to the pool when someone
 //! waits for one, when it has not been needed for a while, and now and then anyway: the pool closes those that are old.
 
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! Notifications of the other replicas, over one connection of its own (LISTEN).
 //!
-//! Behind a pooler in transaction mode none arrive: then anyone who waits asks a little more often.
+//! Behind a pooler in transaction mode none arrive: then waiting tasks poll a little more often.
 
 use std::sync::Arc;
 use std::time::Duration;

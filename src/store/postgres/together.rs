@@ -1,5 +1,5 @@
-//! Calls of one kind that share a transaction. Who finds fewer than two on their way goes at once and alone; what arrives
-//! meanwhile gathers, and goes together as soon as fewer than two are. So two callers never wait, and a crowd
+//! Calls of one kind that share a transaction. A call that finds fewer than two in flight goes at once and alone; calls that
+//! arrive meanwhile gather, and go together as soon as fewer than two are in flight. So two callers never wait, and a crowd
 //! costs the database little more than a few callers do: a statement's start costs as much for one row as for thirty.
 //!
 //! The surprise: nothing here may make a call wait for another one that is stuck. One that takes long gives up its turn and

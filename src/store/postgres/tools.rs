@@ -1,4 +1,4 @@
-//! What is remembered of the tools of other servers.
+//! What the store remembers about the tools of other servers.
 
 use async_trait::async_trait;
 use sqlx::postgres::PgArguments;

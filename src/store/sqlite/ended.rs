@@ -1,4 +1,4 @@
-//! What ends joins the audit chain and the counts in the transaction that ends it. Triggers note it; this takes the notes
+//! Ended rows join the audit chain and the usage counters in the transaction that ends them. Triggers note it; this takes the notes
 //! up just before a commit, because SQLite has no SHA-256.
 
 use std::collections::HashMap;

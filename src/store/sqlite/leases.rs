@@ -77,7 +77,7 @@ fn bind_record<'q>(
 #[async_trait]
 impl Leases for SqliteStore {
     async fn acquire(&self, ask: &Acquire, limits: &ContextLimits) -> Result<Acquired, StoreError> {
-        // Whoever has waited asks again and again: that shall not slow down the run that it waits for.
+        // A waiting caller asks again and again: that must not slow down the run that it waits for.
         let id = ask.execution.id;
         if !self.waiting.has(id)
             && let Some(ready) = self.at_once(ask, limits).await?

@@ -1,6 +1,6 @@
 //! Which of the processes that share the data directory live.
 //!
-//! Each holds a lock on a file of its own, which the kernel lets go of when the process ends, however it ends. So one
+//! Each holds a lock on a file of its own, which the kernel releases when the process ends, however it ends. So one
 //! that was killed is known at once, and one that only slept, or stands still, is not taken for dead. The locks are
 //! those of the machine's kernel: containers that share the directory see them as well.
 

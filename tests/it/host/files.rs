@@ -130,7 +130,7 @@ async fn downloads_support_ranges_and_refuse_anything_but_a_file() {
     assert_eq!(read(&host, &sandbox, "/proc/version").await.0, 403);
 }
 
-/// Pipes, sockets, devices and the doors in `/proc` are neither read nor written, and nobody waits at them.
+/// Pipes, sockets, devices and the doors in `/proc` are neither read nor written, and no one waits at them.
 #[tokio::test]
 async fn anything_but_a_regular_file_is_refused_at_once() {
     let host = TestHost::start().await;

@@ -190,7 +190,7 @@ async fn a_file_that_changes_during_a_request_is_answered_at_once() {
     assert_eq!(exit_code(&host.run(&sandbox, "true").await), 0, "the sandbox lives");
 }
 
-/// A tree deeper than any path, directories closed to everybody, and as many files as there may be.
+/// A tree deeper than any path, directories closed to everyone, and as many files as there may be.
 #[tokio::test]
 async fn trees_that_are_hard_to_walk_are_listed_watched_and_removed() {
     let host = TestHost::start().await;

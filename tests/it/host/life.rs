@@ -188,7 +188,7 @@ async fn a_host_that_ends_takes_every_sandbox_along() {
     assert_eq!(processes_with(&mark), [0; 0]);
 }
 
-/// No word to anybody before its death: what holds its sandboxes must see it by itself.
+/// No word to anyone before its death: what holds its sandboxes must see it by itself.
 #[tokio::test]
 async fn a_host_that_is_killed_takes_every_sandbox_along() {
     let mut host = std::process::Command::new(env!("CARGO_BIN_EXE_pathbox"))

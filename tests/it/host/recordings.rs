@@ -47,7 +47,7 @@ fn with_our_ids(text: &str, ids: &BTreeMap<String, String>) -> String {
     ids.iter().fold(text.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
-/// Learns which of our contexts stands for which of the recorded ones.
+/// Learns which of our contexts represents which of the recorded ones.
 fn learn(theirs: &Value, ours: &Value, ids: &mut BTreeMap<String, String>) {
     let (Some(theirs), Some(ours)) = (theirs["id"].as_str(), ours["id"].as_str()) else {
         let (Some(theirs), Some(ours)) = (theirs.as_array(), ours.as_array()) else { return };

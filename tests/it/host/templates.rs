@@ -111,7 +111,7 @@ async fn a_template_s_packages_are_there_for_cells_shells_and_child_processes_an
     assert_eq!(status, 501);
     assert!(refused["message"].as_str().unwrap().contains("pathbox templates add"));
 
-    // Made anew, it is another one for whoever asks from now on.
+    // Made again, it is another one for whoever asks from now on.
     assert!(pathbox(data.path(), &["rm", "probe"]).status.success());
     assert_eq!(create(&host, "probe").await.0, 404);
     let made = pathbox(data.path(), &["add", "probe", "--pip", &wheel(data.path(), "2.0")]);

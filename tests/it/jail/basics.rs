@@ -64,7 +64,7 @@ async fn control_bytes_come_after_the_output_that_was_written_before_them() {
 }
 
 /// Many small pieces without a pause, to the very end of the program: whichever moment the agent looks at, a control byte
-/// that has arrived stands for an output byte that has arrived before it.
+/// that has arrived represents an output byte that has arrived before it.
 #[tokio::test]
 async fn control_bytes_never_overtake_output_however_fast_they_are_written() {
     let (_spawner, jailed) = sandbox().await;

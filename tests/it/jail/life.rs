@@ -211,7 +211,7 @@ async fn a_machine_without_namespaces_is_refused_with_what_to_do() {
     }
     let mut options = options();
     options.read_only.push(dir.path().to_owned());
-    // The copy is a file of the sandbox, and a debug build has some hundred megabytes.
+    // The copy is a file of the sandbox, and a debug build has a few hundred megabytes.
     options.limits.file_bytes *= 8;
     options.limits.memory_bytes *= 4;
     let spawner = start(&options).await;

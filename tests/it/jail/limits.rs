@@ -292,7 +292,7 @@ async fn spinning_everywhere_leaves_room_for_others() {
     }
 }
 
-/// A whole sandbox that is over its limit by its first process.
+/// A whole sandbox that has ended its limit by its first process.
 #[tokio::test]
 async fn usage_is_reported() {
     for (spawner, jailed) in small(SandboxLimits::default()).await {

@@ -37,7 +37,7 @@ def fill(take, most=1 << 20):
 def done(word, n): print(word, n, flush=True)
 ";
 
-/// Holds what it has until somebody has looked at the others.
+/// Holds what it has until someone has looked at the others.
 const CODA: &str = "\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass\n";
 
 pub(crate) const ABUSES: &[Abuse] = &[
@@ -167,7 +167,7 @@ fill(pair, 20)
     },
     Abuse {
         name: "TCP buffers",
-        // What is sent and taken by nobody, in MiB.
+        // What is sent and taken by no one, in MiB.
         code: r"
 listener = socket.create_server(('127.0.0.1', 0), backlog=200)
 queued = 0

@@ -248,7 +248,7 @@ async fn event_loops_work_in_the_landlock_tier() {
     assert_eq!(ran.stdout, "woken\n1\n", "{}", ran.stderr);
 }
 
-/// What Landlock itself does not know: signals to everybody below its sixth version, and metadata in every one.
+/// What Landlock itself does not know: signals to everyone below its sixth version, and metadata in every one.
 #[tokio::test]
 async fn landlocked_programs_reach_neither_their_agent_nor_other_processes_of_their_user() {
     let dir = tempfile::Builder::new().prefix("pathbox-own-").tempdir_in("/var/tmp").expect("directory");
@@ -279,7 +279,7 @@ async fn landlocked_programs_reach_neither_their_agent_nor_other_processes_of_th
     assert_eq!(std::fs::read_to_string(&own).expect("readable"), "of the user");
 }
 
-/// A directory that a program has closed to everybody, itself included.
+/// A directory that a program has closed to everyone, itself included.
 #[tokio::test]
 async fn a_closed_directory_does_not_outlive_its_landlocked_sandbox() {
     let (_spawner, jailed) = landlocked().await;

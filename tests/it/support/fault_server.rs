@@ -411,7 +411,7 @@ async fn send_chunk(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> 
     writer.flush().await
 }
 
-/// Whether the client closes the connection before the time is over.
+/// Whether the client closes the connection before the time is up.
 async fn leaves_within(reader: &mut (impl AsyncReadExt + Unpin), pause: Duration) -> bool {
     let mut byte = [0; 1];
     matches!(tokio::time::timeout(pause, reader.read(&mut byte)).await, Ok(Ok(0) | Err(_)))

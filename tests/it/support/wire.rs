@@ -101,7 +101,7 @@ struct Messages {
 
 impl Messages {
     /// Sync and Query are what a client waits for an answer to. A Sync after nothing is none: the pool sends it when a
-    /// connection comes back, and nobody waits.
+    /// connection comes back, and no one waits.
     fn round_trips_in(&mut self, bytes: &[u8]) -> u64 {
         self.pending.extend_from_slice(bytes);
         let mut found = 0;

@@ -1,4 +1,4 @@
-//! What the addresses of lists and logs ask for.
+//! The query parameters of lists and logs.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
