@@ -110,11 +110,16 @@ impl Reading {
         self.clear();
         self.decoded = true;
         let bytes = line.as_bytes();
-        let (mut at, mut done) = (0, 0);
+        let (mut at, mut done, mut json) = (0, 0, false);
         while let (next, len, Some(end)) = next_quote(bytes, at) {
             at = next + len;
             let becomes = match bytes[at - 1] {
-                _ if end => "\n",
+                // In JSON that Python shows a quote is one of JSON.
+                b'"' if json && end => continue,
+                sign if end => {
+                    json = !json && sign == b'\'' && matches!(bytes.get(at), Some(b'[' | b'{'));
+                    "\n"
+                }
                 b'"' => "\"",
                 b'n' if len > 1 => "\n",
                 b'r' if len > 1 => "\r",

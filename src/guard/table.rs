@@ -546,6 +546,9 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
             ends |= bytes[next] == b'\\' && matches!(bytes[at - 1], b'n' | b'r');
             continue;
         }
+        if matches!(bytes.get(next + len), Some(b'{' | b'[')) && begins_json(&bytes[next..]) {
+            return true;
+        }
         let (here, rest) = places.split_at(places.partition_point(|place| *place - base <= next));
         ends |= !here.is_empty() && row(&bytes[from..next], &bytes[next + len..]);
         let head = ends && !here.is_empty();
@@ -568,6 +571,13 @@ fn may_hold_table(line: &str, (mut places, base): (&[usize], usize), all: bool) 
         }
         (places, from, at, ends) = (rest, next + len, next + len, false);
     }
+}
+
+/// Whether JSON begins behind a quote, as Python shows a text of it.
+fn begins_json(string: &[u8]) -> bool {
+    let text = &string[1..];
+    let opens = text.iter().take_while(|byte| b"[{ ".contains(byte)).count();
+    text[opens..].starts_with(if string[0] == b'"' { b"\\\"" } else { b"\"" })
 }
 
 /// What is found in the lines of a piece.
@@ -729,7 +739,7 @@ impl State {
         if !series.is_empty()
             && let Some(span) = series_value(line).filter(|(from, to)| needs_its_name(&line[*from..*to]))
         {
-            found.cell(series, line, span, Place::Wide);
+            series_row(series, line, span, found);
             // A row of the frame above may seem to be one.
             if self.head.is_none() {
                 return;
@@ -1145,6 +1155,17 @@ fn bare_numbers(line: &str, layout: Layout) -> Vec<Span> {
 fn is_rule(line: &str) -> bool {
     line.chars()
         .all(|c| matches!(c, ' ' | '-' | '+' | '=' | '|' | ':' | '*' | '\r' | '\u{2500}'..='\u{257f}'))
+}
+
+/// The value of a row of a `Series`, or each of a list of them, as groups have it.
+fn series_row(meant: Meaning, line: &str, (start, end): Span, found: &mut Found<'_>) {
+    let value = &line[start..end];
+    let items = if value.starts_with('[') { words(value) } else { vec![(0, value.len())] };
+    for (from, to) in items {
+        let item = value[from..to].trim_start_matches('[').trim_end_matches([',', ']']);
+        let start = item.as_ptr() as usize - line.as_ptr() as usize;
+        found.cell(meant, line, (start, start + item.len()), Place::Wide);
+    }
 }
 
 /// A row of fixed width. Where words stand before the head alone, as `print("found:", frame)` prints it, rows end further left by

@@ -90,6 +90,10 @@ const GONE: &[(&str, &[&str])] = &[
         &["46701241396", "M0nk3y59!"],
     ),
     (
+        "WHERE bsn NOT IN ('945807302', '215736813','930364260', '212997221') AND X in (4)",
+        &["945807302", "215736813", "930364260", "212997221"],
+    ),
+    (
         "X bsn_437483393.csv passport_533380006.pdf phone_0871234567.txt ssn-536-22-8726.pdf",
         &["437483393", "533380006", "0871234567", "536-22-8726"],
     ),
@@ -111,6 +115,7 @@ const KEPT: &[&str] = &[
     "  if (!Buffer.isBuffer(session) || options?.isServer)\n    return session;\n",
     "password_policy,token_count,phone_sales,passport_required\nA8$kLm92x,48213,4155550132,N12345678\n",
     "Incoming call (2 min 14 s)\n",
+    "if token not in (\"begin\", \"end12345\"):\n",
     "cell_1234567 bsn_437483392 passport_required_533380006 run_437483393\n",
     "  units  revenue\n1  0532  4155550\n",
     "cost & phone calls \\\\\n12 & 5551234567 \\\\\n",

@@ -1,6 +1,6 @@
 //! A value behind its name in a line: `ssn  219-09-9998`, `ssn=219-09-9998`, `<ssn>219-09-9998</ssn>`.
 
-use super::fields::{segments, split, words};
+use super::fields::{segments, split, strip_ignoring_case, words};
 use super::head::is_name;
 use super::{BARS, Found, LONGEST_NAME, Span};
 use crate::guard::classes::only;
@@ -92,6 +92,8 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
                 .unwrap_or(0),
         );
         let sign = rest.len() - rest.trim_start_matches("=>").trim_start_matches([':', '=']).len();
+        let member = if sign == 0 { member(rest) } else { 0 };
+        let sign = sign.max(member);
         let list = rest.starts_with(',') && rest[1..].trim_start().starts_with('[');
         let pair = paired(line, to, gap, rest);
         let path = gap.is_empty() && rest.starts_with('/');
@@ -123,7 +125,7 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         let at = line.len() - rest.len() + sign.max(1);
         let opens = line.get(at..).and_then(|rest| rest.trim_start().chars().next());
         let opens = opens.filter(|sign| matches!(sign, '[' | '(' | '{'));
-        if meant.is_empty() || sign == 0 && !list {
+        if meant.is_empty() || sign == 0 && !list || member > 0 && heads::only_secret(meant) {
             continue;
         }
         if heads::only_secret(meant) && opens.is_none() {
@@ -138,6 +140,13 @@ pub(super) fn assigned(line: &str, base: usize, places: &[usize], found: &mut Fo
         }
         done = values(line, at, (meant, opens), found).unwrap_or(done);
     }
+}
+
+/// The length of `IN` or `NOT IN` of SQL before the bracket of its list.
+fn member(rest: &str) -> usize {
+    let behind = strip_ignoring_case(rest, "NOT ").unwrap_or(rest);
+    let list = strip_ignoring_case(behind, "IN ").or_else(|| strip_ignoring_case(behind, "IN"));
+    list.filter(|list| list.starts_with('(')).map_or(0, |list| rest.len() - list.len())
 }
 
 /// The value at a place, or each of the list that a bracket opens there; where the last of them ends.
