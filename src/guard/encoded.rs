@@ -1,4 +1,4 @@
-//! Runs of base64 and hexadecimal digits that are text: decoded, and looked at like any other.
+//! Runs of base64, base32 and hexadecimal digits that are text, and lists of its bytes: decoded, and looked at like any other.
 
 use super::classes::alphanumeric_or;
 
@@ -16,7 +16,46 @@ pub(super) fn decode(run: &[u8]) -> Option<Vec<u8>> {
     let run = &run[..run.len().min(MAX)];
     // `0x616c...`, and `\x616c...` behind its backslash.
     let digits = run.strip_prefix(b"0x").or(run.strip_prefix(b"x")).unwrap_or(run);
-    hex(digits).or_else(|| base64(run))
+    hex(digits).or_else(|| base64(run)).or_else(|| base32(run))
+}
+
+/// The text whose bytes are listed as pairs of hexadecimal digits (`49 45 35`), and where the list ends.
+pub(super) fn listed_pairs(list: &[u8]) -> Option<(Vec<u8>, usize)> {
+    listed(list, |item| match item {
+        [high, low, rest @ ..] if !rest.first().is_some_and(u8::is_ascii_alphanumeric) => {
+            let [high, low] = [*high, *low].map(|digit| HEX[usize::from(digit)]);
+            (high | low < 16).then_some((high << 4 | low, 2))
+        }
+        _ => None,
+    })
+}
+
+/// The text whose bytes are listed as numbers (`115, 97`, `115  97`), and where the list ends.
+pub(super) fn listed_numbers(list: &[u8]) -> Option<(Vec<u8>, usize)> {
+    listed(list, |item| {
+        let len = item.iter().take(4).take_while(|byte| byte.is_ascii_digit()).count();
+        let value = item[..len].iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
+        (len > 0).then_some((u8::try_from(value).ok()?, len))
+    })
+}
+
+/// The text whose bytes are listed with a comma or up to three blanks between, and where the list ends.
+fn listed(list: &[u8], item: impl Fn(&[u8]) -> Option<(u8, usize)>) -> Option<(Vec<u8>, usize)> {
+    let (mut bytes, mut at, mut end) = (Vec::new(), 0, 0);
+    while let Some((byte, len)) = item(&list[at..]).filter(|_| bytes.len() < MAX) {
+        bytes.push(byte);
+        if bytes.len() == FIRST && !readable(&bytes) {
+            return None;
+        }
+        end = at + len;
+        let comma = usize::from(list.get(end) == Some(&b','));
+        let blanks = list[end + comma..].iter().take(3).take_while(|byte| **byte == b' ').count();
+        if comma + blanks == 0 {
+            break;
+        }
+        at = end + comma + blanks;
+    }
+    Some((finish(bytes)?, end))
 }
 
 /// How many bytes are looked at before the rest is decoded: random bytes are out by then.
@@ -86,6 +125,26 @@ fn base64(run: &[u8]) -> Option<Vec<u8>> {
         [a, b, c].into_iter().take(four.len() * 3 / 4)
     });
     finish(decoded.collect())
+}
+
+/// RFC 4648, section 6.
+fn base32(run: &[u8]) -> Option<Vec<u8>> {
+    let run = &run[..memchr::memchr(b'=', run).unwrap_or(run.len())];
+    let value = |byte: &u8| match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'2'..=b'7' => Some(byte - b'2' + 26),
+        _ => None,
+    };
+    let five = |eight: &[u8]| {
+        let bits = eight.iter().try_fold(0u64, |bits, byte| Some(bits << 5 | u64::from(value(byte)?)))?;
+        let [.., a, b, c, d, e] = (bits << (5 * (8 - eight.len()))).to_be_bytes();
+        Some([a, b, c, d, e].into_iter().take(eight.len() * 5 / 8))
+    };
+    if run.len() * 5 / 8 < SHORTEST || !readable(&five(&run[..8])?.collect::<Vec<_>>()) {
+        return None;
+    }
+    let parts: Vec<_> = run.chunks(8).map(five).collect::<Option<_>>()?;
+    finish(parts.into_iter().flatten().collect())
 }
 
 const UTF8: &[u8] = b"\xef\xbb\xbf";

@@ -307,6 +307,7 @@ fn scan_at(text: &[u8], from: usize, to: usize, depth: u8, watch: Watch<'_>, scr
     let abroad = scratch.blocks.iter().any(|block| block.odd != 0);
     let mut scanner = Scanner::new(text, from, to, depth, watch, scratch);
     scanner.done();
+    scanner.listings();
     // A word above may speak of what begins this piece.
     let above = if depth == 0 { from.saturating_sub(context::ABOVE) } else { from };
     for words in [Some(&*CONTEXT_WORDS), abroad.then_some(&*CONTEXT_WORDS_BEYOND_ASCII)].into_iter().flatten()

@@ -36,6 +36,7 @@ fn may_hide(text: &[u8], at: usize) -> bool {
         b'%' => hex(1) && hex(2),
         // Behind `\n` in a string a value begins, but its letter reads as the value's first.
         b'\\' if matches!(next(1), b'n' | b'r' | b't') => next(2).is_ascii_alphanumeric() || next(2) == b'+',
+        b'\\' if matches!(next(1), b'0'..=b'3') => octal(&text[at + 1..]).is_some(),
         b'\\' => matches!(next(1), b'u' | b'x' | b'U') && (next(2) == b'{' || hex(2)) && hex(3),
         b'&' => next(1) == b'#' || named(&text[at..]).is_some() || text[at..].starts_with(b"&amp;#"),
         0xc2 => matches!(next(1), 0x9b | 0xa0 | 0xad),
@@ -220,6 +221,12 @@ fn hex(rest: &[u8], from: usize, len: usize) -> Option<u32> {
     digits.iter().try_fold(0, |sum, digit| Some(sum << 4 | char::from(*digit).to_digit(16)?))
 }
 
+/// The value of three octal digits, as C, bash and git escape bytes.
+fn octal(rest: &[u8]) -> Option<u32> {
+    let digits = rest.first_chunk::<3>()?;
+    digits.iter().try_fold(0, |sum, digit| Some(sum << 3 | char::from(*digit).to_digit(8)?))
+}
+
 /// What a code of a character reads as. A decoded line feed would let a rule look over the end of a line.
 fn code_point(code: u32) -> Becomes {
     match char::from_u32(code) {
@@ -245,6 +252,7 @@ fn backslash(rest: &[u8]) -> (usize, Becomes) {
         (Some(b'u'), _) => hex(rest, letter + 1, 4).map(|value| (letter + 5, value)),
         (Some(b'U'), _) => hex(rest, letter + 1, 8).map(|value| (letter + 9, value)),
         (Some(b'x'), _) => hex(rest, letter + 1, 2).map(|value| (letter + 3, value)),
+        (Some(b'0'..=b'3'), _) => octal(&rest[letter..]).map(|value| (letter + 3, value)),
         _ => None,
     };
     match (escaped, rest.get(1)) {

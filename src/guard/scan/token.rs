@@ -2,7 +2,7 @@
 
 use super::excuse::Candidate;
 use super::natural_language::is_path;
-use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, scan_between};
+use super::{Finding, MAX_DEPTH, Scanner, Scratch, is_word, last_line, next_bit, scan_between, wide};
 use crate::guard::{encoded, pem};
 use std::sync::LazyLock;
 
@@ -351,7 +351,7 @@ impl Scanner<'_> {
         let part = |byte: &&u8| PART[usize::from(**byte)];
         let start = start - self.before(start, 64).iter().rev().take_while(part).count();
         let end = end + self.text[end..].iter().take_while(part).count();
-        let end = end + self.text[end..].iter().take(2).take_while(|byte| **byte == b'=').count();
+        let end = end + self.text[end..].iter().take(6).take_while(|byte| **byte == b'=').count();
         self.encoded_done = end;
         if self.formed((start, start, end), true) {
             return true;
@@ -382,6 +382,43 @@ impl Scanner<'_> {
     fn has_joint(&self, start: usize, end: usize) -> bool {
         let digits = |at: usize| self.bits(at, |block| block.alpha | block.digit);
         start < self.from || end - start > 64 || !digits(start) & last_bits(end - start) != 0
+    }
+
+    /// Looks at texts whose bytes are listed: as pairs of hexadecimal digits, as numbers in a bracket.
+    pub(super) fn listings(&mut self) {
+        if self.depth >= MAX_DEPTH {
+            return;
+        }
+        let mut done = self.from;
+        for at in 0..self.blocks.len() - 1 {
+            let mut blanks = wide(self.blocks[at].sep, self.blocks[at + 1].sep);
+            // Eight signs with two bytes between.
+            blanks &= blanks >> 3;
+            blanks &= blanks >> 6;
+            blanks &= blanks >> 12;
+            let mut blanks = blanks as u64;
+            while let Some(bit) = next_bit(&mut blanks) {
+                let blank = self.from + at * 64 + bit;
+                let pair =
+                    matches!(self.before(blank, 2), [a, b] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit());
+                let start = if pair { blank - 2 } else { blank + 1 };
+                if start >= done {
+                    done = self.listing(start, encoded::listed_pairs).unwrap_or(blank + 1);
+                }
+            }
+        }
+        for open in memchr::memchr_iter(b'[', &self.text[self.from..]) {
+            let start = self.from + open + 1;
+            if self.byte(start).is_ascii_digit() && start >= done {
+                done = self.listing(start, encoded::listed_numbers).unwrap_or(start);
+            }
+        }
+    }
+
+    fn listing(&mut self, start: usize, decode: fn(&[u8]) -> Option<(Vec<u8>, usize)>) -> Option<usize> {
+        let (text, len) = decode(&self.text[start..])?;
+        self.decoded(&text, start, start + len);
+        Some(start + len)
     }
 
     /// Looks at what the run from `start` to `end` hides; something found there hides the whole run.
