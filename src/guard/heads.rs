@@ -1220,6 +1220,11 @@ pub(super) fn speaks_alone(meant: Meaning) -> bool {
     meant.iter().any(|sense| HEADS.columns[usize::from(sense.column)].speaks_alone(sense))
 }
 
+/// Whether a head is the name of something and of nothing else.
+pub(super) fn is_sure(meant: Meaning) -> bool {
+    meant.iter().any(|sense| sense.trust == Trust::Sure)
+}
+
 /// Whether all that a head may mean is a secret.
 pub(super) fn only_secret(meant: Meaning) -> bool {
     meant.iter().all(|sense| HEADS.columns[usize::from(sense.column)].is_secret())
@@ -1336,8 +1341,11 @@ fn is_secret(value: &str, password: bool, trust: Trust) -> bool {
     if worded {
         // `tiger-blue-63`, `WkWqiftL`
         let phrase = joint > 1 && digit > 0 && joint == count(|byte| *byte == b'-');
-        let looks = joint == 0 && (lower == bytes.len() || is_mixed(bytes)) || phrase;
-        return password && trust == Trust::Sure && looks;
+        let looks = match password {
+            true => joint == 0 && (lower == bytes.len() || is_mixed(bytes)) || phrase,
+            false => joint == 0 && bytes.len() >= 16 && is_mixed(bytes),
+        };
+        return trust == Trust::Sure && looks;
     }
     let classes = [lower, upper, digit, symbol].iter().filter(|count| **count > 0).count();
     let random = classes >= 3 || bytes.len() >= 20 && digit > 0 && lower + upper > 0;
@@ -1355,11 +1363,14 @@ pub(super) fn joins_words(letter: char) -> bool {
 
 /// Whether capitals stand among letters as they do in no name of several words.
 fn is_mixed(text: &[u8]) -> bool {
-    if text.len() >= 10 && text.iter().any(u8::is_ascii_uppercase) && !is_natural_language(text) {
+    let long = text.len() >= 10;
+    if long && text.iter().any(u8::is_ascii_uppercase) && !is_natural_language(text) {
         return text.iter().any(u8::is_ascii_lowercase);
     }
+    let capitals = |word: &[u8]| !long && word.len() > 2 && word[..2].iter().all(u8::is_ascii_uppercase);
     let mut words = text.chunk_by(|a, b| !(a.is_ascii_lowercase() && b.is_ascii_uppercase()));
-    words.clone().count() > 2 && words.any(|word| word.len() < 3)
+    let count = words.clone().count();
+    count > 1 && words.any(|word| count > 2 && word.len() < 3 || capitals(word))
 }
 
 /// Two to five words that begin with a capital.

@@ -157,20 +157,30 @@ pub(super) fn may_be_series(text: &str, start: usize, end: usize) -> Option<usiz
         if text.len() - at >= WINDOW {
             break;
         }
-        if series_value(line).is_some_and(|(from, to)| needs_its_name(&line[from..to])) {
+        if series_value(line).is_some_and(|span| needs_its_name(line, span)) {
             first = Some(at);
         }
     }
     first
 }
 
-/// Whether a value in a `Series` may be one that only its name makes personal or secret. Text waits for the name of no other, so it speaks
-/// of no other.
-fn needs_its_name(value: &str) -> bool {
+/// Whether a value in a line of a `Series` may be one that only its name makes personal or secret: it has digits or signs of passwords,
+/// or is a word behind a number or the name of a secret. Text waits for the name of no other, so it speaks of no other.
+fn needs_its_name(line: &str, (from, to): Span) -> bool {
+    let value = &line[from..to];
     let decimal = value.contains('.') && value.replace(',', "").parse::<f64>().is_ok();
+    let sign = |byte: u8| byte.is_ascii_digit() || b"!#$%&*?@^~".contains(&byte);
+    let numbered = || line[..from].trim().bytes().all(|byte| byte.is_ascii_digit());
+    let labelled = || numbered() || !secret_label(line, (from, to)).is_empty();
     !decimal
-        && value.bytes().any(|byte| byte.is_ascii_digit())
         && value.bytes().filter(u8::is_ascii_alphanumeric).count() >= 6
+        && (value.bytes().any(sign) || !value.contains(' ') && labelled())
+}
+
+/// What the label of a line of a `Series` says of the value behind it, where that is a secret.
+fn secret_label(line: &str, (from, _): Span) -> Meaning {
+    let meant = heads::meaning(line[..from].trim());
+    if heads::only_secret(meant) { meant } else { &[] }
 }
 
 fn is_dots(line: &str) -> bool {
@@ -243,7 +253,7 @@ fn find_series(text: &str, (start, end): Span, out: &mut Vec<(Span, Meaning)>) {
     for feed in memchr::memmem::find_iter(ahead, b"\nName: ") {
         let at = start + feed + 1;
         let line = text[at..].split_inclusive('\n').next().unwrap_or_default();
-        if let Some(meant) = series_name(line.trim_end()).filter(|meant| !meant.is_empty()) {
+        if let Some(meant) = series_name(line.trim_end()) {
             let values: usize = series_tail(&text[start..at]).map(str::len).sum();
             out.push(((at - values, at), meant));
         }
@@ -268,8 +278,8 @@ struct Line<'a> {
     places: &'a [usize],
     /// Whether it goes on with what was looked at before, and in a string of that.
     goes_on: Option<bool>,
-    /// What the name of the `Series` that it belongs to says.
-    series: Meaning,
+    /// What the name of the `Series` that it belongs to says; nothing where that is a record, whose labels are names.
+    series: Option<Meaning>,
     /// Whether a label near it made something of a number in the piece.
     labelled: bool,
     /// Whether it may hold a tag of HTML, or begin names of columns one below the other.
@@ -323,8 +333,7 @@ impl Tables {
             let next = memchr::memchr(b'\n', &bytes[at..end]).map_or(end, |feed| at + feed + 1);
             let places = skip(&mut words_left, |place| *place <= next);
             let has_markup = !skip(&mut tags, |place| *place < next).is_empty();
-            let meant =
-                series.first().filter(|((from, _), _)| *from <= at).map_or(&[][..], |(_, meant)| meant);
+            let meant = series.first().filter(|((from, _), _)| *from <= at).map(|(_, meant)| *meant);
             let (span, goes_on) = ((at, next), (at == start).then_some(goes_on).flatten());
             let line = Line { text, span, places, goes_on, series: meant, labelled, has_markup };
             if let Some(done) = self.line(line, &mut found).filter(|_| bytes[next - 1] != b'\n') {
@@ -344,7 +353,7 @@ impl Tables {
     fn line(&mut self, line: Line<'_>, found: &mut Findings<'_>) -> Option<usize> {
         let known = found.begin(line.span);
         let (start, end) = line.span;
-        let rests = !known && !line.has_markup && line.series.is_empty() && line.goes_on.is_none();
+        let rests = !known && !line.has_markup && line.series.is_none() && line.goes_on.is_none();
         if rests && self.state.sleeps() && !line.places.is_empty() {
             let places = line.places.iter().map(|place| place - start);
             if !prefilter::may_speak(&line.text[start..end], places) {
@@ -408,7 +417,7 @@ impl Tables {
     /// be open, and each thing that is hidden stands by itself in one of them.
     fn says_the_same(&self, line: Line<'_>, hidden: &[Finding]) -> bool {
         let (start, end) = line.span;
-        let quiet = line.places.is_empty() && line.series.is_empty() && line.goes_on.is_none();
+        let quiet = line.places.is_empty() && line.series.is_none() && line.goes_on.is_none();
         let none = |state: &State| {
             state.list.is_none() && state.listing.is_none() && state.nested.is_blank() && !state.quoted
         };
@@ -666,7 +675,7 @@ impl State {
 
     /// Whether a line cannot say anything of a value, though it may open and close what is nested.
     fn finds_nothing(&self, line: Line<'_>) -> bool {
-        let quiet = line.places.is_empty() && line.series.is_empty();
+        let quiet = line.places.is_empty() && line.series.is_none();
         quiet && self.rests() && self.nested.finds_nothing(line.text, line.span, line.has_markup)
     }
 
@@ -701,9 +710,9 @@ impl State {
                 let found = &mut Found { out, line: at, labelled };
                 assigned(without_end(&text[at..next]), at, here, found);
             }
-            let series = if (at, next) == (start, end) { series } else { &[] };
+            let series = series.filter(|_| (at, next) == (start, end));
             let quiet =
-                here.is_empty() && series.is_empty() && self.rests() && !begins_listing(&text[at..next]);
+                here.is_empty() && series.is_none() && self.rests() && !begins_listing(&text[at..next]);
             // What a progress bar was erased with.
             let erased = text[at..next].ends_with('\r') && text[at..next].trim().is_empty();
             if (goes_on.is_none() || at > start) && !quiet && !erased {
@@ -732,16 +741,17 @@ impl State {
         &mut self,
         line: &str,
         headed: bool,
-        series: Meaning,
+        series: Option<Meaning>,
         found: &mut Found<'_>,
         counts: &mut Vec<Span>,
     ) {
-        if !series.is_empty()
-            && let Some(span) = series_value(line).filter(|(from, to)| needs_its_name(&line[*from..*to]))
+        if let Some(named) = series
+            && let Some(span) = series_value(line).filter(|span| needs_its_name(line, *span))
         {
-            series_row(series, line, span, found);
+            let meant = if named.is_empty() { secret_label(line, span) } else { named };
+            series_row(meant, line, span, found);
             // A row of the frame above may seem to be one.
-            if self.head.is_none() {
+            if self.head.is_none() && !meant.is_empty() {
                 return;
             }
         }
@@ -1193,6 +1203,26 @@ fn frame_row(head: &Head, gaps: bool, line: &str, found: &mut Found<'_>) -> bool
         || shifted().is_some_and(|columns| fixed_row(&columns, gaps, line, found))
 }
 
+/// Whether the cells of a row stand apart, as those of a secret have to: with a gap between two, or each at the end of its head. Where
+/// the only gap of the head is before its first name, an index stands below that.
+fn stands_apart(columns: &[Column], gaps: bool, line: &str, parts: usize) -> bool {
+    if !gaps {
+        return false;
+    }
+    let by_index = columns.windows(2).all(|pair| pair[1].start <= pair[0].end + 1);
+    if parts > 1 && !by_index {
+        return true;
+    }
+    let words = words(line);
+    let char = |at: usize| line[..at].chars().count();
+    let each = || words.iter().zip(columns).all(|(word, column)| char(word.1) == column.end);
+    let indexed = words.first().is_some_and(|(from, to)| {
+        let number = line[*from..*to].bytes().all(|byte| byte.is_ascii_digit());
+        *from < columns[0].start && (*from < 4 || number)
+    });
+    (parts > 1 || words.len() > 1 && words.len() == columns.len() && each()) && (indexed || !by_index)
+}
+
 /// A row under a head of fixed width: what stands under each head that means something is tried whole, then cut where the
 /// heads beside it end or begin, for a table may be aligned to either side.
 fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) -> bool {
@@ -1209,12 +1239,11 @@ fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) 
     let char = |at: usize| if ascii { at } else { places.partition_point(|place| *place < at) };
     let blank = |at: usize| line.as_bytes().get(byte(at)).is_none_or(|byte| *byte == b' ');
     let parts: Vec<Span> = segments(line).iter().map(|(start, end)| (char(*start), char(*end))).collect();
+    let place = if stands_apart(columns, gaps, line, parts.len()) { Place::Wide } else { Place::Alone };
     let mut any = false;
     for (at, column) in columns.iter().enumerate().filter(|(_, column)| !column.meant.is_empty()) {
         let under = |part: &&Span| columns.len() == 1 || part.0 < column.end && part.1 > column.start;
         let secret = heads::only_secret(column.meant);
-        let wide = columns.len() > 1 && parts.len() > 1 && gaps;
-        let place = if wide { Place::Wide } else { Place::Alone };
         // A row that is wider than its head stands in the same order.
         let alike = parts.len() == columns.len() && gaps && !parts.iter().any(|part| under(&part));
         let own_part = |nth: usize, part: &&Span| if alike { nth == at } else { under(part) };
@@ -1248,7 +1277,9 @@ fn fixed_row(columns: &[Column], gaps: bool, line: &str, found: &mut Found<'_>) 
                 let ((from, to), rule) = heads::cell(column.meant, &line[base..byte(end)], place)?;
                 // To the left pandas sets values one blank behind their head.
                 let shift = char(base + from).checked_sub(column.start);
-                let aligned = matches!(shift, Some(0 | 1)) || char(base + to) == column.end;
+                let end = char(base + to);
+                let to_next = columns.get(at + 1).is_some_and(|next| next.start == end + 1);
+                let aligned = matches!(shift, Some(0 | 1)) || end == column.end || to_next;
                 (!secret || aligned).then_some((base + from, base + to, rule))
             })
         });

@@ -279,8 +279,45 @@ fn a_head_alone_makes_no_value_of_a_count_a_word_or_a_date() {
         "0    12345678\n1    22345678\nName: population, dtype: int64\n",
         "password    str\ninvoice     str\ndtype: object\n",
         "password|order_no|amount\n",
+        "| password  |  amount  | country |\n|-----------|----------|---------|\n",
+        "            pass\n        with self.assertRaises(TypeError):         # Too few\n",
+        "                password mailbox password.\n        digest = m.group(1)+secret\n",
     ] {
         assert_eq!(*guard.text(text, &mut Numbering::alone()).0, text);
+    }
+}
+
+/// The blanks before a head stand over an index, and are a gap like any.
+#[test]
+fn a_password_is_found_in_a_frame_of_any_shape() {
+    let guard = Guard::default();
+    for (text, values) in [
+        ("   passwd\n0  football\n1  princess\n", &["football", "princess"][..]),
+        ("                passwd\nuser                  \nmholm         gXmlP3Ir\n", &["gXmlP3Ir"]),
+        (
+            "             password country\nregion unit                  \nnorth  0     football      DE\n       1     princess      PL\n",
+            &["football", "princess"],
+        ),
+        ("     Name sftp_password city\n1 Wei Lin      football Graz\n", &["football"]),
+        ("   created password\n2022-08-21 princess\n2024-12-28 football\n", &["princess", "football"]),
+        ("   active password      host\n0  False      bella1981   cache\n", &["bella1981"]),
+        ("0    football\n1    MbOdn%bKUQOK\nName: password, dtype: object\n", &["football", "MbOdn%bKUQOK"]),
+        ("user        mholm\npassword    football\nName: 0, dtype: object\n", &["football"]),
+        ("0    LVtbFUZOXXHiPjvvKJbw\nName: secret, dtype: object\n", &["LVtbFUZOXXHiPjvvKJbw"]),
+        (
+            "STATUS PASSWORD (TEMP)  CITY\n------ ---------------- ----\nopen   rQYI0hZk49Dj     Graz\n",
+            &["rQYI0hZk49Dj"],
+        ),
+        (
+            "INSERT INTO people (team, Key) VALUES\n('HR', 'GAX2OpSJ9hMF1W5D27KkfNyc');\n",
+            &["GAX2OpSJ9hMF1W5D27KkfNyc"],
+        ),
+        ("| password  |  amount  |\n|-----------|----------|\n| Blue54#sk | 44227.15 |\n", &["Blue54#sk"]),
+    ] {
+        let out = guard.text(text, &mut Numbering::alone()).0.into_inner();
+        assert!(values.iter().all(|value| !out.contains(value)), "{out}");
+        let head = text.lines().next().unwrap();
+        assert!(values.iter().any(|value| head.contains(value)) || out.starts_with(head), "{out}");
     }
 }
 

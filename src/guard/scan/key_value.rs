@@ -396,6 +396,11 @@ impl Scanner<'_> {
         let blank =
             self.text[start..].iter().take(64).take_while(|byte| matches!(**byte, b' ' | b'\t')).count();
         start += blank;
+        // `**Password:** x`, `<b>Password:</b> x`
+        let closing = [&b"** "[..], b"__ ", b"</b> ", b"</strong> ", b"</label> ", b"</span> "];
+        if let Some(mark) = closing.iter().find(|mark| self.text[start..].starts_with(mark)) {
+            start += mark.len();
+        }
         // A YAML anchor or tag: `&pw x`, `!!str x`.
         if matches!(self.byte(start), b'&' | b'!') {
             let word = self.text[start + 1..]

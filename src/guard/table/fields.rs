@@ -16,7 +16,9 @@ pub(super) fn names_of_sql(text: &str, columns: &mut Vec<Column>) {
         };
         let inner = if close == ' ' { text } else { &text[1..] };
         let name = inner.split(close).next().unwrap_or_default();
-        let other = close == ' ' && OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other));
+        // A column may be called `key`.
+        let more = close == ' ' && name.len() < text.len();
+        let other = more && OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other));
         if !name.is_empty() && !other && columns.len() < MAX_CELLS {
             columns.push(Column::new(name, 0, 0));
         }

@@ -281,7 +281,9 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
         return None;
     }
     let parts = segments(line);
-    let cells = cells_of_head(line, &parts)?;
+    // Blanks before the first name stand over an index, and are a gap as well.
+    let gaps = parts.len() > 1 || line.starts_with("  ");
+    let cells = cells_of_head(line, &parts, gaps)?;
     if cells.is_empty()
         || cells.len() > MAX_WORDS
         || !cells.iter().all(|(start, end)| is_name(&line[*start..*end]) || is_numbered(&line[*start..*end]))
@@ -312,12 +314,12 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
     let layout = if parts.len() == 1 && cells.len() > 1 && !line.starts_with(' ') {
         Layout::Words
     } else {
-        Layout::Fixed(parts.len() > 1)
+        Layout::Fixed(gaps)
     };
     // Words with one blank between say nothing of a password.
-    let alone = parts.len() < 2;
-    let speaks = |column: &Column| {
-        if alone { heads::speaks_alone(column.meant) } else { !column.meant.is_empty() }
+    let speaks = |column: &Column| match parts.len() {
+        2.. => !column.meant.is_empty(),
+        _ => heads::speaks_alone(column.meant) || gaps && heads::is_sure(column.meant),
     };
     columns.iter().any(speaks).then(|| Head { index, lead, ..Head::new(layout, columns) })
 }
@@ -326,7 +328,7 @@ fn fixed_head(line: &str, padded: Option<usize>) -> Option<Head> {
 const TYPES: [&str; 8] = ["str", "object", "int64", "float64", "bool", "string", "category", "Int64"];
 
 /// The heads in the parts of a line; nothing for prose.
-fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {
+fn cells_of_head(line: &str, parts: &[Span], gaps: bool) -> Option<Vec<Span>> {
     let mut cells = Vec::new();
     for &(start, end) in parts {
         let part = &line[start..end];
@@ -346,9 +348,7 @@ fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {
             let meant = heads::meaning(&part[*from..*to]);
             !meant.is_empty() && heads::only_secret(meant)
         };
-        if parts.len() < 2
-            && inner.iter().zip(&meaningful).all(|(word, meaningful)| !meaningful || secret(word))
-        {
+        if !gaps && inner.iter().zip(&meaningful).all(|(word, meaningful)| !meaningful || secret(word)) {
             return None;
         }
         let mut at = 0;
@@ -357,6 +357,9 @@ fn cells_of_head(line: &str, parts: &[Span]) -> Option<Vec<Span>> {
                 meaningful[at..=*to].contains(&true) && heads::is_whole(&part[inner[at].0..inner[*to].1])
             };
             let to = (at + 1..inner.len().min(at + 6)).rev().find(known).unwrap_or(at);
+            // What stands in brackets belongs to the name before it.
+            let bracketed = |(from, _): &&Span| part[*from..].starts_with('(');
+            let to = to + inner[to + 1..].iter().take_while(bracketed).count();
             cells.push((start + inner[at].0, start + inner[to].1));
             at = to + 1;
         }

@@ -402,15 +402,16 @@ pub(super) fn named_row(line: &str, found: &mut Found<'_>) -> bool {
     }
     let start = lead + trimmed.len() - rest.len();
     let rest = rest.trim_end_matches(|c: char| outer(c) || c == '\r');
-    let letters = rest.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b' '));
-    if letters && heads::only_secret(meant) {
+    // A head, or prose.
+    let letters = rest.chars().all(|c| c.is_ascii_alphabetic() || c == '_' || outer(c));
+    let secret = heads::only_secret(meant);
+    if letters && secret {
         return false;
     }
     // `name  Personnummer  Telefon` is a head, though all of it might be the name of a person.
     let part = |(start, end): &Span| &rest[*start..*end];
     let parts: Vec<Span> = segments(&rest.replace(['\t'], " "));
     let cells = || parts.iter().map(part).flat_map(|part| part.split(BARS)).map(str::trim);
-    let secret = heads::only_secret(meant);
     if !secret && cells().all(is_name) && cells().any(|cell| !heads::meaning(cell).is_empty()) {
         return false;
     }

@@ -73,7 +73,20 @@ pub(super) fn may_speak(line: &str, places: impl Iterator<Item = usize> + Clone)
             || places.clone().any(|place| in_row(bytes, place));
     }
     let alone = || heads::speaks_alone(heads::meaning(name));
-    says & SEPARATES != 0 || memchr::memmem::find(text, b"  ").is_some() || other(bytes.len()) || alone()
+    says & SEPARATES != 0
+        || memchr::memmem::find(text, b"  ").is_some()
+        || other(bytes.len())
+        || alone()
+        || bytes.starts_with(b"  ") && is_short_head(name)
+}
+
+/// Whether a line is a few names with one blank between, as those of a frame are over short columns, and one of them sure.
+fn is_short_head(text: &str) -> bool {
+    const MOST: usize = 5;
+    let sign = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b' ');
+    text.bytes().all(sign)
+        && text.split(' ').count() <= MOST
+        && text.split(' ').any(|word| heads::is_sure(heads::meaning(word)))
 }
 
 /// Whether a place is in a string of a list that may be a row.
@@ -258,6 +271,7 @@ mod tests {
             "| ssn | 219-09-9998 |",
             "| ssn | a = 219-09-9998 |",
             "    ssn name",
+            "    token country",
             "  pass nr name",
             "user  password",
             "x = {'ssn': '219-09-9998'}",
@@ -291,6 +305,7 @@ mod tests {
     fn code_and_prose_in_which_none_does_are_passed_over() {
         for line in [
             "        pass",
+            "    yield the_key",
             "    return self._get(key)",
             "    for key in sorted(keys, key=len):",
             "def __getitem__(self, key):",
